@@ -1,0 +1,59 @@
+"""The command ``nsqkit``, also ``python -m nsqkit``: its first word names the command to run.
+
+The rule it guards: nothing is imported but the command that was asked for.
+
+How to read it: one function per command, whose docstring is its line of help; ``COMMANDS`` is the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from nsqkit import __version__
+
+
+def _nsqd(words: Sequence[str]) -> int:
+    """Run a broker; takes the flags of nsqd."""
+    from nsqkit.broker.cli import main
+
+    return main(words)
+
+
+COMMANDS: Final[dict[str, Callable[[Sequence[str]], int]]] = {"nsqd": _nsqd}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command that the first word names.
+
+    Args:
+        words: the command line without the program's name; by default that of this process.
+
+    Returns:
+        The exit code: the command's own, or 2 if there is no such command.
+    """
+    words = sys.argv[1:] if words is None else words
+    name = words[0] if words else ""
+    if name in COMMANDS:
+        return COMMANDS[name](words[1:])
+    if name in {"-h", "-help", "--help"}:
+        print(_usage(), end="")
+        return 0
+    if name in {"-version", "--version"}:
+        print(f"nsqkit {__version__}")
+        return 0
+    problem = f'unknown command "{name}"' if name else "a command is missing"
+    print(f"nsqkit: {problem}; allowed is {', '.join(COMMANDS)}, --help or --version", file=sys.stderr)
+    return 2
+
+
+def _usage() -> str:
+    lines = [f"  {name:<12}{command.__doc__}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        ["Usage: nsqkit COMMAND [FLAGS]", "", *lines, "", "nsqkit COMMAND --help tells its flags.\n"]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

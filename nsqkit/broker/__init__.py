@@ -1,0 +1,1 @@
+"""nsqd: the engine in ``core``, and what joins it to sockets, HTTP and the command line."""

@@ -1,0 +1,90 @@
+"""What the broker has to do next: deadlines to keep, channels to deliver from, sessions to write to.
+
+The rule it guards: act once per wake-up. A command only notes here what follows from it; when the whole receive
+buffer has been worked through, the broker delivers once from each channel that was noted, and the server writes
+once to each session that has bytes. The order in which things were noted is kept, so a run can be repeated.
+
+Deadlines are lower bounds. An owner is noted with the earliest time at which it could have something to do; it
+looks for itself when that time has come and says when to come again. So nothing is rescheduled when a message is
+finished in time, which is what happens to nearly all of them, and an idle channel costs nothing.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.channel import Channel
+    from nsqkit.broker.core.session import Session
+
+
+class Timed(Protocol):
+    """What can stand in the agenda with a time."""
+
+    due_ns: int | None
+    """When the agenda will call, kept by the agenda; None when it will not."""
+
+    def handle_deadline(self, now_ns: int) -> int | None:
+        """Do what is due at ``now_ns``; return when to call again, None for never."""
+        ...
+
+
+class Agenda:
+    """The deadlines and the notes of one broker."""
+
+    __slots__ = ("_count", "_heap", "_to_deliver", "_to_write")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Timed]] = []
+        self._count = 0  # makes equal times come in the order in which they were noted
+        self._to_deliver: dict[Channel, None] = {}
+        self._to_write: dict[Session, None] = {}
+
+    def schedule(self, owner: Timed, due_ns: int) -> None:
+        """Call ``owner`` at ``due_ns`` or earlier; a later time than the one already noted changes nothing."""
+        if owner.due_ns is None or due_ns < owner.due_ns:
+            owner.due_ns = due_ns
+            self._count += 1
+            heappush(self._heap, (due_ns, self._count, owner))
+
+    def next_deadline(self) -> int | None:
+        """Return the earliest time noted."""
+        heap = self._heap
+        while heap and heap[0][2].due_ns != heap[0][0]:
+            heappop(heap)  # superseded by an earlier time of the same owner
+        return heap[0][0] if heap else None
+
+    def handle_deadline(self, now_ns: int) -> None:
+        """Call every owner whose time has come, once."""
+        due = []
+        while (deadline_ns := self.next_deadline()) is not None and deadline_ns <= now_ns:
+            owner = heappop(self._heap)[2]
+            owner.due_ns = None
+            due.append(owner)
+        for owner in due:
+            again_ns = owner.handle_deadline(now_ns)
+            if again_ns is not None:
+                self.schedule(owner, again_ns)
+
+    def deliver(self, channel: Channel) -> None:
+        """Note that ``channel`` may have something for a session that has room."""
+        self._to_deliver[channel] = None
+
+    def take_channels(self) -> dict[Channel, None]:
+        """Return the channels noted, and forget them."""
+        channels = self._to_deliver
+        if channels:
+            self._to_deliver = {}
+        return channels
+
+    def write(self, session: Session) -> None:
+        """Note that ``session`` has bytes to send, or has come to its end."""
+        self._to_write[session] = None
+
+    def take_sessions(self) -> dict[Session, None]:
+        """Return the sessions noted, and forget them."""
+        sessions = self._to_write
+        if sessions:
+            self._to_write = {}
+        return sessions

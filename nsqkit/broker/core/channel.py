@@ -1,0 +1,171 @@
+"""A channel: a queue of its own, and the consumers that share it.
+
+    put ─▶ queue ─▶ deliver ─▶ in flight ─▶ finish
+             ▲                    │
+             ├──── time out ◀─────┤
+             ├──── requeue ◀──────┤
+             └──── deferred ◀─────┘ requeue with a delay; put with a delay enters here, too
+
+The rule it guards: each message that was put is in exactly one of queue, deferred and one consumer's in-flight
+set, until it is finished or the channel is emptied. Attempts rise with each delivery and only then: the frame in
+the queue always carries the attempts of its next delivery.
+
+Follow a message's life from top to bottom.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from nsqkit.broker.core.deferred import Deferred
+from nsqkit.broker.core.in_flight import InFlight
+from nsqkit.broker.core.queue import DiscardBackend, MemoryBackend, MessageQueue
+from nsqkit.wire.messages import for_redelivery
+from nsqkit.wire.names import is_ephemeral
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.agenda import Agenda
+    from nsqkit.broker.core.session import Session
+
+DELIVERY_SIZE_MAX = 1 << 20
+"""Bytes that one consumer is handed at once; the writer has to take them before there is more."""
+
+
+class Channel:
+    """A channel of a topic.
+
+    Args:
+        name: its name, as on the wire.
+        agenda: where it notes what follows.
+        mem_queue_size: messages that its queue keeps in memory.
+
+    Attributes:
+        paused: nothing is delivered while it is.
+        sessions: its consumers, in the order in which they subscribed.
+        message_count: messages put so far; requeue_count and timeout_count likewise.
+    """
+
+    def __init__(self, name: bytes, agenda: Agenda, *, mem_queue_size: int) -> None:
+        self.name = name
+        self.ephemeral = is_ephemeral(name)
+        self.paused = False
+        self.message_count = 0
+        self.requeue_count = 0
+        self.timeout_count = 0
+        self.queue = MessageQueue(mem_queue_size, DiscardBackend() if self.ephemeral else MemoryBackend())
+        self.deferred = Deferred(self._put_back)
+        self.sessions: dict[Session, None] = {}
+        self._agenda = agenda
+        self._ready: OrderedDict[Session, None] = OrderedDict()  # who has room, longest waiting first
+        self._abandoned: list[InFlight] = []  # sets of consumers that are gone
+
+    # ---- in ----------------------------------------------------------------------------------------------------
+
+    def put(self, frames: Sequence[bytes]) -> None:
+        """Take new messages."""
+        self.message_count += len(frames)
+        self._put_back(frames)
+
+    def put_deferred(self, frames: Iterable[bytes], due_ns: int) -> None:
+        """Take new messages that are not to be delivered before ``due_ns``."""
+        for frame in frames:
+            self.message_count += 1
+            self._defer(frame, due_ns)
+
+    def _put_back(self, frames: Sequence[bytes]) -> None:
+        self.queue.put(frames)
+        self._agenda.deliver(self)
+
+    def _defer(self, frame: bytes, due_ns: int) -> None:
+        self.deferred.add(frame, due_ns)
+        self._agenda.schedule(self.deferred, due_ns)
+
+    # ---- out ---------------------------------------------------------------------------------------------------
+
+    def deliver(self, now_ns: int) -> None:
+        """Hand the waiting messages to the consumers that have room, in equal parts."""
+        queue, ready = self.queue, self._ready
+        waiting = 0 if self.paused else len(queue)
+        while waiting and ready:
+            session = next(iter(ready))
+            ready.move_to_end(session)
+            share = -(-waiting // len(ready))
+            session.deliver(queue.take(min(session.room, share), DELIVERY_SIZE_MAX), now_ns)
+            self.update_ready(session)
+            waiting = len(queue)
+
+    def update_ready(self, session: Session) -> None:
+        """Look again whether ``session`` can be given messages."""
+        if session.room <= 0:
+            self._ready.pop(session, None)
+        elif session not in self._ready:
+            self._ready[session] = None
+            self._agenda.deliver(self)
+
+    # ---- in flight: the calls of the session that owns the messages ---------------------------------------------
+
+    def requeue(self, frame: bytes, due_ns: int | None) -> None:
+        """Take back a message that its consumer requeues, to be delivered again now or at ``due_ns``."""
+        self.requeue_count += 1
+        frame = for_redelivery(frame)
+        if due_ns is None:
+            self._put_back((frame,))
+        else:
+            self._defer(frame, due_ns)
+
+    def time_out(self, frames: Sequence[bytes]) -> None:
+        """Take back messages whose consumer did not answer in time."""
+        self.timeout_count += len(frames)
+        self._put_back([for_redelivery(frame) for frame in frames])
+
+    def schedule(self, in_flight: InFlight, deadline_ns: int) -> None:
+        """Have ``in_flight`` look for messages that timed out at ``deadline_ns``."""
+        self._agenda.schedule(in_flight, deadline_ns)
+
+    def holds(self, message_id: bytes) -> bool:
+        """Tell whether the message is in flight to anybody."""
+        return any(message_id in in_flight for in_flight in self._in_flight_sets())
+
+    @property
+    def in_flight_count(self) -> int:
+        """Messages in flight, those of lost consumers included."""
+        return sum(map(len, self._in_flight_sets()))
+
+    def _in_flight_sets(self) -> list[InFlight]:
+        self._abandoned = [in_flight for in_flight in self._abandoned if in_flight]
+        return [*(session.in_flight for session in self.sessions), *self._abandoned]
+
+    # ---- consumers ---------------------------------------------------------------------------------------------
+
+    def add(self, session: Session) -> None:
+        """Take a consumer."""
+        self.sessions[session] = None
+
+    def remove(self, session: Session) -> None:
+        """Let a consumer go; what it has in flight waits here for its timeout."""
+        self.sessions.pop(session, None)
+        self._ready.pop(session, None)
+        if session.in_flight:
+            self._abandoned.append(session.in_flight)
+
+    # ---- from outside ------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Deliver nothing from now on."""
+        self.paused = True
+
+    def unpause(self) -> None:
+        """Deliver again."""
+        self.paused = False
+        self._agenda.deliver(self)
+
+    def empty(self) -> None:
+        """Forget all messages: queued, deferred and in flight."""
+        self.queue.empty()
+        self.deferred.take_all()
+        for in_flight in self._in_flight_sets():
+            in_flight.take_all()
+        for session in self.sessions:
+            self.update_ready(session)

@@ -1,0 +1,123 @@
+"""Lengths of time as nsqd's flags and configuration files write them: ``1h30m``, ``300ms``, ``-1.5s``, ``0``.
+
+The rule it guards: the text is Go's (package time, ParseDuration and Duration.String), the number is
+nanoseconds in a signed 64-bit integer, and ``parse_duration`` reads what ``format_duration`` writes unchanged.
+
+How to read it: a duration is an optional sign and one or more pairs of a decimal number and a unit; ``0``
+alone needs no unit.
+"""
+
+from __future__ import annotations
+
+import re
+
+from nsqkit.errors import OptionError
+
+__all__ = ["DURATION_NS_MAX", "DURATION_NS_MIN", "format_duration", "parse_duration"]
+
+DURATION_NS_MAX = (1 << 63) - 1
+DURATION_NS_MIN = -(1 << 63)
+
+_MICROSECOND = 1_000
+_MILLISECOND = 1_000_000
+_SECOND = 1_000_000_000
+_MINUTE = 60 * _SECOND
+_HOUR = 60 * _MINUTE
+
+_UNITS = {
+    "ns": 1,
+    "us": _MICROSECOND,
+    "\u00b5s": _MICROSECOND,  # the micro sign
+    "\u03bcs": _MICROSECOND,  # the Greek letter mu, which looks the same
+    "ms": _MILLISECOND,
+    "s": _SECOND,
+    "m": _MINUTE,
+    "h": _HOUR,
+}
+
+# No number of 64 bits has 30 digits; the bound keeps int() away from texts of any length.
+_PAIR = re.compile(r"([0-9]{0,30})(?:\.([0-9]*))?([^0-9.]+)")
+
+
+def parse_duration(text: str) -> int:
+    """Read a duration written in Go's way.
+
+    Args:
+        text: for example ``"1h30m"``, ``"300ms"``, ``"1.5s"``, ``"-1s"`` or ``"0"``; units are h, m, s, ms,
+            us (or µs) and ns.
+
+    Returns:
+        The duration in nanoseconds; what is finer than a nanosecond is cut off.
+
+    Raises:
+        OptionError: the text is not a duration, or it does not fit into 64 bits (about 292 years).
+    """
+    body = text[1:] if text[:1] in {"+", "-"} else text
+    if body == "0":
+        return 0
+    total = 0
+    position = 0
+    while position < len(body):
+        pair = _PAIR.match(body, position)
+        if pair is None or not (pair[1] or pair[2]) or pair[3] not in _UNITS:
+            break
+        total += _pair_ns(pair[1], pair[2] or "", _UNITS[pair[3]])
+        position = pair.end()
+    if not body or position < len(body):
+        raise OptionError(
+            f"{text!r} is not a duration: allowed are numbers with a unit of h, m, s, ms, us or ns, "
+            "as in 1h30m, 1.5s or 300ms"
+        )
+    if text[0] == "-":
+        total = -total
+    if not DURATION_NS_MIN <= total <= DURATION_NS_MAX:
+        raise OptionError(
+            f"{text!r} is too long a duration: allowed is at most {format_duration(DURATION_NS_MAX)}"
+        )
+    return total
+
+
+def _pair_ns(whole: str, fraction: str, unit_ns: int) -> int:
+    value, scale = _leading_digits(fraction)
+    # In floating point, as in Go: 0.3333333333333333333h is 20 minutes there, not one nanosecond less.
+    return int(whole or "0") * unit_ns + int(float(value) * (unit_ns / scale))
+
+
+def _leading_digits(fraction: str) -> tuple[int, float]:
+    """Return as many of the digits as fit into 63 bits, and the power of ten that they are parts of."""
+    value = 0
+    scale = 1.0
+    for digit in fraction:
+        grown = value * 10 + int(digit)
+        if grown > DURATION_NS_MAX:
+            break
+        value = grown
+        scale *= 10
+    return value, scale
+
+
+def format_duration(duration_ns: int) -> str:
+    """Write a duration as Go prints it: ``1h30m0s``, ``1.5s``, ``300ms``, ``0s``."""
+    size = abs(duration_ns)
+    sign = "-" if duration_ns < 0 else ""
+    if size == 0:
+        return "0s"
+    if size < _MICROSECOND:
+        return f"{sign}{size}ns"
+    if size < _MILLISECOND:
+        return f"{sign}{_decimal(size, 3)}\u00b5s"
+    if size < _SECOND:
+        return f"{sign}{_decimal(size, 6)}ms"
+    minutes, rest = divmod(size, _MINUTE)
+    seconds = f"{_decimal(rest, 9)}s"
+    if minutes == 0:
+        return sign + seconds
+    hours, minutes = divmod(minutes, 60)
+    return f"{sign}{hours}h{minutes}m{seconds}" if hours else f"{sign}{minutes}m{seconds}"
+
+
+def _decimal(value: int, places: int) -> str:
+    """Write ``value`` divided by ten to the power ``places``, without zeros at the end."""
+    whole, fraction = divmod(value, 10**places)
+    digits = f"{fraction:0{places}d}".rstrip("0")
+    return f"{whole}.{digits}" if digits else str(whole)

@@ -1,0 +1,141 @@
+"""The queue of a topic or a channel: memory first, what does not fit in a backend behind it.
+
+The rule it guards: memory holds at most ``mem_queue_size`` messages. What comes when it is full goes to the
+backend; an ephemeral queue has a backend that drops, so it keeps its oldest messages and loses the newest, as
+nsqd's does.
+
+A queue holds message frames (see ``nsqkit.wire.messages``), ready for their next delivery. ``bytes`` are nothing
+to the garbage collector, so a million queued messages cost it nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Backend(Protocol):
+    """Where messages wait that have no room in memory."""
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        ...
+
+    def put(self, frames: Sequence[bytes]) -> None:
+        """Take messages, in order."""
+        ...
+
+    def take(self, count: int) -> list[bytes]:
+        """Return up to ``count`` of the oldest messages."""
+        ...
+
+    def empty(self) -> None:
+        """Forget all."""
+        ...
+
+
+class MemoryBackend:
+    """Keeps what overflows in memory as well."""
+
+    __slots__ = ("_frames",)
+
+    def __init__(self) -> None:
+        self._frames: deque[bytes] = deque()
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def put(self, frames: Sequence[bytes]) -> None:
+        """Take messages, in order."""
+        self._frames.extend(frames)
+
+    def take(self, count: int) -> list[bytes]:
+        """Return up to ``count`` of the oldest messages."""
+        return _take(self._frames, count)
+
+    def empty(self) -> None:
+        """Forget all."""
+        self._frames.clear()
+
+
+class DiscardBackend:
+    """Drops what overflows: the backend of ephemeral topics and channels."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return 0
+
+    def put(self, frames: Sequence[bytes]) -> None:
+        """Drop messages."""
+
+    def take(self, count: int) -> list[bytes]:
+        """Return nothing."""
+        return []
+
+    def empty(self) -> None:
+        """Do nothing."""
+
+
+class MessageQueue:
+    """First in, first out, in memory and behind it.
+
+    Args:
+        mem_queue_size: messages that memory holds.
+        backend: takes the others.
+    """
+
+    __slots__ = ("_mem_queue_size", "_memory", "backend")
+
+    def __init__(self, mem_queue_size: int, backend: Backend) -> None:
+        self._mem_queue_size = mem_queue_size
+        self._memory: deque[bytes] = deque()
+        self.backend = backend
+
+    def __len__(self) -> int:
+        return len(self._memory) + len(self.backend)
+
+    def put(self, frames: Sequence[bytes]) -> None:
+        """Add messages at the end."""
+        room = self._mem_queue_size - len(self._memory)
+        if len(frames) <= room:
+            self._memory.extend(frames)
+        else:
+            self._memory.extend(frames[: max(room, 0)])
+            self.backend.put(frames[max(room, 0) :])
+
+    def take(self, count: int, size_max: int) -> list[bytes]:
+        """Return up to ``count`` messages from the front, of ``size_max`` bytes together, but at least one."""
+        frames = _take(self._memory, count) if self._memory else self.backend.take(count)
+        if sum(map(len, frames)) > size_max:
+            size = kept = 0
+            for frame in frames:
+                size += len(frame)
+                if size > size_max and kept:
+                    break
+                kept += 1
+            # What goes back may overfill memory for as long as the receiver is slow, by less than it just gave.
+            self._memory.extendleft(reversed(frames[kept:]))
+            del frames[kept:]
+        return frames
+
+    def take_all(self) -> list[bytes]:
+        """Return all messages, oldest first."""
+        frames = _take(self._memory, len(self._memory))
+        frames += self.backend.take(len(self.backend))
+        return frames
+
+    def empty(self) -> None:
+        """Forget all messages."""
+        self._memory.clear()
+        self.backend.empty()
+
+
+def _take(frames: deque[bytes], count: int) -> list[bytes]:
+    if count >= len(frames):
+        taken = list(frames)
+        frames.clear()
+        return taken
+    popleft = frames.popleft
+    return [popleft() for _ in range(count)]

@@ -1,0 +1,487 @@
+"""One client of the broker: the broker's side of a connection, without the connection.
+
+                    IDENTIFY AUTH          SUB                 CLS
+        connect ─▶ CONNECTED ────────▶ SUBSCRIBED ────────▶ CLOSING ─▶ the client disconnects
+                       PUB MPUB DPUB NOP in each state; RDY FIN REQ TOUCH once subscribed
+
+The rule it guards: a command is looked at in nsqd's order (state, number of words, words, body) and refused with
+nsqd's words; a refusal that is fatal ends the session after it has been sent. Nothing here waits: bytes and time
+come in, bytes and deadlines go out.
+
+How to read it: ``ALLOWED_STATES`` says which command may come when, ``_admit`` what is checked before a body is
+read; then there is one method for each command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from nsqkit.broker.core.in_flight import InFlight
+from nsqkit.errors import (
+    AuthDisabled,
+    BadChannel,
+    BadTopic,
+    BrokerError,
+    FinishFailed,
+    InvalidCommand,
+    ProtocolError,
+    RequeueFailed,
+    SubscribeFailed,
+    TouchFailed,
+)
+from nsqkit.wire.commands import Command, CommandDecoder, parse_number
+from nsqkit.wire.compression import Deflate, Transform
+from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_response
+from nsqkit.wire.identify import NS_PER_MS, Grant, IdentifyRequest, decode_request, negotiate
+from nsqkit.wire.identify import encode_response as encode_identify_response
+from nsqkit.wire.messages import ID, ID_LENGTH
+from nsqkit.wire.names import is_valid_name, quote
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.broker import Broker
+    from nsqkit.broker.core.channel import Channel
+
+CONNECTED: Final = 0
+SUBSCRIBED: Final = 3
+CLOSING: Final = 4
+"""The numbers are nsqd's: ``/stats`` shows them as ``state``."""
+
+_ANY = frozenset((CONNECTED, SUBSCRIBED, CLOSING))
+_CONSUMING = frozenset((SUBSCRIBED, CLOSING))
+
+ALLOWED_STATES: Final[dict[bytes, frozenset[int]]] = {
+    b"IDENTIFY": frozenset((CONNECTED,)),
+    b"AUTH": frozenset((CONNECTED,)),
+    b"SUB": frozenset((CONNECTED,)),
+    b"PUB": _ANY,
+    b"MPUB": _ANY,
+    b"DPUB": _ANY,
+    b"NOP": _ANY,
+    b"RDY": _CONSUMING,
+    b"FIN": _CONSUMING,
+    b"REQ": _CONSUMING,
+    b"TOUCH": _CONSUMING,
+    b"CLS": frozenset((SUBSCRIBED,)),
+}
+
+PARAMS_MIN: Final[dict[bytes, tuple[int, str]]] = {
+    b"SUB": (2, "parameters"),
+    b"PUB": (1, "parameters"),
+    b"MPUB": (1, "parameters"),
+    b"DPUB": (2, "parameters"),
+    b"FIN": (1, "params"),
+    b"REQ": (2, "params"),
+    b"TOUCH": (1, "params"),
+}
+"""How many words a command needs, and what nsqd calls them when they are missing."""
+
+OUTBOX_SIZE_MAX: Final = 1 << 20
+"""Bytes that wait for a slow reader before nothing more is delivered to it, nor read from it."""
+
+
+class Session:
+    """The broker's side of one connection.
+
+    Args:
+        broker: whose client this is.
+        remote_address: ``host:port`` of the client, for ``/stats``.
+        now_ns: the time at which it connected.
+
+    Attributes:
+        state: CONNECTED, SUBSCRIBED or CLOSING.
+        ended: True once the connection is to be closed, after what ``data_to_send`` still returns.
+        end_reason: why, for the log; None while it has not ended, or when the client left of itself.
+        channel: what it consumes, if it does.
+        in_flight: the messages it holds.
+        topic_name: the topic of its channel.
+        identity: what it told in IDENTIFY.
+        grant: what it was granted.
+        due_ns: kept by the agenda.
+    """
+
+    __slots__ = (
+        "_agenda",
+        "_broker",
+        "_decoder",
+        "_identified",
+        "_last_command_ns",
+        "_next_heartbeat_ns",
+        "_now_ns",
+        "_options",
+        "_outbox",
+        "_outbox_size",
+        "_transform",
+        "channel",
+        "connect_time_ns",
+        "due_ns",
+        "end_reason",
+        "ended",
+        "finish_count",
+        "grant",
+        "identity",
+        "in_flight",
+        "message_count",
+        "pub_counts",
+        "rdy_count",
+        "remote_address",
+        "requeue_count",
+        "state",
+        "topic_name",
+    )
+
+    def __init__(self, broker: Broker, remote_address: str, now_ns: int) -> None:
+        self.remote_address = remote_address
+        self.connect_time_ns = now_ns
+        self.state = CONNECTED
+        self.ended = False
+        self.end_reason: str | None = None
+        self.channel: Channel | None = None
+        self.topic_name = b""
+        self.in_flight = InFlight(self._time_out)
+        self.due_ns: int | None = None
+        host = remote_address.rpartition(":")[0]
+        self.identity = IdentifyRequest(client_id=host, hostname=host)
+        self.grant: Grant = broker.default_grant
+        self.rdy_count = 0
+        self.message_count = 0
+        self.finish_count = 0
+        self.requeue_count = 0
+        self.pub_counts: dict[bytes, int] = {}
+        self._broker = broker
+        self._agenda = broker.agenda
+        self._options = broker.options
+        self._decoder = CommandDecoder(
+            self._admit, max_msg_size=broker.options.max_msg_size, max_body_size=broker.options.max_body_size
+        )
+        self._transform: Transform | None = None
+        self._outbox: list[bytes] = []
+        self._outbox_size = 0
+        self._now_ns = now_ns
+        self._last_command_ns = now_ns
+        self._next_heartbeat_ns = now_ns + self.grant.heartbeat_interval_ns
+        self._identified: Grant | None = None  # the first IDENTIFY; what nsqd's message pump goes by
+        self._agenda.schedule(self, self._next_heartbeat_ns)
+
+    # ---- the five verbs (events go to the broker's agenda) --------------------------------------------------------
+
+    def receive_data(self, data: bytes, now_ns: int) -> None:
+        """Work through what one read has returned."""
+        if self.ended:
+            return
+        self._now_ns = now_ns
+        try:
+            self._receive(data)
+        except BrokerError as error:
+            self._refuse(error)
+        except ProtocolError as error:
+            self.end(str(error))
+        self._broker.settle(now_ns)
+
+    def _receive(self, data: bytes) -> None:
+        if self._transform is None:
+            self._act_on(data)
+        else:
+            for piece in self._transform.decode(data):
+                self._act_on(piece)
+
+    def _act_on(self, data: bytes) -> None:
+        for command in self._decoder.feed(data):
+            self._last_command_ns = self._now_ns
+            ACTIONS[command.verb](self, command)
+
+    def receive_eof(self, now_ns: int) -> None:
+        """Take note that the client sends nothing more."""
+        if not self.ended:
+            self._now_ns = now_ns
+            error = self._decoder.end()
+            if error is not None:
+                self._refuse(error)
+            self.end(self.end_reason)
+            self._broker.settle(now_ns)
+
+    def data_to_send(self, now_ns: int) -> bytes:
+        """Return, and forget, what is to be sent; call again when it has been."""
+        outbox = self._outbox
+        if not outbox:
+            return b""
+        data = b"".join(outbox)
+        outbox.clear()
+        was_full = self.outbox_full
+        self._outbox_size = 0
+        if self._transform is not None:
+            data = self._transform.encode(data)
+        if was_full and self.channel is not None:
+            self.channel.update_ready(self)
+            self._broker.settle(now_ns)
+        return data
+
+    def handle_deadline(self, now_ns: int) -> int | None:
+        """Send a heartbeat, or end a session that was silent for two intervals; return when to look again."""
+        interval_ns = self._heartbeat_interval_ns
+        if self.ended or not interval_ns:
+            return None
+        silent_until_ns = self._last_command_ns + 2 * interval_ns
+        if now_ns >= silent_until_ns:
+            self.end(f"no command for two heartbeat intervals of {interval_ns // NS_PER_MS} ms")
+            return None
+        if now_ns >= self._next_heartbeat_ns:
+            self._next_heartbeat_ns += interval_ns * (1 + (now_ns - self._next_heartbeat_ns) // interval_ns)
+            self._send(HEARTBEAT_FRAME)
+        return min(self._next_heartbeat_ns, silent_until_ns)
+
+    # ---- for the channel ----------------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """How many messages it can be given now."""
+        if self.state != SUBSCRIBED or self.ended or self.outbox_full:
+            return 0
+        return self.rdy_count - len(self.in_flight)
+
+    @property
+    def outbox_full(self) -> bool:
+        """True while the client does not read what it was sent."""
+        return self._outbox_size >= OUTBOX_SIZE_MAX
+
+    def deliver(self, frames: list[bytes], now_ns: int) -> None:
+        """Send messages; with a sample rate, the others are gone from this channel."""
+        if self.grant.sample_rate:
+            frames = [frame for frame in frames if self._broker.random.randrange(100) <= self.grant.sample_rate]
+            if not frames:
+                return
+        assert self.channel is not None
+        deadline_ns = now_ns + self.grant.msg_timeout_ns
+        self.in_flight.add([frame[ID] for frame in frames], frames, now_ns, deadline_ns)
+        self.channel.schedule(self.in_flight, deadline_ns)
+        self.message_count += len(frames)
+        self._outbox += frames
+        self._outbox_size += sum(map(len, frames))
+        self._agenda.write(self)
+
+    def end(self, reason: str | None) -> None:
+        """Take no more commands, and have the connection closed when the outbox is sent."""
+        if not self.ended:
+            self.ended = True
+            self.end_reason = reason
+            self._look_for_more()
+            self._agenda.write(self)
+
+    # ---- before a body is read ------------------------------------------------------------------------------------
+
+    def _admit(self, verb: bytes, params: list[bytes]) -> None:
+        """Refuse a command that may not come now, or whose words are wrong."""
+        states = ALLOWED_STATES.get(verb)
+        if states is None:
+            raise InvalidCommand(f"invalid command {_text(verb)}")
+        name = verb.decode()
+        if self.state not in states:
+            raise InvalidCommand(f"cannot {name} in current state")
+        if verb == b"SUB" and not self.grant.heartbeat_interval_ns:
+            raise InvalidCommand("cannot SUB with heartbeats disabled")
+        if verb in PARAMS_MIN:
+            least, words = PARAMS_MIN[verb]
+            if len(params) < least:
+                raise InvalidCommand(f"{name} insufficient number of {words}")
+        if verb in (b"PUB", b"MPUB", b"DPUB", b"SUB"):
+            self._admit_names(name, params)
+        elif verb in (b"FIN", b"REQ", b"TOUCH"):
+            if len(params[0]) != ID_LENGTH:
+                raise InvalidCommand("invalid message ID")
+        elif verb == b"AUTH" and params:
+            raise InvalidCommand("AUTH invalid number of parameters")
+
+    def _admit_names(self, name: str, params: list[bytes]) -> None:
+        topic = params[0]
+        if not is_valid_name(topic):
+            code_again = "E_BAD_TOPIC " if name == "MPUB" else ""  # nsqd says it twice
+            raise BadTopic(f"{code_again}{name} topic name {quote(topic)} is not valid")
+        if name == "SUB" and not is_valid_name(params[1]):
+            raise BadChannel(f"SUB channel name {quote(params[1])} is not valid")
+        if name == "DPUB":
+            delay_ms = _parse(params[1], "DPUB could not parse timeout")
+            delay_ms_max = self._options.max_req_timeout_ns // NS_PER_MS
+            if not 0 <= delay_ms <= delay_ms_max:
+                raise InvalidCommand(f"DPUB timeout {delay_ms} out of range 0-{delay_ms_max}")
+        if name == "MPUB":
+            self._broker.topic(topic)  # there even if the body is refused, as in nsqd
+
+    # ---- one method for each command ------------------------------------------------------------------------------
+
+    def _identify(self, command: Command) -> None:
+        request = decode_request(command.body)
+        limits = self._broker.identify_limits
+        self.identity = request
+        self.grant = grant = negotiate(request, limits)
+        if self._identified is None:
+            self._identified = grant
+            self._next_heartbeat_ns = self._now_ns + grant.heartbeat_interval_ns
+            if grant.heartbeat_interval_ns:
+                self._agenda.schedule(self, self._next_heartbeat_ns)
+        if not request.feature_negotiation:
+            self._send(OK_FRAME)
+            return
+        self._send(encode_response(encode_identify_response(grant, limits)))
+        if grant.deflate:
+            self._upgrade(Deflate(grant.deflate_level))
+
+    def _upgrade(self, transform: Transform) -> None:
+        """Put ``transform`` between this session and the socket, from here on in both directions."""
+        rest = self._decoder.take_rest()
+        self._outbox = [b"".join(self._outbox)]
+        self._transform = _Upgraded(transform, self._outbox.pop())
+        self._send(OK_FRAME)
+        if rest:
+            self._receive(rest)
+
+    def _auth(self, command: Command) -> None:
+        raise AuthDisabled("AUTH disabled")
+
+    def _subscribe(self, command: Command) -> None:
+        topic_name, channel_name = command.params[:2]
+        channel = self._broker.topic(topic_name).channel(channel_name, self._now_ns)
+        consumers_max = self._options.max_channel_consumers
+        if consumers_max and len(channel.sessions) >= consumers_max:
+            raise SubscribeFailed(
+                f"SUB failed consumers for {_text(topic_name)}:{_text(channel_name)} exceeds limit of {consumers_max}"
+            )
+        channel.add(self)
+        self.channel = channel
+        self.topic_name = topic_name
+        self.state = SUBSCRIBED
+        self._send(OK_FRAME)
+
+    def _publish(self, command: Command) -> None:
+        self._put(command.params[0], (command.body,))
+
+    def _multi_publish(self, command: Command) -> None:
+        self._put(command.params[0], command.bodies)
+
+    def _deferred_publish(self, command: Command) -> None:
+        self._put(command.params[0], (command.body,), parse_number(command.params[1]) * NS_PER_MS)
+
+    def _put(self, topic_name: bytes, bodies: Sequence[bytes], delay_ns: int = 0) -> None:
+        self._broker.topic(topic_name).put(bodies, self._now_ns, delay_ns=delay_ns)
+        self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + len(bodies)
+        self._send(OK_FRAME)
+
+    def _nop(self, command: Command) -> None:
+        pass
+
+    def _ready(self, command: Command) -> None:
+        if self.state == CLOSING:
+            return
+        rdy_count = _parse(command.params[0], "RDY could not parse count") if command.params else 1
+        if not 0 <= rdy_count <= self._options.max_rdy_count:
+            raise InvalidCommand(f"RDY count {rdy_count} out of range 0-{self._options.max_rdy_count}")
+        self.rdy_count = rdy_count
+        self._look_for_more()
+
+    def _finish(self, command: Command) -> None:
+        missing = self.in_flight.remove_all(command.params)
+        self.finish_count += len(command.params) - len(missing)
+        for message_id in missing:
+            self._send(encode_error(FinishFailed(self._why_not("FIN", message_id))))
+        self._look_for_more()
+
+    def _requeue(self, command: Command) -> None:
+        message_id = command.params[0]
+        delay_ns = _parse(command.params[1], "REQ could not parse timeout") * NS_PER_MS
+        frame = self.in_flight.remove(message_id)
+        if frame is None:
+            self._send(encode_error(RequeueFailed(self._why_not("REQ", message_id))))
+            return
+        assert self.channel is not None
+        self.requeue_count += 1
+        delay_ns = min(max(delay_ns, 0), self._options.max_req_timeout_ns)
+        self.channel.requeue(frame, self._now_ns + delay_ns if delay_ns else None)
+        self._look_for_more()
+
+    def _touch(self, command: Command) -> None:
+        message_id = command.params[0]
+        deadline_ns = self.in_flight.touch(
+            message_id, self._now_ns, self.grant.msg_timeout_ns, self._options.max_msg_timeout_ns
+        )
+        if deadline_ns is None:
+            self._send(encode_error(TouchFailed(self._why_not("TOUCH", message_id))))
+            return
+        assert self.channel is not None
+        self.channel.schedule(self.in_flight, deadline_ns)
+
+    def _start_close(self, command: Command) -> None:
+        self.state = CLOSING
+        self.rdy_count = 0
+        self._look_for_more()
+        self._send(CLOSE_WAIT_FRAME)
+
+    # ---- within -----------------------------------------------------------------------------------------------
+
+    @property
+    def _heartbeat_interval_ns(self) -> int:
+        return (self._identified or self.grant).heartbeat_interval_ns
+
+    def _send(self, frame: bytes) -> None:
+        self._outbox.append(frame)
+        self._outbox_size += len(frame)
+        self._agenda.write(self)
+
+    def _refuse(self, error: BrokerError) -> None:
+        self._send(encode_error(error))
+        self.end(str(error))
+
+    def _time_out(self, frames: list[bytes]) -> None:
+        assert self.channel is not None
+        self.channel.time_out(frames)
+        self._look_for_more()
+
+    def _look_for_more(self) -> None:
+        if self.channel is not None:
+            self.channel.update_ready(self)
+
+    def _why_not(self, verb: str, message_id: bytes) -> str:
+        assert self.channel is not None
+        why = "client does not own message" if self.channel.holds(message_id) else "ID not in flight"
+        return f"{verb} {_text(message_id)} failed {why}"
+
+
+class _Upgraded:
+    """A transform that first lets out what was said before it began."""
+
+    __slots__ = ("_before", "_transform", "decode")
+
+    def __init__(self, transform: Transform, before: bytes) -> None:
+        self._transform = transform
+        self._before = before
+        self.decode = transform.decode
+
+    def encode(self, data: bytes) -> bytes:
+        """Return the bytes to send for ``data``."""
+        before, self._before = self._before, b""
+        return before + self._transform.encode(data)
+
+
+ACTIONS: Final[dict[bytes, Callable[[Session, Command], None]]] = {
+    b"IDENTIFY": Session._identify,
+    b"AUTH": Session._auth,
+    b"SUB": Session._subscribe,
+    b"PUB": Session._publish,
+    b"MPUB": Session._multi_publish,
+    b"DPUB": Session._deferred_publish,
+    b"NOP": Session._nop,
+    b"RDY": Session._ready,
+    b"FIN": Session._finish,
+    b"REQ": Session._requeue,
+    b"TOUCH": Session._touch,
+    b"CLS": Session._start_close,
+}
+
+
+def _parse(word: bytes, what: str) -> int:
+    try:
+        return parse_number(word)
+    except ValueError:
+        raise InvalidCommand(f"{what} {_text(word)}") from None
+
+
+def _text(word: bytes) -> str:
+    return word.decode("utf-8", "surrogateescape")

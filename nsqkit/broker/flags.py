@@ -1,0 +1,226 @@
+"""Command lines and configuration files as nsqd reads them, turned into the values of options.
+
+The rule it guards: a command line that starts nsqd means the same here. One dash or two, ``-name=value`` or
+``-name value``, a bare boolean flag for true, numbers in Go's notations (Go, package flag). Where nsqd would
+quietly ignore something, a stray word or an unknown key, it is refused by name instead.
+
+How to read it: ``parse_flags`` and ``parse_document`` go through what was given, both find the value of one option
+with ``_parse_text``; ``usage`` prints the same table the other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from nsqkit.broker.core.durations import format_duration, parse_duration
+from nsqkit.broker.core.option import Kind, Option
+from nsqkit.errors import OptionError
+
+_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+_NS_PER_MS: Final = 1_000_000
+
+_FORMS: Final[dict[Kind, str]] = {
+    Kind.BOOL: "allowed is true or false",
+    Kind.INT: "allowed is an integer of 64 bits, as in 42 or 0x2a",
+    Kind.DURATION: "allowed is a duration, as in 300ms, 1.5s or 1h30m",
+    Kind.STRINGS: "allowed is a list of texts",
+    Kind.FLOATS: "allowed are numbers, separated by commas",
+}
+_USAGE_WORDS: Final[dict[Kind, str]] = {
+    Kind.STRING: " string",
+    Kind.BOOL: "",
+    Kind.INT: " int",
+    Kind.DURATION: " duration",
+}
+
+
+class UnknownFlag(OptionError):
+    """The command line has a flag that does not exist."""
+
+
+def parse_flags(words: Iterable[str], options: Mapping[str, Option]) -> dict[str, Any]:
+    """Read a command line.
+
+    Args:
+        words: what follows the name of the command.
+        options: every option that may be given, by the name of its field.
+
+    Returns:
+        The values given, by the name of the field. A list collects what all its flags say, of any other option the
+        last flag counts.
+
+    Raises:
+        UnknownFlag: a flag is not in the table.
+        OptionError: a flag has no value or one of the wrong form, or a word is no flag.
+    """
+    fields = {option.flag: name for name, option in options.items()}
+    given: dict[str, Any] = {}
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            _refuse_words(rest)
+            break
+        flag, equals, text = _flag_of(word).partition("=")
+        if flag not in fields:
+            raise UnknownFlag(f"flag provided but not defined: -{flag}")
+        name = fields[flag]
+        option = options[name]
+        if not equals:
+            text = "true" if _is_bare(option) else _next_word(rest, flag, option)
+        value = _parse_text(option, text, f"flag -{flag}")
+        given[name] = given.get(name, ()) + value if isinstance(value, tuple) else value
+        if option.kind is Kind.FLOATS:
+            given[name] = tuple(sorted(given[name], reverse=True))
+    return given
+
+
+def _flag_of(word: str) -> str:
+    """Return the word without its dashes."""
+    if len(word) < 2 or word[0] != "-":
+        _refuse_words([word])
+    flag = word[2:] if word.startswith("--") else word[1:]
+    if flag[0] in "-=":
+        raise OptionError(f"bad flag syntax: {word}; allowed is -name=value")
+    return flag
+
+
+def _next_word(rest: Iterator[str], flag: str, option: Option) -> str:
+    for word in rest:
+        return word
+    raise OptionError(f"flag needs an argument: -{flag}; {_form(option)}")
+
+
+def _refuse_words(words: Iterable[str]) -> None:
+    # nsqd ignores such a word together with every flag after it; nobody can want that.
+    for word in words:
+        raise OptionError(
+            f'unexpected argument "{word}"; allowed are flags, -name=value, and a boolean flag takes its value '
+            "only after an equals sign"
+        )
+
+
+def _is_bare(option: Option) -> bool:
+    """Tell whether the flag alone stands for true: of a boolean, and of tls-required, which nsqd counts as one."""
+    return option.kind is Kind.BOOL or (option.kind is Kind.CHOICE and "true" in option.choices)
+
+
+def parse_document(document: Mapping[str, object], options: Mapping[str, Option]) -> dict[str, Any]:
+    """Read a configuration file that has been decoded from TOML.
+
+    Args:
+        document: what the file says.
+        options: every option that may be set, by the name of its field.
+
+    Returns:
+        The values set, by the name of the field.
+
+    Raises:
+        OptionError: a key is not in the table, or its value is of the wrong form.
+    """
+    fields = {option.config_name: name for name, option in options.items()}
+    given: dict[str, Any] = {}
+    for key, value in document.items():
+        if key not in fields:
+            raise OptionError(f'unknown option "{key}"; allowed are {", ".join(sorted(fields))}')
+        given[fields[key]] = _parse_item(options[fields[key]], value, f"option {key}")
+    return given
+
+
+def _parse_item(option: Option, value: object, place: str) -> Any:
+    match option.kind, value:
+        case (Kind.STRINGS, str() as text):
+            return tuple(text.split(","))
+        case (_, str() as text):
+            return _parse_text(option, text, place)
+        case (Kind.BOOL, bool()):
+            return value
+        case (Kind.CHOICE, bool()):
+            return _parse_text(option, str(value), place)
+        case (Kind.INT, int()) if not isinstance(value, bool):
+            return value
+        case (Kind.DURATION, int() as milliseconds) if not isinstance(value, bool):
+            return milliseconds * _NS_PER_MS
+        case (Kind.STRINGS | Kind.FLOATS, list() as items):
+            return tuple(items)
+    raise _invalid(option, str(value), place)
+
+
+def _parse_text(option: Option, text: str, place: str) -> Any:
+    """Return the value that ``text`` writes; ``place`` names where it stands, for the error."""
+    try:
+        match option.kind:
+            case Kind.STRING:
+                return text
+            case Kind.STRINGS:
+                return (text,)
+            case Kind.DURATION:
+                return parse_duration(text)
+            case Kind.BOOL:
+                return _parse_bool(text)
+            case Kind.INT:
+                return _parse_int(text)
+            case Kind.FLOATS:
+                return tuple(float(part) for part in text.split(","))
+            case Kind.CHOICE:
+                return _parse_choice(text.lower(), option)
+    except ValueError as error:
+        raise _invalid(option, text, place) from error
+
+
+def _invalid(option: Option, text: str, place: str) -> OptionError:
+    return OptionError(f'invalid value "{text}" for {place}: {_form(option)}')
+
+
+def _form(option: Option) -> str:
+    return _FORMS.get(option.kind) or f"allowed is {option.allowed()}"
+
+
+def _parse_bool(text: str) -> bool:
+    if text not in _TRUE | _FALSE:
+        raise ValueError(text)
+    return text in _TRUE
+
+
+def _parse_int(text: str) -> int:
+    """Read an integer as Go does with base 0: 42, 0x2a, 0b101010, 0o52 and 052, with single underscores."""
+    if not text.isascii() or text != text.strip():
+        raise ValueError(text)
+    digits = text.lstrip("+-")
+    # Python wants an "o" after the zero of an octal number.
+    value = int(text.replace("0", "0o", 1) if digits[:1] == "0" and digits[1:2].isdigit() else text, 0)
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(text)
+    return value
+
+
+def _parse_choice(word: str, option: Option) -> str:
+    if word not in option.choices and _is_bare(option):
+        word = "true" if _parse_bool(word) else "false"
+    if word not in option.choices:
+        raise ValueError(word)
+    return word
+
+
+def usage(command: str, options: Mapping[str, Option], defaults: object) -> str:
+    """Return what ``-help`` prints: every flag in alphabetical order with what it takes, does and defaults to.
+
+    Args:
+        command: the name of the command.
+        options: every option that may be given, by the name of its field.
+        defaults: an object whose attributes are the default values.
+    """
+    lines = [f"Usage of {command}:"]
+    for name, option in sorted(options.items(), key=lambda item: item[1].flag):
+        lines.append(f"  -{option.flag}{_USAGE_WORDS.get(option.kind, ' value')}")
+        lines.append(f"        {option.help}{_default(option, getattr(defaults, name, None))}")
+    return "\n".join(lines) + "\n"
+
+
+def _default(option: Option, value: object) -> str:
+    if not value or "default" in option.help:
+        return ""
+    if isinstance(value, int) and option.kind is Kind.DURATION:
+        return f" (default {format_duration(value)})"
+    return f' (default "{value}")' if isinstance(value, str) else f" (default {str(value).lower()})"

@@ -1,0 +1,200 @@
+"""nsqd as a running thing: listeners, a pump for each client, one alarm, start and stop.
+
+The rule it guards: when ``async with Nsqd(…)`` has been entered, the broker answers; when it has been left, every
+client's connection is closed and no task is left. Between the two the engine is only ever called from here, one
+call at a time, and after each call the sessions that it names are woken.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AsyncExitStack
+from random import Random
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import SocketAttribute
+
+from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.clock import Clock, LoopClock
+from nsqkit.errors import Closed
+from nsqkit.transport.address import join_address, listen
+from nsqkit.transport.alarm import Alarm
+from nsqkit.transport.memory import MemoryByteStream, memory_pair
+from nsqkit.transport.pump import Pump
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from anyio.abc import ByteStream, SocketStream, TaskGroup
+    from anyio.streams.stapled import MultiListener
+
+    from nsqkit.broker.core.session import Session
+
+logger = logging.getLogger("nsqkit.broker")
+
+STOP_TIMEOUT = 0.05
+"""Seconds that clients have to take what is still to be sent to them when the broker stops."""
+
+
+class Nsqd:
+    """A broker in this event loop, for ``async with``.
+
+    Args:
+        options: nsqd's flags. An empty ``http_address`` means no HTTP.
+        clock: the time; by default the real one.
+        random: chance; by default seeded by the system.
+
+    Attributes:
+        broker: the engine.
+        clock: the time it is told.
+        tcp_address: ``host:port`` that clients connect to.
+        http_address: ``host:port`` of the HTTP routes, empty without HTTP.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.options = BrokerOptions() if options is None else options
+        self.broker = Broker(self.options, random or Random())
+        self.tcp_address = ""
+        self.http_address = ""
+        self._clock = clock
+        self._pumps: dict[Session, Pump] = {}
+        self._stack = AsyncExitStack()
+        self._tasks: TaskGroup | None = None
+        self._alarm: Alarm | None = None
+        self._all_gone = anyio.Event()
+
+    @property
+    def clock(self) -> Clock:
+        """The time that the broker is told."""
+        if self._clock is None:
+            self._clock = LoopClock()
+        return self._clock
+
+    # ---- start and stop ------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Nsqd:
+        """Start: return when clients can connect.
+
+        Raises:
+            OptionError: an address cannot be one.
+            OSError: an address cannot be had.
+        """
+        async with AsyncExitStack() as stack:
+            tcp = await stack.enter_async_context(await listen(self.options.tcp_address))
+            self.tcp_address = _local_address(tcp)
+            http = None
+            if self.options.http_address:
+                http = await stack.enter_async_context(await listen(self.options.http_address))
+                self.http_address = _local_address(http)
+            self._alarm = Alarm(self.broker, self.clock, after=self._after)
+            self._tasks = await stack.enter_async_context(anyio.create_task_group())
+            self._tasks.start_soon(self._alarm.run)
+            self._serve(tcp, self._serve_client, "TCP", self.tcp_address)
+            if http is not None:
+                self._serve(http, self._serve_http, "HTTP", self.http_address)
+            self._stack = stack.pop_all()
+        return self
+
+    def _serve(
+        self,
+        listener: MultiListener[SocketStream],
+        handler: Callable[[SocketStream], Awaitable[None]],
+        name: str,
+        address: str,
+    ) -> None:
+        assert self._tasks is not None
+        self._tasks.start_soon(listener.serve, handler, self._tasks)
+        logger.info("%s: listening on %s", name, address)
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop: end every session, let clients take what is still to be sent to them, close."""
+        assert self._tasks is not None
+        for session in list(self.broker.sessions):
+            session.end("the broker stops")
+        self._after()
+        with anyio.move_on_after(STOP_TIMEOUT, shield=True):
+            while self._pumps:
+                self._all_gone = anyio.Event()
+                await self._all_gone.wait()
+        self._tasks.cancel_scope.cancel()
+        self._tasks = None
+        await self._stack.__aexit__(exc_type, exc, traceback)
+        logger.info("stopped")
+
+    # ---- clients -------------------------------------------------------------------------------------------------
+
+    def connect(self, name: str = "memory:0") -> MemoryByteStream:
+        """Return the client's end of a connection that uses no socket.
+
+        Args:
+            name: what the broker takes for the client's address.
+
+        Raises:
+            Closed: the broker is not running.
+        """
+        if self._tasks is None:
+            raise Closed("the broker is not running")
+        ours, theirs = memory_pair()
+        self._tasks.start_soon(self._serve_session, ours, name)
+        return theirs
+
+    async def _serve_client(self, stream: SocketStream) -> None:
+        host, port, *_ = stream.extra(SocketAttribute.remote_address, ("", 0))
+        await self._serve_session(stream, join_address(host, int(port)))
+
+    async def _serve_session(self, stream: ByteStream, remote_address: str) -> None:
+        broker, clock = self.broker, self.clock
+        session = broker.open_session(remote_address, clock.now_ns())
+        pump = self._pumps[session] = Pump(session, stream, clock, after_receive=self._after)
+        self._after()
+        logger.info("TCP: new client(%s)", remote_address)
+        try:
+            await pump.run()
+        finally:
+            del self._pumps[session]
+            if session.end_reason:
+                logger.error("[%s] - %s", remote_address, session.end_reason)
+            logger.info("PROTOCOL(V2): [%s] exiting", remote_address)
+            broker.close_session(session, clock.now_ns())
+            self._after()
+            if not self._pumps:
+                self._all_gone.set()
+
+    async def _serve_http(self, stream: SocketStream) -> None:
+        # h11 and the routes are imported when they are first needed, so that a start does not wait for them.
+        from nsqkit.broker.http_api import serve_http
+
+        await serve_http(self, stream)
+
+    def _after(self) -> None:
+        """Act on what the last call of the engine has left: wake writers, look at the deadlines."""
+        for session in self.broker.take_sessions():
+            pump = self._pumps.get(session)
+            if pump is not None:
+                pump.wake()
+        assert self._alarm is not None
+        self._alarm.check()
+
+    def settle(self) -> None:
+        """Act on what was done to the engine from outside a connection, such as by an HTTP route."""
+        self.broker.settle(self.clock.now_ns())
+        self._after()
+
+
+def _local_address(listener: MultiListener[SocketStream]) -> str:
+    host, port, *_ = listener.extra(SocketAttribute.local_address)
+    return join_address(host, int(port))

@@ -1,0 +1,183 @@
+"""Keeps a connection to one nsqd: dial, greet, pump, and again when it is lost.
+
+The rule it guards: one task owns one address. It is the only one that dials it, it never gives up until it is
+stopped, and when it ends nothing of the connection is left.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
+
+import anyio
+
+from nsqkit.clock import NS_PER_S, Clock
+from nsqkit.errors import ConnectionLost, ConnectTimeout, NSQError, TransportError
+from nsqkit.transport.address import split_address
+from nsqkit.transport.alarm import Alarm
+from nsqkit.transport.machine import Machine, Timed
+from nsqkit.transport.pump import Pump
+
+if TYPE_CHECKING:
+    from anyio.abc import ByteStream
+
+    from nsqkit.client.reconnect import Reconnect
+
+logger = logging.getLogger("nsqkit.client")
+
+Dial: TypeAlias = "Callable[[str], Awaitable[ByteStream]]"
+"""How an address becomes a stream: ``dial_tcp``, or whatever a test or a tunnel puts in its place."""
+
+
+async def dial_tcp(address: str) -> ByteStream:
+    """Return a TCP connection to ``host:port``.
+
+    Raises:
+        OSError: nobody answers there.
+    """
+    host, port = split_address(address)
+    return await anyio.connect_tcp(host, port)
+
+
+class ClientMachine(Machine, Timed, Protocol):
+    """A client's session, as its connection sees it."""
+
+    @property
+    def is_open(self) -> bool:
+        """True between the greeting and the end."""
+        ...
+
+    @property
+    def has_output(self) -> bool:
+        """True while there is something to send, or the end to be carried out."""
+        ...
+
+    @property
+    def error(self) -> NSQError | None:
+        """Why the session has ended."""
+        ...
+
+    def end(self, error: NSQError | None) -> None:
+        """Have the connection closed."""
+        ...
+
+
+S = TypeVar("S", bound=ClientMachine)
+
+
+class Connection(Generic[S]):
+    """One address and the connection to it.
+
+    Args:
+        address: ``host:port``.
+        make_session: makes the session of each new connection, given the time.
+        clock: the time.
+        dial: how to reach the address.
+        dial_timeout: seconds for dialling and greeting together.
+        reconnect: how long to wait before dialling again.
+        on_change: called after the session was handed bytes, was made, or has ended.
+
+    Attributes:
+        session: the session of the present connection, or of the last one; None before the first.
+        error: why there is no connection at present.
+        is_running: False once ``run`` has ended.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        make_session: Callable[[int], S],
+        *,
+        clock: Clock,
+        dial: Dial,
+        dial_timeout: float,
+        reconnect: Reconnect,
+        on_change: Callable[[Connection[S]], None],
+    ) -> None:
+        self.address = address
+        self.session: S | None = None
+        self.error: Exception | None = None
+        self._make_session = make_session
+        self._clock = clock
+        self._dial = dial
+        self._dial_timeout = dial_timeout
+        self._reconnect = reconnect
+        self._on_change = on_change
+        self._pump: Pump | None = None
+        self._greeting: anyio.CancelScope | None = None
+        self._stopped = False
+        self.is_running = True
+
+    def wake(self) -> None:
+        """Have what the session wants to send be sent."""
+        if self._pump is not None:
+            self._pump.wake()
+
+    async def wait_drained(self) -> None:
+        """Return when the session's outbox has room."""
+        if self._pump is not None:
+            await self._pump.wait_drained()
+
+    def stop(self) -> None:
+        """Dial no more once the present session has ended."""
+        self._stopped = True
+
+    async def run(self) -> None:
+        """Keep the connection until stopped or cancelled."""
+        try:
+            await self._keep()
+        finally:
+            self.is_running = False
+            self._on_change(self)
+
+    async def _keep(self) -> None:
+        while not self._stopped:
+            try:
+                await self._run_once()
+            except TransportError as error:
+                self.error = error
+                logger.warning("[%s] %s", self.address, error)
+            if self._stopped:
+                break
+            delay_ns = self._reconnect.next_delay_ns()
+            self._on_change(self)
+            logger.info("[%s] dialling again in %.3f s", self.address, delay_ns / NS_PER_S)
+            await self._clock.wait_until(self._clock.now_ns() + delay_ns)
+
+    async def _run_once(self) -> None:
+        with anyio.CancelScope(deadline=anyio.current_time() + self._dial_timeout) as self._greeting:
+            try:
+                stream = await self._dial(self.address)
+            except OSError as error:
+                raise ConnectionLost(f"cannot connect to {self.address}: {error}") from error
+            session = self.session = self._make_session(self._clock.now_ns())
+            pump = self._pump = Pump(
+                session, stream, self._clock, after_receive=self._after, wait_for_peer=True
+            )
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(Alarm(session, self._clock, after=self._after).run)
+                    await pump.run()
+                    tasks.cancel_scope.cancel()
+            finally:
+                self._pump = None
+                session.end(ConnectionLost("the connection was cancelled"))
+                self.error = session.error
+                self._on_change(self)
+            if session.error is not None:
+                logger.warning("[%s] %s", self.address, session.error)
+        if self._greeting.cancelled_caught:
+            raise ConnectTimeout(f"{self.address} did not answer within {self._dial_timeout:g} seconds")
+
+    def _after(self) -> None:
+        """Act on what the session was told."""
+        session = self.session
+        assert session is not None
+        if session.is_open and self._greeting is not None and self._greeting.deadline != float("inf"):
+            self._greeting.deadline = float("inf")
+            self._reconnect.connected()
+            self.error = None
+        self._on_change(self)
+        if session.has_output:
+            self.wake()

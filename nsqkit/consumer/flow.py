@@ -1,0 +1,449 @@
+"""Flow control of a consumer: how many messages each of its nsqds may have unanswered (RDY).
+
+The rule it guards: never more than ``max_in_flight`` messages at once, and never a connection forgotten.
+
+*What RDY means to nsqd.* RDY n is a window: nsqd delivers while fewer than n messages of the connection are
+unanswered. It does not count down, so a value stays in force once it is sent, and a consumer in steady state
+sends no RDY at all. Old clients, written when it did count down, kept renewing it.
+
+*What a connection costs.* Its *claim* on max_in_flight is the larger of its RDY and its unanswered messages:
+what it may come to have, or still has although its RDY was lowered. No decision that raises RDY lets the sum
+of claims pass max_in_flight; a connection that is owed RDY gets it as others answer. (Messages that were on
+their way when RDY was lowered count when they arrive; no client can know of them sooner.)
+
+*Who gets how much.* The *budget* is max_in_flight, or what the gate below leaves of it. If it suffices for
+all connections, each gets an even share. If not, that many of them hold a *seat*, which is RDY 1, and seats
+go round: at each redistribution those give theirs up that were idle for ``low_rdy_idle_timeout_ns`` or have
+held it for ``low_rdy_timeout_ns``, and the connections that have waited longest sit down. (go-nsq gives freed
+seats away at random, where bad luck has no bound.) Backoff's test message is the same with a budget of 1:
+if nothing comes from the connection that was picked, another gets its turn.
+
+How to read it: the gate and its table, two pure functions, `Window` (one connection's numbers), then `Flow`,
+whose verbs all lead to `Flow._reshare`: share out, lower, raise. Flow decides and never sends. Each verb
+returns what to send, in that order, as `SetRdy` values.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+import attrs
+
+from nsqkit.errors import OptionError
+
+if TYPE_CHECKING:
+    import random
+
+K = TypeVar("K", bound=Hashable)
+
+SECOND_NS = 1_000_000_000
+
+
+class Gate(enum.Enum):
+    """What backoff lets through.
+
+    Attributes:
+        OPEN: everything.
+        BLOCKED: nothing, until told otherwise.
+        PROBING: the one test message, which has not come yet.
+        TESTING: nothing more; the test message has come, and is not answered yet.
+    """
+
+    OPEN = "open"
+    BLOCKED = "blocked"
+    PROBING = "probing"
+    TESTING = "testing"
+
+
+# How the gate moves:
+#
+#     block()                                 any      → BLOCKED
+#     probe()                                 any      → PROBING
+#     unblock()                               any      → OPEN
+#     any message is received                 PROBING  → TESTING
+#     that message's connection is removed    TESTING  → PROBING
+#
+# The step to TESTING closes the window at once. With RDY still 1, nsqd would deliver a second message
+# the moment it reads the FIN or REQ of the first, before it reads what that result decided.
+#
+# And the budget that each position allows (None: all of max_in_flight):
+GATE_BUDGETS: dict[Gate, int | None] = {Gate.OPEN: None, Gate.BLOCKED: 0, Gate.PROBING: 1, Gate.TESTING: 0}
+
+
+class SetRdy(NamedTuple, Generic[K]):
+    """A decision: send ``RDY rdy_count`` on the connection ``key``."""
+
+    key: K
+    rdy_count: int
+
+
+# What nearly every call returns. A constant, so that steady state allocates nothing.
+NOTHING: tuple[()] = ()
+
+
+def deal(total: int, limits: Sequence[int]) -> list[int]:
+    """Deal ``total`` out as evenly as the limits allow; what is odd goes to the largest, and first, of them.
+
+    Amounts differ by at most one, except where a limit holds one down. Less than ``total`` is dealt only when
+    every limit is reached.
+
+    >>> deal(10, [100, 100, 100])
+    [4, 3, 3]
+    >>> deal(10, [2, 100, 100])
+    [2, 4, 4]
+    """
+    dealt = [0] * len(limits)
+    # The smallest limit first: who cannot take an even part leaves more to those who come after. Division
+    # rounds down, so what is odd ends with the largest limits, and among equal ones with the first.
+    order = sorted(range(len(limits)), key=lambda i: (limits[i], -i))
+    for place, i in enumerate(order):
+        dealt[i] = min(limits[i], total // (len(limits) - place))
+        total -= dealt[i]
+    return dealt
+
+
+def needs_rdy(remaining: int, last_rdy: int) -> bool:
+    """Tell whether a connection is about to run dry, and so worth a RDY that is less than its full share.
+
+    This is the rule by which older clients renewed RDY: at most 1 left, or less than a quarter of what was
+    last sent. Here it saves commands while a large share passes from one connection to another, message by
+    message. (Their third case, more left than the share, needs no asking: `Flow` always lowers at once.)
+
+    Args:
+        remaining: how many messages nsqd may still deliver; negative if more are in flight than RDY allows.
+        last_rdy: the RDY last sent.
+    """
+    return remaining <= 1 or remaining * 4 < last_rdy
+
+
+@attrs.define(eq=False)
+class Window(Generic[K]):
+    """What is known about one connection.
+
+    Attributes:
+        key: the caller's name for it.
+        max_rdy_count: the most its nsqd accepts.
+        turn: when it last got or lost its share, as a running number; the lowest has sat, or waited, longest.
+        share: the RDY it is due.
+        rdy_count: the RDY last sent.
+        in_flight: messages received and not answered.
+        granted_ns: when its RDY last rose from 0.
+        active_ns: when its RDY last rose from 0 or a message was last received or answered.
+    """
+
+    key: K
+    max_rdy_count: int
+    turn: int
+    share: int = 0
+    rdy_count: int = 0
+    in_flight: int = 0
+    granted_ns: int = 0
+    active_ns: int = 0
+
+    @property
+    def claim(self) -> int:
+        return max(self.rdy_count, self.in_flight)
+
+    @property
+    def starved(self) -> bool:
+        """Whether the connection waits for answers: at least 85 % of its RDY is in flight.
+
+        The percentage is the client guide's. go-nsq rounds it down, which makes 1 of 2 starved.
+        """
+        return self.in_flight > 0 and self.in_flight * 100 >= self.rdy_count * 85
+
+
+@attrs.frozen(kw_only=True)
+class FlowStatistics:
+    """What `Flow.statistics` returns.
+
+    Attributes:
+        max_in_flight: the limit now in force; see ``paused`` too.
+        paused: whether `Flow.pause` holds everything back.
+        gate: what backoff lets through.
+        connection_count: the connections there are.
+        ready_connection_count: those of them that have RDY.
+        total_rdy_count: the sum of what was last sent.
+        in_flight: messages received and not answered.
+        starved: as `Flow.is_starved`.
+    """
+
+    max_in_flight: int
+    paused: bool
+    gate: Gate
+    connection_count: int
+    ready_connection_count: int
+    total_rdy_count: int
+    in_flight: int
+    starved: bool
+
+
+@attrs.define(eq=False, kw_only=True)
+class Flow(Generic[K]):
+    """Decide which connection of a consumer gets how much RDY.
+
+    A connection is named by a key of the caller's choice. It must differ for each connection, even to the
+    same address, or answers to messages of a lost connection would be booked on the one that replaced it.
+
+    Args:
+        max_in_flight: how many messages may be unanswered over all connections; 0 holds everything back.
+        low_rdy_idle_timeout_ns: a seat is given up after so long without a message; 10 s as in go-nsq.
+        low_rdy_timeout_ns: a seat is given up after so long in any case; 30 s as in go-nsq.
+        rdy_redistribute_interval_ns: time between redistributions while seats are scarce; 5 s as in go-nsq.
+        rng: picks the connection for a test message.
+    """
+
+    max_in_flight: int = attrs.field(validator=attrs.validators.ge(0))
+    rng: random.Random
+    low_rdy_idle_timeout_ns: int = attrs.field(default=10 * SECOND_NS, validator=attrs.validators.gt(0))
+    low_rdy_timeout_ns: int = attrs.field(default=30 * SECOND_NS, validator=attrs.validators.gt(0))
+    rdy_redistribute_interval_ns: int = attrs.field(default=5 * SECOND_NS, validator=attrs.validators.gt(0))
+    paused: bool = attrs.field(default=False, init=False)
+    gate: Gate = attrs.field(default=Gate.OPEN, init=False)
+    _windows: dict[K, Window[K]] = attrs.field(factory=dict, init=False)
+    _claimed: int = attrs.field(default=0, init=False)  # the sum of all claims, kept up to date
+    _owing: bool = attrs.field(default=False, init=False)  # whether some RDY is still below its share
+    _tested: Window[K] | None = attrs.field(default=None, init=False)  # whence the test message came
+    _turn: int = attrs.field(default=0, init=False)
+    _deadline_ns: int | None = attrs.field(default=None, init=False)
+
+    # Connections come and go.
+
+    def add(self, key: K, max_rdy_count: int, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Take in a new connection; it gets its share at once, as far as the others leave room for it.
+
+        Args:
+            key: a name for it, not used before.
+            max_rdy_count: the most its nsqd accepts, from the answer to IDENTIFY. With 0 it never gets RDY.
+            now_ns: the present time.
+        """
+        assert key not in self._windows, f"connection {key!r} was added before"
+        self._windows[key] = Window(key, max_rdy_count, self._next_turn())
+        return self._reshare(now_ns)
+
+    def remove(self, key: K, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Forget a connection that is closed, with all that was in flight on it."""
+        window = self._windows.pop(key)
+        self._claimed -= window.claim
+        if self.gate is Gate.TESTING and window is self._tested:
+            self.gate = Gate.PROBING
+        return self._reshare(now_ns)
+
+    # Messages come and are answered. These two are called for every read and every write.
+
+    def received(self, key: K, count: int, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Book messages that arrived on a connection, all those of one receive buffer in one call."""
+        window = self._windows[key]
+        self._book(window, count, now_ns)
+        if self.gate is Gate.PROBING:
+            self.gate, self._tested = Gate.TESTING, window
+            return self._reshare(now_ns)
+        return self._repay(now_ns)
+
+    def answered(self, key: K, count: int, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Book messages that were finished or requeued, all those of one write in one call.
+
+        A message that timed out and will never be answered is to be booked here as well, for it keeps its
+        place until then. A key that was removed is ignored, since handlers may outlive the connection.
+        """
+        window = self._windows.get(key)
+        if window is None:
+            return NOTHING
+        self._book(window, -count, now_ns)
+        assert window.in_flight >= 0, f"connection {key!r} answered {-window.in_flight} more than it received"
+        return self._repay(now_ns)
+
+    # The user decides.
+
+    def set_max_in_flight(self, max_in_flight: int, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Change the limit.
+
+        Raises:
+            OptionError: it is negative.
+        """
+        if max_in_flight < 0:
+            raise OptionError(f"max_in_flight is {max_in_flight}, it must be at least 0")
+        self.max_in_flight = max_in_flight
+        return self._reshare(now_ns)
+
+    def pause(self, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Hold everything back, whatever the gate says, until `resume`."""
+        self.paused = True
+        return self._reshare(now_ns)
+
+    def resume(self, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Go on as if there had been no `pause`."""
+        self.paused = False
+        return self._reshare(now_ns)
+
+    # Backoff decides.
+
+    def block(self, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Let nothing through."""
+        self.gate = Gate.BLOCKED
+        return self._reshare(now_ns)
+
+    def probe(self, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Let one message through, from a connection chosen at random.
+
+        Without a connection the first to come is the one. On a connection with RDY 1 nsqd delivers nothing
+        while an earlier message is unanswered, so slow handlers may delay the test, but not spoil it.
+        """
+        self.gate = Gate.PROBING
+        takers = self._takers()
+        for window in takers:
+            self._set_share(window, 0)
+        if takers:
+            self._set_share(self.rng.choice(takers), 1)
+        return self._reshare(now_ns)
+
+    def unblock(self, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Let everything through."""
+        self.gate = Gate.OPEN
+        return self._reshare(now_ns)
+
+    # Time passes.
+
+    def next_deadline(self) -> int | None:
+        """Return when the next redistribution is due; None while nobody waits for a seat."""
+        return self._deadline_ns
+
+    def handle_deadline(self, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Redistribute the seats if that is due; too early is harmless."""
+        if self._deadline_ns is None or now_ns < self._deadline_ns:
+            return NOTHING
+        self._deadline_ns = now_ns + self.rdy_redistribute_interval_ns
+        takers = self._takers()
+        tired = sorted((w for w in takers if self._must_yield(w, now_ns)), key=lambda w: w.turn)
+        # No more than there are others to sit down: who would only change seats keeps the one it has.
+        waiting_count = sum(w.share == 0 for w in takers)
+        for window in tired[:waiting_count]:
+            self._set_share(window, 0)
+        return self._reshare(now_ns)
+
+    # Looking on.
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether some connection can deliver (almost) nothing until messages are answered.
+
+        For handlers that gather a batch: now is the time to process what there is.
+        """
+        return any(window.starved for window in self._windows.values())
+
+    @property
+    def total_rdy_count(self) -> int:
+        """The sum of what was last sent on all connections."""
+        return sum(window.rdy_count for window in self._windows.values())
+
+    def rdy_count(self, key: K) -> int:
+        """Return the RDY last sent on a connection."""
+        return self._windows[key].rdy_count
+
+    def statistics(self) -> FlowStatistics:
+        """Return the present numbers as a value."""
+        windows = self._windows.values()
+        return FlowStatistics(
+            max_in_flight=self.max_in_flight,
+            paused=self.paused,
+            gate=self.gate,
+            connection_count=len(windows),
+            ready_connection_count=sum(window.rdy_count > 0 for window in windows),
+            total_rdy_count=self.total_rdy_count,
+            in_flight=sum(window.in_flight for window in windows),
+            starved=self.is_starved,
+        )
+
+    # The algorithm: who is due what, then what can be sent of it.
+
+    def _reshare(self, now_ns: int) -> Sequence[SetRdy[K]]:
+        budget, takers = self._budget(), self._takers()
+        scarce = 0 < budget < len(takers)
+        if scarce:
+            seated = self._seated(takers, budget)
+            shares = [int(window in seated) for window in takers]
+        else:
+            shares = deal(budget, [window.max_rdy_count for window in takers])
+        for window, share in zip(takers, shares, strict=True):
+            self._set_share(window, share)
+        if not scarce:
+            self._deadline_ns = None
+        elif self._deadline_ns is None:
+            self._deadline_ns = now_ns + self.rdy_redistribute_interval_ns
+        lowered = [self._send(w, w.share, now_ns) for w in takers if w.rdy_count > w.share]
+        return [*lowered, *self._raise(now_ns)]
+
+    def _budget(self) -> int:
+        if self.paused:
+            return 0
+        allowed = GATE_BUDGETS[self.gate]
+        return self.max_in_flight if allowed is None else min(allowed, self.max_in_flight)
+
+    def _takers(self) -> list[Window[K]]:
+        # To an nsqd started with --max-rdy-count=0 any RDY but 0 is a fatal error.
+        return [window for window in self._windows.values() if window.max_rdy_count > 0]
+
+    def _seated(self, takers: list[Window[K]], seat_count: int) -> set[Window[K]]:
+        takers = sorted(takers, key=lambda w: w.turn)
+        seated = [w for w in takers if w.share]
+        waiting = [w for w in takers if not w.share]
+        # When seats become fewer, those get up who have sat longest.
+        return set((seated[-seat_count:] + waiting)[:seat_count])
+
+    def _must_yield(self, window: Window[K], now_ns: int) -> bool:
+        if not window.rdy_count:
+            return False  # It waits, or is seated but still owed its RDY: its time has not begun.
+        # A slow handler is not a silent nsqd: while a message is in flight only the longer limit counts.
+        idle_ns = 0 if window.in_flight else now_ns - window.active_ns
+        return (
+            idle_ns >= self.low_rdy_idle_timeout_ns or now_ns - window.granted_ns >= self.low_rdy_timeout_ns
+        )
+
+    def _repay(self, now_ns: int) -> Sequence[SetRdy[K]]:
+        # In steady state nothing is owed, and this is all that a read or a write costs.
+        if not self._owing or self._claimed >= self.max_in_flight:
+            return NOTHING
+        return self._raise(now_ns)
+
+    def _raise(self, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Bring RDY up to the shares, as far as the claims leave room."""
+        owed = [w for w in self._windows.values() if w.rdy_count < w.share]
+        room = max(self.max_in_flight - self._claimed, 0)
+        # What lies below a connection's own claim costs nothing: those messages are in flight as it is.
+        costs = [max(w.share - w.claim, 0) for w in owed]
+        if sum(costs) > room:
+            owed = [w for w in owed if needs_rdy(w.rdy_count - w.in_flight, w.rdy_count)]
+            costs = [max(w.share - w.claim, 0) for w in owed]
+        decisions = []
+        for window, extra in zip(owed, deal(room, costs), strict=True):
+            rdy_count = min(window.claim + extra, window.share)
+            if rdy_count > window.rdy_count:
+                decisions.append(self._send(window, rdy_count, now_ns))
+        self._owing = any(w.rdy_count < w.share for w in self._windows.values())
+        assert self.total_rdy_count <= self.max_in_flight
+        return decisions
+
+    def _book(self, window: Window[K], change: int, now_ns: int) -> None:
+        claim = window.claim
+        window.in_flight += change
+        window.active_ns = now_ns
+        self._claimed += window.claim - claim
+
+    def _send(self, window: Window[K], rdy_count: int, now_ns: int) -> SetRdy[K]:
+        claim = window.claim
+        if not window.rdy_count:
+            window.granted_ns = window.active_ns = now_ns
+        window.rdy_count = rdy_count
+        self._claimed += window.claim - claim
+        return SetRdy(window.key, rdy_count)
+
+    def _set_share(self, window: Window[K], share: int) -> None:
+        if bool(share) != bool(window.share):
+            window.turn = self._next_turn()
+        window.share = share
+
+    def _next_turn(self) -> int:
+        self._turn += 1
+        return self._turn

@@ -1,0 +1,55 @@
+"""Options of a consumer, under go-nsq's names, with go-nsq's ranges."""
+
+from __future__ import annotations
+
+import attrs
+
+from nsqkit.client.options import ConnectionKeywords, ConnectionOptions, seconds, whole
+
+
+class ConsumerKeywords(ConnectionKeywords, total=False):
+    """The options of ``ConsumerOptions`` as keyword arguments."""
+
+    max_in_flight: int
+    msg_timeout: float
+    sample_rate: int
+    default_requeue_delay: float
+    max_requeue_delay: float
+    backoff_multiplier: float
+    max_backoff_duration: float
+    low_rdy_idle_timeout: float
+    low_rdy_timeout: float
+    rdy_redistribute_interval: float
+    close_timeout: float
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerOptions(ConnectionOptions):
+    """What can be set about a consumer, besides what ``ConnectionOptions`` has. Durations are in seconds.
+
+    Attributes:
+        max_in_flight: messages that may be delivered and unanswered at a time, over all connections; 0 pauses.
+        msg_timeout: after how long nsqd delivers an unanswered message again; 0 leaves it to nsqd, by default 60.
+        sample_rate: percentage of the messages to deliver, the others being gone from the channel; 0 is all.
+        default_requeue_delay: delay of a requeue that names none, times attempts; 90.
+        max_requeue_delay: the longest of these delays; 900.
+        backoff_multiplier: half of the first backoff, which doubles with each further failure; 1.
+        max_backoff_duration: the longest backoff; 120. 0 switches backoff off.
+        low_rdy_idle_timeout: after how long without a message a connection gives up its RDY, when there are more
+            connections than max_in_flight; 10.
+        low_rdy_timeout: after how long it gives it up in any case; 30.
+        rdy_redistribute_interval: how often that is looked at; 5.
+        close_timeout: how long leaving the consumer may wait for the brokers to say good-bye; 5.
+    """
+
+    max_in_flight: int = whole(1, 0, 1_000_000)
+    msg_timeout: float = seconds(0.0, 0.0, 86_400.0)
+    sample_rate: int = whole(0, 0, 99)
+    default_requeue_delay: float = seconds(90.0, 0.0, 3600.0)
+    max_requeue_delay: float = seconds(900.0, 0.0, 3600.0)
+    backoff_multiplier: float = seconds(1.0, 0.0, 3600.0)
+    max_backoff_duration: float = seconds(120.0, 0.0, 3600.0)
+    low_rdy_idle_timeout: float = seconds(10.0, 1.0, 300.0)
+    low_rdy_timeout: float = seconds(30.0, 1.0, 300.0)
+    rdy_redistribute_interval: float = seconds(5.0, 0.001, 5.0)
+    close_timeout: float = seconds(5.0, 0.0, 3600.0)

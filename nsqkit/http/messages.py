@@ -1,0 +1,249 @@
+"""Requests and responses as values, and how nsqd reads a query and words an answer.
+
+The rule it guards: what a handler sees and says is plain data; only the body of a request is fetched, when the
+handler asks for it and no further than it asks. A query is read as Go reads it (net/url, ParseQuery), so that the
+same queries are refused; answers look like those of nsqd's internal/http_api.
+
+How to read it: ``Request`` and what it is read from, then ``Response`` with one constructor per kind of answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol, TypeAlias
+
+import attrs
+
+from nsqkit.errors import NSQError
+
+__all__ = ["Body", "HTTPError", "Handler", "Request", "Response", "StoredBody", "parse_query", "parse_target"]
+
+REASONS: Final[Mapping[int, str]] = {
+    200: "OK",
+    301: "Moved Permanently",
+    308: "Permanent Redirect",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Request Entity Too Large",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    501: "Not Implemented",
+    503: "Service Unavailable",
+}
+"""The phrase after each status that is in use."""
+
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_ESCAPES = re.compile(rb"%([0-9A-Fa-f]{2})")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+# Go escapes these in JSON, so that it may stand inside HTML and JavaScript.
+_JSON_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
+
+_NSQ_TYPE = ("X-NSQ-Content-Type", "nsq; version=1.0")
+_TEXT_TYPE = ("Content-Type", "text/plain; charset=utf-8")
+_JSON_TYPE = ("Content-Type", "application/json; charset=utf-8")
+
+
+class HTTPError(NSQError):
+    """A handler refuses the request.
+
+    Attributes:
+        status: the status of the answer.
+        message: what the answer says, one of NSQ's words: ``INVALID_REQUEST``.
+    """
+
+    def __init__(self, status: int, message: str, reason: str = "") -> None:
+        super().__init__(f"{status} {message}: {reason}" if reason else f"{status} {message}")
+        self.status = status
+        self.message = message
+
+
+class Body(Protocol):
+    """Where the body of a request comes from."""
+
+    async def read(self, limit: int) -> bytes:
+        """Return the next ``limit + 1`` bytes, or what is left of the body if that is less."""
+        ...
+
+
+@attrs.define(eq=False)
+class StoredBody:
+    """A body that is there already."""
+
+    data: bytes = b""
+
+    async def read(self, limit: int) -> bytes:
+        """Return the next ``limit + 1`` bytes, or what is left of the body if that is less."""
+        data, self.data = self.data[: limit + 1], self.data[limit + 1 :]
+        return data
+
+
+@attrs.frozen
+class Request:
+    """A request, without its body until that is read.
+
+    Attributes:
+        method: as it was sent: ``POST``.
+        target: as it was sent, path and query: ``/pub?topic=t``.
+        path: the decoded path: ``/pub``.
+        raw_query: what follows the question mark, still encoded.
+        headers: names in lower case, and values, in the order they came.
+        params: the parts of the path that a route has names for.
+    """
+
+    method: str
+    target: str
+    path: str
+    raw_query: str
+    headers: tuple[tuple[str, str], ...] = ()
+    params: Mapping[str, str] = attrs.Factory(dict)
+    _body: Body = attrs.field(factory=StoredBody, eq=False, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        method: str,
+        target: str,
+        *,
+        headers: tuple[tuple[str, str], ...] = (),
+        body: Body | None = None,
+    ) -> Request:
+        """Return the request for a target.
+
+        Raises:
+            ValueError: the target cannot be one; the text says why.
+        """
+        path, raw_query = parse_target(target)
+        return cls(method, target, path, raw_query, headers, body=body or StoredBody())
+
+    @property
+    def query(self) -> dict[str, list[str]]:
+        """The decoded query: all values of each key, in the order they came.
+
+        Raises:
+            HTTPError: 400 INVALID_REQUEST, for a query that nsqd cannot read.
+        """
+        return parse_query(self.raw_query)
+
+    def header(self, name: str, default: str = "") -> str:
+        """Return the first value of a header, whose name may be in any case."""
+        name = name.lower()
+        return next((value for key, value in self.headers if key == name), default)
+
+    @property
+    def content_length(self) -> int | None:
+        """The length of the body in bytes, or None if it has not been announced."""
+        text = self.header("content-length")
+        return int(text) if text else None
+
+    async def read(self, limit: int) -> bytes:
+        """Read the body, or what is left of it after an earlier call.
+
+        Args:
+            limit: how many bytes the caller can use.
+
+        Returns:
+            At most ``limit + 1`` bytes: with more than ``limit`` of them the body is too large, which nsqd finds out
+            in the same way.
+
+        Raises:
+            HTTPError: 400 BAD_REQUEST, the body is malformed or ends too early.
+            ConnectionLost: the client has gone.
+        """
+        return await self._body.read(limit)
+
+
+@attrs.frozen
+class Response:
+    """An answer, whole."""
+
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+    @classmethod
+    def plain(cls, text: str, *, status: int = 200) -> Response:
+        """Return an answer in plain text, as ``/ping`` gives it."""
+        return cls(status, (_TEXT_TYPE,), _encode(text))
+
+    @classmethod
+    def v1(cls, value: object = None) -> Response:
+        """Return a good answer in the form that most routes have.
+
+        Args:
+            value: a text or bytes are sent as they are, None as nothing; anything else becomes JSON.
+        """
+        if value is not None and not isinstance(value, str | bytes):
+            return cls(200, (_JSON_TYPE, _NSQ_TYPE), encode_json(value))
+        body = _encode(value) if isinstance(value, str) else value or b""
+        return cls(200, (_TEXT_TYPE, _NSQ_TYPE) if body else (_NSQ_TYPE,), body)
+
+    @classmethod
+    def v1_error(cls, status: int, message: str, *headers: tuple[str, str]) -> Response:
+        """Return a refusal in the form that most routes have: ``{"message":"NOT_FOUND"}``."""
+        return cls(status, (_JSON_TYPE, _NSQ_TYPE, *headers), encode_json({"message": message}))
+
+
+Handler: TypeAlias = Callable[[Request], Response | Awaitable[Response]]
+"""What answers requests: a plain function, or one whose answer is to be awaited."""
+
+
+def parse_target(target: str) -> tuple[str, str]:
+    """Split the target of a request into the decoded path and the query, which stays encoded.
+
+    Raises:
+        ValueError: the target cannot be one; the text says why.
+    """
+    location, _, raw_query = target.partition("?")
+    if location[:1] != "/" and "://" in location:
+        # To a proxy the whole URL is sent, and every server must understand it.
+        location = "/" + location.partition("://")[2].partition("/")[2]
+    if location[:1] != "/" and location != "*":
+        raise ValueError(f"target {target!r} does not begin with a slash")
+    return _unescape(location), raw_query
+
+
+def parse_query(raw_query: str) -> dict[str, list[str]]:
+    """Decode a query.
+
+    Returns:
+        All values of each key, in the order they came; bytes that are not UTF-8 are kept as surrogate escapes.
+
+    Raises:
+        HTTPError: 400 INVALID_REQUEST, for a semicolon or a percent sign without two hexadecimal digits.
+    """
+    query: dict[str, list[str]] = {}
+    if ";" in raw_query:
+        raise HTTPError(400, "INVALID_REQUEST", f"there is a semicolon in the query {raw_query!r}")
+    try:
+        for pair in filter(None, raw_query.split("&")):
+            key, _, value = pair.replace("+", " ").partition("=")
+            query.setdefault(_unescape(key), []).append(_unescape(value))
+    except ValueError as error:
+        raise HTTPError(400, "INVALID_REQUEST", str(error)) from error
+    return query
+
+
+def _unescape(text: str) -> str:
+    if "%" not in text:
+        return text
+    if bad := _BAD_ESCAPE.search(text):
+        raise ValueError(f"{text[bad.start() :][:3]!r} is not a percent sign and two hexadecimal digits")
+    raw = text.encode("utf-8", "surrogateescape")
+    return _ESCAPES.sub(lambda match: bytes.fromhex(match[1].decode()), raw).decode(
+        "utf-8", "surrogateescape"
+    )
+
+
+def encode_json(value: object) -> bytes:
+    """Return ``value`` in JSON as Go writes it: no blanks, UTF-8, and escapes for what is special in HTML."""
+    import json  # here, since a broker that only publishes and consumes has no use for it
+
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _LONE_SURROGATE.sub(r"\\ufffd", text.translate(_JSON_ESCAPES)).encode()
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

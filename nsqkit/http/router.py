@@ -1,0 +1,92 @@
+"""A table of routes: which handler answers which method and path.
+
+The rule it guards: a request that no handler takes is answered as nsqd's router answers it (httprouter): 404, 405
+with the methods that would do, a list of them for OPTIONS, and a redirect where the path is right but for its
+slashes, dots or case.
+
+How to read it: ``Router.handle`` tries these in that router's order, each in a method of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+
+import attrs
+
+from nsqkit.http.messages import Handler, Request, Response
+
+__all__ = ["Router"]
+
+
+@attrs.frozen
+class _Route:
+    """A path of which one part, from the last slash on, has a name: ``/config/:opt``."""
+
+    prefix: str
+    param: str
+    handlers: dict[str, Handler] = attrs.Factory(dict)
+
+
+class Router:
+    """A table of routes; itself a handler by way of its method ``handle``.
+
+    Args:
+        routes: method, path and handler of each route. The last part of a path may be a name after a colon,
+            which stands for any text without a slash; the handler finds it in ``request.params``.
+    """
+
+    def __init__(self, routes: Iterable[tuple[str, str, Handler]]) -> None:
+        self._static: dict[str, dict[str, Handler]] = {}
+        self._named: dict[str, _Route] = {}
+        for method, path, handler in routes:
+            prefix, colon, param = path.partition(":")
+            if colon:
+                self._named.setdefault(prefix, _Route(prefix, param)).handlers[method] = handler
+            else:
+                self._static.setdefault(path, {})[method] = handler
+        self._lower = {path.rstrip("/").lower(): path for path in self._static}
+
+    def handle(self, request: Request) -> Response | Awaitable[Response]:
+        """Answer a request by its handler, or say why there is none."""
+        handlers, params = self._find(request.path)
+        handler = handlers.get(request.method)
+        if handler is not None:
+            return handler(attrs.evolve(request, params=params) if params else request)
+        if location := self._corrected(request):
+            status = 301 if request.method == "GET" else 308
+            query = f"?{request.raw_query}" if request.raw_query else ""
+            return Response(status, (("Location", location + query),))
+        if not handlers:
+            return Response.v1_error(404, "NOT_FOUND")
+        allow = ("Allow", ", ".join(sorted({*handlers, "OPTIONS"})))
+        if request.method == "OPTIONS":
+            return Response(200, (allow,))
+        return Response.v1_error(405, "METHOD_NOT_ALLOWED", allow)
+
+    def _find(self, path: str) -> tuple[dict[str, Handler], dict[str, str]]:
+        """Return the handlers for a path by method, and the named parts of the path."""
+        if path in self._static:
+            return self._static[path], {}
+        head, slash, value = path.rpartition("/")
+        route = self._named.get(head + slash)
+        if route is None or not value:
+            return {}, {}
+        return route.handlers, {route.param: value}
+
+    def _corrected(self, request: Request) -> str | None:
+        """Return the path that was meant, if it has a handler for the method."""
+        path = self._lower.get(_clean(request.path).lower())
+        if path is None or path == request.path or request.method not in self._static[path]:
+            return None
+        return path
+
+
+def _clean(path: str) -> str:
+    """Remove empty parts, ``.`` and ``..`` from a path, and the slash at its end."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "".join(f"/{part}" for part in parts)

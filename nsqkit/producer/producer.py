@@ -1,0 +1,277 @@
+"""The producer: publishes to one nsqd, and returns when nsqd has the message.
+
+The rule it guards: when ``publish`` returns, the broker has acknowledged the message; when it raises, the error says
+whether the message was refused (``BrokerError``), was never sent (``OptionError``, ``NotConnected``), or may have
+arrived (``ConnectionLost``). Any number of tasks may publish at once: their commands share one connection, one
+write and one read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from random import Random
+from typing import TYPE_CHECKING, Unpack
+
+import anyio
+import attrs
+
+from nsqkit.client.connection import Connection, Dial, dial_tcp
+from nsqkit.client.options import ConnectionKeywords, ConnectionOptions, make_options, seconds
+from nsqkit.client.reconnect import Reconnect
+from nsqkit.clock import NS_PER_S, Clock, LoopClock
+from nsqkit.errors import Closed, NotConnected, NSQError, OptionError
+from nsqkit.producer.pipeline import ProducerSession
+from nsqkit.transport.address import split_address
+from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
+from nsqkit.wire.identify import IdentifyRequest
+from nsqkit.wire.names import encode_topic
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from anyio.abc import TaskGroup
+
+CLOSE_TIMEOUT = 1.0
+"""Seconds that the broker has to take what was published before the producer was closed."""
+
+topic_name = lru_cache(maxsize=1024)(encode_topic)
+
+
+class ProducerKeywords(ConnectionKeywords, total=False):
+    """The options of ``ProducerOptions`` as keyword arguments."""
+
+    connect_timeout: float
+    max_defer_timeout: float
+
+
+@attrs.frozen(kw_only=True)
+class ProducerOptions(ConnectionOptions):
+    """What can be set about a producer, besides what ``ConnectionOptions`` has.
+
+    Attributes:
+        connect_timeout: seconds that a publish waits for a connection while there is none, 0 to 3600.
+        max_defer_timeout: seconds that a message may be deferred; nsqd's default for ``--max-req-timeout``, 1 hour.
+    """
+
+    connect_timeout: float = seconds(5.0, 0.0, 3600.0)
+    max_defer_timeout: float = seconds(3600.0, 0.0, 1e9)
+
+
+class Answer:
+    """The answer to one publish, for the task that awaits it."""
+
+    __slots__ = ("_error", "_event")
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+        self._error: NSQError | None = None
+
+    def answered(self, error: NSQError | None) -> None:
+        """Take the answer."""
+        self._error = error
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Return when the answer was OK, raise what it was otherwise."""
+        await self._event.wait()
+        if self._error is not None:
+            raise self._error
+
+
+class Producer:
+    """Publishes to one nsqd, for ``async with``, on asyncio and trio.
+
+    Args:
+        nsqd_tcp_address: ``host:port``.
+        clock: the time; by default the real one.
+        dial: how to reach the address; by default TCP.
+        random: draws the delays before dialling again; by default seeded by the system.
+        options: see ``ProducerOptions``.
+
+    Raises:
+        OptionError: an address or an option that cannot be used.
+
+    Entering returns at once; the connection is made meanwhile, and made again whenever it is lost, after delays
+    that grow exponentially, with full jitter.
+    """
+
+    def __init__(
+        self,
+        nsqd_tcp_address: str,
+        *,
+        clock: Clock | None = None,
+        dial: Dial = dial_tcp,
+        random: Random | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> None:
+        split_address(nsqd_tcp_address)
+        self.options = make_options(ProducerOptions, dict(options))
+        self._address = nsqd_tcp_address
+        self._clock = clock
+        self._dial = dial
+        self._random = random or Random()
+        self._identity = IdentifyRequest(
+            client_id=self.options.told_client_id,
+            hostname=self.options.told_hostname,
+            user_agent=self.options.user_agent,
+            feature_negotiation=True,
+            heartbeat_interval=round(self.options.heartbeat_interval * 1000),
+        )
+        self._connection: Connection[ProducerSession] | None = None
+        self._tasks: TaskGroup | None = None
+        self._changed = anyio.Event()
+
+    async def __aenter__(self) -> Producer:
+        clock = self._clock or LoopClock()
+        self._connection = Connection(
+            self._address,
+            self._make_session,
+            clock=clock,
+            dial=self._dial,
+            dial_timeout=self.options.dial_timeout,
+            reconnect=Reconnect(
+                delay_min_ns=round(self.options.reconnect_delay_min * NS_PER_S),
+                delay_max_ns=round(self.options.reconnect_delay_max * NS_PER_S),
+                random=self._random,
+            ),
+            on_change=self._on_change,
+        )
+        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks.start_soon(self._connection.run)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Send what was published and close; nothing is left running."""
+        assert self._tasks is not None and self._connection is not None
+        tasks, self._tasks = self._tasks, None
+        connection = self._connection
+        connection.stop()
+        if connection.session is not None and connection.session.is_open:
+            with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+                connection.session.end(None)
+                connection.wake()
+                while connection.is_running:
+                    await self._wait_change()
+        tasks.cancel_scope.cancel()
+        return await tasks.__aexit__(exc_type, exc, traceback)
+
+    async def publish(self, topic: str, body: bytes) -> None:
+        """Publish one message.
+
+        Args:
+            topic: its topic.
+            body: 1 to ``max_msg_size`` bytes.
+
+        Raises:
+            OptionError: a name or a body that nsqd would refuse; nothing was sent.
+            NotConnected: there was no connection for ``connect_timeout`` seconds; nothing was sent.
+            BrokerError: the broker refused.
+            ConnectionLost: the connection was lost before the answer; the message may have arrived.
+            Closed: outside of ``async with``.
+        """
+        self._check_body(body, "body")
+        await self._send(encode_publish(topic_name(topic), body))
+
+    async def multi_publish(self, topic: str, bodies: Sequence[bytes]) -> None:
+        """Publish messages in one command: all or none.
+
+        Args:
+            topic: their topic.
+            bodies: at least one, each of 1 to ``max_msg_size`` bytes, together at most ``max_body_size``.
+
+        Raises:
+            NSQError: as ``publish``.
+        """
+        if isinstance(bodies, bytes | str) or not bodies:
+            raise OptionError(f"bodies is {bodies!r:.100}; allowed is a list of at least one bytes")
+        for n, body in enumerate(bodies):
+            self._check_body(body, f"bodies[{n}]")
+        size = 4 + sum(map(len, bodies)) + 4 * len(bodies)
+        if size > self.options.max_body_size:
+            raise OptionError(
+                f"{len(bodies)} bodies are {size} bytes on the wire; allowed are max_body_size, "
+                f"{self.options.max_body_size}"
+            )
+        await self._send(encode_multi_publish(topic_name(topic), bodies))
+
+    async def deferred_publish(self, topic: str, body: bytes, *, delay: float) -> None:
+        """Publish one message that is delivered later.
+
+        Args:
+            topic: its topic.
+            body: 1 to ``max_msg_size`` bytes.
+            delay: seconds, 0 to ``max_defer_timeout``; rounded to milliseconds.
+
+        Raises:
+            NSQError: as ``publish``.
+        """
+        self._check_body(body, "body")
+        if not 0 <= delay <= self.options.max_defer_timeout:
+            raise OptionError(f"delay is {delay!r}; allowed is 0 to {self.options.max_defer_timeout} seconds")
+        await self._send(encode_deferred_publish(topic_name(topic), body, round(delay * 1000)))
+
+    @property
+    def is_connected(self) -> bool:
+        """True while there is a connection that was greeted."""
+        return self._open_session() is not None
+
+    # ---- within ------------------------------------------------------------------------------------------------
+
+    def _check_body(self, body: bytes, name: str) -> None:
+        if not isinstance(body, bytes):
+            raise OptionError(f"{name} is a {type(body).__name__}; allowed is bytes")
+        if not 0 < len(body) <= self.options.max_msg_size:
+            raise OptionError(
+                f"{name} has {len(body)} bytes; allowed are 1 to max_msg_size, {self.options.max_msg_size}"
+            )
+
+    async def _send(self, command: bytes) -> None:
+        session = self._open_session() or await self._wait_session()
+        answer = Answer()
+        session.publish(command, answer)
+        assert self._connection is not None
+        self._connection.wake()
+        await answer.wait()
+
+    def _open_session(self) -> ProducerSession | None:
+        """Return the session if a command may be sent on it now."""
+        session = self._connection.session if self._connection is not None else None
+        return session if session is not None and session.is_open and not session.outbox_full else None
+
+    async def _wait_session(self) -> ProducerSession:
+        """Return the session once there is one that has room."""
+        connection = self._connection
+        if self._tasks is None or connection is None:
+            raise Closed("the producer is closed: publish inside of 'async with Producer(…)'")
+        with anyio.move_on_after(self.options.connect_timeout):
+            while (session := self._open_session()) is None:
+                if connection.session is not None and connection.session.is_open:
+                    await connection.wait_drained()
+                else:
+                    await self._wait_change()
+            return session
+        raise NotConnected(
+            f"no connection to {self._address} within {self.options.connect_timeout:g} seconds"
+        ) from connection.error
+
+    def _make_session(self, now_ns: int) -> ProducerSession:
+        return ProducerSession(
+            self._identity,
+            read_timeout_ns=round(self.options.read_timeout * NS_PER_S),
+            max_msg_size=self.options.max_msg_size,
+            now_ns=now_ns,
+        )
+
+    def _on_change(self, connection: Connection[ProducerSession]) -> None:
+        self._changed.set()
+
+    async def _wait_change(self) -> None:
+        if self._changed.is_set():
+            self._changed = anyio.Event()
+        await self._changed.wait()

@@ -1,0 +1,62 @@
+"""A pair of byte streams that lead to each other, without sockets.
+
+The rule it guards: to both ends it is a connection like any other: bytes in order, no message boundaries, an end of
+stream when the other side closes, and a sender that waits when the other side does not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import ByteStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+BUFFERED_WRITES_MAX = 16
+"""Writes that one side may be ahead of the other's reads."""
+
+
+class MemoryByteStream(ByteStream):
+    """One end of the pair."""
+
+    def __init__(self, send: MemoryObjectSendStream[bytes], receive: MemoryObjectReceiveStream[bytes]) -> None:
+        self._send = send
+        self._receive = receive
+        self._rest = b""
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """Return at least one byte and at most ``max_bytes``."""
+        data = self._rest or await self._receive.receive()
+        self._rest = data[max_bytes:]
+        return data[:max_bytes]
+
+    async def send(self, item: bytes) -> None:
+        """Send all of ``item``."""
+        if item:
+            await self._send.send(bytes(item))
+
+    async def send_eof(self) -> None:
+        """Say that nothing more is sent."""
+        await self._send.aclose()
+
+    async def aclose(self) -> None:
+        """Close both directions."""
+        await self._send.aclose()
+        await self._receive.aclose()
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        """None: there is no socket behind it."""
+        return {}
+
+
+def memory_pair() -> tuple[MemoryByteStream, MemoryByteStream]:
+    """Return two streams; what is sent into one is received from the other."""
+    send_a, receive_b = anyio.create_memory_object_stream[bytes](BUFFERED_WRITES_MAX)
+    send_b, receive_a = anyio.create_memory_object_stream[bytes](BUFFERED_WRITES_MAX)
+    return MemoryByteStream(send_a, receive_a), MemoryByteStream(send_b, receive_b)

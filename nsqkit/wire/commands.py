@@ -1,0 +1,455 @@
+r"""Commands: what a client says to a broker.
+
+    VERB word word …\n                                   SUB RDY FIN REQ TOUCH CLS NOP
+    VERB word …\n | size int32 | body                     IDENTIFY AUTH PUB DPUB
+    MPUB topic\n  | size int32 | count int32 | count times (size int32 | body)
+
+The rule it guards: a whole receive buffer at a time, and every number checked as soon as it has arrived.
+Commands that are complete in the buffer and well-formed are cut out in bulk (a run of FINs with one ``split``, an
+MPUB with one ``unpack``). Whatever is incomplete or odd goes through a *reader*, a generator that asks for the
+next n bytes in the order in which nsqd reads them, so that errors come at the same byte and with the same words
+as nsqd's (nsqd/protocol_v2.go).
+
+How to read it: the encoders, then ``CommandDecoder.feed``, then the readers.
+
+Whether a command is allowed is not decided here. Between the line and the body the decoder asks ``admit``,
+which raises a BrokerError to refuse; that is where the broker's session looks at its state and at names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Final, TypeAlias
+
+import attrs
+
+from nsqkit.errors import BadBody, BadMessage, BadProtocol, BrokerError, ProtocolError
+from nsqkit.wire.messages import ID_LENGTH
+
+MAGIC_V2: Final = b"  V2"
+LINE_LENGTH_MAX: Final = 16384
+"""Bytes of a line with its newline: nsqd's read buffer. A longer one ends the connection without a word."""
+
+NOP: Final = b"NOP\n"
+CLS: Final = b"CLS\n"
+
+_INT32 = Struct(">i")
+_FIN_PREFIX = b"FIN "
+_FIN_LENGTH = len(_FIN_PREFIX) + ID_LENGTH + 1
+_FIN_RUN_MAX = 512  # looking further ahead would make rows of one FIN and one other command quadratic
+_CHUNKS_MAX = 1024  # pieces of an incomplete body: small ones must not cost many times their size
+_MPUB_MESSAGE_OVERHEAD = 4
+_UINT64 = 1 << 64
+
+Admit: TypeAlias = Callable[[bytes, list[bytes]], None]
+
+
+# ---- client side: encode ----------------------------------------------------------------------------------
+
+
+def encode_identify(document: bytes) -> bytes:
+    """Return IDENTIFY with its JSON document."""
+    return b"IDENTIFY\n" + _INT32.pack(len(document)) + document
+
+
+def encode_auth(secret: bytes) -> bytes:
+    """Return AUTH with the secret."""
+    return b"AUTH\n" + _INT32.pack(len(secret)) + secret
+
+
+def encode_subscribe(topic: bytes, channel: bytes) -> bytes:
+    """Return SUB."""
+    return b"SUB %b %b\n" % (topic, channel)
+
+
+def encode_ready(rdy_count: int) -> bytes:
+    """Return RDY."""
+    return b"RDY %d\n" % rdy_count
+
+
+def encode_finish(message_id: bytes) -> bytes:
+    """Return FIN."""
+    return b"FIN " + message_id + b"\n"
+
+
+def encode_requeue(message_id: bytes, delay_ms: int) -> bytes:
+    """Return REQ."""
+    return b"REQ %b %d\n" % (message_id, delay_ms)
+
+
+def encode_touch(message_id: bytes) -> bytes:
+    """Return TOUCH."""
+    return b"TOUCH " + message_id + b"\n"
+
+
+def encode_publish(topic: bytes, body: bytes) -> bytes:
+    """Return PUB."""
+    return b"PUB " + topic + b"\n" + _INT32.pack(len(body)) + body
+
+
+def encode_deferred_publish(topic: bytes, body: bytes, delay_ms: int) -> bytes:
+    """Return DPUB."""
+    return b"DPUB %b %d\n%b%b" % (topic, delay_ms, _INT32.pack(len(body)), body)
+
+
+def encode_multi_publish(topic: bytes, bodies: Sequence[bytes]) -> bytes:
+    """Return MPUB."""
+    sizes = _pack_sizes(bodies)
+    size = 4 + _MPUB_MESSAGE_OVERHEAD * len(bodies) + sum(map(len, bodies))
+    parts = [b""] * (2 * len(bodies))
+    parts[0::2] = sizes
+    parts[1::2] = bodies
+    return b"MPUB %b\n%b%b" % (topic, _INT32.pack(size), _INT32.pack(len(bodies))) + b"".join(parts)
+
+
+def _pack_sizes(bodies: Sequence[bytes]) -> list[bytes]:
+    """Return each body's length as int32; batches have few different lengths, so pack each only once."""
+    lengths = list(map(len, bodies))
+    packed = {length: _INT32.pack(length) for length in set(lengths)}
+    return [packed[length] for length in lengths]
+
+
+# ---- broker side: decode ----------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Command:
+    """One command, or a run of FINs.
+
+    Attributes:
+        verb: the first word.
+        params: the other words; for FIN the ids, of one command or of many that stood in a row.
+        body: the body of IDENTIFY, AUTH, PUB or DPUB.
+        bodies: the messages of an MPUB.
+    """
+
+    verb: bytes
+    params: list[bytes]
+    body: bytes = b""
+    bodies: Sequence[bytes] = ()
+
+
+Reader: TypeAlias = Generator[int, bytes, Command | None]
+
+
+def parse_number(word: bytes) -> int:
+    """Return the number that nsqd sees in ``word``: plain digits, wrapped to 64 bits, an empty word is 0.
+
+    Raises:
+        ValueError: there is something else than digits.
+    """
+    if not word:
+        return 0
+    if not word.isdigit():
+        raise ValueError(word)
+    number = int(word[-64:]) % _UINT64  # 2**64 divides 10**64, so digits further left change nothing
+    return number - _UINT64 if number >= _UINT64 >> 1 else number
+
+
+def parse_int32(data: bytes) -> int:
+    """Return a signed, big-endian 32-bit number."""
+    number: int = _INT32.unpack(data)[0]
+    return number
+
+
+@lru_cache(maxsize=256)
+def _equal_sizes(count: int, size: int) -> Struct:
+    """Return the layout of an MPUB body with ``count`` messages of ``size`` bytes each."""
+    return Struct(">" + f"i{size}s" * count)
+
+
+def split_batch(data: bytes, position: int, end: int, count: int, size_max: int) -> Sequence[bytes] | None:
+    """Return the ``count`` bodies that fill ``data[position:end]`` exactly, or None if they do not.
+
+    Mostly all bodies have the size of the first: then one ``unpack`` does it.
+    """
+    if end - position < _MPUB_MESSAGE_OVERHEAD:
+        return None
+    size: int = _INT32.unpack_from(data, position)[0]
+    if not 0 < size <= size_max:
+        return None
+    if count <= 1024 and end - position == count * (_MPUB_MESSAGE_OVERHEAD + size):
+        fields = _equal_sizes(count, size).unpack_from(data, position)
+        if fields[0::2].count(size) == count:
+            return fields[1::2]
+    bodies: list[bytes] = []
+    append = bodies.append
+    unpack = _INT32.unpack_from
+    for _ in range(count):
+        start = position + _MPUB_MESSAGE_OVERHEAD
+        if start > end:
+            return None
+        size = unpack(data, position)[0]
+        position = start + size
+        if not 0 < size <= size_max or position > end:
+            return None
+        append(data[start:position])
+    return bodies if position == end else None
+
+
+class CommandDecoder:
+    """Turn received bytes into commands.
+
+    Args:
+        admit: called with verb and params (as in ``Command``) before a body is looked at; raises to refuse.
+        max_msg_size: bytes that a message's body may have.
+        max_body_size: bytes that the body of IDENTIFY, AUTH and MPUB may have.
+    """
+
+    __slots__ = (
+        "_admit",
+        "_chunks",
+        "_cut_off",
+        "_data",
+        "_missing",
+        "_needed",
+        "_position",
+        "_reader",
+        "max_body_size",
+        "max_msg_size",
+    )
+
+    def __init__(self, admit: Admit, *, max_msg_size: int, max_body_size: int) -> None:
+        self._admit = admit
+        self.max_msg_size = max_msg_size
+        self.max_body_size = max_body_size
+        self._data = b""  # the buffer at hand …
+        self._position = 0  # … where the next command begins in it …
+        self._chunks: list[bytes] = []  # … and what has come since, joined once there is enough of it
+        self._missing = 0  # bytes without which it is of no use to look again
+        self._reader: Reader | None = None
+        self._needed = 0  # bytes that the reader has asked for
+        self._cut_off: BrokerError | None = None  # what to answer if the stream ends here
+        self._start(_read_magic(self))
+
+    def feed(self, data: bytes) -> Iterator[Command]:
+        """Yield the commands that ``data`` completes, in order.
+
+        The caller acts on each before it asks for the next, so ``admit`` always sees the state that the
+        commands before have made. If that act takes the rest of the buffer, this iteration ends.
+
+        Raises:
+            BrokerError: refused; to be answered. The decoder is of no use afterwards.
+            ProtocolError: a line without an end; the connection is to be closed without an answer.
+        """
+        if self._data:
+            self._chunks.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                if len(self._chunks) == _CHUNKS_MAX:
+                    self._chunks = [b"".join(self._chunks)]
+                return
+            data = self.take_rest()
+        self._data = data
+        self._position = 0
+        self._missing = 0
+        while not self._missing:
+            command = self._resume() if self._reader else self._next_run() or self._next_line()
+            if command is not None:
+                yield command
+                if self._data is not data:
+                    return
+
+    def end(self) -> BrokerError | None:
+        """Say that the stream has ended: return the error to answer if that cut a body off."""
+        return self._cut_off
+
+    def take_rest(self) -> bytes:
+        """Return and forget the bytes after the last command: they belong to whatever layer begins there."""
+        rest = b"".join((self._data[self._position :], *self._chunks))
+        self._data = b""
+        self._position = 0
+        self._chunks.clear()
+        return rest
+
+    def _keep(self, missing: int) -> None:
+        """Hold what is left of the buffer until ``missing`` more bytes have come."""
+        self._data = self._data[self._position :]
+        self._position = 0
+        self._missing = missing
+
+    def _next_run(self) -> Command | None:
+        """Cut out a run of FINs."""
+        if not self._data.startswith(_FIN_PREFIX, self._position):
+            return None
+        ids = _finish_run(self._data, self._position)
+        if not ids:
+            return None
+        self._admit(b"FIN", ids)
+        self._position += _FIN_LENGTH * len(ids)
+        return Command(b"FIN", ids)
+
+    def _next_line(self) -> Command | None:
+        """Cut out one line, and its body if all of it is there; else start the body's reader or keep the rest."""
+        data, start = self._data, self._position
+        newline = data.find(b"\n", start)
+        length = (newline + 1 if newline >= 0 else len(data)) - start
+        if length > LINE_LENGTH_MAX or (newline < 0 and length == LINE_LENGTH_MAX):
+            raise ProtocolError(f"a command line is longer than {LINE_LENGTH_MAX} bytes")
+        if newline < 0:
+            self._keep(1)
+            return None
+        line = data[start:newline]
+        verb, *params = (line[:-1] if line.endswith(b"\r") else line).split(b" ")
+        if verb == b"FIN":
+            del params[1:]  # more params would be more ids
+        self._position = newline + 1
+        self._admit(verb, params)
+        reader = _READERS.get(verb)
+        if reader is None:
+            return Command(verb, params)
+        command = self._whole(verb, params)
+        if command is None:
+            self._start(reader(self, verb, params))
+        return command
+
+    def _whole(self, verb: bytes, params: list[bytes]) -> Command | None:
+        """Cut out a command with its body if all of it is there and in order."""
+        data = self._data
+        start = self._position + 4
+        if start > len(data):
+            return None
+        size: int = _INT32.unpack_from(data, self._position)[0]
+        after = start + size
+        if after > len(data):
+            return None
+        if verb == b"MPUB":
+            bodies = self._whole_batch(start, after)
+            if bodies is None:
+                return None
+            self._position = after
+            return Command(verb, params, bodies=bodies)
+        if not 0 < size <= (self.max_msg_size if verb in _PUBLISHES else self.max_body_size):
+            return None
+        self._position = after
+        return Command(verb, params, data[start:after])
+
+    def _whole_batch(self, start: int, after: int) -> Sequence[bytes] | None:
+        if not 4 < after - start <= self.max_body_size:
+            return None
+        count: int = _INT32.unpack_from(self._data, start)[0]
+        if not 0 < count <= batch_count_max(self.max_body_size):
+            return None
+        return split_batch(self._data, start + 4, after, count, self.max_msg_size)
+
+    def _start(self, reader: Reader) -> None:
+        self._reader = reader
+        self._needed = next(reader)
+
+    def _resume(self) -> Command | None:
+        """Give the reader what it asks for while there is enough; then keep the rest for it."""
+        assert self._reader is not None
+        data = self._data
+        try:
+            while self._position + self._needed <= len(data):
+                start = self._position
+                self._position += self._needed
+                self._needed = self._reader.send(data[start : self._position])
+        except StopIteration as stop:
+            self._reader = None
+            self._cut_off = None
+            command: Command | None = stop.value
+            return command
+        self._keep(self._needed - (len(data) - self._position))
+        return None
+
+
+def batch_count_max(max_body_size: int) -> int:
+    """Return how many messages an MPUB may announce: each has a size and at least one byte."""
+    return (max_body_size - 4) // (_MPUB_MESSAGE_OVERHEAD + 1)
+
+
+def _finish_run(data: bytes, position: int) -> list[bytes]:
+    r"""Return the ids of the plain FINs that stand in a row at ``position``, where one begins.
+
+    A FIN is always 21 bytes, so a stride finds how far the row goes, and counting shows that each line is a FIN.
+    Anything unusual (a ``\r``, a further word) gives an empty list and goes the way of all lines.
+    """
+    count = min((len(data) - position) // _FIN_LENGTH, _FIN_RUN_MAX)
+    line_ends = data[position + _FIN_LENGTH - 1 : position + count * _FIN_LENGTH : _FIN_LENGTH]
+    count = len(line_ends) - len(line_ends.lstrip(b"\n"))
+    run = data[position : position + count * _FIN_LENGTH]
+    ids = run[len(_FIN_PREFIX) : -1].split(b"\n" + _FIN_PREFIX)
+    if len(ids) == count == run.count(b"\n") == run.count(b" ") and b"\r" not in run:
+        return ids
+    return []
+
+
+# ---- readers: one body, in nsqd's order of reading and checking -------------------------------------------
+
+
+def _read_magic(decoder: CommandDecoder) -> Reader:
+    magic = yield len(MAGIC_V2)
+    if magic != MAGIC_V2:
+        raise BadProtocol
+    return None
+
+
+def _read_document(decoder: CommandDecoder, verb: bytes, params: list[bytes]) -> Reader:
+    """Read the body of IDENTIFY or AUTH."""
+    name = verb.decode()
+    decoder._cut_off = BadBody(f"{name} failed to read body size")
+    size = parse_int32((yield 4))
+    if size > decoder.max_body_size:
+        raise BadBody(f"{name} body too big {size} > {decoder.max_body_size}")
+    if size <= 0:
+        raise BadBody(f"{name} invalid body size {size}")
+    decoder._cut_off = BadBody(f"{name} failed to read body")
+    return Command(verb, params, (yield size))
+
+
+def _read_message(decoder: CommandDecoder, verb: bytes, params: list[bytes]) -> Reader:
+    """Read the body of PUB or DPUB."""
+    name = verb.decode()
+    decoder._cut_off = BadMessage(f"{name} failed to read message body size")
+    size = parse_int32((yield 4))
+    if size <= 0:
+        raise BadMessage(f"{name} invalid message body size {size}")
+    if size > decoder.max_msg_size:
+        raise BadMessage(f"{name} message too big {size} > {decoder.max_msg_size}")
+    decoder._cut_off = BadMessage(f"{name} failed to read message body")
+    return Command(verb, params, (yield size))
+
+
+def _read_batch(decoder: CommandDecoder, verb: bytes, params: list[bytes]) -> Reader:
+    """Read the body of MPUB: the sizes inside rule, the announced one is only held against the limit.
+
+    nsqd would read any number of bytes as long as each size is in order; here they share the limit of the body.
+    """
+    decoder._cut_off = BadBody("MPUB failed to read body size")
+    size = parse_int32((yield 4))
+    if size <= 0:
+        raise BadBody(f"MPUB invalid body size {size}")
+    if size > decoder.max_body_size:
+        raise BadBody(f"MPUB body too big {size} > {decoder.max_body_size}")
+    decoder._cut_off = BadBody("MPUB failed to read message count")
+    count = parse_int32((yield 4))
+    if not 0 < count <= batch_count_max(decoder.max_body_size):
+        raise BadBody(f"MPUB invalid message count {count}")
+    bodies = []
+    total = 4
+    for n in range(count):
+        decoder._cut_off = BadMessage(f"MPUB failed to read message({n}) body size")
+        size = parse_int32((yield 4))
+        if size <= 0:
+            raise BadMessage(f"MPUB invalid message({n}) body size {size}")
+        if size > decoder.max_msg_size:
+            raise BadMessage(f"MPUB message too big {size} > {decoder.max_msg_size}")
+        total += _MPUB_MESSAGE_OVERHEAD + size
+        if total > decoder.max_body_size:
+            raise BadBody(f"MPUB body too big {total} > {decoder.max_body_size}")
+        decoder._cut_off = BadMessage("MPUB failed to read message body")
+        bodies.append((yield size))
+    return Command(verb, params, bodies=bodies)
+
+
+_PUBLISHES = frozenset((b"PUB", b"DPUB"))
+_READERS: Final[dict[bytes, Callable[[CommandDecoder, bytes, list[bytes]], Reader]]] = {
+    b"IDENTIFY": _read_document,
+    b"AUTH": _read_document,
+    b"PUB": _read_message,
+    b"DPUB": _read_message,
+    b"MPUB": _read_batch,
+}

@@ -1,0 +1,162 @@
+"""Frames: what a broker says to a client.
+
+    size int32 | type int32 | payload        type 0 response, 1 error, 2 message; size counts type and payload
+
+The rule it guards: a whole receive buffer at a time, whatever its boundaries. ``FrameDecoder.feed`` takes what
+one read returned and gives back the list of all frames that are complete by now; it never holds more than one
+incomplete frame, and a size beyond the limit is refused when the size is read, not when the body has arrived.
+
+A message becomes whatever ``make_message`` makes of its four parts, so the consumer gets its own ``Message``
+objects without a second object in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, Generic, TypeVar
+
+import attrs
+
+from nsqkit.errors import BrokerError, ProtocolError
+from nsqkit.wire.error_codes import decode_error_text, encode_error_text
+from nsqkit.wire.messages import FRAME_HEADER_LENGTH, MESSAGE_FRAME_TYPE, RECORD_HEADER_LENGTH
+
+RESPONSE_FRAME_TYPE: Final = 0
+ERROR_FRAME_TYPE: Final = 1
+
+OK: Final = b"OK"
+HEARTBEAT: Final = b"_heartbeat_"
+CLOSE_WAIT: Final = b"CLOSE_WAIT"
+
+FRAME_SIZE_MAX: Final = 64 << 20
+"""Bytes that one frame may announce by default: far above nsqd's own default for a message, 1 MiB."""
+
+_SIZE_AND_TYPE = Struct(">ii")
+_SIZE = Struct(">i")
+_MESSAGE = Struct(">qH16s")
+_CHUNKS_MAX = 1024  # pieces of an incomplete frame: small ones must not cost many times their size
+
+M = TypeVar("M")
+
+
+@attrs.frozen
+class Response:
+    """A response frame: ``OK``, ``_heartbeat_``, ``CLOSE_WAIT`` or the JSON answer to IDENTIFY."""
+
+    payload: bytes
+
+
+@attrs.frozen
+class MessageFrame:
+    """A message frame taken apart: the plain form, for those who bring no ``make_message``."""
+
+    timestamp_ns: int
+    attempts: int
+    id: bytes
+    body: bytes
+
+
+def encode_response(payload: bytes) -> bytes:
+    """Return a response frame."""
+    return _SIZE_AND_TYPE.pack(4 + len(payload), RESPONSE_FRAME_TYPE) + payload
+
+
+def encode_error(error: BrokerError) -> bytes:
+    """Return the error frame that tells a client of ``error``."""
+    payload = encode_error_text(error)
+    return _SIZE_AND_TYPE.pack(4 + len(payload), ERROR_FRAME_TYPE) + payload
+
+
+OK_FRAME: Final = encode_response(OK)
+HEARTBEAT_FRAME: Final = encode_response(HEARTBEAT)
+CLOSE_WAIT_FRAME: Final = encode_response(CLOSE_WAIT)
+
+
+class FrameDecoder(Generic[M]):
+    """Turn received bytes into frames.
+
+    Args:
+        make_message: called with timestamp (ns), attempts, id and body of each message; what it returns
+            stands in the list.
+        frame_size_max: bytes that a frame may announce.
+    """
+
+    __slots__ = ("_buffer", "_chunks", "_make_message", "_missing", "frame_size_max")
+
+    def __init__(
+        self,
+        make_message: Callable[[int, int, bytes, bytes], M],
+        *,
+        frame_size_max: int = FRAME_SIZE_MAX,
+    ) -> None:
+        self._make_message = make_message
+        self.frame_size_max = frame_size_max
+        self._buffer = b""  # an incomplete frame …
+        self._chunks: list[bytes] = []  # … and what has come of it since, joined when it is whole
+        self._missing = 0
+
+    def feed(self, data: bytes) -> list[Response | BrokerError | M]:
+        """Return the frames that ``data`` completes, in order.
+
+        Raises:
+            ProtocolError: a size or a type that no frame has. The decoder is of no use afterwards.
+        """
+        if self._buffer:
+            self._chunks.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                if len(self._chunks) == _CHUNKS_MAX:
+                    self._chunks = [b"".join(self._chunks)]
+                return []
+            data = b"".join((self._buffer, *self._chunks))
+            self._chunks.clear()
+        return self._decode(data)
+
+    def _decode(self, data: bytes) -> list[Response | BrokerError | M]:
+        frames: list[Response | BrokerError | M] = []
+        append = frames.append
+        make_message = self._make_message
+        size_and_type = _SIZE_AND_TYPE.unpack_from
+        message = _MESSAGE.unpack_from
+        frame_size_max = self.frame_size_max
+        position, end = 0, len(data)
+        while position + 8 <= end:
+            size, frame_type = size_and_type(data, position)
+            if not 4 <= size <= frame_size_max:
+                raise self._bad_size(size)
+            after = position + 4 + size
+            if after > end:
+                break
+            if frame_type == MESSAGE_FRAME_TYPE:
+                if size < 4 + RECORD_HEADER_LENGTH:
+                    raise ProtocolError(f"message of size {size} is shorter than {4 + RECORD_HEADER_LENGTH}")
+                timestamp_ns, attempts, message_id = message(data, position + 8)
+                body = data[position + FRAME_HEADER_LENGTH : after]
+                append(make_message(timestamp_ns, attempts, message_id, body))
+            else:
+                append(_decode_other(frame_type, data[position + 8 : after]))
+            position = after
+        self._keep(data[position:])
+        return frames
+
+    def _keep(self, rest: bytes) -> None:
+        """Hold what follows the last whole frame until all of its frame, or at least its size, has come."""
+        self._buffer = rest
+        self._missing = 4 - len(rest)
+        if self._missing <= 0:
+            size: int = _SIZE.unpack_from(rest)[0]
+            if not 4 <= size <= self.frame_size_max:
+                raise self._bad_size(size)
+            self._missing += size
+
+    def _bad_size(self, size: int) -> ProtocolError:
+        return ProtocolError(f"frame size {size} is out of range 4-{self.frame_size_max}")
+
+
+def _decode_other(frame_type: int, payload: bytes) -> Response | BrokerError:
+    if frame_type == RESPONSE_FRAME_TYPE:
+        return Response(payload)
+    if frame_type == ERROR_FRAME_TYPE:
+        return decode_error_text(payload)
+    raise ProtocolError(f"frame type {frame_type} is none of 0 (response), 1 (error), 2 (message)")

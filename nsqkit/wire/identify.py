@@ -1,0 +1,287 @@
+"""IDENTIFY: what a client asks for, what the broker grants, and the JSON of both.
+
+The rule it guards: the request is read as nsqd's Go decoder reads it (keys in any case, ``null`` and unknown
+keys accepted, ``1000.0`` refused for an integer), and each value is held against the broker's limits in nsqd's
+order, so that the first thing wrong is the one that is named.
+
+How to read it: ``IdentifyRequest`` → ``decode_request`` → ``negotiate`` → ``Grant``. Numbers keep the units of
+the wire (milliseconds, bytes) in the request, and are nanoseconds in the grant.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn
+
+import attrs
+
+from nsqkit.errors import BadBody, IdentifyFailed, ProtocolError
+
+BROKER_VERSION: Final = "1.3.0"
+"""The version of nsqd whose behaviour the broker has; tools parse it and decide by it."""
+
+NS_PER_MS: Final = 1_000_000
+
+_DEFLATE_LEVEL_DEFAULT = 6
+_HEARTBEAT_INTERVAL_MIN_MS = 1000
+_MSG_TIMEOUT_MIN_MS = 1000
+_OUTPUT_BUFFER_SIZE_MIN = 64
+_SAMPLE_RATE_MAX = 99
+_INT32_MAX = (1 << 31) - 1
+_INT64_MAX = (1 << 63) - 1
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@attrs.frozen(kw_only=True)
+class IdentifyRequest:
+    """What a client tells and asks in IDENTIFY; 0 and empty mean "the broker's default"."""
+
+    client_id: str = ""
+    hostname: str = ""
+    user_agent: str = ""
+    feature_negotiation: bool = False
+    heartbeat_interval: int = 0
+    output_buffer_size: int = 0
+    output_buffer_timeout: int = 0
+    tls_v1: bool = False
+    deflate: bool = False
+    deflate_level: int = 0
+    snappy: bool = False
+    sample_rate: int = 0
+    msg_timeout: int = 0
+    topology_region: str = ""
+    topology_zone: str = ""
+
+
+_FIELD_TYPES: Final[dict[str, type]] = {
+    field.name: type(field.default) for field in attrs.fields(IdentifyRequest)
+}
+
+
+@attrs.frozen(kw_only=True)
+class IdentifyLimits:
+    """What the broker allows, from its options."""
+
+    max_rdy_count: int
+    msg_timeout_ns: int
+    max_msg_timeout_ns: int
+    heartbeat_interval_ns: int
+    max_heartbeat_interval_ns: int
+    output_buffer_size: int
+    max_output_buffer_size: int
+    output_buffer_timeout_ns: int
+    min_output_buffer_timeout_ns: int
+    max_output_buffer_timeout_ns: int
+    deflate: bool
+    max_deflate_level: int
+    snappy: bool
+    snappy_available: bool
+    auth_required: bool
+    topology_region: str
+    topology_zone: str
+
+
+@attrs.frozen(kw_only=True)
+class Grant:
+    """What the broker has granted to one connection. A heartbeat interval of 0 means none are sent."""
+
+    heartbeat_interval_ns: int
+    msg_timeout_ns: int
+    output_buffer_size: int
+    output_buffer_timeout_ns: int
+    sample_rate: int = 0
+    tls_v1: bool = False
+    deflate: bool = False
+    deflate_level: int = _DEFLATE_LEVEL_DEFAULT
+    snappy: bool = False
+
+
+def encode_request(request: IdentifyRequest) -> bytes:
+    """Return the JSON document of IDENTIFY, with the fields that differ from the broker's defaults."""
+    document = attrs.asdict(request, filter=lambda field, value: value != field.default)
+    return json.dumps(document).encode()
+
+
+def decode_request(body: bytes) -> IdentifyRequest:
+    """Return what the client asks.
+
+    Raises:
+        BadBody: not a JSON object, or a value of another type than the field's.
+    """
+    try:
+        # Each byte that is not UTF-8 becomes a surrogate, to be replaced, as Go does; it does not refuse them.
+        text = body.decode("utf-8", "surrogateescape")
+        # An object becomes a tuple of its pairs: a key that comes twice has both its values looked at.
+        document = json.loads(text, parse_constant=_refuse, object_pairs_hook=tuple)
+        if document is None:
+            return IdentifyRequest()
+        if not isinstance(document, tuple):
+            raise TypeError("not an object")
+        return IdentifyRequest(**_known_fields(document))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadBody("IDENTIFY failed to decode JSON body") from error
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def _known_fields(pairs: Iterable[tuple[str, object]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for key, value in pairs:
+        name = key.lower()
+        expected = _FIELD_TYPES.get(name)
+        if expected is None or value is None:
+            continue
+        if type(value) is not expected:
+            raise TypeError(f"{name} is {value!r}")
+        if type(value) is int:
+            most = _INT32_MAX if name == "sample_rate" else _INT64_MAX  # nsqd's types for them
+            if not -most - 1 <= value <= most:
+                raise ValueError(f"{name} is {value!r}")
+        fields[name] = _SURROGATE.sub("\ufffd", value) if isinstance(value, str) else value
+    return fields
+
+
+def negotiate(request: IdentifyRequest, limits: IdentifyLimits) -> Grant:
+    """Return what ``limits`` allow of ``request``.
+
+    Compression is for those who ask with ``feature_negotiation``; nsqd does not look at it otherwise.
+
+    Raises:
+        BadBody: a value out of its range (nsqd, nsqd/client_v2.go, in the order of its setters).
+        IdentifyFailed: both compressions were asked for.
+    """
+    heartbeat_interval_ns = _in_range(
+        request.heartbeat_interval,
+        "heartbeat interval",
+        _HEARTBEAT_INTERVAL_MIN_MS,
+        limits.max_heartbeat_interval_ns // NS_PER_MS,
+        default=limits.heartbeat_interval_ns,
+        off=0,
+    )
+    output_buffer_timeout_ns = _in_range(
+        request.output_buffer_timeout,
+        "output buffer timeout",
+        limits.min_output_buffer_timeout_ns // NS_PER_MS,
+        limits.max_output_buffer_timeout_ns // NS_PER_MS,
+        default=limits.output_buffer_timeout_ns,
+        off=0,
+    )
+    output_buffer_size = _in_range(
+        request.output_buffer_size,
+        "output buffer size",
+        _OUTPUT_BUFFER_SIZE_MIN,
+        limits.max_output_buffer_size,
+        default=limits.output_buffer_size,
+        off=1,
+        unit=1,
+    )
+    if request.output_buffer_size == -1:
+        output_buffer_timeout_ns = 0
+    if not 0 <= request.sample_rate <= _SAMPLE_RATE_MAX:
+        raise BadBody(f"IDENTIFY sample rate ({request.sample_rate}) is invalid")
+    msg_timeout_ns = _in_range(
+        request.msg_timeout,
+        "msg timeout",
+        _MSG_TIMEOUT_MIN_MS,
+        limits.max_msg_timeout_ns // NS_PER_MS,
+        default=limits.msg_timeout_ns,
+    )
+    deflate = request.feature_negotiation and limits.deflate and request.deflate
+    snappy = request.feature_negotiation and limits.snappy and request.snappy
+    if deflate and snappy:
+        raise IdentifyFailed("cannot enable both deflate and snappy compression")
+    level = request.deflate_level if deflate and request.deflate_level > 0 else _DEFLATE_LEVEL_DEFAULT
+    return Grant(
+        heartbeat_interval_ns=heartbeat_interval_ns,
+        msg_timeout_ns=msg_timeout_ns,
+        output_buffer_size=output_buffer_size,
+        output_buffer_timeout_ns=output_buffer_timeout_ns,
+        sample_rate=request.sample_rate,
+        deflate=deflate,
+        deflate_level=min(level, limits.max_deflate_level),
+        snappy=snappy and limits.snappy_available,
+    )
+
+
+def _in_range(
+    value: int,
+    what: str,
+    least: int,
+    most: int,
+    *,
+    default: int,
+    off: int | None = None,
+    unit: int = NS_PER_MS,
+) -> int:
+    if value == 0:
+        return default
+    if value == -1 and off is not None:
+        return off
+    if not least <= value <= most:
+        raise BadBody(f"IDENTIFY {what} ({value}) is invalid")
+    return value * unit
+
+
+def encode_response(grant: Grant, limits: IdentifyLimits) -> bytes:
+    """Return the JSON document that answers an IDENTIFY with ``feature_negotiation``."""
+    return json.dumps(
+        {
+            "max_rdy_count": limits.max_rdy_count,
+            "version": BROKER_VERSION,
+            "max_msg_timeout": limits.max_msg_timeout_ns // NS_PER_MS,
+            "msg_timeout": grant.msg_timeout_ns // NS_PER_MS,
+            "tls_v1": grant.tls_v1,
+            "deflate": grant.deflate,
+            "deflate_level": grant.deflate_level,
+            "max_deflate_level": limits.max_deflate_level,
+            "snappy": grant.snappy,
+            "sample_rate": grant.sample_rate,
+            "auth_required": limits.auth_required,
+            "output_buffer_size": grant.output_buffer_size,
+            "output_buffer_timeout": grant.output_buffer_timeout_ns // NS_PER_MS,
+            "topology_region": limits.topology_region,
+            "topology_zone": limits.topology_zone,
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+@attrs.frozen(kw_only=True)
+class IdentifyAnswer:
+    """What a client takes from the broker's answer; older brokers leave fields out."""
+
+    max_rdy_count: int = 2500
+    version: str = ""
+    max_msg_timeout: int = 900_000
+    msg_timeout: int = 60_000
+    auth_required: bool = False
+
+
+_ANSWER_TYPES: Final[dict[str, type]] = {
+    field.name: type(field.default) for field in attrs.fields(IdentifyAnswer)
+}
+
+
+def decode_response(payload: bytes) -> IdentifyAnswer:
+    """Return the broker's answer to an IDENTIFY with ``feature_negotiation``.
+
+    Raises:
+        ProtocolError: the answer is not a JSON object with values of the right types.
+    """
+    if payload == b"OK":
+        return IdentifyAnswer()
+    try:
+        document = json.loads(payload)
+        if not isinstance(document, dict):
+            raise TypeError("not an object")
+        known = {name: document[name] for name in _ANSWER_TYPES if document.get(name) is not None}
+        for name, value in known.items():
+            if type(value) is not _ANSWER_TYPES[name]:
+                raise TypeError(f"{name} is {value!r}")
+        return IdentifyAnswer(**known)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"the answer to IDENTIFY cannot be understood: {payload[:200]!r}") from error

@@ -1,0 +1,61 @@
+"""The message record, and the frame it travels in.
+
+    frame   size int32 | type int32 = 2 | record            size counts everything after itself
+    record  timestamp int64, ns | attempts uint16 | id, 16 bytes | body         all numbers big-endian
+
+The rule it guards: a message's frame is built once, when the message is published, with attempts 1, ready for
+its first delivery. Queues hold frames (``bytes``), so a queued message is one object that the garbage collector
+does not track, fan-out to many channels shares it, and delivery is a join. Only a redelivery makes a new frame.
+The record inside is what nsqd writes to disk as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+
+MESSAGE_FRAME_TYPE = 2
+ID_LENGTH = 16
+RECORD_HEADER_LENGTH = 8 + 2 + ID_LENGTH
+FRAME_HEADER_LENGTH = 8 + RECORD_HEADER_LENGTH
+ATTEMPTS_MAX = 0xFFFF
+
+ID = slice(18, 34)
+"""Where the id is in a frame."""
+
+_HEAD = Struct(">iiqH")
+_ATTEMPTS = Struct(">H")
+
+
+def encode_message(timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> bytes:
+    """Return the frame of one message."""
+    size = 4 + RECORD_HEADER_LENGTH + len(body)
+    return _HEAD.pack(size, MESSAGE_FRAME_TYPE, timestamp_ns, attempts) + message_id + body
+
+
+def encode_messages(timestamp_ns: int, ids: Sequence[bytes], bodies: Sequence[bytes]) -> list[bytes]:
+    """Return the frames of messages that were published together, each with attempts 1.
+
+    A batch mostly has few different sizes: the head is packed once per run of equal sizes.
+    """
+    frames: list[bytes] = []
+    append = frames.append
+    length = -1
+    head = b""
+    for message_id, body in zip(ids, bodies, strict=True):
+        if len(body) != length:
+            length = len(body)
+            head = _HEAD.pack(4 + RECORD_HEADER_LENGTH + length, MESSAGE_FRAME_TYPE, timestamp_ns, 1)
+        append(head + message_id + body)
+    return frames
+
+
+def attempts_of(frame: bytes) -> int:
+    """Return the attempts that the frame tells its next receiver."""
+    attempts: int = _ATTEMPTS.unpack_from(frame, 16)[0]
+    return attempts
+
+
+def for_redelivery(frame: bytes) -> bytes:
+    """Return the frame with attempts one higher; it wraps at 65535, as nsqd's uint16 does."""
+    return frame[:16] + _ATTEMPTS.pack((attempts_of(frame) + 1) & ATTEMPTS_MAX) + frame[18:]

@@ -1,0 +1,35 @@
+"""What all tests share: the two event loops, and how hard Hypothesis tries.
+
+An async test is marked ``pytest.mark.anyio`` and runs twice, on asyncio and on trio. The fixture ``nsqd`` comes
+from nsqkit's own pytest plugin, as it does for users.
+
+Hypothesis profiles: ``default``, ``ci`` (chosen where the variable CI is set; always the same examples, so that a
+red run is red again) and ``thorough`` (``tox -e py -- --hypothesis-profile=thorough --timeout=900``).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Slow generation is a fault of a busy machine more often than of a strategy, and deadlines measure the machine.
+settings.register_profile(
+    "default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "ci", settings.get_profile("default"), max_examples=100, derandomize=True, print_blob=True
+)
+settings.register_profile("thorough", settings.get_profile("default"), max_examples=5_000)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# The Spark tests have an environment of their own (`tox -e spark`); elsewhere pyspark is not installed.
+collect_ignore = [] if importlib.util.find_spec("pyspark") else ["spark"]
+
+
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    backend: str = request.param
+    return backend

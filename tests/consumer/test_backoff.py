@@ -1,0 +1,271 @@
+"""Backoff alone: the counter, its windows, the wait, and the strategies. With Flow: see test_flow.py."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.consumer.backoff import (
+    Action,
+    Backoff,
+    ExponentialStrategy,
+    FullJitterStrategy,
+    State,
+)
+
+SECOND_NS = 1_000_000_000
+
+
+def end_of_wait(backoff: Backoff) -> int:
+    """Let the wait end and receive the test message ``"test"``; return the time."""
+    deadline_ns = backoff.next_deadline()
+    assert deadline_ns is not None
+    assert backoff.handle_deadline(deadline_ns) is Action.PROBE
+    backoff.received(["test"])
+    return deadline_ns
+
+
+def failed_times(count: int, **options) -> Backoff:
+    """Return a backoff that waits after ``count`` failures, each (but the first) of a test message."""
+    backoff = Backoff(**options)
+    assert backoff.failure("first", 0) is Action.BLOCK
+    for _ in range(count - 1):
+        assert backoff.failure("test", end_of_wait(backoff)) is Action.BLOCK
+    return backoff
+
+
+# The way down and up again.
+
+
+def test_nothing_happens_while_all_is_well():
+    backoff = Backoff()
+    assert backoff.success("m", 0) is None
+    assert (backoff.state, backoff.counter, backoff.next_deadline()) == (State.RUNNING, 0, None)
+
+
+def test_a_failure_blocks_waits_and_probes():
+    backoff = Backoff()
+    assert backoff.failure("m", 5) is Action.BLOCK
+    assert (backoff.state, backoff.counter, backoff.wait_ns) == (State.WAITING, 1, 2 * SECOND_NS)
+    assert backoff.next_deadline() == 5 + 2 * SECOND_NS
+    assert backoff.handle_deadline(5 + 2 * SECOND_NS) is Action.PROBE
+    assert (backoff.state, backoff.counter, backoff.next_deadline()) == (State.PROBING, 1, None)
+
+
+def test_a_deadline_that_comes_early_or_twice_does_nothing():
+    backoff = failed_times(1)
+    assert backoff.handle_deadline(2 * SECOND_NS - 1) is None
+    assert backoff.handle_deadline(2 * SECOND_NS) is Action.PROBE
+    assert backoff.handle_deadline(2 * SECOND_NS) is None
+    assert backoff.state is State.PROBING
+
+
+def test_a_success_at_counter_one_unblocks():
+    backoff = failed_times(1)
+    assert backoff.success("test", end_of_wait(backoff)) is Action.UNBLOCK
+    assert (backoff.state, backoff.counter, backoff.wait_ns) == (State.RUNNING, 0, 0)
+    assert backoff.next_deadline() is None
+
+
+def test_a_success_above_counter_one_waits_again_but_shorter():
+    backoff = failed_times(3)
+    waits = [backoff.wait_ns]
+    while backoff.success("test", end_of_wait(backoff)) is Action.BLOCK:
+        waits.append(backoff.wait_ns)
+    assert waits == [8 * SECOND_NS, 4 * SECOND_NS, 2 * SECOND_NS]
+    assert backoff.state is State.RUNNING
+
+
+def test_the_wait_doubles_up_to_the_maximum_and_the_counter_stops_there():
+    waits = [failed_times(count).wait_ns // SECOND_NS for count in range(1, 10)]
+    assert waits == [2, 4, 8, 16, 32, 64, 120, 120, 120]
+    assert failed_times(50).counter == 7
+
+
+def test_a_long_outage_does_not_take_long_to_come_back_from():
+    backoff = failed_times(50)
+    successes = 1
+    while backoff.success("test", end_of_wait(backoff)) is Action.BLOCK:
+        successes += 1
+    assert successes == 7
+
+
+def test_a_maximum_below_the_first_step_shortens_that_step():
+    # go-nsq does not back off at all then.
+    backoff = failed_times(4, max_backoff_duration_ns=SECOND_NS)
+    assert (backoff.counter, backoff.wait_ns) == (1, SECOND_NS)
+    assert backoff.success("test", end_of_wait(backoff)) is Action.UNBLOCK
+
+
+def test_a_maximum_of_zero_switches_backoff_off():
+    backoff = Backoff(max_backoff_duration_ns=0)
+    assert backoff.failure("m", 0) is None
+    assert (backoff.state, backoff.counter) == (State.RUNNING, 0)
+
+
+def test_a_negative_maximum_is_refused():
+    with pytest.raises(ValueError, match="-1"):
+        Backoff(max_backoff_duration_ns=-1)
+
+
+# One step per window.
+
+
+def test_many_failures_at_once_are_one_step():
+    backoff = Backoff()
+    actions = [backoff.failure(i, i) for i in range(100)]
+    assert actions == [Action.BLOCK] + [None] * 99
+    assert backoff.counter == 1
+    assert backoff.next_deadline() == 2 * SECOND_NS  # counted from the first
+
+
+def test_results_while_waiting_are_ignored():
+    backoff = failed_times(2)
+    assert backoff.success("old", 1) is None
+    assert backoff.failure("old", 1) is None
+    assert (backoff.state, backoff.counter) == (State.WAITING, 2)
+
+
+def test_only_the_test_message_counts_while_probing():
+    backoff = failed_times(1)
+    now_ns = end_of_wait(backoff)
+    assert backoff.success("old", now_ns) is None
+    assert backoff.failure("older", now_ns) is None
+    assert (backoff.state, backoff.counter) == (State.PROBING, 1)
+    assert backoff.success("test", now_ns) is Action.UNBLOCK
+
+
+def test_old_results_before_the_test_message_has_come_are_ignored():
+    backoff = failed_times(1)
+    backoff.handle_deadline(2 * SECOND_NS)
+    assert backoff.failure("old", 2 * SECOND_NS) is None
+    assert backoff.state is State.PROBING
+
+
+def test_of_two_messages_that_slip_through_the_first_result_decides():
+    backoff = failed_times(1)
+    now_ns = end_of_wait(backoff)
+    backoff.received(["late"])  # it was on its way when the backoff began
+    assert backoff.failure("late", now_ns) is Action.BLOCK
+    assert backoff.success("test", now_ns) is None
+    assert backoff.counter == 2
+
+
+def test_a_test_message_is_none_in_the_next_window():
+    backoff = failed_times(1)
+    backoff.received(["early"])  # while waiting: it is no test message
+    now_ns = end_of_wait(backoff)
+    backoff.received(["leftover"])
+    assert backoff.failure("test", now_ns) is Action.BLOCK
+    now_ns = end_of_wait(backoff)
+    assert backoff.success("early", now_ns) is None
+    assert backoff.success("leftover", now_ns) is None
+    assert backoff.counter == 2
+
+
+# A test message without a result.
+
+
+def test_a_lost_test_message_is_probed_for_again():
+    backoff = failed_times(1)
+    now_ns = end_of_wait(backoff)
+    assert backoff.lost("test") is Action.PROBE
+    assert (backoff.state, backoff.counter) == (State.PROBING, 1)
+    assert backoff.success("test", now_ns) is None  # its result comes too late
+    backoff.received(["second"])
+    assert backoff.success("second", now_ns) is Action.UNBLOCK
+
+
+def test_losing_another_message_changes_nothing():
+    backoff = Backoff()
+    assert backoff.lost("m") is None
+    backoff.failure("m", 0)
+    assert backoff.lost("m") is None
+    end_of_wait(backoff)
+    assert backoff.lost("old") is None
+    assert backoff.state is State.PROBING
+
+
+def test_losing_one_of_two_test_messages_waits_for_the_other():
+    backoff = failed_times(1)
+    now_ns = end_of_wait(backoff)
+    backoff.received(["late"])
+    assert backoff.lost("late") is None
+    assert backoff.success("test", now_ns) is Action.UNBLOCK
+
+
+# Strategies.
+
+
+def test_exponential_starts_at_twice_the_multiplier():
+    assert [ExponentialStrategy(10)(attempt) for attempt in (1, 2, 3, 6)] == [20, 40, 80, 640]
+
+
+@given(attempt=st.integers(1, 80), multiplier_ns=st.integers(0, 10**12), seed=st.integers())
+def test_full_jitter_stays_below_exponential(attempt, multiplier_ns, seed):
+    wait_ns = FullJitterStrategy(random.Random(seed), multiplier_ns)(attempt)
+    assert 0 <= wait_ns <= ExponentialStrategy(multiplier_ns)(attempt)
+
+
+def test_full_jitter_spreads():
+    strategy = FullJitterStrategy(random.Random(1))
+    waits = [strategy(3) for _ in range(200)]
+    assert min(waits) < SECOND_NS
+    assert max(waits) > 7 * SECOND_NS
+
+
+@pytest.mark.parametrize("strategy", [ExponentialStrategy(0), FullJitterStrategy(random.Random(0), 0)])
+def test_a_multiplier_of_zero_probes_at_once(strategy):
+    backoff = Backoff(strategy=strategy)
+    assert backoff.failure("m", 7) is Action.BLOCK
+    assert backoff.next_deadline() == 7
+    assert backoff.handle_deadline(7) is Action.PROBE
+
+
+@pytest.mark.parametrize(
+    "strategy", [ExponentialStrategy, lambda ns: FullJitterStrategy(random.Random(), ns)]
+)
+def test_a_negative_multiplier_is_refused(strategy):
+    with pytest.raises(ValueError, match="-3"):
+        strategy(-3)
+
+
+def test_a_strategy_may_be_any_callable():
+    backoff = failed_times(3, strategy=lambda attempt: 10 * attempt)
+    assert backoff.wait_ns == 30
+    assert failed_times(1, strategy=lambda _: -5).wait_ns == 0
+
+
+# For all histories.
+
+
+@given(
+    maximum_ns=st.integers(1, 200),
+    steps=st.lists(st.tuples(st.sampled_from(["test", "old", "lost"]), st.booleans()), max_size=60),
+)
+def test_the_counter_follows_the_test_messages_and_nothing_else(maximum_ns, steps):
+    backoff = Backoff(strategy=ExponentialStrategy(1), max_backoff_duration_ns=maximum_ns)
+    backoff.failure("first", 0)
+    counter = 1
+    for kind, succeeded in steps:
+        if counter == 0:
+            break
+        assert backoff.state is State.WAITING
+        assert backoff.wait_ns == min(2**counter, maximum_ns)
+        now_ns = end_of_wait(backoff)
+        if kind == "lost":
+            assert backoff.lost("test") is Action.PROBE
+            backoff.received(["test"])
+        if kind == "old":
+            assert backoff.failure("old", now_ns) is backoff.success("old", now_ns) is None
+        if succeeded:
+            counter -= 1
+            assert backoff.success("test", now_ns) is (Action.BLOCK if counter else Action.UNBLOCK)
+        else:
+            counter += 2**counter < maximum_ns
+            assert backoff.failure("test", now_ns) is Action.BLOCK
+        assert backoff.counter == counter
+    assert (backoff.state is State.RUNNING) == (counter == 0)

@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+import logging
+import re
+
+import anyio
+import pytest
+from anyio import EndOfStream
+from anyio.abc import ByteStream
+
+from nsqkit.errors import ConnectionLost
+from nsqkit.http.messages import HTTPError, Request, Response
+from nsqkit.http.router import Router
+from nsqkit.http.server import RECEIVE_SIZE, serve_connection
+from nsqkit.transport.memory import memory_pair
+
+pytestmark = pytest.mark.anyio
+
+BODY_MAX = 1000
+
+
+async def echo(request: Request) -> Response:
+    """Answer with the body, of which it has use for 10 bytes."""
+    body = await request.read(10)
+    if len(body) > 10:
+        raise HTTPError(413, "MSG_TOO_BIG")
+    return Response.v1(body)
+
+
+def ignore(request: Request) -> Response:
+    return Response.plain(request.path)
+
+
+ROUTES = Router([("POST", "/echo", echo), ("GET", "/ping", ignore), ("POST", "/ignore", ignore)])
+
+
+async def talk(*pieces: bytes, handle=ROUTES.handle) -> str:
+    """Send the pieces, then the end of the stream; return all that is answered, without its dates."""
+    client, server = memory_pair()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: serve_connection(server, handle, body_max=BODY_MAX))
+        tasks.start_soon(send_all, client, pieces)
+        answer = await receive_all(client)
+    return re.sub(
+        r"Date: [A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT\r\n", "", answer.decode()
+    )
+
+
+async def send_all(stream: ByteStream, pieces: tuple[bytes, ...]) -> None:
+    try:
+        for piece in pieces:
+            await stream.send(piece)
+        await stream.send_eof()
+    except anyio.BrokenResourceError:
+        pass
+
+
+async def receive_all(stream: ByteStream) -> bytes:
+    answer = b""
+    try:
+        while True:
+            answer += await stream.receive()
+    except EndOfStream:
+        await stream.aclose()
+        return answer
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    head = [f"POST {path} HTTP/1.1", "Host: h", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(head).encode() + body
+
+
+def get(path: str, *headers: str, method: str = "GET") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: h", *headers, "", ""]).encode()
+
+
+def ok(text: str, *headers: str) -> str:
+    """Return the text of a good answer, of a route in the V1 form."""
+    return "\r\n".join(
+        [
+            "HTTP/1.1 200 OK",
+            "Content-Type: text/plain; charset=utf-8",
+            "X-NSQ-Content-Type: nsq; version=1.0",
+            f"Content-Length: {len(text)}",
+            *headers,
+            "",
+            text,
+        ]
+    )
+
+
+def plain(status: str, text: str, *headers: str) -> str:
+    return "\r\n".join(
+        [
+            f"HTTP/1.1 {status}",
+            "Content-Type: text/plain; charset=utf-8",
+            f"Content-Length: {len(text)}",
+            *headers,
+            "",
+            text,
+        ]
+    )
+
+
+def error(status: str, message: str, *headers: str) -> str:
+    text = f'{{"message":"{message}"}}'
+    return "\r\n".join(
+        [
+            f"HTTP/1.1 {status}",
+            "Content-Type: application/json; charset=utf-8",
+            "X-NSQ-Content-Type: nsq; version=1.0",
+            f"Content-Length: {len(text)}",
+            *headers,
+            "",
+            text,
+        ]
+    )
+
+
+CHUNKED = get("/echo", "Transfer-Encoding: chunked", method="POST") + b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"
+TOO_BIG = error("413 Request Entity Too Large", "MSG_TOO_BIG")
+PING = plain("200 OK", "/ping")
+
+
+async def test_a_request_is_answered():
+    assert await talk(get("/ping")) == PING
+
+
+async def test_a_connection_is_kept_for_the_next_request():
+    client, server = memory_pair()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX))
+        for text in (b"one", b"two", b"three"):
+            await client.send(post("/echo", text))
+            assert (await client.receive()).endswith(text)
+        await client.aclose()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 10_000])
+async def test_requests_sent_ahead_are_answered_in_order_however_they_are_cut(size):
+    stream = (
+        post("/echo", b"first") + CHUNKED + get("/ping") + post("/ignore", b"x" * 50) + post("/echo", b"z")
+    )
+    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+    assert await talk(*pieces) == ok("first") + ok("abcde") + PING + plain("200 OK", "/ignore") + ok("z")
+
+
+async def test_a_body_of_exactly_the_limit_is_good_and_one_byte_more_is_not():
+    assert await talk(post("/echo", b"x" * 10)) == ok("x" * 10)
+    assert await talk(post("/echo", b"x" * 11)) == TOO_BIG
+
+
+async def test_what_is_left_of_a_body_is_thrown_away_up_to_the_limit_of_the_connection():
+    assert await talk(post("/echo", b"x" * BODY_MAX), get("/ping")) == TOO_BIG + PING
+
+
+async def test_a_longer_body_ends_the_connection_after_the_answer():
+    expected = error("413 Request Entity Too Large", "MSG_TOO_BIG", "Connection: close")
+    assert await talk(post("/echo", b"x" * (BODY_MAX + 1)), get("/ping")) == expected
+
+
+async def test_a_longer_body_of_unknown_length_ends_the_connection_too():
+    chunk = b"3e9\r\n" + b"x" * 1001 + b"\r\n0\r\n\r\n"
+    request = get("/echo", "Transfer-Encoding: chunked", method="POST") + chunk
+    assert await talk(request, get("/ping")) == TOO_BIG
+
+
+async def test_a_handler_never_gets_more_than_the_connection_allows():
+    async def handle(request: Request) -> Response:
+        return Response.v1([len(await request.read(10**9)), len(await request.read(10**9))])
+
+    assert (await talk(post("/", b"x" * 2000), handle=handle)).endswith("[1001,0]")
+
+
+async def test_a_handler_may_read_a_body_in_parts():
+    async def handle(request: Request) -> Response:
+        return Response.v1([(await request.read(limit)).decode() for limit in (1, 1, 100)])
+
+    assert (await talk(post("/", b"abcdefgh"), handle=handle)).endswith('["ab","cd","efgh"]')
+
+
+async def test_a_client_is_asked_for_the_body_that_it_holds_back():
+    client, server = memory_pair()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX))
+        await client.send(post("/echo", b"", "Expect: 100-continue").replace(b"Length: 0", b"Length: 3"))
+        assert await client.receive() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await client.send(b"abc")
+        assert (await client.receive()).endswith(b"\r\n\r\nabc")
+        await client.aclose()
+
+
+async def test_a_body_that_nobody_wants_is_not_asked_for():
+    request = get("/ignore", "Content-Length: 3", "Expect: 100-continue", method="POST")
+    assert await talk(request, b"abc" + get("/ping")) == plain("200 OK", "/ignore", "Connection: close")
+
+
+async def test_head_has_the_head_of_the_answer_alone():
+    assert await talk(get("/ping", method="HEAD"), handle=ignore) == plain("200 OK", "/ping")[: -len("/ping")]
+
+
+async def test_a_client_that_wants_no_more_is_let_go():
+    assert await talk(get("/ping", "Connection: close"), get("/ping")) == plain(
+        "200 OK", "/ping", "Connection: close"
+    )
+
+
+async def test_http_1_0_is_answered_once():
+    assert await talk(b"GET /ping HTTP/1.0\r\n\r\n") == plain("200 OK", "/ping", "Connection: close")
+
+
+async def test_an_offer_of_another_protocol_is_passed_over():
+    upgrade = get("/ping", "Connection: Upgrade", "Upgrade: h2c")
+    assert await talk(upgrade, get("/ping")) == PING + PING
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "reason"),
+    [
+        (b"nonsense\r\n\r\n", "400 Bad Request", "illegal request line"),
+        (b"  V2PUB t\n\n", "400 Bad Request", "illegal request line"),
+        (b"GET / HTTP/1.1\r\n\r\n", "400 Bad Request", "Missing mandatory Host: header"),
+        (get("ping"), "400 Bad Request", "target 'ping' does not begin with a slash"),
+        (get("/%zz"), "400 Bad Request", "'%zz' is not a percent sign and two hexadecimal digits"),
+        (get("/", "Content-Length: x"), "400 Bad Request", "bad Content-Length"),
+        (get("/", "X: " + "x" * 70_000), "431 Request Header Fields Too Large", "Receive buffer too long"),
+        (
+            get("/", "Transfer-Encoding: gzip"),
+            "501 Not Implemented",
+            "Only Transfer-Encoding: chunked is supported",
+        ),
+    ],
+)
+async def test_what_is_no_request_is_refused_and_ends_the_connection(request_, status, reason):
+    head, _, text = (await talk(request_, get("/ping"))).partition("\r\n\r\n")
+    assert text.startswith(f"{status}: ")
+    assert reason in text
+    assert head == plain(status, text, "Connection: close").partition("\r\n\r\n")[0]
+
+
+async def test_the_reason_of_a_refusal_is_short():
+    answer = await talk(get("/", "X" * 10_000))
+    assert "illegal header line: bytearray(b'XXX" in answer
+    assert len(answer) < 500
+
+
+async def test_a_request_that_is_cut_off_is_refused():
+    assert (await talk(get("/ping")[:-2])).startswith("HTTP/1.1 400 Bad Request\r\n")
+
+
+@pytest.mark.parametrize("body", [b"zz\r\nabc\r\n", b"3\r\nabcd\r\n", b"3\r\nab"])
+async def test_a_malformed_or_cut_off_body_is_a_bad_request(body):
+    request = get("/echo", "Transfer-Encoding: chunked", method="POST") + body
+    assert await talk(request) == error("400 Bad Request", "BAD_REQUEST", "Connection: close")
+
+
+async def test_a_malformed_body_that_nobody_reads_ends_the_connection():
+    request = get("/ignore", "Transfer-Encoding: chunked", method="POST") + b"zz\r\n"
+    assert await talk(request, get("/ping")) == plain("200 OK", "/ignore")
+
+
+async def test_a_refusal_of_the_handler_is_the_answer():
+    def handle(request: Request) -> Response:
+        raise HTTPError(404, "TOPIC_NOT_FOUND")
+
+    answer = error("404 Not Found", "TOPIC_NOT_FOUND")
+    assert await talk(get("/"), get("/"), handle=handle) == answer + answer
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_an_error_of_the_handler_is_logged_and_hidden(is_async, caplog):
+    def handle(request: Request) -> Response:
+        raise RuntimeError("the disk is gone")
+
+    async def handle_async(request: Request) -> Response:
+        return handle(request)
+
+    answer = await talk(get("/a?b"), get("/ping"), handle=handle_async if is_async else handle)
+    assert answer == 2 * error("500 Internal Server Error", "INTERNAL_ERROR")
+    first = caplog.records[0]
+    assert (first.name, first.levelno, first.getMessage()) == (
+        "nsqkit.http",
+        logging.ERROR,
+        "panic in HTTP handler - GET /a?b",
+    )
+    assert "the disk is gone" in str(first.exc_info)
+
+
+async def test_a_handler_learns_that_its_client_has_gone():
+    seen: list[str] = []
+
+    async def handle(request: Request) -> Response:
+        await server.aclose()  # to a reader, this is what a reset connection is
+        try:
+            return Response.v1(await request.read(10))
+        except ConnectionLost as problem:
+            seen.append(str(problem))
+            raise
+
+    client, server = memory_pair()
+    async with client:
+        await client.send(get("/", "Content-Length: 3"))
+        await serve_connection(server, handle, body_max=BODY_MAX)
+    assert seen == ["the client has closed the connection"]
+
+
+async def test_a_client_that_does_not_wait_for_its_answer_harms_nothing():
+    client, server = memory_pair()
+    await client.send(get("/ping"))
+    await client.aclose()
+    await serve_connection(server, ROUTES.handle, body_max=BODY_MAX)
+
+
+async def test_the_stream_is_closed_in_the_end():
+    client, server = memory_pair()
+    async with client:
+        await client.send_eof()
+        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX)
+        with pytest.raises(EndOfStream):
+            await client.receive()
+
+
+class EndlessStream(ByteStream):
+    """A client that sends a body without an end, and takes what it is sent."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.head = get("/", "Transfer-Encoding: chunked", method="POST")
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        assert max_bytes == RECEIVE_SIZE
+        await anyio.lowlevel.checkpoint()
+        data = self.head or b"fff0\r\n" + b"x" * 0xFFF0 + b"\r\n"
+        self.head = b""
+        self.received += len(data)
+        return data
+
+    async def send(self, item: bytes) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    async def send_eof(self) -> None:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("limit", [0, 100, 10**9])
+async def test_no_more_is_taken_from_a_client_than_is_asked_for(limit):
+    taken = []
+
+    async def handle(request: Request) -> Response:
+        taken.append(stream.received)
+        await request.read(limit)
+        taken.append(stream.received)
+        return Response.v1()
+
+    stream = EndlessStream()
+    await serve_connection(stream, handle, body_max=200_000)
+    assert taken[0] < 100
+    assert taken[1] <= min(limit, 200_000) + 2 * RECEIVE_SIZE
+    assert stream.received <= 200_000 + 2 * RECEIVE_SIZE

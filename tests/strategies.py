@@ -1,0 +1,229 @@
+"""Every Hypothesis strategy of the tests: what names, bodies, ids, commands, frames and byte streams look like.
+
+The rule it guards: a property is stated over all that NSQ allows, so what NSQ allows is written down once. A
+``Sample`` is something encoded beside what it must decode to; ``chunkings`` cuts a byte string as a socket might.
+
+How to read it: the parts of a command or frame first, then commands, frames, and what a stream does to them.
+"""
+
+from __future__ import annotations
+
+import string
+
+import attrs
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from nsqkit import errors
+from nsqkit.wire import commands as wire_commands
+from nsqkit.wire import frames as wire_frames
+from nsqkit.wire.identify import IdentifyRequest
+from nsqkit.wire.messages import ATTEMPTS_MAX, encode_message
+from nsqkit.wire.names import EPHEMERAL_SUFFIX, NAME_LENGTH_MAX
+
+NAME_ALPHABET = string.ascii_letters + string.digits + "._-"
+
+INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@attrs.frozen
+class Sample:
+    """Bytes as one side sends them, and what the other side must make of them."""
+
+    data: bytes
+    value: object
+
+
+# ---- parts ------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def names(draw: st.DrawFn) -> bytes:
+    """Draw a valid name of a topic or channel, now and then an ephemeral one."""
+    suffix = draw(st.sampled_from([b"", b"", EPHEMERAL_SUFFIX]))
+    stem = st.text(NAME_ALPHABET, min_size=1, max_size=NAME_LENGTH_MAX - len(suffix))
+    return draw(stem).encode() + suffix
+
+
+def bodies(max_size: int = 64) -> SearchStrategy[bytes]:
+    """Draw the body of a message: any bytes, but at least one."""
+    return st.binary(min_size=1, max_size=max_size)
+
+
+def batches(max_size: int = 12) -> SearchStrategy[list[bytes]]:
+    """Draw the bodies of an MPUB, quite often all of one size."""
+    equal = st.integers(1, 20).flatmap(
+        lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1)
+    )
+    return st.one_of(st.lists(bodies(20), min_size=1, max_size=max_size), equal)
+
+
+def message_ids() -> SearchStrategy[bytes]:
+    """Draw an id: 16 hex digits, or any 16 bytes that a command line can carry."""
+    hexadecimal = st.integers(0, (1 << 64) - 1).map(lambda number: b"%016x" % number)
+    odd = st.binary(min_size=16, max_size=16).filter(lambda word: not {10, 32} & {*word} and word[-1] != 13)
+    return st.one_of(hexadecimal, odd)
+
+
+def identify_requests() -> SearchStrategy[IdentifyRequest]:
+    """Draw any request that IDENTIFY can carry, sensible or not."""
+    text = st.text(max_size=10)
+    by_type: dict[type, SearchStrategy[object]] = {str: text, bool: st.booleans(), int: INT64}
+    fields = {field.name: by_type[type(field.default)] for field in attrs.fields(IdentifyRequest)}
+    return st.builds(IdentifyRequest, **{**fields, "sample_rate": INT32})
+
+
+# ---- commands ---------------------------------------------------------------------------------------------------
+
+
+def command(
+    data: bytes, verb: bytes, *params: bytes, body: bytes = b"", bodies: tuple[bytes, ...] = ()
+) -> Sample:
+    """Pair an encoded command with verb, params, body and bodies of what it decodes to."""
+    return Sample(data, (verb, params, body, bodies))
+
+
+def finishes() -> SearchStrategy[Sample]:
+    """Draw a FIN."""
+    return message_ids().map(lambda word: command(wire_commands.encode_finish(word), b"FIN", word))
+
+
+def commands() -> SearchStrategy[Sample]:
+    """Draw one command of any kind."""
+    number = st.integers(0, (1 << 63) - 1)
+    return st.one_of(
+        st.just(command(wire_commands.NOP, b"NOP")),
+        st.just(command(wire_commands.CLS, b"CLS")),
+        finishes(),
+        message_ids().map(lambda word: command(wire_commands.encode_touch(word), b"TOUCH", word)),
+        st.builds(
+            lambda word, delay_ms: command(
+                wire_commands.encode_requeue(word, delay_ms), b"REQ", word, b"%d" % delay_ms
+            ),
+            message_ids(),
+            number,
+        ),
+        number.map(lambda count: command(wire_commands.encode_ready(count), b"RDY", b"%d" % count)),
+        st.builds(
+            lambda topic, channel: command(
+                wire_commands.encode_subscribe(topic, channel), b"SUB", topic, channel
+            ),
+            names(),
+            names(),
+        ),
+        commands_with_body(),
+    )
+
+
+def commands_with_body() -> SearchStrategy[Sample]:
+    """Draw IDENTIFY, AUTH, PUB, DPUB or MPUB."""
+    return st.one_of(
+        bodies().map(lambda body: command(wire_commands.encode_identify(body), b"IDENTIFY", body=body)),
+        bodies().map(lambda body: command(wire_commands.encode_auth(body), b"AUTH", body=body)),
+        st.builds(
+            lambda topic, body: command(wire_commands.encode_publish(topic, body), b"PUB", topic, body=body),
+            names(),
+            bodies(),
+        ),
+        st.builds(
+            lambda topic, body, delay_ms: command(
+                wire_commands.encode_deferred_publish(topic, body, delay_ms),
+                b"DPUB",
+                topic,
+                b"%d" % delay_ms,
+                body=body,
+            ),
+            names(),
+            bodies(),
+            st.integers(0, 3_600_000),
+        ),
+        st.builds(
+            lambda topic, batch: command(
+                wire_commands.encode_multi_publish(topic, batch), b"MPUB", topic, bodies=tuple(batch)
+            ),
+            names(),
+            batches(),
+        ),
+    )
+
+
+def conversations() -> SearchStrategy[list[Sample]]:
+    """Draw what a client says after the magic: commands, with FINs often in a row."""
+    rows = st.one_of(commands().map(lambda sample: [sample]), st.lists(finishes(), min_size=1, max_size=8))
+    return st.lists(rows, max_size=10).map(lambda found: [sample for row in found for sample in row])
+
+
+# ---- frames -----------------------------------------------------------------------------------------------------
+
+
+def broker_errors() -> SearchStrategy[errors.BrokerError]:
+    """Draw an error of any code with any description that came from bytes."""
+    description = st.binary(max_size=40).map(lambda data: data.decode("utf-8", "surrogateescape"))
+    return st.builds(
+        lambda cls, text: cls(text), st.sampled_from(errors.BrokerError.__subclasses__()), description
+    )
+
+
+def message_frames() -> SearchStrategy[Sample]:
+    """Draw a message frame; its body may be empty."""
+    return st.builds(
+        lambda *parts: Sample(encode_message(*parts), wire_frames.MessageFrame(*parts)),
+        INT64,
+        st.integers(0, ATTEMPTS_MAX),
+        st.binary(min_size=16, max_size=16),
+        st.binary(max_size=64),
+    )
+
+
+def frames() -> SearchStrategy[Sample]:
+    """Draw a frame of any kind; an error's value is its class and description."""
+    return st.one_of(
+        st.binary(max_size=64).map(
+            lambda payload: Sample(wire_frames.encode_response(payload), wire_frames.Response(payload))
+        ),
+        broker_errors().map(
+            lambda error: Sample(wire_frames.encode_error(error), (type(error), error.description))
+        ),
+        message_frames(),
+    )
+
+
+# ---- streams ----------------------------------------------------------------------------------------------------
+
+
+def single_bytes(data: bytes) -> list[bytes]:
+    """Cut ``data`` into its bytes."""
+    return [data[i : i + 1] for i in range(len(data))]
+
+
+def chunkings(data: bytes) -> SearchStrategy[list[bytes]]:
+    """Cut ``data`` at any places; the pieces make ``data`` again, and some may be empty."""
+
+    def cut(places: list[int]) -> list[bytes]:
+        edges = [0, *sorted(places), len(data)]
+        return [data[start:end] for start, end in zip(edges[:-1], edges[1:], strict=True)]
+
+    cuts = st.lists(st.integers(0, len(data)), max_size=12).map(cut)
+    return st.one_of(cuts, st.just(single_bytes(data)))
+
+
+@st.composite
+def damaged(draw: st.DrawFn, data: bytes) -> bytes:
+    """Change, insert, or cut something in ``data``, as a broken peer would."""
+    place = draw(st.integers(0, len(data)))
+    length = draw(st.integers(0, 6))
+    return data[:place] + draw(st.binary(max_size=6)) + data[place + length :]
+
+
+def wild_commands() -> SearchStrategy[bytes]:
+    """Draw bytes that are almost commands: lines with numbers and bodies after them that need not fit."""
+    number = st.one_of(st.integers(-3, 70), INT32).map(lambda n: n.to_bytes(4, "big", signed=True))
+    line = st.builds(
+        lambda verb, words, end: b" ".join([verb, *words]) + end,
+        st.sampled_from([b"IDENTIFY", b"AUTH", b"PUB", b"DPUB", b"MPUB", b"MPUB", b"FIN", b"RDY", b""]),
+        st.lists(st.sampled_from([b"t", b"", b"x" * 16, b"y\r" * 8]), max_size=2),
+        st.sampled_from([b"\n", b"\n", b"\r\n"]),
+    )
+    piece = st.one_of(line, number, bodies(), commands().map(lambda sample: sample.data))
+    return st.lists(piece, max_size=12).map(b"".join)

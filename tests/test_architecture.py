@@ -1,0 +1,293 @@
+"""The rules of the house, as tests.
+
+A few tables say what the house looks like; each test below reads the code against them and lists every breach as
+``file:line``. Who changes the shape of the house changes a table here, and says why in docs/decisions/.
+
+A *room* is a package, or a module that stands alone, under nsqkit: the longest key of ARROWS that a module's dotted
+name begins with.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+import nsqkit
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Room -> the rooms that it may import; itself always. Arrows point down, and never sideways.
+ARROWS = {
+    "errors": "",
+    "clock": "",
+    "wire": "errors",
+    "transport": "errors clock",
+    "http": "errors transport",
+    "client": "errors clock wire transport",
+    "broker.core": "errors wire",
+    "producer": "errors clock wire transport client",
+    "consumer": "errors clock wire transport client",
+    "broker": "errors clock wire transport http broker.core",
+    "testing": "errors clock transport broker broker.core",
+    "spark": "errors producer consumer",
+    "__init__": "errors producer consumer",
+    "__main__": "broker",
+}
+
+# The modules that may do I/O, read a clock, start a thread or draw a random number. All others are pure: bytes and
+# time come in as arguments, and so does a random.Random.
+PERFORMERS = {
+    "clock",
+    "transport.address",
+    "transport.alarm",
+    "transport.memory",
+    "transport.pump",
+    "http.server",
+    "client.connection",
+    "producer.producer",
+    "consumer.handler",
+    "consumer.consumer",
+    "broker.cli",
+    "broker.server",
+    "testing.plugin",
+    "testing.servers",
+}
+PERFORMING_LIBRARIES = {
+    *("anyio", "asyncio", "sniffio", "trio", "uvloop"),
+    *("select", "selectors", "signal", "socket", "ssl"),
+    *("multiprocessing", "subprocess", "threading"),
+    *("random", "secrets", "time"),
+}
+
+# Modules that something outside nsqkit opens: Python itself, pytest, or a user by name. Others must be imported.
+ENTRANCES = {"__init__", "__main__", "testing.plugin"}
+
+# Modules of which nothing runs: they declare protocols, for types alone. All others have a test of their own.
+UNTESTED = {"transport.machine"}
+
+# What `import nsqkit` must leave alone, so that it stays quick and needs no extra.
+NOT_LOADED = {"h11", "httpx", "pyarrow", "pyspark", "pytest", "trio", "uvloop"}
+
+LINES_PER_MODULE = 500
+LINES_PER_FUNCTION = 70
+WORDLESS_NAMES = {"base", "common", "helpers", "misc", "types", "util", "utils"}
+
+
+@attrs.frozen
+class Module:
+    """One source file: its path, and its dotted name below nsqkit (a package's is ``package.__init__``)."""
+
+    path: Path
+    name: str
+
+    @functools.cached_property
+    def text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    @functools.cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+    @property
+    def room(self) -> str | None:
+        parts = self.name.split(".")
+        heads = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        return next((head for head in heads if head in ARROWS), None)
+
+    def at(self, line: int) -> str:
+        return f"{self.path.relative_to(ROOT)}:{line}"
+
+
+@attrs.frozen
+class Import:
+    """One imported name: ``nsqkit.wire.frames`` or ``socket``; ``typing`` when it is there for types alone."""
+
+    target: str
+    line: int
+    typing: bool
+
+    @property
+    def performs(self) -> bool:
+        return self.target.split(".")[0] in PERFORMING_LIBRARIES
+
+
+@functools.cache
+def modules() -> dict[str, Module]:
+    package = ROOT / "nsqkit"
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        name = ".".join(path.relative_to(package).with_suffix("").parts)
+        found[name] = Module(path, name)
+    return found
+
+
+@functools.cache
+def imports(module: Module) -> list[Import]:
+    """List all imports of a module, those inside functions too."""
+    return list(_imports(module.tree, typing=False))
+
+
+def _imports(node: ast.AST, *, typing: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, child.lineno, typing) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            # Imports are absolute; ruff sees to that.
+            yield from (Import(f"{child.module}.{alias.name}", child.lineno, typing) for alias in child.names)
+        elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            yield from _imports(child, typing=True)
+        else:
+            yield from _imports(child, typing=typing)
+
+
+def resolve(target: str) -> Module | None:
+    """Find the module that a dotted import leads to; the name of something in a module leads to the module."""
+    head, *parts = target.split(".")
+    if head != "nsqkit":
+        return None
+    for end in range(len(parts), -1, -1):
+        name = ".".join(parts[:end])
+        for candidate in (name, f"{name}.__init__".lstrip(".")):
+            if candidate in modules():
+                return modules()[candidate]
+    return None
+
+
+def rule(sentence: str) -> Callable[[Callable[[], Iterable[str]]], Callable[[], None]]:
+    """Turn a function that lists the breaches of a rule into a test, which fails with the rule and the list."""
+
+    def decorate(breaches: Callable[[], Iterable[str]]) -> Callable[[], None]:
+        @functools.wraps(breaches)
+        def test() -> None:
+            if lines := sorted(set(breaches())):
+                pytest.fail("\n  ".join([f"{sentence}:", *lines]), pytrace=False)
+
+        return test
+
+    return decorate
+
+
+@rule("A room imports only what ARROWS grants it")
+def test_imports_follow_the_arrows() -> Iterator[str]:
+    for module in modules().values():
+        granted = [module.room, *ARROWS.get(module.room or "", "").split()]
+        for found in imports(module):
+            target = resolve(found.target)
+            if target and target.room not in granted and found.target != "nsqkit.__version__":
+                yield f"{module.at(found.line)}: {module.room} imports {found.target}, of {target.room}"
+
+
+@rule("A module belongs to a room, and ARROWS says what that room may import")
+def test_every_module_has_a_room() -> Iterator[str]:
+    return (module.at(1) for module in modules().values() if module.room is None)
+
+
+@rule("ARROWS names rooms that the house does not have")
+def test_every_room_exists() -> Iterable[str]:
+    return ARROWS.keys() - {module.room for module in modules().values()}
+
+
+@rule("Only PERFORMERS may import what does I/O, tells the time or draws random numbers (except for types)")
+def test_pure_modules_do_no_io() -> Iterator[str]:
+    for name, module in modules().items():
+        for found in imports(module):
+            if found.performs and not found.typing and name not in PERFORMERS:
+                yield f"{module.at(found.line)}: {found.target}"
+
+
+@rule("PERFORMERS names modules that are missing or pure")
+def test_performers_perform() -> Iterable[str]:
+    return PERFORMERS - {
+        name for name, module in modules().items() if any(i.performs for i in imports(module))
+    }
+
+
+@rule("Nothing in nsqkit imports this module, and it is none of ENTRANCES")
+def test_every_module_is_used() -> Iterator[str]:
+    targets = [resolve(found.target) for module in modules().values() for found in imports(module)]
+    used = {target.name for target in targets if target} | ENTRANCES
+    return (
+        module.at(1)
+        for name, module in modules().items()
+        if name not in used and not name.endswith("__init__")
+    )
+
+
+@rule("A module opens with a docstring: what it is, the rule it guards, how to read it")
+def test_every_module_says_what_it_is() -> Iterator[str]:
+    return (module.at(1) for module in modules().values() if not ast.get_docstring(module.tree))
+
+
+@rule("Tests mirror the code")
+def test_every_module_has_its_test() -> Iterator[str]:
+    for name, module in modules().items():
+        *folders, file = name.split(".")
+        expected = Path("tests", *folders, f"test_{file}.py")
+        if not file.startswith("__") and name not in UNTESTED and not (ROOT / expected).is_file():
+            yield f"{module.at(1)} wants {expected}"
+
+
+@rule("A name that would fit any module tells nothing of this one")
+def test_modules_have_telling_names() -> Iterator[str]:
+    return (module.at(1) for name, module in modules().items() if WORDLESS_NAMES & set(name.split(".")))
+
+
+@rule("A module above the limit of LINES_PER_MODULE has two subjects")
+def test_modules_are_short() -> Iterator[str]:
+    for module in modules().values():
+        if (count := module.text.count("\n")) > LINES_PER_MODULE:
+            yield f"{module.at(1)}: {count} lines"
+
+
+@rule("A function keeps to LINES_PER_FUNCTION")
+def test_functions_are_short() -> Iterator[str]:
+    for path in python_files():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                count = (node.end_lineno or node.lineno) - node.lineno + 1
+                if count > LINES_PER_FUNCTION:
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} has {count} lines"
+
+
+@rule("A change is finished: no mark says what is left to do")
+def test_nothing_is_left_to_do() -> Iterator[str]:
+    marks = re.compile(r"\b(TO[D]O|FIX[M]E|XX[X])\b")  # brackets, so that this line does not find itself
+    for path in (*python_files(), *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if marks.search(line):
+                yield f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+
+
+def python_files() -> Iterator[Path]:
+    for folder in ("nsqkit", "spark", "tests"):
+        yield from (ROOT / folder).rglob("*.py")
+
+
+@rule("`import nsqkit` loads what it should leave alone")
+def test_importing_nsqkit_is_light() -> list[str]:
+    program = f"import sys, nsqkit; print(*{NOT_LOADED} & set(sys.modules))"
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return run.stdout.split()
+
+
+@rule("What nsqkit exports has a docstring, and so have its public methods and properties")
+def test_public_names_are_documented() -> Iterator[str]:
+    for name in nsqkit.__all__:
+        item = getattr(nsqkit, name)
+        if not item.__doc__:
+            yield name
+        for member, value in vars(item).items() if inspect.isclass(item) else ():
+            documented = inspect.isfunction(value) or isinstance(value, property)
+            if documented and not member.startswith("_") and not value.__doc__:
+                yield f"{name}.{member}"

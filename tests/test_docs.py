@@ -1,0 +1,147 @@
+"""Runs what the documentation shows: README.md, its neighbours and everything under docs/.
+
+The rule it guards: no example that nobody has run. Each fenced block of a page is of one of these kinds:
+
+* ``python``: runs as it stands, with ``await`` at top level where the block uses it, on asyncio and on trio, with a
+  broker of its own in the place of 127.0.0.1:4150. A block that defines ``test_…`` functions is given to pytest
+  instead, and one that imports pyspark runs where that is installed (``tox -e spark``). There is no way to leave a
+  block out.
+* ``sh`` and ``console``: each command begins with an entry of COMMANDS, which says where that command is run.
+* ``text``, ``toml``, ``json``: pictures, output and data, not looked at.
+
+Links to other files of the project lead somewhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
+
+# How a command of the documentation begins -> the file that runs it, and the words by which it does.
+COMMANDS = {
+    "make test": (".ci/run", "step make test"),
+    "make demo": (".ci/run", "step make demo"),
+    "python -m nsqkit nsqd": ("tox.ini", "-m nsqkit nsqd"),
+}
+
+LANGUAGES = ["python", "sh", "console", "text", "toml", "json"]
+
+# The address that examples are written with, nsqd's own.
+ADDRESS = "127.0.0.1:4150"
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@attrs.frozen
+class Block:
+    """A fenced block: its page, the number of its first line, its language and its text."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{name(self.page)}:{self.line}"
+
+
+def blocks(*languages: str) -> list[Block]:
+    return [block for page in PAGES for block in _blocks(page) if block.language in languages]
+
+
+def _blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for match in re.finditer(r"^( *)```(.*)\n([^`]*)^ *```$", text, re.MULTILINE):
+        yield Block(page, text.count("\n", 0, match.start(3)) + 1, match[2], textwrap.dedent(match[3]))
+
+
+PYTHON = [
+    pytest.param(
+        block,
+        id=str(block),
+        marks=pytest.mark.skipif(
+            "pyspark" in block.text and not importlib.util.find_spec("pyspark"),
+            reason="needs pyspark: run by tox -e spark",
+        ),
+    )
+    for block in blocks("python")
+]
+
+
+@pytest.mark.parametrize("block", PYTHON)
+def test_python_blocks_run(block: Block, anyio_backend: str, nsqd: Any, tmp_path: Path):
+    source = block.text.replace(ADDRESS, nsqd.tcp_address)
+    if re.search(r"^(async )?def test_", source, re.MULTILINE):
+        run_tests(source, tmp_path)
+    else:
+        run(source, block, anyio_backend)
+
+
+def run(source: str, block: Block, backend: str) -> None:
+    """Run a block as a program of its own; its tracebacks show the lines of the page."""
+    program = compile("\n" * (block.line - 1) + source, block.page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+
+    async def main() -> None:
+        await eval(program, namespace)
+
+    if program.co_flags & inspect.CO_COROUTINE:
+        anyio.run(main, backend=backend)
+    else:
+        exec(program, namespace)
+
+
+def run_tests(source: str, folder: Path) -> None:
+    (folder / "test_example.py").write_text(source)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", str(folder)]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("block", blocks("sh", "console"), ids=str)
+def test_commands_are_run_somewhere(block: Block):
+    for line in block.text.splitlines():
+        command = line.removeprefix("$ ").partition("#")[0].strip()
+        is_output = block.language == "console" and not line.startswith("$ ")
+        if command and not is_output:
+            assert any(command.startswith(known) for known in COMMANDS), f"{block}: nothing runs {command!r}"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_table_of_commands_is_true(command: str):
+    path, words = COMMANDS[command]
+    assert words in (ROOT / path).read_text(encoding="utf-8"), f"{path} does not run {command!r}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path):
+    links = re.findall(r"\]\((?!\w+:)([^)#]+)", page.read_text(encoding="utf-8"))
+    dead = [link for link in links if not (page.parent / link).exists()]
+    assert not dead, f"{name(page)} links to {', '.join(dead)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_blocks_are_of_a_known_kind(page: Path):
+    found = list(_blocks(page))
+    unknown = [f"{block}: {block.language!r}" for block in found if block.language not in LANGUAGES]
+    assert not unknown, f"a block is one of {LANGUAGES}"
+    assert page.read_text(encoding="utf-8").count("```") == 2 * len(found), (
+        f"{name(page)}: a fence is not closed"
+    )

@@ -1,0 +1,572 @@
+"""The decoder is held against ``nsqd_reads``, a model that reads a stream as slowly and simply as nsqd does."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from typing import TypeAlias
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from nsqkit.errors import BadTopic, BrokerError, InvalidCommand, ProtocolError
+from nsqkit.wire import commands
+from nsqkit.wire.commands import (
+    CLS,
+    LINE_LENGTH_MAX,
+    MAGIC_V2,
+    NOP,
+    Command,
+    CommandDecoder,
+    batch_count_max,
+    parse_int32,
+    parse_number,
+    split_batch,
+)
+from tests import strategies
+from tests.strategies import Sample
+
+MAX_MSG_SIZE = 50
+MAX_BODY_SIZE = 150
+
+ID = b"0123456789abcdef"
+
+Said: TypeAlias = tuple[bytes, tuple[bytes, ...], bytes, tuple[bytes, ...]]
+"""Verb, params, body and bodies of one command; of a run of FINs each is one."""
+
+Outcome: TypeAlias = tuple[list[Said], str | None]
+"""All commands of a stream, and how it ended: the error to answer, "closed" without a word, or None."""
+
+
+def new_decoder(max_msg_size: int = MAX_MSG_SIZE, max_body_size: int = MAX_BODY_SIZE) -> CommandDecoder:
+    return CommandDecoder(lambda verb, params: None, max_msg_size=max_msg_size, max_body_size=max_body_size)
+
+
+def after_magic() -> CommandDecoder:
+    decoder = new_decoder()
+    assert list(decoder.feed(MAGIC_V2)) == []
+    return decoder
+
+
+def apart(command: Command) -> list[Said]:
+    if command.verb == b"FIN" and command.params:
+        return [(b"FIN", (message_id,), b"", ()) for message_id in command.params]
+    return [(command.verb, tuple(command.params), command.body, tuple(command.bodies))]
+
+
+def decode(pieces: Iterable[bytes], decoder: CommandDecoder | None = None) -> Outcome:
+    decoder = decoder or new_decoder()
+    said: list[Said] = []
+    try:
+        for piece in pieces:
+            for command in decoder.feed(piece):
+                said += apart(command)
+    except BrokerError as error:
+        return said, str(error)
+    except ProtocolError:
+        return said, "closed"
+    cut_off = decoder.end()
+    return said, cut_off and str(cut_off)
+
+
+# ---- the model --------------------------------------------------------------------------------------------------
+
+
+class Answered(Exception):
+    """nsqd would send this text in an error frame and close the connection."""
+
+
+def nsqd_reads(data: bytes) -> Outcome:
+    stream = BytesIO(data)
+    said: list[Said] = []
+    magic = stream.read(4)
+    if magic != b"  V2":
+        return said, "E_BAD_PROTOCOL" if len(magic) == 4 else None
+    try:
+        while (line := stream.readline(16384)).endswith(b"\n"):
+            said.append(nsqd_executes(line[:-1].removesuffix(b"\r"), stream))
+    except Answered as answer:
+        return said, str(answer)
+    return said, "closed" if len(line) == 16384 else None
+
+
+def nsqd_executes(line: bytes, stream: BytesIO) -> Said:
+    verb, *params = line.split(b" ")
+    name = verb.decode("ascii", "replace")
+    body = b""
+    bodies: list[bytes] = []
+    if verb in (b"IDENTIFY", b"AUTH"):
+        size = nsqd_reads_size(stream, f"E_BAD_BODY {name} failed to read body size")
+        if size > MAX_BODY_SIZE:
+            raise Answered(f"E_BAD_BODY {name} body too big {size} > {MAX_BODY_SIZE}")
+        if size <= 0:
+            raise Answered(f"E_BAD_BODY {name} invalid body size {size}")
+        body = nsqd_reads_full(stream, size, f"E_BAD_BODY {name} failed to read body")
+    elif verb in (b"PUB", b"DPUB"):
+        size = nsqd_reads_size(stream, f"E_BAD_MESSAGE {name} failed to read message body size")
+        if size <= 0:
+            raise Answered(f"E_BAD_MESSAGE {name} invalid message body size {size}")
+        if size > MAX_MSG_SIZE:
+            raise Answered(f"E_BAD_MESSAGE {name} message too big {size} > {MAX_MSG_SIZE}")
+        body = nsqd_reads_full(stream, size, f"E_BAD_MESSAGE {name} failed to read message body")
+    elif verb == b"MPUB":
+        bodies = nsqd_reads_batch(stream)
+    return verb, tuple(params[:1] if verb == b"FIN" else params), body, tuple(bodies)
+
+
+def nsqd_reads_batch(stream: BytesIO) -> list[bytes]:
+    size = nsqd_reads_size(stream, "E_BAD_BODY MPUB failed to read body size")
+    if size <= 0:
+        raise Answered(f"E_BAD_BODY MPUB invalid body size {size}")
+    if size > MAX_BODY_SIZE:
+        raise Answered(f"E_BAD_BODY MPUB body too big {size} > {MAX_BODY_SIZE}")
+    count = nsqd_reads_size(stream, "E_BAD_BODY MPUB failed to read message count")
+    if count <= 0 or count > (MAX_BODY_SIZE - 4) // 5:
+        raise Answered(f"E_BAD_BODY MPUB invalid message count {count}")
+    bodies: list[bytes] = []
+    for n in range(count):
+        size = nsqd_reads_size(stream, f"E_BAD_MESSAGE MPUB failed to read message({n}) body size")
+        if size <= 0:
+            raise Answered(f"E_BAD_MESSAGE MPUB invalid message({n}) body size {size}")
+        if size > MAX_MSG_SIZE:
+            raise Answered(f"E_BAD_MESSAGE MPUB message too big {size} > {MAX_MSG_SIZE}")
+        # This one limit is not nsqd's, which would hold as much as it is sent.
+        total = 4 + sum(4 + len(body) for body in bodies) + 4 + size
+        if total > MAX_BODY_SIZE:
+            raise Answered(f"E_BAD_BODY MPUB body too big {total} > {MAX_BODY_SIZE}")
+        bodies.append(nsqd_reads_full(stream, size, "E_BAD_MESSAGE MPUB failed to read message body"))
+    return bodies
+
+
+def nsqd_reads_size(stream: BytesIO, otherwise: str) -> int:
+    return int.from_bytes(nsqd_reads_full(stream, 4, otherwise), "big", signed=True)
+
+
+def nsqd_reads_full(stream: BytesIO, size: int, otherwise: str) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise Answered(otherwise)
+    return data
+
+
+# ---- encode -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "encoded"),
+    [
+        (commands.encode_identify(b"{}"), b"IDENTIFY\n\0\0\0\x02{}"),
+        (commands.encode_auth(b"secret"), b"AUTH\n\0\0\0\x06secret"),
+        (commands.encode_subscribe(b"t", b"c"), b"SUB t c\n"),
+        (commands.encode_ready(2500), b"RDY 2500\n"),
+        (commands.encode_finish(ID), b"FIN 0123456789abcdef\n"),
+        (commands.encode_requeue(ID, 90_000), b"REQ 0123456789abcdef 90000\n"),
+        (commands.encode_touch(ID), b"TOUCH 0123456789abcdef\n"),
+        (commands.encode_publish(b"t", b"hi"), b"PUB t\n\0\0\0\x02hi"),
+        (commands.encode_deferred_publish(b"t", b"hi", 250), b"DPUB t 250\n\0\0\0\x02hi"),
+        (
+            commands.encode_multi_publish(b"t", [b"one", b"three"]),
+            b"MPUB t\n\0\0\0\x14\0\0\0\x02\0\0\0\x03one\0\0\0\x05three",
+        ),
+        (NOP, b"NOP\n"),
+        (CLS, b"CLS\n"),
+    ],
+)
+def test_commands_byte_by_byte(data: bytes, encoded: bytes) -> None:
+    assert data == encoded
+
+
+@given(strategies.commands())
+def test_a_command_survives_both_directions(sample: Sample) -> None:
+    assert decode([MAGIC_V2 + sample.data], new_decoder(1 << 20, 5 << 20)) == ([sample.value], None)
+
+
+# ---- decode: as nsqd, wherever reads end ------------------------------------------------------------------------
+
+
+@given(st.data(), strategies.conversations())
+def test_where_reads_end_changes_nothing(data: st.DataObject, samples: list[Sample]) -> None:
+    stream = MAGIC_V2 + b"".join(sample.data for sample in samples)
+    said = decode(data.draw(strategies.chunkings(stream)), new_decoder(1 << 20, 5 << 20))
+    assert said == ([sample.value for sample in samples], None)
+
+
+@given(st.data(), strategies.wild_commands())
+def test_almost_commands_are_read_as_nsqd_reads_them(data: st.DataObject, stream: bytes) -> None:
+    stream = MAGIC_V2 + stream
+    assert decode([stream]) == nsqd_reads(stream)
+    assert decode(data.draw(strategies.chunkings(stream))) == nsqd_reads(stream)
+
+
+@given(st.data(), strategies.conversations())
+def test_a_damaged_stream_is_read_as_nsqd_reads_it(data: st.DataObject, samples: list[Sample]) -> None:
+    stream = data.draw(strategies.damaged(MAGIC_V2 + b"".join(sample.data for sample in samples)))
+    assert decode([stream]) == nsqd_reads(stream)
+    assert decode(data.draw(strategies.chunkings(stream))) == nsqd_reads(stream)
+
+
+@given(st.data(), st.binary(max_size=100))
+def test_garbage_is_read_as_nsqd_reads_it(data: st.DataObject, stream: bytes) -> None:
+    for begun in (stream, MAGIC_V2 + stream):
+        assert decode(data.draw(strategies.chunkings(begun))) == nsqd_reads(begun)
+
+
+FIN = commands.encode_finish(ID)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        FIN * 600,
+        b"FIN " + ID + b" and more words\n",
+        b"FIN 0123456789abcde\r\n",
+        b"FIN " + ID + b"\r\n",
+        b"FIN 0123456789\rbcdef\n",
+        b"FIN 0123456 89abcdef\n",
+        b"FIN 01234\nNOP abcdef\n",
+        b"FIN 01234\nFIN 012345\n",
+        b"FIN 0123456789abcde\nX",
+        b"FIN \n",
+        b"FIN\n",
+        b"fin 0123456789abcdef\n",
+        b"TOUC 123456789abcdef\n",
+    ],
+    ids=lambda odd: repr(odd[:30]),
+)
+@pytest.mark.parametrize("cut", [None, -1])
+def test_rows_of_finishes_and_what_only_looks_like_one(odd: bytes, cut: int | None) -> None:
+    stream = (MAGIC_V2 + FIN + odd + FIN)[:cut]
+    said = nsqd_reads(stream)
+    assert decode([MAGIC_V2, stream[4:]]) == said
+    assert decode(strategies.single_bytes(stream)) == said
+
+
+def test_a_row_of_finishes_is_cut_out_at_once() -> None:
+    runs = [len(command.params) for command in after_magic().feed(FIN * 600 + NOP + FIN)]
+    assert runs == [512, 88, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("stream", "ending"),
+    [
+        (b"", None),
+        (b"  V", None),
+        (b"  V9", "E_BAD_PROTOCOL"),
+        (b"GET / HTTP/1.0\r\n\r\n", "E_BAD_PROTOCOL"),
+    ],
+)
+def test_a_stream_begins_with_the_magic(stream: bytes, ending: str | None) -> None:
+    assert decode([stream]) == decode(strategies.single_bytes(stream)) == ([], ending)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("line", [b"NOP", b"NOP extra words", b"", b" PUB t", b"RDY ", b"\ra", b"\0\xff\t"])
+def test_a_line_is_cut_at_each_single_space(line: bytes, end: bytes) -> None:
+    verb, *params = line.split(b" ")
+    assert decode([MAGIC_V2 + line + end]) == ([(verb, tuple(params), b"", ())], None)
+
+
+@pytest.mark.parametrize("before", [b"", NOP])
+@pytest.mark.parametrize(
+    ("length", "line_end", "ending"),
+    [
+        (LINE_LENGTH_MAX, b"\n", None),
+        (LINE_LENGTH_MAX, b"\r\n", None),
+        (LINE_LENGTH_MAX + 1, b"\n", "closed"),
+        (LINE_LENGTH_MAX, b"", "closed"),
+        (LINE_LENGTH_MAX - 1, b"", None),
+        (5 * LINE_LENGTH_MAX, b"", "closed"),
+    ],
+)
+def test_a_line_fits_into_the_read_buffer_of_nsqd(
+    length: int, line_end: bytes, ending: str | None, before: bytes
+) -> None:
+    line = b"NOP ".ljust(length - len(line_end), b"a") + line_end
+    whole = decode([MAGIC_V2 + before + line])
+    assert whole == nsqd_reads(MAGIC_V2 + before + line)
+    assert whole[1] == ending
+    assert (
+        decode([MAGIC_V2 + before, line[:16000], line[16000:16383], line[16383:16384], line[16384:]]) == whole
+    )
+
+
+def test_a_line_without_an_end_says_what_the_limit_is() -> None:
+    with pytest.raises(ProtocolError, match="a command line is longer than 16384 bytes"):
+        list(after_magic().feed(b"PUB " + b"a" * 20_000))
+
+
+def int32(number: int) -> bytes:
+    return number.to_bytes(4, "big", signed=True)
+
+
+REFUSED = [
+    (b"IDENTIFY\n" + int32(0), "E_BAD_BODY IDENTIFY invalid body size 0"),
+    (b"IDENTIFY\n" + int32(-1), "E_BAD_BODY IDENTIFY invalid body size -1"),
+    (b"IDENTIFY a b\n" + int32(151), "E_BAD_BODY IDENTIFY body too big 151 > 150"),
+    (b"AUTH\n" + int32(0), "E_BAD_BODY AUTH invalid body size 0"),
+    (b"AUTH\n" + int32(151), "E_BAD_BODY AUTH body too big 151 > 150"),
+    (b"PUB t\n" + int32(0), "E_BAD_MESSAGE PUB invalid message body size 0"),
+    (b"PUB t\n" + int32(-1), "E_BAD_MESSAGE PUB invalid message body size -1"),
+    (b"PUB t\n" + int32(51), "E_BAD_MESSAGE PUB message too big 51 > 50"),
+    (b"DPUB t 1\n" + int32(-5), "E_BAD_MESSAGE DPUB invalid message body size -5"),
+    (b"DPUB t 1\n" + int32(51), "E_BAD_MESSAGE DPUB message too big 51 > 50"),
+    (b"MPUB t\n" + int32(0), "E_BAD_BODY MPUB invalid body size 0"),
+    (b"MPUB t\n" + int32(-7), "E_BAD_BODY MPUB invalid body size -7"),
+    (b"MPUB t\n" + int32(151), "E_BAD_BODY MPUB body too big 151 > 150"),
+    (b"MPUB t\n" + int32(100) + int32(0), "E_BAD_BODY MPUB invalid message count 0"),
+    (b"MPUB t\n" + int32(100) + int32(-1), "E_BAD_BODY MPUB invalid message count -1"),
+    (
+        b"MPUB t\n" + int32(100) + int32(30),
+        "E_BAD_BODY MPUB invalid message count 30",
+    ),  # (150 - 4) // 5 is 29
+    (
+        b"MPUB t\n" + int32(100) + int32(2) + int32(2) + b"aa" + int32(0),
+        "E_BAD_MESSAGE MPUB invalid message(1) body size 0",
+    ),
+    (
+        b"MPUB t\n" + int32(100) + int32(1) + int32(-3),
+        "E_BAD_MESSAGE MPUB invalid message(0) body size -3",
+    ),
+    (b"MPUB t\n" + int32(100) + int32(1) + int32(51), "E_BAD_MESSAGE MPUB message too big 51 > 50"),
+    (
+        b"MPUB t\n" + int32(20) + int32(3) + 3 * (int32(50) + b"x" * 50),
+        "E_BAD_BODY MPUB body too big 166 > 150",
+    ),
+]
+
+
+@pytest.mark.parametrize(("stream", "error"), REFUSED, ids=lambda value: repr(value)[:60])
+@pytest.mark.parametrize("after", [b"", b"x" * 300])
+def test_a_number_is_refused_as_soon_as_it_has_come(stream: bytes, error: str, after: bytes) -> None:
+    assert decode([MAGIC_V2 + stream + after]) == ([], error)
+    assert decode(strategies.single_bytes(MAGIC_V2 + stream)) == ([], error)
+
+
+CUT_OFF = [
+    (b"PUB t", None),
+    (b"IDENTIFY\n", "E_BAD_BODY IDENTIFY failed to read body size"),
+    (b"IDENTIFY\n" + int32(100), "E_BAD_BODY IDENTIFY failed to read body"),
+    (b"AUTH\n\0", "E_BAD_BODY AUTH failed to read body size"),
+    (b"AUTH\n" + int32(9) + b"secret", "E_BAD_BODY AUTH failed to read body"),
+    (b"PUB t\n\0\0\0", "E_BAD_MESSAGE PUB failed to read message body size"),
+    (b"PUB t\n" + int32(10) + b"half", "E_BAD_MESSAGE PUB failed to read message body"),
+    (b"DPUB t 1\n", "E_BAD_MESSAGE DPUB failed to read message body size"),
+    (b"DPUB t 1\n" + int32(10), "E_BAD_MESSAGE DPUB failed to read message body"),
+    (b"MPUB t\n\0", "E_BAD_BODY MPUB failed to read body size"),
+    (b"MPUB t\n" + int32(100) + b"\0", "E_BAD_BODY MPUB failed to read message count"),
+    (b"MPUB t\n" + int32(100) + int32(2), "E_BAD_MESSAGE MPUB failed to read message(0) body size"),
+    (
+        b"MPUB t\n" + int32(100) + int32(2) + int32(1) + b"x\0",
+        "E_BAD_MESSAGE MPUB failed to read message(1) body size",
+    ),
+    (
+        b"MPUB t\n" + int32(100) + int32(1) + int32(5) + b"xx",
+        "E_BAD_MESSAGE MPUB failed to read message body",
+    ),
+]
+
+
+@pytest.mark.parametrize(("stream", "error"), CUT_OFF, ids=lambda value: repr(value)[:60])
+def test_the_end_of_the_stream_says_what_was_cut_off(stream: bytes, error: str | None) -> None:
+    assert decode([MAGIC_V2 + stream]) == ([], error)
+    assert decode(strategies.single_bytes(MAGIC_V2 + stream)) == ([], error)
+
+
+def test_nothing_is_cut_off_between_commands() -> None:
+    decoder = after_magic()
+    for piece in strategies.single_bytes(commands.encode_multi_publish(b"t", [b"one", b"three"])):
+        list(decoder.feed(piece))
+    assert decoder.end() is None
+
+
+def test_the_sizes_inside_a_batch_rule() -> None:
+    batch = int32(2) + int32(3) + b"one" + int32(5) + b"three"
+    expected = [(b"MPUB", (b"t",), b"", (b"one", b"three")), (b"NOP", (), b"", ())]
+    for announced in (1, len(batch) - 1, len(batch), len(batch) + len(NOP), 150):
+        stream = MAGIC_V2 + b"MPUB t\n" + int32(announced) + batch + NOP
+        assert decode([stream]) == decode(strategies.single_bytes(stream)) == (expected, None)
+
+
+# ---- decode: the caller's part ----------------------------------------------------------------------------------
+
+
+@given(st.data(), strategies.conversations())
+def test_admission_is_asked_for_after_what_came_before_was_acted_on(
+    data: st.DataObject, samples: list[Sample]
+) -> None:
+    log: list[tuple[str, list[bytes]]] = []
+    decoder = CommandDecoder(
+        lambda verb, params: log.append(("admit", [verb, *params])), max_msg_size=100, max_body_size=5000
+    )
+    stream = MAGIC_V2 + b"".join(sample.data for sample in samples)
+    for piece in data.draw(strategies.chunkings(stream)):
+        for command in decoder.feed(piece):
+            log.append(("act", [command.verb, *command.params]))
+    assert [step for step, _ in log] == ["admit", "act"] * (len(log) // 2)
+    assert [words for _, words in log[0::2]] == [words for _, words in log[1::2]]
+
+
+def test_a_finish_is_admitted_without_its_further_words() -> None:
+    admitted: list[list[bytes]] = []
+    decoder = CommandDecoder(lambda verb, params: admitted.append(params), max_msg_size=1, max_body_size=1)
+    list(decoder.feed(MAGIC_V2 + FIN * 2 + b"FIN short and more\nFIN\n"))
+    assert admitted == [[ID, ID], [b"short"], []]
+
+
+@pytest.mark.parametrize("line", [b"PUB a$b\n", b"MPUB a$b\n", FIN * 2, b"NOP\n"])
+@pytest.mark.parametrize("error", [BadTopic("not valid"), InvalidCommand("not now")], ids=repr)
+def test_a_refusal_comes_before_the_body_is_read(line: bytes, error: BrokerError) -> None:
+    def refuse(verb: bytes, params: Sequence[bytes]) -> None:
+        if verb != b"RDY":
+            raise error
+
+    decoder = CommandDecoder(refuse, max_msg_size=9, max_body_size=9)
+    assert decode([MAGIC_V2 + b"RDY 1\n" + line], decoder) == ([(b"RDY", (b"1",), b"", ())], str(error))
+
+
+@pytest.mark.parametrize("pieces", [[b"abc", b"def"], [b"abcdef"], [b"", b"abcdef"]])
+def test_the_rest_belongs_to_whatever_begins_after_a_command(pieces: list[bytes]) -> None:
+    decoder = after_magic()
+    feed = decoder.feed(commands.encode_identify(b"{}") + pieces[0])
+    assert next(feed).body == b"{}"
+    assert decoder.take_rest() == pieces[0]
+    assert list(feed) == []
+    for plain in (NOP, FIN):
+        assert [command.verb for command in decoder.feed(plain)] == [plain[:3]]
+
+
+def test_the_rest_may_be_fed_again_before_the_first_feed_goes_on() -> None:
+    decoder = after_magic()
+    body = b"x" * 30
+    publish = commands.encode_publish(b"t", body)
+    feed = decoder.feed(commands.encode_identify(b"{}") + publish[:-5])
+    next(feed)
+    rest = decoder.take_rest()
+    assert list(decoder.feed(rest[:12])) == []
+    assert list(decoder.feed(rest[12:])) == []
+    assert list(feed) == []
+    assert [command.body for command in decoder.feed(publish[-5:])] == [body]
+
+
+def test_the_rest_is_whole_when_it_came_in_pieces() -> None:
+    decoder = after_magic()
+    for piece in (b"PUB t\n", int32(10) + b"one", b"two", b"thr"):
+        assert list(decoder.feed(piece)) == []
+    assert decoder.take_rest() == b"onetwothr"
+
+
+def test_a_body_in_small_pieces_holds_little_more_than_itself() -> None:
+    body = b"xy" * 50_000
+    stream = commands.encode_publish(b"t", body)
+    decoder = CommandDecoder(lambda verb, params: None, max_msg_size=len(body), max_body_size=9)
+    list(decoder.feed(MAGIC_V2))
+    tracemalloc.start()
+    try:
+        for i in range(0, len(stream) - 2, 2):
+            assert list(decoder.feed(stream[i : i + 2])) == []
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2 * len(body)
+    assert peak < 4 * len(body)
+    assert [command.body for command in decoder.feed(stream[-2:])] == [body]
+
+
+# ---- parts ------------------------------------------------------------------------------------------------------
+
+
+def go_number(word: bytes) -> int:
+    """Read digits into 64 bits that overflow, and look at them as a signed number."""
+    number = 0
+    for digit in word:
+        number = (number * 10 + digit - 48) & 0xFFFFFFFFFFFFFFFF
+    return number - (1 << 64) if number >> 63 else number
+
+
+@given(st.one_of(st.integers(0, 1 << 70).map(lambda n: b"%d" % n), st.from_regex(rb"\A[0-9]{0,200}\Z")))
+@example(b"")
+@example(b"18446744073709551615")
+@example(b"9223372036854775808")
+@example(b"0" * 9000 + b"7")
+@example(b"1234567890" * 1000)
+def test_a_number_wraps_as_in_nsqd(word: bytes) -> None:
+    assert parse_number(word) == go_number(word)
+
+
+@pytest.mark.parametrize(
+    "word", [b"+1", b"-1", b"1.5", b"0x10", b"1 ", b"1_0", b"x", "\u0661".encode(), b"\xb2"]
+)
+def test_a_number_has_digits_and_nothing_else(word: bytes) -> None:
+    with pytest.raises(ValueError, match=r"b[\"']"):
+        parse_number(word)
+
+
+@given(strategies.INT32)
+def test_an_int32_is_signed_and_big_endian(number: int) -> None:
+    assert parse_int32(int32(number)) == number
+
+
+def test_as_many_messages_as_a_body_can_hold_may_be_announced() -> None:
+    assert batch_count_max(5 << 20) == 1048575
+    assert batch_count_max(150) == 29
+
+
+def naive_split(data: bytes, position: int, end: int, count: int, size_max: int) -> list[bytes] | None:
+    stream = data[position:end]
+    bodies = []
+    for _ in range(count):
+        size = int.from_bytes(stream[:4], "big", signed=True)
+        if len(stream) < 4 + size or not 0 < size <= size_max:
+            return None
+        bodies.append(stream[4 : 4 + size])
+        stream = stream[4 + size :]
+    return None if stream else bodies
+
+
+@given(
+    st.data(),
+    strategies.batches(),
+    st.binary(max_size=5),
+    st.binary(max_size=5),
+    st.integers(-1, 1),
+    st.integers(1, 30),
+)
+def test_a_batch_is_split_as_one_would_by_hand(
+    data: st.DataObject, batch: list[bytes], before: bytes, after: bytes, more: int, size_max: int
+) -> None:
+    packed = b"".join(int32(len(body)) + body for body in batch)
+    packed = data.draw(st.one_of(st.just(packed), strategies.damaged(packed)))
+    arguments = (
+        before + packed + after,
+        len(before),
+        len(before + packed),
+        max(1, len(batch) + more),
+        size_max,
+    )
+    bodies = split_batch(*arguments)
+    assert (bodies and list(bodies)) == naive_split(*arguments)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[1], [3] * 1024, [3] * 1025, [2, 1, 3], [2, 3, 1, 2], [1, 2], [5, 5, 4]],
+    ids=lambda sizes: f"{len(sizes)} of {sizes[:4]}",
+)
+def test_batches_of_equal_and_of_other_sizes(sizes: list[int]) -> None:
+    batch = [b"x" * size for size in sizes]
+    packed = b"".join(int32(len(body)) + body for body in batch)
+    bodies = split_batch(packed, 0, len(packed), len(batch), 5)
+    assert bodies is not None
+    assert list(bodies) == batch
+    assert split_batch(packed, 0, len(packed), len(batch), max(sizes) - 1) is None
+    assert split_batch(packed, 0, len(packed), len(batch) + 1, 5) is None
+    assert split_batch(packed, 0, len(packed) - 1, len(batch), 5) is None
+
+
+def test_all_of_a_full_batch_is_published() -> None:
+    batch = [b"x"] * 29
+    stream = MAGIC_V2 + commands.encode_multi_publish(b"t", batch)
+    expected = ([(b"MPUB", (b"t",), b"", tuple(batch))], None)
+    assert decode([stream]) == decode(strategies.single_bytes(stream)) == expected

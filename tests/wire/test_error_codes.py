@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit import errors
+from nsqkit.wire.error_codes import BROKER_ERRORS, decode_error_text, encode_error_text
+from tests import strategies
+
+# All codes in the sources of nsqd 1.3.0; those after which the connection stays are written with a plus.
+CODES = """
+    E_AUTH_DISABLED E_AUTH_ERROR E_AUTH_FAILED E_AUTH_FIRST E_BAD_BODY E_BAD_CHANNEL E_BAD_MESSAGE
+    E_BAD_PROTOCOL E_BAD_TOPIC E_DPUB_FAILED +E_FIN_FAILED E_IDENTIFY_FAILED E_INVALID E_MPUB_FAILED
+    E_PUB_FAILED +E_REQ_FAILED E_SUB_FAILED +E_TOUCH_FAILED E_UNAUTHORIZED
+""".split()
+
+
+def test_the_table_is_that_of_nsqd() -> None:
+    assert {code: cls.fatal for code, cls in BROKER_ERRORS.items()} == {
+        code.lstrip("+").encode(): not code.startswith("+") for code in CODES
+    }
+
+
+def test_every_class_of_its_own_has_a_code_of_its_own() -> None:
+    named = {getattr(errors, name) for name in errors.__all__}
+    classes = {cls for cls in named if issubclass(cls, errors.BrokerError)} - {errors.BrokerError}
+    assert {cls.code.encode(): cls for cls in classes} == BROKER_ERRORS
+    assert len(classes) == len(BROKER_ERRORS)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (errors.BadProtocol(), b"E_BAD_PROTOCOL"),
+        (errors.InvalidCommand("invalid command PING"), b"E_INVALID invalid command PING"),
+        (errors.BadTopic('E_BAD_TOPIC MPUB topic name "caf\u00e9" is not valid'), None),
+        (
+            errors.InvalidCommand("invalid command \x00\x01\udcfe\udcff"),
+            b"E_INVALID invalid command \0\1\xfe\xff",
+        ),
+        (errors.InvalidCommand("invalid command "), b"E_INVALID invalid command "),
+    ],
+)
+def test_the_text_of_an_error(error: errors.BrokerError, text: bytes | None) -> None:
+    assert encode_error_text(error) == (str(error).encode() if text is None else text)
+
+
+@given(strategies.broker_errors())
+def test_an_error_survives_both_directions(error: errors.BrokerError) -> None:
+    again = decode_error_text(encode_error_text(error))
+    assert type(again) is type(error)
+    assert again.description == error.description
+
+
+@given(st.one_of(st.binary(max_size=30), st.just(b"E_NEWER than this table"), st.just(b"E_INVALIDE x")))
+def test_an_unknown_code_is_a_fatal_error_that_keeps_all_the_text(payload: bytes) -> None:
+    error = decode_error_text(payload)
+    assert error.fatal
+    assert type(error) is errors.BrokerError
+    assert error.description.encode("utf-8", "surrogateescape") == payload

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterable
+from struct import pack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.errors import BrokerError, InvalidCommand, ProtocolError
+from nsqkit.wire.frames import (
+    CLOSE_WAIT_FRAME,
+    FRAME_SIZE_MAX,
+    HEARTBEAT_FRAME,
+    OK_FRAME,
+    FrameDecoder,
+    MessageFrame,
+    Response,
+    encode_error,
+    encode_response,
+)
+from nsqkit.wire.messages import encode_message
+from tests import strategies
+from tests.strategies import Sample
+
+MESSAGE = encode_message(5, 1, b"0123456789abcdef", b"hello")
+
+
+def new_decoder(frame_size_max: int = FRAME_SIZE_MAX) -> FrameDecoder[MessageFrame]:
+    return FrameDecoder(MessageFrame, frame_size_max=frame_size_max)
+
+
+def decode(pieces: Iterable[bytes]) -> list[object]:
+    """Decode all pieces; an error becomes its class and description, which can be compared."""
+    decoder = new_decoder()
+    return [
+        (type(frame), frame.description) if isinstance(frame, BrokerError) else frame
+        for piece in pieces
+        for frame in decoder.feed(piece)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("frame", "data"),
+    [
+        (OK_FRAME, b"\0\0\0\x06\0\0\0\0OK"),
+        (HEARTBEAT_FRAME, b"\0\0\0\x0f\0\0\0\0_heartbeat_"),
+        (CLOSE_WAIT_FRAME, b"\0\0\0\x0e\0\0\0\0CLOSE_WAIT"),
+        (encode_response(b""), b"\0\0\0\x04\0\0\0\0"),
+        (encode_error(InvalidCommand("no")), b"\0\0\0\x10\0\0\0\x01E_INVALID no"),
+    ],
+)
+def test_frames_byte_by_byte(frame: bytes, data: bytes) -> None:
+    assert frame == data
+
+
+@given(strategies.frames())
+def test_a_frame_survives_both_directions(sample: Sample) -> None:
+    assert decode([sample.data]) == [sample.value]
+
+
+@given(st.data(), st.lists(strategies.frames(), max_size=8))
+def test_where_reads_end_changes_nothing(data: st.DataObject, samples: list[Sample]) -> None:
+    stream = b"".join(sample.data for sample in samples)
+    assert decode(data.draw(strategies.chunkings(stream))) == [sample.value for sample in samples]
+
+
+def test_a_message_is_what_its_maker_makes() -> None:
+    decoder = FrameDecoder(lambda timestamp_ns, attempts, id, body: [timestamp_ns, attempts, id, body])
+    assert decoder.feed(MESSAGE + OK_FRAME) == [[5, 1, b"0123456789abcdef", b"hello"], Response(b"OK")]
+
+
+@given(st.data(), st.lists(strategies.frames(), max_size=3).map(lambda s: b"".join(x.data for x in s)))
+def test_garbage_is_a_protocol_error_or_nothing(data: st.DataObject, stream: bytes) -> None:
+    stream = data.draw(st.one_of(strategies.damaged(stream), st.binary(max_size=60)))
+    try:
+        decode(data.draw(strategies.chunkings(stream)))
+    except ProtocolError:
+        pass
+
+
+@pytest.mark.parametrize("size", [-1, -(1 << 31), 0, 3, 101, (1 << 31) - 1])
+@pytest.mark.parametrize("cut", [0, 1, 2, 3, 4])
+def test_a_size_is_refused_as_soon_as_it_has_come(size: int, cut: int) -> None:
+    decoder = new_decoder(frame_size_max=100)
+    announced = pack(">i", size)
+    assert decoder.feed(OK_FRAME + announced[: min(cut, 3)])
+    with pytest.raises(ProtocolError, match=rf"^frame size {size} is out of range 4-100$"):
+        decoder.feed(announced[min(cut, 3) :])
+
+
+@pytest.mark.parametrize("size", [3, 101])
+def test_a_size_is_refused_where_a_whole_frame_seems_to_follow(size: int) -> None:
+    with pytest.raises(ProtocolError, match=f"frame size {size} is out of range 4-100"):
+        new_decoder(frame_size_max=100).feed(pack(">ii", size, 0) + bytes(size))
+
+
+@pytest.mark.parametrize("size", [4, 100])
+def test_the_least_and_the_largest_size_are_fine(size: int) -> None:
+    decoder = new_decoder(frame_size_max=100)
+    frame = encode_response(b"x" * (size - 4))
+    assert [decoder.feed(piece) for piece in (frame[:4], frame[4:])] == [[], [Response(b"x" * (size - 4))]]
+    assert decoder.feed(frame) == [Response(b"x" * (size - 4))]
+
+
+@pytest.mark.parametrize("size", [4, 29])
+def test_a_message_shorter_than_its_header_is_refused(size: int) -> None:
+    with pytest.raises(ProtocolError, match=f"message of size {size} is shorter than 30"):
+        new_decoder().feed(pack(">ii", size, 2) + bytes(size - 4))
+
+
+def test_a_message_without_a_body_is_none_of_our_business() -> None:
+    assert decode([pack(">ii", 30, 2) + bytes(26)]) == [MessageFrame(0, 0, bytes(16), b"")]
+
+
+@pytest.mark.parametrize("frame_type", [-1, 3, 1 << 30])
+def test_an_unknown_type_is_refused(frame_type: int) -> None:
+    with pytest.raises(ProtocolError, match=f"frame type {frame_type} is none of 0"):
+        new_decoder().feed(pack(">ii", 6, frame_type) + b"OK")
+
+
+def test_a_frame_in_small_pieces_holds_little_more_than_itself() -> None:
+    frame = encode_response(b"xy" * 50_000)
+    decoder = new_decoder()
+    tracemalloc.start()
+    try:
+        for i in range(0, len(frame) - 2, 2):
+            assert decoder.feed(frame[i : i + 2]) == []
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2 * len(frame)
+    assert peak < 4 * len(frame)
+    assert decoder.feed(frame[-2:]) == [Response(b"xy" * 50_000)]

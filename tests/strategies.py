@@ -9,6 +9,7 @@ How to read it: the parts of a command or frame first, then commands, frames, an
 from __future__ import annotations
 
 import string
+from itertools import pairwise
 
 import attrs
 from hypothesis import strategies as st
@@ -202,7 +203,7 @@ def chunkings(data: bytes) -> SearchStrategy[list[bytes]]:
 
     def cut(places: list[int]) -> list[bytes]:
         edges = [0, *sorted(places), len(data)]
-        return [data[start:end] for start, end in zip(edges[:-1], edges[1:], strict=True)]
+        return [data[start:end] for start, end in pairwise(edges)]
 
     cuts = st.lists(st.integers(0, len(data)), max_size=12).map(cut)
     return st.one_of(cuts, st.just(single_bytes(data)))

@@ -118,7 +118,7 @@ class Backoff:
     Attributes:
         state: running, waiting or probing.
         counter: how many more test messages must succeed than fail before everything flows again.
-        wait_ns: how long the wait is, or, while probing, was.
+        wait_ns: how long the wait is or, while probing, was; 0 while running.
     """
 
     strategy: Strategy = attrs.field(factory=ExponentialStrategy)
@@ -182,7 +182,7 @@ class Backoff:
     def _room_above(self) -> int:
         # Once the wait is at its maximum a higher counter could not prolong it; it would only demand more
         # successes later, one for each failure of a long outage.
-        return 0 if self.counter and self.wait_ns >= self.max_backoff_duration_ns else 1
+        return 0 if self.wait_ns >= self.max_backoff_duration_ns else 1
 
     def _wait(self, now_ns: int) -> Action:
         self.wait_ns = min(max(self.strategy(self.counter), 0), self.max_backoff_duration_ns)

@@ -140,9 +140,10 @@ class ConsumerCore:
         if session in self.sessions:
             del self.sessions[session]
             self._send(self.flow.remove(session, self._now_ns))
-            if session.held:
-                self.inbox = deque(message for message in self.inbox if not message.came_by(session))
             session.held.clear()
+            waiting = [message for message in self.inbox if not message.is_answered]
+            self.inbox.clear()
+            self.inbox.extend(waiting)
         self.on_output(session)
 
     # ---- what the user asks --------------------------------------------------------------------------------------

@@ -147,6 +147,11 @@ class Window(Generic[K]):
         return max(self.rdy_count, self.in_flight)
 
     @property
+    def cost(self) -> int:
+        """What the full share would add to the claim: nothing, below what is in flight as it is."""
+        return max(self.share - self.claim, 0)
+
+    @property
     def starved(self) -> bool:
         """Whether the connection waits for answers: at least 85 % of its RDY is in flight.
 
@@ -402,7 +407,7 @@ class Flow(Generic[K]):
         )
 
     def _repay(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        # In steady state nothing is owed, and this is all that a read or a write costs.
+        # In steady state nothing is owed, and a read or a write costs no more than this.
         if not self._owing or self._claimed >= self.max_in_flight:
             return NOTHING
         return self._raise(now_ns)
@@ -411,13 +416,10 @@ class Flow(Generic[K]):
         """Bring RDY up to the shares, as far as the claims leave room."""
         owed = [w for w in self._windows.values() if w.rdy_count < w.share]
         room = max(self.max_in_flight - self._claimed, 0)
-        # What lies below a connection's own claim costs nothing: those messages are in flight as it is.
-        costs = [max(w.share - w.claim, 0) for w in owed]
-        if sum(costs) > room:
+        if sum(w.cost for w in owed) > room:
             owed = [w for w in owed if needs_rdy(w.rdy_count - w.in_flight, w.rdy_count)]
-            costs = [max(w.share - w.claim, 0) for w in owed]
         decisions = []
-        for window, extra in zip(owed, deal(room, costs), strict=True):
+        for window, extra in zip(owed, deal(room, [w.cost for w in owed]), strict=True):
             rdy_count = min(window.claim + extra, window.share)
             if rdy_count > window.rdy_count:
                 decisions.append(self._send(window, rdy_count, now_ns))

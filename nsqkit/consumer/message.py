@@ -22,19 +22,16 @@ class Message:
         timestamp_ns: when it was published, ns since the Unix epoch, by the broker's clock.
     """
 
-    __slots__ = ("_session", "attempts", "body", "id", "timestamp_ns")
+    __slots__ = ("attempts", "body", "id", "session", "timestamp_ns")
 
     def __init__(
         self, session: ConsumerSession, timestamp_ns: int, attempts: int, message_id: bytes, body: bytes
     ) -> None:
-        self._session = session
+        self.session = session
         self.timestamp_ns = timestamp_ns
         self.attempts = attempts
         self.id = message_id
         self.body = body
-        if message_id in session.held:
-            session.delivered_again()
-        session.held[message_id] = self
 
     def finish(self) -> None:
         """Say that the message is done; nsqd forgets it.
@@ -44,7 +41,8 @@ class Message:
         Raises:
             MessageError: it was finished or requeued before.
         """
-        self._session.finish(self)
+        if not self.session.finish(self):
+            self.session.check_not_answered(self)
 
     def requeue(self, delay: float | None = None, *, backoff: bool = True) -> None:
         """Give the message back, to be delivered again.
@@ -58,7 +56,8 @@ class Message:
             MessageError: it was finished or requeued before.
             OptionError: the delay is negative or not a number.
         """
-        self._session.requeue(self, delay, backoff=backoff)
+        if not self.session.requeue(self, delay, backoff=backoff):
+            self.session.check_not_answered(self)
 
     def touch(self) -> None:
         """Ask nsqd for the whole message timeout anew, up to its ``--max-msg-timeout`` after delivery.
@@ -66,21 +65,18 @@ class Message:
         Raises:
             MessageError: it was finished or requeued before.
         """
-        self._session.touch(self)
+        if not self.session.touch(self):
+            self.session.check_not_answered(self)
 
     @property
     def is_answered(self) -> bool:
         """True once it was finished or requeued, or its connection was lost."""
-        return self._session.held.get(self.id) is not self
+        return self.session.held.get(self.id) is not self
 
     @property
     def nsqd_address(self) -> str:
         """The ``host:port`` of the nsqd that delivered it."""
-        return self._session.address
-
-    def came_by(self, session: ConsumerSession) -> bool:
-        """Tell whether the message was delivered on ``session``."""
-        return self._session is session
+        return self.session.address
 
     def __repr__(self) -> str:
         return f"<Message {self.id.decode(errors='replace')} attempts={self.attempts} {len(self.body)} bytes>"

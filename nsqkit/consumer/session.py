@@ -9,7 +9,9 @@ and backoff is worked out once per write, not once per message.
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from nsqkit.client.session import ClientSession
@@ -56,13 +58,12 @@ class ConsumerSession(ClientSession[Message]):
 
     # ---- answers: called for each message -------------------------------------------------------------------------
 
-    def finish(self, message: Message) -> None:
-        """Answer with FIN."""
+    def finish(self, message: Message) -> bool:
+        """Answer with FIN; False if the message is not held."""
         held = self.held
         message_id = message.id
         if held.get(message_id) is not message:
-            self._not_held(message)
-            return
+            return False
         del held[message_id]
         self._outbox.append(b"FIN " + message_id + b"\n")
         self._answered_count += 1
@@ -70,38 +71,34 @@ class ConsumerSession(ClientSession[Message]):
             self._results.append((message, Result.SUCCESS))
         if not self._output_noted:
             self._note_output()
+        return True
 
-    def requeue(self, message: Message, delay: float | None, *, backoff: bool) -> None:
-        """Answer with REQ."""
+    def requeue(self, message: Message, delay: float | None, *, backoff: bool) -> bool:
+        """Answer with REQ; False if the message is not held."""
+        options = self._core.options
         if delay is None:
-            delay = min(
-                self._core.options.default_requeue_delay * message.attempts, self._core.options.max_requeue_delay
-            )
-        elif not delay >= 0:
+            delay = min(options.default_requeue_delay * message.attempts, options.max_requeue_delay)
+        elif not 0 <= delay < math.inf:
             raise OptionError(f"delay is {delay!r}; allowed is 0 seconds or more")
         if self.held.get(message.id) is not message:
-            self._not_held(message)
-            return
+            return False
         del self.held[message.id]
         self._outbox.append(encode_requeue(message.id, round(delay * 1000)))
         self._answered_count += 1
         self._results.append((message, Result.FAILURE if backoff else None))
         self._note_output()
+        return True
 
-    def touch(self, message: Message) -> None:
-        """Ask for more time with TOUCH."""
+    def touch(self, message: Message) -> bool:
+        """Ask for more time with TOUCH; False if the message is not held."""
         if self.held.get(message.id) is not message:
-            self._not_held(message)
-            return
+            return False
         self._outbox.append(encode_touch(message.id))
         self._note_output()
+        return True
 
-    def delivered_again(self) -> None:
-        """Take note that a message comes again that is still held: its first delivery has timed out."""
-        self._answered_count += 1
-
-    def _not_held(self, message: Message) -> None:
-        """Refuse a second answer; ignore one for what nsqd has taken back or the connection has lost."""
+    def check_not_answered(self, message: Message) -> None:
+        """Refuse a second answer; one for what nsqd has taken back, or the connection has lost, is let be."""
         if not self.ended and message.id not in self.held:
             raise MessageError(f"message {message.id.decode(errors='replace')} was answered before")
 
@@ -139,14 +136,26 @@ class ConsumerSession(ClientSession[Message]):
         self.send(encode_subscribe(self._core.topic, self._core.channel))
 
     def _on_frames(self, frames: list[Any], now_ns: int) -> None:
-        messages = frames
-        if any(type(frame) is not Message for frame in frames):
-            messages = [frame for frame in frames if type(frame) is Message]
-            for frame in frames:
-                if type(frame) is not Message:
+        if set(map(type, frames)) == {Message}:
+            self._on_messages(frames, now_ns)
+            return
+        for kind, run in groupby(frames, type):
+            if kind is Message:
+                self._on_messages(list(run), now_ns)
+            else:
+                for frame in run:
                     self._on_other(frame, now_ns)
-        if messages:
-            self._core.received(self, messages, now_ns)
+            if self.ended:
+                return
+
+    def _on_messages(self, messages: list[Message], now_ns: int) -> None:
+        held = self.held
+        expected = len(held) + len(messages)
+        for message in messages:
+            held[message.id] = message
+        # One that comes again while it is held has timed out; its first delivery is in flight no longer.
+        self._answered_count += expected - len(held)
+        self._core.received(self, messages, now_ns)
 
     def _on_other(self, frame: Response | BrokerError, now_ns: int) -> None:
         if isinstance(frame, BrokerError):

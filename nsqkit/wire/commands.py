@@ -183,7 +183,7 @@ def split_batch(data: bytes, position: int, end: int, count: int, size_max: int)
             return None
         size = unpack(data, position)[0]
         position = start + size
-        if not 0 < size <= size_max or position > end:
+        if not 0 < size <= size_max:
             return None
         append(data[start:position])
     return bodies if position == end else None
@@ -249,8 +249,6 @@ class CommandDecoder:
             command = self._resume() if self._reader else self._next_run() or self._next_line()
             if command is not None:
                 yield command
-                if self._data is not data:
-                    return
 
     def end(self) -> BrokerError | None:
         """Say that the stream has ended: return the error to answer if that cut a body off."""
@@ -329,9 +327,7 @@ class CommandDecoder:
     def _whole_batch(self, start: int, after: int) -> Sequence[bytes] | None:
         if not 4 < after - start <= self.max_body_size:
             return None
-        count: int = _INT32.unpack_from(self._data, start)[0]
-        if not 0 < count <= batch_count_max(self.max_body_size):
-            return None
+        count: int = _INT32.unpack_from(self._data, start)[0]  # one that is out of range cannot be filled
         return split_batch(self._data, start + 4, after, count, self.max_msg_size)
 
     def _start(self, reader: Reader) -> None:

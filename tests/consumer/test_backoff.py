@@ -154,15 +154,23 @@ def test_of_two_messages_that_slip_through_the_first_result_decides():
     assert backoff.counter == 2
 
 
+def test_what_arrives_before_the_probe_is_no_test_message():
+    backoff = Backoff()
+    backoff.received(["while running"])
+    backoff.failure("m", 0)
+    backoff.received(["while waiting"])
+    now_ns = end_of_wait(backoff)
+    assert backoff.success("while running", now_ns) is None
+    assert backoff.success("while waiting", now_ns) is None
+    assert backoff.state is State.PROBING
+
+
 def test_a_test_message_is_none_in_the_next_window():
     backoff = failed_times(1)
-    backoff.received(["early"])  # while waiting: it is no test message
     now_ns = end_of_wait(backoff)
     backoff.received(["leftover"])
     assert backoff.failure("test", now_ns) is Action.BLOCK
-    now_ns = end_of_wait(backoff)
-    assert backoff.success("early", now_ns) is None
-    assert backoff.success("leftover", now_ns) is None
+    assert backoff.success("leftover", end_of_wait(backoff)) is None
     assert backoff.counter == 2
 
 

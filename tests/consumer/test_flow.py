@@ -166,6 +166,15 @@ def test_rdy_is_owed_while_the_messages_of_others_fill_the_budget():
     assert flow.answered("a", 1, 0) is NOTHING
 
 
+def test_nothing_is_looked_at_while_there_is_no_room():
+    flow = flow_of(9, "a")
+    flow.received("a", 9, 0)
+    flow.set_max_in_flight(4, 0)
+    flow.add("b", NSQD_MAX_RDY_COUNT, 0)
+    assert flow.answered("a", 5, 0) is NOTHING  # four are left, of four
+    assert flow.answered("a", 1, 0) == [SetRdy("b", 1)]
+
+
 def test_a_large_share_passes_on_in_few_commands():
     flow = flow_of(1000, "a")
     flow.received("a", 1000, 0)
@@ -184,10 +193,10 @@ def test_a_connection_that_runs_dry_gets_what_there_is_when_its_messages_come():
 
 
 def test_restoring_rdy_to_what_is_in_flight_costs_nothing():
-    flow = flow_of(4, "a")
+    flow = flow_of(8, "ab")
     flow.received("a", 4, 0)
     flow.pause(0)
-    assert flow.resume(0) == [SetRdy("a", 4)]
+    assert flow.resume(0) == [SetRdy("a", 4), SetRdy("b", 4)]
 
 
 def test_the_most_deprived_connection_is_repaid_first():
@@ -260,6 +269,13 @@ def test_no_deadline_unless_someone_waits():
     assert flow.next_deadline() == 6 * SECOND_NS
     flow.block(SECOND_NS)
     assert flow.next_deadline() is None
+
+
+def test_connections_that_come_and_go_do_not_put_the_redistribution_off():
+    flow = flow_of(1, "ab")
+    flow.add("c", NSQD_MAX_RDY_COUNT, 3 * SECOND_NS)
+    flow.remove("c", 4 * SECOND_NS)
+    assert flow.next_deadline() == 5 * SECOND_NS
 
 
 def test_an_idle_connection_gives_its_seat_up_at_the_next_redistribution():
@@ -352,7 +368,7 @@ def test_probes_are_picked_at_random():
     flow = flow_of(9, "abc")
     picked = set()
     for _ in range(30):
-        flow.block(0)
+        flow.unblock(0)
         flow.probe(0)
         picked.add(ready(flow, "abc"))
     assert picked == {"a", "b", "c"}
@@ -651,7 +667,7 @@ class BackoffMachine(RuleBasedStateMachine):
         nsqd = self.nsqds[message[0]]
         nsqd.in_flight -= 1
         self.let_deliver()
-        counter = self.backoff.counter
+        counter, state, tested = self.backoff.counter, self.backoff.state, message in self.test_messages
         if outcome == "success":
             action = self.backoff.success(message, self.now_ns)
         elif outcome == "failure":
@@ -660,6 +676,7 @@ class BackoffMachine(RuleBasedStateMachine):
             action = self.backoff.lost(message)
         assert abs(self.backoff.counter - counter) <= 1
         assert action is not None or self.backoff.counter == counter
+        assert action is None or state is State.RUNNING or tested
         self.act(action)
         self.carry_out(self.flow.answered(message[0], 1, self.now_ns))
 

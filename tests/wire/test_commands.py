@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterable, Sequence
+from functools import partial
 from io import BytesIO
 from typing import TypeAlias
 
@@ -68,7 +69,7 @@ def decode(pieces: Iterable[bytes], decoder: CommandDecoder | None = None) -> Ou
     except ProtocolError:
         return said, "closed"
     cut_off = decoder.end()
-    return said, cut_off and str(cut_off)
+    return said, None if cut_off is None else str(cut_off)
 
 
 # ---- the model --------------------------------------------------------------------------------------------------
@@ -227,6 +228,7 @@ FIN = commands.encode_finish(ID)
         b"FIN 0123456 89abcdef\n",
         b"FIN 01234\nNOP abcdef\n",
         b"FIN 01234\nFIN 012345\n",
+        b"FIN 01234\nabcdefghij\n",
         b"FIN 0123456789abcde\nX",
         b"FIN \n",
         b"FIN\n",
@@ -315,6 +317,7 @@ REFUSED = [
     (b"MPUB t\n" + int32(0), "E_BAD_BODY MPUB invalid body size 0"),
     (b"MPUB t\n" + int32(-7), "E_BAD_BODY MPUB invalid body size -7"),
     (b"MPUB t\n" + int32(151), "E_BAD_BODY MPUB body too big 151 > 150"),
+    (commands.encode_multi_publish(b"t", [b"x" * 50] * 3), "E_BAD_BODY MPUB body too big 166 > 150"),
     (b"MPUB t\n" + int32(100) + int32(0), "E_BAD_BODY MPUB invalid message count 0"),
     (b"MPUB t\n" + int32(100) + int32(-1), "E_BAD_BODY MPUB invalid message count -1"),
     (
@@ -397,13 +400,15 @@ def test_admission_is_asked_for_after_what_came_before_was_acted_on(
     data: st.DataObject, samples: list[Sample]
 ) -> None:
     log: list[tuple[str, list[bytes]]] = []
-    decoder = CommandDecoder(
-        lambda verb, params: log.append(("admit", [verb, *params])), max_msg_size=100, max_body_size=5000
-    )
+
+    def note(step: str, verb: bytes, params: list[bytes]) -> None:
+        log.append((step, [verb, *params]))
+
+    decoder = CommandDecoder(partial(note, "admit"), max_msg_size=1 << 20, max_body_size=5 << 20)
     stream = MAGIC_V2 + b"".join(sample.data for sample in samples)
     for piece in data.draw(strategies.chunkings(stream)):
         for command in decoder.feed(piece):
-            log.append(("act", [command.verb, *command.params]))
+            note("act", command.verb, command.params)
     assert [step for step, _ in log] == ["admit", "act"] * (len(log) // 2)
     assert [words for _, words in log[0::2]] == [words for _, words in log[1::2]]
 
@@ -563,10 +568,15 @@ def test_batches_of_equal_and_of_other_sizes(sizes: list[int]) -> None:
     assert split_batch(packed, 0, len(packed), len(batch), max(sizes) - 1) is None
     assert split_batch(packed, 0, len(packed), len(batch) + 1, 5) is None
     assert split_batch(packed, 0, len(packed) - 1, len(batch), 5) is None
+    assert split_batch(packed, 0, 3, 1, 5) is None
+    assert split_batch(packed, 0, len(packed), 0, 5) is None
+    assert split_batch(packed, 0, len(packed), -1, 5) is None
 
 
-def test_all_of_a_full_batch_is_published() -> None:
-    batch = [b"x"] * 29
+def test_a_full_batch_is_taken() -> None:
+    batch = [b"x"] * 28 + [b"xy"]
+    assert 4 + sum(4 + len(body) for body in batch) == MAX_BODY_SIZE
+    assert len(batch) == batch_count_max(MAX_BODY_SIZE)
     stream = MAGIC_V2 + commands.encode_multi_publish(b"t", batch)
     expected = ([(b"MPUB", (b"t",), b"", tuple(batch))], None)
     assert decode([stream]) == decode(strategies.single_bytes(stream)) == expected

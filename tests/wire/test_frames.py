@@ -67,7 +67,7 @@ def test_where_reads_end_changes_nothing(data: st.DataObject, samples: list[Samp
 
 
 def test_a_message_is_what_its_maker_makes() -> None:
-    decoder = FrameDecoder(lambda timestamp_ns, attempts, id, body: [timestamp_ns, attempts, id, body])
+    decoder = FrameDecoder(lambda *parts: [*parts])
     assert decoder.feed(MESSAGE + OK_FRAME) == [[5, 1, b"0123456789abcdef", b"hello"], Response(b"OK")]
 
 

@@ -39,7 +39,9 @@ def test_the_parts_are_where_the_constants_say(
 def test_messages_published_together_are_the_same_frames(
     timestamp_ns: int, messages: list[tuple[bytes, bytes]]
 ) -> None:
-    together = encode_messages(timestamp_ns, [id for id, _ in messages], [body for _, body in messages])
+    together = encode_messages(
+        timestamp_ns, [message_id for message_id, _ in messages], [body for _, body in messages]
+    )
     assert together == [encode_message(timestamp_ns, 1, *message) for message in messages]
 
 

@@ -39,7 +39,7 @@ def test_valid_names(name: str) -> None:
         "caf\u00e9",
         "\u0661",  # a digit, but not one of these ten
         "\ud800",
-        "\udcff",
+        "a\udcff",
     ],
 )
 def test_invalid_names(name: str) -> None:

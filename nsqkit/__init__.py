@@ -1,10 +1,51 @@
-"""nsqkit: NSQ from Python, for applications, tests, operators and pipelines."""
+"""nsqkit: NSQ from Python, for applications, tests, operators and pipelines.
 
-from nsqkit.consumer import Consumer, ConsumerOptions, Message
-from nsqkit.errors import *  # noqa: F403
-from nsqkit.errors import __all__ as _errors
-from nsqkit.producer import Producer, ProducerOptions
+The names are imported when they are first used: the command line does not wait for the clients, and a test suite
+that only has nsqkit installed does not wait for anything.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nsqkit.consumer import Consumer, ConsumerOptions, Message
+    from nsqkit.errors import BrokerError, Closed, NSQError, OptionError, ProtocolError, TransportError
+    from nsqkit.producer import Producer, ProducerOptions
 
 __version__ = "0.1.0"
 
-__all__ = ["Consumer", "ConsumerOptions", "Message", "Producer", "ProducerOptions", "__version__", *_errors]
+__all__ = [
+    "BrokerError",
+    "Closed",
+    "Consumer",
+    "ConsumerOptions",
+    "Message",
+    "NSQError",
+    "OptionError",
+    "Producer",
+    "ProducerOptions",
+    "ProtocolError",
+    "TransportError",
+    "__version__",
+]
+
+_HOMES = {
+    "nsqkit.consumer": ("Consumer", "ConsumerOptions", "Message"),
+    "nsqkit.producer": ("Producer", "ProducerOptions"),
+    "nsqkit.errors": ("BrokerError", "Closed", "NSQError", "OptionError", "ProtocolError", "TransportError"),
+}
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            value: object = getattr(import_module(home), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'nsqkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -166,14 +166,14 @@ def broker_errors() -> SearchStrategy[errors.BrokerError]:
     )
 
 
-def message_frames() -> SearchStrategy[Sample]:
+def message_frames(body: SearchStrategy[bytes] | None = None) -> SearchStrategy[Sample]:
     """Draw a message frame; its body may be empty."""
     return st.builds(
         lambda *parts: Sample(encode_message(*parts), wire_frames.MessageFrame(*parts)),
         INT64,
         st.integers(0, ATTEMPTS_MAX),
         st.binary(min_size=16, max_size=16),
-        st.binary(max_size=64),
+        st.binary(max_size=64) if body is None else body,
     )
 
 
@@ -188,6 +188,19 @@ def frames() -> SearchStrategy[Sample]:
         ),
         message_frames(),
     )
+
+
+def messages_of_one_size() -> SearchStrategy[list[Sample]]:
+    """Draw message frames in a row whose bodies have the same size, as a busy topic often has them."""
+    return st.integers(0, 5).flatmap(
+        lambda size: st.lists(message_frames(st.binary(min_size=size, max_size=size)), min_size=2, max_size=5)
+    )
+
+
+def deliveries() -> SearchStrategy[list[Sample]]:
+    """Draw what a broker says: frames of any kind, and messages of one size in a row."""
+    rows = st.one_of(frames().map(lambda sample: [sample]), messages_of_one_size())
+    return st.lists(rows, max_size=8).map(lambda found: [sample for row in found for sample in row])
 
 
 # ---- streams ----------------------------------------------------------------------------------------------------

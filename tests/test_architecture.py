@@ -57,7 +57,9 @@ PERFORMERS = {
     "consumer.handler",
     "consumer.consumer",
     "broker.cli",
+    "broker.main",
     "broker.server",
+    "spark.drain",
     "testing.plugin",
     "testing.servers",
 }

@@ -69,7 +69,7 @@ def main(words: Sequence[str]) -> int:
         options = _build(command.get("config", ""), given)
     except OptionError as error:
         return _fail(error, EXIT_FAILURE)
-    from nsqkit.broker.server import run
+    from nsqkit.broker.main import run
 
     return run(options)
 

@@ -196,7 +196,7 @@ def _parse_int(text: str) -> int:
 
 
 def _parse_choice(word: str, option: Option) -> str:
-    if word not in option.choices and _is_bare(option):
+    if word not in option.choices:
         word = "true" if _parse_bool(word) else "false"
     if word not in option.choices:
         raise ValueError(word)

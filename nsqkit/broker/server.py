@@ -21,7 +21,6 @@ from nsqkit.clock import Clock, LoopClock
 from nsqkit.errors import Closed
 from nsqkit.transport.address import join_address, listen
 from nsqkit.transport.alarm import Alarm
-from nsqkit.transport.memory import MemoryByteStream, memory_pair
 from nsqkit.transport.pump import Pump
 
 if TYPE_CHECKING:
@@ -32,8 +31,12 @@ if TYPE_CHECKING:
     from anyio.streams.stapled import MultiListener
 
     from nsqkit.broker.core.session import Session
+    from nsqkit.transport.memory import MemoryByteStream
 
 logger = logging.getLogger("nsqkit.broker")
+
+ACCEPT_PAUSE = 0.05
+"""Seconds before connections are accepted again after that has failed."""
 
 STOP_TIMEOUT = 0.05
 """Seconds that clients have to take what is still to be sent to them when the broker stops."""
@@ -52,6 +55,7 @@ class Nsqd:
         clock: the time it is told.
         tcp_address: ``host:port`` that clients connect to.
         http_address: ``host:port`` of the HTTP routes, empty without HTTP.
+        start_time_ns: the time at which it began to listen.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Nsqd:
         self.broker = Broker(self.options, random or Random())
         self.tcp_address = ""
         self.http_address = ""
+        self.start_time_ns = 0
         self._clock = clock
         self._pumps: dict[Session, Pump] = {}
         self._stack = AsyncExitStack()
@@ -90,11 +95,12 @@ class Nsqd:
         """
         async with AsyncExitStack() as stack:
             tcp = await stack.enter_async_context(await listen(self.options.tcp_address))
-            self.tcp_address = _local_address(tcp)
+            self.tcp_address = _address(tcp.extra(SocketAttribute.local_address))
             http = None
             if self.options.http_address:
                 http = await stack.enter_async_context(await listen(self.options.http_address))
-                self.http_address = _local_address(http)
+                self.http_address = _address(http.extra(SocketAttribute.local_address))
+            self.start_time_ns = self.clock.now_ns()
             self._alarm = Alarm(self.broker, self.clock, after=self._after)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             self._tasks.start_soon(self._alarm.run)
@@ -112,8 +118,25 @@ class Nsqd:
         address: str,
     ) -> None:
         assert self._tasks is not None
-        self._tasks.start_soon(listener.serve, handler, self._tasks)
+        self._tasks.start_soon(self._accept, listener, handler, self._tasks)
         logger.info("%s: listening on %s", name, address)
+
+    async def _accept(
+        self,
+        listener: MultiListener[SocketStream],
+        handler: Callable[[SocketStream], Awaitable[None]],
+        tasks: TaskGroup,
+    ) -> None:
+        """Serve all who come, until cancelled.
+
+        That one could not be accepted, mostly because too many files are open, must not be the end of the others.
+        """
+        while True:
+            try:
+                await listener.serve(handler, tasks)
+            except* OSError as errors:
+                logger.error("accept failed - %s", errors.exceptions[0])
+            await anyio.sleep(ACCEPT_PAUSE)
 
     async def __aexit__(
         self,
@@ -132,7 +155,11 @@ class Nsqd:
                 await self._all_gone.wait()
         self._tasks.cancel_scope.cancel()
         self._tasks = None
-        await self._stack.__aexit__(exc_type, exc, traceback)
+        if isinstance(exc, anyio.get_cancelled_exc_class()):
+            await self._stack.__aexit__(exc_type, exc, traceback)
+        else:
+            # A task group would wrap an exception of the user's own in an ExceptionGroup; so it is not told of it.
+            await self._stack.aclose()
         logger.info("stopped")
 
     # ---- clients -------------------------------------------------------------------------------------------------
@@ -148,13 +175,14 @@ class Nsqd:
         """
         if self._tasks is None:
             raise Closed("the broker is not running")
+        from nsqkit.transport.memory import memory_pair
+
         ours, theirs = memory_pair()
         self._tasks.start_soon(self._serve_session, ours, name)
         return theirs
 
     async def _serve_client(self, stream: SocketStream) -> None:
-        host, port, *_ = stream.extra(SocketAttribute.remote_address, ("", 0))
-        await self._serve_session(stream, join_address(host, int(port)))
+        await self._serve_session(stream, _remote_address(stream))
 
     async def _serve_session(self, stream: ByteStream, remote_address: str) -> None:
         broker, clock = self.broker, self.clock
@@ -178,7 +206,7 @@ class Nsqd:
         # h11 and the routes are imported when they are first needed, so that a start does not wait for them.
         from nsqkit.broker.http_api import serve_http
 
-        await serve_http(self, stream)
+        await serve_http(self, stream, _remote_address(stream))
 
     def _after(self) -> None:
         """Act on what the last call of the engine has left: wake writers, look at the deadlines."""
@@ -195,6 +223,14 @@ class Nsqd:
         self._after()
 
 
-def _local_address(listener: MultiListener[SocketStream]) -> str:
-    host, port, *_ = listener.extra(SocketAttribute.local_address)
-    return join_address(host, int(port))
+def _remote_address(stream: SocketStream) -> str:
+    # A client that has gone already has no address.
+    return _address(stream.extra(SocketAttribute.remote_address, ("", 0)))
+
+
+def _address(address: tuple[str, int] | str) -> str:
+    if isinstance(address, str):
+        return address
+    host, port = address[:2]
+    # A socket for both families shows IPv4 clients as IPv6 ones.
+    return join_address(host.removeprefix("::ffff:"), port)

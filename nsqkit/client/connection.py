@@ -7,20 +7,23 @@ stopped, and when it ends nothing of the connection is left.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 import anyio
 
 from nsqkit.clock import NS_PER_S, Clock
-from nsqkit.errors import ConnectionLost, ConnectTimeout, NSQError, TransportError
+from nsqkit.errors import ConnectionLost, ConnectTimeout, NotConnected, NSQError
 from nsqkit.transport.address import split_address
 from nsqkit.transport.alarm import Alarm
 from nsqkit.transport.machine import Machine, Timed
 from nsqkit.transport.pump import Pump
 
 if TYPE_CHECKING:
-    from anyio.abc import ByteStream
+    from types import TracebackType
+
+    from anyio.abc import ByteStream, TaskGroup
 
     from nsqkit.client.reconnect import Reconnect
 
@@ -34,10 +37,13 @@ async def dial_tcp(address: str) -> ByteStream:
     """Return a TCP connection to ``host:port``.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: nobody answers there, or there is no such host.
     """
     host, port = split_address(address)
-    return await anyio.connect_tcp(host, port)
+    try:
+        return await anyio.connect_tcp(host, port)
+    except UnicodeError as error:
+        raise OSError(f"{host!r} is no host's name") from error
 
 
 class ClientMachine(Machine, Timed, Protocol):
@@ -105,7 +111,7 @@ class Connection(Generic[S]):
         self._reconnect = reconnect
         self._on_change = on_change
         self._pump: Pump | None = None
-        self._greeting: anyio.CancelScope | None = None
+        self._greeting: anyio.CancelScope | None = None  # while it lasts
         self._stopped = False
         self.is_running = True
 
@@ -113,11 +119,6 @@ class Connection(Generic[S]):
         """Have what the session wants to send be sent."""
         if self._pump is not None:
             self._pump.wake()
-
-    async def wait_drained(self) -> None:
-        """Return when the session's outbox has room."""
-        if self._pump is not None:
-            await self._pump.wait_drained()
 
     def stop(self) -> None:
         """Dial no more once the present session has ended."""
@@ -133,11 +134,9 @@ class Connection(Generic[S]):
 
     async def _keep(self) -> None:
         while not self._stopped:
-            try:
-                await self._run_once()
-            except TransportError as error:
-                self.error = error
-                logger.warning("[%s] %s", self.address, error)
+            self.error = await self._run_once()
+            if self.error is not None:
+                logger.warning("[%s] %s", self.address, self.error)
             if self._stopped:
                 break
             delay_ns = self._reconnect.next_delay_ns()
@@ -145,39 +144,62 @@ class Connection(Generic[S]):
             logger.info("[%s] dialling again in %.3f s", self.address, delay_ns / NS_PER_S)
             await self._clock.wait_until(self._clock.now_ns() + delay_ns)
 
-    async def _run_once(self) -> None:
+    async def _run_once(self) -> NSQError | None:
+        """Dial, greet and pump; return why that is over."""
+        session = None
         with anyio.CancelScope(deadline=anyio.current_time() + self._dial_timeout) as self._greeting:
             try:
                 stream = await self._dial(self.address)
-            except OSError as error:
-                raise ConnectionLost(f"cannot connect to {self.address}: {error}") from error
+            except (OSError, NSQError) as error:
+                refused = NotConnected(f"cannot connect to {self.address}: {error}")
+                refused.__cause__ = error
+                return refused
             session = self.session = self._make_session(self._clock.now_ns())
-            pump = self._pump = Pump(
-                session, stream, self._clock, after_receive=self._after, wait_for_peer=True
-            )
-            try:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(Alarm(session, self._clock, after=self._after).run)
-                    await pump.run()
-                    tasks.cancel_scope.cancel()
-            finally:
-                self._pump = None
-                session.end(ConnectionLost("the connection was cancelled"))
-                self.error = session.error
-                self._on_change(self)
-            if session.error is not None:
-                logger.warning("[%s] %s", self.address, session.error)
-        if self._greeting.cancelled_caught:
-            raise ConnectTimeout(f"{self.address} did not answer within {self._dial_timeout:g} seconds")
+            await self._talk(session, stream)
+        return session.error if session is not None else self._timeout()
+
+    async def _talk(self, session: S, stream: ByteStream) -> None:
+        pump = self._pump = Pump(session, stream, self._clock, after_receive=self._after, wait_for_peer=True)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(Alarm(session, self._clock, after=self._after).run)
+                await pump.run()
+                tasks.cancel_scope.cancel()
+        finally:
+            self._pump = None
+            # A session that was told why has ended already; then this says nothing.
+            timed_out = self._greeting is not None and self._greeting.cancel_called
+            session.end(self._timeout() if timed_out else ConnectionLost("the connection was cancelled"))
+
+    def _timeout(self) -> ConnectTimeout:
+        return ConnectTimeout(f"{self.address} did not answer within {self._dial_timeout:g} seconds")
 
     def _after(self) -> None:
         """Act on what the session was told."""
         session = self.session
         assert session is not None
-        if session.is_open and self._greeting is not None and self._greeting.deadline != float("inf"):
-            self._greeting.deadline = float("inf")
+        if session.is_open and self._greeting is not None:
+            self._greeting.deadline = math.inf
+            self._greeting = None
             self._reconnect.connected()
             self.error = None
         self._on_change(self)
         if session.has_output:
             self.wake()
+
+
+async def end_tasks(
+    tasks: TaskGroup,
+    exc_type: type[BaseException] | None,
+    exc: BaseException | None,
+    traceback: TracebackType | None,
+) -> bool | None:
+    """Cancel the tasks of a task group that ``__aenter__`` has entered, and leave it as part of ``__aexit__``.
+
+    An exception of the user's own comes out as it is: a task group would wrap it in an ``ExceptionGroup``.
+    """
+    tasks.cancel_scope.cancel()
+    if isinstance(exc, anyio.get_cancelled_exc_class()):
+        return await tasks.__aexit__(exc_type, exc, traceback)
+    await tasks.__aexit__(None, None, None)
+    return None

@@ -7,7 +7,6 @@ and become nanoseconds or milliseconds on their way down.
 
 from __future__ import annotations
 
-import math
 import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
@@ -25,27 +24,27 @@ T = TypeVar("T", bound="AttrsInstance")
 USER_AGENT = "nsqkit/0.1.0"
 
 
-def in_range(least: float, most: float, *, unit: str = "") -> Callable[[Any, Any, float], None]:
-    """Return a validator for a number from ``least`` to ``most``."""
+def _in_range(kind: str, least: float, most: float, unit: str) -> Callable[[Any, Any, object], None]:
+    """Return a validator for ``kind`` of number from ``least`` to ``most``."""
+    types = int if kind == "a whole number" else int | float
 
-    def check(instance: object, attribute: attrs.Attribute[float], value: float) -> None:
-        number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
-        whole = attribute.type != "int" or isinstance(value, int)
-        if not number or not whole or not least <= value <= most:
-            kind = "a whole number" if attribute.type == "int" else "a number"
-            raise OptionError(f"{attribute.name} is {value!r}; allowed is {kind} from {least} to {most}{unit}")
+    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        # Comparisons with NaN are False, so it is refused like everything else that is outside.
+        if not isinstance(value, types) or isinstance(value, bool) or not least <= value <= most:
+            allowed = f"{kind} from {least:.12g} to {most:.12g}{unit}"
+            raise OptionError(f"{attribute.name} is {value!r}; allowed is {allowed}")
 
     return check
 
 
 def seconds(default: float, least: float, most: float) -> Any:
     """Declare an option that is a length of time."""
-    return attrs.field(default=default, validator=in_range(least, most, unit=" seconds"))
+    return attrs.field(default=default, validator=_in_range("a number", least, most, " seconds"))
 
 
 def whole(default: int, least: int, most: int) -> Any:
     """Declare an option that is a count or a size."""
-    return attrs.field(default=default, validator=in_range(least, most))
+    return attrs.field(default=default, validator=_in_range("a whole number", least, most, ""))
 
 
 def text(default: str) -> Any:

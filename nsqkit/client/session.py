@@ -24,9 +24,6 @@ from nsqkit.wire.messages import FRAME_HEADER_LENGTH
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-OUTBOX_SIZE_MAX = 4 << 20
-"""Bytes that wait for a broker that does not read before more is refused room."""
-
 M = TypeVar("M")
 
 
@@ -61,7 +58,9 @@ class ClientSession(Generic[M]):
         self.ended = False
         self.error: NSQError | None = None
         # A response may be larger than a small max_msg_size: the answer to IDENTIFY is some 400 bytes.
-        self._decoder = FrameDecoder(make_message, frame_size_max=max(max_msg_size, 1 << 16) + FRAME_HEADER_LENGTH)
+        self._decoder = FrameDecoder(
+            make_message, frame_size_max=max(max_msg_size, 1 << 16) + FRAME_HEADER_LENGTH
+        )
         self._read_timeout_ns = read_timeout_ns
         self._last_receive_ns = now_ns
         self._outbox: list[bytes] = [MAGIC_V2, encode_identify(encode_request(identity))]
@@ -109,8 +108,11 @@ class ClientSession(Generic[M]):
 
     @property
     def outbox_full(self) -> bool:
-        """True while the broker does not read what it is sent."""
-        return self._outbox_size >= OUTBOX_SIZE_MAX
+        """False: a client never stops reading.
+
+        What it reads makes it say next to nothing, and two ends that both wait to be read would wait for ever.
+        """
+        return False
 
     @property
     def has_output(self) -> bool:

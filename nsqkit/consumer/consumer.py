@@ -9,17 +9,15 @@ stops. What is sent when is decided in ``core``.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import anyio
 
-from nsqkit.client.connection import Connection, Dial, dial_tcp
+from nsqkit.client.connection import Connection, Dial, dial_tcp, end_tasks
 from nsqkit.client.options import check_addresses, make_options
 from nsqkit.client.reconnect import Reconnect
 from nsqkit.clock import NS_PER_S, Clock, LoopClock
@@ -130,14 +128,15 @@ class Consumer:
         """
         if not isinstance(concurrency, int) or concurrency < 1:
             raise OptionError(f"concurrency is {concurrency!r}; allowed is a whole number of at least 1")
-        if not _is_async(handler):
-            await self._work(handler, is_async=False)
+        self._check_entered()
+        if concurrency == 1:
+            await self._work(handler)
             return
         async with anyio.create_task_group() as tasks:
             for _ in range(concurrency):
-                tasks.start_soon(partial(self._work, handler, is_async=True))
+                tasks.start_soon(self._work, handler)
 
-    async def _work(self, handler: Callable[[Message], Any], *, is_async: bool) -> None:
+    async def _work(self, handler: Callable[[Message], Any]) -> None:
         """Handle one message after the other: a standing worker, for a task for each message costs ten times more."""
         inbox = self._core.inbox
         while inbox or await self._wait_for_messages():
@@ -146,10 +145,9 @@ class Consumer:
                 message = inbox.popleft()
                 session = message.session
                 try:
-                    if is_async:
-                        await handler(message)
-                    else:
-                        handler(message)
+                    result = handler(message)
+                    if result is not None and hasattr(result, "__await__"):
+                        await result
                 except Exception:
                     logger.exception("the handler failed on %r from %s", message, session.address)
                     session.requeue(message, None, backoff=True)
@@ -164,12 +162,15 @@ class Consumer:
         """Return True when there may be messages, False when there will be none."""
         if self._core.is_closing:
             return False
-        if self._tasks is None:
-            raise Closed("the consumer is closed: receive inside of 'async with Consumer(…)'")
+        self._check_entered()
         if self._arrived.is_set():
             self._arrived = anyio.Event()
         await self._arrived.wait()
         return True
+
+    def _check_entered(self) -> None:
+        if self._tasks is None:
+            raise Closed("the consumer is closed: receive inside of 'async with Consumer(…)'")
 
     # ---- while it runs -------------------------------------------------------------------------------------------
 
@@ -178,13 +179,38 @@ class Consumer:
         """True while some connection has at least 85 % of its RDY unanswered; then a batch should be handled."""
         return self._core.flow.is_starved
 
+    @property
+    def unconnected(self) -> dict[str, Exception | None]:
+        """The nsqds whose subscription does not stand at present, each with the last error of its connection."""
+        return {
+            address: connection.error
+            for address, connection in self._connections.items()
+            if connection.session is None or not connection.session.is_open
+        }
+
+    async def wait_connected(self) -> None:
+        """Return when every nsqd has answered the subscription.
+
+        Raises:
+            Closed: outside of ``async with``, or closed meanwhile.
+        """
+        self._check_entered()
+        while self.unconnected:
+            if self._core.is_closing:
+                raise Closed("the consumer is closed: it connects to no nsqd any more")
+            if self._changed.is_set():
+                self._changed = anyio.Event()
+            await self._changed.wait()
+
     def pause(self) -> None:
         """Ask for no more messages; what was delivered goes on."""
         self._core.pause(self._now_ns())
+        self._after()
 
     def resume(self) -> None:
         """Ask for messages again."""
         self._core.resume(self._now_ns())
+        self._after()
 
     def set_max_in_flight(self, max_in_flight: int) -> None:
         """Change ``max_in_flight``, at least 0.
@@ -198,8 +224,13 @@ class Consumer:
         self._after()
 
     def close(self) -> None:
-        """Ask for no more messages and give back what nobody has begun with; ``run`` and ``async for`` end."""
+        """Ask for no more messages and give back what nobody has begun with; ``run`` and ``async for`` end.
+
+        What has been begun with can still be answered: each connection stays until all of it is.
+        """
         self._core.close(self._now_ns())
+        for connection in self._connections.values():
+            connection.stop()
         self._arrived.set()
 
     # ---- start and stop ------------------------------------------------------------------------------------------
@@ -227,15 +258,12 @@ class Consumer:
         self.close()
         self._core.give_back_all()
         with anyio.move_on_after(self.options.close_timeout, shield=True):
-            for connection in self._connections.values():
-                connection.stop()
             while any(self._is_leaving(connection) for connection in self._connections.values()):
                 if self._changed.is_set():
                     self._changed = anyio.Event()
                 await self._changed.wait()
         self._tasks = None
-        tasks.cancel_scope.cancel()
-        return await tasks.__aexit__(exc_type, exc, traceback)
+        return await end_tasks(tasks, exc_type, exc, traceback)
 
     def _is_leaving(self, connection: Connection[ConsumerSession]) -> bool:
         """Tell whether a good-bye is still on its way; a connection that was never open has none to say."""
@@ -245,7 +273,8 @@ class Consumer:
     # ---- within --------------------------------------------------------------------------------------------------
 
     def _connect(self, address: str) -> None:
-        assert self._tasks is not None and self._clock is not None
+        assert self._tasks is not None
+        assert self._clock is not None
         connection = self._connections[address] = Connection(
             address,
             lambda now_ns: ConsumerSession(self._core, address, now_ns),
@@ -263,6 +292,8 @@ class Consumer:
 
     def _on_output(self, session: ConsumerSession) -> None:
         self._connections[session.address].wake()
+        if self._alarm is not None:
+            self._alarm.check()
 
     def _on_change(self, connection: Connection[ConsumerSession]) -> None:
         self._changed.set()
@@ -295,10 +326,6 @@ class Batches:
         batch = list(core.inbox)
         core.inbox.clear()
         return batch
-
-
-def _is_async(handler: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))
 
 
 def _identity(options: ConsumerOptions) -> IdentifyRequest:

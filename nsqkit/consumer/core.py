@@ -18,7 +18,7 @@ from nsqkit.consumer.session import ConsumerSession
 from nsqkit.wire.identify import IdentifyRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from random import Random
 
     from nsqkit.consumer.flow import SetRdy
@@ -37,7 +37,7 @@ class ConsumerCore:
         options: see ``ConsumerOptions``.
         identity: what is told and asked in IDENTIFY.
         random: picks the connection of a test message.
-        on_output: called with a session when it has something to send, or has ended.
+        on_output: called with a session when it has something to send, has ended, or may have moved a deadline.
 
     Attributes:
         inbox: messages that nobody has begun with.
@@ -109,7 +109,7 @@ class ConsumerCore:
         self,
         session: ConsumerSession,
         count: int,
-        results: Iterable[tuple[Message, Result | None]],
+        results: Sequence[tuple[Message, Result | None]],
         now_ns: int,
     ) -> None:
         """Take note of the answers that one write is about to send.
@@ -134,6 +134,8 @@ class ConsumerCore:
                 self._act(self.backoff.lost(message), now_ns)
         self.requeued_count += requeued_count
         self.finished_count += count - requeued_count
+        if results:
+            self.on_output(session)  # backoff may have set a deadline
 
     def ended(self, session: ConsumerSession) -> None:
         """Take note that a session has ended; its messages come again, from whoever gets them then."""
@@ -180,7 +182,9 @@ class ConsumerCore:
 
     def next_deadline(self) -> int | None:
         """Return when to call ``handle_deadline`` if nothing else happens."""
-        deadlines = [due for due in (self.flow.next_deadline(), self.backoff.next_deadline()) if due is not None]
+        deadlines = [
+            due for due in (self.flow.next_deadline(), self.backoff.next_deadline()) if due is not None
+        ]
         return min(deadlines, default=None)
 
     def handle_deadline(self, now_ns: int) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import attrs
 
 from nsqkit.client.options import ConnectionKeywords, ConnectionOptions, seconds, whole
+from nsqkit.errors import OptionError
+
+MSG_TIMEOUT_MIN = 1.0
+"""The least that nsqd takes from a client."""
 
 
 class ConsumerKeywords(ConnectionKeywords, total=False):
@@ -29,7 +33,8 @@ class ConsumerOptions(ConnectionOptions):
 
     Attributes:
         max_in_flight: messages that may be delivered and unanswered at a time, over all connections; 0 pauses.
-        msg_timeout: after how long nsqd delivers an unanswered message again; 0 leaves it to nsqd, by default 60.
+        msg_timeout: after how long nsqd delivers an unanswered message again, at least 1; 0 leaves it to nsqd, by
+            default 60.
         sample_rate: percentage of the messages to deliver, the others being gone from the channel; 0 is all.
         default_requeue_delay: delay of a requeue that names none, times attempts; 90.
         max_requeue_delay: the longest of these delays; 900.
@@ -53,3 +58,10 @@ class ConsumerOptions(ConnectionOptions):
     low_rdy_timeout: float = seconds(30.0, 1.0, 300.0)
     rdy_redistribute_interval: float = seconds(5.0, 0.001, 5.0)
     close_timeout: float = seconds(5.0, 0.0, 3600.0)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if 0 < self.msg_timeout < MSG_TIMEOUT_MIN:
+            raise OptionError(
+                f"msg_timeout is {self.msg_timeout}; allowed is 0, or at least {MSG_TIMEOUT_MIN:g} second"
+            )

@@ -1,6 +1,6 @@
 """A consumer's session: subscribed on one connection, holding what was delivered there.
 
-        greeted ─▶ SUB ─▶ OK: open ─▶ messages … ─▶ CLS ─▶ CLOSE_WAIT ─▶ ended
+        greeted ─▶ SUB ─▶ OK: open ─▶ messages … ─▶ CLS ─▶ CLOSE_WAIT ─▶ (all answered) ─▶ ended
 
 The rule it guards: every message that came is in ``held`` until it is answered, so that it can be given back, and an
 answer for a message that is not there is never sent. Answers gather in the outbox; what they mean for flow control
@@ -55,6 +55,7 @@ class ConsumerSession(ClientSession[Message]):
         self._answered_count = 0
         self._results: list[tuple[Message, Result | None]] = []
         self._output_noted = False
+        self._dismissed = False
 
     # ---- answers: called for each message -------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ class ConsumerSession(ClientSession[Message]):
         self._note_output()
 
     def start_close(self) -> None:
-        """Give back what is held, ask for no more, and end when nsqd has said CLOSE_WAIT."""
+        """Ask for no more, and end when nsqd has said CLOSE_WAIT and all that is held is answered."""
         if self.is_open and not self.is_closing:
             self.is_closing = True
             self._outbox.append(CLS)
@@ -128,7 +129,10 @@ class ConsumerSession(ClientSession[Message]):
         if count:
             self._core.answered(self, count, results, now_ns)
         self._output_noted = False
-        return super().data_to_send(now_ns)
+        data = super().data_to_send(now_ns)
+        if self._dismissed and not self.held:
+            self.end(None)
+        return data
 
     # ---- what comes in -----------------------------------------------------------------------------------------------
 
@@ -149,13 +153,18 @@ class ConsumerSession(ClientSession[Message]):
                 return
 
     def _on_messages(self, messages: list[Message], now_ns: int) -> None:
+        if not self.is_open:
+            raise ProtocolError(f"the broker sent message {messages[0].id!r} before the subscription")
         held = self.held
         expected = len(held) + len(messages)
         for message in messages:
             held[message.id] = message
-        # One that comes again while it is held has timed out; its first delivery is in flight no longer.
-        self._answered_count += expected - len(held)
+        again_count = expected - len(held)
         self._core.received(self, messages, now_ns)
+        if again_count:
+            # One that comes again while it is held has timed out; its first delivery is in flight no longer.
+            self._answered_count += again_count
+            self._note_output()
 
     def _on_other(self, frame: Response | BrokerError, now_ns: int) -> None:
         if isinstance(frame, BrokerError):
@@ -168,7 +177,9 @@ class ConsumerSession(ClientSession[Message]):
             self.is_open = True
             self._core.opened(self, now_ns)
         elif frame.payload == CLOSE_WAIT and self.is_closing:
-            self.end(None)
+            self._dismissed = True
+            if not self.held:
+                self.end(None)
         else:
             raise ProtocolError(f"the broker said {frame.payload[:100]!r} when nothing was asked")
 

@@ -16,6 +16,10 @@ from nsqkit.wire.frames import Response
 from nsqkit.wire.identify import IdentifyRequest
 
 
+OUTBOX_SIZE_MAX = 4 << 20
+"""Bytes that wait for a broker that does not read before more is refused room."""
+
+
 class Waiter(Protocol):
     """Whoever awaits the answer to one publish."""
 
@@ -27,11 +31,22 @@ class Waiter(Protocol):
 class ProducerSession(ClientSession[NoReturn]):
     """The producer's side of one connection."""
 
-    def __init__(self, identity: IdentifyRequest, *, read_timeout_ns: int, max_msg_size: int, now_ns: int) -> None:
+    def __init__(
+        self, identity: IdentifyRequest, *, read_timeout_ns: int, max_msg_size: int, now_ns: int
+    ) -> None:
         super().__init__(
-            identity, _refuse_message, read_timeout_ns=read_timeout_ns, max_msg_size=max_msg_size, now_ns=now_ns
+            identity,
+            _refuse_message,
+            read_timeout_ns=read_timeout_ns,
+            max_msg_size=max_msg_size,
+            now_ns=now_ns,
         )
         self._waiting: deque[Waiter] = deque()
+
+    @property
+    def has_room(self) -> bool:
+        """False while the broker does not take what it is sent."""
+        return self._outbox_size < OUTBOX_SIZE_MAX
 
     @property
     def waiting_count(self) -> int:

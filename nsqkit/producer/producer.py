@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Unpack
 import anyio
 import attrs
 
-from nsqkit.client.connection import Connection, Dial, dial_tcp
+from nsqkit.client.connection import Connection, Dial, dial_tcp, end_tasks
 from nsqkit.client.options import ConnectionKeywords, ConnectionOptions, make_options, seconds
 from nsqkit.client.reconnect import Reconnect
 from nsqkit.clock import NS_PER_S, Clock, LoopClock
@@ -123,6 +123,8 @@ class Producer:
         self._changed = anyio.Event()
 
     async def __aenter__(self) -> Producer:
+        if self._tasks is not None:
+            raise Closed("the producer is entered already; make another one")
         clock = self._clock or LoopClock()
         self._connection = Connection(
             self._address,
@@ -148,7 +150,8 @@ class Producer:
         traceback: TracebackType | None,
     ) -> bool | None:
         """Send what was published and close; nothing is left running."""
-        assert self._tasks is not None and self._connection is not None
+        assert self._tasks is not None
+        assert self._connection is not None
         tasks, self._tasks = self._tasks, None
         connection = self._connection
         connection.stop()
@@ -158,8 +161,7 @@ class Producer:
                 connection.wake()
                 while connection.is_running:
                     await self._wait_change()
-        tasks.cancel_scope.cancel()
-        return await tasks.__aexit__(exc_type, exc, traceback)
+        return await end_tasks(tasks, exc_type, exc, traceback)
 
     async def publish(self, topic: str, body: bytes) -> None:
         """Publish one message.
@@ -188,7 +190,7 @@ class Producer:
         Raises:
             NSQError: as ``publish``.
         """
-        if isinstance(bodies, bytes | str) or not bodies:
+        if isinstance(bodies, bytes | str) or not isinstance(bodies, Sequence) or not bodies:
             raise OptionError(f"bodies is {bodies!r:.100}; allowed is a list of at least one bytes")
         for n, body in enumerate(bodies):
             self._check_body(body, f"bodies[{n}]")
@@ -212,14 +214,15 @@ class Producer:
             NSQError: as ``publish``.
         """
         self._check_body(body, "body")
-        if not 0 <= delay <= self.options.max_defer_timeout:
+        if not isinstance(delay, int | float) or not 0 <= delay <= self.options.max_defer_timeout:
             raise OptionError(f"delay is {delay!r}; allowed is 0 to {self.options.max_defer_timeout} seconds")
         await self._send(encode_deferred_publish(topic_name(topic), body, round(delay * 1000)))
 
     @property
     def is_connected(self) -> bool:
         """True while there is a connection that was greeted."""
-        return self._open_session() is not None
+        connection = self._connection
+        return connection is not None and connection.session is not None and connection.session.is_open
 
     # ---- within ------------------------------------------------------------------------------------------------
 
@@ -242,23 +245,22 @@ class Producer:
     def _open_session(self) -> ProducerSession | None:
         """Return the session if a command may be sent on it now."""
         session = self._connection.session if self._connection is not None else None
-        return session if session is not None and session.is_open and not session.outbox_full else None
+        return session if session is not None and session.is_open and session.has_room else None
 
     async def _wait_session(self) -> ProducerSession:
-        """Return the session once there is one that has room."""
-        connection = self._connection
-        if self._tasks is None or connection is None:
-            raise Closed("the producer is closed: publish inside of 'async with Producer(…)'")
+        """Return the session once there is one that has room.
+
+        The broker answers all that it takes, so room, too, comes with something received: with a change.
+        """
         with anyio.move_on_after(self.options.connect_timeout):
             while (session := self._open_session()) is None:
-                if connection.session is not None and connection.session.is_open:
-                    await connection.wait_drained()
-                else:
-                    await self._wait_change()
+                if self._tasks is None:
+                    raise Closed("the producer is closed: publish inside of 'async with Producer(…)'")
+                await self._wait_change()
             return session
         raise NotConnected(
             f"no connection to {self._address} within {self.options.connect_timeout:g} seconds"
-        ) from connection.error
+        ) from (self._connection and self._connection.error)
 
     def _make_session(self, now_ns: int) -> ProducerSession:
         return ProducerSession(

@@ -27,7 +27,7 @@ def split_address(address: str) -> tuple[str, int]:
     Raises:
         OptionError: not ``host:port`` with a port of 0 to 65535.
     """
-    host, colon, port = address.rpartition(":")
+    host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
         raise OptionError(f"address {address!r} is not host:port with a port of 0 to {PORT_MAX}")
     return host.removeprefix("[").removesuffix("]"), int(port)
@@ -43,7 +43,11 @@ async def listen(address: str) -> MultiListener[SocketStream]:
 
     Raises:
         OptionError: the address cannot be one.
-        OSError: it cannot be had.
+        OSError: it cannot be had; the text says which, and why.
     """
     host, port = split_address(address)
-    return await anyio.create_tcp_listener(local_host=None if host in _ANY_HOST else host, local_port=port)
+    local_host = None if host in _ANY_HOST else host
+    try:
+        return await anyio.create_tcp_listener(local_host=local_host, local_port=port)
+    except OSError as error:
+        raise OSError(error.errno, f"listen ({address}) failed - {error.strerror or error}") from error

@@ -53,7 +53,7 @@ class Pump:
         self._after_receive = after_receive
         self._linger = linger
         self._wait_for_peer = wait_for_peer
-        self._peer_gone = anyio.Event()
+        self._read_ended = anyio.Event()
         self._wake = anyio.Event()
         self._drained = anyio.Event()
         self._scope: anyio.CancelScope | None = None
@@ -61,15 +61,8 @@ class Pump:
     def wake(self) -> None:
         """Have the writer look whether there is something to send; it may be called any number of times."""
         self._wake.set()
-        if self._machine.ended and self._scope is not None and math.isinf(self._scope.deadline):
-            self._scope.deadline = anyio.current_time() + self._linger
-
-    async def wait_drained(self) -> None:
-        """Return when the machine's outbox has room."""
-        while self._machine.outbox_full and not self._machine.ended:
-            if self._drained.is_set():
-                self._drained = anyio.Event()
-            await self._drained.wait()
+        if self._machine.ended:
+            self._limit_time()
 
     async def run(self) -> None:
         """Read and write until the machine has ended or the peer has gone."""
@@ -85,17 +78,25 @@ class Pump:
     async def _read(self) -> None:
         machine, clock = self._machine, self._clock
         receive = self._stream.receive
-        while self._wait_for_peer or not machine.ended:
-            try:
-                data = await receive(RECEIVE_SIZE)
-            except (EndOfStream, BrokenResourceError, ClosedResourceError):
-                self._peer_gone.set()
-                self._end_of_stream()
-                return
-            machine.receive_data(data, clock.now_ns())
-            self._after_receive()
-            if machine.outbox_full:
-                await self.wait_drained()
+        try:
+            while self._wait_for_peer or not machine.ended:
+                try:
+                    data = await receive(RECEIVE_SIZE)
+                except (EndOfStream, BrokenResourceError, ClosedResourceError):
+                    self._end_of_stream()
+                    return
+                machine.receive_data(data, clock.now_ns())
+                self._after_receive()
+                if machine.outbox_full:
+                    await self._wait_drained()
+        finally:
+            self._read_ended.set()
+
+    async def _wait_drained(self) -> None:
+        while self._machine.outbox_full and not self._machine.ended:
+            if self._drained.is_set():
+                self._drained = anyio.Event()
+            await self._drained.wait()
 
     async def _write(self) -> None:
         machine, clock, send = self._machine, self._clock, self._stream.send
@@ -109,12 +110,22 @@ class Pump:
                 if machine.ended:
                     break
                 await wake.wait()
+            self._limit_time()
             if self._wait_for_peer:
                 await self._stream.send_eof()
-                await self._peer_gone.wait()
+                await self._read_ended.wait()
             await self._stream.aclose()
         except (BrokenResourceError, ClosedResourceError):
+            if not machine.ended:
+                # The peer takes nothing more, but why it left may still be there to be read.
+                with anyio.move_on_after(self._linger):
+                    await self._read_ended.wait()
             self._end_of_stream()
+
+    def _limit_time(self) -> None:
+        """Leave the peer ``linger`` seconds; the first call counts."""
+        if self._scope is not None and math.isinf(self._scope.deadline):
+            self._scope.deadline = anyio.current_time() + self._linger
 
     def _end_of_stream(self) -> None:
         self._machine.receive_eof(self._clock.now_ns())

@@ -286,7 +286,26 @@ async def test_an_error_of_the_handler_is_logged_and_hidden(is_async, caplog):
     assert "the disk is gone" in str(first.exc_info)
 
 
-async def test_a_handler_learns_that_its_client_has_gone():
+async def test_a_refused_client_may_finish_what_it_is_sending():
+    client, server = memory_pair()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX))
+        for _ in range(100):  # more than fit between the two, so this ends only if somebody reads
+            await client.send(b"nonsense\r\n\r\n")
+        await client.send_eof()
+        assert (await receive_all(client)).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+async def test_a_refused_client_that_never_leaves_is_left(monkeypatch):
+    monkeypatch.setattr("nsqkit.http.server.LINGER", 0)
+    client, server = memory_pair()
+    async with client:
+        await client.send(b"nonsense\r\n\r\n")
+        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX)
+        assert (await client.receive()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+async def test_a_handler_learns_that_its_client_has_gone(caplog):
     seen: list[str] = []
 
     async def handle(request: Request) -> Response:
@@ -302,6 +321,7 @@ async def test_a_handler_learns_that_its_client_has_gone():
         await client.send(get("/", "Content-Length: 3"))
         await serve_connection(server, handle, body_max=BODY_MAX)
     assert seen == ["the client has closed the connection"]
+    assert not caplog.records
 
 
 async def test_a_client_that_does_not_wait_for_its_answer_harms_nothing():

@@ -270,6 +270,10 @@ def test_a_line_is_cut_at_each_single_space(line: bytes, end: bytes) -> None:
     assert decode([MAGIC_V2 + line + end]) == ([(verb, tuple(params), b"", ())], None)
 
 
+def test_of_a_line_end_only_one_carriage_return_is_trimmed() -> None:
+    assert decode([MAGIC_V2 + b"NOP a\r\r\n"]) == ([(b"NOP", (b"a\r",), b"", ())], None)
+
+
 @pytest.mark.parametrize("before", [b"", NOP])
 @pytest.mark.parametrize(
     ("length", "line_end", "ending"),

@@ -49,18 +49,30 @@ def test_the_level_is_the_one_asked_for() -> None:
     st.data(),
     st.integers(1, 12),
     st.lists(st.tuples(st.binary(min_size=1, max_size=3), st.integers(1, 40)), max_size=5),
+    st.sampled_from([zlib.Z_SYNC_FLUSH, zlib.Z_PARTIAL_FLUSH, zlib.Z_FINISH]),
 )
 def test_nothing_is_lost_or_late_where_a_piece_is_full(
-    data: st.DataObject, piece_size_max: int, repeats: list[tuple[bytes, int]]
+    data: st.DataObject, piece_size_max: int, repeats: list[tuple[bytes, int]], flush: int
 ) -> None:
     plain = b"".join(pattern * times for pattern, times in repeats)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compression, "PIECE_SIZE_MAX", piece_size_max)
         receiver = Deflate(6)
-        stream = raw_deflate(plain)
+        stream = raw_deflate(plain, flush)
         pieces = [part for cut in data.draw(strategies.chunkings(stream)) for part in receiver.decode(cut)]
     assert b"".join(pieces) == plain
     assert all(1 <= len(piece) <= piece_size_max for piece in pieces)
+
+
+@pytest.mark.parametrize("flush", [zlib.Z_SYNC_FLUSH, zlib.Z_PARTIAL_FLUSH, zlib.Z_FINISH])
+@pytest.mark.parametrize("piece_size_max", [1, 2, 3, 4])
+def test_nothing_stays_inside_when_all_input_is_used_up(
+    piece_size_max: int, flush: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compression, "PIECE_SIZE_MAX", piece_size_max)
+    for times in range(1, 40):
+        plain = b"bbba" * times
+        assert decode(Deflate(6), raw_deflate(plain, flush)) == plain
 
 
 @pytest.mark.parametrize("size", [PIECE_SIZE_MAX - 1, PIECE_SIZE_MAX, PIECE_SIZE_MAX + 1, 3 * PIECE_SIZE_MAX])

@@ -60,7 +60,7 @@ def test_a_frame_survives_both_directions(sample: Sample) -> None:
     assert decode([sample.data]) == [sample.value]
 
 
-@given(st.data(), st.lists(strategies.frames(), max_size=8))
+@given(st.data(), strategies.deliveries())
 def test_where_reads_end_changes_nothing(data: st.DataObject, samples: list[Sample]) -> None:
     stream = b"".join(sample.data for sample in samples)
     assert decode(data.draw(strategies.chunkings(stream))) == [sample.value for sample in samples]
@@ -71,9 +71,52 @@ def test_a_message_is_what_its_maker_makes() -> None:
     assert decoder.feed(MESSAGE + OK_FRAME) == [[5, 1, b"0123456789abcdef", b"hello"], Response(b"OK")]
 
 
-@given(st.data(), st.lists(strategies.frames(), max_size=3).map(lambda s: b"".join(x.data for x in s)))
+@pytest.mark.parametrize(
+    "after",
+    [
+        b"",
+        OK_FRAME,
+        encode_response(bytes(len(MESSAGE) - 8)),  # as long as the messages before it
+        encode_message(5, 1, b"0123456789abcdef", b"longer than hello"),
+        encode_message(5, 1, b"0123456789abcdef", b""),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+def test_rows_of_messages_of_one_size(count: int, after: bytes) -> None:
+    row = [encode_message(n, n, b"%016x" % n, b"%05d" % n) for n in range(count)]
+    expected = [MessageFrame(n, n, b"%016x" % n, b"%05d" % n) for n in range(count)] + decode([after])
+    assert decode([b"".join(row) + after]) == expected
+    assert decode(strategies.single_bytes(b"".join(row) + after)) == expected
+    for cut in (1, 7, 8, 9, len(MESSAGE) - 1, len(MESSAGE) + 1):
+        stream = b"".join(row) + after
+        assert decode([stream[:-cut], stream[-cut:]]) == expected
+
+
+def test_what_is_wrong_after_a_row_of_messages_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="frame type 7"):
+        new_decoder().feed(MESSAGE * 3 + MESSAGE.replace(b"\0\0\0\x02", b"\0\0\0\x07", 1))
+    with pytest.raises(ProtocolError, match="frame size 0"):
+        new_decoder().feed(MESSAGE * 3 + bytes(len(MESSAGE)))
+
+
+@given(st.data(), strategies.deliveries())
+def test_a_damaged_stream_is_the_same_in_one_piece_and_in_many(
+    data: st.DataObject, samples: list[Sample]
+) -> None:
+    stream = data.draw(strategies.damaged(b"".join(sample.data for sample in samples)))
+    try:
+        whole: object = decode([stream])
+    except ProtocolError as error:
+        whole = str(error)
+    try:
+        cut: object = decode(data.draw(strategies.chunkings(stream)))
+    except ProtocolError as error:
+        cut = str(error)
+    assert cut == whole
+
+
+@given(st.data(), st.binary(max_size=60))
 def test_garbage_is_a_protocol_error_or_nothing(data: st.DataObject, stream: bytes) -> None:
-    stream = data.draw(st.one_of(strategies.damaged(stream), st.binary(max_size=60)))
     try:
         decode(data.draw(strategies.chunkings(stream)))
     except ProtocolError:

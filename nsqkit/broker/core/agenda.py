@@ -6,7 +6,8 @@ once to each session that has bytes. The order in which things were noted is kep
 
 Deadlines are lower bounds. An owner is noted with the earliest time at which it could have something to do; it
 looks for itself when that time has come and says when to come again. So nothing is rescheduled when a message is
-finished in time, which is what happens to nearly all of them, and an idle channel costs nothing.
+finished in time, which is what happens to nearly all of them, and an idle channel costs nothing. An entry that an
+earlier one has superseded stays in the heap until its time, or until such entries are the greater part.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from nsqkit.broker.core.channel import Channel
     from nsqkit.broker.core.session import Session
+
+
+_HEAP_LENGTH_MIN = 64  # below this it is not worth looking for superseded entries
 
 
 class Timed(Protocol):
@@ -33,10 +37,11 @@ class Timed(Protocol):
 class Agenda:
     """The deadlines and the notes of one broker."""
 
-    __slots__ = ("_count", "_heap", "_to_deliver", "_to_write")
+    __slots__ = ("_count", "_heap", "_heap_length_max", "_to_deliver", "_to_write")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timed]] = []
+        self._heap_length_max = _HEAP_LENGTH_MIN
         self._count = 0  # makes equal times come in the order in which they were noted
         self._to_deliver: dict[Channel, None] = {}
         self._to_write: dict[Session, None] = {}
@@ -47,6 +52,18 @@ class Agenda:
             owner.due_ns = due_ns
             self._count += 1
             heappush(self._heap, (due_ns, self._count, owner))
+            if len(self._heap) > self._heap_length_max:
+                self._drop_superseded()
+
+    def forget(self, owner: Timed) -> None:
+        """Do not call ``owner`` unless it is scheduled anew."""
+        owner.due_ns = None
+
+    def _drop_superseded(self) -> None:
+        """Keep the one entry of each owner that counts; the next time there are twice as many, do so again."""
+        valid = {entry[2]: entry for entry in self._heap if entry[2].due_ns == entry[0]}
+        self._heap = sorted(valid.values())
+        self._heap_length_max = max(2 * len(valid), _HEAP_LENGTH_MIN)
 
     def next_deadline(self) -> int | None:
         """Return the earliest time noted."""

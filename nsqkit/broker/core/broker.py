@@ -62,13 +62,20 @@ class Broker:
     def close_session(self, session: Session, now_ns: int) -> None:
         """Take note that the connection is gone; its in-flight messages wait for their timeouts."""
         session.end(None)
-        if self.sessions.pop(session, 0) == 0:
+        if session not in self.sessions:
             return
+        del self.sessions[session]
+        self.agenda.forget(session)
         channel = session.channel
         if channel is not None:
             channel.remove(session)
             topic = self.topics.get(session.topic_name)
-            if channel.ephemeral and not channel.sessions and topic and topic.channels.get(channel.name) is channel:
+            if (
+                channel.ephemeral
+                and not channel.sessions
+                and topic
+                and topic.channels.get(channel.name) is channel
+            ):
                 self.delete_channel(session.topic_name, channel.name)
         self.settle(now_ns)
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from nsqkit.broker.core.deferred import Deferred
 from nsqkit.broker.core.in_flight import InFlight
 from nsqkit.broker.core.queue import DiscardBackend, MemoryBackend, MessageQueue
+from nsqkit.broker.core.topology import PROXIMITIES
 from nsqkit.wire.messages import for_redelivery
 from nsqkit.wire.names import is_ephemeral
 
@@ -45,6 +46,7 @@ class Channel:
         paused: nothing is delivered while it is.
         sessions: its consumers, in the order in which they subscribed.
         message_count: messages put so far; requeue_count and timeout_count likewise.
+        delivery_counts: messages delivered so far, for each proximity.
     """
 
     def __init__(self, name: bytes, agenda: Agenda, *, mem_queue_size: int) -> None:
@@ -54,12 +56,14 @@ class Channel:
         self.message_count = 0
         self.requeue_count = 0
         self.timeout_count = 0
+        self.delivery_counts = [0] * len(PROXIMITIES)
         self.queue = MessageQueue(mem_queue_size, DiscardBackend() if self.ephemeral else MemoryBackend())
         self.deferred = Deferred(self._put_back)
         self.sessions: dict[Session, None] = {}
         self._agenda = agenda
-        self._ready: OrderedDict[Session, None] = OrderedDict()  # who has room, longest waiting first
-        self._abandoned: list[InFlight] = []  # sets of consumers that are gone
+        # Who has room, for each proximity, longest waiting first.
+        self._ready: list[OrderedDict[Session, None]] = [OrderedDict() for _ in PROXIMITIES]
+        self._abandoned: dict[InFlight, None] = {}  # sets of consumers that are gone
 
     # ---- in ----------------------------------------------------------------------------------------------------
 
@@ -85,23 +89,30 @@ class Channel:
     # ---- out ---------------------------------------------------------------------------------------------------
 
     def deliver(self, now_ns: int) -> None:
-        """Hand the waiting messages to the consumers that have room, in equal parts."""
-        queue, ready = self.queue, self._ready
+        """Hand the waiting messages to the consumers that have room: the nearest first, in equal parts."""
+        queue, counts = self.queue, self.delivery_counts
         waiting = 0 if self.paused else len(queue)
-        while waiting and ready:
-            session = next(iter(ready))
-            ready.move_to_end(session)
-            share = -(-waiting // len(ready))
-            session.deliver(queue.take(min(session.room, share), DELIVERY_SIZE_MAX), now_ns)
-            self.update_ready(session)
-            waiting = len(queue)
+        for proximity, ready in enumerate(self._ready):
+            turns = 0  # of consumers that have not had theirs in this round
+            while waiting and ready:
+                turns = turns or len(ready)
+                session = next(iter(ready))
+                ready.move_to_end(session)
+                share = -(-waiting // turns)
+                turns -= 1
+                frames = queue.take(min(session.room, share), DELIVERY_SIZE_MAX)
+                counts[proximity] += len(frames)
+                session.deliver(frames, now_ns)
+                self.update_ready(session)
+                waiting = len(queue)
 
     def update_ready(self, session: Session) -> None:
         """Look again whether ``session`` can be given messages."""
+        ready = self._ready[session.proximity]
         if session.room <= 0:
-            self._ready.pop(session, None)
-        elif session not in self._ready:
-            self._ready[session] = None
+            ready.pop(session, None)
+        elif session not in ready:
+            ready[session] = None
             self._agenda.deliver(self)
 
     # ---- in flight: the calls of the session that owns the messages ---------------------------------------------
@@ -115,10 +126,12 @@ class Channel:
         else:
             self._defer(frame, due_ns)
 
-    def time_out(self, frames: Sequence[bytes]) -> None:
-        """Take back messages whose consumer did not answer in time."""
+    def time_out(self, in_flight: InFlight, frames: Sequence[bytes]) -> None:
+        """Take back messages whose consumer did not answer in time; they are in ``in_flight`` no longer."""
         self.timeout_count += len(frames)
         self._put_back([for_redelivery(frame) for frame in frames])
+        if not in_flight:
+            self._abandoned.pop(in_flight, None)
 
     def schedule(self, in_flight: InFlight, deadline_ns: int) -> None:
         """Have ``in_flight`` look for messages that timed out at ``deadline_ns``."""
@@ -134,7 +147,6 @@ class Channel:
         return sum(map(len, self._in_flight_sets()))
 
     def _in_flight_sets(self) -> list[InFlight]:
-        self._abandoned = [in_flight for in_flight in self._abandoned if in_flight]
         return [*(session.in_flight for session in self.sessions), *self._abandoned]
 
     # ---- consumers ---------------------------------------------------------------------------------------------
@@ -146,9 +158,11 @@ class Channel:
     def remove(self, session: Session) -> None:
         """Let a consumer go; what it has in flight waits here for its timeout."""
         self.sessions.pop(session, None)
-        self._ready.pop(session, None)
+        self._ready[session.proximity].pop(session, None)
         if session.in_flight:
-            self._abandoned.append(session.in_flight)
+            self._abandoned[session.in_flight] = None
+        else:
+            self._agenda.forget(session.in_flight)
 
     # ---- from outside ------------------------------------------------------------------------------------------
 
@@ -165,7 +179,10 @@ class Channel:
         """Forget all messages: queued, deferred and in flight."""
         self.queue.empty()
         self.deferred.take_all()
+        self._agenda.forget(self.deferred)
         for in_flight in self._in_flight_sets():
             in_flight.take_all()
+            self._agenda.forget(in_flight)
+        self._abandoned.clear()
         for session in self.sessions:
             self.update_ready(session)

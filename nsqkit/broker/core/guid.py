@@ -11,6 +11,7 @@ from __future__ import annotations
 EPOCH_TICKS = 1288834974288
 SEQUENCE_LENGTH = 4096
 
+_PREFIX_MASK = (1 << 52) - 1  # a time before the epoch (a test's clock may show it) wraps, as Go's numbers do
 _SUFFIXES = tuple(b"%03x" % sequence for sequence in range(SEQUENCE_LENGTH))
 
 
@@ -36,7 +37,7 @@ class GuidFactory:
             self._sequence = 0
         ids: list[bytes] = []
         while True:
-            prefix = b"%013x" % ((self._tick - EPOCH_TICKS) << 10 | self._node_id)
+            prefix = b"%013x" % (((self._tick - EPOCH_TICKS) << 10 | self._node_id) & _PREFIX_MASK)
             end = self._sequence + count - len(ids)
             ids += [prefix + suffix for suffix in _SUFFIXES[self._sequence : end]]
             if end <= SEQUENCE_LENGTH:

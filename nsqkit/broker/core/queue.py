@@ -1,8 +1,9 @@
 """The queue of a topic or a channel: memory first, what does not fit in a backend behind it.
 
 The rule it guards: memory holds at most ``mem_queue_size`` messages. What comes when it is full goes to the
-backend; an ephemeral queue has a backend that drops, so it keeps its oldest messages and loses the newest, as
-nsqd's does.
+backend, and what comes after that follows it there until the backend is empty again, so that nothing is overtaken
+for as long as there is more to come. An ephemeral queue has a backend that drops, so it keeps its oldest messages
+and loses the newest, as nsqd's does.
 
 A queue holds message frames (see ``nsqkit.wire.messages``), ready for their next delivery. ``bytes`` are nothing
 to the garbage collector, so a million queued messages cost it nothing.
@@ -98,7 +99,7 @@ class MessageQueue:
 
     def put(self, frames: Sequence[bytes]) -> None:
         """Add messages at the end."""
-        room = self._mem_queue_size - len(self._memory)
+        room = 0 if self.backend else self._mem_queue_size - len(self._memory)
         if len(frames) <= room:
             self._memory.extend(frames)
         else:

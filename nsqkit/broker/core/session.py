@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.in_flight import InFlight
+from nsqkit.broker.core.topology import GLOBAL, proximity_of
 from nsqkit.errors import (
     AuthDisabled,
     BadChannel,
@@ -95,6 +96,7 @@ class Session:
         channel: what it consumes, if it does.
         in_flight: the messages it holds.
         topic_name: the topic of its channel.
+        proximity: how near it is, for its channel.
         identity: what it told in IDENTIFY.
         grant: what it was granted.
         due_ns: kept by the agenda.
@@ -104,6 +106,7 @@ class Session:
         "_agenda",
         "_broker",
         "_decoder",
+        "_first_grant",
         "_identified",
         "_last_command_ns",
         "_next_heartbeat_ns",
@@ -122,6 +125,7 @@ class Session:
         "identity",
         "in_flight",
         "message_count",
+        "proximity",
         "pub_counts",
         "rdy_count",
         "remote_address",
@@ -138,9 +142,10 @@ class Session:
         self.end_reason: str | None = None
         self.channel: Channel | None = None
         self.topic_name = b""
+        self.proximity = GLOBAL
         self.in_flight = InFlight(self._time_out)
         self.due_ns: int | None = None
-        host = remote_address.rpartition(":")[0]
+        host = remote_address.rpartition(":")[0].strip("[]")
         self.identity = IdentifyRequest(client_id=host, hostname=host)
         self.grant: Grant = broker.default_grant
         self.rdy_count = 0
@@ -160,7 +165,8 @@ class Session:
         self._now_ns = now_ns
         self._last_command_ns = now_ns
         self._next_heartbeat_ns = now_ns + self.grant.heartbeat_interval_ns
-        self._identified: Grant | None = None  # the first IDENTIFY; what nsqd's message pump goes by
+        self._identified = False
+        self._first_grant = self.grant  # nsqd's message pump goes by the first IDENTIFY, all else by the last
         self._agenda.schedule(self, self._next_heartbeat_ns)
 
     # ---- the five verbs (events go to the broker's agenda) --------------------------------------------------------
@@ -218,17 +224,21 @@ class Session:
 
     def handle_deadline(self, now_ns: int) -> int | None:
         """Send a heartbeat, or end a session that was silent for two intervals; return when to look again."""
-        interval_ns = self._heartbeat_interval_ns
-        if self.ended or not interval_ns:
+        if self.ended:
             return None
-        silent_until_ns = self._last_command_ns + 2 * interval_ns
-        if now_ns >= silent_until_ns:
-            self.end(f"no command for two heartbeat intervals of {interval_ns // NS_PER_MS} ms")
-            return None
-        if now_ns >= self._next_heartbeat_ns:
-            self._next_heartbeat_ns += interval_ns * (1 + (now_ns - self._next_heartbeat_ns) // interval_ns)
-            self._send(HEARTBEAT_FRAME)
-        return min(self._next_heartbeat_ns, silent_until_ns)
+        deadlines_ns = []
+        if interval_ns := self.grant.heartbeat_interval_ns:
+            deadlines_ns.append(self._last_command_ns + 2 * interval_ns)
+            if now_ns >= deadlines_ns[0]:
+                self.end(f"no command for two heartbeat intervals of {interval_ns // NS_PER_MS} ms")
+                return None
+        if interval_ns := self._first_grant.heartbeat_interval_ns:
+            late_ns = now_ns - self._next_heartbeat_ns
+            if late_ns >= 0:
+                self._next_heartbeat_ns += interval_ns * (1 + late_ns // interval_ns)
+                self._send(HEARTBEAT_FRAME)
+            deadlines_ns.append(self._next_heartbeat_ns)
+        return min(deadlines_ns, default=None)
 
     # ---- for the channel ----------------------------------------------------------------------------------------
 
@@ -246,12 +256,13 @@ class Session:
 
     def deliver(self, frames: list[bytes], now_ns: int) -> None:
         """Send messages; with a sample rate, the others are gone from this channel."""
-        if self.grant.sample_rate:
-            frames = [frame for frame in frames if self._broker.random.randrange(100) <= self.grant.sample_rate]
+        grant = self._first_grant
+        if grant.sample_rate:
+            frames = [frame for frame in frames if self._broker.random.randrange(100) <= grant.sample_rate]
             if not frames:
                 return
         assert self.channel is not None
-        deadline_ns = now_ns + self.grant.msg_timeout_ns
+        deadline_ns = now_ns + grant.msg_timeout_ns
         self.in_flight.add([frame[ID] for frame in frames], frames, now_ns, deadline_ns)
         self.channel.schedule(self.in_flight, deadline_ns)
         self.message_count += len(frames)
@@ -313,11 +324,12 @@ class Session:
         limits = self._broker.identify_limits
         self.identity = request
         self.grant = grant = negotiate(request, limits)
-        if self._identified is None:
-            self._identified = grant
+        if not self._identified:
+            self._identified = True
+            self._first_grant = grant
             self._next_heartbeat_ns = self._now_ns + grant.heartbeat_interval_ns
-            if grant.heartbeat_interval_ns:
-                self._agenda.schedule(self, self._next_heartbeat_ns)
+        if grant.heartbeat_interval_ns:
+            self._agenda.schedule(self, self._now_ns + grant.heartbeat_interval_ns)
         if not request.feature_negotiation:
             self._send(OK_FRAME)
             return
@@ -328,8 +340,11 @@ class Session:
     def _upgrade(self, transform: Transform) -> None:
         """Put ``transform`` between this session and the socket, from here on in both directions."""
         rest = self._decoder.take_rest()
-        self._outbox = [b"".join(self._outbox)]
-        self._transform = _Upgraded(transform, self._outbox.pop())
+        before = b"".join(self._outbox)
+        if self._transform is not None:
+            before = self._transform.encode(before)
+        self._outbox.clear()
+        self._transform = _Upgraded(transform, before)
         self._send(OK_FRAME)
         if rest:
             self._receive(rest)
@@ -345,6 +360,8 @@ class Session:
             raise SubscribeFailed(
                 f"SUB failed consumers for {_text(topic_name)}:{_text(channel_name)} exceeds limit of {consumers_max}"
             )
+        if self._identified:
+            self.proximity = proximity_of(self.identity, self._options)
         channel.add(self)
         self.channel = channel
         self.topic_name = topic_name
@@ -416,10 +433,6 @@ class Session:
 
     # ---- within -----------------------------------------------------------------------------------------------
 
-    @property
-    def _heartbeat_interval_ns(self) -> int:
-        return (self._identified or self.grant).heartbeat_interval_ns
-
     def _send(self, frame: bytes) -> None:
         self._outbox.append(frame)
         self._outbox_size += len(frame)
@@ -431,7 +444,7 @@ class Session:
 
     def _time_out(self, frames: list[bytes]) -> None:
         assert self.channel is not None
-        self.channel.time_out(frames)
+        self.channel.time_out(self.in_flight, frames)
         self._look_for_more()
 
     def _look_for_more(self) -> None:

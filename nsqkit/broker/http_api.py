@@ -1,0 +1,417 @@
+"""The HTTP routes of nsqd: publishing, topics and channels, ``/stats``, ``/config``.
+
+The rule it guards: a request is looked at in nsqd's order and refused with nsqd's words (nsqd, nsqd/http.go), so that
+of two things that are wrong the same one is named. What a route has done to the engine is followed by one
+``settle``, which delivers and wakes whoever waits.
+
+How to read it: ``ROUTES`` is the table; each route is a function of the broker and the request. ``serve_http`` at the
+end is what the server calls for each connection. Nothing here is imported before the first of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import re
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import attrs
+
+from nsqkit.broker.core.durations import format_duration
+from nsqkit.broker.core.stats import HEALTH, collect, to_document, to_text
+from nsqkit.broker.memory_stats import read_memory_stats
+from nsqkit.broker.version import version_line
+from nsqkit.errors import OptionError
+from nsqkit.http.messages import HTTPError, Request, Response
+from nsqkit.http.router import Router
+from nsqkit.http.server import serve_connection
+from nsqkit.transport.address import split_address
+from nsqkit.wire.commands import batch_count_max, parse_int32
+from nsqkit.wire.identify import BROKER_VERSION, NS_PER_MS
+from nsqkit.wire.names import is_valid_name
+
+if TYPE_CHECKING:
+    from anyio.abc import ByteStream
+
+    from nsqkit.broker.core.channel import Channel
+    from nsqkit.broker.core.topic import Topic
+    from nsqkit.broker.server import Nsqd
+
+__all__ = ["ROUTES", "serve_http"]
+
+logger = logging.getLogger("nsqkit.broker")
+
+Route: TypeAlias = Callable[["Nsqd", Request], "Response | Awaitable[Response]"]
+
+BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
+"""The words for a boolean in a query; what any other word means is for the route to say."""
+
+NOT_LOGGED: Final = frozenset(("/pub", "/mpub"))
+"""Routes of which there is no line in the log for each request; as in nsqd, they are asked too often."""
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+# ---- about the broker -----------------------------------------------------------------------------------------
+
+
+def ping(nsqd: Nsqd, request: Request) -> Response:
+    """Say that the broker is well."""
+    return Response.plain(HEALTH)
+
+
+def info(nsqd: Nsqd, request: Request) -> Response:
+    """Tell who the broker is, and a few of its limits."""
+    options = nsqd.options
+    return Response.v1(
+        {
+            "version": BROKER_VERSION,
+            "broadcast_address": options.broadcast_address,
+            "hostname": platform.node(),
+            "http_port": _port(nsqd.http_address),
+            "tcp_port": _port(nsqd.tcp_address),
+            "start_time": nsqd.start_time_ns // 10**9,
+            "max_heartbeat_interval": options.max_heartbeat_interval_ns,
+            "max_output_buffer_size": options.max_output_buffer_size,
+            "max_output_buffer_timeout": options.max_output_buffer_timeout_ns,
+            "max_deflate_level": options.max_deflate_level,
+            "topology_zone": options.topology_zone,
+            "topology_region": options.topology_region,
+        }
+    )
+
+
+def _port(address: str) -> int:
+    return split_address(address)[1] if address else 0
+
+
+def stats(nsqd: Nsqd, request: Request) -> Response:
+    """Tell the state of topics, channels and clients, in JSON or for people to read."""
+    query = _Query(request)
+    seen = collect(
+        nsqd.broker,
+        topic=query.name("topic"),
+        channel=query.name("channel"),
+        include_clients=BOOLEANS.get(query.get("include_clients"), True),
+    )
+    memory = read_memory_stats() if BOOLEANS.get(query.get("include_mem"), True) else None
+    start_time_ns = nsqd.start_time_ns
+    if query.get("format") == "json":
+        return Response.v1(to_document(seen, start_time_ns=start_time_ns, memory=memory))
+    started = datetime.fromtimestamp(start_time_ns // 10**9).astimezone()
+    return Response.v1(
+        to_text(
+            seen,
+            version_line=version_line(),
+            start_time=started.isoformat().replace("+00:00", "Z"),
+            start_time_ns=start_time_ns,
+            now_ns=nsqd.clock.now_ns(),
+            memory=memory,
+        )
+    )
+
+
+# ---- publishing -----------------------------------------------------------------------------------------------
+
+
+async def publish(nsqd: Nsqd, request: Request) -> Response:
+    """Publish the body as one message."""
+    size_max = nsqd.options.max_msg_size
+    if (request.content_length or 0) > size_max:
+        raise HTTPError(413, "MSG_TOO_BIG")
+    body = await request.read(size_max)
+    if len(body) > size_max:
+        raise HTTPError(413, "MSG_TOO_BIG")
+    if not body:
+        raise HTTPError(400, "MSG_EMPTY")
+    query = _Query(request)
+    topic = _made_topic(nsqd, query)
+    delay_ns = _delay_ns(query.get("defer"), nsqd.options.max_req_timeout_ns) if "defer" in query else 0
+    topic.put((body,), nsqd.clock.now_ns(), delay_ns=delay_ns)
+    nsqd.settle()
+    return Response.v1("OK")
+
+
+def _delay_ns(text: str, delay_ns_max: int) -> int:
+    try:
+        delay_ns = int(text) * NS_PER_MS if _INTEGER.fullmatch(text) else -1
+    except ValueError:  # more digits than Python converts
+        delay_ns = -1
+    if not 0 <= delay_ns <= delay_ns_max:
+        raise HTTPError(400, "INVALID_DEFER")
+    return delay_ns
+
+
+async def multi_publish(nsqd: Nsqd, request: Request) -> Response:
+    """Publish each line of the body, or each message of a body in the form of MPUB's."""
+    size_max = nsqd.options.max_body_size
+    if (request.content_length or 0) > size_max:
+        raise HTTPError(413, "BODY_TOO_BIG")
+    query = _Query(request)
+    topic = _made_topic(nsqd, query)
+    binary = "binary" in query and BOOLEANS.get(query.get("binary"), True)
+    body = await request.read(size_max)
+    bodies = (_split_batch if binary else _split_lines)(body, nsqd.options.max_msg_size, size_max)
+    topic.put(bodies, nsqd.clock.now_ns())
+    nsqd.settle()
+    return Response.v1("OK")
+
+
+def _split_lines(body: bytes, msg_size_max: int, body_size_max: int) -> list[bytes]:
+    """Return the lines that are not empty."""
+    too_big = len(body) > body_size_max
+    if too_big:
+        body = body[:-1].rpartition(b"\n")[0]  # nsqd goes by lines, and has looked at those before the last
+    lines = [line for line in body.split(b"\n") if line]
+    if any(len(line) > msg_size_max for line in lines):
+        raise HTTPError(413, "MSG_TOO_BIG")
+    if too_big:
+        raise HTTPError(413, "BODY_TOO_BIG")
+    return lines
+
+
+def _split_batch(body: bytes, msg_size_max: int, body_size_max: int) -> list[bytes]:
+    """Return the messages; bytes after the last of them are nothing to nsqd.
+
+    nsqd would read a chunked body of any length as long as each size is in order; here the limit holds for it, too.
+    """
+    if len(body) > body_size_max:
+        raise HTTPError(413, "BODY_TOO_BIG")
+    count = parse_int32(body[:4]) if len(body) >= 4 else 0
+    if not 0 < count <= batch_count_max(body_size_max):
+        raise HTTPError(413, "BAD_BODY")
+    bodies = []
+    end = 4
+    for _ in range(count):
+        start = end + 4
+        size = parse_int32(body[end:start]) if start <= len(body) else 0
+        end = start + size
+        if not 0 < size <= msg_size_max or end > len(body):
+            raise HTTPError(413, "BAD_MESSAGE")
+        bodies.append(body[start:end])
+    return bodies
+
+
+# ---- topics and channels --------------------------------------------------------------------------------------
+
+
+def create_topic(nsqd: Nsqd, request: Request) -> Response:
+    """Make a topic, unless there is one."""
+    _made_topic(nsqd, _Query(request))
+    return _settled(nsqd)
+
+
+def delete_topic(nsqd: Nsqd, request: Request) -> Response:
+    """Delete a topic with its channels and messages."""
+    nsqd.broker.delete_topic(_topic(nsqd, _Query(request)).name)
+    return _settled(nsqd)
+
+
+def empty_topic(nsqd: Nsqd, request: Request) -> Response:
+    """Delete the messages that wait in a topic."""
+    query = _Query(request)
+    if not is_valid_name(query.required("topic")):
+        raise HTTPError(400, "INVALID_TOPIC")
+    _topic(nsqd, query).empty()
+    return _settled(nsqd)
+
+
+def pause_topic(nsqd: Nsqd, request: Request) -> Response:
+    """Keep what is published to a topic from its channels."""
+    _topic(nsqd, _Query(request)).pause()
+    return _settled(nsqd)
+
+
+def unpause_topic(nsqd: Nsqd, request: Request) -> Response:
+    """Give the channels what has waited, and what comes."""
+    _topic(nsqd, _Query(request)).unpause(nsqd.clock.now_ns())
+    return _settled(nsqd)
+
+
+def create_channel(nsqd: Nsqd, request: Request) -> Response:
+    """Make a channel of a topic that there is, unless it has one."""
+    topic, name = _topic_and_channel_name(nsqd, request)
+    topic.channel(name, nsqd.clock.now_ns())
+    return _settled(nsqd)
+
+
+def delete_channel(nsqd: Nsqd, request: Request) -> Response:
+    """Delete a channel with its messages."""
+    topic, channel = _topic_and_channel(nsqd, request)
+    nsqd.broker.delete_channel(topic.name, channel.name)
+    return _settled(nsqd)
+
+
+def empty_channel(nsqd: Nsqd, request: Request) -> Response:
+    """Delete the messages of a channel, in flight or not."""
+    _topic_and_channel(nsqd, request)[1].empty()
+    return _settled(nsqd)
+
+
+def pause_channel(nsqd: Nsqd, request: Request) -> Response:
+    """Deliver nothing from a channel."""
+    _topic_and_channel(nsqd, request)[1].pause()
+    return _settled(nsqd)
+
+
+def unpause_channel(nsqd: Nsqd, request: Request) -> Response:
+    """Deliver from a channel again."""
+    _topic_and_channel(nsqd, request)[1].unpause()
+    return _settled(nsqd)
+
+
+def _settled(nsqd: Nsqd) -> Response:
+    nsqd.settle()
+    return Response.v1()
+
+
+def _made_topic(nsqd: Nsqd, query: _Query) -> Topic:
+    """Return the topic that the query names, made if it is new."""
+    name = query.required("topic")
+    if not is_valid_name(name):
+        raise HTTPError(400, "INVALID_TOPIC")
+    return nsqd.broker.topic(name)
+
+
+def _topic(nsqd: Nsqd, query: _Query) -> Topic:
+    """Return the topic that the query names, of which nsqd does not ask here whether it could be a name."""
+    topic = nsqd.broker.topics.get(query.required("topic"))
+    if topic is None:
+        raise HTTPError(404, "TOPIC_NOT_FOUND")
+    return topic
+
+
+def _topic_and_channel_name(nsqd: Nsqd, request: Request) -> tuple[Topic, bytes]:
+    query = _Query(request)
+    if not is_valid_name(query.required("topic")):
+        raise HTTPError(400, "INVALID_ARG_TOPIC")
+    name = query.required("channel")
+    if not is_valid_name(name):
+        raise HTTPError(400, "INVALID_ARG_CHANNEL")
+    return _topic(nsqd, query), name
+
+
+def _topic_and_channel(nsqd: Nsqd, request: Request) -> tuple[Topic, Channel]:
+    topic, name = _topic_and_channel_name(nsqd, request)
+    channel = topic.channels.get(name)
+    if channel is None:
+        raise HTTPError(404, "CHANNEL_NOT_FOUND")
+    return topic, channel
+
+
+class _Query:
+    """The query of a request: of several values of one key the first counts."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, request: Request) -> None:
+        self._values = {key: values[0] for key, values in request.query.items()}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def get(self, key: str) -> str:
+        """Return a value, empty if it is missing."""
+        return self._values.get(key, "")
+
+    def name(self, key: str) -> bytes:
+        """Return a value as bytes, as names are below HTTP, empty if it is missing."""
+        return self.get(key).encode("utf-8", "surrogateescape")
+
+    def required(self, key: str) -> bytes:
+        """Return a value as bytes, which has to be there."""
+        if key not in self._values:
+            raise HTTPError(400, f"MISSING_ARG_{key.upper()}")
+        return self.name(key)
+
+
+# ---- options --------------------------------------------------------------------------------------------------
+
+
+def get_option(nsqd: Nsqd, request: Request) -> Response:
+    """Tell an option's value."""
+    options = attrs.evolve(
+        nsqd.options,
+        broadcast_tcp_port=nsqd.options.broadcast_tcp_port or _port(nsqd.tcp_address),
+        broadcast_http_port=nsqd.options.broadcast_http_port or _port(nsqd.http_address),
+    )
+    try:
+        return Response.v1(options.config_value(request.params["opt"]))
+    except OptionError as error:
+        raise HTTPError(400, "INVALID_OPTION") from error
+
+
+async def put_option(nsqd: Nsqd, request: Request) -> Response:
+    """Give one of the options that can be changed while the broker runs another value; tell it."""
+    size_max = nsqd.options.max_msg_size
+    body = await request.read(size_max)
+    if not 0 < len(body) <= size_max:
+        raise HTTPError(413, "INVALID_VALUE")
+    try:
+        match request.params["opt"]:
+            case "nsqlookupd_tcp_addresses":
+                addresses = json.loads(body)
+                addresses = () if addresses is None else addresses
+                nsqd.options = attrs.evolve(nsqd.options, lookupd_tcp_addresses=addresses)
+            case "log_level":
+                nsqd.options = attrs.evolve(nsqd.options, log_level=body.decode().lower())
+            case _:
+                raise HTTPError(400, "INVALID_OPTION")
+    except (ValueError, RecursionError) as error:
+        raise HTTPError(400, "INVALID_VALUE") from error
+    return get_option(nsqd, request)
+
+
+# ---- all of them ----------------------------------------------------------------------------------------------
+
+ROUTES: Final[tuple[tuple[str, str, Route], ...]] = (
+    ("GET", "/ping", ping),
+    ("GET", "/info", info),
+    ("GET", "/stats", stats),
+    ("POST", "/pub", publish),
+    ("POST", "/mpub", multi_publish),
+    ("POST", "/topic/create", create_topic),
+    ("POST", "/topic/delete", delete_topic),
+    ("POST", "/topic/empty", empty_topic),
+    ("POST", "/topic/pause", pause_topic),
+    ("POST", "/topic/unpause", unpause_topic),
+    ("POST", "/channel/create", create_channel),
+    ("POST", "/channel/delete", delete_channel),
+    ("POST", "/channel/empty", empty_channel),
+    ("POST", "/channel/pause", pause_channel),
+    ("POST", "/channel/unpause", unpause_channel),
+    ("GET", "/config/:opt", get_option),
+    ("PUT", "/config/:opt", put_option),
+)
+
+
+async def serve_http(nsqd: Nsqd, stream: ByteStream, remote_address: str) -> None:
+    """Answer the requests of one connection until it ends; the stream is closed then.
+
+    Args:
+        nsqd: the broker that they are for.
+        stream: where the client is.
+        remote_address: ``host:port`` of the client, for the log.
+    """
+    router = Router([(method, path, partial(route, nsqd)) for method, path, route in ROUTES])
+
+    async def answer(request: Request) -> Response:
+        start_ns = nsqd.clock.now_ns()
+        try:
+            found = router.handle(request)
+            response = found if isinstance(found, Response) else await found
+        except HTTPError as error:
+            response = Response.v1_error(error.status, error.message)
+        if request.path not in NOT_LOGGED:
+            took = format_duration(nsqd.clock.now_ns() - start_ns)
+            logger.info(
+                "%d %s %s (%s) %s", response.status, request.method, request.target, remote_address, took
+            )
+        return response
+
+    options = nsqd.options
+    await serve_connection(stream, answer, body_max=max(options.max_msg_size, options.max_body_size))

@@ -1,0 +1,33 @@
+"""NSQ in Spark: a consumer connection in every partition.
+
+Importing this package needs neither pyspark nor Java: executors, tests and programs without Spark use it as it is.
+"""
+
+from __future__ import annotations
+
+from nsqkit.spark.drain import PartitionStats, drain, drain_partition
+from nsqkit.spark.intake import StopReason
+from nsqkit.spark.options import ConsumerSpec
+from nsqkit.spark.plan import PartitionPlan, plan_partitions
+from nsqkit.spark.rdd import drain_to, foreach_partition, map_partitions, seed_rdd
+from nsqkit.spark.schema import KEY_COLUMNS, MessageRow
+from nsqkit.spark.sink import ParquetSink, Sink, message_table
+
+__all__ = [
+    "KEY_COLUMNS",
+    "ConsumerSpec",
+    "MessageRow",
+    "ParquetSink",
+    "PartitionPlan",
+    "PartitionStats",
+    "Sink",
+    "StopReason",
+    "drain",
+    "drain_partition",
+    "drain_to",
+    "foreach_partition",
+    "map_partitions",
+    "message_table",
+    "plan_partitions",
+    "seed_rdd",
+]

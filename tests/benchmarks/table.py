@@ -1,0 +1,120 @@
+"""What was measured, as rows, and the rows as a table.
+
+The rule it guards: a row says what it is worth. Beside nsqkit's figure stand the best peer's of the same run, how
+many times nsqkit is better, and, where there is a floor, whether it was met.
+
+How to read it: ``Row`` and ``Floor`` first, then how they are printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+COLUMNS = ("what", "unit", "nsqkit", "best peer", "ratio", "floor")
+
+
+@attrs.frozen
+class Floor:
+    """What a figure has to reach: an amount in the row's unit, or a ratio to a peer.
+
+    Attributes:
+        at_most: the figure itself is this or less; None leaves that open.
+        ratio: nsqkit is at least so many times better; None leaves that open.
+        peer: than this peer; by default than the best one.
+    """
+
+    at_most: float | None = None
+    ratio: float | None = None
+    peer: str | None = None
+
+    def __str__(self) -> str:
+        if self.at_most is not None:
+            return f"≤ {self.at_most:g}"
+        return f"≥ {self.ratio:g}× {self.peer or 'best peer'}"
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """One figure.
+
+    Attributes:
+        what: what was measured.
+        unit: of all figures in the row.
+        value: nsqkit's.
+        peers: the others', by name.
+        less_is_better: True for costs, False for rates.
+        floors: what is to be reached.
+    """
+
+    what: str
+    unit: str
+    value: float
+    peers: Mapping[str, float] = attrs.field(factory=dict)
+    less_is_better: bool = False
+    floors: Sequence[Floor] = ()
+
+    @property
+    def best_peer(self) -> str | None:
+        """The name of the best peer, None if there was none."""
+        best = min if self.less_is_better else max
+        return best(self.peers, key=self.peers.__getitem__, default=None)
+
+    def ratio(self, peer: str | None = None) -> float | None:
+        """Return how many times nsqkit is better than ``peer``, by default the best one."""
+        other = self.peers.get(peer or self.best_peer or "")
+        if not other or not self.value:
+            return None
+        return other / self.value if self.less_is_better else self.value / other
+
+    def is_met(self, floor: Floor) -> bool | None:
+        """Tell whether ``floor`` is met; None if there was no peer to tell it by."""
+        if floor.at_most is not None:
+            return self.value <= floor.at_most
+        ratio = self.ratio(floor.peer)
+        return None if ratio is None else ratio >= (floor.ratio or 0)
+
+    def as_document(self) -> dict[str, Any]:
+        """Return the row for JSON."""
+        return {
+            **attrs.asdict(self, filter=attrs.filters.exclude("floors")),
+            "best_peer": self.best_peer,
+            "ratio": self.ratio(),
+            "floors": [{"floor": str(floor), "met": self.is_met(floor)} for floor in self.floors],
+        }
+
+
+def render(rows: Iterable[Row]) -> str:
+    """Return the table as text."""
+    table = [COLUMNS, *(tuple(_cells(row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return "\n".join(_line(cells, widths).rstrip() for cells in table)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Names stand to the left of their column, figures to the right."""
+    aligned = (
+        cell.rjust(width) if column in {"nsqkit", "ratio"} else cell.ljust(width)
+        for column, cell, width in zip(COLUMNS, cells, widths, strict=True)
+    )
+    return "  ".join(aligned)
+
+
+def _cells(row: Row) -> Iterator[str]:
+    ratio = row.ratio()
+    yield row.what
+    yield row.unit
+    yield _figure(row.value)
+    yield f"{row.best_peer} {_figure(row.peers[row.best_peer])}" if row.best_peer else ""
+    yield "" if ratio is None else f"{ratio:.2f}"
+    yield ", ".join(f"{floor} {_VERDICTS[row.is_met(floor)]}" for floor in row.floors)
+
+
+_VERDICTS = {True: "met", False: "missed", None: "has no peer"}
+
+
+def _figure(value: float) -> str:
+    """Return three digits of a small number, and all that stand before the point of a large one."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"

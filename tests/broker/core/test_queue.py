@@ -1,0 +1,142 @@
+"""The queue: order, what overflows, and how much is taken at once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.broker.core.queue import DiscardBackend, MemoryBackend, MessageQueue
+
+ANY_SIZE = 1 << 30
+
+
+def frames(*numbers: int) -> list[bytes]:
+    return [b"%04d" % number for number in numbers]
+
+
+def filled(mem_queue_size: int, count: int) -> MessageQueue:
+    queue = MessageQueue(mem_queue_size, MemoryBackend())
+    queue.put(frames(*range(count)))
+    return queue
+
+
+def test_first_in_first_out():
+    queue = filled(10, 3)
+    queue.put(frames(3))
+    assert len(queue) == 4
+    assert queue.take(2, ANY_SIZE) == frames(0, 1)
+    assert queue.take(9, ANY_SIZE) == frames(2, 3)
+    assert queue.take(9, ANY_SIZE) == []
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize(("mem_queue_size", "behind"), [(0, 5), (1, 4), (4, 1), (5, 0), (6, 0)])
+def test_what_memory_has_no_room_for_goes_behind_it(mem_queue_size, behind):
+    queue = filled(mem_queue_size, 5)
+    assert (len(queue), len(queue.backend)) == (5, behind)
+    assert queue.take_all() == frames(0, 1, 2, 3, 4)
+
+
+def test_memory_is_emptied_before_what_is_behind_it():
+    queue = filled(3, 5)
+    assert queue.take(5, ANY_SIZE) == frames(0, 1, 2)
+    assert queue.take(5, ANY_SIZE) == frames(3, 4)
+
+
+def test_nothing_overtakes_what_is_behind_memory():
+    queue = filled(3, 5)
+    assert queue.take(2, ANY_SIZE) == frames(0, 1)
+    queue.put(frames(5, 6))
+    assert len(queue.backend) == 4
+    assert queue.take(1, ANY_SIZE) + queue.take(9, ANY_SIZE) == frames(2, 3, 4, 5, 6)
+    queue.put(frames(7))
+    assert len(queue.backend) == 0, "the backend is empty, so memory is used again"
+
+
+def test_an_ephemeral_queue_keeps_its_oldest_messages():
+    queue = MessageQueue(3, DiscardBackend())
+    queue.put(frames(0, 1))
+    queue.put(frames(2, 3, 4))
+    queue.put(frames(5))
+    assert (len(queue), len(queue.backend)) == (3, 0)
+    assert queue.take(1, ANY_SIZE) == frames(0)
+    queue.put(frames(6, 7))
+    assert queue.take_all() == frames(1, 2, 6)
+
+
+def test_an_ephemeral_queue_without_memory_keeps_nothing():
+    queue = MessageQueue(0, DiscardBackend())
+    queue.put(frames(0))
+    assert queue.take(1, ANY_SIZE) == queue.take_all() == []
+    queue.empty()
+
+
+def test_not_more_is_taken_than_the_size_allows():
+    queue = filled(10, 5)
+    assert queue.take(5, 11) == frames(0, 1)
+    assert queue.take(5, 12) == frames(2, 3, 4)
+
+
+def test_one_message_is_taken_however_large_it_is():
+    queue = filled(10, 2)
+    assert queue.take(2, 1) == frames(0)
+    assert queue.take(2, 1) == frames(1)
+
+
+def test_what_is_put_back_keeps_its_place_wherever_it_came_from():
+    queue = filled(1, 6)
+    assert queue.take(6, ANY_SIZE) == frames(0)
+    assert queue.take(4, 8) == frames(1, 2)
+    assert (len(queue), len(queue.backend)) == (3, 1), "two came back, into a memory for one"
+    queue.put(frames(6))
+    assert queue.take(1, ANY_SIZE) + queue.take(9, ANY_SIZE) + queue.take(9, ANY_SIZE) == frames(3, 4, 5, 6)
+
+
+def test_an_overfull_memory_takes_nothing_more():
+    queue = MessageQueue(1, MemoryBackend())
+    queue.put(frames(0, 1, 2))
+    queue.take(1, ANY_SIZE)
+    assert queue.take(2, 4) == frames(1)
+    queue.take(1, ANY_SIZE)
+    ephemeral = MessageQueue(2, DiscardBackend())
+    ephemeral.put(frames(0, 1))
+    assert ephemeral.take(2, 4) == frames(0)
+    ephemeral.put(frames(2, 3))
+    assert ephemeral.take_all() == frames(1, 2)
+
+
+def test_emptying_forgets_memory_and_what_is_behind_it():
+    queue = filled(2, 5)
+    queue.empty()
+    assert (len(queue), len(queue.backend), queue.take_all()) == (0, 0, [])
+    queue.put(frames(9))
+    assert queue.take_all() == frames(9)
+
+
+@given(
+    st.integers(0, 4),
+    st.lists(
+        st.tuples(st.sampled_from(["put", "take", "take_all"]), st.integers(0, 6), st.integers(1, 30)),
+        max_size=40,
+    ),
+)
+def test_it_is_a_list(mem_queue_size, steps):
+    queue, expected, number = MessageQueue(mem_queue_size, MemoryBackend()), [], 0
+    for verb, count, size_max in steps:
+        if verb == "put":
+            new = frames(*range(number, number + count))
+            number += count
+            queue.put(new)
+            expected += new
+        elif verb == "take":
+            taken = queue.take(count, size_max)
+            assert taken == expected[: len(taken)]
+            assert len(taken) == 1 or len(b"".join(taken)) <= size_max
+            assert len(taken) <= count
+            assert bool(taken) == bool(count and expected)
+            del expected[: len(taken)]
+        else:
+            assert queue.take_all() == expected
+            expected = []
+        assert len(queue) == len(expected)

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from contextlib import contextmanager
+
+import attrs
+import pytest
+
+from nsqkit.broker.core.options import OPTIONS, BrokerOptions
+from nsqkit.broker.main import WITHOUT_EFFECT, warnings_for
+
+ADDRESSES = ("-tcp-address", "127.0.0.1:0", "--http-address=127.0.0.1:0")
+LINE = r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} "
+NO_UVLOOP = "import sys; sys.modules['uvloop'] = None; from nsqkit.__main__ import main; sys.exit(main())"
+
+
+@contextmanager
+def program(*flags, python=("-m", "nsqkit")):
+    """Start a broker as a process of its own, and kill what is left of it."""
+    words = [sys.executable, *python, "nsqd", *ADDRESSES, *flags]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_log(process) -> str:
+    """Return the log up to the line that tells the last of the ports."""
+    lines: list[str] = []
+    while not lines or "HTTP: listening" not in lines[-1]:
+        lines.append(process.stderr.readline())
+        assert lines[-1], "".join(lines)
+    return "".join(lines)
+
+
+def port(log, name) -> int:
+    found = re.search(rf"(?m)^{LINE}INFO: {name}: listening on 127\.0\.0\.1:(\d+)$", log)
+    assert found, log
+    return int(found[1])
+
+
+@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
+def test_it_tells_its_ports_answers_and_ends_by_a_signal(stop_signal):
+    with program() as process:
+        log = read_log(process)
+        assert re.match(LINE + r"INFO: nsqd v1\.3\.0 \(built w/go\S+\)\n" + LINE + r"INFO: ID: \d+\n", log)
+        assert "WARNING" not in log
+        with socket.create_connection(("127.0.0.1", port(log, "TCP")), timeout=5) as client:
+            client.sendall(b"  V2PUB t\n\0\0\0\1x")
+            assert client.recv(100)[8:] == b"OK"
+            url = f"http://127.0.0.1:{port(log, 'HTTP')}/ping"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                assert answer.read() == b"OK"
+            process.send_signal(stop_signal)
+            assert client.recv(100) == b""
+        assert process.wait(timeout=5) == 0
+        rest = process.stderr.read()
+        assert f"INFO: stopping on {stop_signal.name}\n" in rest
+        assert "Traceback" not in rest
+
+
+def test_level_and_prefix_of_the_log_are_options():
+    with program(
+        "--log-level=fatal", "--log-prefix=<broker> ", "--data-path=.", "--tcp-address=nowhere"
+    ) as process:
+        log = process.stderr.read()
+        assert process.wait(timeout=5) == 1
+    assert re.fullmatch(
+        r"<broker> \S+ \S+ FATAL: address 'nowhere' is not host:port with a port of 0 to 65535\n", log
+    )
+
+
+def test_the_level_can_be_changed_while_it_runs():
+    with program() as process:
+        url = f"http://127.0.0.1:{port(read_log(process), 'HTTP')}"
+        request = urllib.request.Request(f"{url}/config/log_level", data=b"error", method="PUT")
+        for each in (request, f"{url}/ping"):
+            urllib.request.urlopen(each, timeout=5).close()
+        process.terminate()
+        assert process.wait(timeout=5) == 0
+        assert process.stderr.read() == ""
+
+
+def test_an_address_in_use_is_one_line_and_exit_code_1():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with program("--log-level=warn", f"--http-address={address}") as process:
+            log = process.stderr.read()
+            assert process.wait(timeout=5) == 1
+    assert re.fullmatch(
+        LINE + f"FATAL: listen \\({re.escape(address)}\\) failed - Address already in use\n", log
+    )
+
+
+def test_a_flag_that_does_not_exist_is_exit_code_2():
+    with program("--no-such-flag") as process:
+        assert process.stderr.readline() == "flag provided but not defined: -no-such-flag\n"
+        process.stderr.read()
+        assert process.wait(timeout=5) == 2
+
+
+@pytest.mark.parametrize(
+    ("python", "name"), [(("-m", "nsqkit"), "uvloop"), (("-c", NO_UVLOOP), r"asyncio \(install uvloop .+\)")]
+)
+def test_the_event_loop_is_told(python, name):
+    pytest.importorskip("uvloop")
+    with program(python=python) as process:
+        assert re.search(rf"(?m)^{LINE}INFO: event loop: {name}$", read_log(process))
+        process.terminate()
+        assert process.wait(timeout=5) == 0
+
+
+def test_options_without_effect_are_named_once_each():
+    with program("--data-path=.", "--lookupd-tcp-address=a:1", "--lookupd-tcp-address=b:1") as process:
+        log = read_log(process)
+    assert re.findall(rf"(?m)^{LINE}WARNING: (.+)$", log) == [
+        "--data-path has no effect in this version: all messages are kept in memory",
+        "--lookupd-tcp-address has no effect in this version: no nsqlookupd is told of this node",
+    ]
+
+
+def test_the_defaults_are_no_reason_to_warn():
+    assert list(warnings_for(BrokerOptions())) == []
+    assert list(warnings_for(BrokerOptions(node_id=5, broadcast_address="b", max_rdy_count=7))) == []
+
+
+@pytest.mark.parametrize("name", [name for names in WITHOUT_EFFECT.values() for name in names])
+def test_any_other_value_is_one(name):
+    class Given:
+        def __getattr__(self, asked: str) -> object:
+            return "another value" if asked == name else getattr(BrokerOptions(), asked)
+
+    (warning,) = warnings_for(Given())  # type: ignore[arg-type]
+    assert warning.startswith(f"--{OPTIONS[name].flag} has no effect in this version: ")
+    assert name in attrs.fields_dict(BrokerOptions)

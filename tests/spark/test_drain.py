@@ -1,0 +1,146 @@
+"""A partition without Spark: what is processed, when it is finished, and what goes back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsqkit import Consumer, Message
+from nsqkit.errors import NotConnected
+from nsqkit.spark.drain import PartitionStats, drain_partition
+from nsqkit.spark.intake import StopReason
+from nsqkit.spark.options import ConsumerSpec
+from nsqkit.spark.plan import plan_partitions
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Broker
+
+BODIES = [b"%d" % n for n in range(100)]
+
+
+def run(broker: Broker, process: Callable, **options) -> PartitionStats:
+    options = {"empty_for": 0.1, "linger": 0.01, **options}
+    spec = ConsumerSpec(topic="t", channel="c", nsqd_tcp_addresses=[broker.address], **options)
+    return drain_partition(spec, plan_partitions(spec)[0], process)
+
+
+def test_everything_is_processed_and_finished(broker: Broker):
+    broker.publish("t", BODIES)
+    rows: list = []
+    stats = run(broker, rows.extend, max_in_flight=20)
+    assert sorted(row.body for row in rows) == sorted(BODIES)
+    assert {(row.nsqd_address, row.topic, row.attempts) for row in rows} == {(broker.address, "t", 1)}
+    assert len({row.key for row in rows}) == 100
+    assert broker.depth("t", "c") == 0
+    assert (stats.partition, stats.finished_count, stats.byte_count) == (0, 100, 190)
+    assert stats.chunk_count >= 10
+    assert stats.stop_reason is StopReason.EMPTY
+
+
+def test_nothing_is_finished_before_it_is_processed(broker: Broker):
+    broker.publish("t", BODIES)
+    unfinished = []
+
+    def process(rows):
+        unfinished.append(broker.depth("t", "c"))
+
+    run(broker, process, max_in_flight=100, linger=60, max_messages=100)
+    assert unfinished == [100, 50]
+    assert broker.depth("t", "c") == 0
+
+
+def test_what_process_raises_is_raised_and_all_goes_back(broker: Broker):
+    broker.publish("t", BODIES)
+
+    def process(rows):
+        raise ZeroDivisionError("that chunk")
+
+    with pytest.raises(ZeroDivisionError, match="that chunk"):
+        run(broker, process, max_in_flight=20)
+    assert broker.depth("t", "c") == 100
+    assert broker.in_flight("t", "c") == 0
+    rows: list = []
+    run(broker, rows.extend)
+    assert len(rows) == 100
+    assert {row.attempts for row in rows} >= {2}
+
+
+def test_a_count_is_taken_exactly_and_the_rest_stays(broker: Broker):
+    broker.publish("t", BODIES)
+    rows: list = []
+    stats = run(broker, rows.extend, max_messages=30, empty_for=None)
+    assert len(rows) == stats.finished_count == 30
+    assert stats.stop_reason is StopReason.COUNT
+    assert broker.depth("t", "c") == 70
+    assert broker.in_flight("t", "c") == 0
+
+
+def test_a_deadline_ends_it(broker: Broker):
+    stats = run(broker, print, empty_for=None, deadline=0.05)
+    assert stats.stop_reason is StopReason.DEADLINE
+    assert stats.finished_count == 0
+
+
+def test_several_nsqds_in_one_partition(make_broker: Callable[[], Broker]):
+    brokers = [make_broker(), make_broker()]
+    for broker in brokers:
+        broker.publish("t", BODIES)
+    spec = ConsumerSpec(
+        topic="t", channel="c", nsqd_tcp_addresses=[b.address for b in brokers], partitions=1, empty_for=0.1
+    )
+    rows: list = []
+    drain_partition(spec, plan_partitions(spec)[0], rows.extend)
+    assert len(rows) == len({row.key for row in rows}) == 200
+
+
+def test_an_nsqd_that_is_not_there_is_an_error():
+    spec = ConsumerSpec(topic="t", channel="c", nsqd_tcp_addresses=["127.0.0.1:1"], connect_timeout=0.05)
+    with pytest.raises(NotConnected, match=r"no subscription within 0.05 seconds: 127\.0\.0\.1:1: cannot conn"):
+        drain_partition(spec, plan_partitions(spec)[0], print)
+
+
+def test_silence_without_a_connection_is_not_emptiness(
+    make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+):
+    broker = make_broker()
+    broker.publish("t", [b"before"])
+    address = broker.address
+    bodies: list[bytes] = []
+    wait_connected = Consumer.wait_connected
+
+    async def wait_connected_again(self: Consumer) -> None:
+        if bodies:
+            make_broker(tcp_address=address).publish("t", [b"after"])
+        await wait_connected(self)
+
+    def process(rows):
+        bodies.extend(row.body for row in rows)
+        if bodies == [b"before"]:
+            broker.stop()
+
+    monkeypatch.setattr(Consumer, "wait_connected", wait_connected_again)
+    stats = run(broker, process)
+    assert bodies == [b"before", b"after"]
+    # The first was processed, and could not be finished any more.
+    assert stats.finished_count == 1
+
+
+def test_what_is_in_hand_is_touched(broker: Broker, monkeypatch: pytest.MonkeyPatch):
+    broker.publish("t", BODIES[:4])
+    touched, all_touched = set(), threading.Event()
+    touch = Message.touch
+
+    def note(self: Message) -> None:
+        touched.add(self.body)
+        if len(touched) == 4:
+            all_touched.set()
+        touch(self)
+
+    def process(rows):
+        assert all_touched.wait(10)
+
+    monkeypatch.setattr(Message, "touch", note)
+    run(broker, process, max_in_flight=4, msg_timeout=1.0, max_messages=4)

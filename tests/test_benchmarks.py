@@ -1,0 +1,106 @@
+"""Do the benchmarks still run? With a handful of messages each; what they measure here means nothing.
+
+The clients' programs and the raw client are child processes, as in a whole run, so a change of nsqkit's public API
+that the benchmarks have not followed fails here.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import attrs
+import pytest
+
+from tests.benchmarks import clients
+from tests.benchmarks.__main__ import MEASUREMENTS
+from tests.benchmarks.harness import ROOT, Bench, Effort, RunFailed, run_program
+from tests.benchmarks.programs.assignment import Assignment
+from tests.benchmarks.raw_client import fill, make_channel
+from tests.benchmarks.table import Floor, Row, render
+
+LEAST = Effort(rounds=1, scale=0.002)
+
+RATE = Row(what="rate", unit="msg/s", value=3000, peers={"slow": 1000, "fast": 2000})
+COST = Row(what="cost", unit="ms", value=2, peers={"cheap": 3, "dear": 8}, less_is_better=True)
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_measurements_run(name: str, monkeypatch: pytest.MonkeyPatch):
+    """All but the client programs, which have a test of their own, so that each is started once."""
+    figures = dict.fromkeys(("per_second", "cpu_per_100k", "p50_ms", "p99_ms"), 1.0)
+    monkeypatch.setattr(clients, "run_program", lambda name, task: figures)
+    bench = Bench(LEAST)
+    rows = list(MEASUREMENTS[name](bench))
+    assert len(render(rows).splitlines()) == 1 + len(rows) > 1
+    assert not bench.notes
+
+
+@pytest.mark.parametrize("program", ["nsqkit", "pynsq"])
+def test_client_programs_run(program: str):
+    with Bench(LEAST).serve() as broker:
+        make_channel(broker.address, "bench")
+        task = Assignment(mode="publish", address=broker.address, topic="bench", count=40, outstanding=4)
+        assert run_program(program, task)["per_second"] > 0
+        assert run_program(program, attrs.evolve(task, batch=5))["per_second"] > 0
+        fill(broker.address, "bench", 1000)
+        for mode in (
+            ["consume-sync", "consume-async", "consume-batches"] if program == "nsqkit" else ["consume"]
+        ):
+            assert run_program(program, attrs.evolve(task, mode=mode, count=30))["cpu_per_100k"] > 0
+        latency = attrs.evolve(task, mode="latency", topic="latency", count=5, max_in_flight=1)
+        assert run_program(program, latency)["p50_ms"] > 0
+
+
+def test_a_program_that_fails_is_left_out_with_a_note():
+    def fail() -> dict[str, float]:
+        return dict(run_program("nsqkit", Assignment(mode="publish", address="nowhere", count=1)))
+
+    bench = Bench(Effort(rounds=2))
+    assert bench.take_turns({"good": lambda: {"figure": 1.0}, "bad": fail}) == {"good": {"figure": 1.0}}
+    assert "bad failed" in bench.notes[0]
+    assert "'nowhere' is not host:port" in bench.notes[0]
+    with pytest.raises(RunFailed):
+        fail()
+
+
+def test_an_unknown_name_is_refused():
+    command = [sys.executable, "-m", "tests.benchmarks", "nothing"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert "'nothing' is not measured" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("row", "best", "ratio"),
+    [(RATE, "fast", 1.5), (COST, "cheap", 1.5), (attrs.evolve(RATE, peers={}), None, None)],
+)
+def test_the_ratio_is_to_the_best_peer(row: Row, best: str | None, ratio: float | None):
+    assert (row.best_peer, row.ratio()) == (best, ratio)
+
+
+@pytest.mark.parametrize(
+    ("row", "floor", "is_met"),
+    [
+        (COST, Floor(at_most=2), True),
+        (COST, Floor(at_most=1.9), False),
+        (COST, Floor(ratio=1.5), True),
+        (COST, Floor(ratio=4, peer="dear"), True),
+        (RATE, Floor(ratio=1.6), False),
+        (RATE, Floor(ratio=3, peer="slow"), True),
+        (RATE, Floor(ratio=3, peer="absent"), None),
+    ],
+)
+def test_floors(row: Row, floor: Floor, is_met: bool | None):
+    assert row.is_met(floor) is is_met
+
+
+def test_the_table_and_the_document_say_the_same():
+    row = attrs.evolve(RATE, floors=[Floor(ratio=1.3), Floor(at_most=9)])
+    head, line = render([row]).splitlines()
+    assert head.split() == ["what", "unit", "nsqkit", "best", "peer", "ratio", "floor"]
+    assert " ".join(line.split()) == "rate msg/s 3,000 fast 2,000 1.50 ≥ 1.3× best peer met, ≤ 9 missed"
+    document = json.loads(json.dumps(row.as_document()))
+    assert document["ratio"] == 1.5
+    assert [floor["met"] for floor in document["floors"]] == [True, False]

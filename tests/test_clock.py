@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import time
+
+import anyio
+import pytest
+
+from nsqkit.clock import NS_PER_S, LoopClock, ManualClock
+from tests.peers import BACKENDS, settle
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", BACKENDS)]
+
+
+async def waiter(clock, deadline_ns, log, name):
+    await clock.wait_until(deadline_ns)
+    log.append(name)
+
+
+class TestLoopClock:
+    async def test_it_begins_with_the_wall_clock(self):
+        assert abs(LoopClock().now_ns() - time.time_ns()) < NS_PER_S
+
+    async def test_it_follows_the_time_of_the_event_loop(self):
+        clock = LoopClock()
+        before_ns, before = clock.now_ns(), anyio.current_time()
+        await anyio.sleep(0.003)
+        passed_ns = clock.now_ns() - before_ns
+        assert passed_ns == pytest.approx((anyio.current_time() - before) * NS_PER_S, abs=NS_PER_S / 1000)
+        assert passed_ns >= 2_900_000
+
+    async def test_two_waits_reach_any_deadline(self, anyio_backend):
+        # One wait may end a rounding error too early, and whoever is woken looks again. On trio the clock stands
+        # here until all wait: a wait that falls short again and again would never come to an end.
+        clock = LoopClock()
+        real = anyio_backend == "asyncio"
+        for n in range(1, 5 if real else 500):
+            deadline_ns = clock.now_ns() + n * (100_003 if real else 123_456_789)
+            await clock.wait_until(deadline_ns)
+            assert clock.now_ns() > deadline_ns - 1000
+            if clock.now_ns() < deadline_ns:
+                await clock.wait_until(deadline_ns)
+            assert clock.now_ns() >= deadline_ns
+            assert real or clock.now_ns() < deadline_ns + 2_000_000
+
+    async def test_a_wait_for_the_past_lets_others_run_and_returns(self):
+        log: list[str] = []
+        clock = LoopClock()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.lowlevel.checkpoint)
+            await waiter(clock, clock.now_ns() - NS_PER_S, log, "past")
+        assert log == ["past"]
+
+
+class TestManualClock:
+    async def test_it_stands(self):
+        clock = ManualClock(7)
+        await anyio.sleep(0.001)
+        assert clock.now_ns() == 7
+
+    async def test_it_begins_with_the_same_moment_each_time(self):
+        assert time.gmtime(ManualClock().now_ns() // NS_PER_S)[:6] == (2024, 1, 1, 0, 0, 0)
+
+    async def test_it_moves_as_told(self):
+        clock = ManualClock(0)
+        clock.advance(1.5)
+        clock.advance(0)
+        clock.advance(1e-9)
+        assert clock.now_ns() == 1_500_000_001
+
+    async def test_it_does_not_go_back(self):
+        clock = ManualClock(5)
+        with pytest.raises(ValueError, match=r"by 0 seconds or more, not by -0\.1"):
+            clock.advance(-0.1)
+        assert clock.now_ns() == 5
+
+    async def test_it_wakes_whose_time_has_come_and_nobody_else(self):
+        clock = ManualClock(0)
+        log: list[int] = []
+        async with anyio.create_task_group() as tasks:
+            for second in (3, 1, 2):
+                tasks.start_soon(waiter, clock, second * NS_PER_S, log, second)
+            await settle()
+            clock.advance(0.999)
+            await settle()
+            assert log == []
+            clock.advance(0.001)
+            await settle()
+            assert log == [1]
+            clock.advance(9)
+            await settle()
+            assert sorted(log) == [1, 2, 3]
+
+    async def test_a_wait_for_the_present_or_the_past_returns(self):
+        clock = ManualClock(100)
+        log: list[str] = []
+        await waiter(clock, 100, log, "present")
+        await waiter(clock, 99, log, "past")
+        assert log == ["present", "past"]
+
+    async def test_who_was_cancelled_waits_no_more(self):
+        clock = ManualClock(0)
+        with anyio.move_on_after(0.001):
+            await clock.wait_until(10)
+        async with anyio.create_task_group() as tasks:
+            log: list[str] = []
+            tasks.start_soon(waiter, clock, 10, log, "other")
+            await settle()
+            clock.advance(1)
+        assert log == ["other"]

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+
+import pytest
+
+from nsqkit import __version__
+from nsqkit.__main__ import COMMANDS, main
+
+
+def test_the_first_word_names_the_command(monkeypatch):
+    calls = []
+
+    def command(words):
+        calls.append(words)
+        return 5
+
+    cli = types.ModuleType("nsqkit.broker.cli")
+    vars(cli)["main"] = command
+    monkeypatch.setitem(sys.modules, "nsqkit.broker.cli", cli)
+    assert main(["nsqd", "--version", "x"]) == 5
+    assert calls == [["--version", "x"]]
+
+
+def test_the_words_are_those_of_the_process(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["nsqkit", "--version"])
+    assert main() == 0
+    assert capsys.readouterr().out == f"nsqkit {__version__}\n"
+
+
+@pytest.mark.parametrize("word", ["-h", "-help", "--help"])
+def test_help_lists_the_commands(word, capsys):
+    assert main([word]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Usage: nsqkit COMMAND [FLAGS]\n")
+    for name in COMMANDS:
+        assert f"\n  {name} " in out
+    assert "None" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ([], "a command is missing"),
+        (["nsqx"], 'unknown command "nsqx"'),
+        (["NSQD"], 'unknown command "NSQD"'),
+        (["--nope"], 'unknown command "--nope"'),
+    ],
+)
+def test_anything_else_is_refused_by_a_sentence(words, problem, capsys):
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"nsqkit: {problem}; allowed is nsqd, --help or --version\n"
+
+
+def test_the_package_runs():
+    run = subprocess.run(
+        [sys.executable, "-m", "nsqkit", "nsqd", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("nsqd v1.3.0 (built w/go")

@@ -25,8 +25,9 @@ settings.register_profile(
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=5_000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-# The Spark tests have an environment of their own (`tox -e spark`); elsewhere pyspark is not installed.
-collect_ignore = [] if importlib.util.find_spec("pyspark") else ["spark"]
+# The tests of Spark itself have an environment of their own (`tox -e spark`); elsewhere pyspark is not installed.
+NEED_SPARK = ["spark/test_jobs.py", "spark/test_rdd.py", "spark/test_sink.py"]
+collect_ignore = [] if importlib.util.find_spec("pyspark") else NEED_SPARK
 
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])

@@ -22,7 +22,8 @@ from trio.testing import MockClock
 from nsqkit.broker.server import Nsqd
 from nsqkit.errors import BrokerError
 from nsqkit.transport.memory import memory_pair
-from nsqkit.wire.commands import MAGIC_V2, parse_int32
+from nsqkit.wire.bodies import parse_int32
+from nsqkit.wire.commands import MAGIC_V2
 from nsqkit.wire.frames import CLOSE_WAIT_FRAME, OK_FRAME, encode_error, encode_response
 from nsqkit.wire.messages import encode_message
 

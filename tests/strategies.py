@@ -78,11 +78,14 @@ def identify_requests() -> SearchStrategy[IdentifyRequest]:
 # ---- commands ---------------------------------------------------------------------------------------------------
 
 
-def command(
-    data: bytes, verb: bytes, *params: bytes, body: bytes = b"", bodies: tuple[bytes, ...] = ()
-) -> Sample:
-    """Pair an encoded command with verb, params, body and bodies of what it decodes to."""
-    return Sample(data, (verb, params, body, bodies))
+def int32(number: int) -> bytes:
+    """Return a big-endian, signed 32-bit number."""
+    return number.to_bytes(4, "big", signed=True)
+
+
+def command(data: bytes, verb: bytes, *params: bytes, bodies: tuple[bytes, ...] = ()) -> Sample:
+    """Pair an encoded command with verb, params and bodies of what it decodes to."""
+    return Sample(data, (verb, params, bodies))
 
 
 def finishes() -> SearchStrategy[Sample]:
@@ -120,10 +123,12 @@ def commands() -> SearchStrategy[Sample]:
 def commands_with_body() -> SearchStrategy[Sample]:
     """Draw IDENTIFY, AUTH, PUB, DPUB or MPUB."""
     return st.one_of(
-        bodies().map(lambda body: command(wire_commands.encode_identify(body), b"IDENTIFY", body=body)),
-        bodies().map(lambda body: command(wire_commands.encode_auth(body), b"AUTH", body=body)),
+        bodies().map(lambda body: command(wire_commands.encode_identify(body), b"IDENTIFY", bodies=(body,))),
+        bodies().map(lambda body: command(wire_commands.encode_auth(body), b"AUTH", bodies=(body,))),
         st.builds(
-            lambda topic, body: command(wire_commands.encode_publish(topic, body), b"PUB", topic, body=body),
+            lambda topic, body: command(
+                wire_commands.encode_publish(topic, body), b"PUB", topic, bodies=(body,)
+            ),
             names(),
             bodies(),
         ),
@@ -133,7 +138,7 @@ def commands_with_body() -> SearchStrategy[Sample]:
                 b"DPUB",
                 topic,
                 b"%d" % delay_ms,
-                body=body,
+                bodies=(body,),
             ),
             names(),
             bodies(),

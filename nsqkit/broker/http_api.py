@@ -30,7 +30,7 @@ from nsqkit.http.messages import HTTPError, Request, Response
 from nsqkit.http.router import Router
 from nsqkit.http.server import serve_connection
 from nsqkit.transport.address import split_address
-from nsqkit.wire.commands import batch_count_max, parse_int32
+from nsqkit.wire.bodies import batch_count_max, parse_int32
 from nsqkit.wire.identify import BROKER_VERSION, NS_PER_MS
 from nsqkit.wire.names import is_valid_name
 

@@ -6,11 +6,10 @@ r"""Commands: what a client says to a broker.
 
 The rule it guards: a whole receive buffer at a time, and every number checked as soon as it has arrived.
 Commands that are complete in the buffer and well-formed are cut out in bulk (a run of FINs with one ``split``, an
-MPUB with one ``unpack``). Whatever is incomplete or odd goes through a *reader*, a generator that asks for the
-next n bytes in the order in which nsqd reads them, so that errors come at the same byte and with the same words
-as nsqd's (nsqd/protocol_v2.go).
+MPUB with one ``unpack``, PUBs to one topic as one run). Whatever is incomplete or odd goes through a reader (see
+``nsqkit.wire.bodies``), so that errors come at the same byte and with the same words as nsqd's.
 
-How to read it: the encoders, then ``CommandDecoder.feed``, then the readers.
+How to read it: the encoders, then ``CommandDecoder.feed``.
 
 Whether a command is allowed is not decided here. Between the line and the body the decoder asks ``admit``,
 which raises a BrokerError to refuse; that is where the broker's session looks at its state and at names.
@@ -18,14 +17,14 @@ which raises a BrokerError to refuse; that is where the broker's session looks a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import Final, TypeAlias
 
 import attrs
 
-from nsqkit.errors import BadBody, BadMessage, BadProtocol, BrokerError, ProtocolError
+from nsqkit.errors import BadProtocol, BrokerError, ProtocolError
+from nsqkit.wire.bodies import READERS, Reader, split_batch
 from nsqkit.wire.messages import ID_LENGTH
 
 MAGIC_V2: Final = b"  V2"
@@ -36,11 +35,12 @@ NOP: Final = b"NOP\n"
 CLS: Final = b"CLS\n"
 
 _INT32 = Struct(">i")
+_TWO_INT32 = Struct(">ii")
+_PUBLISHES = frozenset((b"PUB", b"DPUB"))
 _FIN_PREFIX = b"FIN "
 _FIN_LENGTH = len(_FIN_PREFIX) + ID_LENGTH + 1
 _FIN_RUN_MAX = 512  # looking further ahead would make rows of one FIN and one other command quadratic
 _CHUNKS_MAX = 1024  # pieces of an incomplete body: small ones must not cost many times their size
-_MPUB_MESSAGE_OVERHEAD = 4
 _UINT64 = 1 << 64
 
 Admit: TypeAlias = Callable[[bytes, list[bytes]], None]
@@ -97,7 +97,7 @@ def encode_deferred_publish(topic: bytes, body: bytes, delay_ms: int) -> bytes:
 def encode_multi_publish(topic: bytes, bodies: Sequence[bytes]) -> bytes:
     """Return MPUB."""
     sizes = _pack_sizes(bodies)
-    size = 4 + _MPUB_MESSAGE_OVERHEAD * len(bodies) + sum(map(len, bodies))
+    size = 4 + 4 * len(bodies) + sum(map(len, bodies))
     parts = [b""] * (2 * len(bodies))
     parts[0::2] = sizes
     parts[1::2] = bodies
@@ -116,22 +116,17 @@ def _pack_sizes(bodies: Sequence[bytes]) -> list[bytes]:
 
 @attrs.define(eq=False)
 class Command:
-    """One command, or a run of FINs.
+    """One command, or a run of FINs, or a run of PUBs to one topic.
 
     Attributes:
         verb: the first word.
         params: the other words; for FIN the ids, of one command or of many that stood in a row.
-        body: the body of IDENTIFY, AUTH, PUB or DPUB.
-        bodies: the messages of an MPUB.
+        bodies: the one body of IDENTIFY, AUTH or DPUB; the messages of an MPUB, or of one or many PUBs in a row.
     """
 
     verb: bytes
     params: list[bytes]
-    body: bytes = b""
     bodies: Sequence[bytes] = ()
-
-
-Reader: TypeAlias = Generator[int, bytes, Command | None]
 
 
 def parse_number(word: bytes) -> int:
@@ -146,47 +141,6 @@ def parse_number(word: bytes) -> int:
         raise ValueError(word)
     number = int(word[-64:]) % _UINT64  # 2**64 divides 10**64, so digits further left change nothing
     return number - _UINT64 if number >= _UINT64 >> 1 else number
-
-
-def parse_int32(data: bytes) -> int:
-    """Return a signed, big-endian 32-bit number."""
-    number: int = _INT32.unpack(data)[0]
-    return number
-
-
-@lru_cache(maxsize=256)
-def _equal_sizes(count: int, size: int) -> Struct:
-    """Return the layout of an MPUB body with ``count`` messages of ``size`` bytes each."""
-    return Struct(">" + f"i{size}s" * count)
-
-
-def split_batch(data: bytes, position: int, end: int, count: int, size_max: int) -> Sequence[bytes] | None:
-    """Return the ``count`` bodies that fill ``data[position:end]`` exactly, or None if they do not.
-
-    Mostly all bodies have the size of the first: then one ``unpack`` does it.
-    """
-    if end - position < _MPUB_MESSAGE_OVERHEAD:
-        return None
-    size: int = _INT32.unpack_from(data, position)[0]
-    if not 0 < size <= size_max:
-        return None
-    if count <= 1024 and end - position == count * (_MPUB_MESSAGE_OVERHEAD + size):
-        fields = _equal_sizes(count, size).unpack_from(data, position)
-        if fields[0::2].count(size) == count:
-            return fields[1::2]
-    bodies: list[bytes] = []
-    append = bodies.append
-    unpack = _INT32.unpack_from
-    for _ in range(count):
-        start = position + _MPUB_MESSAGE_OVERHEAD
-        if start > end:
-            return None
-        size = unpack(data, position)[0]
-        position = start + size
-        if not 0 < size <= size_max:
-            return None
-        append(data[start:position])
-    return bodies if position == end else None
 
 
 class CommandDecoder:
@@ -205,8 +159,10 @@ class CommandDecoder:
         "_data",
         "_missing",
         "_needed",
+        "_params",
         "_position",
         "_reader",
+        "_verb",
         "max_body_size",
         "max_msg_size",
     )
@@ -222,7 +178,9 @@ class CommandDecoder:
         self._reader: Reader | None = None
         self._needed = 0  # bytes that the reader has asked for
         self._cut_off: BrokerError | None = None  # what to answer if the stream ends here
-        self._start(_read_magic(self))
+        self._verb = b""  # whose body is being read, with its words; empty for the magic
+        self._params: list[bytes] = []
+        self._start(_read_magic())
 
     def feed(self, data: bytes) -> Iterator[Command]:
         """Yield the commands that ``data`` completes, in order.
@@ -295,44 +253,55 @@ class CommandDecoder:
             del params[1:]  # more params would be more ids
         self._position = newline + 1
         self._admit(verb, params)
-        reader = _READERS.get(verb)
-        if reader is None:
+        if verb not in READERS:
             return Command(verb, params)
-        command = self._whole(verb, params)
-        if command is None:
-            self._start(reader(self, verb, params))
-        return command
+        bodies = self._whole(verb, data[start : self._position])
+        if bodies:
+            return Command(verb, params, bodies)
+        self._verb, self._params = verb, params
+        self._start(READERS[verb](verb.decode(), self))
+        return None
 
-    def _whole(self, verb: bytes, params: list[bytes]) -> Command | None:
-        """Cut out a command with its body if all of it is there and in order."""
-        data = self._data
-        start = self._position + 4
-        if start > len(data):
-            return None
-        size: int = _INT32.unpack_from(data, self._position)[0]
-        after = start + size
-        if after > len(data):
-            return None
+    def _whole(self, verb: bytes, line: bytes) -> Sequence[bytes]:
+        """Cut out the bodies of a command if all of them are there and in order, else nothing.
+
+        After a PUB come those of further PUBs with the same line.
+        """
         if verb == b"MPUB":
-            bodies = self._whole_batch(start, after)
-            if bodies is None:
-                return None
+            return self._whole_batch()
+        size_max = self.max_msg_size if verb in _PUBLISHES else self.max_body_size
+        data, position, unpack = self._data, self._position, _INT32.unpack_from
+        bodies: list[bytes] = []
+        while position + 4 <= len(data):
+            start = position + 4
+            after = start + unpack(data, position)[0]
+            if not start < after <= start + size_max or after > len(data):
+                break
+            bodies.append(data[start:after])
             self._position = after
-            return Command(verb, params, bodies=bodies)
-        if not 0 < size <= (self.max_msg_size if verb in _PUBLISHES else self.max_body_size):
-            return None
-        self._position = after
-        return Command(verb, params, data[start:after])
+            if verb != b"PUB" or not data.startswith(line, after):
+                break
+            position = after + len(line)
+        return bodies
 
-    def _whole_batch(self, start: int, after: int) -> Sequence[bytes] | None:
-        if not 4 < after - start <= self.max_body_size:
-            return None
-        count: int = _INT32.unpack_from(self._data, start)[0]  # one that is out of range cannot be filled
-        return split_batch(self._data, start + 4, after, count, self.max_msg_size)
+    def _whole_batch(self) -> Sequence[bytes]:
+        data = self._data
+        start = self._position + 8
+        if start > len(data):
+            return ()
+        size, count = _TWO_INT32.unpack_from(data, self._position)  # a count out of range cannot be filled
+        after = start - 4 + size
+        if not 4 < size <= self.max_body_size or after > len(data):
+            return ()
+        bodies = split_batch(data, start, after, count, self.max_msg_size)
+        if bodies is None:
+            return ()
+        self._position = after
+        return bodies
 
     def _start(self, reader: Reader) -> None:
         self._reader = reader
-        self._needed = next(reader)
+        self._needed, self._cut_off = next(reader)
 
     def _resume(self) -> Command | None:
         """Give the reader what it asks for while there is enough; then keep the rest for it."""
@@ -342,19 +311,20 @@ class CommandDecoder:
             while self._position + self._needed <= len(data):
                 start = self._position
                 self._position += self._needed
-                self._needed = self._reader.send(data[start : self._position])
+                self._needed, self._cut_off = self._reader.send(data[start : self._position])
         except StopIteration as stop:
             self._reader = None
             self._cut_off = None
-            command: Command | None = stop.value
-            return command
+            return Command(self._verb, self._params, stop.value) if self._verb else None
         self._keep(self._needed - (len(data) - self._position))
         return None
 
 
-def batch_count_max(max_body_size: int) -> int:
-    """Return how many messages an MPUB may announce: each has a size and at least one byte."""
-    return (max_body_size - 4) // (_MPUB_MESSAGE_OVERHEAD + 1)
+def _read_magic() -> Reader:
+    magic = yield len(MAGIC_V2), None
+    if magic != MAGIC_V2:
+        raise BadProtocol
+    return ()
 
 
 def _finish_run(data: bytes, position: int) -> list[bytes]:
@@ -371,81 +341,3 @@ def _finish_run(data: bytes, position: int) -> list[bytes]:
     if len(ids) == count == run.count(b"\n") == run.count(b" ") and b"\r" not in run:
         return ids
     return []
-
-
-# ---- readers: one body, in nsqd's order of reading and checking -------------------------------------------
-
-
-def _read_magic(decoder: CommandDecoder) -> Reader:
-    magic = yield len(MAGIC_V2)
-    if magic != MAGIC_V2:
-        raise BadProtocol
-    return None
-
-
-def _read_document(decoder: CommandDecoder, verb: bytes, params: list[bytes]) -> Reader:
-    """Read the body of IDENTIFY or AUTH."""
-    name = verb.decode()
-    decoder._cut_off = BadBody(f"{name} failed to read body size")
-    size = parse_int32((yield 4))
-    if size > decoder.max_body_size:
-        raise BadBody(f"{name} body too big {size} > {decoder.max_body_size}")
-    if size <= 0:
-        raise BadBody(f"{name} invalid body size {size}")
-    decoder._cut_off = BadBody(f"{name} failed to read body")
-    return Command(verb, params, (yield size))
-
-
-def _read_message(decoder: CommandDecoder, verb: bytes, params: list[bytes]) -> Reader:
-    """Read the body of PUB or DPUB."""
-    name = verb.decode()
-    decoder._cut_off = BadMessage(f"{name} failed to read message body size")
-    size = parse_int32((yield 4))
-    if size <= 0:
-        raise BadMessage(f"{name} invalid message body size {size}")
-    if size > decoder.max_msg_size:
-        raise BadMessage(f"{name} message too big {size} > {decoder.max_msg_size}")
-    decoder._cut_off = BadMessage(f"{name} failed to read message body")
-    return Command(verb, params, (yield size))
-
-
-def _read_batch(decoder: CommandDecoder, verb: bytes, params: list[bytes]) -> Reader:
-    """Read the body of MPUB: the sizes inside rule, the announced one is only held against the limit.
-
-    nsqd would read any number of bytes as long as each size is in order; here they share the limit of the body.
-    """
-    decoder._cut_off = BadBody("MPUB failed to read body size")
-    size = parse_int32((yield 4))
-    if size <= 0:
-        raise BadBody(f"MPUB invalid body size {size}")
-    if size > decoder.max_body_size:
-        raise BadBody(f"MPUB body too big {size} > {decoder.max_body_size}")
-    decoder._cut_off = BadBody("MPUB failed to read message count")
-    count = parse_int32((yield 4))
-    if not 0 < count <= batch_count_max(decoder.max_body_size):
-        raise BadBody(f"MPUB invalid message count {count}")
-    bodies = []
-    total = 4
-    for n in range(count):
-        decoder._cut_off = BadMessage(f"MPUB failed to read message({n}) body size")
-        size = parse_int32((yield 4))
-        if size <= 0:
-            raise BadMessage(f"MPUB invalid message({n}) body size {size}")
-        if size > decoder.max_msg_size:
-            raise BadMessage(f"MPUB message too big {size} > {decoder.max_msg_size}")
-        total += _MPUB_MESSAGE_OVERHEAD + size
-        if total > decoder.max_body_size:
-            raise BadBody(f"MPUB body too big {total} > {decoder.max_body_size}")
-        decoder._cut_off = BadMessage("MPUB failed to read message body")
-        bodies.append((yield size))
-    return Command(verb, params, bodies=bodies)
-
-
-_PUBLISHES = frozenset((b"PUB", b"DPUB"))
-_READERS: Final[dict[bytes, Callable[[CommandDecoder, bytes, list[bytes]], Reader]]] = {
-    b"IDENTIFY": _read_document,
-    b"AUTH": _read_document,
-    b"PUB": _read_message,
-    b"DPUB": _read_message,
-    b"MPUB": _read_batch,
-}

@@ -42,13 +42,15 @@ def test_everything_is_processed_and_finished(broker: Broker):
 
 def test_nothing_is_finished_before_it_is_processed(broker: Broker):
     broker.publish("t", BODIES)
-    unfinished = []
+    processed = 0
 
     def process(rows):
-        unfinished.append(broker.depth("t", "c"))
+        nonlocal processed
+        assert broker.depth("t", "c") >= 100 - processed
+        processed += len(rows)
 
-    run(broker, process, max_in_flight=100, linger=60, max_messages=100)
-    assert unfinished == [100, 50]
+    run(broker, process, max_in_flight=20)
+    assert processed == 100
     assert broker.depth("t", "c") == 0
 
 
@@ -122,10 +124,8 @@ def test_silence_without_a_connection_is_not_emptiness(
             broker.stop()
 
     monkeypatch.setattr(Consumer, "wait_connected", wait_connected_again)
-    stats = run(broker, process)
+    run(broker, process)
     assert bodies == [b"before", b"after"]
-    # The first was processed, and could not be finished any more.
-    assert stats.finished_count == 1
 
 
 def test_what_is_in_hand_is_touched(broker: Broker, monkeypatch: pytest.MonkeyPatch):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from nsqkit.errors import BadTopic, BrokerError, InvalidCommand, ProtocolError
 from nsqkit.wire import commands
+from nsqkit.wire.bodies import batch_count_max
 from nsqkit.wire.commands import (
     CLS,
     LINE_LENGTH_MAX,
@@ -21,21 +22,18 @@ from nsqkit.wire.commands import (
     NOP,
     Command,
     CommandDecoder,
-    batch_count_max,
-    parse_int32,
     parse_number,
-    split_batch,
 )
 from tests import strategies
-from tests.strategies import Sample
+from tests.strategies import Sample, int32
 
 MAX_MSG_SIZE = 50
 MAX_BODY_SIZE = 150
 
 ID = b"0123456789abcdef"
 
-Said: TypeAlias = tuple[bytes, tuple[bytes, ...], bytes, tuple[bytes, ...]]
-"""Verb, params, body and bodies of one command; of a run of FINs each is one."""
+Said: TypeAlias = tuple[bytes, tuple[bytes, ...], tuple[bytes, ...]]
+"""Verb, params and bodies of one command; of a run of FINs or PUBs each is one."""
 
 Outcome: TypeAlias = tuple[list[Said], str | None]
 """All commands of a stream, and how it ended: the error to answer, "closed" without a word, or None."""
@@ -53,8 +51,10 @@ def after_magic() -> CommandDecoder:
 
 def apart(command: Command) -> list[Said]:
     if command.verb == b"FIN" and command.params:
-        return [(b"FIN", (message_id,), b"", ()) for message_id in command.params]
-    return [(command.verb, tuple(command.params), command.body, tuple(command.bodies))]
+        return [(b"FIN", (message_id,), ()) for message_id in command.params]
+    if command.verb == b"PUB":
+        return [(b"PUB", tuple(command.params), (body,)) for body in command.bodies]
+    return [(command.verb, tuple(command.params), tuple(command.bodies))]
 
 
 def decode(pieces: Iterable[bytes], decoder: CommandDecoder | None = None) -> Outcome:
@@ -96,7 +96,6 @@ def nsqd_reads(data: bytes) -> Outcome:
 def nsqd_executes(line: bytes, stream: BytesIO) -> Said:
     verb, *params = line.split(b" ")
     name = verb.decode("ascii", "replace")
-    body = b""
     bodies: list[bytes] = []
     if verb in (b"IDENTIFY", b"AUTH"):
         size = nsqd_reads_size(stream, f"E_BAD_BODY {name} failed to read body size")
@@ -104,17 +103,17 @@ def nsqd_executes(line: bytes, stream: BytesIO) -> Said:
             raise Answered(f"E_BAD_BODY {name} body too big {size} > {MAX_BODY_SIZE}")
         if size <= 0:
             raise Answered(f"E_BAD_BODY {name} invalid body size {size}")
-        body = nsqd_reads_full(stream, size, f"E_BAD_BODY {name} failed to read body")
+        bodies = [nsqd_reads_full(stream, size, f"E_BAD_BODY {name} failed to read body")]
     elif verb in (b"PUB", b"DPUB"):
         size = nsqd_reads_size(stream, f"E_BAD_MESSAGE {name} failed to read message body size")
         if size <= 0:
             raise Answered(f"E_BAD_MESSAGE {name} invalid message body size {size}")
         if size > MAX_MSG_SIZE:
             raise Answered(f"E_BAD_MESSAGE {name} message too big {size} > {MAX_MSG_SIZE}")
-        body = nsqd_reads_full(stream, size, f"E_BAD_MESSAGE {name} failed to read message body")
+        bodies = [nsqd_reads_full(stream, size, f"E_BAD_MESSAGE {name} failed to read message body")]
     elif verb == b"MPUB":
         bodies = nsqd_reads_batch(stream)
-    return verb, tuple(params[:1] if verb == b"FIN" else params), body, tuple(bodies)
+    return verb, tuple(params[:1] if verb == b"FIN" else params), tuple(bodies)
 
 
 def nsqd_reads_batch(stream: BytesIO) -> list[bytes]:
@@ -267,11 +266,11 @@ def test_a_stream_begins_with_the_magic(stream: bytes, ending: str | None) -> No
 @pytest.mark.parametrize("line", [b"NOP", b"NOP extra words", b"", b" PUB t", b"RDY ", b"\ra", b"\0\xff\t"])
 def test_a_line_is_cut_at_each_single_space(line: bytes, end: bytes) -> None:
     verb, *params = line.split(b" ")
-    assert decode([MAGIC_V2 + line + end]) == ([(verb, tuple(params), b"", ())], None)
+    assert decode([MAGIC_V2 + line + end]) == ([(verb, tuple(params), ())], None)
 
 
 def test_of_a_line_end_only_one_carriage_return_is_trimmed() -> None:
-    assert decode([MAGIC_V2 + b"NOP a\r\r\n"]) == ([(b"NOP", (b"a\r",), b"", ())], None)
+    assert decode([MAGIC_V2 + b"NOP a\r\r\n"]) == ([(b"NOP", (b"a\r",), ())], None)
 
 
 @pytest.mark.parametrize("before", [b"", NOP])
@@ -301,10 +300,6 @@ def test_a_line_fits_into_the_read_buffer_of_nsqd(
 def test_a_line_without_an_end_says_what_the_limit_is() -> None:
     with pytest.raises(ProtocolError, match="a command line is longer than 16384 bytes"):
         list(after_magic().feed(b"PUB " + b"a" * 20_000))
-
-
-def int32(number: int) -> bytes:
-    return number.to_bytes(4, "big", signed=True)
 
 
 REFUSED = [
@@ -390,7 +385,7 @@ def test_nothing_is_cut_off_between_commands() -> None:
 
 def test_the_sizes_inside_a_batch_rule() -> None:
     batch = int32(2) + int32(3) + b"one" + int32(5) + b"three"
-    expected = [(b"MPUB", (b"t",), b"", (b"one", b"three")), (b"NOP", (), b"", ())]
+    expected = [(b"MPUB", (b"t",), (b"one", b"three")), (b"NOP", (), ())]
     for announced in (1, len(batch) - 1, len(batch), len(batch) + len(NOP), 150):
         stream = MAGIC_V2 + b"MPUB t\n" + int32(announced) + batch + NOP
         assert decode([stream]) == decode(strategies.single_bytes(stream)) == (expected, None)
@@ -432,14 +427,14 @@ def test_a_refusal_comes_before_the_body_is_read(line: bytes, error: BrokerError
             raise error
 
     decoder = CommandDecoder(refuse, max_msg_size=9, max_body_size=9)
-    assert decode([MAGIC_V2 + b"RDY 1\n" + line], decoder) == ([(b"RDY", (b"1",), b"", ())], str(error))
+    assert decode([MAGIC_V2 + b"RDY 1\n" + line], decoder) == ([(b"RDY", (b"1",), ())], str(error))
 
 
 @pytest.mark.parametrize("pieces", [[b"abc", b"def"], [b"abcdef"], [b"", b"abcdef"]])
 def test_the_rest_belongs_to_whatever_begins_after_a_command(pieces: list[bytes]) -> None:
     decoder = after_magic()
     feed = decoder.feed(commands.encode_identify(b"{}") + pieces[0])
-    assert next(feed).body == b"{}"
+    assert list(next(feed).bodies) == [b"{}"]
     assert decoder.take_rest() == pieces[0]
     assert list(feed) == []
     for plain in (NOP, FIN):
@@ -456,7 +451,17 @@ def test_the_rest_may_be_fed_again_before_the_first_feed_goes_on() -> None:
     assert list(decoder.feed(rest[:12])) == []
     assert list(decoder.feed(rest[12:])) == []
     assert list(feed) == []
-    assert [command.body for command in decoder.feed(publish[-5:])] == [body]
+    assert [apart(command) for command in decoder.feed(publish[-5:])] == [[(b"PUB", (b"t",), (body,))]]
+
+
+def test_publishes_in_a_row_to_one_topic_are_one_command() -> None:
+    stream = b"".join(
+        commands.encode_publish(topic, body) for topic, body in [(b"t", b"1"), (b"t", b"2"), (b"u", b"3")]
+    )
+    assert [(command.params, list(command.bodies)) for command in after_magic().feed(stream)] == [
+        ([b"t"], [b"1", b"2"]),
+        ([b"u"], [b"3"]),
+    ]
 
 
 def test_the_rest_is_whole_when_it_came_in_pieces() -> None:
@@ -480,7 +485,7 @@ def test_a_body_in_small_pieces_holds_little_more_than_itself() -> None:
         tracemalloc.stop()
     assert held < 2 * len(body)
     assert peak < 4 * len(body)
-    assert [command.body for command in decoder.feed(stream[-2:])] == [body]
+    assert [apart(command) for command in decoder.feed(stream[-2:])] == [[(b"PUB", (b"t",), (body,))]]
 
 
 # ---- parts ------------------------------------------------------------------------------------------------------
@@ -512,75 +517,10 @@ def test_a_number_has_digits_and_nothing_else(word: bytes) -> None:
         parse_number(word)
 
 
-@given(strategies.INT32)
-def test_an_int32_is_signed_and_big_endian(number: int) -> None:
-    assert parse_int32(int32(number)) == number
-
-
-def test_as_many_messages_as_a_body_can_hold_may_be_announced() -> None:
-    assert batch_count_max(5 << 20) == 1048575
-    assert batch_count_max(150) == 29
-
-
-def naive_split(data: bytes, position: int, end: int, count: int, size_max: int) -> list[bytes] | None:
-    stream = data[position:end]
-    bodies = []
-    for _ in range(count):
-        size = int.from_bytes(stream[:4], "big", signed=True)
-        if len(stream) < 4 + size or not 0 < size <= size_max:
-            return None
-        bodies.append(stream[4 : 4 + size])
-        stream = stream[4 + size :]
-    return None if stream else bodies
-
-
-@given(
-    st.data(),
-    strategies.batches(),
-    st.binary(max_size=5),
-    st.binary(max_size=5),
-    st.integers(-1, 1),
-    st.integers(1, 30),
-)
-def test_a_batch_is_split_as_one_would_by_hand(
-    data: st.DataObject, batch: list[bytes], before: bytes, after: bytes, more: int, size_max: int
-) -> None:
-    packed = b"".join(int32(len(body)) + body for body in batch)
-    packed = data.draw(st.one_of(st.just(packed), strategies.damaged(packed)))
-    arguments = (
-        before + packed + after,
-        len(before),
-        len(before + packed),
-        max(1, len(batch) + more),
-        size_max,
-    )
-    bodies = split_batch(*arguments)
-    assert (bodies and list(bodies)) == naive_split(*arguments)
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [[1], [3] * 1024, [3] * 1025, [2, 1, 3], [2, 3, 1, 2], [1, 2], [5, 5, 4]],
-    ids=lambda sizes: f"{len(sizes)} of {sizes[:4]}",
-)
-def test_batches_of_equal_and_of_other_sizes(sizes: list[int]) -> None:
-    batch = [b"x" * size for size in sizes]
-    packed = b"".join(int32(len(body)) + body for body in batch)
-    bodies = split_batch(packed, 0, len(packed), len(batch), 5)
-    assert bodies is not None
-    assert list(bodies) == batch
-    assert split_batch(packed, 0, len(packed), len(batch), max(sizes) - 1) is None
-    assert split_batch(packed, 0, len(packed), len(batch) + 1, 5) is None
-    assert split_batch(packed, 0, len(packed) - 1, len(batch), 5) is None
-    assert split_batch(packed, 0, 3, 1, 5) is None
-    assert split_batch(packed, 0, len(packed), 0, 5) is None
-    assert split_batch(packed, 0, len(packed), -1, 5) is None
-
-
 def test_a_full_batch_is_taken() -> None:
     batch = [b"x"] * 28 + [b"xy"]
     assert 4 + sum(4 + len(body) for body in batch) == MAX_BODY_SIZE
     assert len(batch) == batch_count_max(MAX_BODY_SIZE)
     stream = MAGIC_V2 + commands.encode_multi_publish(b"t", batch)
-    expected = ([(b"MPUB", (b"t",), b"", tuple(batch))], None)
+    expected = ([(b"MPUB", (b"t",), tuple(batch))], None)
     assert decode([stream]) == decode(strategies.single_bytes(stream)) == expected

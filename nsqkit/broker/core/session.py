@@ -320,7 +320,7 @@ class Session:
     # ---- one method for each command ------------------------------------------------------------------------------
 
     def _identify(self, command: Command) -> None:
-        request = decode_request(command.body)
+        request = decode_request(command.bodies[0])
         limits = self._broker.identify_limits
         self.identity = request
         self.grant = grant = negotiate(request, limits)
@@ -369,18 +369,20 @@ class Session:
         self._send(OK_FRAME)
 
     def _publish(self, command: Command) -> None:
-        self._put(command.params[0], (command.body,))
+        self._put(command.params[0], command.bodies)
+        self._send(OK_FRAME * len(command.bodies))
 
     def _multi_publish(self, command: Command) -> None:
         self._put(command.params[0], command.bodies)
+        self._send(OK_FRAME)
 
     def _deferred_publish(self, command: Command) -> None:
-        self._put(command.params[0], (command.body,), parse_number(command.params[1]) * NS_PER_MS)
+        self._put(command.params[0], command.bodies, parse_number(command.params[1]) * NS_PER_MS)
+        self._send(OK_FRAME)
 
     def _put(self, topic_name: bytes, bodies: Sequence[bytes], delay_ns: int = 0) -> None:
         self._broker.topic(topic_name).put(bodies, self._now_ns, delay_ns=delay_ns)
         self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + len(bodies)
-        self._send(OK_FRAME)
 
     def _nop(self, command: Command) -> None:
         pass

@@ -24,13 +24,14 @@ from nsqkit.wire.commands import (
     encode_subscribe,
     encode_touch,
 )
-from nsqkit.wire.frames import FrameDecoder, MessageFrame, Response
+from nsqkit.wire.frames import OK_FRAME, FrameDecoder, MessageFrame, Response
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
 from tests import strategies
 from tests.pairs import NS_PER_S, START_NS, DrivenBroker, DrivenClient
 
 NS_PER_MS = 1_000_000
 NOBODYS_ID = b"0123456789abcdef"
+NOBODYS_FINISH = encode_finish(NOBODYS_ID)
 PUB = encode_publish(b"t", b"m")
 HEARTBEAT = b"_heartbeat_"
 
@@ -43,14 +44,15 @@ COMMANDS = {
     b"DPUB": encode_deferred_publish(b"t", b"m", 1),
     b"NOP": b"NOP\n",
     b"RDY": encode_ready(1),
-    b"FIN": encode_finish(NOBODYS_ID),
+    b"FIN": NOBODYS_FINISH,
     b"REQ": encode_requeue(NOBODYS_ID, 0),
     b"TOUCH": encode_touch(NOBODYS_ID),
     b"CLS": CLS,
 }
-ANSWERS = {
-    **dict.fromkeys((b"IDENTIFY", b"SUB", b"PUB", b"MPUB", b"DPUB"), [b"OK"]),
-    **dict.fromkeys((b"NOP", b"RDY"), []),
+ANSWERS: dict[bytes, list[bytes]] = {
+    **{verb: [b"OK"] for verb in (b"IDENTIFY", b"SUB", b"PUB", b"MPUB", b"DPUB")},
+    b"NOP": [],
+    b"RDY": [],
     b"AUTH": [b"E_AUTH_DISABLED AUTH disabled"],
     b"FIN": [b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"],
     b"REQ": [b"E_REQ_FAILED REQ 0123456789abcdef failed ID not in flight"],
@@ -80,8 +82,16 @@ def refusal(client: DrivenClient, *commands: bytes) -> bytes:
     assert isinstance(said, bytes)
     assert not client.is_alive
     assert client.say(PUB) == [], "after a refusal nothing is looked at"
-    assert client.session.end_reason == said.decode()
+    assert client.session.end_reason == said.decode("utf-8", "surrogateescape")
     return said
+
+
+def said_after(ns: int, driven: DrivenBroker, client: DrivenClient) -> list[MessageFrame]:
+    """Let time go by at once, keep the client alive, and return what it got besides heartbeats."""
+    driven.now_ns += ns
+    client.feed(b"NOP\n")
+    driven.jump(0)
+    return [answer for answer in client.answers() if isinstance(answer, MessageFrame)]
 
 
 # States.
@@ -155,8 +165,6 @@ def test_the_wrong_magic_is_refused(driven):
     ],
 )
 def test_wrong_words_are_refused_with_nsqds(driven, state, command, answer):
-    if answer.endswith(b'"t\\xff" is not valid'):
-        answer = b'E_BAD_TOPIC SUB topic name "t\\xff" is not valid'
     assert refusal(client_in(driven, state), command) == answer
 
 
@@ -208,7 +216,8 @@ def test_messages_go_by_the_first_identify(driven):
     """As in nsqd, whose message pump takes note of one IDENTIFY only; touching goes by the last."""
     client = driven.client(msg_timeout=2000)
     client.identify(msg_timeout=5000, sample_rate=1)
-    client.feed(COMMANDS[b"SUB"], encode_ready(50))
+    assert client.say(COMMANDS[b"SUB"]) == [b"OK"]
+    client.feed(encode_ready(50))
     driven.publish(*[b"%d" % number for number in range(50)])
     messages = client.messages()
     assert len(messages) == 50, "nothing is sampled"
@@ -257,17 +266,11 @@ def test_a_message_that_is_too_large_is_refused():
 
 @pytest.mark.parametrize("delay_ms", [1, 1000, 3_600_000])
 def test_a_deferred_message_comes_exactly_when_its_delay_is_over(driven, delay_ms):
-    consumer = driven.consumer(1, heartbeat_interval=60_000)
+    consumer = driven.consumer(1)
     driven.client().feed(encode_deferred_publish(b"t", b"m", delay_ms))
-    channel = driven.topic().channels[b"c"]
-    driven.now_ns += delay_ms * NS_PER_MS - 1
-    channel.deferred.handle_deadline(driven.now_ns)
-    driven.settle()
-    assert consumer.answers() == []
-    driven.now_ns += 1
-    channel.deferred.handle_deadline(driven.now_ns)
-    driven.settle()
-    assert consumer.message().attempts == 1
+    assert said_after(delay_ms * NS_PER_MS - 1, driven, consumer) == []
+    (message,) = said_after(1, driven, consumer)
+    assert message.attempts == 1
 
 
 def test_without_a_delay_a_deferred_message_comes_at_once(driven):
@@ -288,7 +291,7 @@ def test_rdy_is_how_many_may_be_unanswered(driven):
     assert consumer.say(encode_finish(second.id))[0].body == b"3"
     assert consumer.say(encode_requeue(first.id, 0))[0].body == b"4"
     assert consumer.say(encode_ready(4), encode_ready(3))[0].body == b"5"
-    assert consumer.session.in_flight.__len__() == 3
+    assert len(consumer.session.in_flight) == 3
 
 
 def test_a_lower_rdy_takes_nothing_back(driven):
@@ -375,14 +378,9 @@ def test_a_requeue_delay_is_kept_exactly_and_clamped(driven, word, delay):
     driven.publish(b"m")
     consumer.feed(b"REQ %b %b\n" % (consumer.message().id, word))
     if delay:
-        assert driven.topic().channels[b"c"].deferred.due_ns == driven.now_ns + delay * NS_PER_S
-        driven.now_ns += round(delay * NS_PER_S) - 1
-        driven.topic().channels[b"c"].deferred.handle_deadline(driven.now_ns)
-        driven.settle()
-        assert consumer.answers() == []
-        driven.topic().channels[b"c"].deferred.handle_deadline(driven.now_ns + 1)
-        driven.settle()
-    assert consumer.message().attempts == 2
+        assert said_after(round(delay * NS_PER_S) - 1, driven, consumer) == []
+    (message,) = said_after(1, driven, consumer)
+    assert message.attempts == 2
 
 
 def test_a_touch_is_capped_at_some_time_after_delivery():
@@ -607,20 +605,19 @@ def test_one_that_does_not_read_leaves_the_messages_to_the_others(driven):
 
 def test_answers_fill_the_outbox_as_messages_do(driven):
     consumer = driven.consumer(10)
-    command, answer = encode_publish(b"u", b"m"), 10
-    consumer.feed(command * (OUTBOX_SIZE_MAX // answer + 1))
+    consumer.feed(NOBODYS_FINISH * (OUTBOX_SIZE_MAX // len(NOBODYS_FINISH) + 1))
     assert consumer.session.outbox_full
     driven.publish(b"m")
     assert len(consumer.session.in_flight) == 0
     said = consumer.answers()
-    assert (said[-1].body, set(said[:-1])) == (b"m", {b"OK"})
+    assert (said[-1].body, set(said[:-1])) == (b"m", {*ANSWERS[b"FIN"]})
 
 
 def test_a_producer_may_have_a_full_outbox_too(driven):
     client = driven.client()
-    client.feed(PUB * (OUTBOX_SIZE_MAX // 10 + 1))
+    client.feed(PUB * (OUTBOX_SIZE_MAX // len(OK_FRAME) + 1))
     assert client.session.outbox_full
-    assert len(client.answers()) == OUTBOX_SIZE_MAX // 10 + 1
+    assert client.session.data_to_send(driven.now_ns) == OK_FRAME * (OUTBOX_SIZE_MAX // len(OK_FRAME) + 1)
     assert not client.session.outbox_full
 
 
@@ -692,9 +689,8 @@ def test_what_was_answered_before_the_upgrade_is_plain(driven):
     client = driven.client()
     client.feed(PUB, PUB, IDENTIFY_DEFLATE)
     data = client.session.data_to_send(driven.now_ns)
-    ok = b"\0\0\0\6\0\0\0\0OK"
-    assert data.startswith(ok * 2)
-    _, rest = split_answer(data[2 * len(ok) :])
+    assert data.startswith(OK_FRAME * 2)
+    _, rest = split_answer(data[2 * len(OK_FRAME) :])
     assert Deflated(client, driven).inflate(rest) == [b"OK"]
 
 
@@ -715,7 +711,8 @@ def test_a_command_may_be_cut_by_the_end_of_a_deflate_block(driven):
 
 
 def test_a_large_buffer_is_looked_at_in_pieces(driven):
-    deflated, _ = upgraded(driven)
+    deflated, rest = upgraded(driven)
+    assert deflated.inflate(rest) == [b"OK"]
     assert deflated.say(*[encode_publish(b"t", b"x" * 100_000)] * 8) == [b"OK"] * 8
     assert driven.topic().message_bytes == 800_000
 
@@ -748,6 +745,7 @@ def test_a_second_upgrade_is_answered_in_the_first_and_takes_its_place(driven):
     # The old stream ends somewhere in these bytes, where a flush has left it at a whole byte: 00 00 ff ff.
     end = data.index(b"\0\0\xff\xff") + 4
     (granted,) = deflated.inflate(data[:end])
+    assert isinstance(granted, bytes)
     assert json.loads(granted)["deflate"] is True
     assert again.inflate(data[end:]) == [b"OK"]
     assert again.say(PUB) == [b"OK"]
@@ -835,25 +833,15 @@ def test_garbage_is_answered_and_disturbs_nobody(pieces):
 
 @given(st.data())
 def test_any_chunking_gives_the_same_answers(data):
-    commands = [PUB, COMMANDS[b"MPUB"], COMMANDS[b"SUB"], encode_ready(2), ANSWERS and COMMANDS[b"FIN"], CLS]
-    stream = b"".join([encode_identify(b'{"feature_negotiation": true}'), *commands, PUB, b"bad\n"])
-
-    def answers(pieces: list[bytes]) -> tuple[list[object], list[object]]:
-        driven = DrivenBroker()
-        client = driven.client()
-        said = [answer for piece in pieces for answer in client.say(piece)]
-        return (
-            [answer for answer in said if isinstance(answer, bytes)],
-            [answer for answer in said if isinstance(answer, MessageFrame)][:1],
-        )
-
-    whole = answers([stream])
-    chunked = answers(data.draw(strategies.chunkings(stream)))
-    assert chunked[0] == whole[0]
+    verbs = [b"IDENTIFY", b"PUB", b"MPUB", b"SUB", b"DPUB", b"FIN", b"FIN", b"NOP", b"TOUCH", b"REQ", b"CLS"]
+    stream = b"".join([COMMANDS[verb] for verb in verbs]) + b"bad\n" + PUB
+    client = DrivenBroker().client()
+    said = [answer for piece in data.draw(strategies.chunkings(stream)) for answer in client.say(piece)]
+    assert said == [answer for verb in verbs for answer in ANSWERS[verb]] + [b"E_INVALID invalid command bad"]
 
 
 def test_the_magic_may_come_byte_by_byte(driven):
     session = driven.broker.open_session("10.0.0.1:1", START_NS)
     for byte in strategies.single_bytes(MAGIC_V2 + PUB):
         session.receive_data(byte, START_NS)
-    assert session.data_to_send(START_NS) == b"\0\0\0\6\0\0\0\0OK"
+    assert session.data_to_send(START_NS) == OK_FRAME

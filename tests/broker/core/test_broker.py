@@ -1,0 +1,416 @@
+"""The whole broker: sessions that come and go, topics and channels that are deleted, time, and how it all settles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nsqkit.broker.core.channel import Channel
+from nsqkit.broker.core.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
+from nsqkit.wire.commands import CLS, encode_finish, encode_ready, encode_subscribe
+from tests.pairs import NS_PER_S, DrivenBroker
+
+NEARNESS: dict[str, Any] = {"topology_zone": "z", "topology_region": "r"}
+TOPOLOGY_AWARE = ("topology-aware-consumption",)
+
+
+@pytest.fixture
+def driven() -> DrivenBroker:
+    return DrivenBroker()
+
+
+# From a publisher to consumers.
+
+
+def test_each_channel_gets_each_message_and_shares_it_out(driven):
+    first, second = driven.consumer(10, channel=b"a"), driven.consumer(10, channel=b"a")
+    all_of_them = driven.consumer(10, channel=b"b")
+    driven.client().publish(b"1", b"2", b"3", b"4")
+    assert sorted(first.bodies() + second.bodies()) == all_of_them.bodies() == [b"1", b"2", b"3", b"4"]
+    assert (first.session.message_count, second.session.message_count) == (2, 2)
+
+
+def test_fan_out_hands_every_consumer_the_same_object(driven):
+    sessions = [driven.consumer(1, channel=name).session for name in (b"a", b"b", b"c")]
+    driven.publish(b"m")
+    frames = [session._outbox[-1] for session in sessions]
+    assert frames[0] is frames[1] is frames[2]
+
+
+def test_a_consumer_may_publish_what_it_consumes(driven):
+    consumer = driven.consumer(1)
+    consumer.feed(b"PUB t\n\0\0\0\1m")
+    ok, message = consumer.answers()
+    assert (ok, message.body) == (b"OK", b"m")
+
+
+def test_who_has_something_to_send_is_named_once_in_order(driven):
+    producer, second, first = driven.client(), driven.consumer(5), driven.consumer(5)
+    driven.broker.take_sessions()
+    first.feed(encode_ready(6))
+    producer.feed(b"PUB t\n\0\0\0\1m" * 3)
+    assert list(driven.broker.take_sessions()) == [producer.session, second.session, first.session]
+    assert list(driven.broker.take_sessions()) == []
+
+
+def test_the_same_calls_give_the_same_bytes():
+    said = []
+    for _ in range(2):
+        driven = DrivenBroker(seed=3)
+        consumers = [driven.consumer(20, sample_rate=50) for _ in range(3)]
+        driven.publish(*[b"%d" % number for number in range(40)])
+        driven.advance(61)
+        said.append([consumer.answers() for consumer in consumers])
+    assert said[0] == said[1]
+
+
+# Nearness.
+
+
+@pytest.mark.parametrize(
+    ("place", "proximity"),
+    [
+        ({"topology_zone": "z", "topology_region": "r"}, ZONE_LOCAL),
+        ({"topology_zone": "y", "topology_region": "r"}, REGION_LOCAL),
+        ({"topology_zone": "y", "topology_region": "q"}, GLOBAL),
+        ({}, GLOBAL),
+    ],
+)
+def test_a_consumer_is_as_near_as_it_says_if_the_experiment_is_on(place, proximity):
+    aware = DrivenBroker(enable_experiments=TOPOLOGY_AWARE, **NEARNESS)
+    assert aware.consumer(**place).session.proximity == proximity
+    assert DrivenBroker(**NEARNESS).consumer(**place).session.proximity == GLOBAL
+
+
+def test_nearer_consumers_are_served_first():
+    driven = DrivenBroker(enable_experiments=TOPOLOGY_AWARE, **NEARNESS)
+    far, near = driven.consumer(10), driven.consumer(2, **NEARNESS)
+    driven.publish(b"1", b"2", b"3")
+    assert (near.bodies(), far.bodies()) == ([b"1", b"2"], [b"3"])
+    near.disconnect()
+    driven.publish(b"4")
+    assert far.bodies() == [b"4"]
+
+
+# Consumers that are lost.
+
+
+def test_what_a_lost_consumer_held_waits_for_its_timeout_and_belongs_to_nobody(driven):
+    lost, other = driven.consumer(1, msg_timeout=5000), driven.consumer(0)
+    driven.publish(b"m")
+    message_id = lost.message().id
+    lost.disconnect()
+    other.feed(encode_ready(5))
+    assert other.say(encode_finish(message_id)) == [
+        b"E_FIN_FAILED FIN %b failed client does not own message" % message_id
+    ]
+    driven.advance(4.999)
+    assert other.answers() == []
+    driven.advance(0.001)
+    assert other.message().attempts == 2
+
+
+def test_an_ended_session_keeps_its_messages_until_it_is_closed_and_after(driven):
+    ended, other = driven.consumer(1, msg_timeout=5000), driven.consumer(5)
+    driven.publish(b"m")
+    message_id = ended.message().id
+    ended.feed(b"nonsense\n")
+    driven.advance(2)
+    ended.disconnect()
+    assert driven.topic().channels[b"c"].in_flight_count == 1
+    driven.advance(2.999)
+    assert other.answers() == []
+    driven.advance(0.001)
+    assert other.message().id == message_id
+
+
+def test_what_times_out_while_the_session_is_ended_and_not_closed_comes_back_too(driven):
+    ended, other = driven.consumer(1, msg_timeout=1000), driven.consumer(5)
+    driven.publish(b"m")
+    ended.session.end("for a reason")
+    driven.advance(1)
+    assert other.message().attempts == 2
+    ended.disconnect()
+    assert driven.topic().channels[b"c"].in_flight_count == 1
+
+
+def test_closing_twice_is_closing_once(driven):
+    client = driven.consumer()
+    for _ in range(2):
+        driven.broker.close_session(client.session, driven.now_ns)
+    assert (driven.broker.sessions, driven.topic().channels[b"c"].sessions) == ({}, {})
+
+
+def test_lost_consumers_leave_nothing_behind(driven):
+    for _ in range(100):
+        consumer = driven.consumer(1, msg_timeout=1000)
+        driven.publish(b"m")
+        consumer.disconnect()
+        driven.broker.take_sessions()
+    driven.advance(1)
+    channel = driven.topic().channels[b"c"]
+    assert (len(channel.queue), channel.in_flight_count, len(channel._abandoned)) == (100, 0, 0)
+    assert driven.broker.next_deadline() is None
+
+
+# Topics and channels.
+
+
+def test_a_topic_is_made_once(driven):
+    assert driven.topic(b"t") is driven.topic(b"t")
+    assert list(driven.broker.topics) == [b"t"]
+
+
+def test_deleting_a_channel_ends_its_consumers_and_forgets_its_messages(driven):
+    holding, idle = driven.consumer(1), driven.consumer(0)
+    other = driven.consumer(5, channel=b"other")
+    driven.publish(b"1", b"2")
+    driven.publish(b"later", delay=9)
+    driven.broker.take_sessions()
+    driven.broker.delete_channel(b"t", b"c")
+    driven.settle()
+    assert list(driven.broker.take_sessions()) == [holding.session, idle.session]
+    assert (holding.is_alive, idle.is_alive, other.is_alive) == (False, False, True)
+    assert holding.session.end_reason == "channel c of topic t was deleted"
+    for client in (holding, idle):
+        client.disconnect()
+    assert other.bodies() == [b"1", b"2"]
+    driven.advance(9)
+    assert other.bodies() == [b"later"]
+    assert list(driven.topic().channels) == [b"other"]
+
+
+def test_a_channel_that_was_deleted_may_come_again_while_its_old_consumers_leave(driven):
+    old = driven.consumer(1, channel=b"c#ephemeral")
+    driven.publish(b"old")
+    driven.broker.delete_channel(b"t", b"c#ephemeral")
+    new = driven.consumer(1, channel=b"c#ephemeral")
+    old.disconnect()
+    driven.publish(b"new")
+    assert new.bodies() == [b"new"]
+    driven.advance(29)
+    new.feed(b"NOP\n")
+    driven.advance(31)
+    assert {message.body for message in new.answers() if not isinstance(message, bytes)} == {b"new"}
+
+
+def test_deleting_a_topic_ends_the_consumers_of_all_its_channels(driven):
+    first, second, other = (
+        driven.consumer(1, channel=b"a"),
+        driven.consumer(1, channel=b"b"),
+        driven.consumer(1, topic=b"u"),
+    )
+    driven.publish(b"m")
+    driven.broker.delete_topic(b"t")
+    driven.settle()
+    assert [client.is_alive for client in (first, second, other)] == [False, False, True]
+    first.disconnect()
+    second.disconnect()
+    assert list(driven.broker.topics) == [b"u"]
+    driven.publish(b"again")
+    assert len(driven.topic().queue) == 1
+
+
+@pytest.mark.parametrize("name", [b"nothing", b"t"])
+def test_what_is_not_there_cannot_be_deleted(driven, name):
+    driven.topic(b"t")
+    with pytest.raises(KeyError):
+        driven.broker.delete_channel(name, b"c")
+    with pytest.raises(KeyError):
+        driven.broker.delete_topic(b"nothing")
+
+
+def test_after_a_delete_there_is_nothing_to_come_for(driven):
+    driven.consumer(1).disconnect()
+    driven.publish(b"m", delay=9)
+    assert driven.broker.next_deadline() == driven.now_ns + 9 * NS_PER_S
+    driven.broker.delete_topic(b"t")
+    assert driven.broker.next_deadline() is None
+
+
+# Ephemeral ones.
+
+
+def test_an_ephemeral_channel_goes_with_its_last_consumer(driven):
+    first, second = (driven.consumer(1, channel=b"c#ephemeral") for _ in range(2))
+    driven.publish(b"1", b"2", b"3")
+    first.disconnect()
+    assert list(driven.topic().channels) == [b"c#ephemeral"]
+    second.disconnect()
+    assert list(driven.topic().channels) == []
+    assert driven.broker.next_deadline() is None, "what was in flight is forgotten"
+    assert b"t" in driven.broker.topics
+
+
+def test_an_ephemeral_channel_stays_while_its_consumer_says_goodbye(driven):
+    consumer = driven.consumer(1, channel=b"c#ephemeral")
+    assert consumer.say(CLS) == [b"CLOSE_WAIT"]
+    assert list(driven.topic().channels) == [b"c#ephemeral"]
+    consumer.disconnect()
+    assert list(driven.topic().channels) == []
+
+
+def test_an_ephemeral_channel_made_from_outside_waits_for_its_first_consumer(driven):
+    driven.topic().channel(b"c#ephemeral", driven.now_ns)
+    driven.client().disconnect()
+    driven.publish(b"m")
+    consumer = driven.consumer(1, channel=b"c#ephemeral")
+    assert consumer.bodies() == [b"m"]
+    consumer.disconnect()
+    assert list(driven.topic().channels) == []
+
+
+def test_an_ephemeral_topic_goes_with_its_last_channel(driven):
+    first = driven.consumer(1, topic=b"t#ephemeral", channel=b"a")
+    second = driven.consumer(1, topic=b"t#ephemeral", channel=b"b#ephemeral")
+    second.disconnect()
+    first.disconnect()
+    assert list(driven.broker.topics) == [b"t#ephemeral"], "channel a has no consumer, but is none to go"
+    driven.broker.delete_channel(b"t#ephemeral", b"a")
+    assert list(driven.broker.topics) == []
+    third = driven.consumer(1, topic=b"t#ephemeral", channel=b"b#ephemeral")
+    third.disconnect()
+    assert list(driven.broker.topics) == []
+
+
+def test_a_consumer_of_a_deleted_ephemeral_topic_can_leave(driven):
+    consumer = driven.consumer(1, topic=b"t#ephemeral", channel=b"c#ephemeral")
+    driven.broker.delete_topic(b"t#ephemeral")
+    consumer.disconnect()
+    assert list(driven.broker.topics) == []
+
+
+def test_ephemeral_overflow_is_dropped_and_answered_with_ok():
+    driven = DrivenBroker(mem_queue_size=3)
+    driven.client().publish(*[b"%d" % number for number in range(8)], topic=b"t#ephemeral")
+    topic = driven.topic(b"t#ephemeral")
+    assert (len(topic.queue), topic.message_count) == (3, 8)
+    assert driven.consumer(20, topic=b"t#ephemeral").bodies() == [b"0", b"1", b"2"]
+
+
+def test_other_overflow_is_kept_in_order():
+    driven = DrivenBroker(mem_queue_size=3)
+    bodies = [b"%d" % number for number in range(8)]
+    driven.client().publish(*bodies)
+    assert driven.consumer(20).bodies() == bodies
+
+
+# Pausing.
+
+
+def test_a_paused_channel_delivers_nothing_until_it_is_unpaused(driven):
+    consumer, other = driven.consumer(5), driven.consumer(5, channel=b"other")
+    channel = driven.topic().channels[b"c"]
+    channel.pause()
+    driven.publish(b"1")
+    driven.publish(b"2", delay=1)
+    driven.advance(1)
+    assert (consumer.answers(), other.bodies()) == ([], [b"1", b"2"])
+    channel.unpause()
+    driven.settle()
+    assert consumer.bodies() == [b"1", b"2"]
+
+
+def test_what_times_out_or_is_requeued_while_paused_waits(driven):
+    consumer = driven.consumer(2, msg_timeout=1000)
+    driven.publish(b"1", b"2")
+    first, _ = consumer.messages()
+    driven.topic().channels[b"c"].pause()
+    consumer.feed(b"REQ %b 0\n" % first.id)
+    driven.advance(1)
+    assert consumer.answers() == []
+    driven.topic().channels[b"c"].unpause()
+    driven.settle()
+    assert [(message.body, message.attempts) for message in consumer.messages()] == [(b"1", 2), (b"2", 2)]
+
+
+def test_a_paused_topic_keeps_messages_from_its_channels(driven):
+    consumer = driven.consumer(5)
+    driven.topic().pause()
+    driven.client().publish(b"m")
+    assert consumer.answers() == []
+    driven.topic().unpause(driven.now_ns)
+    driven.settle()
+    assert consumer.bodies() == [b"m"]
+
+
+# Time.
+
+
+def test_the_next_deadline_is_the_earliest_of_all(driven):
+    assert driven.broker.next_deadline() is None
+    now_ns = driven.now_ns
+    driven.client()
+    assert driven.broker.next_deadline() == now_ns + 30 * NS_PER_S
+    driven.consumer(1, msg_timeout=20_000)
+    driven.publish(b"m")
+    assert driven.broker.next_deadline() == now_ns + 20 * NS_PER_S
+    driven.publish(b"m", delay=10)
+    assert driven.broker.next_deadline() == now_ns + 10 * NS_PER_S
+
+
+def test_deadlines_that_come_too_early_do_nothing(driven):
+    consumer = driven.consumer(1, msg_timeout=20_000)
+    driven.publish(b"m")
+    deadline_ns = driven.broker.next_deadline()
+    for _ in range(3):
+        driven.jump(1)
+    assert len(consumer.messages()) == 1
+    assert driven.broker.next_deadline() == deadline_ns
+
+
+def test_all_that_was_due_while_the_clock_jumped_is_done_at_once(driven):
+    consumers = [driven.consumer(1, channel=name, msg_timeout=1000) for name in (b"a", b"b")]
+    driven.publish(b"m")
+    driven.publish(b"later", delay=5)
+    for consumer in consumers:
+        assert consumer.message().attempts == 1
+        consumer.feed(encode_ready(5))
+    driven.jump(29)
+    for consumer in consumers:
+        assert [message.body for message in consumer.messages()] == [b"m", b"later"]
+
+
+# What it costs: counted, not measured.
+
+
+@pytest.fixture
+def delivered(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The names of the channels that were delivered from, each time."""
+    names: list[bytes] = []
+    deliver = Channel.deliver
+
+    def counted(channel: Channel, now_ns: int) -> None:
+        names.append(channel.name)
+        deliver(channel, now_ns)
+
+    monkeypatch.setattr(Channel, "deliver", counted)
+    return names
+
+
+def test_idle_channels_and_sessions_are_not_looked_at(driven, delivered):
+    consumer = driven.consumer(1, channel=b"busy")
+    for number in range(100):
+        driven.consumer(1, topic=b"idle", channel=b"c%d" % number)
+    delivered.clear()
+    driven.broker.take_sessions()
+    driven.client().publish(b"m")
+    consumer.feed(encode_finish(consumer.message().id))
+    assert set(delivered) == {b"busy"}
+    assert len(driven.broker.take_sessions()) == 2
+    assert driven.broker.take_sessions() == {}
+
+
+def test_a_buffer_is_delivered_from_once_however_much_was_published(driven, delivered):
+    driven.consumer(2500)
+    delivered.clear()
+    driven.client().feed(b"PUB t\n\0\0\0\1m" * 1000)
+    assert delivered == [b"c"]
+    assert driven.topic().channels[b"c"].in_flight_count == 1000
+
+
+def test_subscribing_to_a_topic_that_has_waited(driven):
+    driven.client().publish(b"1", b"2")
+    assert driven.client().say(encode_subscribe(b"t", b"c"), encode_ready(1))[0] == b"OK"
+    assert (len(driven.topic().queue), driven.topic().channels[b"c"].in_flight_count) == (0, 1)

@@ -1,0 +1,72 @@
+"""The network of a world: links that keep the order of bytes, and nothing else.
+
+The rule it guards: what a real network may do, this one does: cut a write at any byte, delay it, stall for long, lose
+the end of it and say so (a reset). All of it by the world's random numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+MS = 1_000_000
+
+
+class Pipe:
+    """One direction of a link.
+
+    Args:
+        random: the world's.
+        delay_ns: the longest that bytes are under way, unless the pipe stalls.
+    """
+
+    def __init__(self, random: Random, delay_ns: int) -> None:
+        self._random = random
+        self._delay_ns = delay_ns
+        self._pieces: deque[tuple[int, bytes]] = deque()  # each with the time of its arrival; b"" is the end
+        self._last_ns = 0
+        self.is_ended = False
+
+    def send(self, data: bytes, now_ns: int) -> None:
+        """Take bytes on their way, in pieces."""
+        while data and not self.is_ended:
+            size = len(data) if self._random.random() < 0.7 else self._random.randint(1, len(data))
+            self._append(data[:size], now_ns)
+            data = data[size:]
+
+    def end(self, now_ns: int) -> None:
+        """Close the pipe behind what was sent."""
+        if not self.is_ended:
+            self._append(b"", now_ns)
+            self.is_ended = True
+
+    def reset(self, now_ns: int) -> None:
+        """Lose some of what is under way, from the end, and close the pipe there."""
+        if not self.is_ended:
+            for _ in range(self._random.randint(0, len(self._pieces))):
+                self._pieces.pop()
+            self.end(now_ns)
+
+    def stall(self, until_ns: int) -> None:
+        """Let nothing that is sent from now on arrive before ``until_ns``."""
+        self._last_ns = max(self._last_ns, until_ns)
+
+    def _append(self, piece: bytes, now_ns: int) -> None:
+        self._last_ns = max(self._last_ns, now_ns + self._random.randint(0, self._delay_ns))
+        self._pieces.append((self._last_ns, piece))
+
+    @property
+    def next_arrival(self) -> int | None:
+        """When the next bytes arrive."""
+        return self._pieces[0][0] if self._pieces else None
+
+    def receive(self, now_ns: int) -> list[bytes]:
+        """Return the pieces that have arrived, now and then two of them as one; b"" is the end."""
+        arrived: list[bytes] = []
+        while self._pieces and self._pieces[0][0] <= now_ns:
+            piece = self._pieces.popleft()[1]
+            if piece and arrived and self._random.random() < 0.5:
+                arrived[-1] += piece
+            else:
+                arrived.append(piece)
+        return arrived

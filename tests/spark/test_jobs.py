@@ -1,0 +1,83 @@
+"""The programs under spark/, run as a user runs them. Needs Java: `tox -e spark`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import Broker
+
+PROGRAMS = Path(__file__).resolve().parents[2] / "spark"
+ROWS = 2000
+
+
+@pytest.fixture
+def flights(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(PROGRAMS))
+    import flights
+
+    return flights
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(PROGRAMS))
+    import demo
+
+    return demo
+
+
+def test_flights_to_parquet_by_spark_submit(
+    make_broker: Callable[[], Broker], flights: ModuleType, spark_environment: dict[str, str], tmp_path: Path
+):
+    brokers = [make_broker(), make_broker()]
+    source = flights.Flights(ROWS)
+    messages = list(source.messages())
+    for broker, part in zip(brokers, (messages[: ROWS // 2], messages[ROWS // 2 :]), strict=True):
+        broker.publish("flights", part)
+    command = [Path(sys.executable).with_name("spark-submit"), "--master", "local[2]"]
+    command += [PROGRAMS / "flights_to_parquet.py", "--output", tmp_path / "lake", "--partitions", "4"]
+    for broker in brokers:
+        command += ["--nsqd-tcp-address", broker.address]
+    run = subprocess.run(
+        command, env=os.environ | spark_environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    names = ("flights", "delayed", "delay_sum")
+    assert {row["carrier"]: flights.Figures(*(row[name] for name in names)) for row in found} == source.figures
+    assert sum(row["distinct_flights"] for row in found) == ROWS
+    assert sum(row["distinct_messages"] for row in found) == ROWS
+    assert sum(broker.depth("flights", "spark") for broker in brokers) == 0
+
+
+def test_the_demo_without_java(tmp_path: Path):
+    command = [sys.executable, PROGRAMS / "demo.py", f"--rows={ROWS}", "--partitions=2"]
+    env = os.environ | {"JAVA_HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONPATH": str(PROGRAMS.parent)}
+    run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "no Java 17 or newer: apt install" in run.stdout.splitlines()[0]
+    assert "All 2,000 flights arrived, none twice, every figure agrees." in run.stdout.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_says_what_is_wrong(demo: ModuleType, flights: ModuleType):
+    source = flights.Flights(ROWS)
+    assert len(list(source.messages())) == ROWS
+    figures = {**source.figures, "UA": flights.Figures(1, 1, 1)}
+    outcome = demo.Outcome(figures, distinct_flights=ROWS - 1, distinct_messages=ROWS)
+    found = "\n".join(demo.complaints(outcome, source, []))
+    assert "0 messages were published, not 2,000" in found
+    assert "0 messages were finished, not 2,000" in found
+    assert "1,999 different flights have arrived, not 2,000" in found
+    assert "rows have arrived, not 2,000" in found
+    assert "UA: Figures(flights=1, delayed=1, delay_sum=1); the source has" in found
+    assert "different messages" not in found

@@ -1,0 +1,48 @@
+"""The verbs are one protocol for both ends of a connection; these tests hold its members against the protocol."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.session import Session
+from nsqkit.client.session import ClientSession
+from nsqkit.consumer.core import ConsumerCore
+from nsqkit.consumer.session import ConsumerSession
+from nsqkit.producer.pipeline import ProducerSession
+from nsqkit.transport import machine
+from nsqkit.transport.machine import Machine, Timed
+
+MACHINES = [Session, ClientSession, ConsumerSession, ProducerSession]
+TIMED = [Broker, ClientSession, ConsumerSession, ConsumerCore, ProducerSession]
+
+
+def verbs(cls: type) -> dict[str, list[str]]:
+    """Return the methods of a class with the names of their arguments."""
+    functions = inspect.getmembers(cls, inspect.isfunction)
+    return {
+        name: [*inspect.signature(function).parameters]
+        for name, function in functions
+        if not name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize(
+    ("cls", "protocol"), [*((cls, Machine) for cls in MACHINES), *((cls, Timed) for cls in TIMED)]
+)
+def test_every_machine_has_the_verbs(cls, protocol):
+    assert verbs(protocol).items() <= verbs(cls).items()
+
+
+def test_the_table_of_the_docstring_lists_them_all():
+    listed = re.findall(r"^\| ``(\w+)\(", machine.__doc__ or "", re.MULTILINE)
+    assert sorted(listed) == sorted([*verbs(Machine), *verbs(Timed)])
+
+
+@pytest.mark.parametrize("protocol", [Machine, Timed])
+def test_they_are_quick_answers(protocol):
+    functions = [function for _, function in inspect.getmembers(protocol, inspect.isfunction)]
+    assert not any(map(inspect.iscoroutinefunction, functions))

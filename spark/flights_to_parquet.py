@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 
 import pyarrow as pa
-from pyarrow import json
+import pyarrow.json
 
 from nsqkit.spark import KEY_COLUMNS, ConsumerSpec, ParquetSink, drain_to
 
@@ -36,8 +37,8 @@ SCHEMA = pa.schema([(name, pa.string()) for name in TEXTS] + [(name, pa.int32())
 def flight_table(rows):
     """Return the flights of a chunk, with the keys of their messages."""
     lines = io.BytesIO(b"\n".join(row.body for row in rows))
-    options = json.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="error")
-    table = json.read_json(lines, parse_options=options)
+    options = pa.json.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="error")
+    table = pa.json.read_json(lines, parse_options=options)
     for name in KEY_COLUMNS:
         table = table.append_column(name, pa.array([getattr(row, name) for row in rows], pa.string()))
     return table
@@ -81,7 +82,8 @@ def main():
 
     with SparkSession.builder.appName("flights to parquet").getOrCreate() as spark:
         drain_to(spark.sparkContext, spec, sink)
-        print(*figures(spark.read.parquet(sink.directory)).toJSON().collect(), sep="\n")
+        for row in figures(spark.read.parquet(sink.directory)).collect():
+            print(json.dumps(row.asDict()))
 
 
 if __name__ == "__main__":

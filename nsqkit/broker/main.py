@@ -16,11 +16,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 import anyio
 import attrs
 
+from nsqkit.broker.core import metadata
 from nsqkit.broker.core.options import OPTIONS, BrokerOptions
 from nsqkit.broker.log import log_handler
 from nsqkit.broker.server import Nsqd
@@ -32,7 +34,8 @@ EXIT_FAILURE: Final = 1
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 WITHOUT_EFFECT: Final[Mapping[str, tuple[str, ...]]] = {
-    "all messages are kept in memory": ("data_path", "max_bytes_per_file", "sync_every", "sync_timeout_ns"),
+    "all messages are kept in memory": ("max_bytes_per_file", "sync_every", "sync_timeout_ns"),
+    "its topics and channels are read, and nothing is written there": ("data_path",),
     "there is no TLS": (
         *("https_address", "tls_cert", "tls_key", "tls_client_auth_policy", "tls_root_ca_file"),
         *("tls_required", "tls_min_version"),
@@ -94,12 +97,20 @@ def warnings_for(options: BrokerOptions) -> Iterator[str]:
                 yield f"--{OPTIONS[name].flag} has no effect in this version: {instead}"
 
 
+def _restore(nsqd: Nsqd) -> None:
+    """Make the topics and channels that the data path names, if it names any."""
+    path = Path(nsqd.options.data_path, metadata.FILE_NAME)
+    if path.exists():
+        metadata.restore(nsqd.broker, path.read_bytes(), nsqd.clock.now_ns())
+
+
 async def _serve(nsqd: Nsqd) -> int:
     """Run the broker; the first signal stops it, and from then on a signal does what it does by default."""
     with ExitStack() as receiving:
         signals = receiving.enter_context(anyio.open_signal_receiver(*STOP_SIGNALS))
         async with AsyncExitStack() as running:
             try:
+                _restore(nsqd)
                 await running.enter_async_context(nsqd)
             except (OSError, OptionError) as error:
                 logger.critical("%s", error.strerror if isinstance(error, OSError) else error)

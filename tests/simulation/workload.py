@@ -1,0 +1,128 @@
+"""Who lives in a world: producers and consumers, made of the real machines, and handlers that are not always good.
+
+How to read it: ``act`` is one move of a player; what it says leaves when the world pumps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from nsqkit.consumer.core import ConsumerCore
+from nsqkit.consumer.message import Message
+from nsqkit.consumer.session import ConsumerSession
+from nsqkit.errors import NSQError
+from nsqkit.producer.pipeline import ProducerSession
+from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Link, Node, World
+
+
+@attrs.define(eq=False)
+class Publish:
+    """One publish on its way, and its answers, of which there has to be one; None is OK."""
+
+    bodies: list[bytes]
+    answers: list[NSQError | None] = attrs.field(factory=list)
+
+    def answered(self, error: NSQError | None) -> None:
+        self.answers.append(error)
+
+
+class Producer:
+    """Publishes to one node, again and again."""
+
+    def __init__(self, world: World, node: Node) -> None:
+        self._world, self.node = world, node
+        self._link: Link | None = None
+        self.publishes: list[Publish] = []
+
+    def act(self) -> None:
+        """Connect if there is no connection, publish otherwise."""
+        machine = self._link.machine if self._link else None
+        if machine is None or machine.ended:
+            self._link = self._world.connect(self.node, self._make_session())
+        elif machine.is_open:
+            assert isinstance(machine, ProducerSession)
+            publish = Publish([self._world.new_body() for _ in range(self._world.random.choice((1, 1, 5)))])
+            self.publishes.append(publish)
+            machine.publish(self._command(publish.bodies), publish)
+
+    def _make_session(self) -> ProducerSession:
+        options, now_ns = self._world.consumer_options, self._world.now_ns
+        return ProducerSession(
+            self._world.identity,
+            read_timeout_ns=round(options.read_timeout * 1e9),
+            max_msg_size=options.max_msg_size,
+            now_ns=now_ns,
+        )
+
+    def _command(self, bodies: list[bytes]) -> bytes:
+        random = self._world.random
+        topic = random.choice(self._world.topics)
+        if len(bodies) > 1:
+            return encode_multi_publish(topic, bodies)
+        if random.random() < 0.2:
+            return encode_deferred_publish(topic, bodies[0], random.choice((0, 1, 500, 10_000)))
+        return encode_publish(topic, bodies[0])
+
+
+class Consumer:
+    """Consumes one channel from every node; some messages it forgets for a while, and some for good."""
+
+    def __init__(self, world: World, topic: bytes, channel: bytes) -> None:
+        self._world = world
+        self._links: dict[Node, Link] = {}
+        self._kept: list[Message] = []
+        self.core = ConsumerCore(
+            topic,
+            channel,
+            options=world.consumer_options,
+            identity=world.identity,
+            random=world.random,
+            on_output=lambda session: None,
+        )
+
+    def act(self) -> None:
+        """Connect where there is no connection, handle some messages, and now and then change one's mind."""
+        world, random, inbox = self._world, self._world.random, self.core.inbox
+        for node in world.nodes if not self.core.is_closing else ():
+            link = self._links.get(node)
+            if link is None or link.machine.ended:
+                self._links[node] = world.connect(node, ConsumerSession(self.core, "node", world.now_ns))
+        for _ in range(random.randint(0, len(inbox)) if world.has_misfortune else len(inbox)):
+            self._handle(inbox.popleft())
+        while self._kept and random.random() < (0.5 if world.has_misfortune else 1):
+            self._handle(self._kept.pop(random.randrange(len(self._kept))))
+        if random.random() < 0.02:
+            self.core.set_max_in_flight(random.choice((0, 1, 5)), world.now_ns)
+        elif not world.has_misfortune or random.random() < 0.1:
+            self.core.set_max_in_flight(world.consumer_options.max_in_flight, world.now_ns)
+
+    def leave(self) -> None:
+        """Give everything back and say good-bye."""
+        self.core.close(self._world.now_ns)
+        self.core.give_back_all()
+        for link in self._links.values():
+            if not link.machine.is_open:
+                link.machine.end(None)
+
+    @property
+    def is_gone(self) -> bool:
+        return self.core.is_closing and all(link.machine.ended for link in self._links.values())
+
+    def _handle(self, message: Message) -> None:
+        chance = self._world.random.random() if self._world.has_misfortune else 1
+        if message.is_answered:
+            return
+        if chance > 0.3:
+            message.finish()
+        elif chance > 0.2:
+            message.touch()
+            self._kept.append(message)
+        elif chance > 0.1:
+            message.requeue(self._world.random.choice((None, 0, 0.3)), backoff=chance > 0.15)
+        elif chance > 0.02:
+            self._kept.append(message)

@@ -1,0 +1,465 @@
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
+from anyio.abc import ByteStream, SocketAttribute
+
+from nsqkit.clock import ManualClock
+from nsqkit.transport.memory import MemoryByteStream, memory_pair
+from nsqkit.transport.pump import Pump
+from tests.peers import BACKENDS, settle
+
+LINGER = 0.02
+"""Seconds; on asyncio a test that sees a peer linger takes that long."""
+
+in_memory = pytest.mark.parametrize("anyio_backend", BACKENDS)
+pytestmark = pytest.mark.anyio
+
+
+class Recorder:
+    """A machine that records what it is told, and says what the test puts into its outbox."""
+
+    def __init__(self, on_data: Callable[[Recorder, bytes], None] = lambda recorder, data: None) -> None:
+        self.outbox: list[bytes] = []
+        self.outbox_full = False
+        self.ended = False
+        self.received: list[bytes] = []
+        self.times: list[int] = []
+        self.eof_count = 0
+        self.after_count = 0
+        self._on_data = on_data
+
+    def receive_data(self, data: bytes, now_ns: int) -> None:
+        self.received.append(data)
+        self.times.append(now_ns)
+        self._on_data(self, data)
+
+    def receive_eof(self, now_ns: int) -> None:
+        if not self.ended:
+            self.eof_count += 1
+            self.ended = True
+
+    def data_to_send(self, now_ns: int) -> bytes:
+        data = b"".join(self.outbox)
+        self.outbox.clear()
+        self.outbox_full = False
+        return data
+
+
+class Link(ByteStream):
+    """A stream whose sending the test can hold up or break; what was sent stands in ``sent``."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.closed = False
+        self.eof_sent = False
+        self.broken = False
+        self.receiving = False
+        self.may_send = anyio.Event()
+        self.may_send.set()
+        self._feed, self._incoming = anyio.create_memory_object_stream[bytes](100)
+
+    def hold(self) -> None:
+        """Take nothing more for now."""
+        self.may_send = anyio.Event()
+
+    def say(self, data: bytes) -> None:
+        """Be the peer: send ``data``."""
+        self._feed.send_nowait(data)
+
+    def leave(self) -> None:
+        """Be the peer: send no more."""
+        self._feed.close()
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        self.receiving = True
+        try:
+            return await self._incoming.receive()
+        finally:
+            self.receiving = False
+
+    async def send(self, item: bytes) -> None:
+        await anyio.lowlevel.checkpoint()
+        await self.may_send.wait()
+        if self.broken:
+            raise BrokenResourceError
+        self.sent.append(item)
+
+    async def send_eof(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.eof_sent = True
+
+    async def aclose(self) -> None:
+        self.closed = True
+        self._feed.close()
+        self._incoming.close()
+        await anyio.lowlevel.checkpoint()
+
+
+class Bench:
+    """A pump at work, with all that belongs to it."""
+
+    def __init__(self, machine: Recorder, stream: ByteStream, *, wait_for_peer: bool) -> None:
+        self.machine = machine
+        self.clock = ManualClock(7)
+        self.finished = anyio.Event()
+        self.pump = Pump(
+            machine,
+            stream,
+            self.clock,
+            after_receive=self._after,
+            linger=LINGER,
+            wait_for_peer=wait_for_peer,
+        )
+
+    def _after(self) -> None:
+        self.machine.after_count += 1
+        self.pump.wake()
+
+    async def run(self) -> None:
+        await self.pump.run()
+        self.finished.set()
+
+    def say(self, *pieces: bytes) -> None:
+        """Have the machine say something."""
+        self.machine.outbox += pieces
+        self.pump.wake()
+
+    def end(self) -> None:
+        """End the machine."""
+        self.machine.ended = True
+        self.pump.wake()
+
+    async def wait(self) -> None:
+        with anyio.fail_after(2):
+            await self.finished.wait()
+
+
+@asynccontextmanager
+async def pumping(
+    machine: Recorder | None = None, stream: ByteStream | None = None, *, wait_for_peer: bool = False
+) -> AsyncIterator[tuple[Bench, Link]]:
+    """Run a pump; at the end of the block it is cancelled, and has to have closed its stream."""
+    link = Link()
+    bench = Bench(machine or Recorder(), stream or link, wait_for_peer=wait_for_peer)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bench.run)
+        await settle()
+        yield bench, link
+        tasks.cancel_scope.cancel()
+    assert link.closed or stream is not None
+    await link.aclose()
+
+
+@in_memory
+class TestReading:
+    async def test_each_read_is_one_call_with_the_time(self):
+        async with pumping() as (bench, link):
+            link.say(b"ab")
+            await settle()
+            bench.clock.advance(1e-9)
+            link.say(b"c")
+            await settle()
+            assert bench.machine.received == [b"ab", b"c"]
+            assert bench.machine.times == [7, 8]
+            assert bench.machine.after_count == 2
+
+    async def test_the_end_of_the_stream_is_told_once_and_what_is_left_is_sent(self):
+        async with pumping() as (bench, link):
+            bench.machine.outbox.append(b"last")
+            link.leave()
+            await bench.wait()
+            assert bench.machine.eof_count == 1
+            assert link.sent == [b"last"]
+            assert link.closed
+
+    async def test_a_machine_that_has_ended_is_told_nothing_more(self):
+        def end(machine: Recorder, data: bytes) -> None:
+            machine.ended = True
+
+        async with pumping(Recorder(end)) as (bench, link):
+            link.say(b"bye")
+            link.say(b"more")
+            await bench.wait()
+            assert bench.machine.received == [b"bye"]
+            assert bench.machine.eof_count == 0
+
+    async def test_while_the_outbox_is_full_nothing_is_read(self):
+        def fill(machine: Recorder, data: bytes) -> None:
+            machine.outbox.append(data.upper())
+            machine.outbox_full = True
+
+        async with pumping(Recorder(fill)) as (bench, link):
+            link.hold()
+            for data in (b"a", b"b", b"c"):
+                link.say(data)
+            await settle()
+            # The first answer is being sent and no longer in the outbox; the second one fills it again.
+            assert bench.machine.received == [b"a", b"b"]
+            assert not link.receiving
+            link.may_send.set()
+            await settle()
+            assert bench.machine.received == [b"a", b"b", b"c"]
+            assert link.sent == [b"A", b"B", b"C"]
+            assert link.receiving
+
+
+@in_memory
+class TestWriting:
+    async def test_what_is_said_between_two_writes_is_one_write(self):
+        async with pumping() as (bench, link):
+            for piece in (b"a", b"b", b"c"):
+                bench.say(piece)
+            await settle()
+            assert link.sent == [b"abc"]
+
+    async def test_what_is_said_during_a_write_is_the_next_one(self):
+        async with pumping() as (bench, link):
+            link.hold()
+            bench.say(b"a")
+            await settle()
+            bench.say(b"b")
+            bench.say(b"c")
+            await settle()
+            link.may_send.set()
+            await settle()
+            assert link.sent == [b"a", b"bc"]
+            bench.say(b"d")
+            await settle()
+            assert link.sent == [b"a", b"bc", b"d"]
+
+    async def test_waking_it_for_nothing_sends_nothing(self):
+        async with pumping() as (bench, link):
+            bench.pump.wake()
+            await settle()
+            assert link.sent == []
+            assert not bench.finished.is_set()
+
+    async def test_a_machine_that_has_something_to_say_at_the_start_says_it(self):
+        machine = Recorder()
+        machine.outbox.append(b"  V2")
+        async with pumping(machine) as (_, link):
+            assert link.sent == [b"  V2"]
+
+    async def test_a_write_that_fails_is_the_end(self):
+        async with pumping() as (bench, link):
+            link.broken = True
+            bench.say(b"x")
+            await settle()
+            link.leave()
+            await bench.wait()
+            assert bench.machine.eof_count == 1
+
+    async def test_what_the_peer_said_before_a_write_failed_is_still_read(self):
+        async with pumping() as (bench, link):
+            link.broken = True
+            link.hold()
+            bench.say(b"x")
+            await settle()
+            link.may_send.set()
+            link.say(b"this is why")
+            link.leave()
+            await bench.wait()
+            assert bench.machine.received == [b"this is why"]
+            assert bench.machine.eof_count == 1
+
+    async def test_a_peer_that_takes_nothing_and_does_not_leave_is_left(self):
+        async with pumping() as (bench, link):
+            link.broken = True
+            bench.say(b"x")
+            await bench.wait()
+            assert bench.machine.eof_count == 1
+
+
+@in_memory
+class TestEnding:
+    async def test_the_last_bytes_are_sent_before_the_stream_is_closed(self):
+        async with pumping() as (bench, link):
+            bench.say(b"goodbye")
+            bench.end()
+            await bench.wait()
+            assert link.sent == [b"goodbye"]
+            assert not link.eof_sent
+            assert link.closed
+            assert bench.machine.eof_count == 0
+
+    @pytest.mark.parametrize("wait_for_peer", [False, True])
+    async def test_a_machine_may_have_ended_before_the_start(self, wait_for_peer):
+        machine = Recorder()
+        machine.outbox.append(b"no")
+        machine.ended = True
+        async with pumping(machine, wait_for_peer=wait_for_peer) as (bench, link):
+            await bench.wait()
+            assert link.sent == [b"no"]
+
+    @pytest.mark.parametrize("wait_for_peer", [False, True])
+    async def test_a_peer_that_never_reads_has_as_long_as_it_may_linger(self, wait_for_peer):
+        async with pumping(wait_for_peer=wait_for_peer) as (bench, link):
+            link.hold()
+            bench.say(b"x")
+            await settle()
+            bench.end()
+            await bench.wait()
+            assert link.sent == []
+            assert link.closed
+
+    async def test_waiting_for_the_peer_means_to_say_so_and_to_read_until_it_leaves(self):
+        async with pumping(wait_for_peer=True) as (bench, link):
+            bench.say(b"goodbye")
+            bench.end()
+            link.say(b"late")
+            await settle()
+            assert link.eof_sent
+            link.leave()
+            await bench.wait()
+            assert bench.machine.received == [b"late"]
+
+    async def test_a_peer_that_does_not_leave_is_left(self):
+        async with pumping(wait_for_peer=True) as (bench, link):
+            bench.end()
+            await bench.wait()
+            assert link.closed
+
+    async def test_it_can_be_woken_after_its_end(self):
+        async with pumping() as (bench, _):
+            bench.end()
+            await bench.wait()
+            bench.pump.wake()
+
+    async def test_an_error_of_the_machine_is_not_swallowed_and_the_stream_is_closed(self):
+        def fail(machine: Recorder, data: bytes) -> None:
+            raise RuntimeError("broken machine")
+
+        link = Link()
+        bench = Bench(Recorder(fail), link, wait_for_peer=False)
+        link.say(b"x")
+        with pytest.raises(ExceptionGroup) as caught:
+            await bench.run()
+        assert [str(error) for error in caught.value.exceptions] == ["broken machine"]
+        assert link.closed
+
+
+def reading(bench: Bench, link: Link) -> None:
+    """Do nothing: the reader waits for the peer."""
+
+
+def sending(bench: Bench, link: Link) -> None:
+    link.hold()
+    bench.say(b"x")
+
+
+def draining(bench: Bench, link: Link) -> None:
+    link.hold()
+    bench.say(b"x")
+    link.say(b"fill")
+
+
+def lingering(bench: Bench, link: Link) -> None:
+    bench.end()
+
+
+def failing(bench: Bench, link: Link) -> None:
+    link.broken = True
+    bench.say(b"x")
+
+
+@in_memory
+@pytest.mark.parametrize("wait_for_peer", [False, True])
+@pytest.mark.parametrize("state", [reading, sending, draining, lingering, failing])
+async def test_wherever_it_is_cancelled_the_stream_is_closed(state, wait_for_peer):
+    def fill(machine: Recorder, data: bytes) -> None:
+        machine.outbox.append(data)
+        machine.outbox_full = True
+
+    link = Link()
+    bench = Bench(Recorder(fill), link, wait_for_peer=wait_for_peer)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bench.run)
+        await settle()
+        state(bench, link)
+        for _ in range(5):
+            await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert link.closed
+
+
+@in_memory
+@pytest.mark.parametrize("steps", range(12))
+async def test_at_whatever_step_it_is_cancelled_the_stream_is_closed(steps):
+    ours, theirs = memory_pair()
+    bench = Bench(Recorder(), ours, wait_for_peer=True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bench.run)
+        bench.say(b"x" * 10)
+        for step in range(steps):
+            await anyio.lowlevel.checkpoint()
+            if step == 5:
+                bench.end()
+        tasks.cancel_scope.cancel()
+    assert_closed(ours)
+    await theirs.aclose()
+
+
+def assert_closed(stream: MemoryByteStream) -> None:
+    with pytest.raises(ClosedResourceError):
+        stream._receive.receive_nowait()
+    with pytest.raises(ClosedResourceError):
+        stream._send.send_nowait(b"")
+
+
+class TestOverSockets:
+    async def test_what_was_sent_last_arrives_although_the_peer_still_sends(self):
+        async with served() as (bench, client):
+            await client.send(b"y" * 100_000)
+            bench.say(b"z" * 500_000)
+            bench.end()
+            received = 0
+            with pytest.raises(EndOfStream):
+                while True:
+                    received += len(await client.receive())
+            await client.aclose()
+            assert received == 500_000
+            await bench.wait()
+
+    async def test_a_reset_is_the_end_of_the_stream(self):
+        async with served() as (bench, client):
+            await client.send(b"x")
+            while not bench.machine.received:
+                await anyio.lowlevel.checkpoint()
+            raw = client.extra(SocketAttribute.raw_socket)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await client.aclose()
+            await bench.wait()
+            assert bench.machine.eof_count == 1
+
+    async def test_a_peer_that_reads_nothing_cannot_hold_it(self):
+        async with served() as (bench, _):
+            bench.say(b"z" * 50_000_000)
+            await settle()
+            bench.end()
+            await bench.wait()
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[Bench, ByteStream]]:
+    """Run a pump at one end of a TCP connection and give the other to the test."""
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with listener, anyio.create_task_group() as tasks:
+        benches: list[Bench] = []
+
+        async def serve(stream: ByteStream) -> None:
+            benches.append(Bench(Recorder(), stream, wait_for_peer=True))
+            await benches[0].run()
+
+        tasks.start_soon(listener.serve, serve)
+        async with await anyio.connect_tcp("127.0.0.1", listener.extra(SocketAttribute.local_port)) as client:
+            while not benches:
+                await anyio.lowlevel.checkpoint()
+            yield benches[0], client
+        tasks.cancel_scope.cancel()

@@ -36,16 +36,12 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 WITHOUT_EFFECT: Final[Mapping[str, tuple[str, ...]]] = {
     "all messages are kept in memory": ("max_bytes_per_file", "sync_every", "sync_timeout_ns"),
     "its topics and channels are read, and nothing is written there": ("data_path",),
-    "there is no TLS": (
-        *("https_address", "tls_cert", "tls_key", "tls_client_auth_policy", "tls_root_ca_file"),
-        *("tls_required", "tls_min_version"),
-    ),
+    "there is no TLS": ("https_address", "tls_cert", "tls_key", "tls_root_ca_file", "tls_min_version"),
     "no nsqlookupd is told of this node": (
         *("lookupd_tcp_addresses", "broadcast_tcp_port", "broadcast_http_port"),
     ),
     "no auth server is asked": (
-        *("auth_http_addresses", "auth_http_request_method"),
-        *("http_client_connect_timeout_ns", "http_client_request_timeout_ns"),
+        *("auth_http_request_method", "http_client_connect_timeout_ns", "http_client_request_timeout_ns"),
     ),
     "nothing is sent to statsd": (
         *("statsd_address", "statsd_prefix", "statsd_interval_ns", "statsd_mem_stats"),
@@ -56,6 +52,9 @@ WITHOUT_EFFECT: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 """Options that this version takes and does nothing with, by what it does instead."""
+
+PROTECTION: Final = ("tls_required", "tls_client_auth_policy", "auth_http_addresses")
+"""Options that keep clients out. A broker that cannot do that must not start as if it could."""
 
 logger = logging.getLogger("nsqkit.broker")
 
@@ -74,6 +73,9 @@ def run(options: BrokerOptions) -> int:
     logger.info("event loop: %s", "uvloop" if use_uvloop else "asyncio (install uvloop for a faster one)")
     for warning in warnings_for(options):
         logger.warning(warning)
+    if refusal := refusal_of(options):
+        logger.critical(refusal)
+        return EXIT_FAILURE
     gc.disable()  # the event loop is imported now; collecting what is there to stay would take a tenth of the start
     try:
         return anyio.run(_serve, nsqd, backend_options={"use_uvloop": use_uvloop})
@@ -95,6 +97,15 @@ def warnings_for(options: BrokerOptions) -> Iterator[str]:
         for name in names:
             if getattr(options, name) != defaults[name]:
                 yield f"--{OPTIONS[name].flag} has no effect in this version: {instead}"
+
+
+def refusal_of(options: BrokerOptions) -> str | None:
+    """Return the sentence with which to refuse options that ask for a protection which there is not, else None."""
+    defaults = {field.name: field.default for field in attrs.fields(BrokerOptions)}
+    for name in PROTECTION:
+        if getattr(options, name) != defaults[name]:
+            return f"--{OPTIONS[name].flag} asks for a protection that this version does not have"
+    return None
 
 
 def _restore(nsqd: Nsqd) -> None:

@@ -115,7 +115,7 @@ class Pump:
                 await self._stream.send_eof()
                 await self._read_ended.wait()
             await self._stream.aclose()
-        except (BrokenResourceError, ClosedResourceError):
+        except (BrokenResourceError, ClosedResourceError, OSError):  # an OSError comes from trio's send_eof
             if not machine.ended:
                 # The peer takes nothing more, but why it left may still be there to be read.
                 with anyio.move_on_after(self._linger):

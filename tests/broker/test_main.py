@@ -12,7 +12,9 @@ import attrs
 import pytest
 
 from nsqkit.broker.core.options import OPTIONS, BrokerOptions
-from nsqkit.broker.main import WITHOUT_EFFECT, warnings_for
+from nsqkit.broker.main import WITHOUT_EFFECT, _restore, warnings_for
+from nsqkit.broker.server import Nsqd
+from nsqkit.clock import ManualClock
 
 ADDRESSES = ("-tcp-address", "127.0.0.1:0", "--http-address=127.0.0.1:0")
 LINE = r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} "
@@ -120,9 +122,33 @@ def test_options_without_effect_are_named_once_each():
     with program("--data-path=.", "--lookupd-tcp-address=a:1", "--lookupd-tcp-address=b:1") as process:
         log = read_log(process)
     assert re.findall(rf"(?m)^{LINE}WARNING: (.+)$", log) == [
-        "--data-path has no effect in this version: all messages are kept in memory",
+        "--data-path has no effect in this version: its topics and channels are read, and nothing is written there",
         "--lookupd-tcp-address has no effect in this version: no nsqlookupd is told of this node",
     ]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--auth-http-address=127.0.0.1:1"],
+        ["--tls-cert=c", "--tls-key=k", "--tls-required=true"],
+        ["--tls-cert=c", "--tls-key=k", "--tls-client-auth-policy=require"],
+    ],
+)
+def test_a_protection_that_there_is_not_is_no_start(flags):
+    with program(*flags) as process:
+        log = process.stderr.read()
+        assert process.wait(timeout=5) == 1
+    assert re.search(rf"(?m)^{LINE}FATAL: {flags[-1].partition('=')[0]} asks for a protection", log)
+
+
+def test_the_data_path_names_topics_and_channels(tmp_path):
+    tmp_path.joinpath("nsqd.dat").write_text(
+        '{"topics":[{"name":"t","paused":false,"channels":[{"name":"c","paused":true}]}],"version":"1.3.0"}'
+    )
+    nsqd = Nsqd(BrokerOptions(data_path=str(tmp_path)), clock=ManualClock())
+    _restore(nsqd)
+    assert nsqd.broker.topics[b"t"].channels[b"c"].paused
 
 
 def test_the_defaults_are_no_reason_to_warn():

@@ -52,8 +52,8 @@ def check_bodies(node: Node) -> None:
         for channel_name, channel in topic.channels.items():
             expected = node.oracle.topics[name].channels[channel_name]
             backend = getattr(channel.queue.backend, "_frames", ())
-            assert _bodies([*channel.queue._memory, *backend]) == Counter(expected.queued)
-            assert _bodies([frame for _, _, frame in channel.deferred._heap]) == Counter(expected.deferred)
+            assert _bodies([*channel.queue._memory, *backend]) == Counter([*expected.queued])
+            assert _bodies([frame for _, _, frame in channel.deferred._heap]) == Counter([*expected.deferred])
 
 
 def _bodies(frames: list[bytes]) -> Counter[bytes]:

@@ -110,5 +110,3 @@ def sc(spark_environment: dict[str, str]) -> Iterator[object]:
             patch.setenv(name, value)
         with SparkSession.builder.master("local[2,4]").appName("nsqkit tests").getOrCreate() as session:
             yield session.sparkContext
-
-

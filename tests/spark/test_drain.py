@@ -100,7 +100,9 @@ def test_several_nsqds_in_one_partition(make_broker: Callable[[], Broker]):
 
 def test_an_nsqd_that_is_not_there_is_an_error():
     spec = ConsumerSpec(topic="t", channel="c", nsqd_tcp_addresses=["127.0.0.1:1"], connect_timeout=0.05)
-    with pytest.raises(NotConnected, match=r"no subscription within 0.05 seconds: 127\.0\.0\.1:1: cannot conn"):
+    with pytest.raises(
+        NotConnected, match=r"no subscription within 0.05 seconds: 127\.0\.0\.1:1: cannot conn"
+    ):
         drain_partition(spec, plan_partitions(spec)[0], print)
 
 

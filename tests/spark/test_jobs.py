@@ -45,7 +45,8 @@ def test_flights_to_parquet_by_spark_submit(
     for broker, part in zip(brokers, (messages[: ROWS // 2], messages[ROWS // 2 :]), strict=True):
         broker.publish("flights", part)
     command = [Path(sys.executable).with_name("spark-submit"), "--master", "local[2]"]
-    command += [PROGRAMS / "flights_to_parquet.py", "--output", tmp_path / "lake", "--partitions", "4"]
+    command += [PROGRAMS / "flights_to_parquet.py", "--output", tmp_path / "lake", "--empty-for=0.5"]
+    command += ["--max-in-flight=4000"]
     for broker in brokers:
         command += ["--nsqd-tcp-address", broker.address]
     run = subprocess.run(
@@ -53,7 +54,9 @@ def test_flights_to_parquet_by_spark_submit(
     )
     found = [json.loads(line) for line in run.stdout.splitlines()]
     names = ("flights", "delayed", "delay_sum")
-    assert {row["carrier"]: flights.Figures(*(row[name] for name in names)) for row in found} == source.figures
+    assert {
+        row["carrier"]: flights.Figures(*(row[name] for name in names)) for row in found
+    } == source.figures
     assert sum(row["distinct_flights"] for row in found) == ROWS
     assert sum(row["distinct_messages"] for row in found) == ROWS
     assert sum(broker.depth("flights", "spark") for broker in brokers) == 0
@@ -61,7 +64,11 @@ def test_flights_to_parquet_by_spark_submit(
 
 def test_the_demo_without_java(tmp_path: Path):
     command = [sys.executable, PROGRAMS / "demo.py", f"--rows={ROWS}", "--partitions=2"]
-    env = os.environ | {"JAVA_HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONPATH": str(PROGRAMS.parent)}
+    env = os.environ | {
+        "JAVA_HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        "PYTHONPATH": str(PROGRAMS.parent),
+    }
     run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "no Java 17 or newer: apt install" in run.stdout.splitlines()[0]

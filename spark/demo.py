@@ -293,8 +293,11 @@ def parse_arguments():
         "--output", type=Path, help="keep the Parquet files here, in a directory that is empty or new"
     )
     arguments = parser.parse_args()
-    if arguments.output and arguments.output.exists() and any(arguments.output.iterdir()):
-        parser.error(f"--output {arguments.output} is not empty: what is in it would count as arrived")
+    output = arguments.output
+    if output and output.exists() and not output.is_dir():
+        parser.error(f"--output {output} is a file; allowed is a directory that is empty or new")
+    if output and output.exists() and any(output.iterdir()):
+        parser.error(f"--output {output} is not empty: what is in it would count as arrived")
     return arguments
 
 

@@ -161,8 +161,8 @@ class Peer:
             await self._stream.send(data)
 
     async def deliver(self, *numbers: int, attempts: int = 1) -> None:
-        """Send messages; number n has the id and the body that ``message_id`` and ``body_of`` say."""
-        await self.send(*(encode_message(0, attempts, message_id(n), body_of(n)) for n in numbers))
+        """Send messages, as ``encode_numbered`` makes them."""
+        await self.send(encode_numbered(*numbers, attempts=attempts))
 
     async def dismiss(self) -> None:
         """Answer CLS."""
@@ -187,3 +187,8 @@ def message_id(number: int) -> bytes:
 def body_of(number: int) -> bytes:
     """Return the body of message ``number``."""
     return b"body %d" % number
+
+
+def encode_numbered(*numbers: int, attempts: int = 1) -> bytes:
+    """Return the frames of messages; number n has the id and the body that the two functions above say."""
+    return b"".join(encode_message(0, attempts, message_id(n), body_of(n)) for n in numbers)

@@ -47,14 +47,15 @@ ARROWS = {
 # time come in as arguments, and so does a random.Random.
 PERFORMERS = {
     "clock",
-    "transport.address",
     "transport.alarm",
+    "transport.asyncio_stream",
     "transport.memory",
     "transport.pump",
+    "transport.tcp",
     "http.server",
+    "client.background",
     "client.connection",
     "producer.producer",
-    "consumer.handler",
     "consumer.consumer",
     "broker.cli",
     "broker.main",

@@ -19,16 +19,16 @@ from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.clock import Clock, LoopClock
 from nsqkit.errors import Closed
-from nsqkit.transport.address import join_address, listen
+from nsqkit.transport.address import join_address
 from nsqkit.transport.alarm import Alarm
 from nsqkit.transport.pump import Pump
+from nsqkit.transport.tcp import Listener, listen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
-    from anyio.abc import ByteStream, SocketStream, TaskGroup
-    from anyio.streams.stapled import MultiListener
+    from anyio.abc import ByteStream, TaskGroup
 
     from nsqkit.broker.core.session import Session
     from nsqkit.transport.memory import MemoryByteStream
@@ -95,11 +95,11 @@ class Nsqd:
         """
         async with AsyncExitStack() as stack:
             tcp = await stack.enter_async_context(await listen(self.options.tcp_address))
-            self.tcp_address = _address(tcp.extra(SocketAttribute.local_address))
+            self.tcp_address = join_address(*tcp.local_address)
             http = None
             if self.options.http_address:
                 http = await stack.enter_async_context(await listen(self.options.http_address))
-                self.http_address = _address(http.extra(SocketAttribute.local_address))
+                self.http_address = join_address(*http.local_address)
             self.start_time_ns = self.clock.now_ns()
             self._alarm = Alarm(self.broker, self.clock, after=self._after)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -112,8 +112,8 @@ class Nsqd:
 
     def _serve(
         self,
-        listener: MultiListener[SocketStream],
-        handler: Callable[[SocketStream], Awaitable[None]],
+        listener: Listener,
+        handler: Callable[[ByteStream], Awaitable[None]],
         name: str,
         address: str,
     ) -> None:
@@ -123,8 +123,8 @@ class Nsqd:
 
     async def _accept(
         self,
-        listener: MultiListener[SocketStream],
-        handler: Callable[[SocketStream], Awaitable[None]],
+        listener: Listener,
+        handler: Callable[[ByteStream], Awaitable[None]],
         tasks: TaskGroup,
     ) -> None:
         """Serve all who come, until cancelled.
@@ -181,7 +181,7 @@ class Nsqd:
         self._tasks.start_soon(self._serve_session, ours, name)
         return theirs
 
-    async def _serve_client(self, stream: SocketStream) -> None:
+    async def _serve_client(self, stream: ByteStream) -> None:
         await self._serve_session(stream, _remote_address(stream))
 
     async def _serve_session(self, stream: ByteStream, remote_address: str) -> None:
@@ -202,7 +202,7 @@ class Nsqd:
             if not self._pumps:
                 self._all_gone.set()
 
-    async def _serve_http(self, stream: SocketStream) -> None:
+    async def _serve_http(self, stream: ByteStream) -> None:
         # h11 and the routes are imported when they are first needed, so that a start does not wait for them.
         from nsqkit.broker.http_api import serve_http
 
@@ -223,7 +223,7 @@ class Nsqd:
         self._after()
 
 
-def _remote_address(stream: SocketStream) -> str:
+def _remote_address(stream: ByteStream) -> str:
     # A client that has gone already has no address.
     return _address(stream.extra(SocketAttribute.remote_address, ("", 0)))
 

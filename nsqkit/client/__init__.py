@@ -1,4 +1,4 @@
 """What producer and consumer share: one connection to one nsqd.
 
-Read ``options``, ``session``, ``reconnect``, ``connection``.
+Read ``options``, ``session``, ``reconnect``, ``connection``, ``background``.
 """

@@ -19,11 +19,10 @@ from nsqkit.transport.address import split_address
 from nsqkit.transport.alarm import Alarm
 from nsqkit.transport.machine import Machine, Timed
 from nsqkit.transport.pump import Pump
+from nsqkit.transport.tcp import connect_tcp
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from anyio.abc import ByteStream, TaskGroup
+    from anyio.abc import ByteStream
 
     from nsqkit.client.reconnect import Reconnect
 
@@ -41,7 +40,7 @@ async def dial_tcp(address: str) -> ByteStream:
     """
     host, port = split_address(address)
     try:
-        return await anyio.connect_tcp(host, port)
+        return await connect_tcp(host, port)
     except UnicodeError as error:
         raise OSError(f"{host!r} is no host's name") from error
 
@@ -52,11 +51,6 @@ class ClientMachine(Machine, Timed, Protocol):
     @property
     def is_open(self) -> bool:
         """True between the greeting and the end."""
-        ...
-
-    @property
-    def has_output(self) -> bool:
-        """True while there is something to send, or the end to be carried out."""
         ...
 
     @property
@@ -119,6 +113,11 @@ class Connection(Generic[S]):
         """Have what the session wants to send be sent."""
         if self._pump is not None:
             self._pump.wake()
+
+    def flush(self) -> None:
+        """Have it sent without a turn of the event loop, where that is possible."""
+        if self._pump is not None:
+            self._pump.flush()
 
     def stop(self) -> None:
         """Dial no more once the present session has ended."""
@@ -184,22 +183,4 @@ class Connection(Generic[S]):
             self._reconnect.connected()
             self.error = None
         self._on_change(self)
-        if session.has_output:
-            self.wake()
-
-
-async def end_tasks(
-    tasks: TaskGroup,
-    exc_type: type[BaseException] | None,
-    exc: BaseException | None,
-    traceback: TracebackType | None,
-) -> bool | None:
-    """Cancel the tasks of a task group that ``__aenter__`` has entered, and leave it as part of ``__aexit__``.
-
-    An exception of the user's own comes out as it is: a task group would wrap it in an ``ExceptionGroup``.
-    """
-    tasks.cancel_scope.cancel()
-    if isinstance(exc, anyio.get_cancelled_exc_class()):
-        return await tasks.__aexit__(exc_type, exc, traceback)
-    await tasks.__aexit__(None, None, None)
-    return None
+        self.wake()

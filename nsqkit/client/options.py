@@ -143,7 +143,7 @@ def check_addresses(addresses: object, name: str) -> tuple[str, ...]:
     Raises:
         OptionError: one of them is not, or it is not a list of them.
     """
-    if isinstance(addresses, str) or not isinstance(addresses, Sequence):
+    if isinstance(addresses, str | bytes) or not isinstance(addresses, Sequence):
         raise OptionError(f'{name} is {addresses!r}; allowed is a list such as ["127.0.0.1:4150"]')
     for address in addresses:
         if not isinstance(address, str):

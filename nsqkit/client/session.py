@@ -19,7 +19,7 @@ from nsqkit.errors import BrokerError, ConnectionLost, HeartbeatTimeout, NSQErro
 from nsqkit.wire.commands import MAGIC_V2, NOP, encode_identify
 from nsqkit.wire.frames import HEARTBEAT, FrameDecoder, Response
 from nsqkit.wire.identify import IdentifyAnswer, IdentifyRequest, decode_response, encode_request
-from nsqkit.wire.messages import FRAME_HEADER_LENGTH
+from nsqkit.wire.messages import RECORD_HEADER_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ class ClientSession(Generic[M]):
         self.error: NSQError | None = None
         # A response may be larger than a small max_msg_size: the answer to IDENTIFY is some 400 bytes.
         self._decoder = FrameDecoder(
-            make_message, frame_size_max=max(max_msg_size, 1 << 16) + FRAME_HEADER_LENGTH
+            make_message, frame_size_max=max(max_msg_size, 1 << 16) + 4 + RECORD_HEADER_LENGTH
         )
         self._read_timeout_ns = read_timeout_ns
         self._last_receive_ns = now_ns

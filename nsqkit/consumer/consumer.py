@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import anyio
 
-from nsqkit.client.connection import Connection, Dial, dial_tcp, end_tasks
+from nsqkit.client.background import Background
+from nsqkit.client.connection import Connection, Dial, dial_tcp
 from nsqkit.client.options import check_addresses, make_options
 from nsqkit.client.reconnect import Reconnect
 from nsqkit.clock import NS_PER_S, Clock, LoopClock
@@ -31,8 +32,6 @@ from nsqkit.wire.names import encode_channel, encode_topic
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    from anyio.abc import TaskGroup
 
     from nsqkit.consumer.message import Message
 
@@ -88,7 +87,7 @@ class Consumer:
             on_output=self._on_output,
         )
         self._connections: dict[str, Connection[ConsumerSession]] = {}
-        self._tasks: TaskGroup | None = None
+        self._tasks: Background | None = None
         self._alarm: Alarm | None = None
         self._arrived = anyio.Event()
         self._changed = anyio.Event()
@@ -240,7 +239,8 @@ class Consumer:
             raise Closed("a consumer is entered once; make another one")
         self._clock = self._clock or LoopClock()
         self._alarm = Alarm(self._core, self._clock, after=self._after)
-        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks = Background()
+        await self._tasks.start()
         self._tasks.start_soon(self._alarm.run)
         for address in self._addresses:
             self._connect(address)
@@ -263,7 +263,7 @@ class Consumer:
                     self._changed = anyio.Event()
                 await self._changed.wait()
         self._tasks = None
-        return await end_tasks(tasks, exc_type, exc, traceback)
+        return await tasks.end(exc_type, exc, traceback)
 
     def _is_leaving(self, connection: Connection[ConsumerSession]) -> bool:
         """Tell whether a good-bye is still on its way; a connection that was never open has none to say."""

@@ -16,21 +16,22 @@ from typing import TYPE_CHECKING, Unpack
 import anyio
 import attrs
 
-from nsqkit.client.connection import Connection, Dial, dial_tcp, end_tasks
+from nsqkit.client.background import Background
+from nsqkit.client.connection import Connection, Dial, dial_tcp
 from nsqkit.client.options import ConnectionKeywords, ConnectionOptions, make_options, seconds
 from nsqkit.client.reconnect import Reconnect
 from nsqkit.clock import NS_PER_S, Clock, LoopClock
 from nsqkit.errors import Closed, NotConnected, NSQError, OptionError
 from nsqkit.producer.pipeline import ProducerSession
 from nsqkit.transport.address import split_address
+from nsqkit.transport.asyncio_stream import asyncio_loop
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
 from nsqkit.wire.identify import IdentifyRequest
 from nsqkit.wire.names import encode_topic
 
 if TYPE_CHECKING:
+    import asyncio
     from types import TracebackType
-
-    from anyio.abc import TaskGroup
 
 CLOSE_TIMEOUT = 1.0
 """Seconds that the broker has to take what was published before the producer was closed."""
@@ -59,22 +60,33 @@ class ProducerOptions(ConnectionOptions):
 
 
 class Answer:
-    """The answer to one publish, for the task that awaits it."""
+    """The answer to one publish, for the task that awaits it.
 
-    __slots__ = ("_error", "_event")
+    Args:
+        loop: asyncio's, whose futures cost a third of an event; None on trio.
+    """
 
-    def __init__(self) -> None:
-        self._event = anyio.Event()
+    __slots__ = ("_error", "_event", "_future")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._error: NSQError | None = None
+        self._future = None if loop is None else loop.create_future()
+        self._event = anyio.Event() if loop is None else None
 
     def answered(self, error: NSQError | None) -> None:
         """Take the answer."""
         self._error = error
-        self._event.set()
+        if self._event is not None:
+            self._event.set()
+        elif self._future is not None and not self._future.done():
+            self._future.set_result(None)
 
     async def wait(self) -> None:
         """Return when the answer was OK, raise what it was otherwise."""
-        await self._event.wait()
+        if self._event is not None:
+            await self._event.wait()
+        elif self._future is not None:
+            await self._future
         if self._error is not None:
             raise self._error
 
@@ -119,13 +131,15 @@ class Producer:
             heartbeat_interval=round(self.options.heartbeat_interval * 1000),
         )
         self._connection: Connection[ProducerSession] | None = None
-        self._tasks: TaskGroup | None = None
+        self._tasks: Background | None = None
         self._changed = anyio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Producer:
         if self._tasks is not None:
             raise Closed("the producer is entered already; make another one")
         clock = self._clock or LoopClock()
+        self._loop = asyncio_loop()
         self._connection = Connection(
             self._address,
             self._make_session,
@@ -139,7 +153,8 @@ class Producer:
             ),
             on_change=self._on_change,
         )
-        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks = Background()
+        await self._tasks.start()
         self._tasks.start_soon(self._connection.run)
         return self
 
@@ -161,7 +176,7 @@ class Producer:
                 connection.wake()
                 while connection.is_running:
                     await self._wait_change()
-        return await end_tasks(tasks, exc_type, exc, traceback)
+        return await tasks.end(exc_type, exc, traceback)
 
     async def publish(self, topic: str, body: bytes) -> None:
         """Publish one message.
@@ -192,8 +207,7 @@ class Producer:
         """
         if isinstance(bodies, bytes | str) or not isinstance(bodies, Sequence) or not bodies:
             raise OptionError(f"bodies is {bodies!r:.100}; allowed is a list of at least one bytes")
-        for n, body in enumerate(bodies):
-            self._check_body(body, f"bodies[{n}]")
+        self._check_bodies(bodies)
         size = 4 + sum(map(len, bodies)) + 4 * len(bodies)
         if size > self.options.max_body_size:
             raise OptionError(
@@ -234,12 +248,23 @@ class Producer:
                 f"{name} has {len(body)} bytes; allowed are 1 to max_msg_size, {self.options.max_msg_size}"
             )
 
+    def _check_bodies(self, bodies: Sequence[bytes]) -> None:
+        if set(map(type, bodies)) == {bytes}:
+            lengths = list(map(len, bodies))
+            if min(lengths) and max(lengths) <= self.options.max_msg_size:
+                return
+        for n, body in enumerate(bodies):
+            self._check_body(body, f"bodies[{n}]")
+
     async def _send(self, command: bytes) -> None:
         session = self._open_session() or await self._wait_session()
-        answer = Answer()
+        answer = Answer(self._loop)
         session.publish(command, answer)
         assert self._connection is not None
-        self._connection.wake()
+        if session.waiting_count == 1:
+            self._connection.flush()
+        else:  # others are on their way, so there will be more: one write for all of them
+            self._connection.wake()
         await answer.wait()
 
     def _open_session(self) -> ProducerSession | None:
@@ -258,9 +283,10 @@ class Producer:
                     raise Closed("the producer is closed: publish inside of 'async with Producer(…)'")
                 await self._wait_change()
             return session
+        why = self._connection.error if self._connection is not None else None
         raise NotConnected(
             f"no connection to {self._address} within {self.options.connect_timeout:g} seconds"
-        ) from (self._connection and self._connection.error)
+        ) from why
 
     def _make_session(self, now_ns: int) -> ProducerSession:
         return ProducerSession(

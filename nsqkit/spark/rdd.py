@@ -50,7 +50,8 @@ def foreach_partition(sc: SparkContext, spec: ConsumerSpec, handler: Process) ->
     Raises:
         Exception: Spark's, if a task failed as often as it may (``spark.task.maxFailures``).
     """
-    return seed_rdd(sc, spec).mapPartitionsWithIndex(_Foreach(spec, handler)).collect()
+    stats: list[PartitionStats] = seed_rdd(sc, spec).mapPartitionsWithIndex(_Foreach(spec, handler)).collect()
+    return stats
 
 
 def drain_to(sc: SparkContext, spec: ConsumerSpec, sink: Sink) -> list[PartitionStats]:

@@ -36,6 +36,10 @@ class Sink(Protocol):
         ...
 
 
+def _text(path: str | os.PathLike[str]) -> str:
+    return os.fspath(path)
+
+
 def message_table(rows: Sequence[MessageRow]) -> pyarrow.Table:
     """Return the rows as they are: a column for each field of ``MessageRow``."""
     import pyarrow as pa
@@ -58,7 +62,7 @@ class ParquetSink:
             ``partitionBy`` writes them; None is no directories.
     """
 
-    directory: str = attrs.field(converter=os.fspath)
+    directory: str = attrs.field(converter=_text)
     to_table: Callable[[Sequence[MessageRow]], pyarrow.Table] = message_table
     partition_by: str | None = attrs.field(default=None, kw_only=True)
 

@@ -33,6 +33,11 @@ class Machine(Protocol):
         """True while so much waits to be sent that nothing more should be read."""
         ...
 
+    @property
+    def has_output(self) -> bool:
+        """True while there is something to send, or an end to be carried out."""
+        ...
+
     def receive_data(self, data: bytes, now_ns: int) -> None:
         """Take everything one read returned."""
         ...

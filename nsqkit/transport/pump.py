@@ -3,6 +3,9 @@
 The rule it guards: one read, one call, one write. A reader hands each receive buffer to the machine; a writer sends
 what the machine has, joined, whenever it is woken. Nothing is awaited per message, and a peer that does not read
 stops being read from.
+
+Where the stream can send without waiting, as ``AsyncioStream`` can, the reader sends the answers to what it has just
+read by itself, unless the writer is at it: that spares small requests two turns of the event loop.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
+
+from nsqkit.transport.asyncio_stream import AsyncioStream
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -57,12 +62,20 @@ class Pump:
         self._wake = anyio.Event()
         self._drained = anyio.Event()
         self._scope: anyio.CancelScope | None = None
+        self._quick_stream = stream if isinstance(stream, AsyncioStream) else None
+        self._writer_waits = False
 
     def wake(self) -> None:
-        """Have the writer look whether there is something to send; it may be called any number of times."""
-        self._wake.set()
+        """Have the writer send what there is to send; it may be called any number of times."""
+        if self._machine.has_output:
+            self._wake.set()
         if self._machine.ended:
             self._limit_time()
+
+    def flush(self) -> None:
+        """Send what there is to send now if that needs no waiting, else have the writer do it."""
+        if self._machine.ended or not self._send_now(self._clock.now_ns()):
+            self.wake()
 
     async def run(self) -> None:
         """Read and write until the machine has ended or the peer has gone."""
@@ -85,12 +98,24 @@ class Pump:
                 except (EndOfStream, BrokenResourceError, ClosedResourceError):
                     self._end_of_stream()
                     return
-                machine.receive_data(data, clock.now_ns())
+                now_ns = clock.now_ns()
+                machine.receive_data(data, now_ns)
+                if machine.has_output:
+                    self._send_now(now_ns)
                 self._after_receive()
                 if machine.outbox_full:
                     await self._wait_drained()
         finally:
             self._read_ended.set()
+
+    def _send_now(self, now_ns: int) -> bool:
+        """Send what there is to send, if that needs no waiting and the writer is not at it; tell whether it was so."""
+        stream = self._quick_stream
+        if stream is None or not self._writer_waits or not stream.is_writable:
+            return False
+        if data := self._machine.data_to_send(now_ns):
+            stream.send_nowait(data)
+        return True
 
     async def _wait_drained(self) -> None:
         while self._machine.outbox_full and not self._machine.ended:
@@ -109,7 +134,9 @@ class Pump:
                 self._drained.set()
                 if machine.ended:
                     break
+                self._writer_waits = True
                 await wake.wait()
+                self._writer_waits = False
             self._limit_time()
             if self._wait_for_peer:
                 await self._stream.send_eof()

@@ -96,19 +96,17 @@ def encode_deferred_publish(topic: bytes, body: bytes, delay_ms: int) -> bytes:
 
 def encode_multi_publish(topic: bytes, bodies: Sequence[bytes]) -> bytes:
     """Return MPUB."""
-    sizes = _pack_sizes(bodies)
-    size = 4 + 4 * len(bodies) + sum(map(len, bodies))
-    parts = [b""] * (2 * len(bodies))
-    parts[0::2] = sizes
-    parts[1::2] = bodies
-    return b"MPUB %b\n%b%b" % (topic, _INT32.pack(size), _INT32.pack(len(bodies))) + b"".join(parts)
-
-
-def _pack_sizes(bodies: Sequence[bytes]) -> list[bytes]:
-    """Return each body's length as int32; batches have few different lengths, so pack each only once."""
     lengths = list(map(len, bodies))
-    packed = {length: _INT32.pack(length) for length in set(lengths)}
-    return [packed[length] for length in lengths]
+    packed = {length: _INT32.pack(length) for length in set(lengths)}  # batches have few different lengths
+    if len(packed) == 1:
+        (prefix,) = packed.values()
+        batch = prefix + prefix.join(bodies)
+    else:
+        parts = [b""] * (2 * len(bodies))
+        parts[0::2] = [packed[length] for length in lengths]
+        parts[1::2] = bodies
+        batch = b"".join(parts)
+    return b"MPUB %b\n%b%b" % (topic, _TWO_INT32.pack(4 + len(batch), len(bodies)), batch)
 
 
 # ---- broker side: decode ----------------------------------------------------------------------------------

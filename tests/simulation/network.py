@@ -10,6 +10,7 @@ from collections import deque
 from random import Random
 
 MS = 1_000_000
+END = b""
 
 
 class Pipe:
@@ -23,45 +24,38 @@ class Pipe:
     def __init__(self, random: Random, delay_ns: int) -> None:
         self._random = random
         self._delay_ns = delay_ns
-        self._pieces: deque[tuple[int, bytes]] = deque()  # each with the time of its arrival; b"" is the end
+        self._pieces: deque[tuple[int, bytes]] = deque()  # each with the time of its arrival
         self._last_ns = 0
-        self.is_ended = False
+        self._is_ended = False
 
     def send(self, data: bytes, now_ns: int) -> None:
-        """Take bytes on their way, in pieces."""
-        while data and not self.is_ended:
-            size = len(data) if self._random.random() < 0.7 else self._random.randint(1, len(data))
-            self._append(data[:size], now_ns)
+        """Take bytes on their way, in pieces; END closes the pipe behind them."""
+        while not self._is_ended:
+            size = len(data) if self._random.random() < 0.7 else self._random.randint(1, len(data) or 1)
+            self._last_ns = max(self._last_ns, now_ns + self._random.randint(0, self._delay_ns))
+            self._pieces.append((self._last_ns, data[:size]))
+            self._is_ended = data == END
             data = data[size:]
-
-    def end(self, now_ns: int) -> None:
-        """Close the pipe behind what was sent."""
-        if not self.is_ended:
-            self._append(b"", now_ns)
-            self.is_ended = True
+            if data == END:
+                break
 
     def reset(self, now_ns: int) -> None:
         """Lose some of what is under way, from the end, and close the pipe there."""
-        if not self.is_ended:
+        if not self._is_ended:
             for _ in range(self._random.randint(0, len(self._pieces))):
                 self._pieces.pop()
-            self.end(now_ns)
+            self.send(END, now_ns)
 
     def stall(self, until_ns: int) -> None:
         """Let nothing that is sent from now on arrive before ``until_ns``."""
         self._last_ns = max(self._last_ns, until_ns)
 
-    def _append(self, piece: bytes, now_ns: int) -> None:
-        self._last_ns = max(self._last_ns, now_ns + self._random.randint(0, self._delay_ns))
-        self._pieces.append((self._last_ns, piece))
-
     @property
     def next_arrival(self) -> int | None:
-        """When the next bytes arrive."""
         return self._pieces[0][0] if self._pieces else None
 
     def receive(self, now_ns: int) -> list[bytes]:
-        """Return the pieces that have arrived, now and then two of them as one; b"" is the end."""
+        """Return the pieces that have arrived, now and then two of them as one."""
         arrived: list[bytes] = []
         while self._pieces and self._pieces[0][0] <= now_ns:
             piece = self._pieces.popleft()[1]

@@ -1,17 +1,17 @@
 """A reference nsqd in dicts: it hears every command, sees every frame, and knows where each message has to be.
 
-The rule it guards: it is slow and obvious, and shares no code with the engine beside the wire. What follows from a
+The rule it guards: it is slow and obvious, and shares nothing with the engine but the wire. What follows from a
 command it works out by itself; which of the consumers with room gets a message is the engine's choice, so a delivery
-is only asked whether it was allowed: it was queued, there was room, nothing was paused, attempts are one more.
+is only asked whether it was allowed: queued, within RDY, not paused, not after CLS, with one attempt more.
 
-How to read it: ``command``, ``frames`` and ``deadline`` are what happens; the others are what an admin does. A body
-is the name of its message and stands for one message in a world.
+How to read it: ``command``, ``frames`` and ``deadline`` are what happens; below is what an admin does. A body is the
+name of its message, for no two messages of a world have the same.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -21,8 +21,7 @@ from nsqkit.errors import BrokerError
 from nsqkit.wire.commands import Command
 from nsqkit.wire.error_codes import encode_error_text
 from nsqkit.wire.frames import HEARTBEAT, MessageFrame, Response
-
-MS = 1_000_000
+from tests.simulation.network import MS
 
 
 @attrs.define(eq=False)
@@ -40,7 +39,8 @@ class Copy:
 class ChannelOracle:
     """Where the copies are: queued and deferred by body, in flight by message id."""
 
-    ephemeral: bool
+    topic: bytes
+    name: bytes
     queued: dict[bytes, Copy] = attrs.field(factory=dict)
     deferred: dict[bytes, Copy] = attrs.field(factory=dict)
     in_flight: dict[bytes, Copy] = attrs.field(factory=dict)
@@ -52,15 +52,14 @@ class ChannelOracle:
         copy.owner, copy.due_ns = None, now_ns + delay_ns
         (self.deferred if delay_ns else self.queued)[copy.body] = copy
 
-    def is_empty(self) -> bool:
-        return not (self.queued or self.deferred or self.in_flight)
+    def held_count(self, session: Session) -> int:
+        return sum(copy.owner is session for copy in self.in_flight.values())
 
 
 @attrs.define(eq=False)
 class TopicOracle:
     """A topic: its channels, what waits for one (body and delay), and whose id is whose."""
 
-    ephemeral: bool
     channels: dict[bytes, ChannelOracle] = attrs.field(factory=dict)
     waiting: list[tuple[bytes, int]] = attrs.field(factory=list)
     bodies: dict[bytes, bytes] = attrs.field(factory=dict)
@@ -69,14 +68,11 @@ class TopicOracle:
 
 @attrs.define(eq=False)
 class ClientOracle:
-    """A connection: what it has asked for, and the answers that it is owed."""
+    """A connection: the answers that it is owed (None: any response), and what it has asked for."""
 
-    owed: deque[bytes | None] = attrs.field(factory=deque)  # None: any response
-    topic: TopicOracle | None = None
+    owed: deque[bytes | None] = attrs.field(factory=deque)
     channel: ChannelOracle | None = None
-    channel_names: tuple[bytes, bytes] = (b"", b"")
     rdy_count: int = 0
-    held_count: int = 0
     is_closing: bool = False
 
 
@@ -102,15 +98,13 @@ class Oracle:
             case b"IDENTIFY":
                 client.owed.append(None)
             case b"SUB":
-                client.channel_names = (params[0], params[1])
-                client.channel = self.make_channel(params[0], params[1], now_ns)
-                client.topic = self.topics[params[0]]
+                client.channel = self.channel(params[0], params[1], now_ns)
                 client.channel.sessions[session] = None
                 client.owed.append(b"OK")
             case b"PUB" | b"DPUB" | b"MPUB":
                 delay_ns = int(params[1]) * MS if command.verb == b"DPUB" else 0
-                self._publish(params[0], command.bodies or (command.body,), delay_ns, now_ns)
-                client.owed.append(b"OK")
+                self._publish(self.topic(params[0]), command.bodies, delay_ns, now_ns)
+                client.owed += [b"OK"] * (len(command.bodies) if command.verb == b"PUB" else 1)
             case b"RDY" if not client.is_closing:
                 client.rdy_count = int(params[0])
             case b"CLS":
@@ -123,8 +117,7 @@ class Oracle:
                 delay_ns = int(params[1]) * MS if command.verb == b"REQ" else 0
                 self._answer(session, command.verb, params[0], delay_ns, now_ns)
 
-    def _publish(self, topic_name: bytes, bodies: tuple[bytes, ...], delay_ns: int, now_ns: int) -> None:
-        topic = self.make_topic(topic_name)
+    def _publish(self, topic: TopicOracle, bodies: Sequence[bytes], delay_ns: int, now_ns: int) -> None:
         self.accepted.update(bodies)
         topic.waiting += [(body, delay_ns) for body in bodies]
         self._flush(topic, now_ns)
@@ -143,19 +136,19 @@ class Oracle:
         if copy is None or copy.owner is not session:
             why = b"client does not own message" if copy else b"ID not in flight"
             client.owed.append(b"E_%b_FAILED %b %b failed %b" % (verb, verb, message_id, why))
-            return
-        if verb == b"TOUCH":
+        elif verb == b"TOUCH":
             most_ns = copy.delivered_ns + self._options.max_msg_timeout_ns
             copy.due_ns = min(now_ns + session.grant.msg_timeout_ns, most_ns)
-            return
-        del client.channel.in_flight[message_id]
-        client.held_count -= 1
-        if verb == b"REQ":
-            client.channel.put(copy, min(delay_ns, self._options.max_req_timeout_ns), now_ns)
         else:
-            client.channel.finished_count += 1
+            del client.channel.in_flight[message_id]
+            if verb == b"REQ":
+                client.channel.put(copy, delay_ns, now_ns)
+            else:
+                client.channel.finished_count += 1
 
-    def frames(self, session: Session, frames: list[Response | BrokerError | MessageFrame], now_ns: int) -> None:
+    def frames(
+        self, session: Session, frames: list[Response | BrokerError | MessageFrame], now_ns: int
+    ) -> None:
         """Look at what the broker says to a client: is that what it is owed, or may be given?"""
         client = self.clients[session]
         for frame in frames:
@@ -169,19 +162,18 @@ class Oracle:
                 assert owed in {None, said}, f"{owed!r} was owed, {said!r} was said"
 
     def _delivered(self, session: Session, client: ClientOracle, frame: MessageFrame, now_ns: int) -> None:
-        topic, channel = client.topic, client.channel
-        assert topic is not None
+        channel = client.channel
         assert channel is not None
         copy = channel.queued.pop(frame.body, None)
         assert copy is not None, f"{frame.body!r} was delivered and is not queued"
         assert not channel.paused, "a paused channel delivers nothing"
         assert not client.is_closing, "nothing is delivered after CLS"
         assert session in channel.sessions, "nothing is delivered to who is gone"
-        assert client.held_count < client.rdy_count, f"more than {client.rdy_count} are in flight"
+        assert channel.held_count(session) < client.rdy_count, f"more than {client.rdy_count} are in flight"
         copy.attempts += 1
         assert frame.attempts == copy.attempts, f"attempts are {frame.attempts}, not {copy.attempts}"
-        assert topic.bodies.setdefault(frame.id, frame.body) == frame.body, f"id {frame.id!r} came twice"
-        client.held_count += 1
+        body = self.topics[channel.topic].bodies.setdefault(frame.id, frame.body)
+        assert body == frame.body, f"id {frame.id!r} came twice"
         copy.owner, copy.delivered_ns = session, now_ns
         copy.due_ns = now_ns + session.grant.msg_timeout_ns
         channel.in_flight[frame.id] = copy
@@ -190,61 +182,39 @@ class Oracle:
         """Take note that the broker was told the time."""
         for channel in self.channels():
             for place in (channel.deferred, channel.in_flight):
-                for key, copy in [(key, copy) for key, copy in place.items() if copy.due_ns <= now_ns]:
-                    del place[key]
-                    self._give_up(copy)
-                    channel.put(copy, 0, now_ns)
-
-    def _give_up(self, copy: Copy) -> None:
-        if copy.owner in self.clients:
-            self.clients[copy.owner].held_count -= 1
-
-    def next_due(self) -> int | None:
-        """Return when the first message is due."""
-        places = [place for channel in self.channels() for place in (channel.deferred, channel.in_flight)]
-        return min((copy.due_ns for place in places for copy in place.values()), default=None)
-
-    def opened(self, session: Session) -> None:
-        self.clients[session] = ClientOracle()
+                for key in [key for key, copy in place.items() if copy.due_ns <= now_ns]:
+                    channel.put(place.pop(key), 0, now_ns)
 
     def closed(self, session: Session) -> None:
         """Take note that a connection is gone; its messages wait for their timeouts."""
-        client = self.clients.pop(session)
-        if client.channel is not None:
-            client.channel.sessions.pop(session, None)
-            topic_name, name = client.channel_names
-            topic = self.topics.get(topic_name)
-            is_there = topic is not None and topic.channels.get(name) is client.channel
-            if is_there and client.channel.ephemeral and not client.channel.sessions:
-                self.delete_channel(topic_name, name)
+        channel = self.clients.pop(session).channel
+        if channel is not None:
+            channel.sessions.pop(session, None)
+            is_last = channel.name.endswith(b"#ephemeral") and not channel.sessions
+            if is_last and channel in self.channels():
+                self.delete_channel(channel)
 
     # ---- what an admin does --------------------------------------------------------------------------------------
 
-    def make_topic(self, name: bytes) -> TopicOracle:
-        return self.topics.setdefault(name, TopicOracle(name.endswith(b"#ephemeral")))
+    def topic(self, name: bytes) -> TopicOracle:
+        return self.topics.setdefault(name, TopicOracle())
 
-    def make_channel(self, topic_name: bytes, name: bytes, now_ns: int) -> ChannelOracle:
-        topic = self.make_topic(topic_name)
-        channel = topic.channels.setdefault(name, ChannelOracle(name.endswith(b"#ephemeral")))
+    def channel(self, topic_name: bytes, name: bytes, now_ns: int) -> ChannelOracle:
+        topic = self.topic(topic_name)
+        channel = topic.channels.setdefault(name, ChannelOracle(topic_name, name))
         self._flush(topic, now_ns)
         return channel
 
-    def pause_topic(self, name: bytes, now_ns: int, *, paused: bool) -> None:
-        self.topics[name].paused = paused
-        self._flush(self.topics[name], now_ns)
+    def pause_topic(self, topic: TopicOracle, now_ns: int, *, paused: bool) -> None:
+        topic.paused = paused
+        self._flush(topic, now_ns)
 
     def empty_channel(self, channel: ChannelOracle) -> None:
-        for copy in channel.in_flight.values():
-            self._give_up(copy)
         for place in (channel.queued, channel.deferred, channel.in_flight):
             place.clear()
 
-    def delete_channel(self, topic_name: bytes, name: bytes) -> None:
-        topic = self.topics[topic_name]
-        self.empty_channel(topic.channels.pop(name))
-        if topic.ephemeral and not topic.channels:
-            del self.topics[topic_name]
-
-    def delete_topic(self, name: bytes) -> None:
-        for channel in self.topics.pop(name).channels.values():
-            self.empty_channel(channel)
+    def delete_channel(self, channel: ChannelOracle) -> None:
+        self.empty_channel(channel)
+        del self.topics[channel.topic].channels[channel.name]
+        if channel.topic.endswith(b"#ephemeral") and not self.topics[channel.topic].channels:
+            del self.topics[channel.topic]

@@ -70,7 +70,7 @@ class Producer:
 
 
 class Consumer:
-    """Consumes one channel from every node; some messages it forgets for a while, and some for good."""
+    """Consumes one channel from every node; some messages it keeps for too long."""
 
     def __init__(self, world: World, topic: bytes, channel: bytes) -> None:
         self._world = world
@@ -96,7 +96,7 @@ class Consumer:
             self._handle(inbox.popleft())
         while self._kept and random.random() < (0.5 if world.has_misfortune else 1):
             self._handle(self._kept.pop(random.randrange(len(self._kept))))
-        if random.random() < 0.02:
+        if world.has_misfortune and random.random() < 0.02:
             self.core.set_max_in_flight(random.choice((0, 1, 5)), world.now_ns)
         elif not world.has_misfortune or random.random() < 0.1:
             self.core.set_max_in_flight(world.consumer_options.max_in_flight, world.now_ns)
@@ -124,5 +124,5 @@ class Consumer:
             self._kept.append(message)
         elif chance > 0.1:
             message.requeue(self._world.random.choice((None, 0, 0.3)), backoff=chance > 0.15)
-        elif chance > 0.02:
+        else:
             self._kept.append(message)

@@ -28,7 +28,8 @@ from tests.simulation.oracle import Oracle
 from tests.simulation.workload import Consumer, Producer
 
 START_NS = 1_704_067_200 * 1000 * MS
-ROUNDS_MAX = 400  # of a second each, until every message has to be finished
+ROUND_NS = 200 * MS  # how long a good handler takes: less than any message timeout
+IDLE_ROUNDS_MAX = 300  # without a message that is finished, when nothing goes wrong any more
 EVENTS_MAX = 10_000  # without time going by
 ADMIN_ACTIONS = (
     *("pause channel", "unpause channel", "pause topic", "unpause topic", "make channel") * 4,
@@ -107,10 +108,14 @@ class Link:
         self._world, self.node, self.machine = world, node, machine
         self.up, self.down = (Pipe(world.random, world.delay_ns) for _ in range(2))
         self.session = node.broker.open_session(address, world.now_ns)
-        self._commands = CommandDecoder(lambda verb, params: None, max_msg_size=1 << 20, max_body_size=5 << 20)
+        self._commands = CommandDecoder(self._admit, max_msg_size=1 << 20, max_body_size=5 << 20)
         self.frames: FrameDecoder[MessageFrame] = FrameDecoder(MessageFrame)
         node.links[self.session] = self
         node.oracle.opened(self.session)
+
+    def _admit(self, verb: bytes, params: list[bytes]) -> None:
+        if verb == b"MPUB":  # makes its topic before its body is there
+            self.node.oracle.make_topic(params[0])
 
     @property
     def is_over(self) -> bool:
@@ -132,7 +137,8 @@ class Link:
                     self._world.note("%s: %s %s", self.session.remote_address, command.verb, command.params)
                     self.node.oracle.command(self.session, command, now_ns)
                 self.session.receive_data(data, now_ns)
-            elif not data:
+            elif not self.session.ended:
+                self.node.oracle.end(self.session, self._commands.end())
                 self.session.receive_eof(now_ns)
             self.node.settle()
         for data in self.down.receive(now_ns):
@@ -178,7 +184,8 @@ class World:
         self.nodes = [Node(self, broker_options) for _ in range(random.choice((1, 1, 2)))]
         self._producers = [Producer(self, random.choice(self.nodes)) for _ in range(random.randint(1, 2))]
         self._consumers = [
-            Consumer(self, random.choice(self.topics), random.choice(channels)) for _ in range(random.randint(1, 4))
+            Consumer(self, random.choice(self.topics), random.choice(channels))
+            for _ in range(random.randint(1, 4))
         ]
         self._body_count = self._link_count = 0
 
@@ -292,28 +299,36 @@ class World:
                 node.oracle.pause_topic(name, self.now_ns, paused=False)
             node.settle()
             check_bodies(node)
-        self._consumers = [consumer for consumer in self._consumers if not consumer.core.is_closing]
-        names = {(name, channel) for node in self.nodes for name, topic in node.broker.topics.items()
-                 for channel in (topic.channels or (b"a",))}  # fmt: skip
-        served = {(consumer.core.topic, consumer.core.channel) for consumer in self._consumers}
-        self._consumers += [Consumer(self, *name) for name in sorted(names - served)]
-        for _ in range(ROUNDS_MAX):
-            if self._is_done():
-                break
-            for consumer in self._consumers:
-                consumer.act()
-            self.run_until(self.now_ns + 1000 * MS)
-        assert self._is_done(), "messages are left, or publishes without an answer"
+        idle_rounds = finished_count = 0
+        while not self._is_done():
+            self._consume_all()
+            self.run_until(self.now_ns + ROUND_NS)
+            before, finished_count = finished_count, self._finished_count()
+            idle_rounds = idle_rounds + 1 if finished_count == before else 0
+            assert idle_rounds < IDLE_ROUNDS_MAX, "messages are left, or publishes without an answer"
         for producer in self._producers:
             for publish in producer.publishes:
                 assert len(publish.answers) == 1
                 assert publish.answers[0] or producer.node.oracle.accepted.issuperset(publish.bodies)
 
+    def _consume_all(self) -> None:
+        """Let consumers act, of which there is one for every channel."""
+        self._consumers = [consumer for consumer in self._consumers if not consumer.core.is_closing]
+        topics = [item for node in self.nodes for item in node.broker.topics.items()]
+        names = {(name, channel) for name, topic in topics for channel in topic.channels or (b"a",)}
+        names -= {(consumer.core.topic, consumer.core.channel) for consumer in self._consumers}
+        self._consumers += [Consumer(self, *name) for name in sorted(names)]
+        for consumer in self._consumers:
+            consumer.act()
+
+    def _finished_count(self) -> int:
+        return sum(channel.finished_count for node in self.nodes for channel in node.oracle.channels())
+
     def _is_done(self) -> bool:
         topics = [topic for node in self.nodes for topic in node.oracle.topics.values()]
-        return not any(topic.waiting or not all(c.is_empty() for c in topic.channels.values()) for topic in topics) and (
-            all(publish.answers for producer in self._producers for publish in producer.publishes)
-        )
+        return not any(
+            topic.waiting or not all(c.is_empty() for c in topic.channels.values()) for topic in topics
+        ) and (all(publish.answers for producer in self._producers for publish in producer.publishes))
 
 
 def _earliest(*times_ns: int | None) -> int | None:

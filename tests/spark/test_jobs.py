@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -23,17 +24,13 @@ ROWS = 2000
 @pytest.fixture
 def flights(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(PROGRAMS))
-    import flights
-
-    return flights
+    return importlib.import_module("flights")
 
 
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(PROGRAMS))
-    import demo
-
-    return demo
+    return importlib.import_module("demo")
 
 
 def test_flights_to_parquet_by_spark_submit(
@@ -44,7 +41,7 @@ def test_flights_to_parquet_by_spark_submit(
     messages = list(source.messages())
     for broker, part in zip(brokers, (messages[: ROWS // 2], messages[ROWS // 2 :]), strict=True):
         broker.publish("flights", part)
-    command = [Path(sys.executable).with_name("spark-submit"), "--master", "local[2]"]
+    command: list[str | Path] = [Path(sys.executable).with_name("spark-submit"), "--master", "local[2]"]
     command += [PROGRAMS / "flights_to_parquet.py", "--output", tmp_path / "lake", "--empty-for=0.5"]
     command += ["--max-in-flight=4000"]
     for broker in brokers:
@@ -63,7 +60,7 @@ def test_flights_to_parquet_by_spark_submit(
 
 
 def test_the_demo_without_java(tmp_path: Path):
-    command = [sys.executable, PROGRAMS / "demo.py", f"--rows={ROWS}", "--partitions=2"]
+    command: list[str | Path] = [sys.executable, PROGRAMS / "demo.py", f"--rows={ROWS}", "--partitions=2"]
     env = os.environ | {
         "JAVA_HOME": str(tmp_path),
         "TMPDIR": str(tmp_path),

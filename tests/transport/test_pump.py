@@ -35,6 +35,10 @@ class Recorder:
         self.after_count = 0
         self._on_data = on_data
 
+    @property
+    def has_output(self) -> bool:
+        return bool(self.outbox) or self.ended
+
     def receive_data(self, data: bytes, now_ns: int) -> None:
         self.received.append(data)
         self.times.append(now_ns)

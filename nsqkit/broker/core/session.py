@@ -250,6 +250,11 @@ class Session:
         return self.rdy_count - len(self.in_flight)
 
     @property
+    def has_output(self) -> bool:
+        """True while there is something to send, or the end to be carried out."""
+        return self.ended or bool(self._outbox)
+
+    @property
     def outbox_full(self) -> bool:
         """True while the client does not read what it was sent."""
         return self._outbox_size >= OUTBOX_SIZE_MAX

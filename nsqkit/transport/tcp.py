@@ -1,0 +1,97 @@
+"""TCP: connect and listen, with the quickest stream that the running event loop has.
+
+The rule it guards: nobody above knows which loop runs. On asyncio's loops a connection is an ``AsyncioStream``, on
+trio it is anyio's; both are byte streams with the same addresses to ask for.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import SocketAttribute
+
+from nsqkit.transport.address import split_address
+from nsqkit.transport.asyncio_stream import AsyncioStream, asyncio_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from anyio.abc import ByteStream, SocketStream, TaskGroup
+    from anyio.streams.stapled import MultiListener
+
+_ANY_HOST = ("", "0.0.0.0")
+"""Hosts that mean every interface; Go's listener takes IPv4 and IPv6 for both of them."""
+
+
+async def connect_tcp(host: str, port: int) -> ByteStream:
+    """Return a connection to ``host``.
+
+    Raises:
+        OSError: nobody answers there.
+    """
+    loop = asyncio_loop()
+    if loop is None:
+        return await anyio.connect_tcp(host, port)
+    _, stream = await loop.create_connection(AsyncioStream, host, port)
+    return stream
+
+
+async def listen(address: str) -> Listener:
+    """Return a listener at ``address``; port 0 takes a free one.
+
+    Raises:
+        OptionError: the address cannot be one.
+        OSError: it cannot be had; the text says which, and why.
+    """
+    host, port = split_address(address)
+    local_host = None if host in _ANY_HOST else host
+    try:
+        return Listener(await anyio.create_tcp_listener(local_host=local_host, local_port=port))
+    except OSError as error:
+        raise OSError(error.errno, f"listen ({address}) failed - {error.strerror or error}") from error
+
+
+class Listener:
+    """Sockets that listen, for ``async with``.
+
+    Attributes:
+        local_address: host and port of the first of them.
+    """
+
+    def __init__(self, sockets: MultiListener[SocketStream]) -> None:
+        self._sockets = sockets
+        self.local_address: tuple[str, int] = sockets.extra(SocketAttribute.local_address)[:2]  # type: ignore[assignment]
+
+    async def __aenter__(self) -> Listener:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._sockets.aclose()
+
+    async def serve(self, handler: Callable[[Any], Awaitable[None]], tasks: TaskGroup) -> None:
+        """Start ``handler`` in ``tasks`` with the stream of each connection that comes.
+
+        Raises:
+            OSError: on trio, one could not be accepted, mostly because too many files are open.
+        """
+        loop = asyncio_loop()
+        if loop is None:
+            await self._sockets.serve(handler, tasks)
+            return
+        come, coming = anyio.create_memory_object_stream[AsyncioStream](float("inf"))
+        async with AsyncExitStack() as stack:
+            for listener in self._sockets.listeners:
+                sock = listener.extra(SocketAttribute.raw_socket).dup()
+                server = await loop.create_server(lambda: AsyncioStream(come.send_nowait), sock=sock)
+                stack.callback(server.close)
+            async with come, coming:
+                async for stream in coming:
+                    tasks.start_soon(handler, stream)

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.errors import (
+    BadChannel,
+    BadTopic,
+    ConnectionLost,
+    FinishFailed,
+    InvalidCommand,
+    ProtocolError,
+    RequeueFailed,
+    SubscribeFailed,
+    TouchFailed,
+    Unauthorized,
+)
+from nsqkit.wire.frames import (
+    CLOSE_WAIT_FRAME,
+    HEARTBEAT_FRAME,
+    OK_FRAME,
+    encode_error,
+    encode_response,
+)
+from tests.consumer.driven import DrivenConsumer, DrivenSession
+from tests.peers import encode_numbered
+from tests.strategies import chunkings
+
+
+@pytest.fixture
+def link() -> DrivenSession:
+    """A session with RDY 10."""
+    return DrivenConsumer(max_in_flight=10).connect()
+
+
+class TestOpening:
+    def test_it_is_open_when_the_subscription_stands(self):
+        link = DrivenConsumer(max_in_flight=5).greet()
+        assert not link.session.is_open
+        link.say(OK_FRAME)
+        assert link.session.is_open
+        assert link.lines() == ["RDY 5"]
+
+    def test_rdy_is_no_more_than_the_broker_takes(self):
+        assert DrivenConsumer(max_in_flight=5000).connect(max_rdy_count=77).lines() == ["RDY 77"]
+
+    @pytest.mark.parametrize("error", [BadTopic("!"), BadChannel("!"), SubscribeFailed("full"), Unauthorized("no")])
+    def test_a_refused_subscription_ends_it(self, error):
+        link = DrivenConsumer().greet()
+        link.say(encode_error(error))
+        assert link.session.ended
+        assert type(link.session.error) is type(error)
+
+    @pytest.mark.parametrize(
+        "frame", [encode_numbered(1), CLOSE_WAIT_FRAME, encode_response(b"?")], ids=["message", "farewell", "other"]
+    )
+    def test_anything_else_is_not_the_protocol(self, frame):
+        consumer = DrivenConsumer()
+        link = consumer.greet()
+        link.say(frame)
+        assert isinstance(link.session.error, ProtocolError)
+        assert not consumer.core.inbox
+
+    def test_a_heartbeat_may_come_first(self):
+        link = DrivenConsumer().greet()
+        link.say(HEARTBEAT_FRAME + OK_FRAME)
+        assert link.lines() == ["NOP", "RDY 1"]
+
+
+class TestMessages:
+    def test_answers_share_a_write(self, link):
+        link.lines()
+        one, two, three = link.deliver(1, 2, 3)
+        one.finish()
+        two.requeue(5, backoff=False)
+        three.touch()
+        three.finish()
+        assert link.lines() == ["FIN 1", "REQ 2 5000", "TOUCH 3", "FIN 3"]
+        assert link.session.held == {}
+
+    def test_the_core_is_told_once_that_there_is_something_to_send(self):
+        consumer = DrivenConsumer(max_in_flight=10)
+        link = consumer.connect()
+        link.lines()
+        consumer.outputs.clear()
+        for message in link.deliver(1, 2, 3):
+            message.finish()
+        assert consumer.outputs == [link.session]
+        link.lines()
+        link.deliver(4)[0].finish()
+        assert consumer.outputs == [link.session] * 2
+
+    def test_messages_between_other_frames(self, link):
+        link.lines()
+        link.say(
+            encode_numbered(1)
+            + HEARTBEAT_FRAME
+            + encode_numbered(2, 3)
+            + encode_error(FinishFailed("FIN … failed"))
+            + encode_numbered(4)
+        )
+        assert [int(word, 16) for word in link.session.held] == [1, 2, 3, 4]
+        assert link.lines() == ["NOP"]
+
+    @pytest.mark.parametrize("kind", [FinishFailed, RequeueFailed, TouchFailed])
+    def test_an_answer_that_nsqd_refuses_is_counted(self, link, kind):
+        link.say(encode_error(kind("… failed ID not in flight")))
+        assert link.session.refused_count == 1
+        assert not link.session.ended
+
+    def test_a_fatal_error_ends_it_and_what_follows_is_not_taken(self, link):
+        link.say(encode_error(InvalidCommand("RDY count 9 out of range 0-5")) + encode_numbered(1))
+        assert isinstance(link.session.error, InvalidCommand)
+        assert link.session.held == {}
+
+    @pytest.mark.parametrize("frame", [OK_FRAME, CLOSE_WAIT_FRAME])
+    def test_an_answer_to_nothing_is_not_the_protocol(self, link, frame):
+        link.say(frame)
+        assert isinstance(link.session.error, ProtocolError)
+        assert "when nothing was asked" in str(link.session.error)
+
+    def test_a_message_that_comes_again_has_timed_out_and_gives_its_place_free(self):
+        consumer = DrivenConsumer(max_in_flight=1)
+        link = consumer.connect()
+        link.lines()
+        link.deliver(1)
+        consumer.outputs.clear()
+        link.deliver(1, attempts=2)
+        assert consumer.core.flow.statistics().in_flight == 2
+        assert consumer.outputs == [link.session]  # so that the next write, if an empty one, books it
+        assert link.lines() == []
+        assert consumer.core.flow.statistics().in_flight == 1
+        assert consumer.core.finished_count == 1 or consumer.core.finished_count == 0
+
+
+class TestClosing:
+    def test_it_says_cls_once_and_ends_with_the_farewell(self, link):
+        link.lines()
+        link.session.start_close()
+        link.session.start_close()
+        assert link.lines() == ["CLS"]
+        assert not link.session.ended
+        link.dismiss()
+        assert link.session.ended
+        assert link.session.error is None
+
+    def test_what_is_held_can_be_answered_after_the_farewell(self, link):
+        link.lines()
+        one, two = link.deliver(1, 2)
+        link.session.start_close()
+        assert link.lines() == ["CLS"]
+        link.dismiss()
+        one.finish()
+        assert link.lines() == ["FIN 1"]
+        assert not link.session.ended
+        two.requeue(0, backoff=False)
+        assert not link.session.ended  # before it is sent
+        assert link.lines() == ["REQ 2 0"]
+        assert link.session.ended
+        assert link.session.error is None
+
+    def test_a_session_that_is_not_open_has_nothing_to_close(self):
+        link = DrivenConsumer().greet()
+        link.session.start_close()
+        assert not link.session.is_closing
+        assert link.lines() == []
+
+    def test_a_lost_connection_ends_it_whatever_is_held(self, link):
+        link.deliver(1)
+        link.session.start_close()
+        link.session.receive_eof(0)
+        assert isinstance(link.session.error, ConnectionLost)
+        assert link.session.held == {}
+
+
+@given(st.data())
+def test_in_whatever_pieces_they_come_all_messages_are_held_until_answered(data):
+    link = DrivenConsumer(max_in_flight=100).connect()
+    link.lines()
+    numbers = data.draw(st.lists(st.integers(0, 99), unique=True))
+    for chunk in data.draw(chunkings(encode_numbered(*numbers))):
+        link.say(chunk)
+    held = [*link.session.held.values()]
+    assert [int(message.id, 16) for message in held] == numbers
+    for message in held:
+        message.finish()
+    assert link.lines() == [f"FIN {number}" for number in numbers]

@@ -1,0 +1,33 @@
+"""What the integration tests share: the two ways to a broker, and an ear at what brokers are told."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TypeAlias
+
+import pytest
+
+from nsqkit.broker.core.session import ACTIONS, Session
+from nsqkit.wire.commands import Command
+from tests.integration.stage import Stage
+
+Heard: TypeAlias = list[tuple[Session, bytes, list[bytes]]]
+
+
+@pytest.fixture(params=["tcp", "memory"])
+def stage(request: pytest.FixtureRequest) -> Stage:
+    return Stage(request.param)
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
+    """The commands that brokers have carried out: by which session, verb and params."""
+    commands: Heard = []
+
+    def act(carry_out, session: Session, command: Command) -> None:
+        carry_out(session, command)
+        commands.append((session, command.verb, command.params))
+
+    for verb, action in list(ACTIONS.items()):
+        monkeypatch.setitem(ACTIONS, verb, partial(act, action))
+    return commands

@@ -1,0 +1,83 @@
+"""A client that says whatever bytes a test likes, over TCP.
+
+The rule it guards: what the broker answered is compared whole: its frames in order, and whether it then closed the
+connection. Nothing is waited for but the next byte or the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import anyio
+from anyio.abc import ByteStream
+
+from nsqkit.broker.server import Nsqd
+from nsqkit.client.connection import dial_tcp
+from nsqkit.errors import BrokerError
+from nsqkit.wire.commands import MAGIC_V2
+from nsqkit.wire.error_codes import encode_error_text
+from nsqkit.wire.frames import FrameDecoder, MessageFrame, Response
+
+Answer: TypeAlias = bytes | MessageFrame
+
+
+class RawClient:
+    """One connection: ``send`` bytes, read frames."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._decoder: FrameDecoder[MessageFrame] = FrameDecoder(MessageFrame)
+        self._answers: list[Answer] = []
+
+    async def send(self, *data: bytes) -> None:
+        """Send bytes in one write."""
+        await self._stream.send(b"".join(data))
+
+    async def send_eof(self) -> None:
+        """Send nothing more; the answers can still be read."""
+        await self._stream.send_eof()
+
+    async def answer(self) -> Answer:
+        """Return the next frame: the payload of a response or an error, or a message.
+
+        Raises:
+            anyio.EndOfStream: the broker has closed the connection.
+        """
+        while not self._answers:
+            self._answers += map(_answer, self._decoder.feed(await self._stream.receive()))
+        return self._answers.pop(0)
+
+    async def answers(self) -> list[Answer]:
+        """Return all frames until the broker closes the connection."""
+        answers = []
+        try:
+            while True:
+                answers.append(await self.answer())
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            # It is a reset, not an end, where the broker has left some of what was sent unread.
+            return answers
+
+    async def is_alive(self) -> bool:
+        """Tell whether the broker still takes commands from here."""
+        await self.send(b"PUB alive\n\0\0\0\1x")
+        return await self.answer() == b"OK"
+
+
+def _answer(frame: Response | BrokerError | MessageFrame) -> Answer:
+    if isinstance(frame, Response):
+        return frame.payload
+    if isinstance(frame, BrokerError):
+        return encode_error_text(frame)
+    return frame
+
+
+@asynccontextmanager
+async def raw_client(nsqd: Nsqd, *, magic: bytes = MAGIC_V2) -> AsyncIterator[RawClient]:
+    """Connect to a broker and send the magic."""
+    async with await dial_tcp(nsqd.tcp_address) as stream:
+        client = RawClient(stream)
+        if magic:
+            await client.send(magic)
+        yield client

@@ -1,0 +1,505 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, get_type_hints
+
+import anyio
+import attrs
+import pytest
+
+from nsqkit import Producer, ProducerOptions
+from nsqkit.client.options import ConnectionOptions
+from nsqkit.clock import ManualClock
+from nsqkit.errors import (
+    BadMessage,
+    Closed,
+    ConnectionLost,
+    ConnectTimeout,
+    DeferredPublishFailed,
+    MultiPublishFailed,
+    NotConnected,
+    NSQError,
+    OptionError,
+    PublishFailed,
+    Unauthorized,
+)
+from nsqkit.producer.pipeline import OUTBOX_SIZE_MAX
+from nsqkit.producer.producer import ProducerKeywords
+from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME
+from tests.peers import ADDRESS, BACKENDS, Peer, ScriptedBroker, settle
+from tests.wrong_options import check_option, names
+
+in_memory = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", BACKENDS)]
+
+
+def marked(cls: type) -> type:
+    """Have the tests of a class run on both event loops, without sockets."""
+    vars(cls).get("pytestmark")
+    cls.pytestmark = in_memory  # type: ignore[attr-defined]
+    return cls
+
+
+def make(**options: Any) -> Producer:
+    return Producer(ADDRESS, **options)
+
+
+@asynccontextmanager
+async def producing(**options: Any) -> AsyncIterator[tuple[Producer, ScriptedBroker, ManualClock]]:
+    broker, clock = ScriptedBroker(), ManualClock()
+    async with Producer(ADDRESS, dial=broker.dial, clock=clock, **options) as producer:
+        yield producer, broker, clock
+
+
+@asynccontextmanager
+async def connected(**options: Any) -> AsyncIterator[tuple[Producer, Peer]]:
+    """Give a producer and the broker's end of its connection, which closes when the producer does."""
+    broker = ScriptedBroker()
+    async with anyio.create_task_group() as tasks:
+        async with Producer(ADDRESS, dial=broker.dial, clock=ManualClock(), **options) as producer:
+            peer = await broker.greet()
+            await settle()
+            yield producer, peer
+            tasks.start_soon(follow, peer)
+        tasks.cancel_scope.cancel()
+    await peer.close()
+
+
+async def follow(peer: Peer) -> None:
+    """Close when the other side does, as a broker."""
+    try:
+        while True:
+            await peer.take(1)
+    except (anyio.IncompleteRead, anyio.EndOfStream, TimeoutError):
+        await peer.close()
+
+
+class Call:
+    """One call in a task of its own, and how it ended."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: NSQError | None = None
+
+    async def run(self, function: Any, *args: Any) -> None:
+        try:
+            await function(*args)
+        except NSQError as error:
+            self.error = error
+        self.done = True
+
+
+# ---- options -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", names(ProducerOptions))
+def test_a_wrong_option_is_refused_by_name_value_and_limits(name):
+    check_option(make, name)
+
+
+def test_an_option_that_does_not_exist_is_refused_by_name():
+    with pytest.raises(OptionError, match="there is no option 'conect_timeout'; there are client_id, .*connect_timeout"):
+        make(conect_timeout=5)
+
+
+@pytest.mark.parametrize("address", ["nsqd", "nsqd:port", "nsqd:65536", None, 4150])
+def test_a_wrong_address_is_refused(address):
+    with pytest.raises(OptionError, match="is not host:port with a port of 0 to 65535"):
+        Producer(address)
+
+
+def test_the_keywords_are_the_options():
+    assert get_type_hints(ProducerKeywords) == get_type_hints(ProducerOptions)
+
+
+def test_a_producer_has_the_options_of_a_connection_and_two_more():
+    more = attrs.asdict(ProducerOptions()).items() - attrs.asdict(ConnectionOptions()).items()
+    assert dict(more) == {"connect_timeout": 5.0, "max_defer_timeout": 3600.0}
+
+
+# ---- what is refused before anything is sent -----------------------------------------------------------------
+
+
+@marked
+class TestArguments:
+    @pytest.mark.parametrize("topic", ["", "a b", "a" * 65, "täglich", "#ephemeral"])
+    async def test_a_topic(self, topic):
+        producer = make()
+        with pytest.raises(OptionError, match="topic name"):
+            await producer.publish(topic, b"x")
+        with pytest.raises(OptionError, match="topic name"):
+            await producer.multi_publish(topic, [b"x"])
+        with pytest.raises(OptionError, match="topic name"):
+            await producer.deferred_publish(topic, b"x", delay=1)
+
+    @pytest.mark.parametrize(
+        ("body", "sentence"),
+        [
+            (b"", "has 0 bytes; allowed are 1 to max_msg_size, 10"),
+            (b"x" * 11, "has 11 bytes; allowed are 1 to max_msg_size, 10"),
+            ("text", "is a str; allowed is bytes"),
+            (None, "is a NoneType; allowed is bytes"),
+            (bytearray(b"x"), "is a bytearray; allowed is bytes"),
+        ],
+    )
+    async def test_a_body(self, body, sentence):
+        producer = make(max_msg_size=10)
+        with pytest.raises(OptionError) as caught:
+            await producer.publish("t", body)
+        assert str(caught.value) == f"body {sentence}"
+        with pytest.raises(OptionError) as caught:
+            await producer.deferred_publish("t", body, delay=0)
+        assert str(caught.value) == f"body {sentence}"
+        with pytest.raises(OptionError) as caught:
+            await producer.multi_publish("t", [b"x", body])
+        assert str(caught.value) == f"bodies[1] {sentence}"
+
+    @pytest.mark.parametrize("bodies", [[], (), b"body", "body", None, 5, iter([b"x"]), {b"x"}], ids=repr)
+    async def test_bodies_that_are_no_list(self, bodies):
+        with pytest.raises(OptionError, match="^bodies is .*; allowed is a list of at least one bytes$"):
+            await make().multi_publish("t", bodies)
+
+    async def test_bodies_that_are_too_much_together(self):
+        # 4 bytes for the count, and 4 for each size
+        producer = make(max_body_size=4 + 3 * (4 + 10) - 1, max_msg_size=10)
+        with pytest.raises(OptionError) as caught:
+            await producer.multi_publish("t", [b"x" * 10] * 3)
+        assert str(caught.value) == "3 bodies are 46 bytes on the wire; allowed are max_body_size, 45"
+
+    @pytest.mark.parametrize("delay", [-0.001, 61, float("nan"), float("inf"), "5", None], ids=repr)
+    async def test_a_delay(self, delay):
+        producer = make(max_defer_timeout=60)
+        with pytest.raises(OptionError) as caught:
+            await producer.deferred_publish("t", b"x", delay=delay)
+        assert str(caught.value) == f"delay is {delay!r}; allowed is 0 to 60 seconds"
+
+    async def test_the_moment(self):
+        producer = make()
+        with pytest.raises(Closed, match="publish inside of 'async with Producer"):
+            await producer.publish("t", b"x")
+        assert not producer.is_connected
+
+
+# ---- publishing ----------------------------------------------------------------------------------------------
+
+
+@marked
+class TestPublishing:
+    async def test_it_says_who_it_is(self):
+        async with connected(client_id="me", hostname="h", user_agent="ua/1", heartbeat_interval=7.5) as (_, peer):
+            assert peer.identity == {
+                "client_id": "me",
+                "hostname": "h",
+                "user_agent": "ua/1",
+                "feature_negotiation": True,
+                "heartbeat_interval": 7500,
+            }
+
+    async def test_a_publish_returns_when_the_broker_has_answered(self):
+        async with connected() as (producer, peer), anyio.create_task_group() as tasks:
+            call = Call()
+            tasks.start_soon(call.run, producer.publish, "t", b"hello")
+            assert await peer.command() == (b"PUB t", b"hello")
+            await settle()
+            assert not call.done
+            await peer.send(OK_FRAME)
+            await settle()
+            assert call.done
+            assert call.error is None
+
+    async def test_the_three_commands(self):
+        async with connected() as (producer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.multi_publish, "t", [b"a", b"bb"])
+            assert await peer.command() == (b"MPUB t", b"\0\0\0\x02\0\0\0\x01a\0\0\0\x02bb")
+            await peer.send(OK_FRAME)
+            tasks.start_soon(lambda: producer.deferred_publish("t", b"later", delay=1.2345))
+            assert await peer.command() == (b"DPUB t 1234", b"later")
+            await peer.send(OK_FRAME)
+            tasks.start_soon(producer.publish, "t#ephemeral", b"x" * (1 << 20))
+            assert await peer.command() == (b"PUB t#ephemeral", b"x" * (1 << 20))
+            await peer.send(OK_FRAME)
+
+    async def test_many_calls_share_the_connection(self):
+        async with connected() as (producer, peer), anyio.create_task_group() as tasks:
+            calls = [Call() for _ in range(100)]
+            for n, call in enumerate(calls):
+                tasks.start_soon(call.run, producer.publish, "t", b"%d" % n)
+            bodies = [(await peer.command())[1] for _ in calls]
+            assert sorted(bodies) == sorted(b"%d" % n for n in range(100))
+            assert not any(call.done for call in calls)
+            await peer.send(*[OK_FRAME] * 99)
+            await settle()
+            assert sum(call.done for call in calls) == 99
+            await peer.send(OK_FRAME)
+
+    @pytest.mark.parametrize(
+        "error",
+        [PublishFailed("PUB failed"), MultiPublishFailed("x"), DeferredPublishFailed("x"), Unauthorized("no")],
+        ids=lambda error: type(error).__name__,
+    )
+    async def test_a_refusal_is_raised_as_what_it_is(self, error):
+        async with connected() as (producer, peer), anyio.create_task_group() as tasks:
+            call = Call()
+            tasks.start_soon(call.run, producer.publish, "t", b"x")
+            await peer.command()
+            await peer.send(error)
+            await settle()
+            assert type(call.error) is type(error)
+            assert str(call.error) == str(error)
+
+    async def test_a_heartbeat_is_answered(self):
+        async with connected() as (_, peer):
+            await peer.send(HEARTBEAT_FRAME)
+            assert await peer.line() == b"NOP"
+
+    async def test_a_cancelled_publish_keeps_its_place(self):
+        async with connected() as (producer, peer), anyio.create_task_group() as tasks:
+            with anyio.CancelScope() as scope:
+                tasks.start_soon(cancel_soon, scope)
+                await producer.publish("t", b"gone")
+            assert await peer.command() == (b"PUB t", b"gone")
+            call = Call()
+            tasks.start_soon(call.run, producer.publish, "t", b"next")
+            assert await peer.command() == (b"PUB t", b"next")
+            await peer.send(OK_FRAME)
+            await settle()
+            assert not call.done
+            await peer.send(BadMessage("this one is for the second"))
+            await settle()
+            assert isinstance(call.error, BadMessage)
+
+
+async def cancel_soon(scope: anyio.CancelScope) -> None:
+    await settle()
+    scope.cancel()
+
+
+# ---- without a connection ------------------------------------------------------------------------------------
+
+
+@marked
+class TestConnecting:
+    async def test_entering_does_not_wait_for_the_broker_and_publishing_does(self):
+        async with producing() as (producer, broker, _), anyio.create_task_group() as tasks:
+            assert not producer.is_connected
+            call = Call()
+            tasks.start_soon(call.run, producer.publish, "t", b"x")
+            async with await broker.greet() as peer:
+                assert await peer.command() == (b"PUB t", b"x")
+                assert producer.is_connected
+                await peer.send(OK_FRAME)
+                await settle()
+                assert call.done
+
+    async def test_without_a_connection_it_says_so_in_time_and_why(self):
+        async with producing(connect_timeout=0.01) as (producer, broker, _):
+            broker.refusal = ConnectionRefusedError("refused")
+            with pytest.raises(NotConnected) as caught:
+                await producer.publish("t", b"x")
+            assert str(caught.value) == f"no connection to {ADDRESS} within 0.01 seconds"
+            assert "refused" in str(caught.value.__cause__)
+
+    async def test_a_broker_that_never_answers_is_no_connection(self):
+        async with producing(connect_timeout=0.2, dial_timeout=0.1) as (producer, broker, _):
+            async with await broker.accept():
+                with pytest.raises(NotConnected) as caught:
+                    await producer.publish("t", b"x")
+                assert isinstance(caught.value.__cause__, ConnectTimeout)
+
+    async def test_no_patience_at_all_is_allowed(self):
+        async with producing(connect_timeout=0) as (producer, broker, _):
+            with pytest.raises(NotConnected):
+                await producer.publish("t", b"x")
+            async with await broker.greet() as peer, anyio.create_task_group() as tasks:
+                await settle()
+                tasks.start_soon(producer.publish, "t", b"x")
+                await peer.command()
+                await peer.send(OK_FRAME)
+
+    async def test_a_lost_connection_is_told_to_who_waits_and_made_again(self):
+        async with producing() as (producer, broker, clock), anyio.create_task_group() as tasks:
+            peer = await broker.greet()
+            lost, later = Call(), Call()
+            tasks.start_soon(lost.run, producer.publish, "t", b"lost")
+            await peer.command()
+            await peer.close()
+            await settle()
+            assert isinstance(lost.error, ConnectionLost)
+            assert not producer.is_connected
+            tasks.start_soon(later.run, producer.publish, "t", b"later")
+            await settle()
+            clock.advance(1)
+            async with await broker.greet() as peer:
+                assert await peer.command() == (b"PUB t", b"later")
+                await peer.send(OK_FRAME)
+                await settle()
+                assert later.done
+                assert later.error is None
+
+    async def test_after_a_fatal_refusal_the_next_publish_has_a_new_connection(self):
+        async with producing() as (producer, broker, clock), anyio.create_task_group() as tasks:
+            peer = await broker.greet()
+            refused, lost, later = Call(), Call(), Call()
+            tasks.start_soon(refused.run, producer.publish, "t", b"1")
+            await settle()
+            tasks.start_soon(lost.run, producer.publish, "t", b"2")
+            await settle()
+            await peer.send(BadMessage("PUB message too big"))
+            await settle()
+            assert isinstance(refused.error, BadMessage)
+            assert isinstance(lost.error, ConnectionLost)
+            await peer.close()
+            tasks.start_soon(later.run, producer.publish, "t", b"3")
+            await settle()
+            clock.advance(1)
+            async with await broker.greet() as peer:
+                assert await peer.command() == (b"PUB t", b"3")
+                await peer.send(OK_FRAME)
+
+    async def test_a_broker_that_does_not_read_holds_the_publishers_up(self):
+        size = 1 << 20
+        async with producing() as (producer, broker, clock), anyio.create_task_group() as tasks:
+            peer = await broker.greet()
+            await settle()
+            calls = [Call() for _ in range(30 + OUTBOX_SIZE_MAX // size)]
+            for n, call in enumerate(calls):
+                tasks.start_soon(call.run, producer.publish, "t", b"%0*d" % (size, n))
+                await settle()
+            assert not any(call.done for call in calls)
+            session = producer._connection.session  # type: ignore[union-attr]
+            assert session is not None
+            waiting_count = session.waiting_count
+            assert waiting_count < len(calls)
+            # Those for whom there was no room have sent nothing: with the next connection they go on.
+            await peer.close()
+            await settle()
+            assert sum(call.done for call in calls) == waiting_count
+            clock.advance(1)
+            async with await broker.greet() as peer:
+                for _ in range(len(calls) - waiting_count):
+                    await peer.command()
+                    await peer.send(OK_FRAME)
+                await settle()
+            assert all(call.done for call in calls)
+            assert sum(isinstance(call.error, ConnectionLost) for call in calls) == waiting_count
+
+    async def test_when_the_broker_reads_again_the_publishers_go_on(self):
+        size = 1 << 20
+        async with connected() as (producer, peer), anyio.create_task_group() as tasks:
+            calls = [Call() for _ in range(30 + OUTBOX_SIZE_MAX // size)]
+            for call in calls:
+                tasks.start_soon(call.run, producer.publish, "t", bytes(size))
+            await settle()
+            for _ in calls:
+                await peer.command()
+                await peer.send(OK_FRAME)
+            await settle()
+            assert [call.error for call in calls] == [None] * len(calls)
+            assert all(call.done for call in calls)
+
+
+# ---- leaving -------------------------------------------------------------------------------------------------
+
+
+@marked
+class TestLeaving:
+    async def test_an_exception_of_the_users_comes_out_as_itself(self):
+        with pytest.raises(KeyError, match="mine"):
+            async with producing() as (_, broker, _):
+                broker.hanging = True
+                raise KeyError("mine")
+
+    async def test_so_it_does_from_an_open_connection(self):
+        broker = ScriptedBroker()
+        async with anyio.create_task_group() as tasks:
+            with pytest.raises(KeyError, match="mine"):
+                async with Producer(ADDRESS, dial=broker.dial):
+                    peer = await broker.greet()
+                    tasks.start_soon(follow, peer)
+                    await settle()
+                    raise KeyError("mine")
+
+    async def test_an_unforeseen_error_of_the_dial_comes_out_of_the_block(self):
+        broker = ScriptedBroker()
+        broker.refusal = ZeroDivisionError()
+        with pytest.raises(ExceptionGroup) as caught:
+            async with Producer(ADDRESS, dial=broker.dial) as producer:
+                await producer.publish("t", b"x")
+        assert caught.group_contains(ZeroDivisionError)
+
+    async def test_what_was_published_is_sent(self):
+        broker = ScriptedBroker()
+        async with anyio.create_task_group() as tasks:
+            with anyio.CancelScope() as scope:
+                async with Producer(ADDRESS, dial=broker.dial) as producer:
+                    peer = await broker.greet()
+                    await settle()
+                    tasks.start_soon(peer_reads_all, peer, [b"PUB t", b"a"])
+                    scope.cancel()
+                    await producer.publish("t", b"a")
+            assert scope.cancelled_caught
+
+    async def test_a_broker_that_does_not_close_is_not_waited_for_without_end(self, anyio_backend):
+        if anyio_backend == "asyncio":
+            pytest.skip("on trio the clock jumps, here it would take a second")
+        broker = ScriptedBroker()
+        with anyio.fail_after(3):
+            async with Producer(ADDRESS, dial=broker.dial):
+                peer = await broker.greet()
+                await settle()
+        await peer.close()
+
+    @pytest.mark.parametrize("state", ["dialling", "greeting", "delayed"])
+    async def test_without_a_connection_there_is_nothing_to_wait_for(self, state):
+        async with producing() as (_, broker, _):
+            broker.hanging = state == "dialling"
+            broker.refusal = ConnectionRefusedError() if state == "delayed" else None
+            peer = await broker.accept() if state == "greeting" else None
+            await settle()
+        if peer is not None:
+            await peer.close()
+
+    async def test_who_still_waits_is_told(self):
+        broker = ScriptedBroker()
+        broker.hanging = True
+        async with anyio.create_task_group() as tasks:
+            call = Call()
+            async with Producer(ADDRESS, dial=broker.dial) as producer:
+                tasks.start_soon(call.run, producer.publish, "t", b"x")
+                await settle()
+            await settle()
+            assert isinstance(call.error, Closed)
+            with pytest.raises(Closed):
+                await producer.publish("t", b"x")
+
+    async def test_who_waits_for_an_answer_is_told_too(self):
+        async with anyio.create_task_group() as tasks:
+            call = Call()
+            async with connected() as (producer, peer):
+                tasks.start_soon(call.run, producer.publish, "t", b"x")
+                await peer.command()
+            assert isinstance(call.error, ConnectionLost)
+
+    async def test_it_cannot_be_entered_twice_at_a_time(self):
+        async with producing() as (producer, broker, _):
+            broker.hanging = True
+            with pytest.raises(Closed, match="entered already"):
+                await producer.__aenter__()
+
+    async def test_it_can_be_entered_again_after_its_end(self):
+        broker = ScriptedBroker()
+        producer = Producer(ADDRESS, dial=broker.dial)
+        for _ in range(2):
+            async with anyio.create_task_group() as tasks, producer:
+                peer = await broker.greet()
+                tasks.start_soon(producer.publish, "t", b"x")
+                await peer.command()
+                await peer.send(OK_FRAME)
+                await settle()
+                await peer.close()
+
+
+async def peer_reads_all(peer: Peer, expected: list[bytes]) -> None:
+    assert [*(await peer.command())] == expected
+    await peer.wait_end()
+    await peer.close()

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from anyio import EndOfStream
+from anyio.abc import ByteStream, SocketAttribute
+
+from nsqkit.errors import OptionError
+from nsqkit.transport.asyncio_stream import AsyncioStream
+from nsqkit.transport.tcp import connect_tcp, listen
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[ByteStream, ByteStream]]:
+    """A client's stream and the server's."""
+    accepted: list[ByteStream] = []
+    came = anyio.Event()
+
+    async def serve(stream: ByteStream) -> None:
+        accepted.append(stream)
+        came.set()
+
+    async with await listen("127.0.0.1:0") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve, tasks)
+        async with await connect_tcp(*listener.local_address) as client:
+            await came.wait()
+            async with accepted[0]:
+                yield client, accepted[0]
+        tasks.cancel_scope.cancel()
+
+
+async def test_bytes_go_both_ways_until_the_end() -> None:
+    async with connected() as (client, server):
+        await client.send(b"to the server")
+        assert await server.receive() == b"to the server"
+        await server.send(b"to the client")
+        await server.send_eof()
+        assert await client.receive() == b"to the client"
+        with pytest.raises(EndOfStream):
+            await client.receive()
+        await client.send(b"still")
+        assert await server.receive() == b"still"
+
+
+async def test_both_ends_know_both_addresses() -> None:
+    async with connected() as (client, server):
+        for here, there in ((SocketAttribute.local_address, SocketAttribute.remote_address),):
+            assert client.extra(here) == server.extra(there)
+            assert client.extra(there) == server.extra(here)
+
+
+async def test_asyncio_has_the_quick_stream(anyio_backend_name: str) -> None:
+    async with connected() as (client, server):
+        assert isinstance(client, AsyncioStream) is (anyio_backend_name == "asyncio")
+        assert isinstance(server, AsyncioStream) is (anyio_backend_name == "asyncio")
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    async with await listen("127.0.0.1:0") as listener:
+        address = f"127.0.0.1:{listener.local_address[1]}"
+        with pytest.raises(OSError, match=rf"listen \({address}\) failed - "):
+            await listen(address)
+
+
+async def test_nobody_there_is_an_os_error() -> None:
+    async with await listen("127.0.0.1:0") as listener:
+        port = listener.local_address[1]
+    with pytest.raises(OSError, match=r"."):
+        await connect_tcp("127.0.0.1", port)
+
+
+async def test_what_is_no_address_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"'127\.0\.0\.1'"):
+        await listen("127.0.0.1")
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0"])
+async def test_every_interface_means_every_family(host: str) -> None:
+    async with await listen(f"{host}:0") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, lambda stream: stream.aclose(), tasks)
+        for local in ("127.0.0.1", "::1"):
+            stream = await connect_tcp(local, listener.local_address[1])
+            with pytest.raises((EndOfStream, anyio.BrokenResourceError)):
+                await stream.receive()
+            await stream.aclose()
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_listener_that_was_left_takes_no_more() -> None:
+    async with await listen("127.0.0.1:0") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, lambda stream: stream.aclose(), tasks)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    with pytest.raises(OSError, match=r"."):
+        await connect_tcp(*listener.local_address)

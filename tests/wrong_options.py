@@ -1,0 +1,64 @@
+"""Values that an option must refuse, made from the option's own limits, and what the refusal has to say.
+
+The rule it guards: whoever sets an option wrong reads one sentence with the option's name, the value and what is
+allowed. The limits are read from the sentence that each option gives for nonsense, and then put to the test.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from nsqkit.errors import OptionError
+
+_SENTENCE = re.compile(
+    r"(?P<name>\w+) is (?P<value>.+); allowed is (?:(?P<text>a str)"
+    r"|(?P<kind>a number|a whole number) from (?P<least>\S+) to (?P<most>\S+?)(?: seconds)?)"
+)
+
+
+def names(cls: type[attrs.AttrsInstance]) -> list[str]:
+    """Return the names of all options of a class."""
+    return [field.name for field in attrs.fields(cls)]
+
+
+def refusal(make: Callable[..., object], name: str, value: object) -> re.Match[str]:
+    """Return the sentence that ``make(name=value)`` refuses with, taken apart."""
+    with pytest.raises(OptionError) as caught:
+        make(**{name: value})
+    sentence = _SENTENCE.fullmatch(str(caught.value))
+    assert sentence, str(caught.value)
+    assert (sentence["name"], sentence["value"]) == (name, repr(value))
+    return sentence
+
+
+def check_option(make: Callable[..., Any], name: str) -> None:
+    """Hold an option against what it says is allowed."""
+    sentence = refusal(make, name, None)
+    if sentence["text"]:
+        refusal(make, name, 5)
+        refusal(make, name, b"bytes")
+        return
+    least, most = float(sentence["least"]), float(sentence["most"])
+    whole = sentence["kind"] == "a whole number"
+    step = 1 if whole else 1e-6
+    for value in (least - step, most + step, -1, math.nan, math.inf, -math.inf, "5", True, [1]):
+        refusal(make, name, int(value) if whole and value in (least - 1, most + 1) else value)
+    if whole:
+        refusal(make, name, least + 0.5)
+        least, most = int(least), int(most)
+    for value in (least, most):
+        make_within(make, name, value)
+
+
+def make_within(make: Callable[..., Any], name: str, value: float) -> None:
+    """Check that a value at a limit is taken, unless another option forbids it, which then has to be named."""
+    try:
+        make(**{name: value})
+    except OptionError as error:
+        assert re.search(r"allowed is (at most|0, or at least)", str(error)), str(error)

@@ -32,7 +32,7 @@ class Background:
         """Open the block."""
         self._tasks = await anyio.create_task_group().__aenter__()
 
-    def start_soon(self, function: Callable[[Unpack[Args]], Awaitable[None]], *args: Unpack[Args]) -> None:
+    def start_soon(self, function: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
         """Start a task that calls ``function`` with ``args``."""
         assert self._tasks is not None
         shelter = anyio.CancelScope(shield=True)
@@ -61,7 +61,7 @@ class Background:
 
 
 async def _run(
-    shelter: anyio.CancelScope, function: Callable[[Unpack[Args]], Awaitable[None]], *args: Unpack[Args]
+    shelter: anyio.CancelScope, function: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args
 ) -> None:
     with shelter:
         await function(*args)

@@ -7,7 +7,6 @@ and become nanoseconds or milliseconds on their way down.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
@@ -15,6 +14,7 @@ import attrs
 
 from nsqkit.errors import OptionError
 from nsqkit.transport.address import split_address
+from nsqkit.wire.identify import IdentifyRequest
 
 if TYPE_CHECKING:
     from attrs import AttrsInstance
@@ -113,15 +113,22 @@ class ConnectionOptions:
                 f"allowed is at most reconnect_delay_max, {self.reconnect_delay_max}"
             )
 
-    @property
-    def told_hostname(self) -> str:
-        """The hostname for IDENTIFY."""
-        return self.hostname or socket.gethostname()
+    def identify_request(self, own_hostname: str, **consumer: int) -> IdentifyRequest:
+        """Return what is told and asked in IDENTIFY.
 
-    @property
-    def told_client_id(self) -> str:
-        """The client id for IDENTIFY."""
-        return self.client_id or self.told_hostname.partition(".")[0]
+        Args:
+            own_hostname: what this machine calls itself, for whoever has not set ``hostname``.
+            consumer: what only a consumer asks for, in the units of the wire.
+        """
+        hostname = self.hostname or own_hostname
+        return IdentifyRequest(
+            client_id=self.client_id or hostname.partition(".")[0],
+            hostname=hostname,
+            user_agent=self.user_agent,
+            feature_negotiation=True,
+            heartbeat_interval=round(self.heartbeat_interval * 1000),
+            **consumer,
+        )
 
 
 def make_options(cls: type[T], values: dict[str, Any]) -> T:

@@ -10,6 +10,7 @@ stops. What is sent when is decided in ``core``.
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
@@ -27,7 +28,6 @@ from nsqkit.consumer.options import ConsumerKeywords, ConsumerOptions
 from nsqkit.consumer.session import ConsumerSession
 from nsqkit.errors import Closed, OptionError
 from nsqkit.transport.alarm import Alarm
-from nsqkit.wire.identify import IdentifyRequest
 from nsqkit.wire.names import encode_channel, encode_topic
 
 if TYPE_CHECKING:
@@ -82,7 +82,11 @@ class Consumer:
             encode_topic(topic),
             encode_channel(channel),
             options=self.options,
-            identity=_identity(self.options),
+            identity=self.options.identify_request(
+                socket.gethostname(),
+                msg_timeout=round(self.options.msg_timeout * 1000),
+                sample_rate=self.options.sample_rate,
+            ),
             random=self._random,
             on_output=self._on_output,
         )
@@ -231,6 +235,7 @@ class Consumer:
         for connection in self._connections.values():
             connection.stop()
         self._arrived.set()
+        self._changed.set()
 
     # ---- start and stop ------------------------------------------------------------------------------------------
 
@@ -326,15 +331,3 @@ class Batches:
         batch = list(core.inbox)
         core.inbox.clear()
         return batch
-
-
-def _identity(options: ConsumerOptions) -> IdentifyRequest:
-    return IdentifyRequest(
-        client_id=options.told_client_id,
-        hostname=options.told_hostname,
-        user_agent=options.user_agent,
-        feature_negotiation=True,
-        heartbeat_interval=round(options.heartbeat_interval * 1000),
-        msg_timeout=round(options.msg_timeout * 1000),
-        sample_rate=options.sample_rate,
-    )

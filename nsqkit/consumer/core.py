@@ -137,6 +137,10 @@ class ConsumerCore:
         if results:
             self.on_output(session)  # backoff may have set a deadline
 
+    def timed_out(self, session: ConsumerSession, count: int, now_ns: int) -> None:
+        """Take note of messages that came again while they were held; their first delivery is in flight no more."""
+        self._send(self.flow.answered(session, count, now_ns))
+
     def ended(self, session: ConsumerSession) -> None:
         """Take note that a session has ended; its messages come again, from whoever gets them then."""
         if session in self.sessions:

@@ -79,7 +79,7 @@ class ConsumerSession(ClientSession[Message]):
         options = self._core.options
         if delay is None:
             delay = min(options.default_requeue_delay * message.attempts, options.max_requeue_delay)
-        elif not 0 <= delay < math.inf:
+        elif not isinstance(delay, int | float) or not 0 <= delay < math.inf:
             raise OptionError(f"delay is {delay!r}; allowed is 0 seconds or more")
         if self.held.get(message.id) is not message:
             return False
@@ -162,9 +162,7 @@ class ConsumerSession(ClientSession[Message]):
         again_count = expected - len(held)
         self._core.received(self, messages, now_ns)
         if again_count:
-            # One that comes again while it is held has timed out; its first delivery is in flight no longer.
-            self._answered_count += again_count
-            self._note_output()
+            self._core.timed_out(self, again_count, now_ns)
 
     def _on_other(self, frame: Response | BrokerError, now_ns: int) -> None:
         if isinstance(frame, BrokerError):

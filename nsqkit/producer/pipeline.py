@@ -15,7 +15,6 @@ from nsqkit.errors import BrokerError, ConnectionLost, NSQError, ProtocolError
 from nsqkit.wire.frames import Response
 from nsqkit.wire.identify import IdentifyRequest
 
-
 OUTBOX_SIZE_MAX = 4 << 20
 """Bytes that wait for a broker that does not read before more is refused room."""
 

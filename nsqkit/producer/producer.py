@@ -8,6 +8,7 @@ write and one read.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
@@ -26,7 +27,6 @@ from nsqkit.producer.pipeline import ProducerSession
 from nsqkit.transport.address import split_address
 from nsqkit.transport.asyncio_stream import asyncio_loop
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
-from nsqkit.wire.identify import IdentifyRequest
 from nsqkit.wire.names import encode_topic
 
 if TYPE_CHECKING:
@@ -123,13 +123,7 @@ class Producer:
         self._clock = clock
         self._dial = dial
         self._random = random or Random()
-        self._identity = IdentifyRequest(
-            client_id=self.options.told_client_id,
-            hostname=self.options.told_hostname,
-            user_agent=self.options.user_agent,
-            feature_negotiation=True,
-            heartbeat_interval=round(self.options.heartbeat_interval * 1000),
-        )
+        self._identity = self.options.identify_request(socket.gethostname())
         self._connection: Connection[ProducerSession] | None = None
         self._tasks: Background | None = None
         self._changed = anyio.Event()

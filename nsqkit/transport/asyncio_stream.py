@@ -155,10 +155,14 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write_eof()
 
-    async def aclose(self) -> None:
+    def abort(self) -> None:
         """Close; what the kernel has not taken is thrown away."""
         self._closed = True
         self._transport.abort()
+
+    async def aclose(self) -> None:
+        """Close; what the kernel has not taken is thrown away."""
+        self.abort()
         await asyncio.sleep(0)
 
     @property

@@ -6,7 +6,8 @@ trio it is anyio's; both are byte streams with the same addresses to ask for.
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import math
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -86,12 +87,28 @@ class Listener:
         if loop is None:
             await self._sockets.serve(handler, tasks)
             return
-        come, coming = anyio.create_memory_object_stream[AsyncioStream](float("inf"))
-        async with AsyncExitStack() as stack:
+        unhandled: dict[AsyncioStream, None] = {}  # accepted, and no handler has begun with them
+        come, coming = anyio.create_memory_object_stream[AsyncioStream](math.inf)
+
+        def take(stream: AsyncioStream) -> None:
+            try:
+                come.send_nowait(stream)
+            except anyio.ClosedResourceError:  # it was accepted while the listener was being closed
+                stream.abort()
+            else:
+                unhandled[stream] = None
+
+        async def handle(stream: AsyncioStream) -> None:
+            del unhandled[stream]
+            await handler(stream)
+
+        with come, coming, ExitStack() as stack:
+            # A task that is cancelled before its first step cannot close what it was given.
+            stack.callback(lambda: [stream.abort() for stream in unhandled])
             for listener in self._sockets.listeners:
-                sock = listener.extra(SocketAttribute.raw_socket).dup()
-                server = await loop.create_server(lambda: AsyncioStream(come.send_nowait), sock=sock)
+                sock = stack.enter_context(listener.extra(SocketAttribute.raw_socket).dup())
+                server = await loop.create_server(lambda: AsyncioStream(take), sock=sock, start_serving=False)
                 stack.callback(server.close)
-            async with come, coming:
-                async for stream in coming:
-                    tasks.start_soon(handler, stream)
+                await server.start_serving()
+            async for stream in coming:
+                tasks.start_soon(handle, stream)

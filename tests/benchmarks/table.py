@@ -8,6 +8,7 @@ How to read it: ``Row`` and ``Floor`` first, then how they are printed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -108,7 +109,8 @@ def _cells(row: Row) -> Iterator[str]:
     yield row.unit
     yield _figure(row.value)
     yield f"{row.best_peer} {_figure(row.peers[row.best_peer])}" if row.best_peer else ""
-    yield "" if ratio is None else f"{ratio:.2f}"
+    # Cut, not rounded: 1.297 is no 1.30 where that is the floor.
+    yield "" if ratio is None else f"{math.floor(ratio * 100) / 100:.2f}"
     yield ", ".join(f"{floor} {_VERDICTS[row.is_met(floor)]}" for floor in row.floors)
 
 

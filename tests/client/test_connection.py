@@ -196,7 +196,7 @@ class TestGreeting:
 
     async def test_why_it_was_refused_is_known_even_if_the_broker_does_not_close(self):
         async with running() as bench, await bench.broker.accept() as peer:
-            await peer.send(BadTopic("PUB topic name \"!\" is not valid"))
+            await peer.send(BadTopic('PUB topic name "!" is not valid'))
             assert str(await bench.wait_error(BadTopic)).startswith("E_BAD_TOPIC PUB")
 
     async def test_what_is_no_broker_is_known_as_such(self):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 from typing import get_type_hints
 
 import attrs
@@ -66,14 +65,19 @@ def test_the_keywords_are_the_options():
     assert get_type_hints(ConnectionKeywords) == get_type_hints(ConnectionOptions)
 
 
-def test_a_client_is_told_by_the_name_of_its_host(monkeypatch):
-    monkeypatch.setattr(socket, "gethostname", lambda: "worker-7.example.org")
-    options = ConnectionOptions()
-    assert (options.told_hostname, options.told_client_id) == ("worker-7.example.org", "worker-7")
-    options = ConnectionOptions(hostname="other.example.org")
-    assert (options.told_hostname, options.told_client_id) == ("other.example.org", "other")
-    options = ConnectionOptions(hostname="h", client_id="me.myself")
-    assert (options.told_hostname, options.told_client_id) == ("h", "me.myself")
+def test_a_client_is_told_by_the_name_of_its_host():
+    def told(**options):
+        request = ConnectionOptions(**options).identify_request("worker-7.example.org", sample_rate=5)
+        assert (request.feature_negotiation, request.heartbeat_interval, request.sample_rate) == (
+            True,
+            30_000,
+            5,
+        )
+        return request.hostname, request.client_id
+
+    assert told() == ("worker-7.example.org", "worker-7")
+    assert told(hostname="other.example.org") == ("other.example.org", "other")
+    assert told(hostname="h", client_id="me.myself") == ("h", "me.myself")
 
 
 class TestMakeOptions:

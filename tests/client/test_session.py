@@ -197,9 +197,13 @@ class TestTime:
         assert not client.outbox_full
 
 
-@given(st.lists(frames(), max_size=8).flatmap(lambda samples: st.tuples(
-    st.just(samples), chunkings(ANSWER + b"".join(sample.data for sample in samples))
-)))
+@given(
+    st.lists(frames(), max_size=8).flatmap(
+        lambda samples: st.tuples(
+            st.just(samples), chunkings(ANSWER + b"".join(sample.data for sample in samples))
+        )
+    )
+)
 def test_in_whatever_pieces_the_frames_come_they_are_the_same(case):
     samples, chunks = case
     client = Client()
@@ -210,9 +214,11 @@ def test_in_whatever_pieces_the_frames_come_they_are_the_same(case):
     assert got == [sample.value for sample in samples if sample.data != HEARTBEAT_FRAME]
 
 
-@given(st.lists(frames(), max_size=3).flatmap(
-    lambda samples: damaged(ANSWER + b"".join(sample.data for sample in samples))
-))
+@given(
+    st.lists(frames(), max_size=3).flatmap(
+        lambda samples: damaged(ANSWER + b"".join(sample.data for sample in samples))
+    )
+)
 def test_garbage_ends_it_by_a_typed_error_or_not_at_all(data):
     client = Client()
     for start in range(0, len(data), 7):

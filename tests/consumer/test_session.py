@@ -125,13 +125,11 @@ class TestMessages:
         link = consumer.connect()
         link.lines()
         link.deliver(1)
-        consumer.outputs.clear()
         link.deliver(1, attempts=2)
-        assert consumer.core.flow.statistics().in_flight == 2
-        assert consumer.outputs == [link.session]  # so that the next write, if an empty one, books it
-        assert link.lines() == []
         assert consumer.core.flow.statistics().in_flight == 1
-        assert consumer.core.finished_count == 1 or consumer.core.finished_count == 0
+        assert link.lines() == []
+        assert consumer.core.received_count == 2
+        assert consumer.core.finished_count == 0
 
 
 class TestClosing:

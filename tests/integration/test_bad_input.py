@@ -143,7 +143,7 @@ async def test_what_is_fatal_to_a_consumer_is_answered_and_ends_the_connection()
                 assert await client.answers() == [b"OK", error], name
 
 
-@pytest.mark.parametrize("magic", [b"  V9", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00", b"PUB t\n", b"\0" * 100_000])
+@pytest.mark.parametrize("magic", [b"  V9", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00", b"PUB t\n", b"\0" * 10_000])
 async def test_a_wrong_magic_is_answered_and_ends_the_connection(magic: bytes):
     async with witnessed() as nsqd:
         async with raw_client(nsqd, magic=magic) as client:
@@ -322,11 +322,14 @@ async def test_a_client_that_does_not_read_is_read_no_more():
         (session,) = nsqd.broker.topics[b"other"].channels[b"c"].sessions
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(flood, client, (b"FIN " + ID + b"\n") * 1000)
-            await until(lambda: session.outbox_full)
-            size = session._outbox_size
-            for _ in range(100):
+            # The kernel takes some megabytes of refusals before it is full; then the broker has to stand still.
+            size_max = still = 0
+            while still < 100:
+                size = session._outbox_size
                 await anyio.lowlevel.checkpoint()
-            assert session._outbox_size == size < 32 * MIB
+                still = still + 1 if session.outbox_full and session._outbox_size == size else 0
+                size_max = max(size_max, size)
+            assert size_max < 4 * MIB
             tasks.cancel_scope.cancel()
 
 

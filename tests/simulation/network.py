@@ -30,14 +30,12 @@ class Pipe:
 
     def send(self, data: bytes, now_ns: int) -> None:
         """Take bytes on their way, in pieces; END closes the pipe behind them."""
-        while not self._is_ended:
-            size = len(data) if self._random.random() < 0.7 else self._random.randint(1, len(data) or 1)
-            self._last_ns = max(self._last_ns, now_ns + self._random.randint(0, self._delay_ns))
-            self._pieces.append((self._last_ns, data[:size]))
+        if not self._is_ended:
             self._is_ended = data == END
-            data = data[size:]
-            if data == END:
-                break
+            cut = self._random.randint(1, len(data)) if data and self._random.random() < 0.3 else len(data)
+            for piece in (data[:cut], data[cut:])[: 1 + (cut < len(data))]:
+                self._last_ns = max(self._last_ns, now_ns + self._random.randint(0, self._delay_ns))
+                self._pieces.append((self._last_ns, piece))
 
     def reset(self, now_ns: int) -> None:
         """Lose some of what is under way, from the end, and close the pipe there."""

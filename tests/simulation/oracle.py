@@ -185,6 +185,14 @@ class Oracle:
                 for key in [key for key, copy in place.items() if copy.due_ns <= now_ns]:
                     channel.put(place.pop(key), 0, now_ns)
 
+    def opened(self, session: Session) -> None:
+        self.clients[session] = ClientOracle()
+
+    def end(self, session: Session, error: BrokerError | None) -> None:
+        """Take note that a client says nothing more; ``error`` if that cut a body off."""
+        if error is not None:
+            self.clients[session].owed.append(encode_error_text(error))
+
     def closed(self, session: Session) -> None:
         """Take note that a connection is gone; its messages wait for their timeouts."""
         channel = self.clients.pop(session).channel

@@ -1,6 +1,6 @@
-"""Who lives in a world: producers and consumers, made of the real machines, and handlers that are not always good.
+"""Who lives in a world: producers and consumers, made of the real machines, and a handler that is not always good.
 
-How to read it: ``act`` is one move of a player; what it says leaves when the world pumps.
+How to read it: ``act`` is one move of a player; what it has to say leaves when the world pumps.
 """
 
 from __future__ import annotations
@@ -36,28 +36,24 @@ class Producer:
 
     def __init__(self, world: World, node: Node) -> None:
         self._world, self.node = world, node
-        self._link: Link | None = None
+        self._link: Link[ProducerSession] | None = None
         self.publishes: list[Publish] = []
 
     def act(self) -> None:
         """Connect if there is no connection, publish otherwise."""
-        machine = self._link.machine if self._link else None
-        if machine is None or machine.ended:
-            self._link = self._world.connect(self.node, self._make_session())
-        elif machine.is_open:
-            assert isinstance(machine, ProducerSession)
-            publish = Publish([self._world.new_body() for _ in range(self._world.random.choice((1, 1, 5)))])
+        world, options = self._world, self._world.consumer_options
+        if self._link is None or self._link.machine.ended:
+            session = ProducerSession(
+                world.identity,
+                read_timeout_ns=round(options.read_timeout * 1e9),
+                max_msg_size=options.max_msg_size,
+                now_ns=world.now_ns,
+            )
+            self._link = world.connect(self.node, session)
+        elif self._link.machine.is_open:
+            publish = Publish([world.new_body() for _ in range(world.random.choice((1, 1, 5)))])
             self.publishes.append(publish)
-            machine.publish(self._command(publish.bodies), publish)
-
-    def _make_session(self) -> ProducerSession:
-        options, now_ns = self._world.consumer_options, self._world.now_ns
-        return ProducerSession(
-            self._world.identity,
-            read_timeout_ns=round(options.read_timeout * 1e9),
-            max_msg_size=options.max_msg_size,
-            now_ns=now_ns,
-        )
+            self._link.machine.publish(self._command(publish.bodies), publish)
 
     def _command(self, bodies: list[bytes]) -> bytes:
         random = self._world.random
@@ -74,7 +70,7 @@ class Consumer:
 
     def __init__(self, world: World, topic: bytes, channel: bytes) -> None:
         self._world = world
-        self._links: dict[Node, Link] = {}
+        self._links: dict[Node, Link[ConsumerSession]] = {}
         self._kept: list[Message] = []
         self.core = ConsumerCore(
             topic,
@@ -87,19 +83,31 @@ class Consumer:
 
     def act(self) -> None:
         """Connect where there is no connection, handle some messages, and now and then change one's mind."""
-        world, random, inbox = self._world, self._world.random, self.core.inbox
-        for node in world.nodes if not self.core.is_closing else ():
-            link = self._links.get(node)
-            if link is None or link.machine.ended:
-                self._links[node] = world.connect(node, ConsumerSession(self.core, "node", world.now_ns))
-        for _ in range(random.randint(0, len(inbox)) if world.has_misfortune else len(inbox)):
-            self._handle(inbox.popleft())
-        while self._kept and random.random() < (0.5 if world.has_misfortune else 1):
+        world, random, core = self._world, self._world.random, self.core
+        for node in world.nodes if not core.is_closing else ():
+            if node not in self._links or self._links[node].machine.ended:
+                self._links[node] = world.connect(node, ConsumerSession(core, "node", world.now_ns))
+        for _ in range(random.randint(0, len(core.inbox)) if world.has_misfortune else len(core.inbox)):
+            self._handle(core.inbox.popleft())
+        while self._kept and (not world.has_misfortune or random.random() < 0.5):
             self._handle(self._kept.pop(random.randrange(len(self._kept))))
-        if world.has_misfortune and random.random() < 0.02:
-            self.core.set_max_in_flight(random.choice((0, 1, 5)), world.now_ns)
-        elif not world.has_misfortune or random.random() < 0.1:
-            self.core.set_max_in_flight(world.consumer_options.max_in_flight, world.now_ns)
+        if not world.has_misfortune or random.random() < 0.1:
+            core.set_max_in_flight(world.consumer_options.max_in_flight, world.now_ns)
+        elif random.random() < 0.02:
+            core.set_max_in_flight(random.choice((0, 1, 5)), world.now_ns)
+
+    def _handle(self, message: Message) -> None:
+        chance = self._world.random.random() if self._world.has_misfortune else 1
+        if message.is_answered:
+            return
+        if chance > 0.3:
+            message.finish()
+        elif chance > 0.2:
+            message.requeue(self._world.random.choice((None, 0, 0.3)), backoff=chance > 0.25)
+        else:
+            self._kept.append(message)
+            if chance > 0.1:
+                message.touch()
 
     def leave(self) -> None:
         """Give everything back and say good-bye."""
@@ -112,17 +120,3 @@ class Consumer:
     @property
     def is_gone(self) -> bool:
         return self.core.is_closing and all(link.machine.ended for link in self._links.values())
-
-    def _handle(self, message: Message) -> None:
-        chance = self._world.random.random() if self._world.has_misfortune else 1
-        if message.is_answered:
-            return
-        if chance > 0.3:
-            message.finish()
-        elif chance > 0.2:
-            message.touch()
-            self._kept.append(message)
-        elif chance > 0.1:
-            message.requeue(self._world.random.choice((None, 0, 0.3)), backoff=chance > 0.15)
-        else:
-            self._kept.append(message)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
@@ -23,9 +23,11 @@ from nsqkit.wire.commands import CommandDecoder
 from nsqkit.wire.frames import FrameDecoder, MessageFrame
 from nsqkit.wire.identify import IdentifyRequest
 from tests.simulation.checkers import check, check_bodies
-from tests.simulation.network import MS, Pipe
+from tests.simulation.network import END, MS, Pipe
 from tests.simulation.oracle import Oracle
 from tests.simulation.workload import Consumer, Producer
+
+M = TypeVar("M", bound=ClientSession[Any])
 
 START_NS = 1_704_067_200 * 1000 * MS
 ROUND_NS = 200 * MS  # how long a good handler takes: less than any message timeout
@@ -44,7 +46,8 @@ class Node:
         self._world = world
         self.broker = Broker(options, world.random)
         self.oracle = Oracle(options)
-        self.links: dict[Session, Link] = {}
+        self.links: dict[Session, Link[Any]] = {}
+        self.next_deadline = self.broker.next_deadline
 
     def settle(self) -> None:
         """Send what the broker has to say, and close what it has ended."""
@@ -58,54 +61,53 @@ class Node:
                     link.down.send(data, now_ns)
                 if session.ended:
                     self._world.note("%s is ended: %s", session.remote_address, session.end_reason)
-                    link.down.end(now_ns)
+                    link.down.send(END, now_ns)
                     del self.links[session]
                     self.oracle.closed(session)
                     broker.close_session(session, now_ns)
 
-    def handle_deadline(self) -> None:
-        self.broker.handle_deadline(self._world.now_ns)
-        self.oracle.deadline(self._world.now_ns)
+    def handle_deadline(self, now_ns: int) -> None:
+        self.broker.handle_deadline(now_ns)
+        self.oracle.deadline(now_ns)
         self.settle()
 
-    def administer(self, action: str, random: Random) -> None:
-        """Do as an admin does, with a topic and a channel of chance."""
+    def administer(self, action: str, topic_name: bytes, name: bytes) -> None:
+        """Do as an admin does; a channel that is not there is made."""
         broker, oracle, now_ns = self.broker, self.oracle, self._world.now_ns
-        topic_name = random.choice([*broker.topics] or [b"t"])
-        topic = broker.topic(topic_name)
-        oracle.make_topic(topic_name)
-        name = random.choice([*topic.channels] or [b"a"])
-        self._world.note("admin: %s %s:%s", action, topic_name, name)
-        verb, _, kind = action.partition(" ")
-        if kind == "channel" and (verb == "make" or name not in topic.channels):
-            topic.channel(name, now_ns)
-            oracle.make_channel(topic_name, name, now_ns)
-        elif verb == "delete" and kind == "topic":
-            broker.delete_topic(topic_name)
-            oracle.delete_topic(topic_name)
-        elif verb == "delete":
-            broker.delete_channel(topic_name, name)
-            oracle.delete_channel(topic_name, name)
-        elif verb == "empty" and kind == "topic":
-            topic.empty()
-            oracle.topics[topic_name].waiting = []
-        elif verb == "empty":
-            topic.channels[name].empty()
-            oracle.empty_channel(oracle.topics[topic_name].channels[name])
-        elif kind == "topic":
-            topic.pause() if verb == "pause" else topic.unpause(now_ns)
-            oracle.pause_topic(topic_name, now_ns, paused=verb == "pause")
-        else:
-            getattr(topic.channels[name], verb)()
-            oracle.topics[topic_name].channels[name].paused = verb == "pause"
+        self._world.note("admin: %s, %s:%s", action, topic_name, name)
+        topic, topic_oracle = broker.topic(topic_name), oracle.topic(topic_name)
+        if action.endswith("channel"):
+            channel, channel_oracle = topic.channel(name, now_ns), oracle.channel(topic_name, name, now_ns)
+        match action:
+            case "pause channel" | "unpause channel":
+                (channel.pause if action == "pause channel" else channel.unpause)()
+                channel_oracle.paused = channel.paused
+            case "empty channel":
+                channel.empty()
+                oracle.empty_channel(channel_oracle)
+            case "delete channel":
+                broker.delete_channel(topic_name, name)
+                oracle.delete_channel(channel_oracle)
+            case "pause topic":
+                topic.pause()
+                oracle.pause_topic(topic_oracle, now_ns, paused=True)
+            case "unpause topic":
+                topic.unpause(now_ns)
+                oracle.pause_topic(topic_oracle, now_ns, paused=False)
+            case "empty topic":
+                topic.empty()
+                topic_oracle.waiting = []
+            case "delete topic":
+                broker.delete_topic(topic_name)
+                del oracle.topics[topic_name]
         self.settle()
 
 
-class Link:
+class Link(Generic[M]):
     """A client's machine and a broker's session, and the bytes between them."""
 
-    def __init__(self, world: World, node: Node, machine: ClientSession[Any], address: str) -> None:
-        self._world, self.node, self.machine = world, node, machine
+    def __init__(self, world: World, node: Node, machine: M, address: str) -> None:
+        self._world, self._node, self.machine = world, node, machine
         self.up, self.down = (Pipe(world.random, world.delay_ns) for _ in range(2))
         self.session = node.broker.open_session(address, world.now_ns)
         self._commands = CommandDecoder(self._admit, max_msg_size=1 << 20, max_body_size=5 << 20)
@@ -115,40 +117,45 @@ class Link:
 
     def _admit(self, verb: bytes, params: list[bytes]) -> None:
         if verb == b"MPUB":  # makes its topic before its body is there
-            self.node.oracle.make_topic(params[0])
+            self._node.oracle.topic(params[0])
 
     @property
     def is_over(self) -> bool:
-        return self.machine.ended and self.session not in self.node.links
+        return self.machine.ended and self.session not in self._node.links
 
     def flush(self) -> None:
         """Send what the client has to say."""
         while data := self.machine.data_to_send(self._world.now_ns):
             self.up.send(data, self._world.now_ns)
         if self.machine.ended:
-            self.up.end(self._world.now_ns)
+            self.up.send(END, self._world.now_ns)
 
-    def receive(self) -> None:
+    def next_deadline(self) -> int | None:
+        return _earliest(self.up.next_arrival, self.down.next_arrival, self.machine.next_deadline())
+
+    def handle_deadline(self, now_ns: int) -> None:
         """Hand over what has arrived, on both sides."""
-        now_ns = self._world.now_ns
         for data in self.up.receive(now_ns):
-            if data and not self.session.ended:
-                for command in self._commands.feed(data):
-                    self._world.note("%s: %s %s", self.session.remote_address, command.verb, command.params)
-                    self.node.oracle.command(self.session, command, now_ns)
-                self.session.receive_data(data, now_ns)
-            elif not self.session.ended:
-                self.node.oracle.end(self.session, self._commands.end())
-                self.session.receive_eof(now_ns)
-            self.node.settle()
+            if not self.session.ended:
+                self._receive(data, now_ns)
         for data in self.down.receive(now_ns):
-            if data:
+            if data != END:
                 self.machine.receive_data(data, now_ns)
             else:
                 self.machine.receive_eof(now_ns)
+        self.machine.handle_deadline(now_ns)
 
-    def next_due(self) -> int | None:
-        return _earliest(self.up.next_arrival, self.down.next_arrival, self.machine.next_deadline())
+    def _receive(self, data: bytes, now_ns: int) -> None:
+        session, oracle = self.session, self._node.oracle
+        if data != END:
+            for command in self._commands.feed(data):
+                self._world.note("%s: %s %s", session.remote_address, command.verb.decode(), command.params)
+                oracle.command(session, command, now_ns)
+            session.receive_data(data, now_ns)
+        else:
+            oracle.end(session, self._commands.end())
+            session.receive_eof(now_ns)
+        self._node.settle()
 
 
 class World:
@@ -180,7 +187,7 @@ class World:
             msg_timeout=random.choice((1000, 3000)),
         )
         broker_options = BrokerOptions(mem_queue_size=mem_queue_size, max_msg_timeout_ns=4000 * MS)
-        self.links: list[Link] = []
+        self._links: list[Link[Any]] = []
         self.nodes = [Node(self, broker_options) for _ in range(random.choice((1, 1, 2)))]
         self._producers = [Producer(self, random.choice(self.nodes)) for _ in range(random.randint(1, 2))]
         self._consumers = [
@@ -201,11 +208,11 @@ class World:
         self._body_count += 1
         return b"%d" % self._body_count + b"." * self.random.choice((0, 0, 300))
 
-    def connect(self, node: Node, machine: ClientSession[Any]) -> Link:
+    def connect(self, node: Node, machine: M) -> Link[M]:
         """Return a new connection."""
         self._link_count += 1
         link = Link(self, node, machine, f"10.0.0.1:{self._link_count}")
-        self.links.append(link)
+        self._links.append(link)
         return link
 
     # ---- who acts ------------------------------------------------------------------------------------------------
@@ -219,29 +226,33 @@ class World:
     def step(self) -> None:
         """Let one of the players act, and some time go by."""
         random = self.random
-        random.choice((*self._producers, *self._consumers, *self._consumers)).act()
+        players: list[Producer | Consumer] = [*self._producers, *self._consumers, *self._consumers]
+        random.choice(players).act()
         for number, consumer in enumerate(self._consumers):
             if consumer.is_gone:
                 self._consumers[number] = Consumer(self, consumer.core.topic, consumer.core.channel)
         if random.random() < self._fault_rate:
             self._misfortune()
         if random.random() < 0.05:
-            random.choice(self.nodes).administer(random.choice(ADMIN_ACTIONS), random)
+            node, topic_name = random.choice(self.nodes), random.choice(self.topics)
+            topic = node.broker.topics.get(topic_name)
+            name = random.choice([*(topic.channels if topic else ())] or [b"a"])
+            node.administer(random.choice(ADMIN_ACTIONS), topic_name, name)
         self.run_until(self.now_ns + int(random.expovariate(1) * random.choice((0, 1, 20, 500)) * MS))
 
     def _misfortune(self) -> None:
         """Break or stall a connection, or take a consumer away."""
-        random = self.random
-        link = random.choice(self.links) if self.links else None
-        what = random.choice(("reset", "stall", "leave"))
-        if what == "leave":
+        random, what = self.random, self.random.choice(("reset", "stall", "leave"))
+        if what == "leave" or not self._links:
             random.choice(self._consumers).leave()
-        elif link is not None and what == "reset":
-            link.up.reset(self.now_ns)
-            link.down.reset(self.now_ns)
-        elif link is not None:
-            random.choice((link.up, link.down)).stall(self.now_ns + random.choice((1, 20)) * 1000 * MS)
-        self.note("misfortune: %s, maybe of %s", what, link.session.remote_address if link else None)
+            return
+        link = random.choice(self._links)
+        self.note("%s: %s", link.session.remote_address, what)
+        for pipe in (link.up, link.down):
+            if what == "reset":
+                pipe.reset(self.now_ns)
+            else:
+                pipe.stall(self.now_ns + random.choice((0, 1, 20)) * 1000 * MS)
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
@@ -251,38 +262,30 @@ class World:
         if self.random.random() < 0.02:
             self.now_ns = end_ns
         event_count = 0
-        while (due_ns := self._next_due()) is not None and due_ns <= end_ns:
+        while (due_ns := _earliest(*(each.next_deadline() for each in self._timed()))) is not None:
+            if due_ns > end_ns:
+                break
             event_count = 0 if due_ns > self.now_ns else event_count + 1
             assert event_count < EVENTS_MAX, "time stands still"
             self.now_ns = max(self.now_ns, due_ns)
-            self._act_on_time()
+            for each in self._timed():
+                deadline_ns = each.next_deadline()
+                if deadline_ns is not None and deadline_ns <= self.now_ns:
+                    each.handle_deadline(self.now_ns)
             self._pump()
         self.now_ns = end_ns
 
-    def _next_due(self) -> int | None:
-        timed = [*(node.broker for node in self.nodes), *(consumer.core for consumer in self._consumers)]
-        return _earliest(*(each.next_deadline() for each in timed), *(link.next_due() for link in self.links))
-
-    def _act_on_time(self) -> None:
-        now_ns = self.now_ns
-        for node in self.nodes:
-            if _is_due(node.broker.next_deadline(), now_ns):
-                node.handle_deadline()
-        for consumer in self._consumers:
-            if _is_due(consumer.core.next_deadline(), now_ns):
-                consumer.core.handle_deadline(now_ns)
-        for link in [link for link in self.links if _is_due(link.next_due(), now_ns)]:
-            link.receive()
-            link.machine.handle_deadline(now_ns)
+    def _timed(self) -> list[Any]:
+        return [*self.nodes, *(consumer.core for consumer in self._consumers), *self._links]
 
     def _pump(self) -> None:
         """Send what the clients have to say, and see that all is well."""
-        for link in self.links:
+        for link in self._links:
             link.flush()
-        self.links = [link for link in self.links if not link.is_over]
+        self._links = [link for link in self._links if not link.is_over]
         for node in self.nodes:
             node.settle()
-            check(node)
+            check(node.broker, node.oracle)
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
@@ -291,19 +294,16 @@ class World:
         self.note("misfortune ends")
         self.has_misfortune = False
         for node in self.nodes:
-            for name, topic in node.broker.topics.items():
-                for channel_name, channel in topic.channels.items():
-                    channel.unpause()
-                    node.oracle.topics[name].channels[channel_name].paused = False
-                topic.unpause(self.now_ns)
-                node.oracle.pause_topic(name, self.now_ns, paused=False)
-            node.settle()
-            check_bodies(node)
+            check_bodies(node.broker, node.oracle)
+            for channel in list(node.oracle.channels()):
+                node.administer("unpause channel", channel.topic, channel.name)
+            for topic_name in node.oracle.topics:
+                node.administer("unpause topic", topic_name, b"")
         idle_rounds = finished_count = 0
         while not self._is_done():
             self._consume_all()
             self.run_until(self.now_ns + ROUND_NS)
-            before, finished_count = finished_count, self._finished_count()
+            before, finished_count = finished_count, sum(map(_finished_count, self.nodes))
             idle_rounds = idle_rounds + 1 if finished_count == before else 0
             assert idle_rounds < IDLE_ROUNDS_MAX, "messages are left, or publishes without an answer"
         for producer in self._producers:
@@ -314,26 +314,27 @@ class World:
     def _consume_all(self) -> None:
         """Let consumers act, of which there is one for every channel."""
         self._consumers = [consumer for consumer in self._consumers if not consumer.core.is_closing]
-        topics = [item for node in self.nodes for item in node.broker.topics.items()]
+        topics = [item for node in self.nodes for item in node.oracle.topics.items()]
         names = {(name, channel) for name, topic in topics for channel in topic.channels or (b"a",)}
         names -= {(consumer.core.topic, consumer.core.channel) for consumer in self._consumers}
         self._consumers += [Consumer(self, *name) for name in sorted(names)]
         for consumer in self._consumers:
             consumer.act()
 
-    def _finished_count(self) -> int:
-        return sum(channel.finished_count for node in self.nodes for channel in node.oracle.channels())
-
     def _is_done(self) -> bool:
         topics = [topic for node in self.nodes for topic in node.oracle.topics.values()]
-        return not any(
-            topic.waiting or not all(c.is_empty() for c in topic.channels.values()) for topic in topics
-        ) and (all(publish.answers for producer in self._producers for publish in producer.publishes))
+        channels = [channel for node in self.nodes for channel in node.oracle.channels()]
+        publishes = [publish for producer in self._producers for publish in producer.publishes]
+        return (
+            not any(topic.waiting for topic in topics)
+            and not any(channel.queued or channel.deferred or channel.in_flight for channel in channels)
+            and all(publish.answers for publish in publishes)
+        )
 
 
 def _earliest(*times_ns: int | None) -> int | None:
     return min((time_ns for time_ns in times_ns if time_ns is not None), default=None)
 
 
-def _is_due(deadline_ns: int | None, now_ns: int) -> bool:
-    return deadline_ns is not None and deadline_ns <= now_ns
+def _finished_count(node: Node) -> int:
+    return sum(channel.finished_count for channel in node.oracle.channels())

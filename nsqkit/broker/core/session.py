@@ -8,8 +8,8 @@ The rule it guards: a command is looked at in nsqd's order (state, number of wor
 nsqd's words; a refusal that is fatal ends the session after it has been sent. Nothing here waits: bytes and time
 come in, bytes and deadlines go out.
 
-How to read it: ``ALLOWED_STATES`` says which command may come when, ``_admit`` what is checked before a body is
-read; then there is one method for each command.
+How to read it: ``ALLOWED_STATES`` says which command may come when, ``admission`` what its words may be; then there
+is one method for each command.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from nsqkit.broker.core.admission import check_words, parse_word, text
 from nsqkit.broker.core.in_flight import InFlight
 from nsqkit.broker.core.topology import GLOBAL, proximity_of
 from nsqkit.errors import (
     AuthDisabled,
-    BadChannel,
-    BadTopic,
     BrokerError,
     FinishFailed,
     InvalidCommand,
@@ -36,8 +35,7 @@ from nsqkit.wire.compression import Deflate, Transform
 from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_response
 from nsqkit.wire.identify import NS_PER_MS, Grant, IdentifyRequest, decode_request, negotiate
 from nsqkit.wire.identify import encode_response as encode_identify_response
-from nsqkit.wire.messages import ID, ID_LENGTH
-from nsqkit.wire.names import is_valid_name, quote
+from nsqkit.wire.messages import ID
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.broker import Broker
@@ -65,17 +63,6 @@ ALLOWED_STATES: Final[dict[bytes, frozenset[int]]] = {
     b"TOUCH": _CONSUMING,
     b"CLS": frozenset((SUBSCRIBED,)),
 }
-
-PARAMS_MIN: Final[dict[bytes, tuple[int, str]]] = {
-    b"SUB": (2, "parameters"),
-    b"PUB": (1, "parameters"),
-    b"MPUB": (1, "parameters"),
-    b"DPUB": (2, "parameters"),
-    b"FIN": (1, "params"),
-    b"REQ": (2, "params"),
-    b"TOUCH": (1, "params"),
-}
-"""How many words a command needs, and what nsqd calls them when they are missing."""
 
 OUTBOX_SIZE_MAX: Final = 1 << 20
 """Bytes that wait for a slow reader before nothing more is delivered to it, nor read from it."""
@@ -289,38 +276,15 @@ class Session:
         """Refuse a command that may not come now, or whose words are wrong."""
         states = ALLOWED_STATES.get(verb)
         if states is None:
-            raise InvalidCommand(f"invalid command {_text(verb)}")
+            raise InvalidCommand(f"invalid command {text(verb)}")
         name = verb.decode()
         if self.state not in states:
             raise InvalidCommand(f"cannot {name} in current state")
         if verb == b"SUB" and not self.grant.heartbeat_interval_ns:
             raise InvalidCommand("cannot SUB with heartbeats disabled")
-        if verb in PARAMS_MIN:
-            least, words = PARAMS_MIN[verb]
-            if len(params) < least:
-                raise InvalidCommand(f"{name} insufficient number of {words}")
-        if verb in (b"PUB", b"MPUB", b"DPUB", b"SUB"):
-            self._admit_names(name, params)
-        elif verb in (b"FIN", b"REQ", b"TOUCH"):
-            if len(params[0]) != ID_LENGTH:
-                raise InvalidCommand("invalid message ID")
-        elif verb == b"AUTH" and params:
-            raise InvalidCommand("AUTH invalid number of parameters")
-
-    def _admit_names(self, name: str, params: list[bytes]) -> None:
-        topic = params[0]
-        if not is_valid_name(topic):
-            code_again = "E_BAD_TOPIC " if name == "MPUB" else ""  # nsqd says it twice
-            raise BadTopic(f"{code_again}{name} topic name {quote(topic)} is not valid")
-        if name == "SUB" and not is_valid_name(params[1]):
-            raise BadChannel(f"SUB channel name {quote(params[1])} is not valid")
-        if name == "DPUB":
-            delay_ms = _parse(params[1], "DPUB could not parse timeout")
-            delay_ms_max = self._options.max_req_timeout_ns // NS_PER_MS
-            if not 0 <= delay_ms <= delay_ms_max:
-                raise InvalidCommand(f"DPUB timeout {delay_ms} out of range 0-{delay_ms_max}")
-        if name == "MPUB":
-            self._broker.topic(topic)  # there even if the body is refused, as in nsqd
+        check_words(verb, params, max_req_timeout_ns=self._options.max_req_timeout_ns)
+        if verb == b"MPUB":
+            self._broker.topic(params[0])  # there even if the body is refused, as in nsqd
 
     # ---- one method for each command ------------------------------------------------------------------------------
 
@@ -363,7 +327,7 @@ class Session:
         consumers_max = self._options.max_channel_consumers
         if consumers_max and len(channel.sessions) >= consumers_max:
             raise SubscribeFailed(
-                f"SUB failed consumers for {_text(topic_name)}:{_text(channel_name)} exceeds limit of {consumers_max}"
+                f"SUB failed consumers for {text(topic_name)}:{text(channel_name)} exceeds limit of {consumers_max}"
             )
         if self._identified:
             self.proximity = proximity_of(self.identity, self._options)
@@ -395,7 +359,7 @@ class Session:
     def _ready(self, command: Command) -> None:
         if self.state == CLOSING:
             return
-        rdy_count = _parse(command.params[0], "RDY could not parse count") if command.params else 1
+        rdy_count = parse_word(command.params[0], "RDY could not parse count") if command.params else 1
         if not 0 <= rdy_count <= self._options.max_rdy_count:
             raise InvalidCommand(f"RDY count {rdy_count} out of range 0-{self._options.max_rdy_count}")
         self.rdy_count = rdy_count
@@ -410,7 +374,7 @@ class Session:
 
     def _requeue(self, command: Command) -> None:
         message_id = command.params[0]
-        delay_ns = _parse(command.params[1], "REQ could not parse timeout") * NS_PER_MS
+        delay_ns = parse_word(command.params[1], "REQ could not parse timeout") * NS_PER_MS
         frame = self.in_flight.remove(message_id)
         if frame is None:
             self._send(encode_error(RequeueFailed(self._why_not("REQ", message_id))))
@@ -461,7 +425,7 @@ class Session:
     def _why_not(self, verb: str, message_id: bytes) -> str:
         assert self.channel is not None
         why = "client does not own message" if self.channel.holds(message_id) else "ID not in flight"
-        return f"{verb} {_text(message_id)} failed {why}"
+        return f"{verb} {text(message_id)} failed {why}"
 
 
 class _Upgraded:
@@ -494,14 +458,3 @@ ACTIONS: Final[dict[bytes, Callable[[Session, Command], None]]] = {
     b"TOUCH": Session._touch,
     b"CLS": Session._start_close,
 }
-
-
-def _parse(word: bytes, what: str) -> int:
-    try:
-        return parse_number(word)
-    except ValueError:
-        raise InvalidCommand(f"{what} {_text(word)}") from None
-
-
-def _text(word: bytes) -> str:
-    return word.decode("utf-8", "surrogateescape")

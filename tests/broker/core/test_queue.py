@@ -93,17 +93,20 @@ def test_what_is_put_back_keeps_its_place_wherever_it_came_from():
     assert queue.take(1, ANY_SIZE) + queue.take(9, ANY_SIZE) + queue.take(9, ANY_SIZE) == frames(3, 4, 5, 6)
 
 
+def test_what_is_put_back_stands_before_what_was_not_taken():
+    queue = filled(10, 6)
+    assert queue.take(4, 8) == frames(0, 1)
+    assert queue.take_all() == frames(2, 3, 4, 5)
+
+
 def test_an_overfull_memory_takes_nothing_more():
-    queue = MessageQueue(1, MemoryBackend())
-    queue.put(frames(0, 1, 2))
+    queue = filled(1, 4)
     queue.take(1, ANY_SIZE)
-    assert queue.take(2, 4) == frames(1)
-    queue.take(1, ANY_SIZE)
-    ephemeral = MessageQueue(2, DiscardBackend())
-    ephemeral.put(frames(0, 1))
-    assert ephemeral.take(2, 4) == frames(0)
-    ephemeral.put(frames(2, 3))
-    assert ephemeral.take_all() == frames(1, 2)
+    assert queue.take(3, 4) == frames(1)
+    assert (len(queue), len(queue.backend)) == (2, 0), "two came back, into a memory for one"
+    queue.put(frames(4, 5))
+    assert len(queue.backend) == 2
+    assert queue.take_all() == frames(2, 3, 4, 5)
 
 
 def test_emptying_forgets_memory_and_what_is_behind_it():

@@ -145,7 +145,11 @@ def test_the_wrong_magic_is_refused(driven):
         (CONNECTED, b"DPUB t$ x\n", b'E_BAD_TOPIC DPUB topic name "t$" is not valid'),
         (CONNECTED, b"DPUB t +1\n", b"E_INVALID DPUB could not parse timeout +1"),
         (CONNECTED, b"DPUB t 3600001\n", b"E_INVALID DPUB timeout 3600001 out of range 0-3600000"),
-        (CONNECTED, b"DPUB t 18446744073709551615\n", b"E_INVALID DPUB timeout -1 out of range 0-3600000"),
+        (
+            CONNECTED,
+            b"DPUB t %d\n" % ((1 << 64) - 1),
+            b"E_INVALID DPUB timeout %d out of range 0-3600000" % ((1 << 64) - 1),
+        ),
         (CONNECTED, b"AUTH x\n", b"E_INVALID AUTH invalid number of parameters"),
         (CONNECTED, b"\n", b"E_INVALID invalid command "),
         (CONNECTED, b"pub t\n", b"E_INVALID invalid command pub"),

@@ -1,0 +1,81 @@
+"""The words of a command: how many it needs, and what they may be.
+
+The rule it guards: a command is refused before its body is read, by the first of its words that is wrong, and with
+nsqd's text (nsqd/protocol_v2.go).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nsqkit.errors import BadChannel, BadTopic, InvalidCommand
+from nsqkit.wire.commands import parse_number
+from nsqkit.wire.identify import NS_PER_MS
+from nsqkit.wire.messages import ID_LENGTH
+from nsqkit.wire.names import is_valid_name, quote
+
+PARAMS_MIN: Final[dict[bytes, tuple[int, str]]] = {
+    b"SUB": (2, "parameters"),
+    b"PUB": (1, "parameters"),
+    b"MPUB": (1, "parameters"),
+    b"DPUB": (2, "parameters"),
+    b"FIN": (1, "params"),
+    b"REQ": (2, "params"),
+    b"TOUCH": (1, "params"),
+}
+"""How many words a command needs, and what nsqd calls them when they are missing."""
+
+_NAMING = frozenset((b"SUB", b"PUB", b"MPUB", b"DPUB"))
+_ANSWERING = frozenset((b"FIN", b"REQ", b"TOUCH"))
+
+
+def check_words(verb: bytes, params: list[bytes], *, max_req_timeout_ns: int) -> None:
+    """Refuse a command whose words are wrong.
+
+    Raises:
+        BrokerError: what to answer.
+    """
+    least, words = PARAMS_MIN.get(verb, (0, ""))
+    if len(params) < least:
+        raise InvalidCommand(f"{verb.decode()} insufficient number of {words}")
+    if verb in _NAMING:
+        _check_names(verb, params)
+        if verb == b"DPUB":
+            _check_delay(params[1], max_req_timeout_ns // NS_PER_MS)
+    elif verb in _ANSWERING:
+        if len(params[0]) != ID_LENGTH:
+            raise InvalidCommand("invalid message ID")
+    elif verb == b"AUTH" and params:
+        raise InvalidCommand("AUTH invalid number of parameters")
+
+
+def _check_names(verb: bytes, params: list[bytes]) -> None:
+    if not is_valid_name(params[0]):
+        code_again = "E_BAD_TOPIC " if verb == b"MPUB" else ""  # nsqd says it twice
+        raise BadTopic(f"{code_again}{verb.decode()} topic name {quote(params[0])} is not valid")
+    if verb == b"SUB" and not is_valid_name(params[1]):
+        raise BadChannel(f"SUB channel name {quote(params[1])} is not valid")
+
+
+def _check_delay(word: bytes, delay_ms_max: int) -> None:
+    delay_ms = parse_word(word, "DPUB could not parse timeout")
+    if not 0 <= delay_ms <= delay_ms_max:
+        # Here nsqd shows the number as it was read, without a sign.
+        raise InvalidCommand(f"DPUB timeout {delay_ms % (1 << 64)} out of range 0-{delay_ms_max}")
+
+
+def parse_word(word: bytes, what: str) -> int:
+    """Return the number in ``word``.
+
+    Raises:
+        InvalidCommand: there is none; the text begins with ``what``.
+    """
+    try:
+        return parse_number(word)
+    except ValueError:
+        raise InvalidCommand(f"{what} {text(word)}") from None
+
+
+def text(word: bytes) -> str:
+    """Return a word for an error's text; what is not UTF-8 comes out as it went in."""
+    return word.decode("utf-8", "surrogateescape")

@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import ByteStream, SocketAttribute
+
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.server import ACCEPT_PAUSE, STOP_TIMEOUT, Nsqd
+from nsqkit.client.connection import dial_tcp
+from nsqkit.clock import ManualClock
+from nsqkit.errors import Closed, OptionError
+from nsqkit.transport.address import split_address
+from nsqkit.wire.commands import (
+    MAGIC_V2,
+    encode_deferred_publish,
+    encode_identify,
+    encode_publish,
+    encode_ready,
+    encode_subscribe,
+)
+from nsqkit.wire.frames import FrameDecoder, MessageFrame, Response
+from tests.peers import settle
+
+pytestmark = pytest.mark.anyio
+
+IN_MEMORY = pytest.mark.parametrize("way", ["tcp", "memory"])
+
+
+def options(**values: Any) -> BrokerOptions:
+    return BrokerOptions(**{"tcp_address": "127.0.0.1:0", "http_address": "", **values})
+
+
+class Client:
+    """A client that sends bytes and reads frames."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self.stream = stream
+        self._decoder = FrameDecoder(MessageFrame)
+        self._frames: list[Any] = []
+
+    async def send(self, *commands: bytes) -> None:
+        await self.stream.send(b"".join(commands))
+
+    async def frame(self) -> Any:
+        """Return the next frame: the payload of a response, an error, or a message."""
+        with anyio.fail_after(5):
+            while not self._frames:
+                self._frames += self._decoder.feed(await self.stream.receive())
+        frame = self._frames.pop(0)
+        return frame.payload if isinstance(frame, Response) else frame
+
+    async def say(self, command: bytes) -> None:
+        """Send a command that is answered with OK."""
+        await self.send(command)
+        assert await self.frame() == b"OK"
+
+    async def is_closed(self) -> bool:
+        """Return True once the broker has closed the connection, having said nothing more."""
+        assert self._frames == []
+        with anyio.fail_after(5):
+            try:
+                return not await self.stream.receive()
+            except (anyio.EndOfStream, anyio.BrokenResourceError):
+                return True
+
+
+@asynccontextmanager
+async def connected(nsqd: Nsqd, way: str = "tcp") -> AsyncIterator[Client]:
+    async with await dial_tcp(nsqd.tcp_address) if way == "tcp" else nsqd.connect() as stream:
+        client = Client(stream)
+        await client.send(MAGIC_V2)
+        yield client
+
+
+async def subscribed(client: Client, rdy_count: int = 1) -> None:
+    await client.say(encode_subscribe(b"t", b"c"))
+    await client.send(encode_ready(rdy_count))
+
+
+def refused(address: str) -> bool:
+    """Tell whether nobody listens at an address."""
+    try:
+        socket.create_connection(split_address(address), timeout=1).close()
+    except OSError:
+        return True
+    return False
+
+
+class TestStarting:
+    async def test_when_it_is_entered_it_answers(self):
+        async with Nsqd(options()) as nsqd, connected(nsqd) as client:
+            assert nsqd.tcp_address.startswith("127.0.0.1:")
+            assert nsqd.http_address == ""
+            await client.say(encode_publish(b"t", b"x"))
+
+    async def test_it_serves_http_beside(self):
+        async with Nsqd(options(http_address="127.0.0.1:0")) as nsqd:
+            async with await dial_tcp(nsqd.http_address) as stream:
+                await stream.send(b"GET /ping HTTP/1.0\r\n\r\n")
+                answer = b""
+                with anyio.fail_after(5), pytest.raises(anyio.EndOfStream):
+                    while True:
+                        answer += await stream.receive()
+            assert answer.startswith(b"HTTP/1.")
+            assert answer.endswith(b"\r\n\r\nOK")
+
+    async def test_it_knows_since_when_it_runs(self):
+        clock = ManualClock(123)
+        async with Nsqd(options(), clock=clock) as nsqd:
+            assert nsqd.clock is clock
+            assert nsqd.start_time_ns == 123
+
+    async def test_by_default_it_has_nsqds_options_and_the_real_time(self):
+        nsqd = Nsqd()
+        assert nsqd.options == BrokerOptions()
+        assert nsqd.clock.now_ns() > 1_700_000_000 * 10**9
+
+    @pytest.mark.parametrize("name", ["tcp_address", "http_address"])
+    async def test_an_address_that_is_taken_is_named_and_nothing_is_left(self, name):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = "127.0.0.1:%d" % taken.getsockname()[1]
+            nsqd = Nsqd(options(**{name: address}))
+            with pytest.raises(OSError, match=f"listen \\({address}\\) failed - "):
+                await nsqd.__aenter__()
+        if name == "http_address":
+            assert refused(nsqd.tcp_address)
+        with pytest.raises(Closed):
+            nsqd.connect()
+
+    @pytest.mark.parametrize("name", ["tcp_address", "http_address"])
+    async def test_what_is_no_address_is_refused(self, name):
+        with pytest.raises(OptionError, match="address 'here' is not host:port"):
+            await Nsqd(options(**{name: "here"})).__aenter__()
+
+    async def test_on_all_interfaces_a_client_has_its_ipv4_address(self):
+        async with Nsqd(options(tcp_address="0.0.0.0:0")) as nsqd:
+            port = split_address(nsqd.tcp_address)[1]
+            async with await dial_tcp(f"127.0.0.1:{port}") as stream:
+                await stream.send(MAGIC_V2)
+                with anyio.fail_after(5):
+                    while not nsqd.broker.sessions:
+                        await anyio.lowlevel.checkpoint()
+                (session,) = nsqd.broker.sessions
+                local_port = stream.extra(SocketAttribute.local_address)[1]
+                assert session.remote_address == f"127.0.0.1:{local_port}"
+                assert session.identity.client_id == "127.0.0.1"
+
+
+class TestStopping:
+    @IN_MEMORY
+    async def test_when_it_is_left_every_connection_is_closed(self, way):
+        async with Nsqd(options()) as nsqd:
+            context = connected(nsqd, way)
+            client = await context.__aenter__()
+            await client.say(encode_publish(b"t", b"x"))
+        assert await client.is_closed()
+        await context.__aexit__(None, None, None)
+        assert refused(nsqd.tcp_address)
+        assert not nsqd.broker.sessions
+
+    async def test_what_is_still_to_be_sent_is_sent(self):
+        async with Nsqd(options()) as nsqd:
+            client = Client(nsqd.connect())
+            await client.send(MAGIC_V2, encode_subscribe(b"t", b"c"), encode_ready(9))
+            await client.send(*(encode_publish(b"t", bytes(1000)) for _ in range(3)))
+            await settle()
+        frames = [await client.frame() for _ in range(7)]
+        assert [len(frame.body) for frame in frames if isinstance(frame, MessageFrame)] == [1000] * 3
+        assert await client.is_closed()
+        await client.stream.aclose()
+
+    async def test_a_client_that_does_not_read_is_not_waited_for(self):
+        started = anyio.current_time()
+        async with Nsqd(options()) as nsqd:
+            context = connected(nsqd)
+            client = await context.__aenter__()
+            await client.send(encode_subscribe(b"t", b"c"), encode_ready(2500))
+            async with connected(nsqd) as other:
+                for _ in range(30):
+                    await other.say(encode_publish(b"t", bytes(1 << 20)))
+            started = anyio.current_time()
+        assert anyio.current_time() - started < STOP_TIMEOUT + 1
+        await context.__aexit__(None, None, None)
+
+    async def test_it_can_be_left_without_ever_having_had_a_client(self):
+        async with Nsqd(options()):
+            pass
+
+    async def test_a_connection_of_the_last_moment_is_closed_too(self):
+        async with Nsqd(options()) as nsqd:
+            client = Client(nsqd.connect())
+        assert await client.is_closed()
+        await client.stream.aclose()
+
+    async def test_an_exception_of_the_users_comes_out_as_itself(self):
+        with pytest.raises(KeyError, match="mine"):
+            async with Nsqd(options()) as nsqd, connected(nsqd):
+                raise KeyError("mine")
+        assert refused(nsqd.tcp_address)
+
+    async def test_it_can_be_cancelled(self):
+        with anyio.CancelScope() as scope:
+            async with Nsqd(options()) as nsqd, connected(nsqd):
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        assert refused(nsqd.tcp_address)
+
+    async def test_it_can_be_entered_again_and_has_kept_its_messages(self):
+        nsqd = Nsqd(options())
+        for n in range(2):
+            async with nsqd, connected(nsqd) as client:
+                await client.say(encode_publish(b"t", b"%d" % n))
+        assert len(nsqd.broker.topics[b"t"].queue) == 2
+
+    async def test_outside_of_the_block_nobody_can_connect(self):
+        nsqd = Nsqd(options())
+        with pytest.raises(Closed, match="the broker is not running"):
+            nsqd.connect()
+
+
+class TestTime:
+    """The clock is the test's; the connections are in memory, so that ``settle`` knows when all is done."""
+
+    async def test_a_message_that_is_not_answered_comes_again(self):
+        clock = ManualClock()
+        flags = options(msg_timeout_ns=20 * 10**9)
+        async with Nsqd(flags, clock=clock) as nsqd, connected(nsqd, "memory") as client:
+            await subscribed(client)
+            await client.say(encode_publish(b"t", b"x"))
+            assert (await client.frame()).attempts == 1
+            await settle()
+            clock.advance(19.999)
+            await settle()
+            assert nsqd.broker.topics[b"t"].channels[b"c"].timeout_count == 0
+            clock.advance(0.001)
+            assert (await client.frame()).attempts == 2
+
+    async def test_a_deferred_message_comes_when_its_time_has_come(self):
+        clock = ManualClock()
+        async with Nsqd(options(), clock=clock) as nsqd, connected(nsqd, "memory") as client:
+            await subscribed(client)
+            await client.say(encode_deferred_publish(b"t", b"later", 5000))
+            await settle()
+            clock.advance(4.999)
+            await settle()
+            await client.say(encode_publish(b"other", b"x"))  # nothing came before this answer
+            clock.advance(0.001)
+            assert (await client.frame()).body == b"later"
+
+    async def test_heartbeats_come_with_the_interval_and_who_is_silent_is_left(self):
+        clock = ManualClock()
+        async with Nsqd(options(), clock=clock) as nsqd, connected(nsqd, "memory") as client:
+            await client.say(encode_identify(b'{"heartbeat_interval": 1000}'))
+            for _ in range(3):
+                await settle()
+                clock.advance(1)
+                assert await client.frame() == b"_heartbeat_"
+                await client.send(b"NOP\n")
+            await settle()
+            clock.advance(1)
+            assert await client.frame() == b"_heartbeat_"
+            await settle()
+            clock.advance(1)
+            assert await client.is_closed()
+            await settle()
+            assert not nsqd.broker.sessions
+
+    async def test_what_is_done_to_the_engine_from_outside_is_acted_upon(self):
+        async with Nsqd(options(), clock=ManualClock()) as nsqd, connected(nsqd, "memory") as client:
+            await subscribed(client)
+            await settle()
+            nsqd.broker.topics[b"t"].put([b"from outside"], nsqd.clock.now_ns())
+            nsqd.settle()
+            assert (await client.frame()).body == b"from outside"
+
+    async def test_the_same_chance_gives_the_same_sample(self):
+        samples = []
+        for _ in range(2):
+            async with Nsqd(options(), random=Random(5), clock=ManualClock()) as nsqd:
+                async with connected(nsqd, "memory") as client:
+                    await client.say(encode_identify(b'{"sample_rate": 50}'))
+                    await subscribed(client, 100)
+                    for n in range(30):
+                        await client.send(encode_publish(b"t", b"%d" % n))
+                    frames = [await client.frame() for _ in range(30)]
+                    await settle()
+                    samples.append([frame.body for frame in frames if isinstance(frame, MessageFrame)])
+        assert samples[0] == samples[1]
+        assert samples[0]
+
+
+class TestBadClients:
+    @IN_MEMORY
+    async def test_one_bad_client_is_closed_and_the_others_are_not(self, way):
+        async with Nsqd(options()) as nsqd, connected(nsqd, way) as good, connected(nsqd, way) as bad:
+            await bad.send(b"\xff" * 30 + b"\n")
+            assert str(await bad.frame()).startswith("E_INVALID invalid command")
+            assert await bad.is_closed()
+            await good.say(encode_publish(b"t", b"x"))
+
+    async def test_why_a_client_was_left_is_in_the_log(self, caplog):
+        caplog.set_level(logging.INFO, "nsqkit.broker")
+        async with Nsqd(options()) as nsqd, connected(nsqd, "memory") as bad:
+            await bad.send(b"NONSENSE\n")
+            await bad.frame()
+            assert await bad.is_closed()
+        lines = [record.getMessage() for record in caplog.records if record.name == "nsqkit.broker"]
+        assert lines == [
+            f"TCP: listening on {nsqd.tcp_address}",
+            "TCP: new client(memory:0)",
+            "[memory:0] - E_INVALID invalid command NONSENSE",
+            "PROTOCOL(V2): [memory:0] exiting",
+            "stopped",
+        ]
+
+    async def test_clients_that_are_gone_before_they_are_seen(self):
+        async with Nsqd(options(http_address="127.0.0.1:0")) as nsqd:
+            for address in (nsqd.tcp_address, nsqd.http_address):
+                for said in (b"", b"  V2", b"GET /ping HT"):
+                    with socket.create_connection(split_address(address)) as gone:
+                        gone.sendall(said)
+                        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            async with connected(nsqd) as client:
+                await client.say(encode_publish(b"t", b"x"))
+
+    async def test_clients_that_come_while_it_stops(self):
+        for _ in range(3):
+            async with Nsqd(options()) as nsqd:
+                async with connected(nsqd) as client:
+                    await client.say(encode_publish(b"t", b"x"))
+                late = [socket.create_connection(split_address(nsqd.tcp_address)) for _ in range(5)]
+                for _ in range(3):
+                    await anyio.lowlevel.checkpoint()
+            for each in late:
+                each.close()
+
+    async def test_a_connection_that_cannot_be_accepted_is_not_the_end_of_the_others(self, caplog):
+        class Exhausted:
+            """A listener that fails once, as one does when too many files are open."""
+
+            serve_count = 0
+
+            async def serve(self, handler: Any, tasks: Any) -> None:
+                self.serve_count += 1
+                if self.serve_count == 1:
+                    raise OSError(24, "Too many open files")
+                async with anyio.create_task_group() as children:
+                    if self.serve_count == 2:
+                        children.start_soon(self.fail)
+
+            async def fail(self) -> None:
+                raise OSError(24, "Too many open files")
+
+        listener: Any = Exhausted()
+        async with Nsqd(options()) as nsqd, connected(nsqd) as client:
+            nsqd._serve(listener, nsqd._serve_client, "TCP", "nowhere:0")
+            with anyio.fail_after(20 * ACCEPT_PAUSE):
+                while listener.serve_count < 3:
+                    await anyio.sleep(ACCEPT_PAUSE / 10)
+            await client.say(encode_publish(b"t", b"x"))
+        messages = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert messages.count("accept failed - [Errno 24] Too many open files") == 2

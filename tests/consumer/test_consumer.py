@@ -1,0 +1,746 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from nsqkit import Consumer, Message
+from nsqkit.clock import ManualClock
+from nsqkit.errors import (
+    BadChannel,
+    Closed,
+    ConnectionLost,
+    ConnectTimeout,
+    HeartbeatTimeout,
+    NotConnected,
+    OptionError,
+    ProtocolError,
+)
+from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME
+from tests.peers import ADDRESS, BACKENDS, Peer, ScriptedBroker, body_of, message_id, settle
+
+in_memory = pytest.mark.parametrize("anyio_backend", BACKENDS)
+
+
+def fin(number: int) -> bytes:
+    return b"FIN " + message_id(number)
+
+
+def req(number: int, delay_ms: int = 0) -> bytes:
+    return b"REQ %b %d" % (message_id(number), delay_ms)
+
+
+class Bench:
+    """A consumer of scripted brokers, and the far end of its first connection."""
+
+    def __init__(self, addresses: list[str], **options: Any) -> None:
+        self.brokers = {address: ScriptedBroker() for address in addresses}
+        self.broker = self.brokers[addresses[0]]
+        self.clock = ManualClock()
+        self.consumer = Consumer(
+            "t",
+            "c",
+            nsqd_tcp_addresses=addresses,
+            clock=self.clock,
+            dial=lambda address: self.brokers[address].dial(address),
+            **options,
+        )
+
+    async def subscribe(self, rdy_count: int) -> Peer:
+        """Return the far end of the next connection, to which RDY was sent."""
+        peer = await self.broker.subscribe()
+        assert await peer.line() == b"RDY %d" % rdy_count
+        return peer
+
+
+async def farewell(peer: Peer, *expected: bytes) -> None:
+    """See the client off: read what it says with its CLS, answer that, close after it."""
+    lines = [await peer.line()]
+    while b"CLS" not in lines or len(lines) < len(expected):
+        lines.append(await peer.line())
+    await peer.dismiss()
+    await peer.wait_end()
+    await peer.close()
+    assert lines == [*expected]
+
+
+@asynccontextmanager
+async def consuming(
+    *expected: bytes, max_in_flight: int = 10, **options: Any
+) -> AsyncIterator[tuple[Consumer, Peer]]:
+    """Give a consumer with a subscription, and its far end, which sees it off with the lines that are expected."""
+    bench = Bench([ADDRESS], max_in_flight=max_in_flight, **options)
+    async with anyio.create_task_group() as tasks:
+        async with bench.consumer as consumer:
+            peer = await bench.subscribe(max_in_flight)
+            yield consumer, peer
+            tasks.start_soon(lambda: farewell(peer, *(expected or (b"RDY 0", b"CLS"))))
+
+
+# ---- making one --------------------------------------------------------------------------------------------------
+
+
+class TestMaking:
+    @pytest.mark.parametrize("topic", ["", "a b", "a" * 65])
+    def test_a_wrong_topic_is_refused(self, topic):
+        with pytest.raises(OptionError, match="topic name .* is not valid"):
+            Consumer(topic, "c", nsqd_tcp_addresses=[ADDRESS])
+
+    @pytest.mark.parametrize("channel", ["", "a/b", "a" * 65])
+    def test_a_wrong_channel_is_refused(self, channel):
+        with pytest.raises(OptionError, match="channel name .* is not valid"):
+            Consumer("t", channel, nsqd_tcp_addresses=[ADDRESS])
+
+    @pytest.mark.parametrize(
+        ("addresses", "sentence"),
+        [
+            ([], "nsqd_tcp_addresses is empty; allowed is a list of at least one host:port"),
+            (ADDRESS, f"nsqd_tcp_addresses is '{ADDRESS}'; allowed is a list such as [\"127.0.0.1:4150\"]"),
+            (["nsqd"], "address 'nsqd' is not host:port with a port of 0 to 65535"),
+        ],
+    )
+    def test_wrong_addresses_are_refused(self, addresses, sentence):
+        with pytest.raises(OptionError) as caught:
+            Consumer("t", "c", nsqd_tcp_addresses=addresses)
+        assert str(caught.value) == sentence
+
+
+pytestmark = pytest.mark.anyio
+
+
+# ---- three ways of receiving ---------------------------------------------------------------------------------
+
+
+@in_memory
+class TestReceiving:
+    async def test_it_says_who_it_is_and_what_it_wants(self):
+        bench = Bench([ADDRESS], client_id="me", hostname="h", msg_timeout=5, sample_rate=7)
+        async with anyio.create_task_group() as tasks:
+            async with bench.consumer:
+                peer = await bench.broker.greet()
+                assert await peer.line() == b"SUB t c"
+                await peer.send(OK_FRAME)
+                assert await peer.line() == b"RDY 1"
+                assert peer.identity.pop("user_agent").startswith("nsqkit/")
+                assert peer.identity == {
+                    "client_id": "me",
+                    "hostname": "h",
+                    "feature_negotiation": True,
+                    "heartbeat_interval": 30_000,
+                    "msg_timeout": 5000,
+                    "sample_rate": 7,
+                }
+                tasks.start_soon(farewell, peer, b"RDY 0", b"CLS")
+
+    async def test_message_after_message(self):
+        async with consuming() as (consumer, peer):
+            await peer.deliver(1, 2)
+            bodies = []
+            async for message in consumer:
+                bodies.append(message.body)
+                message.finish()
+                if len(bodies) == 2:
+                    await peer.deliver(3)
+                if len(bodies) == 3:
+                    break
+            assert bodies == [body_of(1), body_of(2), body_of(3)]
+            assert [await peer.line() for _ in range(3)] == [fin(1), fin(2), fin(3)]
+
+    async def test_whatever_has_come_as_a_batch(self):
+        async with consuming() as (consumer, peer):
+            await peer.deliver(1, 2, 3)
+            batches = []
+            async for batch in consumer.batches():
+                batches.append([message.body for message in batch])
+                for message in batch:
+                    message.finish()
+                if len(batches) == 2:
+                    break
+                await peer.deliver(4)
+            assert batches == [[body_of(1), body_of(2), body_of(3)], [body_of(4)]]
+            assert [await peer.line() for _ in range(4)] == [fin(n) for n in (1, 2, 3, 4)]
+
+    @pytest.mark.parametrize("kind", ["plain", "async", "callable", "lambda", "async-callable"])
+    async def test_by_a_handler_of_any_kind(self, kind):
+        seen: list[bytes] = []
+
+        def plain(message: Message) -> None:
+            seen.append(message.body)
+
+        async def slow(message: Message) -> None:
+            await anyio.lowlevel.checkpoint()
+            seen.append(message.body)
+
+        class Handler:
+            def __call__(self, message: Message) -> None:
+                seen.append(message.body)
+
+        class AsyncHandler:
+            async def __call__(self, message: Message) -> None:
+                seen.append(message.body)
+
+        handlers: dict[str, Any] = {
+            "plain": plain,
+            "async": slow,
+            "callable": Handler(),
+            "lambda": lambda message: slow(message),
+            "async-callable": AsyncHandler(),
+        }
+        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(consumer.run, handlers[kind])
+            await peer.deliver(1, 2)
+            assert [await peer.line(), await peer.line()] == [fin(1), fin(2)]
+            await peer.deliver(3)
+            assert await peer.line() == fin(3)
+            assert seen == [body_of(1), body_of(2), body_of(3)]
+            tasks.cancel_scope.cancel()
+
+    @pytest.mark.parametrize("concurrency", [1, 3])
+    async def test_so_many_handlers_at_a_time_and_no_more(self, concurrency):
+        running = most = 0
+        gate = anyio.Event()
+
+        async def handle(message: Message) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await gate.wait()
+            running -= 1
+
+        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(handle, concurrency=concurrency))
+            await peer.deliver(*range(8))
+            await settle()
+            assert running == concurrency
+            gate.set()
+            assert sorted([await peer.line() for _ in range(8)]) == [fin(n) for n in range(8)]
+            assert most == concurrency
+            tasks.cancel_scope.cancel()
+
+    async def test_a_handler_that_fails_has_its_message_requeued(self, caplog):
+        async def handle(message: Message) -> None:
+            raise KeyError("broken handler")
+
+        async with consuming(b"CLS") as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(consumer.run, handle)
+            await peer.deliver(1, attempts=2)
+            assert await peer.line() == req(1, 180_000)
+            assert await peer.line() == b"RDY 0"
+            tasks.cancel_scope.cancel()
+        (record,) = [record for record in caplog.records if record.name == "nsqkit.consumer"]
+        assert record.levelno == logging.ERROR
+        assert ADDRESS in record.getMessage()
+        assert "broken handler" in str(record.exc_info)
+
+    async def test_a_handler_may_answer_by_itself(self):
+        def handle(message: Message) -> None:
+            if message.body == body_of(1):
+                message.requeue(1.5, backoff=False)
+            elif message.body == body_of(2):
+                message.finish()
+                raise ValueError("afterwards")
+            else:
+                message.touch()
+
+        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(consumer.run, handle)
+            await peer.deliver(1, 2, 3)
+            lines = [await peer.line() for _ in range(4)]
+            assert lines == [req(1, 1500), fin(2), b"TOUCH " + message_id(3), fin(3)]
+            tasks.cancel_scope.cancel()
+
+    async def test_a_handler_that_is_cancelled_gives_its_message_back_at_once(self):
+        async def handle(message: Message) -> None:
+            await anyio.sleep_forever()
+
+        async with consuming(b"RDY 0", req(3), b"CLS") as (consumer, peer):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: consumer.run(handle, concurrency=2))
+                await peer.deliver(1, 2, 3)
+                await settle()
+                tasks.cancel_scope.cancel()
+            # Those that were begun with are given back; the third one waits for the next to receive.
+            assert sorted([await peer.line(), await peer.line()]) == [req(1), req(2)]
+
+    async def test_after_a_cancelled_run_another_may_go_on(self):
+        async def hang(message: Message) -> None:
+            await anyio.sleep_forever()
+
+        async with consuming() as (consumer, peer):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(consumer.run, hang)
+                await peer.deliver(1, 2)
+                await settle()
+                tasks.cancel_scope.cancel()
+            assert await peer.line() == req(1)
+            async for message in consumer:
+                assert message.body == body_of(2)
+                message.finish()
+                break
+            assert await peer.line() == fin(2)
+
+    async def test_a_handler_that_keeps_the_loop_lets_others_have_a_turn(self):
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await anyio.lowlevel.checkpoint()
+
+        seen_at: list[int] = []
+        async with consuming(max_in_flight=1000) as (consumer, peer), anyio.create_task_group() as tasks:
+            await peer.deliver(*range(1000))
+            await settle()
+            tasks.start_soon(count)
+
+            def handle(message: Message) -> None:
+                seen_at.append(turns)
+                for _ in range(2000):
+                    pass
+
+            tasks.start_soon(consumer.run, handle)
+            for n in range(1000):
+                assert await peer.line() == fin(n)
+            tasks.cancel_scope.cancel()
+        assert seen_at[-1] > seen_at[0]
+
+    @pytest.mark.parametrize("concurrency", [0, -1, 1.5, "2", None], ids=repr)
+    async def test_a_wrong_concurrency_is_refused(self, concurrency):
+        consumer = Consumer("t", "c", nsqd_tcp_addresses=[ADDRESS])
+        with pytest.raises(OptionError) as caught:
+            await consumer.run(print, concurrency=concurrency)
+        assert str(caught.value) == f"concurrency is {concurrency!r}; allowed is a whole number of at least 1"
+
+    async def test_outside_of_the_block_there_is_nothing_to_receive(self):
+        consumer = Consumer("t", "c", nsqd_tcp_addresses=[ADDRESS])
+        for receive in (
+            lambda: anext(consumer),
+            lambda: anext(consumer.batches()),
+            lambda: consumer.run(print),
+            lambda: consumer.run(print, concurrency=2),
+            consumer.wait_connected,
+        ):
+            with pytest.raises(Closed, match="inside of 'async with Consumer"):
+                await receive()
+
+
+# ---- while it runs -------------------------------------------------------------------------------------------
+
+
+@in_memory
+class TestRunning:
+    async def test_heartbeats_are_answered_while_a_handler_is_busy(self):
+        async def handle(message: Message) -> None:
+            await anyio.sleep_forever()
+
+        async with consuming() as (consumer, peer):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(consumer.run, handle)
+                await peer.deliver(1)
+                await settle()
+                for _ in range(3):
+                    await peer.send(HEARTBEAT_FRAME)
+                    assert await peer.line() == b"NOP"
+                tasks.cancel_scope.cancel()
+            assert await peer.line() == req(1)
+
+    async def test_max_in_flight_can_be_changed(self):
+        async with consuming() as (consumer, peer):
+            consumer.set_max_in_flight(3)
+            assert await peer.line() == b"RDY 3"
+            for wrong in (-1, 1.5, "2", None):
+                with pytest.raises(OptionError) as caught:
+                    consumer.set_max_in_flight(wrong)  # type: ignore[arg-type]
+                assert str(caught.value).startswith(f"max_in_flight is {wrong!r}; allowed is a whole number of")
+
+    async def test_it_can_be_paused(self):
+        async with consuming() as (consumer, peer):
+            consumer.pause()
+            assert await peer.line() == b"RDY 0"
+            consumer.resume()
+            assert await peer.line() == b"RDY 10"
+
+    async def test_it_can_be_asked_whether_it_is_starved(self):
+        async with consuming(req(1), b"RDY 0", b"CLS", max_in_flight=2) as (consumer, peer):
+            assert not consumer.is_starved
+            await peer.deliver(1, 2)
+            await settle()
+            assert consumer.is_starved
+            (await anext(consumer)).requeue(0, backoff=False)
+            (await anext(consumer)).finish()
+            await settle()
+            assert not consumer.is_starved
+            assert [await peer.line(), await peer.line()] == [req(1), fin(2)]
+            await peer.deliver(1, attempts=2)
+            await settle()
+            (await anext(consumer)).requeue(0, backoff=False)
+
+    async def test_the_seat_goes_round_while_paused_and_resumed(self):
+        # Resuming makes a deadline; nothing that comes from a broker would have the alarm look at it.
+        bench = Bench(["one:1", "two:1"], max_in_flight=1, close_timeout=0)
+        async with bench.consumer as consumer:
+            peers = {address: await broker.subscribe() for address, broker in bench.brokers.items()}
+            consumer.pause()
+            consumer.resume()
+            await settle()
+            for _ in range(4):
+                bench.clock.advance(5)
+                await settle()
+        for peer in peers.values():
+            lines = await rest(peer)
+            assert b"RDY 1" in lines
+            await peer.close()
+
+    async def test_backoff_goes_by_the_clock(self):
+        async def handle(message: Message) -> None:
+            if message.attempts < 3:
+                raise KeyError("not yet")
+
+        bench = Bench([ADDRESS], max_in_flight=5, default_requeue_delay=0)
+        async with anyio.create_task_group() as tasks:
+            async with bench.consumer as consumer:
+                peer = await bench.subscribe(5)
+                tasks.start_soon(consumer.run, handle)
+                await peer.deliver(1)
+                assert [await peer.line(), await peer.line()] == [req(1), b"RDY 0"]
+                for wait, attempts, answers in (
+                    (2, 2, [b"RDY 0", req(1)]),
+                    (4, 3, [b"RDY 0", fin(1)]),
+                    (2, 3, [b"RDY 0", fin(1), b"RDY 5"]),
+                ):
+                    await settle()
+                    bench.clock.advance(wait - 0.001)
+                    await settle()
+                    bench.clock.advance(0.001)
+                    assert await peer.line() == b"RDY 1"
+                    await peer.deliver(1, attempts=attempts)
+                    assert [await peer.line() for _ in answers] == answers
+                tasks.start_soon(farewell, peer, b"RDY 0", b"CLS")
+
+    async def test_it_tells_which_nsqds_are_missing_and_why(self):
+        bench = Bench(["one:1", "two:1"], max_in_flight=2, close_timeout=0)
+        bench.brokers["two:1"].refusal = ConnectionRefusedError("refused")
+        async with bench.consumer as consumer:
+            assert {*consumer.unconnected} == {"one:1", "two:1"}
+            async with await bench.broker.subscribe():
+                await settle()
+                ((address, error),) = consumer.unconnected.items()
+                assert address == "two:1"
+                assert isinstance(error, NotConnected)
+                connected = anyio.Event()
+                async with anyio.create_task_group() as tasks:
+
+                    async def wait() -> None:
+                        await consumer.wait_connected()
+                        connected.set()
+
+                    tasks.start_soon(wait)
+                    await settle()
+                    assert not connected.is_set()
+                    bench.brokers["two:1"].refusal = None
+                    bench.clock.advance(1)
+                    async with await bench.brokers["two:1"].subscribe():
+                        await settle()
+                        assert connected.is_set()
+                        assert consumer.unconnected == {}
+
+    async def test_who_waits_for_connections_is_told_of_the_end(self):
+        bench = Bench([ADDRESS])
+        bench.broker.hanging = True
+        async with bench.consumer as consumer, anyio.create_task_group() as tasks:
+
+            async def wait() -> None:
+                with pytest.raises(Closed, match="connects to no nsqd any more"):
+                    await consumer.wait_connected()
+
+            tasks.start_soon(wait)
+            await settle()
+            consumer.close()
+
+
+async def rest(peer: Peer) -> list[bytes]:
+    """Return all that the client has said until it left."""
+    lines: list[bytes] = []
+    try:
+        while True:
+            lines.append(await peer.line())
+    except (anyio.IncompleteRead, anyio.EndOfStream):
+        return lines
+
+
+# ---- bad brokers -----------------------------------------------------------------------------------------------
+
+
+@in_memory
+class TestBadBrokers:
+    @pytest.mark.parametrize(
+        ("said", "kind"),
+        [
+            (b"HTTP/1.1 400 Bad Request\r\n\r\n", ProtocolError),
+            (b"\x7f\xff\xff\xff\0\0\0\x02", ProtocolError),
+            (b"\0\0\0\x06\0\0\0\x09OK", ProtocolError),
+            (b"\0\0\0\x05\0\0\0\x02x", ProtocolError),
+            (b"\0\0\0\x06\0\0\0\0OK", ProtocolError),
+        ],
+    )
+    async def test_what_is_not_the_protocol_is_named_and_the_connection_made_again(self, said, kind):
+        bench = Bench([ADDRESS], max_in_flight=3, close_timeout=0)
+        async with bench.consumer as consumer:
+            peer = await bench.subscribe(3)
+            await peer.deliver(1)
+            message = await anext(consumer)
+            await peer.send(said)
+            await peer.wait_end()
+            await peer.close()
+            await settle()
+            assert isinstance(consumer.unconnected[ADDRESS], kind)
+            message.finish()
+            bench.clock.advance(1)
+            async with await bench.subscribe(3) as peer:
+                await settle()
+                assert consumer.unconnected == {}
+                await peer.deliver(1, attempts=2)
+                again = await anext(consumer)
+                assert again.attempts == 2
+                again.finish()
+                assert await peer.line() == fin(1)
+
+    async def test_a_frame_cut_off_is_a_lost_connection(self):
+        bench = Bench([ADDRESS], max_in_flight=3, close_timeout=0)
+        async with bench.consumer as consumer:
+            peer = await bench.subscribe(3)
+            await peer.send(b"\0\0\0\x50\0\0\0\x02half a message")
+            await peer.close()
+            await settle()
+            assert isinstance(consumer.unconnected[ADDRESS], ConnectionLost)
+            bench.clock.advance(1)
+            async with await bench.subscribe(3):
+                pass
+
+    async def test_a_refused_subscription_is_named_and_tried_again(self):
+        bench = Bench([ADDRESS], close_timeout=0)
+        async with bench.consumer as consumer:
+            peer = await bench.broker.greet()
+            await peer.line()
+            await peer.send(BadChannel("SUB channel name …"))
+            await peer.close()
+            await settle()
+            assert isinstance(consumer.unconnected[ADDRESS], BadChannel)
+            bench.clock.advance(1)
+            async with await bench.subscribe(1):
+                pass
+
+    async def test_a_broker_that_never_answers_is_given_up_and_tried_again(self):
+        bench = Bench([ADDRESS], dial_timeout=0.1, close_timeout=0)
+        async with bench.consumer as consumer:
+            async with await bench.broker.greet():
+                with anyio.fail_after(2):
+                    while not isinstance(consumer.unconnected[ADDRESS], ConnectTimeout):
+                        await anyio.sleep(0.001)
+            bench.clock.advance(1)
+            async with await bench.subscribe(1):
+                pass
+
+    async def test_a_broker_that_goes_silent_is_left_and_dialled_again(self):
+        bench = Bench([ADDRESS], heartbeat_interval=2, read_timeout=5, close_timeout=0)
+        async with bench.consumer as consumer:
+            peer = await bench.subscribe(1)
+            for _ in range(4):
+                bench.clock.advance(2)
+                await peer.send(HEARTBEAT_FRAME)
+                assert await peer.line() == b"NOP"
+            await settle()
+            bench.clock.advance(4.9)
+            await settle()
+            assert consumer.unconnected == {}
+            bench.clock.advance(0.1)
+            await peer.wait_end()
+            await peer.close()
+            await settle()
+            assert isinstance(consumer.unconnected[ADDRESS], HeartbeatTimeout)
+            bench.clock.advance(1)
+            async with await bench.subscribe(1):
+                pass
+
+    async def test_one_bad_broker_does_not_disturb_another(self):
+        bench = Bench(["one:1", "two:1"], max_in_flight=2, close_timeout=0)
+        async with bench.consumer as consumer:
+            bad = await bench.broker.subscribe()
+            async with await bench.brokers["two:1"].subscribe() as good:
+                await bad.send(b"\xff" * 20)
+                await bad.close()
+                await good.deliver(1)
+                (await anext(consumer)).finish()
+                lines = [await good.line()]
+                while lines[-1] != fin(1):
+                    lines.append(await good.line())
+
+
+# ---- leaving ---------------------------------------------------------------------------------------------------
+
+
+@in_memory
+class TestLeaving:
+    async def test_what_nobody_has_answered_is_given_back_before_the_good_bye_is_done(self):
+        async with consuming(b"RDY 0", req(2), req(3), b"CLS", req(1)) as (consumer, peer):
+            await peer.deliver(1, 2, 3)
+            await anext(consumer)  # begun with, and not answered
+
+    async def test_what_comes_during_the_good_bye_is_given_back(self):
+        bench = Bench([ADDRESS], max_in_flight=10)
+        async with anyio.create_task_group() as tasks:
+            async with bench.consumer:
+                peer = await bench.subscribe(10)
+
+                async def see_off() -> None:
+                    assert [await peer.line(), await peer.line()] == [b"RDY 0", b"CLS"]
+                    await peer.deliver(1)
+                    await peer.dismiss()
+                    assert await peer.line() == req(1)
+                    await peer.wait_end()
+                    await peer.close()
+
+                tasks.start_soon(see_off)
+
+    async def test_being_cancelled_is_a_good_bye_like_any_other(self):
+        bench = Bench([ADDRESS], max_in_flight=3)
+        async with anyio.create_task_group() as tasks:
+            with anyio.CancelScope() as scope:
+                async with bench.consumer as consumer:
+                    peer = await bench.subscribe(3)
+                    await peer.deliver(1, 2)
+                    await anext(consumer)
+                    tasks.start_soon(farewell, peer, b"RDY 0", req(2), b"CLS", req(1))
+                    scope.cancel()
+                    await anyio.sleep_forever()
+            assert scope.cancelled_caught
+
+    async def test_an_exception_of_the_users_comes_out_as_itself(self):
+        bench = Bench([ADDRESS], max_in_flight=3)
+        async with anyio.create_task_group() as tasks:
+            with pytest.raises(KeyError, match="mine"):
+                async with bench.consumer as consumer:
+                    peer = await bench.subscribe(3)
+                    await peer.deliver(1)
+                    async for _ in consumer:
+                        tasks.start_soon(farewell, peer, b"RDY 0", b"CLS", req(1))
+                        raise KeyError("mine")
+
+    async def test_an_unforeseen_error_of_the_dial_comes_out_of_the_block(self):
+        bench = Bench([ADDRESS])
+        bench.broker.refusal = ZeroDivisionError()
+        with pytest.raises(ExceptionGroup) as caught:
+            async with bench.consumer as consumer:
+                await anext(consumer)
+        assert caught.group_contains(ZeroDivisionError)
+
+    async def test_a_broker_that_does_not_say_good_bye_is_waited_for_as_long_as_the_option_says(self):
+        bench = Bench([ADDRESS], max_in_flight=3, close_timeout=0.02)
+        with anyio.fail_after(1):
+            async with bench.consumer:
+                peer = await bench.subscribe(3)
+        assert await rest(peer) == [b"RDY 0", b"CLS"]
+        await peer.close()
+
+    @pytest.mark.parametrize("state", ["dialling", "greeting", "subscribing", "delayed"])
+    async def test_a_connection_that_was_never_open_is_not_waited_for(self, state):
+        bench = Bench([ADDRESS])
+        bench.broker.hanging = state == "dialling"
+        bench.broker.refusal = ConnectionRefusedError() if state == "delayed" else None
+        peer = None
+        async with bench.consumer:
+            if state == "greeting":
+                peer = await bench.broker.accept()
+            elif state == "subscribing":
+                peer = await bench.broker.greet()
+            await settle()
+        if peer is not None:
+            await peer.close()
+
+    async def test_a_connection_that_breaks_during_the_good_bye_is_not_waited_for(self):
+        bench = Bench([ADDRESS])
+        async with anyio.create_task_group() as tasks:
+            async with bench.consumer:
+                peer = await bench.subscribe(1)
+
+                async def break_off() -> None:
+                    await peer.line()
+                    await peer.close()
+
+                tasks.start_soon(break_off)
+
+    async def test_it_is_entered_once(self):
+        bench = Bench([ADDRESS])
+        bench.broker.hanging = True
+        async with bench.consumer as consumer:
+            with pytest.raises(Closed, match="entered once"):
+                await consumer.__aenter__()
+        with pytest.raises(Closed, match="entered once"):
+            await consumer.__aenter__()
+
+
+# ---- closing from within ---------------------------------------------------------------------------------------
+
+
+@in_memory
+class TestClosing:
+    async def test_a_handler_can_end_the_run_and_what_is_under_way_is_still_answered(self):
+        bench = Bench([ADDRESS], max_in_flight=4)
+        gate = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            async with bench.consumer as consumer:
+                peer = await bench.subscribe(4)
+
+                async def handle(message: Message) -> None:
+                    if message.body == body_of(2):
+                        consumer.close()
+                    else:
+                        await gate.wait()
+
+                async def be_the_broker() -> None:
+                    await peer.deliver(1, 2, 3)
+                    assert [await peer.line() for _ in range(4)] == [b"RDY 0", req(3), b"CLS", fin(2)]
+                    await peer.dismiss()
+                    await settle()
+                    gate.set()
+                    assert await peer.line() == fin(1)
+                    await peer.wait_end()
+                    await peer.close()
+
+                tasks.start_soon(be_the_broker)
+                await consumer.run(handle, concurrency=2)
+                await settle()
+                bench.clock.advance(100)
+                await settle()
+                assert bench.broker.dial_count == 1  # a closed consumer does not dial again
+
+    async def test_iterations_end(self):
+        async with consuming() as (consumer, peer):
+            ended: list[str] = []
+
+            async def iterate(name: str, iterator: Any) -> None:
+                async for _ in iterator:
+                    pass
+                ended.append(name)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(iterate, "messages", consumer)
+                tasks.start_soon(iterate, "batches", consumer.batches())
+                tasks.start_soon(consumer.run, print)
+                await settle()
+                consumer.close()
+            assert sorted(ended) == ["batches", "messages"]
+            with pytest.raises(StopAsyncIteration):
+                await anext(consumer)
+            await consumer.run(print)
+
+    async def test_a_consumer_that_was_closed_before_it_began_cannot_begin(self):
+        consumer = Consumer("t", "c", nsqd_tcp_addresses=[ADDRESS])
+        consumer.close()
+        with pytest.raises(Closed):
+            await consumer.__aenter__()

@@ -1,0 +1,338 @@
+"""The consumer as a whole, without sockets: what is sent when, on one connection and on many.
+
+The rules of flow control and of backoff have tests of their own; these show that the core follows them. At the end
+a whole world of consumers and the real engine of the broker runs from a seed.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.session import Session
+from nsqkit.consumer.backoff import State
+from nsqkit.consumer.flow import Gate
+from nsqkit.consumer.session import ConsumerSession
+from tests.consumer.driven import DrivenConsumer, S
+from tests.peers import body_of
+
+
+def inbox(consumer: DrivenConsumer) -> list[int]:
+    return [int(message.id, 16) for message in consumer.core.inbox]
+
+
+class TestFlow:
+    def test_connections_share_max_in_flight(self):
+        consumer = DrivenConsumer(max_in_flight=10)
+        one = consumer.connect("one:1")
+        assert one.lines() == ["RDY 10"]
+        two = consumer.connect("two:1")
+        assert one.lines() == ["RDY 5"]
+        assert two.lines() == ["RDY 5"]
+        two.session.receive_eof(0)
+        assert one.lines() == ["RDY 10"]
+
+    def test_the_limit_can_be_changed(self):
+        consumer = DrivenConsumer(max_in_flight=10)
+        link = consumer.connect()
+        link.lines()
+        consumer.core.set_max_in_flight(3, 0)
+        assert link.lines() == ["RDY 3"]
+        consumer.core.set_max_in_flight(0, 0)
+        assert link.lines() == ["RDY 0"]
+        consumer.core.set_max_in_flight(0, 0)
+        assert link.lines() == []
+
+    def test_pause_and_resume(self):
+        consumer = DrivenConsumer(max_in_flight=10)
+        link = consumer.connect()
+        link.lines()
+        link.deliver(1)
+        consumer.core.pause(0)
+        assert link.lines() == ["RDY 0"]
+        assert inbox(consumer) == [1]
+        consumer.core.resume(0)
+        assert link.lines() == ["RDY 10"]
+
+    def test_in_steady_state_no_rdy_is_sent(self):
+        consumer = DrivenConsumer(max_in_flight=2)
+        link = consumer.connect()
+        link.lines()
+        for number in range(20):
+            link.deliver(number)[0].finish()
+            assert link.lines() == [f"FIN {number}"]
+        core = consumer.core
+        assert (core.received_count, core.finished_count, core.requeued_count) == (20, 20, 0)
+
+    def test_with_more_connections_than_messages_the_seat_goes_round(self):
+        consumer = DrivenConsumer(max_in_flight=1, rdy_redistribute_interval=5, low_rdy_idle_timeout=10)
+        links = [consumer.connect(f"nsqd-{n}:1") for n in range(3)]
+        seats: list[int] = []
+        for _ in range(12):
+            for n, link in enumerate(links):
+                seats += [n for line in link.lines() if line == "RDY 1"]
+            consumer.pass_time(5)
+        assert {*seats} == {0, 1, 2}
+
+    def test_what_a_lost_connection_held_is_in_flight_no_more(self):
+        consumer = DrivenConsumer(max_in_flight=2)
+        one, two = consumer.connect("one:1"), consumer.connect("two:1")
+        one.deliver(1)
+        two.deliver(2)
+        assert consumer.core.flow.is_starved
+        one.session.receive_eof(0)
+        assert inbox(consumer) == [2]
+        assert consumer.core.flow.statistics().in_flight == 1
+        assert [*consumer.core.sessions] == [two.session]
+
+
+class TestBackoff:
+    def test_failures_stop_it_a_test_message_follows_and_its_success_lets_all_through(self):
+        consumer = DrivenConsumer(max_in_flight=3)
+        link = consumer.connect()
+        link.lines()
+        one, two = link.deliver(1, 2)
+        one.requeue(0)
+        two.requeue(0)
+        assert link.lines() == ["REQ 1 0", "REQ 2 0", "RDY 0"]
+        assert consumer.core.next_deadline() == 2 * S
+        consumer.pass_time(2)
+        assert consumer.core.is_probing
+        assert link.lines() == ["RDY 1"]
+        (test,) = link.deliver(1, attempts=2)
+        assert link.lines() == ["RDY 0"]
+        test.finish()
+        assert link.lines() == ["FIN 1", "RDY 3"]
+        assert not consumer.core.is_probing
+        assert consumer.core.backoff.state is State.RUNNING
+
+    def test_whoever_keeps_the_time_hears_of_a_new_deadline_even_if_no_rdy_changes(self):
+        consumer = DrivenConsumer(max_in_flight=3)
+        link = consumer.connect()
+        link.lines()
+        link.deliver(1)[0].requeue(0)
+        link.lines()
+        consumer.pass_time(2)
+        link.lines()
+        (test,) = link.deliver(1, attempts=2)
+        assert link.lines() == ["RDY 0"]
+        test.requeue(0)
+        consumer.outputs.clear()
+        assert link.lines() == ["REQ 1 0"]  # RDY is 0 already
+        assert consumer.core.next_deadline() == consumer.now_ns + 4 * S
+        assert consumer.outputs == [link.session]
+
+    def test_a_requeue_that_is_no_failure_slows_nothing_down(self):
+        consumer = DrivenConsumer(max_in_flight=3)
+        link = consumer.connect()
+        link.lines()
+        link.deliver(1)[0].requeue(0, backoff=False)
+        assert link.lines() == ["REQ 1 0"]
+        assert consumer.core.backoff.state is State.RUNNING
+        assert consumer.core.requeued_count == 1
+
+    def test_a_test_message_without_a_result_is_followed_by_another(self):
+        consumer = DrivenConsumer(max_in_flight=3)
+        link = consumer.connect()
+        link.deliver(1)[0].requeue(0)
+        link.lines()
+        consumer.pass_time(2)
+        link.lines()
+        (test,) = link.deliver(1, attempts=2)
+        link.lines()
+        test.requeue(0, backoff=False)
+        assert link.lines() == ["REQ 1 0", "RDY 1"]
+        assert consumer.core.is_probing
+
+    def test_when_the_connection_of_the_test_message_is_lost_another_takes_its_turn(self):
+        consumer = DrivenConsumer(max_in_flight=4)
+        links = [consumer.connect(f"nsqd-{n}:1") for n in range(2)]
+        links[0].deliver(1)[0].requeue(0)
+        for link in links:
+            link.lines()
+        consumer.pass_time(2)
+        (tester,) = [link for link in links if link.lines() == ["RDY 1"]]
+        (other,) = [link for link in links if link is not tester]
+        tester.deliver(1, attempts=2)
+        assert consumer.core.flow.gate is Gate.TESTING
+        tester.session.receive_eof(consumer.now_ns)
+        assert other.lines() == ["RDY 1"]
+
+    def test_it_can_be_switched_off(self):
+        consumer = DrivenConsumer(max_in_flight=3, max_backoff_duration=0)
+        link = consumer.connect()
+        link.lines()
+        link.deliver(1)[0].requeue(0)
+        assert link.lines() == ["REQ 1 0"]
+        assert consumer.core.next_deadline() is None
+
+
+class TestClosing:
+    def test_it_gives_back_what_nobody_has_begun_with_and_says_good_bye(self):
+        consumer = DrivenConsumer(max_in_flight=10)
+        one, two = consumer.connect("one:1"), consumer.connect("two:1")
+        for link in (one, two):
+            link.lines()
+        one.deliver(1, 2)
+        two.deliver(3)
+        begun = consumer.core.inbox.popleft()
+        consumer.core.close(0)
+        assert one.lines() == ["RDY 0", "REQ 2 0", "CLS"]
+        assert two.lines() == ["RDY 0", "REQ 3 0", "CLS"]
+        assert inbox(consumer) == []
+        begun.finish()
+        assert one.lines() == ["FIN 1"]
+        consumer.core.close(0)
+        assert one.lines() == two.lines() == []
+
+    def test_giving_back_is_no_failure(self):
+        consumer = DrivenConsumer(max_in_flight=10)
+        consumer.connect().deliver(1, 2)
+        consumer.core.close(0)
+        assert consumer.core.backoff.state is State.RUNNING
+
+    def test_what_is_still_on_its_way_is_given_back(self):
+        consumer = DrivenConsumer(max_in_flight=10)
+        link = consumer.connect()
+        consumer.core.close(0)
+        link.lines()
+        link.deliver(1)
+        assert link.lines() == ["REQ 1 0"]
+        assert inbox(consumer) == []
+
+    def test_what_was_begun_with_is_given_back_when_the_user_leaves(self):
+        consumer = DrivenConsumer(max_in_flight=10)
+        link = consumer.connect()
+        link.lines()
+        link.deliver(1, 2)
+        consumer.core.inbox.clear()
+        consumer.core.close(0)
+        consumer.core.give_back_all()
+        assert link.lines() == ["RDY 0", "CLS", "REQ 1 0", "REQ 2 0"]
+
+    def test_a_subscription_that_comes_too_late_says_good_bye_at_once(self):
+        consumer = DrivenConsumer(max_in_flight=10)
+        link = consumer.greet()
+        consumer.core.close(0)
+        link.say(b"\0\0\0\x06\0\0\0\0OK")
+        assert link.lines() == ["CLS"]
+
+
+class World:
+    """Consumers, brokers and a publisher; bytes travel when the seed says so, in pieces, and connections break."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.now_ns = S
+        self.brokers = [Broker(BrokerOptions(msg_timeout_ns=30 * S), self.random) for _ in range(2)]
+        self.consumers = [
+            DrivenConsumer(seed=seed, max_in_flight=self.random.choice([1, 2, 7]), backoff_multiplier=0.5)
+            for _ in range(2)
+        ]
+        self.links: list[Link] = []
+        self.finished: set[bytes] = set()
+        self.published: set[bytes] = set()
+        for consumer in self.consumers:
+            for broker in self.brokers:
+                self.connect(consumer, broker)
+
+    def connect(self, consumer: DrivenConsumer, broker: Broker) -> None:
+        session = ConsumerSession(consumer.core, f"nsqd-{self.brokers.index(broker)}:1", self.now_ns)
+        self.links.append(Link(consumer, broker, session, broker.open_session("client:1", self.now_ns)))
+
+    def publish(self) -> None:
+        body = body_of(len(self.published))
+        self.published.add(body)
+        broker = self.random.choice(self.brokers)
+        broker.topic(b"t").put([body], self.now_ns)
+        broker.settle(self.now_ns)
+
+    def step(self, *, calm: bool) -> None:
+        self.now_ns += self.random.randrange(S // 10, 2 * S)
+        for broker in self.brokers:
+            broker.handle_deadline(self.now_ns)
+        for consumer in self.consumers:
+            consumer.now_ns = self.now_ns
+            consumer.core.handle_deadline(self.now_ns)
+            self.handle(consumer, calm=calm)
+        for link in [*self.links]:
+            link.carry(self.now_ns, self.random)
+            if not calm and self.random.random() < 0.02:
+                link.session.receive_eof(self.now_ns)
+                link.broker.close_session(link.far, self.now_ns)
+                self.links.remove(link)
+                self.connect(link.consumer, link.broker)
+        for consumer in self.consumers:
+            flow = consumer.core.flow
+            assert flow.total_rdy_count <= flow.max_in_flight
+
+    def handle(self, consumer: DrivenConsumer, *, calm: bool) -> None:
+        while consumer.core.inbox and (calm or self.random.random() < 0.8):
+            message = consumer.core.inbox.popleft()
+            luck = 1.0 if calm else self.random.random()
+            if luck < 0.15:
+                message.requeue(self.random.choice([0, 1]))
+            elif luck < 0.2:
+                message.touch()
+                consumer.core.inbox.append(message)
+            elif not message.is_answered:
+                message.finish()
+                self.finished.add(message.body)
+
+
+class Link:
+    """A session of a consumer, one of a broker, and the bytes on their way between them."""
+
+    def __init__(
+        self, consumer: DrivenConsumer, broker: Broker, session: ConsumerSession, far: Session
+    ) -> None:
+        self.consumer, self.broker, self.session, self.far = consumer, broker, session, far
+        self.up = self.down = b""
+
+    def carry(self, now_ns: int, random: Random) -> None:
+        for _ in range(3):
+            self.up += self.session.data_to_send(now_ns)
+            cut = random.randrange(len(self.up) + 1) if random.random() < 0.3 else len(self.up)
+            self.far.receive_data(self.up[:cut], now_ns)
+            self.up = self.up[cut:]
+            self.down += self.far.data_to_send(now_ns)
+            cut = random.randrange(len(self.down) + 1) if random.random() < 0.3 else len(self.down)
+            if cut:
+                self.session.receive_data(self.down[:cut], now_ns)
+            self.down = self.down[cut:]
+            assert self.session.error is None
+            assert not self.far.ended
+
+
+@given(st.integers(0, 2**32))
+def test_whatever_happens_no_message_is_lost_and_no_limit_is_passed(seed):
+    world = World(seed)
+    for _ in range(60):
+        if world.random.random() < 0.5:
+            world.publish()
+        world.step(calm=False)
+    for _ in range(400):
+        if world.finished >= world.published and not any(link.session.held for link in world.links):
+            break
+        world.step(calm=True)
+    assert world.finished == world.published
+
+
+def test_the_same_seed_gives_the_same_world():
+    worlds = [World(7), World(7)]
+    for world in worlds:
+        for _ in range(50):
+            world.publish()
+            world.step(calm=False)
+    assert worlds[0].finished == worlds[1].finished
+    assert worlds[0].finished
+
+
+@pytest.mark.parametrize("attribute", ["received_count", "finished_count", "requeued_count"])
+def test_a_new_consumer_has_counted_nothing(attribute):
+    assert getattr(DrivenConsumer().core, attribute) == 0

@@ -1,0 +1,392 @@
+"""Brokers that say what they must not, nothing, or half of it: the clients say why, dial again, and lose nothing.
+
+The broker here is scripted and in memory. The clients' delays before dialling again are a millisecond; while the
+broker has not greeted again, the last error stands in ``Consumer.unconnected``, and behind what publishes raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from struct import pack
+from typing import Any
+
+import anyio
+import pytest
+
+from nsqkit import Consumer, Producer
+from nsqkit.clock import ManualClock
+from nsqkit.errors import (
+    BadTopic,
+    BrokerError,
+    ConnectionLost,
+    ConnectTimeout,
+    FinishFailed,
+    HeartbeatTimeout,
+    InvalidCommand,
+    NotConnected,
+    NSQError,
+    ProtocolError,
+    PublishFailed,
+    SubscribeFailed,
+    Unauthorized,
+)
+from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, encode_response
+from nsqkit.wire.messages import encode_message
+from tests.integration.stage import CHANNEL, TOPIC, bodies_of, take, until
+from tests.peers import ADDRESS, BACKENDS, Peer, ScriptedBroker, body_of, message_id, settle
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", BACKENDS)]
+
+PATIENCE = 8.0
+IMPATIENT: dict[str, Any] = {"reconnect_delay_min": 0.001, "reconnect_delay_max": 0.001}
+
+MESSAGE = encode_message(0, 1, message_id(1), body_of(1))
+
+GARBAGE = {
+    "another protocol": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "zeros": bytes(64),
+    "a frame of 2 GiB": pack(">ii", (1 << 31) - 1, 2),
+    "a frame of one byte above max_msg_size": pack(">ii", 4 + 26 + (1 << 20) + 1, 2),
+    "a frame of negative size": pack(">ii", -1, 0),
+    "a frame without room for its type": pack(">ii", 3, 0),
+    "a frame of an unknown type": pack(">ii", 8, 7) + b"abcd",
+    "a message without room for its id": pack(">ii", 29, 2) + bytes(25),
+}
+
+garbage = pytest.mark.parametrize("data", GARBAGE.values(), ids=list(GARBAGE))
+
+
+@asynccontextmanager
+async def consuming(**options: Any) -> AsyncIterator[tuple[Consumer, ScriptedBroker]]:
+    broker = ScriptedBroker()
+    options = {"max_in_flight": 10, "close_timeout": 0, **IMPATIENT, **options}
+    with anyio.fail_after(PATIENCE):
+        async with Consumer(
+            TOPIC, CHANNEL, nsqd_tcp_addresses=[ADDRESS], dial=broker.dial, **options
+        ) as consumer:
+            yield consumer, broker
+
+
+@asynccontextmanager
+async def producing(**options: Any) -> AsyncIterator[tuple[Producer, ScriptedBroker]]:
+    broker = ScriptedBroker()
+    with anyio.fail_after(PATIENCE):
+        async with Producer(ADDRESS, dial=broker.dial, **IMPATIENT, **options) as producer:
+            yield producer, broker
+
+
+async def left(peer: Peer) -> None:
+    """See the client say that it leaves, and let it."""
+    await peer.wait_end()
+    await peer.close()
+
+
+async def why(consumer: Consumer) -> Exception:
+    """Return why the consumer has no connection."""
+    await until(lambda: consumer.unconnected.get(ADDRESS))
+    error = consumer.unconnected[ADDRESS]
+    assert error is not None
+    return error
+
+
+async def check_consumes(consumer: Consumer, broker: ScriptedBroker) -> None:
+    """Have the consumer receive and finish two messages by its next connection."""
+    async with await broker.subscribe() as peer:
+        assert await peer.line() == b"RDY 10"
+        await peer.deliver(8, 9, attempts=2)
+        messages = await take(consumer, 2)
+        assert bodies_of(messages) == [body_of(8), body_of(9)]
+        for message in messages:
+            message.finish()
+        assert [await peer.line(), await peer.line()] == [b"FIN " + message_id(n) for n in (8, 9)]
+        assert consumer.unconnected == {}
+
+
+async def check_publishes(producer: Producer, broker: ScriptedBroker) -> None:
+    """Have the producer publish by its next connection."""
+    async with await broker.greet() as peer, anyio.create_task_group() as tasks:
+        tasks.start_soon(producer.publish, TOPIC, b"again")
+        assert await peer.command() == (b"PUB t", b"again")
+        await peer.send(OK_FRAME)
+
+
+# ---- while greeting ------------------------------------------------------------------------------------------------
+
+
+@garbage
+async def test_garbage_for_a_greeting(data: bytes):
+    async with consuming() as (consumer, broker):
+        peer = await broker.accept()
+        await peer.send(data)
+        assert isinstance(await why(consumer), ProtocolError)
+        await peer.close()
+        await check_consumes(consumer, broker)
+
+
+@pytest.mark.parametrize("answer", [OK_FRAME, encode_response(b"[]"), encode_response(b"{"), MESSAGE])
+async def test_an_answer_to_identify_that_is_none(answer: bytes):
+    async with consuming() as (consumer, broker):
+        peer = await broker.accept()
+        await peer.send(answer)
+        if answer == OK_FRAME:  # from an nsqd that negotiates nothing
+            assert (await peer.take(4), (await peer.command())[0]) == (b"  V2", b"IDENTIFY")
+            assert await peer.line() == b"SUB t c"
+        else:
+            assert isinstance(await why(consumer), ProtocolError)
+        await peer.close()
+        await check_consumes(consumer, broker)
+
+
+@pytest.mark.parametrize("error", [InvalidCommand("no"), Unauthorized("AUTH failed"), BrokerError("E_NEW what")])
+async def test_identify_is_refused(error: BrokerError):
+    async with consuming() as (consumer, broker), await broker.accept() as peer:
+        await peer.send(error)
+        assert type(await why(consumer)) is type(error)
+
+
+@pytest.mark.parametrize("error", [SubscribeFailed("too many"), BadTopic("no")])
+async def test_the_subscription_is_refused(error: BrokerError):
+    async with consuming() as (consumer, broker):
+        peer = await broker.greet()
+        assert await peer.line() == b"SUB t c"
+        await peer.send(error)
+        found = await why(consumer)
+        assert (type(found), str(found)) == (type(error), str(error))
+        await left(peer)
+        await check_consumes(consumer, broker)
+
+
+async def test_a_message_before_the_subscription_stands():
+    async with consuming() as (consumer, broker):
+        peer = await broker.greet()
+        await peer.send(MESSAGE)
+        assert isinstance(await why(consumer), ProtocolError)
+        await peer.close()
+        await check_consumes(consumer, broker)
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+async def test_a_broker_that_never_answers_a_consumer(greeted: bool):
+    async with consuming(dial_timeout=0.1) as (consumer, broker):
+        peer = await broker.accept()
+        if greeted:
+            await peer.greet()  # but not the subscription
+        assert isinstance(await why(consumer), ConnectTimeout)
+        await peer.close()
+        await check_consumes(consumer, broker)
+
+
+async def test_a_broker_that_cannot_be_dialled():
+    async with producing(connect_timeout=0.1) as (producer, broker):
+        broker.refusal = ConnectionRefusedError("nobody there")
+        with pytest.raises(NotConnected) as caught:
+            await producer.publish(TOPIC, b"x")
+        assert "nobody there" in str(caught.value.__cause__)
+        assert broker.dial_count > 1
+        broker.refusal = None
+        await check_publishes(producer, broker)
+
+
+async def test_a_publish_waits_out_bad_greetings():
+    async with producing() as (producer, broker), anyio.create_task_group() as tasks:
+        tasks.start_soon(producer.publish, TOPIC, b"x")
+        for data in GARBAGE.values():
+            peer = await broker.accept()
+            await peer.send(data)
+            await peer.close()
+        async with await broker.greet() as peer:
+            assert await peer.command() == (b"PUB t", b"x")
+            await peer.send(OK_FRAME)
+
+
+# ---- to a producer -------------------------------------------------------------------------------------------------
+
+
+class Publishes:
+    """Publishes that run, and how each ended."""
+
+    def __init__(self) -> None:
+        self.ends: dict[bytes, NSQError | None] = {}
+
+    async def publish(self, producer: Producer, body: bytes) -> None:
+        try:
+            await producer.publish(TOPIC, body)
+        except NSQError as error:
+            self.ends[body] = error
+        else:
+            self.ends[body] = None
+
+
+async def check_ends(data: bytes, acknowledged: int, cause: type[NSQError], **options: Any) -> None:
+    """Publish five messages, of which the broker acknowledges some before it sends ``data`` and closes."""
+    bodies = [b"%d" % n for n in range(5)]
+    publishes = Publishes()
+    async with producing(**options) as (producer, broker):
+        peer = await broker.greet()
+        async with anyio.create_task_group() as tasks:
+            for body in bodies:
+                tasks.start_soon(publishes.publish, producer, body)
+            received = [(await peer.command())[1] for _ in bodies]
+            await peer.send(OK_FRAME * acknowledged + data)
+            await peer.close()
+        for body in received[:acknowledged]:
+            assert publishes.ends[body] is None
+        for body in received[acknowledged:]:
+            error = publishes.ends[body]
+            assert isinstance(error, ConnectionLost)
+            assert isinstance(error.__cause__, cause)
+        # Whoever was told so may publish again; nothing is sent twice behind anybody's back.
+        await check_publishes(producer, broker)
+
+
+@garbage
+async def test_garbage_instead_of_an_answer(data: bytes):
+    await check_ends(data, 3, ProtocolError)
+
+
+async def test_a_message_to_a_producer():
+    await check_ends(MESSAGE, 2, ProtocolError)
+
+
+async def test_more_answers_than_publishes():
+    async with producing() as (producer, broker):
+        peer = await broker.greet()
+        await peer.send(OK_FRAME)
+        await until(lambda: broker.dial_count == 1 and not producer.is_connected)
+        await left(peer)
+        await check_publishes(producer, broker)
+
+
+@pytest.mark.parametrize("length", range(len(OK_FRAME)))
+async def test_an_answer_is_cut_off(length: int):
+    await check_ends(OK_FRAME[:length], 3, ConnectionLost)
+
+
+async def test_an_answer_that_never_comes():
+    clock = ManualClock()
+    publishes = Publishes()
+    async with producing(clock=clock, read_timeout=30) as (producer, broker):
+        peer = await broker.greet()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(publishes.publish, producer, b"x")
+            await peer.command()
+            clock.advance(20)
+            await peer.send(HEARTBEAT_FRAME)  # slow is not dead
+            assert await peer.line() == b"NOP"
+            clock.advance(20)
+            assert producer.is_connected
+            clock.advance(10)
+        error = publishes.ends[b"x"]
+        assert isinstance(error, ConnectionLost)
+        assert isinstance(error.__cause__, HeartbeatTimeout)
+        await left(peer)
+        await settle()
+        clock.advance(0.001)
+        await check_publishes(producer, broker)
+
+
+async def test_an_error_is_for_one_publish_and_a_fatal_one_for_all_after_it():
+    publishes = Publishes()
+    async with producing() as (producer, broker):
+        peer = await broker.greet()
+        async with anyio.create_task_group() as tasks:
+            for n in range(4):
+                tasks.start_soon(publishes.publish, producer, b"%d" % n)
+            received = [(await peer.command())[1] for _ in range(4)]
+            await peer.send(OK_FRAME, PublishFailed("disk full"))
+            await left(peer)
+        ends = [publishes.ends[body] for body in received]
+        assert [type(end) for end in ends] == [type(None), PublishFailed, ConnectionLost, ConnectionLost]
+        assert isinstance(ends[2] and ends[2].__cause__, PublishFailed)
+        await check_publishes(producer, broker)
+
+
+# ---- to a consumer -------------------------------------------------------------------------------------------------
+
+
+async def check_survives(data: bytes, expected: type[NSQError], *, close: bool = True) -> None:
+    """Deliver three messages, take the FIN of one, send ``data``; the other two must come to an end, too."""
+    async with consuming() as (consumer, broker):
+        peer = await broker.subscribe()
+        assert await peer.line() == b"RDY 10"
+        await peer.deliver(7, 8, 9)
+        done, *held = await take(consumer, 3)
+        done.finish()
+        assert await peer.line() == b"FIN " + message_id(7)
+        await peer.send(data)
+        if close:
+            await peer.close()
+        assert isinstance(await why(consumer), expected)
+        if not close:
+            await left(peer)
+        for message in held:
+            assert message.is_answered
+            message.finish()  # too late, and said to nobody
+        await check_consumes(consumer, broker)
+
+
+@garbage
+@pytest.mark.parametrize("close", [False, True])
+async def test_garbage_instead_of_a_message(data: bytes, close: bool):
+    await check_survives(data, ProtocolError, close=close)
+
+
+@pytest.mark.parametrize("data", [OK_FRAME, CLOSE_WAIT_FRAME, encode_response(b"what")])
+async def test_an_answer_to_what_was_not_asked(data: bytes):
+    await check_survives(data, ProtocolError, close=False)
+
+
+async def test_a_message_is_cut_off_at_any_byte():
+    for length in range(len(MESSAGE)):
+        await check_survives(MESSAGE[:length], ConnectionLost)
+
+
+async def test_what_came_before_garbage_is_not_acknowledged():
+    async with consuming() as (consumer, broker):
+        peer = await broker.subscribe()
+        await peer.send(MESSAGE, GARBAGE["zeros"])
+        assert isinstance(await why(consumer), ProtocolError)
+        await peer.close()
+        await check_consumes(consumer, broker)
+
+
+async def test_a_fatal_error_ends_the_connection_and_another_one_does_not():
+    async with consuming() as (consumer, broker):
+        peer = await broker.subscribe()
+        assert await peer.line() == b"RDY 10"
+        await peer.send(FinishFailed("FIN of what?"))
+        await peer.deliver(1)
+        (message,) = await take(consumer, 1)
+        message.finish()
+        assert await peer.line() == b"FIN " + message_id(1)
+        await peer.send(InvalidCommand("RDY count 10 out of range 0-5"))
+        error = await why(consumer)
+        assert (type(error), str(error)) == (InvalidCommand, "E_INVALID RDY count 10 out of range 0-5")
+        await left(peer)
+        await check_consumes(consumer, broker)
+
+
+async def test_one_bad_broker_among_several_disturbs_no_other():
+    bad, good = ScriptedBroker(), ScriptedBroker()
+    addresses = {"bad:4150": bad, "good:4150": good}
+
+    async def dial(address: str) -> anyio.abc.ByteStream:
+        return await addresses[address].dial(address)
+
+    with anyio.fail_after(PATIENCE):
+        async with Consumer(
+            TOPIC, CHANNEL, nsqd_tcp_addresses=list(addresses), dial=dial, max_in_flight=10, close_timeout=0, **IMPATIENT
+        ) as consumer:
+            async with await good.subscribe() as peer:
+                assert await peer.line() == b"RDY 10"
+                for n, data in enumerate(GARBAGE.values()):
+                    evil = await bad.accept()
+                    await evil.send(data)
+                    await evil.close()
+                    await peer.deliver(n)
+                    (message,) = await take(consumer, 1)
+                    message.finish()
+                    assert await peer.line() == b"FIN " + message_id(n)
+                assert list(consumer.unconnected) == ["bad:4150"]
+                assert good.dial_count == 1

@@ -1,0 +1,41 @@
+"""The fixture, as a user has it: by its name, in tests of every colour."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from nsqkit import Consumer, Producer
+from nsqkit.testing.servers import NsqdServer
+
+
+def test_a_plain_test_has_a_broker(nsqd: NsqdServer) -> None:
+    assert nsqd.inspect(lambda broker: broker.topics) == {}
+
+
+@pytest.mark.anyio
+async def test_an_async_test_has_one_on_either_backend(nsqd: NsqdServer) -> None:
+    async with Producer(nsqd.tcp_address) as producer:
+        await producer.publish("t", b"x")
+    async with Consumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address]) as consumer:
+        message = await anext(aiter(consumer))
+        assert message.body == b"x"
+        message.finish()
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_each_test_has_a_fresh_one(nsqd: NsqdServer, turn: int) -> None:
+    assert nsqd.inspect(lambda broker: list(broker.topics)) == []
+    nsqd.inspect(lambda broker: broker.topic(b"t"))
+
+
+def test_whoever_does_not_use_it_does_not_pay_for_it() -> None:
+    code = (
+        "import sys, pytest, nsqkit.testing.plugin;"
+        "print([name for name in sys.modules if name.partition('.')[0] in ('anyio', 'trio', 'h11', 'pyspark')"
+        " or name.startswith('nsqkit.') and not name.startswith('nsqkit.testing')])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from nsqkit.errors import OptionError
+from nsqkit.testing.servers import NsqdServer
+from nsqkit.transport.address import split_address
+from nsqkit.wire.commands import MAGIC_V2, encode_publish
+from nsqkit.wire.frames import OK_FRAME
+
+
+def publish(server: NsqdServer, topic: bytes, body: bytes) -> None:
+    with socket.create_connection(split_address(server.tcp_address), timeout=5) as client:
+        client.sendall(MAGIC_V2 + encode_publish(topic, body))
+        assert client.recv(len(OK_FRAME)) == OK_FRAME
+
+
+def test_it_answers_when_it_was_entered_and_is_gone_when_it_was_left():
+    threads = threading.active_count()
+    with NsqdServer() as server:
+        publish(server, b"t", b"x")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(split_address(server.tcp_address), timeout=5)
+    assert threading.active_count() == threads
+
+
+def test_two_have_nothing_in_common_but_the_thread():
+    with NsqdServer() as one, NsqdServer() as other:
+        publish(one, b"t", b"x")
+        assert one.tcp_address != other.tcp_address
+        assert one.inspect(lambda broker: list(broker.topics)) == [b"t"]
+        assert other.inspect(lambda broker: list(broker.topics)) == []
+
+
+def test_it_has_http():
+    with NsqdServer() as server:
+        assert server.http_url == f"http://{server.http_address}"
+        with socket.create_connection(split_address(server.http_address), timeout=5) as client:
+            client.sendall(b"GET /ping HTTP/1.0\r\n\r\n")
+            assert client.makefile("rb").read().endswith(b"\r\n\r\nOK")
+
+
+def test_options_are_nsqds():
+    with NsqdServer(max_msg_size=5, http_address="") as server:
+        assert server.http_address == ""
+        assert server.inspect(lambda broker: broker.options.max_msg_size) == 5
+
+
+def test_a_wrong_option_is_refused_at_the_line_that_wrote_it():
+    with pytest.raises(OptionError, match="max_rdy_count"):
+        NsqdServer(max_rdy_count=-1)
+    with pytest.raises(TypeError, match="max_ready_count"):
+        NsqdServer(max_ready_count=1)
+
+
+def test_an_address_that_is_taken_leaves_nothing_behind():
+    threads = threading.active_count()
+    with NsqdServer() as server, pytest.raises(OSError, match=server.tcp_address):
+        NsqdServer(tcp_address=server.tcp_address).__enter__()
+    assert threading.active_count() == threads
+
+
+def test_many_in_a_row():
+    for _ in range(20):
+        with NsqdServer() as server:
+            publish(server, b"t", b"x")

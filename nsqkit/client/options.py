@@ -113,12 +113,15 @@ class ConnectionOptions:
                 f"allowed is at most reconnect_delay_max, {self.reconnect_delay_max}"
             )
 
-    def identify_request(self, own_hostname: str, **consumer: int) -> IdentifyRequest:
+    def identify_request(
+        self, own_hostname: str, *, msg_timeout_ms: int = 0, sample_rate: int = 0
+    ) -> IdentifyRequest:
         """Return what is told and asked in IDENTIFY.
 
         Args:
             own_hostname: what this machine calls itself, for whoever has not set ``hostname``.
-            consumer: what only a consumer asks for, in the units of the wire.
+            msg_timeout_ms: what a consumer asks for; 0 leaves it to the broker.
+            sample_rate: likewise.
         """
         hostname = self.hostname or own_hostname
         return IdentifyRequest(
@@ -127,7 +130,8 @@ class ConnectionOptions:
             user_agent=self.user_agent,
             feature_negotiation=True,
             heartbeat_interval=round(self.heartbeat_interval * 1000),
-            **consumer,
+            msg_timeout=msg_timeout_ms,
+            sample_rate=sample_rate,
         )
 
 

@@ -84,7 +84,7 @@ class Consumer:
             options=self.options,
             identity=self.options.identify_request(
                 socket.gethostname(),
-                msg_timeout=round(self.options.msg_timeout * 1000),
+                msg_timeout_ms=round(self.options.msg_timeout * 1000),
                 sample_rate=self.options.sample_rate,
             ),
             random=self._random,

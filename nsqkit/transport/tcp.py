@@ -17,7 +17,7 @@ from nsqkit.transport.address import split_address
 from nsqkit.transport.asyncio_stream import AsyncioStream, asyncio_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
     from types import TracebackType
 
     from anyio.abc import ByteStream, SocketStream, TaskGroup
@@ -103,8 +103,7 @@ class Listener:
             await handler(stream)
 
         with come, coming, ExitStack() as stack:
-            # A task that is cancelled before its first step cannot close what it was given.
-            stack.callback(lambda: [stream.abort() for stream in unhandled])
+            stack.callback(_abort_all, unhandled)
             for listener in self._sockets.listeners:
                 sock = stack.enter_context(listener.extra(SocketAttribute.raw_socket).dup())
                 server = await loop.create_server(lambda: AsyncioStream(take), sock=sock, start_serving=False)
@@ -112,3 +111,9 @@ class Listener:
                 await server.start_serving()
             async for stream in coming:
                 tasks.start_soon(handle, stream)
+
+
+def _abort_all(unhandled: Iterable[AsyncioStream]) -> None:
+    # A task that is cancelled before its first step cannot close what it was given.
+    for stream in unhandled:
+        stream.abort()

@@ -1,4 +1,4 @@
-"""Worlds, each from a seed: broker and clients against each other's misfortune.
+"""Worlds, each from a seed: brokers and clients against each other's misfortune.
 
 A world that fails is told again by ``python -m tests.simulation --seed N --trace``.
 """
@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import pytest
 
+from nsqkit.broker.core import channel
+from nsqkit.broker.core.agenda import Agenda
+from nsqkit.broker.core.channel import Channel
+from nsqkit.broker.core.in_flight import InFlight
+from nsqkit.broker.core.session import Session
 from tests.simulation.world import World
 
 WORLDS = 200
@@ -30,3 +35,23 @@ def test_a_seed_is_a_world():
         World(7, trace=traces[-1].append).run(STEPS)
     assert traces[0] == traces[1]
     assert len(traces[0]) > STEPS
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        (Channel, "time_out", lambda *args: None),
+        (Channel, "unpause", lambda self: setattr(self, "paused", False)),
+        (channel, "for_redelivery", lambda frame: frame),
+        (InFlight, "remove_all", lambda self, ids: []),
+        (InFlight, "touch", lambda self, message_id, now_ns, timeout_ns, max_timeout_ns: now_ns),
+        (Session, "room", property(lambda self: 0 if self.ended else self.rdy_count)),
+        (Agenda, "schedule", lambda self, owner, due_ns: None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_broken_engine_is_noticed(monkeypatch, owner, name, broken):
+    monkeypatch.setattr(owner, name, broken)
+    with pytest.raises(AssertionError):
+        for seed in range(30):
+            World(seed).run(STEPS)

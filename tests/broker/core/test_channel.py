@@ -329,6 +329,7 @@ def test_emptying_forgets_what_is_queued_deferred_and_in_flight(world):
     world.channel.remove(lost.as_session)
     world.channel.empty()
     assert (len(world.channel.queue), len(world.channel.deferred), world.channel.in_flight_count) == (0, 0, 0)
+    assert len(world.channel._abandoned) == 0
     assert not consumer.finish(2)
     assert world.agenda.next_deadline() is None, "there is nothing left to come for"
     world.pass_time(100)

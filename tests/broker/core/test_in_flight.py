@@ -130,6 +130,14 @@ def test_a_touch_can_shorten_the_time():
     assert held.handle_deadline(10) == MAX_NS
 
 
+def test_a_shortened_time_is_kept_whoever_was_delivered_before():
+    held = Held()
+    held.deliver(1, 2, timeout_ns=2000)
+    held.touch(an_id(2), 10, 2000, MAX_NS)
+    assert held.handle_deadline(MAX_NS) == 2000
+    assert held.timed_out == [a_frame(2)]
+
+
 def test_what_is_not_held_cannot_be_touched():
     assert Held().touch(an_id(1), 0, 60, MAX_NS) is None
 

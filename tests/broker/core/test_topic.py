@@ -152,6 +152,6 @@ def test_emptying_forgets_what_waits_in_the_topic_and_not_what_the_channels_have
     topic.put([b"waits"], NOW_NS)
     topic.put([b"waits"], NOW_NS, delay_ns=50)
     topic.empty()
+    assert topic._waiting_delays_ns == {}
     topic.unpause(NOW_NS)
     assert (waiting(channel), deferred(channel)) == ([b"has"], [])
-    assert topic._waiting_delays_ns == {}

@@ -36,6 +36,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
 COMMANDS = {
     "make test": (".ci/run", "step make test"),
     "make demo": (".ci/run", "step make demo"),
+    "make bench": ("Makefile", "run -e bench"),
     "python -m nsqkit nsqd": ("tox.ini", "-m nsqkit nsqd"),
 }
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 from nsqkit.client.session import ClientSession
 from nsqkit.errors import BrokerError, ConnectionLost, NSQError, ProtocolError
-from nsqkit.wire.frames import Response
+from nsqkit.wire.frames import OK_RESPONSE, Response
 from nsqkit.wire.identify import IdentifyRequest
 
 OUTBOX_SIZE_MAX = 4 << 20
@@ -58,8 +58,11 @@ class ProducerSession(ClientSession[NoReturn]):
         self._waiting.append(waiter)
 
     def _on_frames(self, frames: list[Any], now_ns: int) -> None:
+        waiting = self._waiting
         for frame in frames:
-            if isinstance(frame, BrokerError):
+            if frame is OK_RESPONSE and waiting:
+                waiting.popleft().answered(None)
+            elif isinstance(frame, BrokerError):
                 self._on_error(frame)
             elif not self._answer_heartbeat(frame):
                 self._on_response(frame)

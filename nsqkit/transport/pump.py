@@ -138,6 +138,8 @@ class Pump:
                 await wake.wait()
                 self._writer_waits = False
             self._limit_time()
+            if self._quick_stream is not None:
+                await send(b"")  # returns when the kernel has taken what the reader has sent
             if self._wait_for_peer:
                 await self._stream.send_eof()
                 await self._read_ended.wait()

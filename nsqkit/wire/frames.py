@@ -74,6 +74,9 @@ OK_FRAME: Final = encode_response(OK)
 HEARTBEAT_FRAME: Final = encode_response(HEARTBEAT)
 CLOSE_WAIT_FRAME: Final = encode_response(CLOSE_WAIT)
 
+OK_RESPONSE: Final = Response(OK)
+"""What every OK becomes: producers get as many as they publish messages."""
+
 
 class FrameDecoder(Generic[M]):
     """Turn received bytes into frames.
@@ -139,6 +142,8 @@ class FrameDecoder(Generic[M]):
                 timestamp_ns, attempts, message_id = message(data, position + 8)
                 body = data[position + FRAME_HEADER_LENGTH : after]
                 append(make_message(timestamp_ns, attempts, message_id, body))
+            elif data[position:after] == OK_FRAME:
+                append(OK_RESPONSE)
             else:
                 append(_decode_other(frame_type, data[position + 8 : after]))
             position = after

@@ -1,9 +1,10 @@
-"""A program that uses pynsq, as it comes from PyPI, for ``test_pynsq``.
+"""A program that uses pynsq as it comes from PyPI, for ``test_pynsq``.
 
-    python pynsq_program.py publish ADDRESS TOPIC BODY …             PUB for each, the last one deferred, then an MPUB
-    python pynsq_program.py consume ADDRESS TOPIC CHANNEL COUNT      prints "ATTEMPTS BODY" of each message
+    python pynsq_program.py publish ADDRESS TOPIC BODY …           PUB of each, then MPUB of all and DPUB of the first
+    python pynsq_program.py consume ADDRESS TOPIC CHANNEL COUNT    finishes COUNT messages, prints "ATTEMPTS BODY"
 
 It is a process of its own because pynsq owns its event loop, and because the warnings of its import are not ours.
+A body ``again`` is requeued when it comes for the first time; each message is touched before it is finished.
 """
 
 from __future__ import annotations
@@ -15,36 +16,62 @@ import nsq
 from tornado.ioloop import IOLoop
 
 
-def stop_unless_ok(conn: Any, data: Any) -> None:
+def publish(address: str, topic: str, *bodies: str) -> None:
+    """Publish, and return when the broker has answered all of it."""
+    loop = IOLoop.current()
+    writer = nsq.Writer([address])
+    first, *others = [body.encode() for body in bodies]
+    waiting = len(others) + 2
+
+    def on_first_answer(conn: Any, data: Any) -> None:
+        if isinstance(
+            data, nsq.protocol.SendError
+        ):  # there is no connection yet, and nothing tells when there is
+            loop.call_later(0.01, writer.pub, topic, first, on_first_answer)
+            return
+        check(data)
+        for body in others:
+            writer.pub(topic, body, on_answer)
+        writer.mpub(topic, [first, *others], on_answer)
+        writer.dpub(topic, 1, first, on_answer)
+
+    def on_answer(conn: Any, data: Any) -> None:
+        nonlocal waiting
+        check(data)
+        waiting -= 1
+        if not waiting:
+            loop.stop()
+
+    writer.pub(topic, first, on_first_answer)
+    loop.start()
+
+
+def check(data: Any) -> None:
     if data != b"OK":
         sys.exit(f"the broker answered {data!r}")
 
 
-def publish(address: str, topic: str, *bodies: str) -> None:
-    """Publish all bodies by PUB, all of them by one MPUB, and the first by DPUB."""
-    encoded = [body.encode() for body in bodies]
-    # The command that is answered last ends the program.
-    waiting = {"count": len(encoded) + 2}
+def consume(address: str, topic: str, channel: str, count: str) -> None:
+    """Finish ``count`` messages."""
+    loop = IOLoop.current()
+    finished = 0
 
-    def on_answer(conn: Any, data: Any) -> None:
-        stop_unless_ok(conn, data)
-        waiting["count"] -= 1
-        if not waiting["count"]:
-            IOLoop.current().stop()
+    def handle(message: Any) -> bool | None:
+        nonlocal finished
+        if message.body == b"again" and message.attempts == 1:
+            message.enable_async()
+            message.requeue(delay=0, backoff=False)
+            return None
+        message.touch()
+        print(message.attempts, message.body.decode())
+        finished += 1
+        if finished == int(count):
+            loop.add_callback(loop.stop)  # after the FIN, which follows the return
+        return True
 
-    class Writer(nsq.Writer):  # type: ignore[misc]
-        def on_connection_ready(self, conn: Any, *args: Any, **keywords: Any) -> None:
-            super()._on_connection_ready(conn, *args, **keywords)
+    nsq.Reader(topic, channel, handle, nsqd_tcp_addresses=[address], max_in_flight=3)
+    loop.start()
 
-    def on_ready() -> None:
-        if not writer.conns:
-            IOLoop.current().call_later(0.01, on_ready)
-            return
-        for body in encoded:
-            writer.pub(topic, body, callback=on_answer)
-        writer.mpub(topic, encoded, callback=on_answer)
-        writer.dpub(topic, 1, encoded[0], callback=on_answer)
 
-    writer = Writer(nsqd_tcp_addresses=[address])
-    on_ready()
-    IOLoop.current().start()
+if __name__ == "__main__":
+    (publish if sys.argv[1] == "publish" else consume)(*sys.argv[2:])

@@ -137,7 +137,9 @@ async def test_an_answer_to_identify_that_is_none(answer: bytes):
         await check_consumes(consumer, broker)
 
 
-@pytest.mark.parametrize("error", [InvalidCommand("no"), Unauthorized("AUTH failed"), BrokerError("E_NEW what")])
+@pytest.mark.parametrize(
+    "error", [InvalidCommand("no"), Unauthorized("AUTH failed"), BrokerError("E_NEW what")]
+)
 async def test_identify_is_refused(error: BrokerError):
     async with consuming() as (consumer, broker):
         peer = await broker.accept()
@@ -374,7 +376,13 @@ async def test_one_bad_broker_among_several_disturbs_no_other():
 
     with anyio.fail_after(PATIENCE):
         async with Consumer(
-            TOPIC, CHANNEL, nsqd_tcp_addresses=list(addresses), dial=dial, max_in_flight=10, close_timeout=0, **IMPATIENT
+            TOPIC,
+            CHANNEL,
+            nsqd_tcp_addresses=list(addresses),
+            dial=dial,
+            max_in_flight=10,
+            close_timeout=0,
+            **IMPATIENT,
         ) as consumer:
             async with await good.subscribe() as peer:
                 assert await peer.line() == b"RDY 10"

@@ -68,9 +68,15 @@ FATAL: dict[str, Case] = {
     "an unknown command": (b"FOO\n", b"E_INVALID invalid command FOO"),
     "lower case": (b"pub t\n", b"E_INVALID invalid command pub"),
     # 2 GiB
-    "IDENTIFY of 2 GiB": (b"IDENTIFY\n" + int32(TWO_GIB), b"E_BAD_BODY IDENTIFY body too big 2147483647 > 5242880"),
+    "IDENTIFY of 2 GiB": (
+        b"IDENTIFY\n" + int32(TWO_GIB),
+        b"E_BAD_BODY IDENTIFY body too big 2147483647 > 5242880",
+    ),
     "PUB of 2 GiB": (b"PUB t\n" + int32(TWO_GIB), b"E_BAD_MESSAGE PUB message too big 2147483647 > 1048576"),
-    "DPUB of 2 GiB": (b"DPUB t 1\n" + int32(TWO_GIB), b"E_BAD_MESSAGE DPUB message too big 2147483647 > 1048576"),
+    "DPUB of 2 GiB": (
+        b"DPUB t 1\n" + int32(TWO_GIB),
+        b"E_BAD_MESSAGE DPUB message too big 2147483647 > 1048576",
+    ),
     "MPUB of 2 GiB": (b"MPUB t\n" + int32(TWO_GIB), b"E_BAD_BODY MPUB body too big 2147483647 > 5242880"),
     "MPUB of 2 G messages": (
         b"MPUB t\n" + int32(100) + int32(TWO_GIB),
@@ -143,7 +149,9 @@ async def test_what_is_fatal_to_a_consumer_is_answered_and_ends_the_connection()
                 assert await client.answers() == [b"OK", error], name
 
 
-@pytest.mark.parametrize("magic", [b"  V9", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00", b"PUB t\n", b"\0" * 10_000])
+@pytest.mark.parametrize(
+    "magic", [b"  V9", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00", b"PUB t\n", b"\0" * 10_000]
+)
 async def test_a_wrong_magic_is_answered_and_ends_the_connection(magic: bytes):
     async with witnessed() as nsqd:
         async with raw_client(nsqd, magic=magic) as client:
@@ -220,7 +228,9 @@ CONVERSATION: list[tuple[bytes, list[bytes], list[bytes]]] = [
 
 def cuts() -> list[tuple[bytes, list[bytes]]]:
     """Return each beginning of the conversation, with the answers to it."""
-    said, answers, found = b"", [], []
+    said = b""
+    answers: list[bytes] = []
+    found: list[tuple[bytes, list[bytes]]] = []
     for piece, when_complete, when_cut in CONVERSATION:
         found += [(said + piece[:length], answers + when_cut) for length in range(len(piece))]
         said += piece

@@ -528,6 +528,14 @@ def test_before_identify_the_interval_is_30_seconds(driven):
     assert not client.is_alive
 
 
+def test_an_interval_may_be_longer_than_the_one_before_identify(driven):
+    client = driven.client(heartbeat_interval=60_000)
+    driven.advance(59.999)
+    assert client.answers() == []
+    driven.advance(0.001)
+    assert client.answers() == [HEARTBEAT]
+
+
 def test_heartbeats_can_be_switched_off_but_not_for_consumers(driven):
     client = driven.client(heartbeat_interval=-1)
     driven.advance(10_000)
@@ -756,6 +764,17 @@ def test_a_second_upgrade_is_answered_in_the_first_and_takes_its_place(driven):
 
 
 # The end.
+
+
+def test_a_session_has_output_while_it_has_bytes_or_an_end_to_tell(driven):
+    client = driven.client()
+    assert not client.session.has_output
+    client.feed(PUB)
+    assert client.session.has_output
+    client.answers()
+    assert not client.session.has_output
+    client.disconnect()
+    assert client.session.has_output
 
 
 def test_the_client_may_leave(driven):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
@@ -17,6 +18,11 @@ from anyio.abc import ByteStream, SocketAttribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+ADDRESSES = (
+    (SocketAttribute.remote_address, "peername"),
+    (SocketAttribute.local_address, "sockname"),
+)
 
 READ_AHEAD_MAX = 256 * 1024
 """Bytes that may wait to be received before the socket is read no more."""
@@ -50,6 +56,7 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
         self._writers: list[asyncio.Future[None]] = []
         self._is_writable = True
         self._transport: asyncio.Transport
+        self._addresses: dict[Any, tuple[str, int]] = {}
 
     # ---- the transport's calls -----------------------------------------------------------------------------------
 
@@ -58,6 +65,10 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         # So a send returns when the kernel has all of it, and a slow peer is felt at once.
         self._transport.set_write_buffer_limits(0)
+        # Once the peer has gone, uvloop's transports cannot be asked any more.
+        for attribute, name in ADDRESSES:
+            if (address := transport.get_extra_info(name)) is not None:
+                self._addresses[attribute] = address
         if self._on_connect is not None:
             self._on_connect(self)
 
@@ -167,9 +178,5 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """The addresses of both ends."""
-        info = self._transport.get_extra_info
-        return {
-            SocketAttribute.remote_address: lambda: info("peername"),
-            SocketAttribute.local_address: lambda: info("sockname"),
-        }
+        """The addresses of both ends; the peer's only if it was still there at the beginning."""
+        return {attribute: partial(self._addresses.__getitem__, attribute) for attribute in self._addresses}

@@ -324,16 +324,6 @@ class TestBadClients:
             "stopped",
         ]
 
-    async def test_clients_that_are_gone_before_they_are_seen(self):
-        async with Nsqd(options(http_address="127.0.0.1:0")) as nsqd:
-            for address in (nsqd.tcp_address, nsqd.http_address):
-                for said in (b"", b"  V2", b"GET /ping HT"):
-                    with socket.create_connection(split_address(address)) as gone:
-                        gone.sendall(said)
-                        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            async with connected(nsqd) as client:
-                await client.say(encode_publish(b"t", b"x"))
-
     async def test_clients_that_come_while_it_stops(self):
         for _ in range(3):
             async with Nsqd(options()) as nsqd:
@@ -371,3 +361,19 @@ class TestBadClients:
             await client.say(encode_publish(b"t", b"x"))
         messages = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
         assert messages.count("accept failed - [Errno 24] Too many open files") == 2
+
+
+@pytest.mark.parametrize(
+    "anyio_backend", ["asyncio", "trio", pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop")]
+)
+async def test_clients_that_are_gone_before_they_are_seen(anyio_backend):
+    if isinstance(anyio_backend, tuple):
+        pytest.importorskip("uvloop")
+    async with Nsqd(options(http_address="127.0.0.1:0")) as nsqd:
+        for address in (nsqd.tcp_address, nsqd.http_address):
+            for said in (b"", b"  V2", b"GET /ping HT"):
+                with socket.create_connection(split_address(address)) as gone:
+                    gone.sendall(said)
+                    gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        async with connected(nsqd) as client:
+            await client.say(encode_publish(b"t", b"x"))

@@ -47,6 +47,7 @@ GARBAGE = {
     "another protocol": b"HTTP/1.1 400 Bad Request\r\n\r\n",
     "zeros": bytes(64),
     "a frame of 2 GiB": pack(">ii", (1 << 31) - 1, 2),
+    "no more than a size of 2 GiB": pack(">i", (1 << 31) - 1),
     "a frame of one byte above max_msg_size": pack(">ii", 4 + 26 + (1 << 20) + 1, 2),
     "a frame of negative size": pack(">ii", -1, 0),
     "a frame without room for its type": pack(">ii", 3, 0),

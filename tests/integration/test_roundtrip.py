@@ -309,6 +309,22 @@ async def test_leaving_in_mid_stream_loses_nothing(stage: Stage):
         }
 
 
+async def test_a_closed_consumer_can_still_answer_and_has_given_back_the_rest(stage: Stage):
+    async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
+        await producer.multi_publish(TOPIC, BODIES[:10])
+        async with stage.consumer(nsqd) as closed:
+            begun = await take(closed, 3)
+            closed.close()
+            async with stage.consumer(nsqd) as other:
+                given_back = await take(other, 7)
+                assert {(message.body, message.attempts) for message in given_back} == {
+                    (body, 2) for body in BODIES[3:10]
+                }
+                for message in [*begun, *given_back]:
+                    message.finish()
+        await until(lambda: is_empty(channel_of(nsqd)))
+
+
 async def test_leaving_by_an_exception_gives_back_too(stage: Stage):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         await producer.multi_publish(TOPIC, BODIES[:10])

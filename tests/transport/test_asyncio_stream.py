@@ -210,6 +210,16 @@ async def test_it_knows_its_addresses(stream: AsyncioStream) -> None:
     assert stream.extra(SocketAttribute.local_address) == ("6.7.8.9", 10)
 
 
+async def test_it_knows_them_when_the_transport_does_not_any_more(
+    stream: AsyncioStream, transport: Transport
+) -> None:
+    transport.get_extra_info = lambda name, default=None: default  # type: ignore[method-assign]
+    assert stream.extra(SocketAttribute.remote_address) == ("1.2.3.4", 5)
+    gone = AsyncioStream()
+    gone.connection_made(transport)
+    assert gone.extra(SocketAttribute.remote_address, None) is None
+
+
 async def test_the_loop_is_known() -> None:
     assert asyncio_loop() is asyncio.get_running_loop()
 

@@ -101,6 +101,7 @@ class TestManualClock:
         clock = ManualClock(0)
         with anyio.move_on_after(0.001):
             await clock.wait_until(10)
+        assert clock._waiters == {}
         async with anyio.create_task_group() as tasks:
             log: list[str] = []
             tasks.start_soon(waiter, clock, 10, log, "other")

@@ -128,7 +128,7 @@ class TestStarting:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
-            address = "127.0.0.1:%d" % taken.getsockname()[1]
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
             nsqd = Nsqd(options(**{name: address}))
             with pytest.raises(OSError, match=f"listen \\({address}\\) failed - "):
                 await nsqd.__aenter__()
@@ -311,16 +311,24 @@ class TestBadClients:
 
     async def test_why_a_client_was_left_is_in_the_log(self, caplog):
         caplog.set_level(logging.INFO, "nsqkit.broker")
-        async with Nsqd(options()) as nsqd, connected(nsqd, "memory") as bad:
-            await bad.send(b"NONSENSE\n")
-            await bad.frame()
-            assert await bad.is_closed()
+        async with Nsqd(options()) as nsqd:
+            async with connected(nsqd, "memory") as bad:
+                await bad.send(b"NONSENSE\n")
+                await bad.frame()
+                assert await bad.is_closed()
+                await settle()
+            good = nsqd.connect("memory:1")
+            await settle()
+        await good.aclose()
         lines = [record.getMessage() for record in caplog.records if record.name == "nsqkit.broker"]
         assert lines == [
             f"TCP: listening on {nsqd.tcp_address}",
             "TCP: new client(memory:0)",
             "[memory:0] - E_INVALID invalid command NONSENSE",
             "PROTOCOL(V2): [memory:0] exiting",
+            "TCP: new client(memory:1)",
+            "[memory:1] - the broker stops",
+            "PROTOCOL(V2): [memory:1] exiting",
             "stopped",
         ]
 
@@ -339,10 +347,14 @@ class TestBadClients:
         class Exhausted:
             """A listener that fails once, as one does when too many files are open."""
 
-            serve_count = 0
+            def __init__(self) -> None:
+                self.serve_count = 0
+                self.recovered = anyio.Event()
 
             async def serve(self, handler: Any, tasks: Any) -> None:
                 self.serve_count += 1
+                if self.serve_count == 3:
+                    self.recovered.set()
                 if self.serve_count == 1:
                     raise OSError(24, "Too many open files")
                 async with anyio.create_task_group() as children:
@@ -356,8 +368,7 @@ class TestBadClients:
         async with Nsqd(options()) as nsqd, connected(nsqd) as client:
             nsqd._serve(listener, nsqd._serve_client, "TCP", "nowhere:0")
             with anyio.fail_after(20 * ACCEPT_PAUSE):
-                while listener.serve_count < 3:
-                    await anyio.sleep(ACCEPT_PAUSE / 10)
+                await listener.recovered.wait()
             await client.say(encode_publish(b"t", b"x"))
         messages = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
         assert messages.count("accept failed - [Errno 24] Too many open files") == 2

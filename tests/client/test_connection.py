@@ -24,7 +24,7 @@ from nsqkit.errors import (
 from nsqkit.producer.pipeline import ProducerSession
 from nsqkit.transport.address import join_address
 from nsqkit.wire.identify import IdentifyRequest
-from tests.peers import ADDRESS, BACKENDS, ScriptedBroker, settle
+from tests.peers import ADDRESS, BACKENDS, PATIENCE, ScriptedBroker, settle
 
 pytestmark = pytest.mark.anyio
 in_memory = pytest.mark.parametrize("anyio_backend", BACKENDS)
@@ -48,6 +48,7 @@ class Bench:
         self.broker = ScriptedBroker()
         self.clock = ManualClock()
         self.changes: list[tuple[bool, bool]] = []
+        self._changed = anyio.Event()
         self.reconnect = Reconnect(delay_min_ns=NS_PER_S, delay_max_ns=8 * NS_PER_S, random=Longest())
         self.connection: Connection[ProducerSession] = Connection(
             ADDRESS,
@@ -67,6 +68,8 @@ class Bench:
     def _on_change(self, connection: Connection[ProducerSession]) -> None:
         session = connection.session
         self.changes.append((session is not None and session.is_open, connection.is_running))
+        self._changed.set()
+        self._changed = anyio.Event()
 
     @property
     def session(self) -> ProducerSession:
@@ -75,9 +78,9 @@ class Bench:
 
     async def wait_error(self, kind: type[Exception]) -> Exception:
         """Return the error of the connection once it is of this kind."""
-        with anyio.fail_after(2):
+        with anyio.fail_after(PATIENCE):
             while not isinstance(self.connection.error, kind):
-                await anyio.sleep(0.001)
+                await self._changed.wait()
         error = self.connection.error
         assert error is not None
         return error
@@ -115,12 +118,12 @@ class TestDialTcp:
     async def test_nobody_there_is_an_os_error(self):
         with socket.socket() as taken:  # bound, and not listening
             taken.bind(("127.0.0.1", 0))
-            with pytest.raises(OSError, match="."):
+            with pytest.raises(OSError, match=r"."):
                 await dial_tcp(join_address(*taken.getsockname()))
 
     @pytest.mark.parametrize("host", ["a..b", "x" * 64, "\udc80"])
     async def test_what_is_no_name_of_a_host_is_an_os_error_too(self, host):
-        with pytest.raises(OSError, match="."):
+        with pytest.raises(OSError, match=r"."):
             await dial_tcp(f"{host}:4150")
 
 

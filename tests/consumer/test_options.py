@@ -45,7 +45,9 @@ def test_the_sentences(options, sentence):
 
 
 def test_an_option_that_does_not_exist_is_refused_by_name():
-    with pytest.raises(OptionError, match=r"there is no option 'max_inflight'; there are client_id, .*max_in_flight"):
+    with pytest.raises(
+        OptionError, match=r"there is no option 'max_inflight'; there are client_id, .*max_in_flight"
+    ):
         make(max_inflight=5)
 
 
@@ -55,7 +57,9 @@ def test_the_keywords_are_the_options():
 
 def test_the_defaults_are_those_of_go_nsq():
     of_connections = attrs.asdict(ConnectionOptions())
-    own = {name: value for name, value in attrs.asdict(ConsumerOptions()).items() if name not in of_connections}
+    own = {
+        name: value for name, value in attrs.asdict(ConsumerOptions()).items() if name not in of_connections
+    }
     assert own == {
         "max_in_flight": 1,
         "msg_timeout": 0.0,

@@ -45,7 +45,9 @@ class TestOpening:
     def test_rdy_is_no_more_than_the_broker_takes(self):
         assert DrivenConsumer(max_in_flight=5000).connect(max_rdy_count=77).lines() == ["RDY 77"]
 
-    @pytest.mark.parametrize("error", [BadTopic("!"), BadChannel("!"), SubscribeFailed("full"), Unauthorized("no")])
+    @pytest.mark.parametrize(
+        "error", [BadTopic("!"), BadChannel("!"), SubscribeFailed("full"), Unauthorized("no")]
+    )
     def test_a_refused_subscription_ends_it(self, error):
         link = DrivenConsumer().greet()
         link.say(encode_error(error))
@@ -53,7 +55,9 @@ class TestOpening:
         assert type(link.session.error) is type(error)
 
     @pytest.mark.parametrize(
-        "frame", [encode_numbered(1), CLOSE_WAIT_FRAME, encode_response(b"?")], ids=["message", "farewell", "other"]
+        "frame",
+        [encode_numbered(1), CLOSE_WAIT_FRAME, encode_response(b"?")],
+        ids=["message", "farewell", "other"],
     )
     def test_anything_else_is_not_the_protocol(self, frame):
         consumer = DrivenConsumer()

@@ -127,10 +127,14 @@ def test_there_is_room_until_the_broker_stops_taking():
     assert session.has_room
 
 
-ANSWERS = st.sampled_from([OK_FRAME, HEARTBEAT_FRAME, encode_error(FinishFailed("?")), encode_error(BadTopic("!"))])
+ANSWERS = st.sampled_from(
+    [OK_FRAME, HEARTBEAT_FRAME, encode_error(FinishFailed("?")), encode_error(BadTopic("!"))]
+)
 
 
-@given(st.lists(ANSWERS, max_size=20).flatmap(lambda said: st.tuples(st.just(said), chunkings(b"".join(said)))))
+@given(
+    st.lists(ANSWERS, max_size=20).flatmap(lambda said: st.tuples(st.just(said), chunkings(b"".join(said))))
+)
 def test_in_whatever_pieces_they_come_answers_meet_their_publishes(case):
     said, chunks = case
     session = greeted()
@@ -144,5 +148,7 @@ def test_in_whatever_pieces_they_come_answers_meet_their_publishes(case):
             break
         if frame != HEARTBEAT_FRAME:
             expected.append(None if frame == OK_FRAME else FinishFailed)
-    got = [None if answer is None else type(answer) for answer in answers(waiters) if answer is not UNANSWERED]
+    got = [
+        None if answer is None else type(answer) for answer in answers(waiters) if answer is not UNANSWERED
+    ]
     assert got == expected

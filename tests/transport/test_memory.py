@@ -36,7 +36,7 @@ async def test_what_was_sent_stays_as_it_was():
     a, b = memory_pair()
     async with a, b:
         data = bytearray(b"abc")
-        await a.send(data)
+        await a.send(data)  # type: ignore[arg-type]
         data[0] = 0
         assert await b.receive() == b"abc"
 

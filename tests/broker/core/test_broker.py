@@ -142,6 +142,17 @@ def test_closing_twice_is_closing_once(driven):
     assert (driven.broker.sessions, driven.topic().channels[b"c"].sessions) == ({}, {})
 
 
+def test_a_session_that_is_closed_without_its_end_has_ended(driven):
+    gone, other = driven.consumer(1, msg_timeout=1000), driven.consumer(0)
+    driven.publish(b"m")
+    driven.broker.close_session(gone.session, driven.now_ns)
+    assert not gone.is_alive
+    driven.advance(1)
+    assert len(gone.session.in_flight) == 0
+    other.feed(encode_ready(1))
+    assert other.message().attempts == 2
+
+
 def test_lost_consumers_leave_nothing_behind(driven):
     for _ in range(100):
         consumer = driven.consumer(1, msg_timeout=1000)
@@ -238,9 +249,9 @@ def test_an_ephemeral_channel_goes_with_its_last_consumer(driven):
     first.disconnect()
     assert list(driven.topic().channels) == [b"c#ephemeral"]
     second.disconnect()
+    assert list(driven.broker.topics) == [b"t"]
     assert list(driven.topic().channels) == []
     assert driven.broker.next_deadline() is None, "what was in flight is forgotten"
-    assert b"t" in driven.broker.topics
 
 
 def test_an_ephemeral_channel_stays_while_its_consumer_says_goodbye(driven):

@@ -401,6 +401,17 @@ def test_a_touch_is_capped_at_some_time_after_delivery():
     assert consumer.message().attempts == 2
 
 
+def test_a_touch_can_bring_the_end_nearer():
+    driven = DrivenBroker(msg_timeout_ns=20 * NS_PER_S, max_msg_timeout_ns=5 * NS_PER_S)
+    consumer = driven.consumer()
+    driven.publish(b"m")
+    consumer.feed(encode_touch(consumer.message().id))
+    driven.advance(4.999)
+    assert consumer.answers() == []
+    driven.advance(0.001)
+    assert consumer.message().attempts == 2
+
+
 # CLS.
 
 
@@ -574,6 +585,17 @@ def test_a_clock_that_jumps_brings_one_heartbeat_and_keeps_the_beat(driven):
     assert client.answers() == [HEARTBEAT]
     client.feed(b"NOP\n")
     driven.advance(0.499)
+    assert client.answers() == []
+    driven.advance(0.001)
+    assert client.answers() == [HEARTBEAT]
+
+
+def test_heartbeats_that_were_missed_are_not_made_up_for(driven):
+    client = driven.client(heartbeat_interval=3000)
+    client.identify(heartbeat_interval=60_000)
+    driven.jump(10)
+    assert client.answers() == [HEARTBEAT]
+    driven.advance(1.999)
     assert client.answers() == []
     driven.advance(0.001)
     assert client.answers() == [HEARTBEAT]

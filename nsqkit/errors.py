@@ -15,7 +15,7 @@ The rule it guards: one root, and the depth of the class you catch is how much y
     │   ├── IdentifyFailed     E_IDENTIFY_FAILED  └── TouchFailed         E_TOUCH_FAILED  (not fatal)
     │   └── AuthFirst, AuthDisabled, AuthFailed, AuthError, Unauthorized
     ├── TransportError         the connection: NotConnected, ConnectionLost, ConnectTimeout, HeartbeatTimeout
-    ├── MessageError           a message was answered twice, or after its connection was lost
+    ├── MessageError           a message was answered twice
     └── Closed                 the producer, the consumer or the broker was used after it was closed
 
 The broker raises the very BrokerError classes that the client gets: whether an error ends the connection is
@@ -76,7 +76,7 @@ class ProtocolError(NSQError):
 
 
 class MessageError(NSQError):
-    """A message was answered a second time, or after the connection it came by was lost."""
+    """A message was answered a second time."""
 
 
 class Closed(NSQError):

@@ -192,6 +192,8 @@ class Nsqd:
         logger.info("TCP: new client(%s)", remote_address)
         try:
             await pump.run()
+        except Exception:  # a fault of ours in what one client does must not be the end of all the others
+            logger.exception("[%s] - internal error", remote_address)
         finally:
             del self._pumps[session]
             if session.end_reason:

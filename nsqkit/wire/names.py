@@ -41,6 +41,8 @@ def encode_channel(name: str) -> bytes:
 
 
 def _encode(name: str, kind: str) -> bytes:
+    if not isinstance(name, str):
+        raise OptionError(f"{kind} name is {name!r}; allowed is a str")
     encoded = name.encode("ascii", "replace")  # the replacement, "?", is no character of a name either
     if not is_valid_name(encoded):
         raise OptionError(

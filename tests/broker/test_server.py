@@ -13,6 +13,7 @@ import pytest
 from anyio.abc import ByteStream, SocketAttribute
 
 from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.session import Session
 from nsqkit.broker.server import ACCEPT_PAUSE, STOP_TIMEOUT, Nsqd
 from nsqkit.client.connection import dial_tcp
 from nsqkit.clock import ManualClock
@@ -388,3 +389,25 @@ async def test_clients_that_are_gone_before_they_are_seen(anyio_backend):
                     gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         async with connected(nsqd) as client:
             await client.say(encode_publish(b"t", b"x"))
+
+
+async def test_a_fault_of_ours_with_one_client_is_not_the_end_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Nsqd(options()) as nsqd, nsqd.connect("good:1") as good, nsqd.connect("bad:2") as bad:
+        await Client(good).say(MAGIC_V2 + encode_publish(b"t", b"x"))
+        await settle()
+        works = Session.receive_data
+
+        def fails(session: Session, data: bytes, now_ns: int) -> None:
+            if session.remote_address == "bad:2":
+                raise KeyError("a fault")
+            works(session, data, now_ns)
+
+        monkeypatch.setattr(Session, "receive_data", fails)
+        await bad.send(MAGIC_V2)
+        assert await Client(bad).is_closed()
+        await Client(good).say(encode_publish(b"t", b"y"))
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == [
+        "[bad:2] - internal error"
+    ]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from nsqkit import Consumer, Message
 from nsqkit.clock import ManualClock
+from nsqkit.consumer.consumer import BREATH
 from nsqkit.errors import (
     BadChannel,
     Closed,
@@ -293,18 +295,20 @@ class TestReceiving:
                 await anyio.lowlevel.checkpoint()
 
         seen_at: list[int] = []
-        async with consuming(max_in_flight=1000) as (consumer, peer), anyio.create_task_group() as tasks:
-            await peer.deliver(*range(1000))
+        message_count = 10
+
+        def handle(message: Message) -> None:
+            seen_at.append(turns)
+            until = time.monotonic() + 2 * BREATH / message_count
+            while time.monotonic() < until:
+                pass
+
+        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+            await peer.deliver(*range(message_count))
             await settle()
             tasks.start_soon(count)
-
-            def handle(message: Message) -> None:
-                seen_at.append(turns)
-                for _ in range(2000):
-                    pass
-
             tasks.start_soon(consumer.run, handle)
-            for n in range(1000):
+            for n in range(message_count):
                 assert await peer.line() == fin(n)
             tasks.cancel_scope.cancel()
         assert seen_at[-1] > seen_at[0]

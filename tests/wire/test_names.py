@@ -94,3 +94,10 @@ def test_a_quoted_name_is_printable_and_ends_where_it_should(name: bytes) -> Non
     quoted = quote(name)
     assert quoted.isprintable()
     assert re.fullmatch(r'"([^"\\]|\\.)*"', quoted)
+
+
+@pytest.mark.parametrize("name", [b"t", None, 5])
+def test_a_name_is_a_text(name: object) -> None:
+    for encode, kind in ((encode_topic, "topic"), (encode_channel, "channel")):
+        with pytest.raises(OptionError, match=f"{kind} name is .*; allowed is a str"):
+            encode(name)  # type: ignore[arg-type]

@@ -147,10 +147,9 @@ class Backoff:
         return self._report(message, Result.FAILURE, now_ns)
 
     def lost(self, message: Hashable) -> Action | None:
-        """Report that a message will have no result: requeued without backoff, or timed out unanswered.
+        """Report that a message will have no result: requeued without backoff, timed out, or lost with its connection.
 
-        When it was the last test message another one is needed. For the messages of a connection that closed
-        there is no need to call this: `Flow.remove` finds another connection for the test by itself.
+        When it was the last test message another one is needed.
         """
         if self.state is not State.PROBING or message not in self._test_messages:
             return None

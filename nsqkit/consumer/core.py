@@ -141,11 +141,18 @@ class ConsumerCore:
         """Take note of messages that came again while they were held; their first delivery is in flight no more."""
         self._send(self.flow.answered(session, count, now_ns))
 
+    def lost(self, messages: Iterable[Message], now_ns: int) -> None:
+        """Take note of messages that will have no result here; one may have been the test message."""
+        if self.is_probing:
+            for message in messages:
+                self._act(self.backoff.lost(message), now_ns)
+
     def ended(self, session: ConsumerSession) -> None:
         """Take note that a session has ended; its messages come again, from whoever gets them then."""
         if session in self.sessions:
             del self.sessions[session]
             self._send(self.flow.remove(session, self._now_ns))
+            self.lost(session.held.values(), self._now_ns)
             session.held.clear()
             waiting = [message for message in self.inbox if not message.is_answered]
             self.inbox.clear()

@@ -157,12 +157,14 @@ class ConsumerSession(ClientSession[Message]):
             raise ProtocolError(f"the broker sent message {messages[0].id!r} before the subscription")
         held = self.held
         expected = len(held) + len(messages)
+        before = dict(held) if self._core.is_probing else {}
         for message in messages:
             held[message.id] = message
         again_count = expected - len(held)
         self._core.received(self, messages, now_ns)
         if again_count:
             self._core.timed_out(self, again_count, now_ns)
+            self._core.lost([before[message.id] for message in messages if message.id in before], now_ns)
 
     def _on_other(self, frame: Response | BrokerError, now_ns: int) -> None:
         if isinstance(frame, BrokerError):

@@ -28,6 +28,11 @@ def test_worlds(first):
             raise
 
 
+@pytest.mark.parametrize("seed", [50158, 51203, 61958])
+def test_a_test_message_that_is_lost_with_its_connection_is_not_waited_for(seed):
+    World(seed).run(STEPS)
+
+
 def test_a_seed_is_a_world():
     traces: list[list[str]] = []
     for _ in range(2):

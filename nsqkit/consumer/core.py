@@ -18,7 +18,7 @@ from nsqkit.consumer.session import ConsumerSession
 from nsqkit.wire.identify import IdentifyRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from random import Random
 
     from nsqkit.consumer.flow import SetRdy

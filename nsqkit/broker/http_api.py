@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
-from nsqkit.broker.core.durations import format_duration
 from nsqkit.broker.core.stats import HEALTH, collect, to_document, to_text
 from nsqkit.broker.memory_stats import read_memory_stats
 from nsqkit.broker.version import version_line
@@ -29,6 +28,7 @@ from nsqkit.errors import OptionError
 from nsqkit.http.messages import HTTPError, Request, Response
 from nsqkit.http.router import Router
 from nsqkit.http.server import serve_connection
+from nsqkit.options.durations import format_duration
 from nsqkit.transport.address import split_address
 from nsqkit.wire.bodies import batch_count_max, parse_int32
 from nsqkit.wire.identify import BROKER_VERSION, NS_PER_MS

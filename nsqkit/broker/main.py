@@ -1,37 +1,25 @@
-"""The program nsqd: one broker, a log on stderr, signals.
+"""The program nsqd: one broker, as a service.
 
-The rule it guards: who starts nsqd and reads its log, connects to its ports and ends it by a signal can do so here.
-When a line says that the broker listens, it does; SIGTERM and SIGINT end it with exit code 0, a second one at once;
-what keeps it from starting is one line and exit code 1. An option that has no effect is named, never ignored.
+The rule it guards: an option that has no effect is named, never ignored.
 
 How to read it: ``run`` is the program from start to exit.
 """
 
 from __future__ import annotations
 
-import gc
 import logging
-import signal
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack
-from importlib.util import find_spec
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-import anyio
 import attrs
 
 from nsqkit.broker.core import metadata
 from nsqkit.broker.core.options import OPTIONS, BrokerOptions
-from nsqkit.broker.log import log_handler
 from nsqkit.broker.server import Nsqd
 from nsqkit.broker.version import version_line
-from nsqkit.errors import OptionError
-
-EXIT_FAILURE: Final = 1
-
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+from nsqkit.program import service
 
 WITHOUT_EFFECT: Final[Mapping[str, tuple[str, ...]]] = {
     "all messages are kept in memory": ("max_bytes_per_file", "sync_every", "sync_timeout_ns"),
@@ -66,28 +54,16 @@ def run(options: BrokerOptions) -> int:
         The exit code: 0, or 1 if the broker could not start.
     """
     nsqd = Nsqd(options)
-    _start_log(nsqd)
-    use_uvloop = find_spec("uvloop") is not None
+    service.start_log(options.log_prefix, lambda: nsqd.options.log_level)
     logger.info(version_line())
     logger.info("ID: %d", options.node_id)
-    logger.info("event loop: %s", "uvloop" if use_uvloop else "asyncio (install uvloop for a faster one)")
+    logger.info(service.loop_line())
     for warning in warnings_for(options):
         logger.warning(warning)
     if refusal := refusal_of(options):
         logger.critical(refusal)
-        return EXIT_FAILURE
-    gc.disable()  # the event loop is imported now; collecting what is there to stay would take a tenth of the start
-    try:
-        return anyio.run(_serve, nsqd, backend_options={"use_uvloop": use_uvloop})
-    finally:
-        gc.enable()
-
-
-def _start_log(nsqd: Nsqd) -> None:
-    # The level is asked for again with each line: PUT /config/log_level changes it while the broker runs.
-    root = logging.getLogger("nsqkit")
-    root.addHandler(log_handler(sys.stderr, nsqd.options.log_prefix, lambda: nsqd.options.log_level))
-    root.setLevel(logging.DEBUG)
+        return service.EXIT_FAILURE
+    return service.run(_restored(nsqd), logger)
 
 
 def warnings_for(options: BrokerOptions) -> Iterator[str]:
@@ -108,29 +84,15 @@ def refusal_of(options: BrokerOptions) -> str | None:
     return None
 
 
+@asynccontextmanager
+async def _restored(nsqd: Nsqd) -> AsyncIterator[Nsqd]:
+    _restore(nsqd)
+    async with nsqd:
+        yield nsqd
+
+
 def _restore(nsqd: Nsqd) -> None:
     """Make the topics and channels that the data path names, if it names any."""
     path = Path(nsqd.options.data_path, metadata.FILE_NAME)
     if path.exists():
         metadata.restore(nsqd.broker, path.read_bytes(), nsqd.clock.now_ns())
-
-
-async def _serve(nsqd: Nsqd) -> int:
-    """Run the broker; the first signal stops it, and from then on a signal does what it does by default."""
-    with ExitStack() as receiving:
-        signals = receiving.enter_context(anyio.open_signal_receiver(*STOP_SIGNALS))
-        async with AsyncExitStack() as running:
-            try:
-                _restore(nsqd)
-                await running.enter_async_context(nsqd)
-            except (OSError, OptionError) as error:
-                logger.critical("%s", error.strerror if isinstance(error, OSError) else error)
-                return EXIT_FAILURE
-            gc.freeze()
-            gc.enable()
-            received = await anext(signals)
-            receiving.close()
-            for each in STOP_SIGNALS:
-                signal.signal(each, signal.SIG_DFL)
-            logger.info("stopping on %s", received.name)
-    return 0

@@ -18,8 +18,8 @@ from typing import Final
 
 import attrs
 
-from nsqkit.broker.core.option import Option, boolean, choice, duration, floats, integer, string, strings
 from nsqkit.errors import OptionError
+from nsqkit.options.option import Option, boolean, choice, duration, floats, integer, string, strings
 
 __all__ = ["OPTIONS", "BrokerOptions", "default_node_id"]
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
 
-from nsqkit.broker.core.durations import format_duration
 from nsqkit.broker.core.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
+from nsqkit.options.durations import format_duration
 from nsqkit.wire.identify import BROKER_VERSION
 
 if TYPE_CHECKING:

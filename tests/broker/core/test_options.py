@@ -3,9 +3,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from nsqkit.broker.core.option import Kind
 from nsqkit.broker.core.options import OPTIONS, BrokerOptions, default_node_id
 from nsqkit.errors import OptionError
+from nsqkit.options.option import Kind
 
 SECOND = 1_000_000_000
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.option import Kind, Option
-from nsqkit.broker.flags import UnknownFlag, parse_document, parse_flags, usage
 from nsqkit.errors import OptionError
+from nsqkit.options.flags import UnknownFlag, parse_document, parse_flags, usage
+from nsqkit.options.option import Kind, Option
 
 
 def option(flag, kind, *, config_name="", choices=()):

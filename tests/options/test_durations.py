@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.durations import (
+from nsqkit.errors import OptionError
+from nsqkit.options.durations import (
     DURATION_NS_MAX,
     DURATION_NS_MIN,
     format_duration,
     parse_duration,
 )
-from nsqkit.errors import OptionError
 
 SECOND = 1_000_000_000
 

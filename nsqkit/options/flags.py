@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from nsqkit.broker.core.durations import format_duration, parse_duration
-from nsqkit.broker.core.option import Kind, Option
 from nsqkit.errors import OptionError
+from nsqkit.options.durations import format_duration, parse_duration
+from nsqkit.options.option import Kind, Option
 
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from nsqkit.broker.core.options import OPTIONS
-from nsqkit.broker.log import LEVELS, log_handler
+from nsqkit.program.log import LEVELS, log_handler
 
 
 @pytest.fixture

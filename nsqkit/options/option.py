@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import attrs
 
-from nsqkit.broker.core.durations import DURATION_NS_MAX, format_duration
 from nsqkit.errors import OptionError
+from nsqkit.options.durations import DURATION_NS_MAX, format_duration
 
 _INT64_MAX: Final = DURATION_NS_MAX
 

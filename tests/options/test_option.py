@@ -3,7 +3,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from nsqkit.broker.core.option import (
+from nsqkit.errors import OptionError
+from nsqkit.options.option import (
     Kind,
     Option,
     boolean,
@@ -14,7 +15,6 @@ from nsqkit.broker.core.option import (
     string,
     strings,
 )
-from nsqkit.errors import OptionError
 
 INT64_MAX = (1 << 63) - 1
 

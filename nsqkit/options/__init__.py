@@ -1,0 +1,1 @@
+"""What an option is, and how command lines, files and people write its value."""

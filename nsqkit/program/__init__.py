@@ -1,0 +1,1 @@
+"""What nsqd and nsqlookupd have in common as programs: the command line, the log, the run from start to signal."""

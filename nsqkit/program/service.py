@@ -1,0 +1,82 @@
+"""The run of a program: a log on stderr, one service, signals.
+
+The rule it guards: who starts nsqd or nsqlookupd and reads its log, connects to its ports and ends it by a signal can
+do so here. When a line says that it listens, it does; SIGTERM and SIGINT end it with exit code 0, a second one at
+once; what keeps it from starting is one line and exit code 1.
+
+How to read it: ``run`` is the program from start to exit.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from importlib.util import find_spec
+from typing import Any, Final
+
+import anyio
+
+from nsqkit.errors import OptionError
+from nsqkit.program.log import log_handler
+
+EXIT_FAILURE: Final = 1
+
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def start_log(prefix: str, level: Callable[[], str]) -> None:
+    """Write nsqkit's log to stderr.
+
+    Args:
+        prefix: what each line begins with.
+        level: returns the word for the least level that is written; asked again for each line, since it may change.
+    """
+    root = logging.getLogger("nsqkit")
+    root.addHandler(log_handler(sys.stderr, prefix, level))
+    root.setLevel(logging.DEBUG)
+
+
+def loop_line() -> str:
+    """Say which event loop ``run`` takes."""
+    return "event loop: " + ("uvloop" if _has_uvloop() else "asyncio (install uvloop for a faster one)")
+
+
+def _has_uvloop() -> bool:
+    return find_spec("uvloop") is not None
+
+
+def run(service: AbstractAsyncContextManager[Any], logger: logging.Logger) -> int:
+    """Run ``service`` until a signal ends it.
+
+    Returns:
+        The exit code: 0, or 1 if it could not start.
+    """
+    gc.disable()  # the event loop is imported now; collecting what is there to stay would take a tenth of the start
+    try:
+        return anyio.run(_serve, service, logger, backend_options={"use_uvloop": _has_uvloop()})
+    finally:
+        gc.enable()
+
+
+async def _serve(service: AbstractAsyncContextManager[Any], logger: logging.Logger) -> int:
+    """Run the service; the first signal stops it, and from then on a signal does what it does by default."""
+    with ExitStack() as receiving:
+        signals = receiving.enter_context(anyio.open_signal_receiver(*STOP_SIGNALS))
+        async with AsyncExitStack() as running:
+            try:
+                await running.enter_async_context(service)
+            except (OSError, OptionError) as error:
+                logger.critical("%s", error.strerror if isinstance(error, OSError) else error)
+                return EXIT_FAILURE
+            gc.freeze()
+            gc.enable()
+            received = await anext(signals)
+            receiving.close()
+            for each in STOP_SIGNALS:
+                signal.signal(each, signal.SIG_DFL)
+            logger.info("stopping on %s", received.name)
+    return 0

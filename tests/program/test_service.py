@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import logging, sys
+from contextlib import asynccontextmanager
+from nsqkit.errors import OptionError
+from nsqkit.program import service
+
+@asynccontextmanager
+async def serve():
+    if sys.argv[1:]:
+        raise OptionError("no such place")
+    logger.info("it runs")
+    yield
+    logger.info("it has ended")
+
+logger = logging.getLogger("nsqkit.test")
+service.start_log("[p] ", lambda: "info")
+sys.exit(service.run(serve(), logger))
+"""
+
+
+@pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT"])
+def test_the_first_signal_ends_the_service(signal):
+    import signal as signals
+
+    words = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().endswith("INFO: it runs\n")
+        process.send_signal(signals.Signals[signal])
+        rest = process.stderr.read()
+    assert process.returncode == 0
+    assert [line.partition("INFO: ")[2] for line in rest.splitlines()] == [
+        f"stopping on {signal}",
+        "it has ended",
+    ]
+
+
+def test_what_keeps_it_from_starting_is_one_line_and_exit_code_1():
+    words = [sys.executable, "-c", PROGRAM, "fail"]
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("[p] ")
+    assert done.stderr.endswith("FATAL: no such place\n")
+    assert done.stderr.count("\n") == 1

@@ -25,6 +25,11 @@ PIECE_SIZE_MAX = 256 * 1024
 class Transform(Protocol):
     """Both directions of one layer between the session and the socket."""
 
+    @property
+    def has_output(self) -> bool:
+        """True while the layer has bytes of its own to send; ``encode`` returns them, even for no plain bytes."""
+        ...
+
     def decode(self, data: bytes) -> Iterator[bytes]:
         """Yield the plain bytes of what was received, in pieces."""
         ...
@@ -42,6 +47,8 @@ class Deflate:
     """
 
     __slots__ = ("_compressor", "_decompressor")
+
+    has_output = False
 
     def __init__(self, level: int) -> None:
         self._compressor = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)

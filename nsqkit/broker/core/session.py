@@ -14,11 +14,12 @@ is one method for each command.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.admission import check_words, parse_word, text
 from nsqkit.broker.core.in_flight import InFlight
+from nsqkit.broker.core.link import Link, Wait
 from nsqkit.broker.core.topology import GLOBAL, proximity_of
 from nsqkit.errors import (
     AuthDisabled,
@@ -31,7 +32,7 @@ from nsqkit.errors import (
     TouchFailed,
 )
 from nsqkit.wire.commands import Command, CommandDecoder, parse_number
-from nsqkit.wire.compression import Deflate, Transform
+from nsqkit.wire.compression import Deflate
 from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_response
 from nsqkit.wire.identify import NS_PER_MS, Grant, IdentifyRequest, decode_request, negotiate
 from nsqkit.wire.identify import encode_response as encode_identify_response
@@ -64,9 +65,6 @@ ALLOWED_STATES: Final[dict[bytes, frozenset[int]]] = {
     b"CLS": frozenset((SUBSCRIBED,)),
 }
 
-OUTBOX_SIZE_MAX: Final = 1 << 20
-"""Bytes that wait for a slow reader before nothing more is delivered to it, nor read from it."""
-
 
 class Session:
     """The broker's side of one connection.
@@ -96,12 +94,10 @@ class Session:
         "_first_grant",
         "_identified",
         "_last_command_ns",
+        "_link",
         "_next_heartbeat_ns",
         "_now_ns",
         "_options",
-        "_outbox",
-        "_outbox_size",
-        "_transform",
         "channel",
         "connect_time_ns",
         "due_ns",
@@ -146,9 +142,7 @@ class Session:
         self._decoder = CommandDecoder(
             self._admit, max_msg_size=broker.options.max_msg_size, max_body_size=broker.options.max_body_size
         )
-        self._transform: Transform | None = None
-        self._outbox: list[bytes] = []
-        self._outbox_size = 0
+        self._link = Link(self._decoder)
         self._now_ns = now_ns
         self._last_command_ns = now_ns
         self._next_heartbeat_ns = now_ns + self.grant.heartbeat_interval_ns
@@ -163,25 +157,30 @@ class Session:
         if self.ended:
             return
         self._now_ns = now_ns
+        self._act_on(self._link.receive(data))
+        self._broker.settle(now_ns)
+
+    def _act_on(self, commands: Iterator[Command]) -> None:
         try:
-            self._receive(data)
+            for command in commands:
+                self._last_command_ns = self._now_ns
+                ACTIONS[command.verb](self, command)
+            if self._link.rest:
+                self._act_on(self._link.receive_rest())
+        except Wait:
+            self._link.wait(command, commands)
         except BrokerError as error:
             self._refuse(error)
         except ProtocolError as error:
             self.end(str(error))
-        self._broker.settle(now_ns)
+        if self._link.has_output:
+            self._agenda.write(self)
 
-    def _receive(self, data: bytes) -> None:
-        if self._transform is None:
-            self._act_on(data)
-        else:
-            for piece in self._transform.decode(data):
-                self._act_on(piece)
-
-    def _act_on(self, data: bytes) -> None:
-        for command in self._decoder.feed(data):
-            self._last_command_ns = self._now_ns
-            ACTIONS[command.verb](self, command)
+    def go_on(self, now_ns: int) -> None:
+        """Act on the commands that had to wait."""
+        if not self.ended and self._link.waits:
+            self._now_ns = now_ns
+            self._act_on(self._link.go_on())
 
     def receive_eof(self, now_ns: int) -> None:
         """Take note that the client sends nothing more."""
@@ -195,15 +194,9 @@ class Session:
 
     def data_to_send(self, now_ns: int) -> bytes:
         """Return, and forget, what is to be sent; call again when it has been."""
-        outbox = self._outbox
-        if not outbox:
-            return b""
-        data = b"".join(outbox)
-        outbox.clear()
-        was_full = self.outbox_full
-        self._outbox_size = 0
-        if self._transform is not None:
-            data = self._transform.encode(data)
+        link = self._link
+        was_full = link.is_full
+        data = link.take()
         if was_full and self.channel is not None:
             self.channel.update_ready(self)
             self._broker.settle(now_ns)
@@ -232,19 +225,19 @@ class Session:
     @property
     def room(self) -> int:
         """How many messages it can be given now."""
-        if self.state != SUBSCRIBED or self.ended or self.outbox_full:
+        if self.state != SUBSCRIBED or self.ended or self._link.is_full:
             return 0
         return self.rdy_count - len(self.in_flight)
 
     @property
     def has_output(self) -> bool:
         """True while there is something to send, or the end to be carried out."""
-        return self.ended or bool(self._outbox)
+        return self.ended or self._link.has_output
 
     @property
     def outbox_full(self) -> bool:
-        """True while the client does not read what it was sent."""
-        return self._outbox_size >= OUTBOX_SIZE_MAX
+        """True while nothing more is to be read: the client does not take what it was sent, or a command waits."""
+        return self._link.is_full or self._link.waits
 
     def deliver(self, frames: list[bytes], now_ns: int) -> None:
         """Send messages; with a sample rate, the others are gone from this channel."""
@@ -258,8 +251,7 @@ class Session:
         self.in_flight.add([frame[ID] for frame in frames], frames, now_ns, deadline_ns)
         self.channel.schedule(self.in_flight, deadline_ns)
         self.message_count += len(frames)
-        self._outbox += frames
-        self._outbox_size += sum(map(len, frames))
+        self._link.send_all(frames)
         self._agenda.write(self)
 
     def end(self, reason: str | None) -> None:
@@ -304,19 +296,8 @@ class Session:
             return
         self._send(encode_response(encode_identify_response(grant, limits)))
         if grant.deflate:
-            self._upgrade(Deflate(grant.deflate_level))
-
-    def _upgrade(self, transform: Transform) -> None:
-        """Put ``transform`` between this session and the socket, from here on in both directions."""
-        rest = self._decoder.take_rest()
-        before = b"".join(self._outbox)
-        if self._transform is not None:
-            before = self._transform.encode(before)
-        self._outbox.clear()
-        self._transform = _Upgraded(transform, before)
-        self._send(OK_FRAME)
-        if rest:
-            self._receive(rest)
+            self._link.upgrade(Deflate(grant.deflate_level))
+            self._send(OK_FRAME)
 
     def _auth(self, command: Command) -> None:
         raise AuthDisabled("AUTH disabled")
@@ -405,8 +386,7 @@ class Session:
     # ---- within -----------------------------------------------------------------------------------------------
 
     def _send(self, frame: bytes) -> None:
-        self._outbox.append(frame)
-        self._outbox_size += len(frame)
+        self._link.send(frame)
         self._agenda.write(self)
 
     def _refuse(self, error: BrokerError) -> None:
@@ -426,22 +406,6 @@ class Session:
         assert self.channel is not None
         why = "client does not own message" if self.channel.holds(message_id) else "ID not in flight"
         return f"{verb} {text(message_id)} failed {why}"
-
-
-class _Upgraded:
-    """A transform that first lets out what was said before it began."""
-
-    __slots__ = ("_before", "_transform", "decode")
-
-    def __init__(self, transform: Transform, before: bytes) -> None:
-        self._transform = transform
-        self._before = before
-        self.decode = transform.decode
-
-    def encode(self, data: bytes) -> bytes:
-        """Return the bytes to send for ``data``."""
-        before, self._before = self._before, b""
-        return before + self._transform.encode(data)
 
 
 ACTIONS: Final[dict[bytes, Callable[[Session, Command], None]]] = {

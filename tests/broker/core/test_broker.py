@@ -34,7 +34,7 @@ def test_each_channel_gets_each_message_and_shares_it_out(driven):
 def test_fan_out_hands_every_consumer_the_same_object(driven):
     sessions = [driven.consumer(1, channel=name).session for name in (b"a", b"b", b"c")]
     driven.publish(b"m")
-    frames = [session._outbox[-1] for session in sessions]
+    frames = [session._link._last[-1] for session in sessions]
     assert frames[0] is frames[1] is frames[2]
 
 

@@ -1,0 +1,179 @@
+"""What lies between a session and its socket: commands coming in, frames going out, layers on the way of both.
+
+      socket ─▶ TLS ─▶ snappy or deflate ─▶ decoder ─▶ commands
+      socket ◀─ TLS ◀─ snappy or deflate ◀─ frames
+
+The rule it guards: an upgrade takes effect between two bytes, in both directions, whatever the socket's buffers held at
+that moment; and what waits, waits in order. Frames may be held back until what they promise is true (``hold``), and
+commands until an answer from elsewhere has come (``wait``): the session's client sees only that it took a while.
+
+How to read it: the half that goes out, then the half that comes in, then ``upgrade``, which joins them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from nsqkit.wire.commands import Command, CommandDecoder
+    from nsqkit.wire.compression import Transform
+
+OUTBOX_SIZE_MAX: Final = 1 << 20
+"""Bytes that wait for a slow reader before nothing more is delivered to it, nor read from it."""
+
+
+class Wait(Exception):
+    """Raised while a command is acted on: it is to be acted on again when ``Link.go_on`` is called."""
+
+
+class Link:
+    """Both directions between one session and its socket.
+
+    Args:
+        decoder: cuts commands out of the plain bytes.
+
+    Attributes:
+        size: bytes of the frames that wait to be sent.
+        rest: what followed the command that added a layer; ``receive_rest`` goes on with it.
+        waits: commands are not acted on for now.
+    """
+
+    __slots__ = (
+        *("_commands", "_decoder", "_encoded", "_held", "_last", "_layers", "_sendable", "_unread"),
+        *("rest", "size", "waits"),
+    )
+
+    def __init__(self, decoder: CommandDecoder) -> None:
+        self.size = 0
+        self.rest = b""
+        self.waits = False
+        self._decoder = decoder
+        self._layers: list[Transform] = []
+        self._encoded = b""  # went through the layers of its time, before another was added
+        self._sendable: list[bytes] = []
+        self._last = self._sendable  # where frames are added: the last of those that are held, if any are
+        self._held: deque[tuple[int, list[bytes]]] = deque()
+        self._commands: Iterator[Command] = iter(())  # the rest of a buffer, while waiting
+        self._unread: list[bytes] = []  # what came meanwhile
+
+    # ---- out ---------------------------------------------------------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        """Add one frame."""
+        self._last.append(frame)
+        self.size += len(frame)
+
+    def send_all(self, frames: list[bytes]) -> None:
+        """Add frames."""
+        self._last += frames
+        self.size += sum(map(len, frames))
+
+    @property
+    def has_output(self) -> bool:
+        """True while there is something to send now."""
+        if self._sendable or self._encoded:
+            return True
+        # Without a generator: this is asked for each buffer that comes, and mostly there is no layer.
+        for layer in self._layers:  # noqa: SIM110
+            if layer.has_output:
+                return True
+        return False
+
+    @property
+    def is_full(self) -> bool:
+        """True while the client does not read what it was sent."""
+        return self.size >= OUTBOX_SIZE_MAX
+
+    def take(self) -> bytes:
+        """Return, and forget, what can be sent now."""
+        frames = self._sendable
+        data = b"".join(frames)
+        self.size -= len(data)
+        frames.clear()
+        if self._layers:
+            data = self._encoded + self._encode(data)
+            self._encoded = b""
+        return data
+
+    def _encode(self, data: bytes) -> bytes:
+        for layer in reversed(self._layers):
+            if data or layer.has_output:
+                data = layer.encode(data)
+        return data
+
+    def hold(self, ticket: int) -> None:
+        """Hold back what is added from now on until ``release`` is called with this ticket or a later one."""
+        if not self._held or self._held[-1][0] != ticket:
+            self._last = []
+            self._held.append((ticket, self._last))
+
+    def release(self, ticket: int) -> None:
+        """Let go what was held back for ``ticket`` and those before it."""
+        while self._held and self._held[0][0] <= ticket:
+            self._sendable += self._held.popleft()[1]
+        if not self._held:
+            self._last = self._sendable
+
+    @property
+    def is_holding(self) -> bool:
+        """True while frames are held back."""
+        return bool(self._held)
+
+    # ---- in ----------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> Iterator[Command]:
+        """Return the commands that ``data`` completes; none while waiting."""
+        if self.waits:
+            self._unread.append(data)
+            return iter(())
+        return self._decode(data, 0) if self._layers else self._decoder.feed(data)
+
+    def _decode(self, data: bytes, depth: int) -> Iterator[Command]:
+        """Yield the commands in ``data``, which has come through ``depth`` layers."""
+        if depth < len(self._layers):
+            for piece in self._layers[depth].decode(data):
+                yield from self._decode(piece, depth + 1)
+            return
+        yield from self._decoder.feed(data)
+        if self.rest:
+            yield from self.receive_rest()
+
+    def receive_rest(self) -> Iterator[Command]:
+        """Return the commands in what followed an upgrade, through the layer that it added."""
+        rest, self.rest = self.rest, b""
+        return self._decode(rest, len(self._layers) - 1)
+
+    def wait(self, command: Command, rest: Iterator[Command]) -> None:
+        """Keep ``command``, which could not be acted on, and the ``rest`` of its buffer until ``go_on``."""
+        self.waits = True
+        self._commands = chain((command,), rest)
+
+    def go_on(self) -> Iterator[Command]:
+        """Return the commands that were kept, and those that came meanwhile."""
+        self.waits = False
+        commands, self._commands = self._commands, iter(())
+        unread, self._unread = self._unread, []
+        return chain(commands, self._receive_all(unread))
+
+    def _receive_all(self, unread: Iterable[bytes]) -> Iterator[Command]:
+        for data in unread:
+            yield from self.receive(data)
+
+    # ---- both --------------------------------------------------------------------------------------------------
+
+    def upgrade(self, layer: Transform, *, above: int = 0) -> None:
+        """Have what is sent and received from here on go through ``layer``.
+
+        Args:
+            layer: the new one, next to the session.
+            above: how many of the layers stay, from the socket on; a client may ask for compression again, and nsqd
+                then begins anew above TLS.
+        """
+        self._encoded += self._encode(b"".join(self._sendable))
+        self.size -= sum(map(len, self._sendable))
+        self._sendable.clear()
+        self.rest = self._decoder.take_rest()
+        self._layers[above:] = [layer]

@@ -1,0 +1,57 @@
+"""A program that uses ansq as it comes from PyPI; ``test_clients`` says what it is told and what it prints.
+
+It is a process of its own as those of the other clients are, and because the warnings of its import are not ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+import ansq
+from ansq.tcp.types import ConnectionFeatures, ConnectionOptions
+
+# ansq asks for a timeout of its own in each IDENTIFY, a minute where it is told no other.
+OPTIONS = ConnectionOptions(features=ConnectionFeatures(msg_timeout=1_000))
+
+
+def say(**value: object) -> None:
+    print(json.dumps(value), flush=True)
+
+
+async def publish(settings: dict[str, Any]) -> None:
+    topic = settings["topic"]
+    writer = await ansq.create_writer([settings["nsqd"]], OPTIONS)
+    say(command="PUB", answer=(await writer.pub(topic, b"one")).text)
+    say(command="MPUB", answer=(await writer.mpub(topic, b"two", b"three")).text)
+    say(command="DPUB", answer=(await writer.dpub(topic, b"later", 1)).text)
+    await asyncio.Event().wait()
+
+
+async def consume(settings: dict[str, Any]) -> None:
+    reader = await ansq.create_reader(
+        settings["topic"],
+        settings["channel"],
+        nsqd_tcp_addresses=[settings["nsqd"]] if "nsqd" in settings else None,
+        lookupd_http_addresses=[settings["lookupd"]] if "lookupd" in settings else None,
+        connection_options=OPTIONS,
+    )
+    async for message in reader.messages():
+        body = message.body.decode()
+        say(body=body, attempts=message.attempts)
+        if message.attempts > 1 or body not in ("requeue", "timeout", "touch"):
+            await message.fin()
+        elif body == "requeue":
+            await message.req(0)
+        elif body == "touch":
+            for _ in range(4):
+                await asyncio.sleep(0.3)
+                await message.touch()
+            await asyncio.sleep(0.3)
+            await message.fin()
+
+
+if __name__ == "__main__":
+    asyncio.run({"publish": publish, "consume": consume}[sys.argv[1]](json.loads(sys.argv[2])))

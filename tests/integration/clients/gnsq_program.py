@@ -1,0 +1,69 @@
+"""A program that uses gnsq as it comes from PyPI; ``test_clients`` says what it is told and what it prints.
+
+It is a process of its own because gevent owns its event loop, and because the warnings of its import are not ours.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import sys
+from typing import Any
+
+import gevent
+import gnsq
+
+
+def say(**value: object) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def connection_options(settings: dict[str, Any]) -> dict[str, Any]:
+    compression, tls = settings.get("compression"), settings.get("tls")
+    files = tls and {"ca_certs": tls["ca"], "certfile": tls["cert"], "keyfile": tls["key"]}
+    return {
+        "deflate": compression == "deflate",
+        "snappy": compression == "snappy",
+        "tls_v1": bool(tls),
+        "tls_options": tls and {"cert_reqs": ssl.CERT_REQUIRED, **files},
+        "auth_secret": settings.get("secret"),
+    }
+
+
+def publish(settings: dict[str, Any]) -> None:
+    topic = settings["topic"]
+    producer = gnsq.Producer(settings["nsqd"], **connection_options(settings))
+    producer.start()
+    say(command="PUB", answer=producer.publish(topic, b"one").decode())
+    say(command="MPUB", answer=producer.multipublish(topic, [b"two", b"three"]).decode())
+    say(command="DPUB", answer=producer.publish(topic, b"later", defer=1).decode())
+    producer.join()
+
+
+def consume(settings: dict[str, Any]) -> None:
+    def handle(consumer: gnsq.Consumer, message: gnsq.Message) -> None:
+        body = message.body.decode()
+        say(body=body, attempts=message.attempts)
+        if message.attempts == 1 and body in ("requeue", "timeout", "touch"):
+            message.enable_async()
+        if message.is_async() and body == "requeue":
+            message.requeue(0, backoff=False)
+        if message.is_async() and body == "touch":
+            for seconds in (0.3, 0.6, 0.9, 1.2):
+                gevent.spawn_later(seconds, message.touch)
+            gevent.spawn_later(1.5, message.finish)
+
+    consumer = gnsq.Consumer(
+        settings["topic"],
+        settings["channel"],
+        settings.get("nsqd", []),
+        settings.get("lookupd", []),
+        message_handler=handle,
+        max_in_flight=3,
+        **connection_options(settings),
+    )
+    consumer.start()
+
+
+if __name__ == "__main__":
+    {"publish": publish, "consume": consume}[sys.argv[1]](json.loads(sys.argv[2]))

@@ -1,0 +1,143 @@
+"""Programs that run beside a test: a broker, nsqlookupd, another client.
+
+The rule it guards: a test waits for what a program says, never for time to pass. Each program is left with its output
+in a queue, which a thread fills; so a line can be waited for with a limit, and no program stalls because nobody reads.
+``Program`` is that; ``run_nsqd`` and ``run_nsqlookupd`` start ours, and return when they listen.
+
+NSQD and NSQLOOKUPD in the environment name other programs to start in their place. So whoever sees a test fail can
+tell whether it is the broker's fault or the client's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import IO, Any
+
+import attrs
+
+PATIENCE = 10.0
+"""Seconds after which a program counts as stuck."""
+
+NSQD = os.environ.get("NSQD", f"{sys.executable} -m nsqkit nsqd").split()
+NSQLOOKUPD = os.environ.get("NSQLOOKUPD", f"{sys.executable} -m nsqkit nsqlookupd").split()
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Ask again and again, until ``condition`` holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it has not come about"
+
+
+@attrs.define(eq=False)
+class Program:
+    """What one program says, line by line."""
+
+    _lines: queue.SimpleQueue[str] = attrs.field(factory=queue.SimpleQueue)
+
+    def listen(self, pipe: IO[str]) -> None:
+        """Take in all lines of ``pipe``, and an empty one after its last."""
+        for line in pipe:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def line(self) -> str:
+        """Return the next line."""
+        line = self._lines.get(timeout=PATIENCE)
+        assert line, "the program has ended"
+        return line
+
+    def find(self, pattern: str) -> str:
+        """Return the first group of ``pattern`` in the first line from here on that has it."""
+        while not (match := re.search(pattern, self.line())):
+            pass
+        return match[1]
+
+    def values(self, count: int) -> list[dict[str, Any]]:
+        """Return the JSON values of the next ``count`` lines."""
+        return [json.loads(self.line()) for _ in range(count)]
+
+
+@contextmanager
+def run(*command: str | Path, output: str = "stdout") -> Iterator[Program]:
+    """Run a program and hear its ``output``; leaving kills it, for a test has then seen all that it wants to."""
+    program = Program()
+    pipes = {output: subprocess.PIPE}
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, **pipes) as process:  # type: ignore[call-overload]
+        ear = Thread(target=program.listen, args=[getattr(process, output)])
+        ear.start()
+        try:
+            yield program
+        finally:
+            process.kill()
+            ear.join()
+
+
+@attrs.frozen
+class Server:
+    """Where a broker or nsqlookupd listens."""
+
+    tcp_address: str
+    http_address: str
+
+    def get(self, path: str) -> Any:
+        """Return the document at ``path``."""
+        with urllib.request.urlopen(f"http://{self.http_address}{path}", timeout=PATIENCE) as answer:
+            return json.load(answer)
+
+    def post(self, path: str, body: str = "") -> None:
+        """Post ``body`` to ``path``."""
+        url = f"http://{self.http_address}{path}"
+        with urllib.request.urlopen(url, body.encode(), timeout=PATIENCE):
+            pass
+
+    @property
+    def topic(self) -> Any:
+        """The one topic, as /stats has it."""
+        (topic,) = self.get("/stats?format=json&topic=t")["topics"]
+        return topic
+
+    @property
+    def channel(self) -> Any:
+        """The one channel of the topic, as /stats has it."""
+        (channel,) = self.topic["channels"]
+        return channel
+
+    @property
+    def publisher(self) -> Any:
+        """The one client that has published, as /stats has it."""
+        (publisher,) = self.get("/stats?format=json")["producers"]
+        return publisher
+
+
+@contextmanager
+def run_nsqd(folder: Path, *flags: str) -> Iterator[Server]:
+    """Run a broker that keeps its files in ``folder``."""
+    with _run_server([*NSQD, f"--data-path={folder}", "--broadcast-address=127.0.0.1", *flags]) as server:
+        yield server
+
+
+@contextmanager
+def run_nsqlookupd() -> Iterator[Server]:
+    """Run nsqlookupd."""
+    with _run_server(NSQLOOKUPD) as server:
+        yield server
+
+
+@contextmanager
+def _run_server(command: list[str]) -> Iterator[Server]:
+    addresses = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
+    with run(*command, *addresses, output="stderr") as program:
+        listening = [program.find(rf"{protocol}: listening on (\S+)") for protocol in ("TCP", "HTTP")]
+        yield Server(*listening)

@@ -1,0 +1,86 @@
+"""A program that uses pynsq as it comes from PyPI; ``test_clients`` says what it is told and what it prints.
+
+It is a process of its own because pynsq owns its event loop, and because the warnings of its import are not ours.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from typing import Any
+
+import nsq
+from tornado.ioloop import IOLoop
+
+
+def say(**value: object) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def connection_options(settings: dict[str, Any]) -> dict[str, Any]:
+    compression, tls = settings.get("compression"), settings.get("tls")
+    return {
+        "deflate": compression == "deflate",
+        "snappy": compression == "snappy",
+        "tls_v1": bool(tls),
+        "tls_options": tls and {"ca_certs": tls["ca"], "certfile": tls["cert"], "keyfile": tls["key"]},
+        "auth_secret": settings.get("secret"),
+    }
+
+
+def publish(settings: dict[str, Any]) -> None:
+    loop, topic = IOLoop.current(), settings["topic"]
+    writer = nsq.Writer([settings["nsqd"]], **connection_options(settings))
+    commands = {
+        "PUB": partial(writer.pub, topic, b"one"),
+        "MPUB": partial(writer.mpub, topic, [b"two", b"three"]),
+        "DPUB": partial(writer.dpub, topic, 1, b"later"),
+    }
+
+    def send_next() -> None:
+        if commands:
+            commands[next(iter(commands))](callback=on_answer)
+
+    def on_answer(conn: Any, data: Any) -> None:
+        if isinstance(data, nsq.protocol.SendError):
+            loop.call_later(0.01, send_next)  # there is no connection yet, and nothing tells when there is
+            return
+        command = next(iter(commands))
+        del commands[command]
+        say(command=command, answer=str(data) if isinstance(data, Exception) else data.decode())
+        send_next()
+
+    loop.add_callback(send_next)
+
+
+def consume(settings: dict[str, Any]) -> None:
+    loop = IOLoop.current()
+
+    def handle(message: Any) -> bool:
+        body = message.body.decode()
+        say(body=body, attempts=message.attempts)
+        if message.attempts == 1 and body in ("requeue", "timeout", "touch"):
+            message.enable_async()
+        if message.is_async() and body == "requeue":
+            message.requeue(delay=0, backoff=False)
+        if message.is_async() and body == "touch":
+            for seconds in (0.3, 0.6, 0.9, 1.2):
+                loop.call_later(seconds, message.touch)
+            loop.call_later(1.5, message.finish)
+        return True
+
+    nsq.Reader(
+        settings["topic"],
+        settings["channel"],
+        handle,
+        nsqd_tcp_addresses=settings.get("nsqd"),
+        lookupd_http_addresses=settings.get("lookupd"),
+        max_in_flight=3,
+        **connection_options(settings),
+    )
+
+
+if __name__ == "__main__":
+    {"publish": publish, "consume": consume}[sys.argv[1]](json.loads(sys.argv[2]))
+    IOLoop.current().start()

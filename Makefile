@@ -1,7 +1,8 @@
 # Two commands make what they need by themselves and then do their work: `make test` and `make demo`.
 #
-# They need make, Python 3.11 or newer, and for Spark Java 17 or newer. This file finds a Python and puts tox into
-# .venv/; tox makes every other environment, under .tox/, from what tox.ini and pyproject.toml say.
+# They need make, Python 3.11 or newer, for Spark Java 17 or newer, and for the tests with other clients Node with npm.
+# This file finds a Python and puts tox into .venv/; tox makes every other environment, under .tox/, from what tox.ini
+# and pyproject.toml say.
 
 TOX := .venv/bin/tox
 
@@ -11,6 +12,9 @@ PYTHONS := $(PYTHON) python3.13 python3.12 python3.11 python3 python
 # The java that Spark will start. Evaluated where it is used, so that other targets don't wait for it.
 JAVA_VERSION = $(shell "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
 HAVE_SPARK = $(filter-out 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16,$(JAVA_VERSION))
+
+# The version of npm, which installs the client in JavaScript that the broker is tested with.
+HAVE_NODE = $(shell npm --version 2>/dev/null)
 
 # Said before the first installation of Spark, which takes long and prints little.
 ANNOUNCE_SPARK = @test -d .tox/spark || echo "Making the Spark environment: pip builds pyspark (450 MB), a minute or two, once."
@@ -31,7 +35,8 @@ ifdef ARGS
 	@$(TOX) run -e py -- $(ARGS)
 else
 	$(if $(HAVE_SPARK),$(ANNOUNCE_SPARK),@echo "Found no Java 17 or newer: the Spark tests are left out.")
-	@$(TOX) run -e py,lint,types$(if $(HAVE_SPARK),$(comma)spark)
+	$(if $(HAVE_NODE),,@echo "Found no npm: the tests with other clients are left out.")
+	@$(TOX) run -e py,lint,types$(if $(HAVE_NODE),$(comma)clients)$(if $(HAVE_SPARK),$(comma)spark)
 endif
 
 demo: environment = $(if $(HAVE_SPARK),spark,demo)

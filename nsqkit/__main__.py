@@ -21,7 +21,14 @@ def _nsqd(words: Sequence[str]) -> int:
     return main(words)
 
 
-COMMANDS: Final[dict[str, Callable[[Sequence[str]], int]]] = {"nsqd": _nsqd}
+def _nsqlookupd(words: Sequence[str]) -> int:
+    """Run a directory of brokers; takes the flags of nsqlookupd."""
+    from nsqkit.lookupd.cli import main
+
+    return main(words)
+
+
+COMMANDS: Final[dict[str, Callable[[Sequence[str]], int]]] = {"nsqd": _nsqd, "nsqlookupd": _nsqlookupd}
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -15,6 +15,7 @@ The rule it guards: one root, and the depth of the class you catch is how much y
     │   ├── IdentifyFailed     E_IDENTIFY_FAILED  └── TouchFailed         E_TOUCH_FAILED  (not fatal)
     │   └── AuthFirst, AuthDisabled, AuthFailed, AuthError, Unauthorized
     ├── TransportError         the connection: NotConnected, ConnectionLost, ConnectTimeout, HeartbeatTimeout
+    │   └── RequestFailed      an HTTP request to an auth server or an nsqlookupd got no usable answer
     ├── MessageError           a message was answered twice
     └── Closed                 the producer, the consumer or the broker was used after it was closed
 
@@ -52,6 +53,7 @@ __all__ = [
     "OptionError",
     "ProtocolError",
     "PublishFailed",
+    "RequestFailed",
     "RequeueFailed",
     "SubscribeFailed",
     "TouchFailed",
@@ -101,6 +103,10 @@ class ConnectTimeout(TransportError):
 
 class HeartbeatTimeout(TransportError):
     """The peer was silent for longer than two heartbeat intervals."""
+
+
+class RequestFailed(TransportError):
+    """A server that was asked over HTTP gave no answer that could be used; the text says why."""
 
 
 class BrokerError(NSQError):

@@ -31,7 +31,7 @@ ARROWS = {
     "clock": "",
     "wire": "errors",
     "transport": "errors clock",
-    "http": "errors transport",
+    "http": "errors options transport",
     "portal": "",
     "client": "errors clock wire transport",
     "options": "errors",
@@ -40,22 +40,25 @@ ARROWS = {
     "producer": "errors clock wire transport client",
     "consumer": "errors clock wire transport client",
     "broker": "errors clock options program wire transport http broker.core",
-    "testing": "errors clock transport portal broker broker.core",
+    "lookupd": "errors clock options program wire transport http",
+    "testing": "errors clock transport portal broker broker.core lookupd",
     "spark": "errors producer consumer",
     "__init__": "errors producer consumer",
-    "__main__": "broker",
+    "__main__": "broker lookupd",
 }
 
 # The modules that may do I/O, read a clock, start a thread or draw a random number. All others are pure: bytes and
 # time come in as arguments, and so does a random.Random.
 PERFORMERS = {
     "clock",
+    "transport.accept",
     "transport.alarm",
     "transport.asyncio_stream",
     "transport.memory",
     "transport.pump",
     "transport.tcp",
     "portal",
+    "http.client",
     "http.server",
     "client.background",
     "client.connection",
@@ -63,7 +66,10 @@ PERFORMERS = {
     "consumer.consumer",
     "broker.cli",
     "program.service",
+    "broker.persistence",
     "broker.server",
+    "lookupd.cli",
+    "lookupd.server",
     "spark.drain",
     "testing.servers",
 }

@@ -14,22 +14,23 @@ import json
 import logging
 import platform
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
-from nsqkit.broker.core.stats import HEALTH, collect, to_document, to_text
+from nsqkit.broker.core.stats import collect, to_document, to_text
 from nsqkit.broker.memory_stats import read_memory_stats
 from nsqkit.broker.version import version_line
 from nsqkit.errors import OptionError
+from nsqkit.http.access_log import logged
 from nsqkit.http.messages import HTTPError, Request, Response
+from nsqkit.http.query import BOOLEANS, Query
 from nsqkit.http.router import Router
 from nsqkit.http.server import serve_connection
-from nsqkit.options.durations import format_duration
-from nsqkit.transport.address import split_address
+from nsqkit.transport.address import port_of
 from nsqkit.wire.bodies import batch_count_max, parse_int32
 from nsqkit.wire.identify import BROKER_VERSION, NS_PER_MS
 from nsqkit.wire.names import is_valid_name
@@ -47,9 +48,6 @@ logger = logging.getLogger("nsqkit.broker")
 
 Route: TypeAlias = Callable[["Nsqd", Request], "Response | Awaitable[Response]"]
 
-BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
-"""The words for a boolean in a query; what any other word means is for the route to say."""
-
 NOT_LOGGED: Final = frozenset(("/pub", "/mpub"))
 """Routes of which there is no line in the log for each request; as in nsqd, they are asked too often."""
 
@@ -60,8 +58,9 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 def ping(nsqd: Nsqd, request: Request) -> Response:
-    """Say that the broker is well."""
-    return Response.plain(HEALTH)
+    """Say how the broker is."""
+    health = nsqd.broker.health
+    return Response.plain(health, status=200 if health == "OK" else 500)
 
 
 def info(nsqd: Nsqd, request: Request) -> Response:
@@ -72,8 +71,8 @@ def info(nsqd: Nsqd, request: Request) -> Response:
             "version": BROKER_VERSION,
             "broadcast_address": options.broadcast_address,
             "hostname": platform.node(),
-            "http_port": _port(nsqd.http_address),
-            "tcp_port": _port(nsqd.tcp_address),
+            "http_port": port_of(nsqd.http_address),
+            "tcp_port": port_of(nsqd.tcp_address),
             "start_time": nsqd.start_time_ns // 10**9,
             "max_heartbeat_interval": options.max_heartbeat_interval_ns,
             "max_output_buffer_size": options.max_output_buffer_size,
@@ -85,28 +84,26 @@ def info(nsqd: Nsqd, request: Request) -> Response:
     )
 
 
-def _port(address: str) -> int:
-    return split_address(address)[1] if address else 0
-
-
 def stats(nsqd: Nsqd, request: Request) -> Response:
     """Tell the state of topics, channels and clients, in JSON or for people to read."""
-    query = _Query(request)
+    query = Query(request)
     seen = collect(
         nsqd.broker,
+        nsqd.clock.now_ns(),
         topic=query.name("topic"),
         channel=query.name("channel"),
         include_clients=BOOLEANS.get(query.get("include_clients"), True),
     )
     memory = read_memory_stats() if BOOLEANS.get(query.get("include_mem"), True) else None
-    start_time_ns = nsqd.start_time_ns
+    start_time_ns, health = nsqd.start_time_ns, nsqd.broker.health
     if query.get("format") == "json":
-        return Response.v1(to_document(seen, start_time_ns=start_time_ns, memory=memory))
+        return Response.v1(to_document(seen, health=health, start_time_ns=start_time_ns, memory=memory))
     started = datetime.fromtimestamp(start_time_ns // 10**9).astimezone()
     return Response.v1(
         to_text(
             seen,
             version_line=version_line(),
+            health=health,
             start_time=started.isoformat().replace("+00:00", "Z"),
             start_time_ns=start_time_ns,
             now_ns=nsqd.clock.now_ns(),
@@ -128,12 +125,10 @@ async def publish(nsqd: Nsqd, request: Request) -> Response:
         raise HTTPError(413, "MSG_TOO_BIG")
     if not body:
         raise HTTPError(400, "MSG_EMPTY")
-    query = _Query(request)
+    query = Query(request)
     topic = _made_topic(nsqd, query)
     delay_ns = _delay_ns(query.get("defer"), nsqd.options.max_req_timeout_ns) if "defer" in query else 0
-    topic.put((body,), nsqd.clock.now_ns(), delay_ns=delay_ns)
-    nsqd.settle()
-    return Response.v1("OK")
+    return _put(nsqd, topic, (body,), delay_ns)
 
 
 def _delay_ns(text: str, delay_ns_max: int) -> int:
@@ -151,13 +146,21 @@ async def multi_publish(nsqd: Nsqd, request: Request) -> Response:
     size_max = nsqd.options.max_body_size
     if (request.content_length or 0) > size_max:
         raise HTTPError(413, "BODY_TOO_BIG")
-    query = _Query(request)
+    query = Query(request)
     topic = _made_topic(nsqd, query)
     binary = "binary" in query and BOOLEANS.get(query.get("binary"), True)
     body = await request.read(size_max)
     bodies = (_split_batch if binary else _split_lines)(body, nsqd.options.max_msg_size, size_max)
-    topic.put(bodies, nsqd.clock.now_ns())
-    nsqd.settle()
+    return _put(nsqd, topic, bodies)
+
+
+def _put(nsqd: Nsqd, topic: Topic, bodies: Sequence[bytes], delay_ns: int = 0) -> Response:
+    try:
+        topic.put(bodies, nsqd.clock.now_ns(), delay_ns=delay_ns)
+    except OSError as error:
+        raise HTTPError(503, "EXITING") from error  # nsqd's word for whatever keeps it from taking a message
+    finally:
+        nsqd.settle()
     return Response.v1("OK")
 
 
@@ -201,35 +204,35 @@ def _split_batch(body: bytes, msg_size_max: int, body_size_max: int) -> list[byt
 
 def create_topic(nsqd: Nsqd, request: Request) -> Response:
     """Make a topic, unless there is one."""
-    _made_topic(nsqd, _Query(request))
+    _made_topic(nsqd, Query(request))
     return _settled(nsqd)
 
 
 def delete_topic(nsqd: Nsqd, request: Request) -> Response:
     """Delete a topic with its channels and messages."""
-    nsqd.broker.delete_topic(_topic(nsqd, _Query(request)).name)
+    nsqd.broker.delete_topic(_topic(nsqd, Query(request)).name)
     return _settled(nsqd)
 
 
 def empty_topic(nsqd: Nsqd, request: Request) -> Response:
     """Delete the messages that wait in a topic."""
-    query = _Query(request)
+    query = Query(request)
     if not is_valid_name(query.required("topic")):
         raise HTTPError(400, "INVALID_TOPIC")
     _topic(nsqd, query).empty()
     return _settled(nsqd)
 
 
-def pause_topic(nsqd: Nsqd, request: Request) -> Response:
+async def pause_topic(nsqd: Nsqd, request: Request) -> Response:
     """Keep what is published to a topic from its channels."""
-    _topic(nsqd, _Query(request)).pause()
-    return _settled(nsqd)
+    _topic(nsqd, Query(request)).pause()
+    return await _saved(nsqd)
 
 
-def unpause_topic(nsqd: Nsqd, request: Request) -> Response:
+async def unpause_topic(nsqd: Nsqd, request: Request) -> Response:
     """Give the channels what has waited, and what comes."""
-    _topic(nsqd, _Query(request)).unpause(nsqd.clock.now_ns())
-    return _settled(nsqd)
+    _topic(nsqd, Query(request)).unpause(nsqd.clock.now_ns())
+    return await _saved(nsqd)
 
 
 def create_channel(nsqd: Nsqd, request: Request) -> Response:
@@ -252,16 +255,16 @@ def empty_channel(nsqd: Nsqd, request: Request) -> Response:
     return _settled(nsqd)
 
 
-def pause_channel(nsqd: Nsqd, request: Request) -> Response:
+async def pause_channel(nsqd: Nsqd, request: Request) -> Response:
     """Deliver nothing from a channel."""
     _topic_and_channel(nsqd, request)[1].pause()
-    return _settled(nsqd)
+    return await _saved(nsqd)
 
 
-def unpause_channel(nsqd: Nsqd, request: Request) -> Response:
+async def unpause_channel(nsqd: Nsqd, request: Request) -> Response:
     """Deliver from a channel again."""
     _topic_and_channel(nsqd, request)[1].unpause()
-    return _settled(nsqd)
+    return await _saved(nsqd)
 
 
 def _settled(nsqd: Nsqd) -> Response:
@@ -269,7 +272,14 @@ def _settled(nsqd: Nsqd) -> Response:
     return Response.v1()
 
 
-def _made_topic(nsqd: Nsqd, query: _Query) -> Topic:
+async def _saved(nsqd: Nsqd) -> Response:
+    """Answer when what was changed is named on disk, if there is one."""
+    response = _settled(nsqd)
+    await nsqd.save()
+    return response
+
+
+def _made_topic(nsqd: Nsqd, query: Query) -> Topic:
     """Return the topic that the query names, made if it is new."""
     name = query.required("topic")
     if not is_valid_name(name):
@@ -277,7 +287,7 @@ def _made_topic(nsqd: Nsqd, query: _Query) -> Topic:
     return nsqd.broker.topic(name)
 
 
-def _topic(nsqd: Nsqd, query: _Query) -> Topic:
+def _topic(nsqd: Nsqd, query: Query) -> Topic:
     """Return the topic that the query names, of which nsqd does not ask here whether it could be a name."""
     topic = nsqd.broker.topics.get(query.required("topic"))
     if topic is None:
@@ -286,7 +296,7 @@ def _topic(nsqd: Nsqd, query: _Query) -> Topic:
 
 
 def _topic_and_channel_name(nsqd: Nsqd, request: Request) -> tuple[Topic, bytes]:
-    query = _Query(request)
+    query = Query(request)
     if not is_valid_name(query.required("topic")):
         raise HTTPError(400, "INVALID_ARG_TOPIC")
     name = query.required("channel")
@@ -303,32 +313,6 @@ def _topic_and_channel(nsqd: Nsqd, request: Request) -> tuple[Topic, Channel]:
     return topic, channel
 
 
-class _Query:
-    """The query of a request: of several values of one key the first counts."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, request: Request) -> None:
-        self._values = {key: values[0] for key, values in request.query.items()}
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def get(self, key: str) -> str:
-        """Return a value, empty if it is missing."""
-        return self._values.get(key, "")
-
-    def name(self, key: str) -> bytes:
-        """Return a value as bytes, as names are below HTTP, empty if it is missing."""
-        return self.get(key).encode("utf-8", "surrogateescape")
-
-    def required(self, key: str) -> bytes:
-        """Return a value as bytes, which has to be there."""
-        if key not in self._values:
-            raise HTTPError(400, f"MISSING_ARG_{key.upper()}")
-        return self.name(key)
-
-
 # ---- options --------------------------------------------------------------------------------------------------
 
 
@@ -336,8 +320,9 @@ def get_option(nsqd: Nsqd, request: Request) -> Response:
     """Tell an option's value."""
     options = attrs.evolve(
         nsqd.options,
-        broadcast_tcp_port=nsqd.options.broadcast_tcp_port or _port(nsqd.tcp_address),
-        broadcast_http_port=nsqd.options.broadcast_http_port or _port(nsqd.http_address),
+        broadcast_tcp_port=nsqd.options.broadcast_tcp_port or max(port_of(nsqd.tcp_address), 0),
+        broadcast_http_port=nsqd.options.broadcast_http_port or max(port_of(nsqd.http_address), 0),
+        statsd_prefix=nsqd.statsd_prefix,
     )
     try:
         return Response.v1(options.config_value(request.params["opt"]))
@@ -389,29 +374,32 @@ ROUTES: Final[tuple[tuple[str, str, Route], ...]] = (
 )
 
 
-async def serve_http(nsqd: Nsqd, stream: ByteStream, remote_address: str) -> None:
+def refuse_without_tls(nsqd: Nsqd, request: Request) -> Response:
+    """Tell where HTTPS is, whatever was asked for."""
+    document = {"message": "TLS_REQUIRED", "https_port": port_of(nsqd.https_address)}
+    refusal = Response.v1_error(403, "TLS_REQUIRED")
+    return attrs.evolve(refusal, body=json.dumps(document).encode())  # with blanks, unlike all else
+
+
+async def serve_http(nsqd: Nsqd, stream: ByteStream, remote_address: str, *, secure: bool = False) -> None:
     """Answer the requests of one connection until it ends; the stream is closed then.
 
     Args:
         nsqd: the broker that they are for.
         stream: where the client is.
         remote_address: ``host:port`` of the client, for the log.
+        secure: it came through TLS.
     """
     router = Router([(method, path, partial(route, nsqd)) for method, path, route in ROUTES])
 
-    async def answer(request: Request) -> Response:
-        start_ns = nsqd.clock.now_ns()
-        try:
-            found = router.handle(request)
-            response = found if isinstance(found, Response) else await found
-        except HTTPError as error:
-            response = Response.v1_error(error.status, error.message)
-        if request.path not in NOT_LOGGED:
-            took = format_duration(nsqd.clock.now_ns() - start_ns)
-            logger.info(
-                "%d %s %s (%s) %s", response.status, request.method, request.target, remote_address, took
-            )
-        return response
-
+    handle = logged(
+        router.handle,
+        logger=logger,
+        now_ns=nsqd.clock.now_ns,
+        remote_address=remote_address,
+        unlogged=NOT_LOGGED,
+    )
+    if not secure and nsqd.options.tls_demanded == "true":
+        handle = partial(refuse_without_tls, nsqd)
     options = nsqd.options
-    await serve_connection(stream, answer, body_max=max(options.max_msg_size, options.max_body_size))
+    await serve_connection(stream, handle, body_max=max(options.max_msg_size, options.max_body_size))

@@ -8,40 +8,28 @@ How to read it: ``run`` is the program from start to exit.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
-from pathlib import Path
+import os
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import attrs
 
-from nsqkit.broker.core import metadata
 from nsqkit.broker.core.options import OPTIONS, BrokerOptions
 from nsqkit.broker.server import Nsqd
 from nsqkit.broker.version import version_line
 from nsqkit.program import service
 
 WITHOUT_EFFECT: Final[Mapping[str, tuple[str, ...]]] = {
-    "all messages are kept in memory": ("max_bytes_per_file", "sync_every", "sync_timeout_ns"),
-    "its topics and channels are read, and nothing is written there": ("data_path",),
-    "there is no TLS": ("https_address", "tls_cert", "tls_key", "tls_root_ca_file", "tls_min_version"),
     "no nsqlookupd is told of this node": (
         *("lookupd_tcp_addresses", "broadcast_tcp_port", "broadcast_http_port"),
     ),
     "no auth server is asked": (
         *("auth_http_request_method", "http_client_connect_timeout_ns", "http_client_request_timeout_ns"),
     ),
-    "nothing is sent to statsd": (
-        *("statsd_address", "statsd_prefix", "statsd_interval_ns", "statsd_mem_stats"),
-        *("statsd_udp_packet_size", "statsd_exclude_ephemeral"),
-    ),
-    "no latencies are measured": (
-        *("e2e_processing_latency_window_time_ns", "e2e_processing_latency_percentiles"),
-    ),
 }
 """Options that this version takes and does nothing with, by what it does instead."""
 
-PROTECTION: Final = ("tls_required", "tls_client_auth_policy", "auth_http_addresses")
+PROTECTION: Final = ("auth_http_addresses",)
 """Options that keep clients out. A broker that cannot do that must not start as if it could."""
 
 logger = logging.getLogger("nsqkit.broker")
@@ -53,7 +41,7 @@ def run(options: BrokerOptions) -> int:
     Returns:
         The exit code: 0, or 1 if the broker could not start.
     """
-    nsqd = Nsqd(options)
+    nsqd = Nsqd(options, data_path=options.data_path or os.curdir)
     service.start_log(options.log_prefix, lambda: nsqd.options.log_level)
     logger.info(version_line())
     logger.info("ID: %d", options.node_id)
@@ -63,7 +51,7 @@ def run(options: BrokerOptions) -> int:
     if refusal := refusal_of(options):
         logger.critical(refusal)
         return service.EXIT_FAILURE
-    return service.run(_restored(nsqd), logger)
+    return service.run(nsqd, logger)
 
 
 def warnings_for(options: BrokerOptions) -> Iterator[str]:
@@ -82,17 +70,3 @@ def refusal_of(options: BrokerOptions) -> str | None:
         if getattr(options, name) != defaults[name]:
             return f"--{OPTIONS[name].flag} asks for a protection that this version does not have"
     return None
-
-
-@asynccontextmanager
-async def _restored(nsqd: Nsqd) -> AsyncIterator[Nsqd]:
-    _restore(nsqd)
-    async with nsqd:
-        yield nsqd
-
-
-def _restore(nsqd: Nsqd) -> None:
-    """Make the topics and channels that the data path names, if it names any."""
-    path = Path(nsqd.options.data_path, metadata.FILE_NAME)
-    if path.exists():
-        metadata.restore(nsqd.broker, path.read_bytes(), nsqd.clock.now_ns())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,11 @@ from anyio.abc import SocketAttribute
 
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.statsd import resolve_prefix
+from nsqkit.broker.persistence import Persistence
 from nsqkit.clock import Clock, LoopClock
 from nsqkit.errors import Closed
-from nsqkit.transport.address import join_address
+from nsqkit.transport.address import join_address, path_of, port_of
 from nsqkit.transport.alarm import Alarm
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.tcp import Listener, listen
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
     from nsqkit.broker.core.session import Session
     from nsqkit.transport.memory import MemoryByteStream
+    from nsqkit.transport.tls import Context
 
 logger = logging.getLogger("nsqkit.broker")
 
@@ -49,12 +53,14 @@ class Nsqd:
         options: nsqd's flags. An empty ``http_address`` means no HTTP.
         clock: the time; by default the real one.
         random: chance; by default seeded by the system.
+        data_path: a directory for messages on disk and metadata; by default all is in memory, and gone at the end.
 
     Attributes:
         broker: the engine.
         clock: the time it is told.
-        tcp_address: ``host:port`` that clients connect to.
-        http_address: ``host:port`` of the HTTP routes, empty without HTTP.
+        tcp_address: ``host:port`` that clients connect to, or the path of a Unix socket.
+        http_address: the same of the HTTP routes, empty without HTTP.
+        https_address: the same of the HTTP routes behind TLS, empty without a certificate.
         start_time_ns: the time at which it began to listen.
     """
 
@@ -64,11 +70,15 @@ class Nsqd:
         *,
         clock: Clock | None = None,
         random: Random | None = None,
+        data_path: str | None = None,
     ) -> None:
         self.options = BrokerOptions() if options is None else options
-        self.broker = Broker(self.options, random or Random())
+        self._persistence = None if data_path is None else Persistence(data_path, self.options)
+        storage = None if self._persistence is None else self._persistence.storage
+        self.broker = Broker(self.options, random or Random(), storage)
         self.tcp_address = ""
         self.http_address = ""
+        self.https_address = ""
         self.start_time_ns = 0
         self._clock = clock
         self._pumps: dict[Session, Pump] = {}
@@ -84,31 +94,67 @@ class Nsqd:
             self._clock = LoopClock()
         return self._clock
 
+    @property
+    def statsd_prefix(self) -> str:
+        """What keys for statsd begin with."""
+        options = self.options
+        port = options.broadcast_http_port or max(port_of(self.http_address), 0)
+        return resolve_prefix(options.statsd_prefix, options.broadcast_address, port)
+
     # ---- start and stop ------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Nsqd:
         """Start: return when clients can connect.
 
         Raises:
-            OptionError: an address cannot be one.
-            OSError: an address cannot be had.
+            OptionError: an address cannot be one, or a file of TLS cannot be used.
+            OSError: an address or the data path cannot be had.
         """
         async with AsyncExitStack() as stack:
+            persistence = self._persistence
+            if persistence is not None:
+                persistence.open(self.broker, self.clock.now_ns())
+                stack.callback(persistence.close, self.broker)
+            context = self._tls_context()
             tcp = await stack.enter_async_context(await listen(self.options.tcp_address))
-            self.tcp_address = join_address(*tcp.local_address)
+            self.tcp_address = tcp.address
             http = None
             if self.options.http_address:
                 http = await stack.enter_async_context(await listen(self.options.http_address))
-                self.http_address = join_address(*http.local_address)
+                self.http_address = http.address
+            https = None
+            if context is not None and self.options.https_address:
+                https = await stack.enter_async_context(await listen(self.options.https_address))
+                self.https_address = https.address
             self.start_time_ns = self.clock.now_ns()
             self._alarm = Alarm(self.broker, self.clock, after=self._after)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             self._tasks.start_soon(self._alarm.run)
+            if persistence is not None:
+                self._tasks.start_soon(persistence.run, self.broker)
             self._serve(tcp, self._serve_client, "TCP", self.tcp_address)
             if http is not None:
                 self._serve(http, self._serve_http, "HTTP", self.http_address)
+            if https is not None and context is not None:
+                self._serve(https, partial(self._serve_https, context), "HTTPS", self.https_address)
+            if self.options.statsd_address:
+                from nsqkit.broker.statsd import StatsdReporter
+
+                reporter = StatsdReporter(self.broker, self.options, self.statsd_prefix, self.clock)
+                self._tasks.start_soon(reporter.run)
             self._stack = stack.pop_all()
         return self
+
+    def _tls_context(self) -> Context | None:
+        """Return the rules of TLS, and have the broker offer it, if there is a certificate."""
+        if not self.options.tls_cert:
+            return None
+        from nsqkit.broker.tls import server_context
+        from nsqkit.transport.tls import TLS
+
+        context = server_context(self.options)
+        self.broker.offer_tls(partial(TLS, context))
+        return context
 
     def _serve(
         self,
@@ -210,12 +256,19 @@ class Nsqd:
 
         await serve_http(self, stream, _remote_address(stream))
 
+    async def _serve_https(self, context: Context, stream: ByteStream) -> None:
+        from nsqkit.broker.https import serve_https
+
+        await serve_https(self, context, stream, _remote_address(stream))
+
     def _after(self) -> None:
         """Act on what the last call of the engine has left: wake writers, look at the deadlines."""
         for session in self.broker.take_sessions():
             pump = self._pumps.get(session)
             if pump is not None:
                 pump.wake()
+        if self._persistence is not None:
+            self._persistence.check(self.broker)
         assert self._alarm is not None
         self._alarm.check()
 
@@ -224,15 +277,20 @@ class Nsqd:
         self.broker.settle(self.clock.now_ns())
         self._after()
 
+    async def save(self) -> None:
+        """Return when the topics and channels of this moment are named on disk, if there is one."""
+        if self._persistence is not None:
+            await self._persistence.save(self.broker)
+
 
 def _remote_address(stream: ByteStream) -> str:
     # A client that has gone already has no address.
     return _address(stream.extra(SocketAttribute.remote_address, ("", 0)))
 
 
-def _address(address: tuple[str, int] | str) -> str:
-    if isinstance(address, str):
-        return address
+def _address(address: tuple[str, int] | str | bytes) -> str:
+    if isinstance(address, str | bytes):
+        return path_of(address)
     host, port = address[:2]
     # A socket for both families shows IPv4 clients as IPv6 ones.
     return join_address(host.removeprefix("::ffff:"), port)

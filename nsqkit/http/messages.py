@@ -22,7 +22,7 @@ __all__ = ["Body", "HTTPError", "Handler", "Request", "Response", "StoredBody", 
 REASONS: Final[Mapping[int, str]] = {
     200: "OK",
     301: "Moved Permanently",
-    308: "Permanent Redirect",
+    307: "Temporary Redirect",
     400: "Bad Request",
     403: "Forbidden",
     404: "Not Found",

@@ -53,7 +53,7 @@ class Router:
         if handler is not None:
             return handler(attrs.evolve(request, params=params) if params else request)
         if location := self._corrected(request):
-            status = 301 if request.method == "GET" else 308
+            status = 301 if request.method == "GET" else 307
             query = f"?{request.raw_query}" if request.raw_query else ""
             return Response(status, (("Location", location + query),))
         if not handlers:

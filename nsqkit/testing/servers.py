@@ -32,7 +32,8 @@ class NsqdServer:
     """A broker in a thread, for ``with``.
 
     Args:
-        options: ``BrokerOptions`` by name; the addresses default to free ports of 127.0.0.1.
+        options: ``BrokerOptions`` by name; the addresses default to free ports of 127.0.0.1. Messages are kept on disk
+            only with a ``data_path``.
 
     Attributes:
         tcp_address: ``host:port`` that clients connect to.
@@ -55,7 +56,9 @@ class NsqdServer:
     def __enter__(self) -> NsqdServer:
         with ExitStack() as stack:
             portal = self._portal = stack.enter_context(portal_provider())
-            nsqd = self._nsqd = portal.call(Nsqd, self._options)
+            nsqd = self._nsqd = portal.call(
+                lambda: Nsqd(self._options, data_path=self._options.data_path or None)
+            )
             stack.enter_context(portal.wrap_async_context_manager(nsqd))
             self.tcp_address = nsqd.tcp_address
             self.http_address = nsqd.http_address

@@ -1,14 +1,20 @@
-"""Addresses, as NSQ's flags and options write them: ``host:port``, ``[::1]:port``.
+"""Addresses, as NSQ's flags and options write them: ``host:port``, ``[::1]:port``, or the path of a Unix socket.
 
 The rule it guards: an address that cannot be one is refused by a sentence with the address in it, before a socket
-is touched.
+is touched. What has not the form of ``host:port`` is a path where one may be given, as in nsqd (internal/util).
 """
 
 from __future__ import annotations
 
+import os
+import re
+
 from nsqkit.errors import OptionError
 
 PORT_MAX = 65535
+
+_HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*):[^:\[\]]*")
+"""What Go's net.SplitHostPort can split."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -21,6 +27,23 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
         raise OptionError(f"address {address!r} is not host:port with a port of 0 to {PORT_MAX}")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_path(address: str) -> bool:
+    """Tell whether an address to listen at is the path of a Unix socket."""
+    return address != "" and _HOST_AND_PORT.fullmatch(address) is None
+
+
+def path_of(name: str | bytes) -> str:
+    """Return the address of a Unix socket, given what the kernel calls it: bytes if it has no file."""
+    return name if name and isinstance(name, str) else "@" + os.fsdecode(name)[1:]
+
+
+def port_of(address: str) -> int:
+    """Return the port of an address that is listened at, as nsqd tells it: -1 of a Unix socket, 0 of none."""
+    if is_path(address):
+        return -1
+    return split_address(address)[1] if address else 0
 
 
 def join_address(host: str, port: int) -> str:

@@ -2,7 +2,8 @@
 
 The rule it guards: it behaves as anyio's own stream does, and costs less for small reads and writes. anyio's stops
 and restarts the socket's polling at each read and yields to the loop at each write; this one stops reading only
-when a whole buffer waits, and a write that the kernel takes at once is done at once. On trio there is no such thing:
+when a whole buffer waits, and a write that the kernel takes at once is done at once. Whoever wants no task that
+receives has it handed on (``hand_to``) what comes, as it comes. On trio there is no such thing:
 ``nsqkit.transport.tcp`` uses anyio's streams there.
 """
 
@@ -54,6 +55,8 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
         self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
         self._writers: list[asyncio.Future[None]] = []
+        self._on_data: Callable[[bytes], None] | None = None
+        self._on_end: Callable[[], None] | None = None
         self._is_writable = True
         self._transport: asyncio.Transport
         self._addresses: dict[Any, tuple[str, int]] = {}
@@ -73,18 +76,21 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
             self._on_connect(self)
 
     def data_received(self, data: bytes) -> None:
-        """Keep what has come for ``receive``."""
+        """Hand on what has come, or keep it for ``receive``."""
+        if self._on_data is not None and self._is_reading:
+            self._on_data(data)
+            return
         self._chunks.append(data)
         self._waiting_size += len(data)
-        if self._waiting_size >= READ_AHEAD_MAX and self._is_reading:
-            self._is_reading = False
-            self._transport.pause_reading()
+        if self._waiting_size >= READ_AHEAD_MAX:
+            self.pause_reading()
         self._wake_reader()
 
     def eof_received(self) -> bool:
         """Take note of the end; the other direction stays open."""
         self._at_end = True
         self._wake_reader()
+        self._hand_on()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -92,7 +98,9 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
         self._at_end = True
         self._error = exc
         self._is_writable = False
+        self._is_reading = True  # nothing more comes that would have to be held back
         self._wake_reader()
+        self._hand_on()
         self._wake_writers()
 
     def pause_writing(self) -> None:
@@ -114,6 +122,40 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
                 writer.set_result(None)
         self._writers.clear()
 
+    # ---- instead of receiving ------------------------------------------------------------------------------------
+
+    def hand_to(self, on_data: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        """Call ``on_data`` with whatever has come and comes, and ``on_end`` once after it; ``receive`` is over.
+
+        They are called by the event loop, outside of any task, and must not raise.
+        """
+        self._on_data, self._on_end = on_data, on_end
+        self.resume_reading()
+        self._hand_on()
+
+    def pause_reading(self) -> None:
+        """Hand on no more, and read no more from the socket."""
+        if self._is_reading and not self._at_end:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on after ``pause_reading``."""
+        if not self._is_reading:
+            self._is_reading = True
+            self._transport.resume_reading()
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Call those who were named to ``hand_to`` with what has been kept."""
+        while self._chunks and self._on_data is not None and self._is_reading:
+            chunk = self._chunks.popleft()
+            self._waiting_size -= len(chunk)
+            self._on_data(chunk)
+        if self._at_end and self._on_end is not None and not self._chunks:
+            on_end, self._on_end = self._on_end, None
+            on_end()
+
     # ---- anyio's byte stream -------------------------------------------------------------------------------------
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
@@ -129,9 +171,8 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
             self._chunks.appendleft(chunk[max_bytes:])
             chunk = chunk[:max_bytes]
         self._waiting_size -= len(chunk)
-        if not self._is_reading and self._waiting_size < READ_AHEAD_MAX:
-            self._is_reading = True
-            self._transport.resume_reading()
+        if self._waiting_size < READ_AHEAD_MAX:
+            self.resume_reading()
         return chunk
 
     @property
@@ -169,6 +210,7 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
     def abort(self) -> None:
         """Close; what the kernel has not taken is thrown away."""
         self._closed = True
+        self._on_data = self._on_end = None
         self._transport.abort()
 
     async def aclose(self) -> None:

@@ -1,11 +1,15 @@
 """The pump: joins a machine to a byte stream.
 
-The rule it guards: one read, one call, one write. A reader hands each receive buffer to the machine; a writer sends
-what the machine has, joined, whenever it is woken. Nothing is awaited per message, and a peer that does not read
+The rule it guards: one read, one call, one write. Each receive buffer is handed to the machine; what the machine has
+to say is sent, joined, whenever the pump is woken. Nothing is awaited per message, and a peer that does not read
 stops being read from.
 
-Where the stream can send without waiting, as ``AsyncioStream`` can, the reader sends the answers to what it has just
-read by itself, unless the writer is at it: that spares small requests two turns of the event loop.
+There are two ways to read and two to write, and one rule for when. A stream that hands on what comes (``AsyncioStream``
+does) is not received from: its calls go straight to the machine, and what needs no waiting is sent in the same turn of
+the event loop. All other streams have a task that receives, and the writer, which is the task that runs the pump,
+sends. The writer also does what has to wait, on either kind: sending to a peer that is slow, and the end.
+
+How to read it: ``run``, then reading, then writing.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
-from nsqkit.transport.asyncio_stream import AsyncioStream
+from nsqkit.transport.asyncio_stream import AsyncioStream, asyncio_loop
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -36,7 +40,7 @@ class Pump:
         stream: where the peer is; closed when ``run`` returns.
         clock: tells the machine the time.
         after_receive: called after the machine has been handed bytes or the end of the stream, to act on what
-            happened there.
+            happened there. It may be called outside of any task.
         linger: seconds that the peer has to take the last bytes of a machine that has ended.
         wait_for_peer: once the last bytes are sent, say so and wait (within ``linger``) for the peer to close. Then
             it has read them all; closing at once may throw away what it has not read yet.
@@ -58,70 +62,143 @@ class Pump:
         self._after_receive = after_receive
         self._linger = linger
         self._wait_for_peer = wait_for_peer
+        self._direct = stream if isinstance(stream, AsyncioStream) else None
+        self._loop = asyncio_loop()
+        self._scope = anyio.CancelScope()
+        self._fault: Exception | None = None
+        self._reading_paused = False
+        self._may_read = anyio.Event()
         self._read_ended = anyio.Event()
-        self._wake = anyio.Event()
-        self._drained = anyio.Event()
-        self._scope: anyio.CancelScope | None = None
-        self._quick_stream = stream if isinstance(stream, AsyncioStream) else None
         self._writer_waits = False
-
-    def wake(self) -> None:
-        """Have the writer send what there is to send; it may be called any number of times."""
-        if self._machine.has_output:
-            self._wake.set()
-        if self._machine.ended:
-            self._limit_time()
-
-    def flush(self) -> None:
-        """Send what there is to send now if that needs no waiting, else have the writer do it."""
-        if self._machine.ended or not self._send_now(self._clock.now_ns()):
-            self.wake()
+        self._wake = anyio.Event()
+        self._flush_is_due = False
 
     async def run(self) -> None:
         """Read and write until the machine has ended or the peer has gone."""
         try:
-            async with anyio.create_task_group() as tasks:
-                self._scope = tasks.cancel_scope
-                tasks.start_soon(self._read)
-                await self._write()
-                tasks.cancel_scope.cancel()
+            with self._scope:
+                if self._direct is not None:
+                    self._direct.hand_to(self._on_data, self._on_end)
+                    await self._write()
+                else:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(self._read)
+                        await self._write()
+                        tasks.cancel_scope.cancel()
+            if self._fault is not None:
+                raise self._fault
         finally:
             await anyio.aclose_forcefully(self._stream)
 
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
     async def _read(self) -> None:
-        machine, clock = self._machine, self._clock
+        """Receive from a stream that has to be asked."""
         receive = self._stream.receive
         try:
-            while self._wait_for_peer or not machine.ended:
+            while self._wants_data:
                 try:
                     data = await receive(RECEIVE_SIZE)
                 except (EndOfStream, BrokenResourceError, ClosedResourceError):
                     self._end_of_stream()
                     return
-                now_ns = clock.now_ns()
-                machine.receive_data(data, now_ns)
-                if machine.has_output:
-                    self._send_now(now_ns)
-                self._after_receive()
-                if machine.outbox_full:
-                    await self._wait_drained()
+                self._take(data)
+                if self._reading_paused:
+                    self._may_read = anyio.Event()
+                    await self._may_read.wait()
         finally:
             self._read_ended.set()
 
+    def _on_data(self, data: bytes) -> None:
+        """Take what a stream hands on; no caller is there who could be told of an error."""
+        assert self._direct is not None
+        try:
+            if self._wants_data:
+                self._take(data)
+        except Exception as fault:
+            self._fail(fault)
+        if self._reading_paused or not self._wants_data:
+            self._direct.pause_reading()
+
+    def _on_end(self) -> None:
+        try:
+            self._end_of_stream()
+        except Exception as fault:
+            self._fail(fault)
+        self._read_ended.set()
+
+    @property
+    def _wants_data(self) -> bool:
+        """False once whatever comes would be of no use."""
+        return self._wait_for_peer or not self._machine.ended
+
+    def _take(self, data: bytes) -> None:
+        """Hand the machine what one read returned, and send the answers."""
+        machine = self._machine
+        now_ns = self._clock.now_ns()
+        machine.receive_data(data, now_ns)
+        if machine.has_output and not self._send_now(now_ns):
+            self.wake()
+        self._after_receive()
+        self._reading_paused = machine.outbox_full and not machine.ended
+
+    def _read_on(self) -> None:
+        """Read again once the machine takes more."""
+        machine = self._machine
+        if self._reading_paused and (machine.ended or not machine.outbox_full):
+            self._reading_paused = False
+            self._may_read.set()
+            if self._direct is not None:
+                self._direct.resume_reading()
+
+    def _end_of_stream(self) -> None:
+        self._machine.receive_eof(self._clock.now_ns())
+        self._after_receive()
+        self.wake()
+
+    def _fail(self, fault: Exception) -> None:
+        """Have ``run`` raise what came up outside of it."""
+        self._fault = fault
+        self._scope.cancel()
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Have sent what there is to send, once for all calls in a turn of the event loop."""
+        machine = self._machine
+        if machine.ended:
+            self._wake.set()
+            self._limit_time()
+        elif machine.has_output or self._reading_paused:
+            if self._direct is None or self._loop is None or not self._direct.is_writable:
+                self._wake.set()
+            elif not self._flush_is_due:
+                self._flush_is_due = True
+                self._loop.call_soon(self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._flush_is_due = False
+        try:
+            self.flush()
+        except Exception as fault:
+            self._fail(fault)
+
+    def flush(self) -> None:
+        """Send what there is to send now if that needs no waiting, else have the writer do it."""
+        if self._machine.ended:
+            self.wake()
+        elif not self._send_now(self._clock.now_ns()):
+            self._wake.set()
+
     def _send_now(self, now_ns: int) -> bool:
         """Send what there is to send, if that needs no waiting and the writer is not at it; tell whether it was so."""
-        stream = self._quick_stream
+        stream = self._direct
         if stream is None or not self._writer_waits or not stream.is_writable:
             return False
         if data := self._machine.data_to_send(now_ns):
             stream.send_nowait(data)
+        self._read_on()
         return True
-
-    async def _wait_drained(self) -> None:
-        while self._machine.outbox_full and not self._machine.ended:
-            if self._drained.is_set():
-                self._drained = anyio.Event()
-            await self._drained.wait()
 
     async def _write(self) -> None:
         machine, clock, send = self._machine, self._clock, self._stream.send
@@ -131,15 +208,15 @@ class Pump:
                 wake = self._wake = anyio.Event()
                 while data := machine.data_to_send(clock.now_ns()):
                     await send(data)
-                self._drained.set()
+                self._read_on()
                 if machine.ended:
                     break
                 self._writer_waits = True
                 await wake.wait()
                 self._writer_waits = False
             self._limit_time()
-            if self._quick_stream is not None:
-                await send(b"")  # returns when the kernel has taken what the reader has sent
+            if self._direct is not None:
+                await send(b"")  # returns when the kernel has taken what was sent without the writer
             if self._wait_for_peer:
                 await self._stream.send_eof()
                 await self._read_ended.wait()
@@ -153,10 +230,6 @@ class Pump:
 
     def _limit_time(self) -> None:
         """Leave the peer ``linger`` seconds; the first call counts."""
-        if self._scope is not None and math.isinf(self._scope.deadline):
-            self._scope.deadline = anyio.current_time() + self._linger
-
-    def _end_of_stream(self) -> None:
-        self._machine.receive_eof(self._clock.now_ns())
-        self._after_receive()
-        self.wake()
+        if math.isinf(self._scope.deadline):
+            now = anyio.current_time() if self._loop is None else self._loop.time()
+            self._scope.deadline = now + self._linger

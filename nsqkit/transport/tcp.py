@@ -1,4 +1,4 @@
-"""TCP: connect and listen, with the quickest stream that the running event loop has.
+"""TCP: connect and listen, with the quickest stream that the running event loop has; Unix sockets to listen at, too.
 
 The rule it guards: nobody above knows which loop runs. On asyncio's loops a connection is an ``AsyncioStream``, on
 trio it is anyio's; both are byte streams with the same addresses to ask for.
@@ -6,14 +6,17 @@ trio it is anyio's; both are byte streams with the same addresses to ask for.
 
 from __future__ import annotations
 
+import errno
 import math
-from contextlib import ExitStack
+import os
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import SocketAttribute
+from anyio.streams.stapled import MultiListener
 
-from nsqkit.transport.address import split_address
+from nsqkit.transport.address import is_path, join_address, split_address
 from nsqkit.transport.asyncio_stream import AsyncioStream, asyncio_loop
 
 if TYPE_CHECKING:
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from anyio.abc import ByteStream, SocketStream, TaskGroup
-    from anyio.streams.stapled import MultiListener
 
 _ANY_HOST = ("", "0.0.0.0")
 """Hosts that mean every interface; Go's listener takes IPv4 and IPv6 for both of them."""
@@ -43,28 +45,53 @@ async def connect_tcp(host: str, port: int) -> ByteStream:
 async def listen(address: str) -> Listener:
     """Return a listener at ``address``; port 0 takes a free one.
 
+    Args:
+        address: ``host:port``, or the path of a Unix socket, which must not be there yet and is removed at the end.
+            A path that begins with ``@`` is a name without a file, as in Go.
+
     Raises:
         OptionError: the address cannot be one.
         OSError: it cannot be had; the text says which, and why.
     """
-    host, port = split_address(address)
-    local_host = None if host in _ANY_HOST else host
     try:
+        if is_path(address):
+            return Listener(await _listen_at_path(address), path=address)
+        host, port = split_address(address)
+        local_host = None if host in _ANY_HOST else host
         return Listener(await anyio.create_tcp_listener(local_host=local_host, local_port=port))
     except OSError as error:
         raise OSError(error.errno, f"listen ({address}) failed - {error.strerror or error}") from error
+
+
+async def _listen_at_path(path: str) -> MultiListener[SocketStream]:
+    if path.startswith("@"):
+        path = "\0" + path[1:]
+    elif _exists(path):
+        # anyio would remove a socket that is there; but it may be that of a server which runs.
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    return MultiListener([await anyio.create_unix_listener(path)])
+
+
+def _exists(path: str) -> bool:
+    return os.path.lexists(path)
 
 
 class Listener:
     """Sockets that listen, for ``async with``.
 
     Attributes:
-        local_address: host and port of the first of them.
+        address: where clients find them: ``host:port`` of the first of them, or the path of a Unix socket.
     """
 
-    def __init__(self, sockets: MultiListener[SocketStream]) -> None:
+    def __init__(self, sockets: MultiListener[SocketStream], *, path: str = "") -> None:
         self._sockets = sockets
-        self.local_address: tuple[str, int] = sockets.extra(SocketAttribute.local_address)[:2]  # type: ignore[assignment]
+        self._path = path
+        self.address = path or join_address(*sockets.extra(SocketAttribute.local_address)[:2])
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """Host and port; of TCP only."""
+        return split_address(self.address)
 
     async def __aenter__(self) -> Listener:
         return self
@@ -76,6 +103,9 @@ class Listener:
         traceback: TracebackType | None,
     ) -> None:
         await self._sockets.aclose()
+        if self._path and not self._path.startswith("@"):
+            with suppress(FileNotFoundError):  # some event loops have removed it
+                os.unlink(self._path)
 
     async def serve(self, handler: Callable[[Any], Awaitable[None]], tasks: TaskGroup) -> None:
         """Start ``handler`` in ``tasks`` with the stream of each connection that comes.
@@ -106,7 +136,8 @@ class Listener:
             stack.callback(_abort_all, unhandled)
             for listener in self._sockets.listeners:
                 sock = stack.enter_context(listener.extra(SocketAttribute.raw_socket).dup())
-                server = await loop.create_server(lambda: AsyncioStream(take), sock=sock, start_serving=False)
+                create_server = loop.create_unix_server if self._path else loop.create_server
+                server = await create_server(lambda: AsyncioStream(take), sock=sock, start_serving=False)
                 stack.callback(server.close)
                 await server.start_serving()
             async for stream in coming:

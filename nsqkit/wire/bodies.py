@@ -116,6 +116,8 @@ def split_batch(data: bytes, position: int, end: int, count: int, size_max: int)
     size: int = _INT32.unpack_from(data, position)[0]
     if not 0 < size <= size_max:
         return None
+    if count == 1:
+        return (data[position + _BATCH_OVERHEAD : end],) if end - position == _BATCH_OVERHEAD + size else None
     if count <= 1024 and end - position == count * (_BATCH_OVERHEAD + size):
         fields = _equal_sizes(count, size).unpack_from(data, position)
         if fields[0::2].count(size) == count:

@@ -155,12 +155,14 @@ class CommandDecoder:
         "_chunks",
         "_cut_off",
         "_data",
+        "_line",
         "_missing",
         "_needed",
         "_params",
         "_position",
         "_reader",
         "_verb",
+        "_words",
         "max_body_size",
         "max_msg_size",
     )
@@ -178,6 +180,8 @@ class CommandDecoder:
         self._cut_off: BrokerError | None = None  # what to answer if the stream ends here
         self._verb = b""  # whose body is being read, with its words; empty for the magic
         self._params: list[bytes] = []
+        self._line = b""  # the last one; who publishes says the same again and again …
+        self._words: tuple[bytes, list[bytes]] = (b"", [])  # … so its verb and params are kept
         self._start(_read_magic())
 
     def feed(self, data: bytes) -> Iterator[Command]:
@@ -202,7 +206,16 @@ class CommandDecoder:
         self._position = 0
         self._missing = 0
         while not self._missing:
-            command = self._resume() if self._reader else self._next_run() or self._next_line()
+            if self._reader is not None:
+                command = self._resume()
+            elif self._position == len(self._data):
+                self._data = b""
+                self._position = 0
+                return
+            elif self._data.startswith(_FIN_PREFIX, self._position):
+                command = self._next_run() or self._next_line()
+            else:
+                command = self._next_line()
             if command is not None:
                 yield command
 
@@ -225,9 +238,7 @@ class CommandDecoder:
         self._missing = missing
 
     def _next_run(self) -> Command | None:
-        """Cut out a run of FINs."""
-        if not self._data.startswith(_FIN_PREFIX, self._position):
-            return None
+        """Cut out a run of FINs, if the FIN that begins here is a plain one."""
         ids = _finish_run(self._data, self._position)
         if not ids:
             return None
@@ -245,15 +256,15 @@ class CommandDecoder:
         if newline < 0:
             self._keep(1)
             return None
-        line = data[start:newline]
-        verb, *params = (line[:-1] if line.endswith(b"\r") else line).split(b" ")
-        if verb == b"FIN":
-            del params[1:]  # more params would be more ids
         self._position = newline + 1
+        line = data[start : self._position]
+        if line != self._line:
+            self._line, self._words = line, _split_line(line)
+        verb, params = self._words
         self._admit(verb, params)
         if verb not in READERS:
             return Command(verb, params)
-        bodies = self._whole(verb, data[start : self._position])
+        bodies = self._whole(verb, line)
         if bodies:
             return Command(verb, params, bodies)
         self._verb, self._params = verb, params
@@ -316,6 +327,13 @@ class CommandDecoder:
             return Command(self._verb, self._params, stop.value) if self._verb else None
         self._keep(self._needed - (len(data) - self._position))
         return None
+
+
+def _split_line(line: bytes) -> tuple[bytes, list[bytes]]:
+    verb, *params = line[: -2 if line.endswith(b"\r\n") else -1].split(b" ")
+    if verb == b"FIN":
+        del params[1:]  # more params would be more ids
+    return verb, params
 
 
 def _read_magic() -> Reader:

@@ -1,42 +1,24 @@
-"""Compression as a transform of bytes into bytes.
+"""Compression as a transform of bytes into bytes: deflate and snappy.
 
-The rule it guards: an upgrade after IDENTIFY is a transform inside the session, not another stream outside it.
-The session receives what the socket gave and returns what the socket is to send, compressed or not; the pump does
-not know, and the bytes that came after the last plain command simply go through the transform.
+The rule it guards: what one buffer decompresses to is handed on in pieces, so that a small buffer which holds
+gigabytes meets the limits of the protocol before it meets those of the memory.
 
-What one buffer decompresses to is handed on in pieces, so that a small buffer which holds gigabytes meets the
-limits of the protocol before it meets those of the memory.
-
-Deflate is raw (no zlib header), flushed at the end of each write, as nsqd does it.
+How to read it: both classes are a ``Transform`` (``nsqkit.wire.transform``). Deflate is raw (no zlib header), snappy is
+its framing format; both are flushed at the end of each write, as nsqd does it.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import Protocol
+from importlib.util import find_spec
+from struct import Struct
+from typing import Final
 
 from nsqkit.errors import ProtocolError
 
 PIECE_SIZE_MAX = 256 * 1024
 """Bytes of one piece of decompressed data: as much as one read returns."""
-
-
-class Transform(Protocol):
-    """Both directions of one layer between the session and the socket."""
-
-    @property
-    def has_output(self) -> bool:
-        """True while the layer has bytes of its own to send; ``encode`` returns them, even for no plain bytes."""
-        ...
-
-    def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield the plain bytes of what was received, in pieces."""
-        ...
-
-    def encode(self, data: bytes) -> bytes:
-        """Return what to send for these plain bytes, so that the peer can read all of them now."""
-        ...
 
 
 class Deflate:
@@ -73,6 +55,117 @@ class Deflate:
         if after := decompressor.unused_data:
             raise ProtocolError(f"{len(after)} bytes came after the end of the deflate stream")
 
+    @property
+    def at_end(self) -> bool:
+        """True once the peer has ended its stream."""
+        return self._decompressor.eof
+
     def encode(self, data: bytes) -> bytes:
         """Return the compressed bytes, flushed."""
+        if not data:
+            return b""
         return self._compressor.compress(data) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
+
+
+SNAPPY_CHUNK_SIZE_MAX: Final = 76490 + 4
+"""Bytes of a chunk: 64 KiB that did not get smaller in the worst possible way, and their checksum; as in nsqd."""
+
+_BLOCK_SIZE_MAX: Final = 64 * 1024  # plain bytes of a chunk
+_CHUNK_HEADER = Struct("<I")  # the kind is the lowest byte, the length the other three
+_CHUNK_HEADER_LENGTH: Final = 4
+_UNCOMPRESSED: Final = 0x01
+_UNSKIPPABLE_MAX: Final = 0x7F
+_IDENTIFIER_KIND: Final = 0xFF
+_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
+_GROWTH_MAX: Final = 22
+"""Bytes that one compressed byte can become: a copy of up to 64 bytes takes three."""
+
+
+def snappy_available() -> bool:
+    """Tell whether the library that ``Snappy`` needs is installed (the extra ``snappy``)."""
+    return find_spec("cramjam") is not None
+
+
+class Snappy:
+    """Snappy's framing format in both directions: chunks of up to 64 KiB, each with its checksum.
+
+    Cutting the stream into chunks is done here, since the library wants whole ones; what is in them, and whether
+    the checksum is right, is for the library.
+
+    Raises:
+        ImportError: cramjam is not installed.
+    """
+
+    __slots__ = ("_compressor", "_decompress", "_error", "_identified", "_rest")
+
+    has_output: Final = False
+    at_end: Final = False  # the format has no end
+
+    def __init__(self) -> None:
+        import cramjam
+
+        self._compressor = cramjam.snappy.Compressor()
+        self._decompress = cramjam.snappy.decompress
+        self._error = cramjam.DecompressionError
+        self._identified = False
+        self._rest = b""  # the beginning of a chunk
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        """Yield the plain bytes of what was received.
+
+        Raises:
+            ProtocolError: the bytes are not in snappy's framing format, or a checksum is wrong.
+        """
+        data = self._rest + data
+        self._rest = b""
+        if data and not self._identified:
+            if data[0] != _IDENTIFIER_KIND:
+                raise ProtocolError(
+                    f"the stream is not snappy: it begins with a chunk of kind 0x{data[0]:02x}, not its identifier"
+                )
+            self._identified = True
+        start = 0
+        while (end := _end_of_run(data, start)) > start:
+            try:
+                # The library takes each call for a stream of its own, which has to begin with the identifier.
+                piece = bytes(self._decompress(_IDENTIFIER + data[start:end]))
+            except self._error as error:
+                raise ProtocolError(f"the stream is not snappy: {error}") from error
+            if piece:
+                yield piece
+            start = end
+        self._rest = data[start:]
+
+    def encode(self, data: bytes) -> bytes:
+        """Return the compressed bytes, all of them in whole chunks."""
+        if not data:
+            return b""
+        self._compressor.compress(data)
+        return bytes(self._compressor.flush())
+
+
+def _end_of_run(data: bytes, start: int) -> int:
+    """Return where those whole chunks end that begin at ``start`` and become no more than one piece.
+
+    Raises:
+        ProtocolError: the first of them cannot be one.
+    """
+    end = start
+    plain_size = 0
+    last_header = len(data) - _CHUNK_HEADER_LENGTH
+    while end <= last_header:
+        (header,) = _CHUNK_HEADER.unpack_from(data, end)
+        kind, size = header & 0xFF, header >> 8
+        if size > SNAPPY_CHUNK_SIZE_MAX or _UNCOMPRESSED < kind <= _UNSKIPPABLE_MAX:
+            if end > start:
+                break  # what came before it is read first
+            raise ProtocolError(
+                f"the stream is not snappy: a chunk of kind 0x{kind:02x} and {size} bytes; "
+                f"the limit is {SNAPPY_CHUNK_SIZE_MAX} bytes"
+            )
+        after = end + _CHUNK_HEADER_LENGTH + size
+        plain_size += min(_GROWTH_MAX * size, _BLOCK_SIZE_MAX) if kind == 0 else size
+        if after > len(data) or (plain_size > PIECE_SIZE_MAX and end > start):
+            break
+        end = after
+    return end

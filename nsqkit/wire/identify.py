@@ -11,13 +11,12 @@ the wire (milliseconds, bytes) in the request, and are nanoseconds in the grant.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable
-from typing import Any, Final, NoReturn
+from typing import Final
 
 import attrs
 
 from nsqkit.errors import BadBody, IdentifyFailed, ProtocolError
+from nsqkit.wire.documents import INT32, INT64, Kind, read_object
 
 BROKER_VERSION: Final = "1.3.0"
 """The version of nsqd whose behaviour the broker has; tools parse it and decide by it."""
@@ -29,9 +28,6 @@ _HEARTBEAT_INTERVAL_MIN_MS = 1000
 _MSG_TIMEOUT_MIN_MS = 1000
 _OUTPUT_BUFFER_SIZE_MIN = 64
 _SAMPLE_RATE_MAX = 99
-_INT32_MAX = (1 << 31) - 1
-_INT64_MAX = (1 << 63) - 1
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @attrs.frozen(kw_only=True)
@@ -55,8 +51,10 @@ class IdentifyRequest:
     topology_zone: str = ""
 
 
-_FIELD_TYPES: Final[dict[str, type]] = {
-    field.name: type(field.default) for field in attrs.fields(IdentifyRequest)
+_NSQD_INTEGERS: Final = {"sample_rate": INT32}
+_FIELD_KINDS: Final[dict[str, Kind]] = {
+    field.name: _NSQD_INTEGERS.get(field.name, INT64) if type(field.default) is int else type(field.default)
+    for field in attrs.fields(IdentifyRequest)
 }
 
 
@@ -78,6 +76,7 @@ class IdentifyLimits:
     max_deflate_level: int
     snappy: bool
     snappy_available: bool
+    tls: bool
     auth_required: bool
     topology_region: str
     topology_zone: str
@@ -111,44 +110,15 @@ def decode_request(body: bytes) -> IdentifyRequest:
         BadBody: not a JSON object, or a value of another type than the field's.
     """
     try:
-        # Each byte that is not UTF-8 becomes a surrogate, to be replaced, as Go does; it does not refuse them.
-        text = body.decode("utf-8", "surrogateescape")
-        # An object becomes a tuple of its pairs: a key that comes twice has both its values looked at.
-        document = json.loads(text, parse_constant=_refuse, object_pairs_hook=tuple)
-        if document is None:
-            return IdentifyRequest()
-        if not isinstance(document, tuple):
-            raise TypeError("not an object")
-        return IdentifyRequest(**_known_fields(document))
-    except (ValueError, TypeError, RecursionError) as error:
+        return IdentifyRequest(**read_object(body, _FIELD_KINDS))
+    except ValueError as error:
         raise BadBody("IDENTIFY failed to decode JSON body") from error
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(constant)
-
-
-def _known_fields(pairs: Iterable[tuple[str, object]]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for key, value in pairs:
-        name = key.lower()
-        expected = _FIELD_TYPES.get(name)
-        if expected is None or value is None:
-            continue
-        if type(value) is not expected:
-            raise TypeError(f"{name} is {value!r}")
-        if type(value) is int:
-            most = _INT32_MAX if name == "sample_rate" else _INT64_MAX  # nsqd's types for them
-            if not -most - 1 <= value <= most:
-                raise ValueError(f"{name} is {value!r}")
-        fields[name] = _SURROGATE.sub("\ufffd", value) if isinstance(value, str) else value
-    return fields
 
 
 def negotiate(request: IdentifyRequest, limits: IdentifyLimits) -> Grant:
     """Return what ``limits`` allow of ``request``.
 
-    Compression is for those who ask with ``feature_negotiation``; nsqd does not look at it otherwise.
+    TLS and compression are for those who ask with ``feature_negotiation``; nsqd does not look at them otherwise.
 
     Raises:
         BadBody: a value out of its range (nsqd, nsqd/client_v2.go, in the order of its setters).
@@ -201,6 +171,7 @@ def negotiate(request: IdentifyRequest, limits: IdentifyLimits) -> Grant:
         output_buffer_size=output_buffer_size,
         output_buffer_timeout_ns=output_buffer_timeout_ns,
         sample_rate=request.sample_rate,
+        tls_v1=request.feature_negotiation and limits.tls and request.tls_v1,
         deflate=deflate,
         deflate_level=min(level, limits.max_deflate_level),
         snappy=snappy and limits.snappy_available,

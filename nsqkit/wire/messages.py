@@ -36,18 +36,19 @@ def encode_message(timestamp_ns: int, attempts: int, message_id: bytes, body: by
 def encode_messages(timestamp_ns: int, ids: Sequence[bytes], bodies: Sequence[bytes]) -> list[bytes]:
     """Return the frames of messages that were published together, each with attempts 1.
 
-    A batch mostly has few different sizes: the head is packed once per run of equal sizes.
+    A batch mostly has few different sizes, so their heads are packed once.
     """
-    frames: list[bytes] = []
-    append = frames.append
-    length = -1
-    head = b""
-    for message_id, body in zip(ids, bodies, strict=True):
-        if len(body) != length:
-            length = len(body)
-            head = _HEAD.pack(4 + RECORD_HEADER_LENGTH + length, MESSAGE_FRAME_TYPE, timestamp_ns, 1)
-        append(head + message_id + body)
-    return frames
+    if len(bodies) == 1:
+        return [encode_message(timestamp_ns, 1, ids[0], bodies[0])]
+    heads = {length: _first_head(timestamp_ns, length) for length in set(map(len, bodies))}
+    if len(heads) == 1:
+        (head,) = heads.values()
+        return [head + message_id + body for message_id, body in zip(ids, bodies, strict=True)]
+    return [heads[len(body)] + message_id + body for message_id, body in zip(ids, bodies, strict=True)]
+
+
+def _first_head(timestamp_ns: int, length: int) -> bytes:
+    return _HEAD.pack(4 + RECORD_HEADER_LENGTH + length, MESSAGE_FRAME_TYPE, timestamp_ns, 1)
 
 
 def attempts_of(frame: bytes) -> int:

@@ -15,6 +15,7 @@ from nsqkit.broker.server import Nsqd
 from nsqkit.clock import ManualClock
 from nsqkit.transport.memory import memory_pair
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
+from tests.broker.core.queues import take_all
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +69,7 @@ class Api:
 
     def bodies(self, topic: bytes) -> list[bytes]:
         """Take the messages that wait in a topic; return their bodies."""
-        return [frame[FRAME_HEADER_LENGTH:] for frame in self.broker.topics[topic].queue.take_all()]
+        return [frame[FRAME_HEADER_LENGTH:] for frame in take_all(self.broker.topics[topic].queue)]
 
 
 @asynccontextmanager

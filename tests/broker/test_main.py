@@ -5,16 +5,16 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from contextlib import contextmanager
+from pathlib import Path
 
 import attrs
 import pytest
 
 from nsqkit.broker.core.options import OPTIONS, BrokerOptions
-from nsqkit.broker.main import WITHOUT_EFFECT, _restore, warnings_for
-from nsqkit.broker.server import Nsqd
-from nsqkit.clock import ManualClock
+from nsqkit.broker.main import WITHOUT_EFFECT, warnings_for
 
 ADDRESSES = ("-tcp-address", "127.0.0.1:0", "--http-address=127.0.0.1:0")
 LINE = r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} "
@@ -24,8 +24,15 @@ NO_UVLOOP = "import sys; sys.modules['uvloop'] = None; from nsqkit.__main__ impo
 @contextmanager
 def program(*flags, python=("-m", "nsqkit")):
     """Start a broker as a process of its own, and kill what is left of it."""
-    words = [sys.executable, *python, "nsqd", *ADDRESSES, *flags]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+    with (
+        tempfile.TemporaryDirectory() as data_path,
+        subprocess.Popen(
+            [sys.executable, *python, "nsqd", *ADDRESSES, f"--data-path={data_path}", *flags],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        ) as process,
+    ):
         try:
             yield process
         finally:
@@ -69,12 +76,12 @@ def test_it_tells_its_ports_answers_and_ends_by_a_signal(stop_signal):
 
 def test_level_and_prefix_of_the_log_are_options():
     with program(
-        "--log-level=fatal", "--log-prefix=<broker> ", "--data-path=.", "--tcp-address=nowhere"
+        "--log-level=fatal", "--log-prefix=<broker> ", "--data-path=.", "--tcp-address=nowhere:at-all"
     ) as process:
         log = process.stderr.read()
         assert process.wait(timeout=5) == 1
     assert re.fullmatch(
-        r"<broker> \S+ \S+ FATAL: address 'nowhere' is not host:port with a port of 0 to 65535\n", log
+        r"<broker> \S+ \S+ FATAL: address 'nowhere:at-all' is not host:port with a port of 0 to 65535\n", log
     )
 
 
@@ -118,11 +125,12 @@ def test_the_event_loop_is_told(python, name):
         assert process.wait(timeout=5) == 0
 
 
-def test_options_without_effect_are_named_once_each():
-    with program("--data-path=.", "--lookupd-tcp-address=a:1", "--lookupd-tcp-address=b:1") as process:
+def test_options_without_effect_are_named_once_each(tmp_path):
+    with program(
+        f"--data-path={tmp_path}", "--lookupd-tcp-address=a:1", "--lookupd-tcp-address=b:1"
+    ) as process:
         log = read_log(process)
     assert re.findall(rf"(?m)^{LINE}WARNING: (.+)$", log) == [
-        "--data-path has no effect in this version: its topics and channels are read, and nothing is written there",
         "--lookupd-tcp-address has no effect in this version: no nsqlookupd is told of this node",
     ]
 
@@ -140,15 +148,6 @@ def test_a_protection_that_there_is_not_is_no_start(flags):
         log = process.stderr.read()
         assert process.wait(timeout=5) == 1
     assert re.search(rf"(?m)^{LINE}FATAL: {flags[-1].partition('=')[0]} asks for a protection", log)
-
-
-def test_the_data_path_names_topics_and_channels(tmp_path):
-    tmp_path.joinpath("nsqd.dat").write_text(
-        '{"topics":[{"name":"t","paused":false,"channels":[{"name":"c","paused":true}]}],"version":"1.3.0"}'
-    )
-    nsqd = Nsqd(BrokerOptions(data_path=str(tmp_path)), clock=ManualClock())
-    _restore(nsqd)
-    assert nsqd.broker.topics[b"t"].channels[b"c"].paused
 
 
 def test_the_defaults_are_no_reason_to_warn():

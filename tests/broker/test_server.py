@@ -140,8 +140,8 @@ class TestStarting:
 
     @pytest.mark.parametrize("name", ["tcp_address", "http_address"])
     async def test_what_is_no_address_is_refused(self, name):
-        with pytest.raises(OptionError, match="address 'here' is not host:port"):
-            await Nsqd(options(**{name: "here"})).__aenter__()
+        with pytest.raises(OptionError, match="address 'here:there' is not host:port"):
+            await Nsqd(options(**{name: "here:there"})).__aenter__()
 
     async def test_on_all_interfaces_a_client_has_its_ipv4_address(self):
         async with Nsqd(options(tcp_address="0.0.0.0:0")) as nsqd:

@@ -75,8 +75,8 @@ async def test_nobody_there_is_an_os_error() -> None:
 
 
 async def test_what_is_no_address_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"'127\.0\.0\.1'"):
-        await listen("127.0.0.1")
+    with pytest.raises(OptionError, match=r"'127\.0\.0\.1:nsqd'"):
+        await listen("127.0.0.1:nsqd")
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0"])

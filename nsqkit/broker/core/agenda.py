@@ -35,14 +35,19 @@ class Timed(Protocol):
 
 
 class Agenda:
-    """The deadlines and the notes of one broker."""
+    """The deadlines and the notes of one broker.
 
-    __slots__ = ("_count", "_heap", "_heap_length_max", "_to_deliver", "_to_write")
+    Attributes:
+        revision: goes up when a topic or channel is made, deleted, paused or unpaused.
+    """
+
+    __slots__ = ("_count", "_heap", "_heap_length_max", "_to_deliver", "_to_write", "revision")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timed]] = []
         self._heap_length_max = _HEAP_LENGTH_MIN
         self._count = 0  # makes equal times come in the order in which they were noted
+        self.revision = 0
         self._to_deliver: dict[Channel, None] = {}
         self._to_write: dict[Session, None] = {}
 

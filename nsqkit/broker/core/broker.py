@@ -11,15 +11,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
+
 from nsqkit.broker.core.agenda import Agenda
 from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.storage import MemoryStorage
 from nsqkit.broker.core.topic import Topic
+from nsqkit.wire.compression import snappy_available
 from nsqkit.wire.identify import Grant, IdentifyLimits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
     from nsqkit.broker.core.options import BrokerOptions
+    from nsqkit.broker.core.storage import Storage
+    from nsqkit.wire.transform import SecureTransform
 
 HEARTBEAT_INTERVAL_NS = 30 * 10**9
 """What a client gets that does not ask; nsqd has no flag for it."""
@@ -31,15 +38,22 @@ class Broker:
     Args:
         options: nsqd's flags.
         random: decides which messages a sampling consumer gets.
+        storage: where queues keep what memory does not hold; by default in memory all the same.
 
     Attributes:
         topics: by name.
         sessions: the open connections, in the order in which they were opened.
+        make_tls: makes the TLS layer of a session; None where TLS is not offered.
+        asks_for_channels: a new topic waits until ``Topic.start`` is called with the channels that others know of it.
     """
 
-    def __init__(self, options: BrokerOptions, random: Random) -> None:
+    def __init__(self, options: BrokerOptions, random: Random, storage: Storage | None = None) -> None:
         self.options = options
         self.random = random
+        self.storage = MemoryStorage(options.mem_queue_size) if storage is None else storage
+        self.make_tls: Callable[[], SecureTransform] | None = None
+        self.asks_for_channels = False
+        self._new_topics: list[Topic] = []
         self.agenda = Agenda()
         self.topics: dict[bytes, Topic] = {}
         self.sessions: dict[Session, None] = {}
@@ -50,6 +64,16 @@ class Broker:
             output_buffer_size=self.identify_limits.output_buffer_size,
             output_buffer_timeout_ns=options.output_buffer_timeout_ns,
         )
+
+    @property
+    def health(self) -> str:
+        """ "OK", or what is wrong."""
+        return self.storage.health
+
+    def offer_tls(self, make_tls: Callable[[], SecureTransform]) -> None:
+        """Grant TLS to those who ask for it; ``make_tls`` makes the layer of one session."""
+        self.make_tls = make_tls
+        self.identify_limits = attrs.evolve(self.identify_limits, tls=True)
 
     # ---- sessions ----------------------------------------------------------------------------------------------
 
@@ -99,6 +123,9 @@ class Broker:
         while channels := self.agenda.take_channels():
             for channel in channels:
                 channel.deliver(now_ns)
+        sync_ns = self.storage.sync_deadline(now_ns)
+        if sync_ns is not None:
+            self.agenda.schedule(self.storage, sync_ns)
 
     # ---- topics and channels -------------------------------------------------------------------------------------
 
@@ -107,9 +134,23 @@ class Broker:
         topic = self.topics.get(name)
         if topic is None:
             topic = self.topics[name] = Topic(
-                name, self.agenda, node_id=self.options.node_id, mem_queue_size=self.options.mem_queue_size
+                name,
+                self.agenda,
+                self.storage,
+                node_id=self.options.node_id,
+                started=not self.asks_for_channels,
             )
+            self.agenda.revision += 1
+            if self.asks_for_channels:
+                self._new_topics.append(topic)
         return topic
+
+    def take_new_topics(self) -> list[Topic]:
+        """Return the topics that wait to be started, since the last call."""
+        topics = self._new_topics
+        if topics:
+            self._new_topics = []
+        return topics
 
     def delete_topic(self, name: bytes) -> None:
         """Forget the topic, its channels and their messages, and end the sessions of their consumers.
@@ -118,8 +159,10 @@ class Broker:
             KeyError: there is none.
         """
         topic = self.topics.pop(name)
+        self.agenda.revision += 1
         for channel_name in list(topic.channels):
-            self._close_channel(topic, channel_name)
+            self._delete_channel(topic, channel_name)
+        topic.delete()
 
     def delete_channel(self, topic_name: bytes, name: bytes) -> None:
         """Forget the channel and its messages, and end its consumers' sessions.
@@ -130,15 +173,19 @@ class Broker:
             KeyError: there is no such topic or channel.
         """
         topic = self.topics[topic_name]
-        self._close_channel(topic, name)
+        self._delete_channel(topic, name)
         if topic.ephemeral and not topic.channels:
             self.delete_topic(topic_name)
 
-    def _close_channel(self, topic: Topic, name: bytes) -> None:
-        channel = topic.channels.pop(name)
+    def _delete_channel(self, topic: Topic, name: bytes) -> None:
+        channel = topic.remove_channel(name)
         for session in list(channel.sessions):
             session.end(f"channel {name.decode()} of topic {topic.name.decode()} was deleted")
-        channel.empty()
+        channel.delete()
+
+    def close(self) -> list[OSError]:
+        """Have the storage keep all messages for the next start; return what went wrong."""
+        return [failure for topic in self.topics.values() for failure in topic.close()]
 
 
 def _identify_limits(options: BrokerOptions) -> IdentifyLimits:
@@ -156,7 +203,8 @@ def _identify_limits(options: BrokerOptions) -> IdentifyLimits:
         deflate=options.deflate,
         max_deflate_level=options.max_deflate_level,
         snappy=options.snappy,
-        snappy_available=False,
+        snappy_available=snappy_available(),
+        tls=False,
         auth_required=bool(options.auth_http_addresses),
         topology_region=options.topology_region,
         topology_zone=options.topology_zone,

@@ -21,17 +21,22 @@ from typing import TYPE_CHECKING
 
 from nsqkit.broker.core.deferred import Deferred
 from nsqkit.broker.core.in_flight import InFlight
-from nsqkit.broker.core.queue import DiscardBackend, MemoryBackend, MessageQueue
 from nsqkit.broker.core.topology import PROXIMITIES
 from nsqkit.wire.messages import for_redelivery
 from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.agenda import Agenda
+    from nsqkit.broker.core.latency import Latency
+    from nsqkit.broker.core.queue import MessageQueue
     from nsqkit.broker.core.session import Session
 
 DELIVERY_SIZE_MAX = 1 << 20
 """Bytes that one consumer is handed at once; the writer has to take them before there is more."""
+
+
+READ_PAUSE_NS = 1_000_000_000
+"""Time until a disk that could not be read is tried again."""
 
 
 class Channel:
@@ -40,16 +45,17 @@ class Channel:
     Args:
         name: its name, as on the wire.
         agenda: where it notes what follows.
-        mem_queue_size: messages that its queue keeps in memory.
+        queue: what waits in it.
 
     Attributes:
         paused: nothing is delivered while it is.
         sessions: its consumers, in the order in which they subscribed.
         message_count: messages put so far; requeue_count and timeout_count likewise.
         delivery_counts: messages delivered so far, for each proximity.
+        latency: how long messages took until they were finished; None if that is not wanted.
     """
 
-    def __init__(self, name: bytes, agenda: Agenda, *, mem_queue_size: int) -> None:
+    def __init__(self, name: bytes, agenda: Agenda, queue: MessageQueue) -> None:
         self.name = name
         self.ephemeral = is_ephemeral(name)
         self.paused = False
@@ -57,7 +63,9 @@ class Channel:
         self.requeue_count = 0
         self.timeout_count = 0
         self.delivery_counts = [0] * len(PROXIMITIES)
-        self.queue = MessageQueue(mem_queue_size, DiscardBackend() if self.ephemeral else MemoryBackend())
+        self.latency: Latency | None = None
+        self.queue = queue
+        self.due_ns: int | None = None
         self.deferred = Deferred(self._put_back)
         self.sessions: dict[Session, None] = {}
         self._agenda = agenda
@@ -68,7 +76,17 @@ class Channel:
     # ---- in ----------------------------------------------------------------------------------------------------
 
     def put(self, frames: Sequence[bytes]) -> None:
-        """Take new messages."""
+        """Take new messages.
+
+        Raises:
+            OSError: there is no place for them, or not for all.
+        """
+        self._agenda.deliver(self)
+        self.queue.put(frames)
+        self.message_count += len(frames)
+
+    def put_waiting(self, frames: Sequence[bytes]) -> None:
+        """Take messages that have waited in the topic."""
         self.message_count += len(frames)
         self._put_back(frames)
 
@@ -79,7 +97,7 @@ class Channel:
             self._defer(frame, due_ns)
 
     def _put_back(self, frames: Sequence[bytes]) -> None:
-        self.queue.put(frames)
+        self.queue.put_back(frames)
         self._agenda.deliver(self)
 
     def _defer(self, frame: bytes, due_ns: int) -> None:
@@ -90,6 +108,17 @@ class Channel:
 
     def deliver(self, now_ns: int) -> None:
         """Hand the waiting messages to the consumers that have room: the nearest first, in equal parts."""
+        try:
+            self._deliver(now_ns)
+        except OSError:  # what waits on disk cannot be read now
+            self._agenda.schedule(self, now_ns + READ_PAUSE_NS)
+
+    def handle_deadline(self, now_ns: int) -> int | None:
+        """Try again to deliver."""
+        self._agenda.deliver(self)
+        return None
+
+    def _deliver(self, now_ns: int) -> None:
         queue, counts = self.queue, self.delivery_counts
         waiting = 0 if self.paused else len(queue)
         for proximity, ready in enumerate(self._ready):
@@ -169,15 +198,34 @@ class Channel:
     def pause(self) -> None:
         """Deliver nothing from now on."""
         self.paused = True
+        self._agenda.revision += 1
 
     def unpause(self) -> None:
         """Deliver again."""
         self.paused = False
+        self._agenda.revision += 1
         self._agenda.deliver(self)
 
     def empty(self) -> None:
         """Forget all messages: queued, deferred and in flight."""
         self.queue.empty()
+        self._forget_held()
+
+    def delete(self) -> None:
+        """Forget all messages, and leave no trace."""
+        self.queue.delete()
+        self._forget_held()
+
+    def close(self) -> None:
+        """Keep all messages for the next start: those in flight count as delivered, the deferred ones as not deferred.
+
+        Raises:
+            OSError: there is no place for them, or not for all.
+        """
+        in_flight = [frame for held in self._in_flight_sets() for frame in held.take_all()]
+        self.queue.close([for_redelivery(frame) for frame in in_flight], self.deferred.take_all())
+
+    def _forget_held(self) -> None:
         self.deferred.take_all()
         self._agenda.forget(self.deferred)
         for in_flight in self._in_flight_sets():

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from nsqkit.wire.commands import Command, CommandDecoder
-    from nsqkit.wire.compression import Transform
+    from nsqkit.wire.transform import Transform
 
 OUTBOX_SIZE_MAX: Final = 1 << 20
 """Bytes that wait for a slow reader before nothing more is delivered to it, nor read from it."""
@@ -42,7 +42,17 @@ class Link:
     """
 
     __slots__ = (
-        *("_commands", "_decoder", "_encoded", "_held", "_last", "_layers", "_sendable", "_unread"),
+        *(
+            "_commands",
+            "_decoder",
+            "_encoded",
+            "_held",
+            "_last",
+            "_layers",
+            "_rest_depth",
+            "_sendable",
+            "_unread",
+        ),
         *("rest", "size", "waits"),
     )
 
@@ -51,6 +61,7 @@ class Link:
         self.rest = b""
         self.waits = False
         self._decoder = decoder
+        self._rest_depth = 0  # layers that the rest has come through
         self._layers: list[Transform] = []
         self._encoded = b""  # went through the layers of its time, before another was added
         self._sendable: list[bytes] = []
@@ -144,7 +155,15 @@ class Link:
     def receive_rest(self) -> Iterator[Command]:
         """Return the commands in what followed an upgrade, through the layer that it added."""
         rest, self.rest = self.rest, b""
-        return self._decode(rest, len(self._layers) - 1)
+        return self._decode(rest, self._rest_depth)
+
+    @property
+    def at_end(self) -> bool:
+        """True once the client has said in one of the layers that it sends nothing more."""
+        for layer in self._layers:  # noqa: SIM110 (as in has_output)
+            if layer.at_end:
+                return True
+        return False
 
     def wait(self, command: Command, rest: Iterator[Command]) -> None:
         """Keep ``command``, which could not be acted on, and the ``rest`` of its buffer until ``go_on``."""
@@ -175,5 +194,20 @@ class Link:
         self._encoded += self._encode(b"".join(self._sendable))
         self.size -= sum(map(len, self._sendable))
         self._sendable.clear()
-        self.rest = self._decoder.take_rest()
+        if not self.rest:  # of two upgrades at once, the first takes it
+            self.rest = self._decoder.take_rest()
+            self._rest_depth = above
         self._layers[above:] = [layer]
+
+    def strip(self) -> None:
+        """Have what is sent from here on go out plain; before it goes what the outermost layer still has to say.
+
+        For a client with which TLS could not be agreed on: it is told so outside of it.
+        """
+        self.size -= sum(map(len, self._sendable))
+        self._sendable.clear()
+        before = self._encoded + self._layers[0].encode(b"")
+        self._encoded = b""
+        self._layers.clear()
+        if before:
+            self.send(before)

@@ -13,12 +13,30 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from nsqkit.errors import OptionError
+from nsqkit.wire.identify import BROKER_VERSION
 from nsqkit.wire.names import is_valid_name
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.broker import Broker
+    from nsqkit.broker.core.topic import Topic
 
 FILE_NAME = "nsqd.dat"
+
+
+def document(broker: Broker) -> bytes:
+    """Return what to write for the topics and channels of ``broker``; nothing ephemeral is in it, nor below it."""
+    topics = [_topic_entry(topic) for topic in broker.topics.values() if not topic.ephemeral]
+    whole = {"topics": topics or None, "version": BROKER_VERSION}
+    return json.dumps(whole, separators=(",", ":")).encode()
+
+
+def _topic_entry(topic: Topic) -> dict[str, object]:
+    channels = [
+        {"name": channel.name.decode(), "paused": channel.paused}
+        for channel in topic.channels.values()
+        if not channel.ephemeral
+    ]
+    return {"name": topic.name.decode(), "paused": topic.paused, "channels": channels or None}
 
 
 def restore(broker: Broker, document: bytes, now_ns: int) -> None:

@@ -23,8 +23,12 @@ class Backend(Protocol):
         """Return how many wait."""
         ...
 
-    def put(self, frames: Sequence[bytes]) -> None:
-        """Take messages, in order."""
+    def put(self, frames: Sequence[bytes]) -> int:
+        """Take messages, in order; return how many of them, from the first on, stay in memory.
+
+        Raises:
+            OSError: there is no place for them, or not for all.
+        """
         ...
 
     def take(self, count: int) -> list[bytes]:
@@ -33,6 +37,14 @@ class Backend(Protocol):
 
     def empty(self) -> None:
         """Forget all."""
+        ...
+
+    def delete(self) -> None:
+        """Forget all, and leave no trace."""
+        ...
+
+    def close(self) -> None:
+        """Keep all for the next start, if there is a place for it."""
         ...
 
 
@@ -47,9 +59,10 @@ class MemoryBackend:
     def __len__(self) -> int:
         return len(self._frames)
 
-    def put(self, frames: Sequence[bytes]) -> None:
+    def put(self, frames: Sequence[bytes]) -> int:
         """Take messages, in order."""
         self._frames.extend(frames)
+        return len(frames)
 
     def take(self, count: int) -> list[bytes]:
         """Return up to ``count`` of the oldest messages."""
@@ -58,6 +71,11 @@ class MemoryBackend:
     def empty(self) -> None:
         """Forget all."""
         self._frames.clear()
+
+    delete = empty
+
+    def close(self) -> None:
+        """Do nothing: there is no next start."""
 
 
 class DiscardBackend:
@@ -68,8 +86,9 @@ class DiscardBackend:
     def __len__(self) -> int:
         return 0
 
-    def put(self, frames: Sequence[bytes]) -> None:
+    def put(self, frames: Sequence[bytes]) -> int:
         """Drop messages."""
+        return 0
 
     def take(self, count: int) -> list[bytes]:
         """Return nothing."""
@@ -77,6 +96,8 @@ class DiscardBackend:
 
     def empty(self) -> None:
         """Do nothing."""
+
+    delete = close = empty
 
 
 class MessageQueue:
@@ -97,17 +118,34 @@ class MessageQueue:
     def __len__(self) -> int:
         return len(self._memory) + len(self.backend)
 
-    def put(self, frames: Sequence[bytes]) -> None:
-        """Add messages at the end."""
+    def put(self, frames: Sequence[bytes]) -> int:
+        """Add new messages at the end; return how many of them, from the first on, are in memory.
+
+        Raises:
+            OSError: there is no place for them, or not for all.
+        """
         room = 0 if self.backend else self._mem_queue_size - len(self._memory)
         if len(frames) <= room:
             self._memory.extend(frames)
-        else:
-            self._memory.extend(frames[: max(room, 0)])
-            self.backend.put(frames[max(room, 0) :])
+            return len(frames)
+        room = max(room, 0)
+        self._memory.extend(frames[:room])
+        return room + self.backend.put(frames[room:])
+
+    def put_back(self, frames: Sequence[bytes]) -> None:
+        """Add messages at the end that the queue has had already; where there is no place, memory holds them."""
+        kept = len(self)
+        try:
+            self.put(frames)
+        except OSError:
+            self._memory.extend(frames[len(self) - kept :])
 
     def take(self, count: int, size_max: int) -> list[bytes]:
-        """Return up to ``count`` messages from the front, of ``size_max`` bytes together, but at least one."""
+        """Return up to ``count`` messages from the front, of ``size_max`` bytes together, but at least one.
+
+        Raises:
+            OSError: they cannot be read now.
+        """
         frames = _take(self._memory, count) if self._memory else self.backend.take(count)
         if sum(map(len, frames)) > size_max:
             size = kept = 0
@@ -121,16 +159,27 @@ class MessageQueue:
             del frames[kept:]
         return frames
 
-    def take_all(self) -> list[bytes]:
-        """Return all messages, oldest first."""
-        frames = _take(self._memory, len(self._memory))
-        frames += self.backend.take(len(self.backend))
-        return frames
-
     def empty(self) -> None:
         """Forget all messages."""
         self._memory.clear()
         self.backend.empty()
+
+    def delete(self) -> None:
+        """Forget all messages, and leave no trace."""
+        self._memory.clear()
+        self.backend.delete()
+
+    def close(self, *others: Sequence[bytes]) -> None:
+        """Keep all messages for the next start: those in memory, then ``others``, behind what the backend has already.
+
+        Raises:
+            OSError: there is no place for them, or not for all.
+        """
+        try:
+            for frames in (_take(self._memory, len(self._memory)), *others):
+                self.backend.put(frames)
+        finally:
+            self.backend.close()
 
 
 def _take(frames: deque[bytes], count: int) -> list[bytes]:

@@ -14,25 +14,30 @@ is one method for each command.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.admission import check_words, parse_word, text
+from nsqkit.broker.core.disk_queue import describe
 from nsqkit.broker.core.in_flight import InFlight
 from nsqkit.broker.core.link import Link, Wait
 from nsqkit.broker.core.topology import GLOBAL, proximity_of
 from nsqkit.errors import (
     AuthDisabled,
     BrokerError,
+    DeferredPublishFailed,
     FinishFailed,
+    IdentifyFailed,
     InvalidCommand,
+    MultiPublishFailed,
     ProtocolError,
+    PublishFailed,
     RequeueFailed,
     SubscribeFailed,
     TouchFailed,
 )
 from nsqkit.wire.commands import Command, CommandDecoder, parse_number
-from nsqkit.wire.compression import Deflate
+from nsqkit.wire.compression import Deflate, Snappy
 from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_response
 from nsqkit.wire.identify import NS_PER_MS, Grant, IdentifyRequest, decode_request, negotiate
 from nsqkit.wire.identify import encode_response as encode_identify_response
@@ -41,6 +46,7 @@ from nsqkit.wire.messages import ID
 if TYPE_CHECKING:
     from nsqkit.broker.core.broker import Broker
     from nsqkit.broker.core.channel import Channel
+    from nsqkit.wire.transform import SecureTransform, Transform
 
 CONNECTED: Final = 0
 SUBSCRIBED: Final = 3
@@ -65,6 +71,9 @@ ALLOWED_STATES: Final[dict[bytes, frozenset[int]]] = {
     b"CLS": frozenset((SUBSCRIBED,)),
 }
 
+HANDSHAKE_TIMEOUT_NS: Final = 5 * 10**9
+"""How long a client may take for the handshake of TLS; as in nsqd."""
+
 
 class Session:
     """The broker's side of one connection.
@@ -84,6 +93,8 @@ class Session:
         proximity: how near it is, for its channel.
         identity: what it told in IDENTIFY.
         grant: what it was granted.
+        tls: its TLS layer, if it has one.
+        compression: ``deflate`` or ``snappy``, empty without compression.
         due_ns: kept by the agenda.
     """
 
@@ -92,13 +103,16 @@ class Session:
         "_broker",
         "_decoder",
         "_first_grant",
+        "_handshake_end_ns",
         "_identified",
         "_last_command_ns",
         "_link",
+        "_needs_tls",
         "_next_heartbeat_ns",
         "_now_ns",
         "_options",
         "channel",
+        "compression",
         "connect_time_ns",
         "due_ns",
         "end_reason",
@@ -114,6 +128,7 @@ class Session:
         "remote_address",
         "requeue_count",
         "state",
+        "tls",
         "topic_name",
     )
 
@@ -131,6 +146,8 @@ class Session:
         host = remote_address.rpartition(":")[0].strip("[]")
         self.identity = IdentifyRequest(client_id=host, hostname=host)
         self.grant: Grant = broker.default_grant
+        self.tls: SecureTransform | None = None
+        self.compression = ""
         self.rdy_count = 0
         self.message_count = 0
         self.finish_count = 0
@@ -139,6 +156,7 @@ class Session:
         self._broker = broker
         self._agenda = broker.agenda
         self._options = broker.options
+        self._needs_tls = broker.options.tls_demanded != "false"
         self._decoder = CommandDecoder(
             self._admit, max_msg_size=broker.options.max_msg_size, max_body_size=broker.options.max_body_size
         )
@@ -146,6 +164,7 @@ class Session:
         self._now_ns = now_ns
         self._last_command_ns = now_ns
         self._next_heartbeat_ns = now_ns + self.grant.heartbeat_interval_ns
+        self._handshake_end_ns = 0
         self._identified = False
         self._first_grant = self.grant  # nsqd's message pump goes by the first IDENTIFY, all else by the last
         self._agenda.schedule(self, self._next_heartbeat_ns)
@@ -158,6 +177,8 @@ class Session:
             return
         self._now_ns = now_ns
         self._act_on(self._link.receive(data))
+        if self._link.at_end:
+            self.receive_eof(now_ns)
         self._broker.settle(now_ns)
 
     def _act_on(self, commands: Iterator[Command]) -> None:
@@ -172,7 +193,10 @@ class Session:
         except BrokerError as error:
             self._refuse(error)
         except ProtocolError as error:
-            self.end(str(error))
+            if self._is_shaking_hands:
+                self._refuse_upgrade(str(error))
+            else:
+                self.end(str(error))
         if self._link.has_output:
             self._agenda.write(self)
 
@@ -187,7 +211,9 @@ class Session:
         if not self.ended:
             self._now_ns = now_ns
             error = self._decoder.end()
-            if error is not None:
+            if self._is_shaking_hands:
+                self._refuse_upgrade("EOF")
+            elif error is not None:
                 self._refuse(error)
             self.end(self.end_reason)
             self._broker.settle(now_ns)
@@ -207,7 +233,13 @@ class Session:
         if self.ended:
             return None
         deadlines_ns = []
-        if interval_ns := self.grant.heartbeat_interval_ns:
+        if self._is_shaking_hands:
+            deadlines_ns.append(self._handshake_end_ns)
+            self._last_command_ns = now_ns  # it cannot say anything meanwhile
+            if now_ns >= self._handshake_end_ns:
+                self._refuse_upgrade(f"read tcp {self.remote_address}: i/o timeout")
+                return None
+        elif interval_ns := self.grant.heartbeat_interval_ns:
             deadlines_ns.append(self._last_command_ns + 2 * interval_ns)
             if now_ns >= deadlines_ns[0]:
                 self.end(f"no command for two heartbeat intervals of {interval_ns // NS_PER_MS} ms")
@@ -266,6 +298,8 @@ class Session:
 
     def _admit(self, verb: bytes, params: list[bytes]) -> None:
         """Refuse a command that may not come now, or whose words are wrong."""
+        if self._needs_tls and self.tls is None and verb != b"IDENTIFY":
+            raise InvalidCommand(f"cannot {text(verb)} in current state (TLS required)")
         states = ALLOWED_STATES.get(verb)
         if states is None:
             raise InvalidCommand(f"invalid command {text(verb)}")
@@ -295,9 +329,37 @@ class Session:
             self._send(OK_FRAME)
             return
         self._send(encode_response(encode_identify_response(grant, limits)))
+        self._upgrade(grant)
+
+    def _upgrade(self, grant: Grant) -> None:
+        """Add the layers that were granted, TLS first, so that compression is inside it; each begins with an OK."""
+        if grant.tls_v1:
+            assert self._broker.make_tls is not None
+            self.tls = self._broker.make_tls()
+            self.compression = ""
+            self._handshake_end_ns = self._now_ns + HANDSHAKE_TIMEOUT_NS
+            self._agenda.schedule(self, self._handshake_end_ns)
+            self._add_layer(self.tls, above=0)
+        inside = 0 if self.tls is None else 1
+        if grant.snappy:
+            self.compression = "snappy"
+            self._add_layer(Snappy(), above=inside)
         if grant.deflate:
-            self._link.upgrade(Deflate(grant.deflate_level))
-            self._send(OK_FRAME)
+            self.compression = "deflate"
+            self._add_layer(Deflate(grant.deflate_level), above=inside)
+
+    def _add_layer(self, layer: Transform, *, above: int) -> None:
+        self._link.upgrade(layer, above=above)
+        self._send(OK_FRAME)
+
+    @property
+    def _is_shaking_hands(self) -> bool:
+        return self.tls is not None and not self.tls.is_ready
+
+    def _refuse_upgrade(self, why: str) -> None:
+        """End a session with whose client TLS could not be agreed on; it is told so outside of it, as nsqd does."""
+        self._link.strip()
+        self._refuse(IdentifyFailed(f"IDENTIFY failed {why}"))
 
     def _auth(self, command: Command) -> None:
         raise AuthDisabled("AUTH disabled")
@@ -319,20 +381,24 @@ class Session:
         self._send(OK_FRAME)
 
     def _publish(self, command: Command) -> None:
-        self._put(command.params[0], command.bodies)
+        self._put(command, PublishFailed)
         self._send(OK_FRAME * len(command.bodies))
 
     def _multi_publish(self, command: Command) -> None:
-        self._put(command.params[0], command.bodies)
+        self._put(command, MultiPublishFailed)
         self._send(OK_FRAME)
 
     def _deferred_publish(self, command: Command) -> None:
-        self._put(command.params[0], command.bodies, parse_number(command.params[1]) * NS_PER_MS)
+        self._put(command, DeferredPublishFailed, parse_number(command.params[1]) * NS_PER_MS)
         self._send(OK_FRAME)
 
-    def _put(self, topic_name: bytes, bodies: Sequence[bytes], delay_ns: int = 0) -> None:
-        self._broker.topic(topic_name).put(bodies, self._now_ns, delay_ns=delay_ns)
-        self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + len(bodies)
+    def _put(self, command: Command, failed: type[BrokerError], delay_ns: int = 0) -> None:
+        topic_name = command.params[0]
+        try:
+            self._broker.topic(topic_name).put(command.bodies, self._now_ns, delay_ns=delay_ns)
+        except OSError as error:
+            raise failed(f"{command.verb.decode()} failed {describe(error)}") from error
+        self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + len(command.bodies)
 
     def _nop(self, command: Command) -> None:
         pass

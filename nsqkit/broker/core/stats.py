@@ -9,9 +9,10 @@ How to read it: ``collect`` looks at a broker; ``to_document`` and ``to_text`` s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
 
+from nsqkit.broker.core.latency import Latency, LatencyStats
 from nsqkit.broker.core.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
 from nsqkit.options.durations import format_duration
 from nsqkit.wire.identify import BROKER_VERSION
@@ -22,17 +23,8 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.session import Session
     from nsqkit.broker.core.topic import Topic
 
-HEALTH: Final = "OK"
-"""What the broker says of itself; it keeps all messages in memory, where no write fails."""
-
 _NS_PER_S: Final = 1_000_000_000
-
-
-class Latency(TypedDict):
-    """Times from publishing to finishing; nsqd shows this object even where it keeps none."""
-
-    count: int
-    percentiles: None
+_UNITS: Final = (("s", _NS_PER_S), ("ms", 1_000_000), ("us", 1_000))
 
 
 class PubCount(TypedDict):
@@ -87,7 +79,7 @@ class ChannelStats(TypedDict):
     client_count: int
     clients: list[ClientStats] | None
     paused: bool
-    e2e_processing_latency: Latency
+    e2e_processing_latency: LatencyStats
 
 
 class TopicStats(TypedDict):
@@ -100,7 +92,7 @@ class TopicStats(TypedDict):
     message_count: int
     message_bytes: int
     paused: bool
-    e2e_processing_latency: Latency
+    e2e_processing_latency: LatencyStats
 
 
 class MemoryStats(TypedDict):
@@ -128,12 +120,13 @@ class Stats(TypedDict):
 
 
 def collect(
-    broker: Broker, *, topic: bytes = b"", channel: bytes = b"", include_clients: bool = True
+    broker: Broker, now_ns: int, *, topic: bytes = b"", channel: bytes = b"", include_clients: bool = True
 ) -> Stats:
     """Return the state of a broker.
 
     Args:
         broker: whose state.
+        now_ns: the time it is; latencies are told of the last minutes.
         topic: only this topic; empty for all. Of one that does not exist there is nothing to tell.
         channel: only channels of this name, and topics that have one; empty for all.
         include_clients: tell of each client, too.
@@ -144,7 +137,7 @@ def collect(
     publishing = [session for session in broker.sessions if session.pub_counts and include_clients]
     return {
         "topics": [
-            _topic(found, topic, channel, include_clients)
+            _topic(found, now_ns, topic, channel, include_clients)
             for found in topics
             if not channel or channel in found.channels
         ],
@@ -152,21 +145,31 @@ def collect(
     }
 
 
-def _topic(topic: Topic, topic_filter: bytes, channel: bytes, include_clients: bool) -> TopicStats:
+def _topic(
+    topic: Topic, now_ns: int, topic_filter: bytes, channel: bytes, include_clients: bool
+) -> TopicStats:
     names = [channel] if channel else sorted(topic.channels)
     return {
         "topic_name": topic.name.decode(),
-        "channels": [_channel(topic.channels[name], topic_filter, include_clients) for name in names],
+        "channels": [_channel(topic.channels[name], now_ns, topic_filter, include_clients) for name in names],
         "depth": len(topic.queue),
         "backend_depth": len(topic.queue.backend),
         "message_count": topic.message_count,
         "message_bytes": topic.message_bytes,
         "paused": topic.paused,
-        "e2e_processing_latency": {"count": 0, "percentiles": None},
+        "e2e_processing_latency": _latency(topic.channels.values(), now_ns),
     }
 
 
-def _channel(channel: Channel, topic_filter: bytes, include_clients: bool) -> ChannelStats:
+def _latency(channels: Iterable[Channel], now_ns: int) -> LatencyStats:
+    """Return the latencies of all messages of some channels."""
+    latencies = [channel.latency for channel in channels if channel.latency is not None]
+    if not latencies:
+        return {"count": 0, "percentiles": None}
+    return Latency.merged(latencies, now_ns).result(now_ns)
+
+
+def _channel(channel: Channel, now_ns: int, topic_filter: bytes, include_clients: bool) -> ChannelStats:
     counts = channel.delivery_counts
     clients = [_client(session, topic_filter) for session in channel.sessions] if include_clients else None
     stats: ChannelStats = {
@@ -184,7 +187,7 @@ def _channel(channel: Channel, topic_filter: bytes, include_clients: bool) -> Ch
         "client_count": len(channel.sessions),
         "clients": clients,
         "paused": channel.paused,
-        "e2e_processing_latency": {"count": 0, "percentiles": None},
+        "e2e_processing_latency": _latency((channel,), now_ns),
     }
     if not counts[ZONE_LOCAL]:
         del stats["zone_local_msg_count"]
@@ -196,7 +199,7 @@ def _channel(channel: Channel, topic_filter: bytes, include_clients: bool) -> Ch
 
 
 def _client(session: Session, topic_filter: bytes) -> ClientStats:
-    identity, grant = session.identity, session.grant
+    identity, grant, tls = session.identity, session.grant, session.tls
     pub_counts = _pub_counts(session, topic_filter)
     stats: ClientStats = {
         "client_id": identity.client_id,
@@ -211,17 +214,17 @@ def _client(session: Session, topic_filter: bytes) -> ClientStats:
         "requeue_count": session.requeue_count,
         "connect_ts": session.connect_time_ns // _NS_PER_S,
         "sample_rate": grant.sample_rate,
-        "deflate": grant.deflate,
-        "snappy": grant.snappy,
+        "deflate": session.compression == "deflate",
+        "snappy": session.compression == "snappy",
         "user_agent": identity.user_agent,
         "topology_zone": identity.topology_zone,
         "topology_region": identity.topology_region,
         "pub_counts": pub_counts,
-        "tls": grant.tls_v1,
-        "tls_cipher_suite": "",
-        "tls_version": "",
-        "tls_negotiated_protocol": "",
-        "tls_negotiated_protocol_is_mutual": False,
+        "tls": tls is not None,
+        "tls_cipher_suite": tls.cipher_suite if tls else "",
+        "tls_version": tls.version if tls else "",
+        "tls_negotiated_protocol": tls.negotiated_protocol if tls else "",
+        "tls_negotiated_protocol_is_mutual": tls is not None,  # Go always says so
     }
     if not pub_counts:
         del stats["pub_counts"]
@@ -239,11 +242,13 @@ def _pub_counts(session: Session, topic_filter: bytes) -> list[PubCount]:
 # ---- telling --------------------------------------------------------------------------------------------------
 
 
-def to_document(stats: Stats, *, start_time_ns: int, memory: MemoryStats | None) -> dict[str, object]:
+def to_document(
+    stats: Stats, *, health: str, start_time_ns: int, memory: MemoryStats | None
+) -> dict[str, object]:
     """Return the JSON document; without ``memory`` it has no such key."""
     document: dict[str, object] = {
         "version": BROKER_VERSION,
-        "health": HEALTH,
+        "health": health,
         "start_time": start_time_ns // _NS_PER_S,
         "topics": stats["topics"],
     }
@@ -257,6 +262,7 @@ def to_text(
     stats: Stats,
     *,
     version_line: str,
+    health: str,
     start_time: str,
     start_time_ns: int,
     now_ns: int,
@@ -267,6 +273,7 @@ def to_text(
     Args:
         stats: what there is to tell.
         version_line: how the program names itself.
+        health: how the broker is.
         start_time: when it started, in the form of RFC 3339.
         start_time_ns: the same.
         now_ns: the time it is.
@@ -277,7 +284,7 @@ def to_text(
         f"start_time {start_time}",
         f"uptime {format_duration(now_ns - start_time_ns)}",
         "",
-        f"Health: {HEALTH}",
+        f"Health: {health}",
     ]
     if memory is not None:
         lines += ["", "Memory:", *(f"   {key:<25}\t{value}" for key, value in memory.items())]
@@ -294,7 +301,7 @@ def _topic_lines(topic: TopicStats, now_ns: int) -> Iterator[str]:
     paused = "*P " if topic["paused"] else "   "
     yield (
         f"{paused}[{topic['topic_name']:<15}] depth: {topic['depth']:<5} be-depth: {topic['backend_depth']:<5} "
-        f"msgs: {topic['message_count']:<8} e2e%: "
+        f"msgs: {topic['message_count']:<8} e2e%: {_latency_text(topic['e2e_processing_latency'])}"
     )
     for channel in topic["channels"]:
         paused = "   *P " if channel["paused"] else "      "
@@ -302,9 +309,23 @@ def _topic_lines(topic: TopicStats, now_ns: int) -> Iterator[str]:
             f"{paused}[{channel['channel_name']:<25}] depth: {channel['depth']:<5} "
             f"be-depth: {channel['backend_depth']:<5} inflt: {channel['in_flight_count']:<4} "
             f"def: {channel['deferred_count']:<4} re-q: {channel['requeue_count']:<5} "
-            f"timeout: {channel['timeout_count']:<5} msgs: {channel['message_count']:<8} e2e%: "
+            f"timeout: {channel['timeout_count']:<5} msgs: {channel['message_count']:<8} "
+            f"e2e%: {_latency_text(channel['e2e_processing_latency'])}"
         )
         yield from _client_lines(channel["clients"], "        ", now_ns)
+
+
+def _latency_text(latency: LatencyStats) -> str:
+    values = (percentile["value"] for percentile in latency["percentiles"] or ())
+    return ", ".join(map(_human_time, values))
+
+
+def _human_time(time_ns: int) -> str:
+    """Return a time in the greatest unit of which it is more than one, as nsqd does."""
+    for unit, unit_ns in _UNITS:
+        if time_ns > unit_ns:
+            return f"{time_ns / unit_ns:.1f}{unit}"
+    return f"{time_ns:.1f}ns"
 
 
 def _client_lines(clients: Sequence[ClientStats] | None, indent: str, now_ns: int) -> Iterator[str]:
@@ -313,7 +334,8 @@ def _client_lines(clients: Sequence[ClientStats] | None, indent: str, now_ns: in
 
 
 def _client_line(client: ClientStats, now_ns: int) -> str:
-    port = client["remote_address"].rpartition(":")[2]
+    _, colon, port = client["remote_address"].rpartition(":")
+    port = port if colon else ""  # one that came by way of a Unix socket
     name = f"{client['hostname']}:{port} {client['user_agent']}"
     connected = format_duration((now_ns // _NS_PER_S - client["connect_ts"]) * _NS_PER_S)
     if pub_counts := client.get("pub_counts"):

@@ -1,24 +1,29 @@
 """A topic: gives each message an id and a copy to each channel.
 
-The rule it guards: what is published is kept. With no channel, or while paused, messages wait in the topic's own
-queue; the first channel gets all that waited. A copy is not a copy: the channels share one frame.
+The rule it guards: what is published is kept. With no channel, while paused, and until it has been started, messages
+wait in the topic's own queue; then the channels get what has waited, a part at a time, and what comes meanwhile waits
+behind it. A copy is not a copy: the channels share one frame.
 
 A deferred message that has to wait here has no time yet: its delay starts when a channel gets it, as in nsqd.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
-from nsqkit.broker.core.channel import Channel
+from nsqkit.broker.core.channel import READ_PAUSE_NS, Channel
 from nsqkit.broker.core.guid import GuidFactory
-from nsqkit.broker.core.queue import DiscardBackend, MemoryBackend, MessageQueue
 from nsqkit.wire.messages import ID, encode_messages
 from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.agenda import Agenda
+    from nsqkit.broker.core.storage import Storage
+
+PART_COUNT: Final = 10_000
+PART_SIZE: Final = 4 << 20
+"""Messages, and bytes of them, that the channels are given at once of what has waited."""
 
 
 class Topic:
@@ -27,81 +32,160 @@ class Topic:
     Args:
         name: its name, as on the wire.
         agenda: where it and its channels note what follows.
+        storage: where its queue and theirs are.
         node_id: the broker's, for message ids.
-        mem_queue_size: messages that its queue, and each channel's, keeps in memory.
+        started: False to have messages wait until ``start``.
 
     Attributes:
         paused: messages wait in the topic while it is.
         channels: by name.
         message_count: messages published so far; message_bytes their bodies' bytes.
+        due_ns: kept by the agenda.
     """
 
-    def __init__(self, name: bytes, agenda: Agenda, *, node_id: int, mem_queue_size: int) -> None:
+    def __init__(
+        self, name: bytes, agenda: Agenda, storage: Storage, *, node_id: int, started: bool = True
+    ) -> None:
         self.name = name
         self.ephemeral = is_ephemeral(name)
         self.paused = False
         self.message_count = 0
         self.message_bytes = 0
         self.channels: dict[bytes, Channel] = {}
-        self.queue = MessageQueue(mem_queue_size, DiscardBackend() if self.ephemeral else MemoryBackend())
+        self.queue = storage.open_queue(name, ephemeral=self.ephemeral)
+        self.due_ns: int | None = None
+        self._started = started
+        self._flows = False  # what is published goes to the channels at once
         self._waiting_delays_ns: dict[bytes, int] = {}  # delays of deferred messages in the queue, by id
         self._agenda = agenda
+        self._storage = storage
         self._guids = GuidFactory(node_id)
-        self._mem_queue_size = mem_queue_size
+
+    # ---- in ----------------------------------------------------------------------------------------------------
 
     def put(self, bodies: Sequence[bytes], now_ns: int, *, delay_ns: int = 0) -> None:
-        """Publish messages, to be delivered after ``delay_ns``."""
-        self.message_count += len(bodies)
-        self.message_bytes += sum(map(len, bodies))
+        """Publish messages, to be delivered after ``delay_ns``.
+
+        Raises:
+            OSError: there is no place for them, or not for all, or not in all channels.
+        """
         ids = self._guids.take(len(bodies), now_ns)
         frames = encode_messages(now_ns, ids, bodies)
-        if self.channels and not self.paused:
+        if self._flows:
             self._fan_out(frames, now_ns, delay_ns)
-            return
-        waiting = len(self.queue)
-        self.queue.put(frames)
-        if delay_ns:
-            kept = ids[: len(self.queue) - waiting]  # an ephemeral topic may have dropped some
-            self._waiting_delays_ns.update(dict.fromkeys(kept, delay_ns))
+        else:
+            in_memory = self.queue.put(frames)
+            if delay_ns:  # of what has no room in memory the delay is lost, as in nsqd
+                self._waiting_delays_ns.update(dict.fromkeys(ids[:in_memory], delay_ns))
+        self.message_count += len(bodies)
+        self.message_bytes += sum(map(len, bodies))
 
     def _fan_out(self, frames: Sequence[bytes], now_ns: int, delay_ns: int) -> None:
+        failed: OSError | None = None
         for channel in self.channels.values():
             if delay_ns:
                 channel.put_deferred(frames, now_ns + delay_ns)
-            else:
+                continue
+            try:
                 channel.put(frames)
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    # ---- out ---------------------------------------------------------------------------------------------------
 
     def channel(self, name: bytes, now_ns: int) -> Channel:
         """Return the channel, made if it is new; the first one gets what has waited for it."""
         channel = self.channels.get(name)
         if channel is None:
-            channel = Channel(name, self._agenda, mem_queue_size=self._mem_queue_size)
-            self.channels[name] = channel
+            queue = self._storage.open_queue(self.name + b":" + name, ephemeral=is_ephemeral(name))
+            channel = self.channels[name] = Channel(name, self._agenda, queue)
+            self._agenda.revision += 1
+            self._agenda.deliver(channel)  # its files may hold messages
             self._flush(now_ns)
         return channel
 
+    def start(self, channel_names: Iterable[bytes], now_ns: int) -> None:
+        """Begin to give messages to channels: those that there are, and those of these names, made if they are new."""
+        for name in channel_names:
+            self.channel(name, now_ns)
+        self._started = True
+        self._flush(now_ns)
+
     def _flush(self, now_ns: int) -> None:
-        """Give the channels what has waited."""
-        if self.paused or not self.channels:
-            return
-        frames = self.queue.take_all()
-        delays_ns, self._waiting_delays_ns = self._waiting_delays_ns, {}
-        if delays_ns:
+        again_ns = self.handle_deadline(now_ns)
+        if again_ns is not None:
+            self._agenda.schedule(self, again_ns)
+
+    def handle_deadline(self, now_ns: int) -> int | None:
+        """Give the channels a part of what has waited; return when to go on."""
+        if self.paused or not self._started or not self.channels:
+            self._flows = False
+            return None
+        given = 0
+        try:
+            while given < PART_COUNT and (frames := self.queue.take(PART_COUNT - given, PART_SIZE)):
+                self._give(frames, now_ns)
+                given += len(frames)
+        except OSError:  # what waits on disk cannot be read now
+            return now_ns + READ_PAUSE_NS
+        self._flows = not self.queue
+        return None if self._flows else now_ns
+
+    def _give(self, frames: Sequence[bytes], now_ns: int) -> None:
+        delays_ns = self._waiting_delays_ns
+        at_once = [frame for frame in frames if frame[ID] not in delays_ns] if delays_ns else frames
+        for channel in self.channels.values():
+            channel.put_waiting(at_once)
+        if len(at_once) < len(frames):
             for frame in frames:
-                self._fan_out((frame,), now_ns, delays_ns.get(frame[ID], 0))
-        elif frames:
-            self._fan_out(frames, now_ns, 0)
+                delay_ns = delays_ns.pop(frame[ID], 0)
+                for channel in self.channels.values() if delay_ns else ():
+                    channel.put_deferred((frame,), now_ns + delay_ns)
+
+    # ---- from outside ------------------------------------------------------------------------------------------
+
+    def remove_channel(self, name: bytes) -> Channel:
+        """Forget a channel, and return it.
+
+        Raises:
+            KeyError: there is none.
+        """
+        channel = self.channels.pop(name)
+        self._flows = self._flows and bool(self.channels)
+        self._agenda.revision += 1
+        return channel
 
     def pause(self) -> None:
         """Keep what is published from now on."""
         self.paused = True
+        self._flows = False
+        self._agenda.revision += 1
 
     def unpause(self, now_ns: int) -> None:
         """Give the channels what has waited, and what comes."""
         self.paused = False
+        self._agenda.revision += 1
         self._flush(now_ns)
 
     def empty(self) -> None:
         """Forget the messages that wait in the topic; the channels keep theirs."""
         self.queue.empty()
         self._waiting_delays_ns.clear()
+
+    def delete(self) -> None:
+        """Forget the messages that wait in the topic, and leave no trace."""
+        self.queue.delete()
+        self._agenda.forget(self)
+
+    def close(self) -> list[OSError]:
+        """Keep all messages, the channels' too, for the next start; return what went wrong."""
+        closings: list[Callable[[], None]] = [channel.close for channel in self.channels.values()]
+        failures = []
+        for close in (*closings, self.queue.close):
+            try:
+                close()
+            except OSError as error:
+                failures.append(error)
+        return failures

@@ -12,8 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from nsqkit.broker.core.agenda import Agenda
 from nsqkit.broker.core.channel import DELIVERY_SIZE_MAX, Channel
 from nsqkit.broker.core.in_flight import InFlight
+from nsqkit.broker.core.storage import MemoryStorage
 from nsqkit.broker.core.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, attempts_of, encode_message
+from nsqkit.wire.names import is_ephemeral
 
 TIMEOUT_NS = 60
 
@@ -74,7 +76,11 @@ class Channels:
 
     def __init__(self, name: bytes = b"c", mem_queue_size: int = 100) -> None:
         self.agenda = Agenda()
-        self.channel = Channel(name, self.agenda, mem_queue_size=mem_queue_size)
+        self.channel = Channel(
+            name,
+            self.agenda,
+            MemoryStorage(mem_queue_size).open_queue(name, ephemeral=is_ephemeral(name)),
+        )
         self.now_ns = 0
 
     def settle(self) -> None:

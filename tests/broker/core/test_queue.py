@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.broker.core.queue import DiscardBackend, MemoryBackend, MessageQueue
+from tests.broker.core.queues import take_all
 
 ANY_SIZE = 1 << 30
 
@@ -35,7 +36,7 @@ def test_first_in_first_out():
 def test_what_memory_has_no_room_for_goes_behind_it(mem_queue_size, behind):
     queue = filled(mem_queue_size, 5)
     assert (len(queue), len(queue.backend)) == (5, behind)
-    assert queue.take_all() == frames(0, 1, 2, 3, 4)
+    assert take_all(queue) == frames(0, 1, 2, 3, 4)
 
 
 def test_memory_is_emptied_before_what_is_behind_it():
@@ -62,13 +63,13 @@ def test_an_ephemeral_queue_keeps_its_oldest_messages():
     assert (len(queue), len(queue.backend)) == (3, 0)
     assert queue.take(1, ANY_SIZE) == frames(0)
     queue.put(frames(6, 7))
-    assert queue.take_all() == frames(1, 2, 6)
+    assert take_all(queue) == frames(1, 2, 6)
 
 
 def test_an_ephemeral_queue_without_memory_keeps_nothing():
     queue = MessageQueue(0, DiscardBackend())
     queue.put(frames(0))
-    assert queue.take(1, ANY_SIZE) == queue.take_all() == []
+    assert queue.take(1, ANY_SIZE) == take_all(queue) == []
     queue.empty()
 
 
@@ -96,7 +97,7 @@ def test_what_is_put_back_keeps_its_place_wherever_it_came_from():
 def test_what_is_put_back_stands_before_what_was_not_taken():
     queue = filled(10, 6)
     assert queue.take(4, 8) == frames(0, 1)
-    assert queue.take_all() == frames(2, 3, 4, 5)
+    assert take_all(queue) == frames(2, 3, 4, 5)
 
 
 def test_an_overfull_memory_takes_nothing_more():
@@ -106,15 +107,15 @@ def test_an_overfull_memory_takes_nothing_more():
     assert (len(queue), len(queue.backend)) == (2, 0), "two came back, into a memory for one"
     queue.put(frames(4, 5))
     assert len(queue.backend) == 2
-    assert queue.take_all() == frames(2, 3, 4, 5)
+    assert take_all(queue) == frames(2, 3, 4, 5)
 
 
 def test_emptying_forgets_memory_and_what_is_behind_it():
     queue = filled(2, 5)
     queue.empty()
-    assert (len(queue), len(queue.backend), queue.take_all()) == (0, 0, [])
+    assert (len(queue), len(queue.backend), take_all(queue)) == (0, 0, [])
     queue.put(frames(9))
-    assert queue.take_all() == frames(9)
+    assert take_all(queue) == frames(9)
 
 
 @given(
@@ -140,6 +141,6 @@ def test_it_is_a_list(mem_queue_size, steps):
             assert bool(taken) == bool(count and expected)
             del expected[: len(taken)]
         else:
-            assert queue.take_all() == expected
+            assert take_all(queue) == expected
             expected = []
         assert len(queue) == len(expected)

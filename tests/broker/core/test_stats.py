@@ -48,7 +48,7 @@ def names(stats):
 
 
 def the_producer(broker, topic=b""):
-    producers = collect(broker, topic=topic)["producers"]
+    producers = collect(broker, NOW_NS, topic=topic)["producers"]
     assert producers
     assert len(producers) == 1
     return producers[0]
@@ -58,6 +58,7 @@ def text(stats, memory=None):
     return to_text(
         stats,
         version_line="nsqd v1.3.0 (built w/go1)",
+        health="OK",
         start_time="2023-11-14T22:13:20Z",
         start_time_ns=START_NS,
         now_ns=NOW_NS,
@@ -66,9 +67,9 @@ def text(stats, memory=None):
 
 
 def test_an_empty_broker(broker):
-    stats = collect(broker)
+    stats = collect(broker, NOW_NS)
     assert stats == {"topics": [], "producers": None}
-    assert to_document(stats, start_time_ns=START_NS + 7, memory=MEMORY) == {
+    assert to_document(stats, health="OK", start_time_ns=START_NS + 7, memory=MEMORY) == {
         "version": "1.3.0",
         "health": "OK",
         "start_time": 1_700_000_000,
@@ -101,11 +102,11 @@ def test_an_empty_broker(broker):
 
 
 def test_the_keys_of_the_document_are_in_the_order_of_nsqd(broker):
-    stats = collect(broker)
-    keys = list(to_document(stats, start_time_ns=START_NS, memory=MEMORY))
+    stats = collect(broker, NOW_NS)
+    keys = list(to_document(stats, health="OK", start_time_ns=START_NS, memory=MEMORY))
     assert keys == ["version", "health", "start_time", "topics", "memory", "producers"]
     keys.remove("memory")
-    assert list(to_document(stats, start_time_ns=START_NS, memory=None)) == keys
+    assert list(to_document(stats, health="OK", start_time_ns=START_NS, memory=None)) == keys
 
 
 def full(broker):
@@ -138,7 +139,7 @@ def full(broker):
 
 def test_topics_channels_and_clients(broker):
     full(broker)
-    stats = collect(broker, topic=b"t")
+    stats = collect(broker, NOW_NS, topic=b"t")
     assert stats["topics"] == [
         {
             "topic_name": "t",
@@ -196,7 +197,7 @@ def test_topics_channels_and_clients(broker):
 
 def test_the_text_has_nsqd_s_columns(broker):
     full(broker)
-    assert text(collect(broker)).partition("Health: OK\n")[2] == (
+    assert text(collect(broker, NOW_NS)).partition("Health: OK\n")[2] == (
         "\n"
         "Topics:\n"
         "   [other          ] depth: 2     be-depth: 0     msgs: 2        e2e%: \n"
@@ -217,8 +218,8 @@ def test_topics_and_channels_are_in_byte_order(broker):
         broker.topic(name).channel(name, START_NS)
         broker.topic(b"a").channel(name, START_NS)
     order = ["Bb", "_", "a", "a1", "zz"]
-    assert list(names(collect(broker))) == order
-    assert names(collect(broker))["a"] == order
+    assert list(names(collect(broker, NOW_NS))) == order
+    assert names(collect(broker, NOW_NS))["a"] == order
 
 
 def test_filters(broker):
@@ -227,12 +228,12 @@ def test_filters(broker):
             broker.topic(topic).channel(channel, START_NS)
     broker.topic(b"t2").channel(b"c3", START_NS)
     connect(broker, encode_publish(b"t1", b"x"))
-    assert names(collect(broker, topic=b"t1")) == {"t1": ["c1", "c2"]}
-    assert names(collect(broker, channel=b"c3")) == {"t2": ["c3"]}
-    assert names(collect(broker, topic=b"t1", channel=b"c2")) == {"t1": ["c2"]}
-    assert collect(broker, topic=b"t1", channel=b"none")["topics"] == []
-    assert collect(broker, topic=b"none") == {"topics": None, "producers": None}
-    assert "Topics: None\n\nProducers: None\n" in text(collect(broker, topic=b"none"))
+    assert names(collect(broker, NOW_NS, topic=b"t1")) == {"t1": ["c1", "c2"]}
+    assert names(collect(broker, NOW_NS, channel=b"c3")) == {"t2": ["c3"]}
+    assert names(collect(broker, NOW_NS, topic=b"t1", channel=b"c2")) == {"t1": ["c2"]}
+    assert collect(broker, NOW_NS, topic=b"t1", channel=b"none")["topics"] == []
+    assert collect(broker, NOW_NS, topic=b"none") == {"topics": None, "producers": None}
+    assert "Topics: None\n\nProducers: None\n" in text(collect(broker, NOW_NS, topic=b"none"))
 
 
 def test_a_producer_is_told_with_one_topic_only(broker):
@@ -245,12 +246,12 @@ def test_a_producer_is_told_with_one_topic_only(broker):
     assert pub_counts(b"b") == [{"topic": "b", "count": 2}]
     broker.topic(b"c")
     assert pub_counts(b"c") is None
-    assert "\n   [V2 10.0.0.1:4242        ] state: 0 inflt: 0 " in text(collect(broker, topic=b"c"))
+    assert "\n   [V2 10.0.0.1:4242        ] state: 0 inflt: 0 " in text(collect(broker, NOW_NS, topic=b"c"))
 
 
 def test_a_consumer_that_publishes_is_a_producer_too(broker):
     connect(broker, b"SUB t c\n", encode_publish(b"t", b"x"))
-    stats = collect(broker)
+    stats = collect(broker, NOW_NS)
     assert stats["topics"]
     assert stats["topics"][0]["channels"][0]["clients"] == stats["producers"]
 
@@ -267,7 +268,7 @@ def test_pub_counts_stand_where_nsqd_puts_them(broker):
 
 def test_without_clients_there_is_their_number_and_no_producers(broker):
     connect(broker, b"SUB t c\n", encode_publish(b"t", b"x"))
-    stats = collect(broker, include_clients=False)
+    stats = collect(broker, NOW_NS, include_clients=False)
     assert stats["producers"] is None
     assert stats["topics"]
     assert stats["topics"][0]["channels"][0]["clients"] is None
@@ -292,7 +293,7 @@ def test_deliveries_are_counted_by_the_place_of_the_consumer(place, key):
     connect(broker, b"SUB t c\n", encode_ready(5), identity=place)
     broker.topic(b"t").put([b"x"] * 3, START_NS)
     broker.settle(START_NS)
-    topics = collect(broker)["topics"]
+    topics = collect(broker, NOW_NS)["topics"]
     assert topics
     channel = topics[0]["channels"][0]
     counts = {key: value for key, value in channel.items() if key.endswith("_msg_count")}

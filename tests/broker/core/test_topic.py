@@ -6,19 +6,21 @@ import pytest
 
 from nsqkit.broker.core.agenda import Agenda
 from nsqkit.broker.core.channel import Channel
+from nsqkit.broker.core.storage import MemoryStorage
 from nsqkit.broker.core.topic import Topic
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, encode_message
+from tests.broker.core.queues import take_all
 
 NOW_NS = 1_704_067_200 * 10**9
 
 
 def make(name: bytes = b"t", mem_queue_size: int = 100) -> Topic:
-    return Topic(name, Agenda(), node_id=1, mem_queue_size=mem_queue_size)
+    return Topic(name, Agenda(), MemoryStorage(mem_queue_size), node_id=1)
 
 
 def waiting(channel: Channel) -> list[bytes]:
     """Take the bodies that wait in a channel's queue."""
-    return [frame[FRAME_HEADER_LENGTH:] for frame in channel.queue.take_all()]
+    return [frame[FRAME_HEADER_LENGTH:] for frame in take_all(channel.queue)]
 
 
 def deferred(channel: Channel) -> list[tuple[int, bytes]]:
@@ -35,7 +37,7 @@ def test_a_message_gets_an_id_the_time_and_attempts_1():
     topic = make()
     channel = topic.channel(b"c", NOW_NS)
     topic.put([b"one", b"two"], NOW_NS)
-    first, second = channel.queue.take_all()
+    first, second = take_all(channel.queue)
     assert first == encode_message(NOW_NS, 1, first[ID], b"one")
     assert second == encode_message(NOW_NS, 1, second[ID], b"two")
     assert first[ID] < second[ID]
@@ -46,7 +48,7 @@ def test_every_channel_gets_every_message_and_shares_its_frame():
     channels = [topic.channel(name, NOW_NS) for name in (b"a", b"b", b"c")]
     topic.put([b"m"], NOW_NS)
     topic.put([b"later"], NOW_NS, delay_ns=50)
-    frames = [channel.queue.take_all()[0] for channel in channels]
+    frames = [take_all(channel.queue)[0] for channel in channels]
     assert frames[0] is frames[1] is frames[2]
     later = [channel.deferred.take_all()[0] for channel in channels]
     assert later[0] is later[1] is later[2]

@@ -20,24 +20,45 @@ def say(**value: object) -> None:
 
 def connection_options(settings: dict[str, Any]) -> dict[str, Any]:
     compression, tls = settings.get("compression"), settings.get("tls")
-    files = tls and {"ca_certs": tls["ca"], "certfile": tls["cert"], "keyfile": tls["key"]}
     return {
         "deflate": compression == "deflate",
         "snappy": compression == "snappy",
         "tls_v1": bool(tls),
-        "tls_options": tls and {"cert_reqs": ssl.CERT_REQUIRED, **files},
-        "auth_secret": settings.get("secret"),
+        "tls_options": tls and {"cert_reqs": ssl.CERT_REQUIRED, **tls},
+        "auth_secret": settings.get("secret", "").encode(),
     }
 
 
 def publish(settings: dict[str, Any]) -> None:
-    topic = settings["topic"]
-    producer = gnsq.Producer(settings["nsqd"], **connection_options(settings))
+    topic, options = settings["topic"], connection_options(settings)
+    if "tls" in settings or "compression" in settings:
+        publish_over_upgraded_connection(settings["nsqd"], topic, options)
+        return
+    producer = gnsq.Producer(settings["nsqd"], **options)
     producer.start()
     say(command="PUB", answer=producer.publish(topic, b"one").decode())
     say(command="MPUB", answer=producer.multipublish(topic, [b"two", b"three"]).decode())
     say(command="DPUB", answer=producer.publish(topic, b"later", defer=1).decode())
     producer.join()
+
+
+def publish_over_upgraded_connection(nsqd: str, topic: str, options: dict[str, Any]) -> None:
+    """Publish without a ``Producer``, which would take the OK of an upgrade for that of a PUB."""
+    host, port = nsqd.split(":")
+    connection = gnsq.NsqdTCPClient(host, int(port), **options)
+    connection.connect()
+    connection.identify()
+
+    def say_answer(command: str) -> None:
+        say(command=command, answer=connection.read_response()[1].decode())
+
+    connection.publish(topic, b"one")
+    say_answer("PUB")
+    connection.multipublish(topic, [b"two", b"three"])
+    say_answer("MPUB")
+    connection.publish(topic, b"later", defer=1)
+    say_answer("DPUB")
+    connection.listen()
 
 
 def consume(settings: dict[str, Any]) -> None:

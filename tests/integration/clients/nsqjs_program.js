@@ -19,12 +19,9 @@ function connectionOptions() {
     authSecret: settings.secret || null,
   };
   if (!settings.tls) return options;
-  const { ca, cert, key } = settings.tls;
-  return { ...options, tls: true, ca: read(ca), cert: read(cert), key: read(key) };
-}
-
-function read(path) {
-  return path && fs.readFileSync(path);
+  const { ca_certs, certfile, keyfile } = settings.tls;
+  const read = (path) => (path ? fs.readFileSync(path) : null);
+  return { ...options, tls: true, ca: read(ca_certs), cert: read(certfile), key: read(keyfile) };
 }
 
 function fail(error) {

@@ -58,12 +58,6 @@ class Program:
         assert line, "the program has ended"
         return line
 
-    def find(self, pattern: str) -> str:
-        """Return the first group of ``pattern`` in the first line from here on that has it."""
-        while not (match := re.search(pattern, self.line())):
-            pass
-        return match[1]
-
     def values(self, count: int) -> list[dict[str, Any]]:
         """Return the JSON values of the next ``count`` lines."""
         return [json.loads(self.line()) for _ in range(count)]
@@ -105,7 +99,7 @@ class Server:
     @property
     def topic(self) -> Any:
         """The one topic, as /stats has it."""
-        (topic,) = self.get("/stats?format=json&topic=t")["topics"]
+        (topic,) = self.get("/stats?format=json&topic=topic")["topics"]
         return topic
 
     @property
@@ -139,5 +133,7 @@ def run_nsqlookupd() -> Iterator[Server]:
 def _run_server(command: list[str]) -> Iterator[Server]:
     addresses = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
     with run(*command, *addresses, output="stderr") as program:
-        listening = [program.find(rf"{protocol}: listening on (\S+)") for protocol in ("TCP", "HTTP")]
-        yield Server(*listening)
+        listening: dict[str, str] = {}
+        while not {"TCP", "HTTP"} <= listening.keys():
+            listening.update(re.findall(r"(TCP|HTTP): listening on (\S+)", program.line()))
+        yield Server(listening["TCP"], listening["HTTP"])

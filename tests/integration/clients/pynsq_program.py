@@ -24,7 +24,7 @@ def connection_options(settings: dict[str, Any]) -> dict[str, Any]:
         "deflate": compression == "deflate",
         "snappy": compression == "snappy",
         "tls_v1": bool(tls),
-        "tls_options": tls and {"ca_certs": tls["ca"], "certfile": tls["cert"], "keyfile": tls["key"]},
+        "tls_options": tls,
         "auth_secret": settings.get("secret"),
     }
 

@@ -1,0 +1,135 @@
+"""Where the queues of a broker keep what memory does not hold.
+
+The rule it guards: a topic and a channel do not know whether there is a disk. What fails on it is told in one place,
+the broker's health: the last write decides, as in nsqd.
+
+How to read it: ``MemoryStorage`` is that of a broker without a data path; ``DiskStorage`` opens a file queue by name,
+and syncs those that were used when their time has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from nsqkit.broker.core.directory import Directory
+from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue, describe
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.queue import DiscardBackend, MemoryBackend, MessageQueue
+
+HEALTHY: Final = "OK"
+
+SYNCS_AT_ONCE: Final = 8
+"""Queues that are synced in one go when their time has come; the others have their turn a little later, so that the
+broker answers in between."""
+
+_SYNC_PAUSE_NS: Final = 1_000_000
+
+
+class Storage(Protocol):
+    """Opens queues."""
+
+    health: str
+    """"OK", or "NOK - " and what was wrong with the last write."""
+
+    due_ns: int | None
+    """Kept by the agenda."""
+
+    def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
+        """Return the queue of this name, with what it may hold."""
+        ...
+
+    def sync_deadline(self, now_ns: int) -> int | None:
+        """Return when to call ``handle_deadline``, None if nothing has been written or read."""
+        ...
+
+    def handle_deadline(self, now_ns: int) -> int | None:
+        """Sync queues that were used; return when to go on."""
+        ...
+
+
+class MemoryStorage:
+    """Keeps everything in memory.
+
+    Args:
+        mem_queue_size: messages that count as kept in memory; the others count as the backend's.
+    """
+
+    def __init__(self, mem_queue_size: int) -> None:
+        self.health = HEALTHY
+        self.due_ns: int | None = None
+        self._mem_queue_size = mem_queue_size
+
+    def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
+        """Return a new queue."""
+        return MessageQueue(self._mem_queue_size, DiscardBackend() if ephemeral else MemoryBackend())
+
+    def sync_deadline(self, now_ns: int) -> int | None:
+        """Return None: there is nothing to sync."""
+        return None
+
+    def handle_deadline(self, now_ns: int) -> int | None:
+        """Do nothing."""
+        return None
+
+
+class DiskStorage:
+    """Keeps what overflows memory in files, and all of it when the broker stops.
+
+    Args:
+        directory: where the files are.
+        options: nsqd's flags.
+        report: called with a sentence when something was wrong and has been dealt with.
+
+    Attributes:
+        due_ns: kept by the agenda.
+    """
+
+    def __init__(self, directory: Directory, options: BrokerOptions, report: Callable[[str], None]) -> None:
+        self.health = HEALTHY
+        self.due_ns: int | None = None
+        self.unsynced: dict[DiskQueue, None] = {}
+        self._directory = directory
+        self._mem_queue_size = options.mem_queue_size
+        self._sync_timeout_ns = options.sync_timeout_ns
+        self._limits = DiskLimits(
+            max_bytes_per_file=options.max_bytes_per_file,
+            max_msg_size=options.max_msg_size,
+            sync_every=options.sync_every,
+        )
+        self._report = report
+
+    def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
+        """Return the queue of this name, with what its files hold."""
+        if ephemeral:
+            return MessageQueue(self._mem_queue_size, DiscardBackend())
+        return MessageQueue(
+            self._mem_queue_size, DiskQueue(self._directory, name.decode(), self._limits, self)
+        )
+
+    # ---- for the queues ------------------------------------------------------------------------------------------
+
+    def report(self, sentence: str) -> None:
+        """Take note of what was wrong and has been dealt with."""
+        self._report(sentence)
+
+    def wrote(self, error: OSError | None) -> None:
+        """Take note of how the last write went."""
+        self.health = HEALTHY if error is None else f"NOK - {describe(error)}"
+
+    def used(self, queue: DiskQueue) -> None:
+        """Take note that a queue is to be synced when its time has come."""
+        self.unsynced[queue] = None
+
+    # ---- time ----------------------------------------------------------------------------------------------------
+
+    def sync_deadline(self, now_ns: int) -> int | None:
+        """Return when to sync, None if nothing is to be or the agenda knows."""
+        return now_ns + self._sync_timeout_ns if self.unsynced and self.due_ns is None else None
+
+    def handle_deadline(self, now_ns: int) -> int | None:
+        """Sync queues that were used; return when to go on."""
+        for queue in list(self.unsynced)[:SYNCS_AT_ONCE]:
+            del self.unsynced[queue]
+            queue.sync()
+        return now_ns + _SYNC_PAUSE_NS if self.unsynced else None

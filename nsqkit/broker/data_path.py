@@ -1,0 +1,156 @@
+"""The data path: the directory in which a broker keeps its files, locked against any other broker.
+
+The rule it guards: two brokers never write to one directory (``flock`` on the directory itself, as nsqd does it, so a
+killed process leaves nothing behind), and a file that is replaced is whole, whenever the process ends.
+
+How to read it: ``DataPath`` is the directory, ``DiskFile`` a file in it; the engine knows them as
+``nsqkit.broker.core.directory``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from itertools import count
+from typing import Final
+
+FILE_MODE: Final = 0o600
+
+
+class DiskFile:
+    """A file that is open for reading and writing.
+
+    Args:
+        descriptor: the system's; closed with this object.
+    """
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Return up to ``size`` bytes; fewer only at the end of the file."""
+        data = os.pread(self._descriptor, size, position)
+        while 0 < len(data) < size and (
+            more := os.pread(self._descriptor, size - len(data), position + len(data))
+        ):
+            data += more
+        return data
+
+    def write_at(self, position: int, data: bytes) -> None:
+        """Write all of ``data``."""
+        written = os.pwrite(self._descriptor, data, position)
+        while written < len(data):
+            written += os.pwrite(self._descriptor, data[written:], position + written)
+
+    def truncate(self, size: int) -> None:
+        """Cut off what is behind ``size`` bytes."""
+        os.truncate(self._descriptor, size)
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def sync(self) -> None:
+        """Return when the disk has all that was written."""
+        os.fsync(self._descriptor)
+
+    def duplicate(self) -> DiskFile:
+        """Return the same file once more, to be closed by itself."""
+        return DiskFile(os.dup(self._descriptor))
+
+    def close(self) -> None:
+        """Give the file up."""
+        os.close(self._descriptor)
+
+
+class DataPath:
+    """A directory.
+
+    Args:
+        path: where it is; it has to exist.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._numbers = count(os.getpid() << 20)
+        self._descriptor = -1
+
+    def lock(self) -> None:
+        """Take the directory for this process alone.
+
+        Raises:
+            OSError: it is not there, or another broker has it.
+        """
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise _failure("open", self._path, error) from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.close()
+            raise _failure("lock", self._path, error, " (is another broker running on it?)") from error
+
+    def close(self) -> None:
+        """Give the directory up, and with it the lock."""
+        os.close(self._descriptor)
+
+    def _at(self, name: str) -> str:
+        # By path, not relative to the descriptor: a directory that was moved away is gone for nsqd, too.
+        return os.path.join(self._path, name)
+
+    def open(self, name: str, *, create: bool = False) -> DiskFile:
+        """Open a file.
+
+        Raises:
+            FileNotFoundError: there is none, and ``create`` is false.
+        """
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return DiskFile(os.open(self._at(name), flags, FILE_MODE))
+
+    def exists(self, name: str) -> bool:
+        """Tell whether there is such a file."""
+        return os.path.exists(self._at(name))
+
+    def read(self, name: str) -> bytes | None:
+        """Return all bytes of a file, None if there is none."""
+        try:
+            with open(self._at(name), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Make ``data`` the content of a file, by way of another file that is synced and takes its name."""
+        temporary = f"{name}.{next(self._numbers)}.tmp"
+        file = self.open(temporary, create=True)
+        try:
+            file.write_at(0, data)
+            file.sync()
+        except OSError:
+            self.remove(temporary)
+            raise
+        finally:
+            file.close()
+        self.rename(temporary, name)
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Give a file another name."""
+        os.replace(self._at(name), self._at(new_name))
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if there is one."""
+        try:
+            os.unlink(self._at(name))
+        except FileNotFoundError:
+            pass
+
+    def sync(self) -> None:
+        """Return when the disk has all names that were made, changed and removed."""
+        os.fsync(self._descriptor)
+
+
+def _failure(verb: str, path: str, error: OSError, why: str = "") -> OSError:
+    return OSError(error.errno, f"failed to {verb} data-path {path!r} - {error.strerror}{why}")

@@ -1,0 +1,123 @@
+"""The broker's rules of TLS, made from its options: for clients that upgrade and for HTTPS alike.
+
+The rule it guards: who may come in with nsqd's options may come in here, and nobody else (nsqd, nsqd/nsqd.go); and a file
+that cannot be used is named, with the reason, before the broker listens.
+
+What to know of ``tls_min_version``: OpenSSL speaks TLS 1.0 and 1.1 only at its security level 0. So that level is taken
+where they are allowed, which by default they are, as in nsqd; it also takes small keys and old signatures, as nsqd does.
+From ``tls1.2`` on the level is 1. Clients that can do better are not affected: both sides agree on the best.
+
+How to read it: ``server_context`` is all that others need.
+"""
+
+from __future__ import annotations
+
+import ssl
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from nsqkit.errors import OptionError
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.options import BrokerOptions
+    from nsqkit.transport.tls import Context
+
+_MINIMUM_VERSIONS: Final = {
+    "": ssl.TLSVersion.TLSv1,
+    "tls1.0": ssl.TLSVersion.TLSv1,
+    "tls1.1": ssl.TLSVersion.TLSv1_1,
+    "tls1.2": ssl.TLSVersion.TLSv1_2,
+    "tls1.3": ssl.TLSVersion.TLSv1_3,
+}
+
+# What nsqd's Go has, in its order, without 3DES: whose keys are new for each connection first, then AES-128 first.
+_CIPHERS: Final = (
+    "ECDHE+AES128+AESGCM:ECDHE+AESGCM:ECDHE+CHACHA20:ECDHE+AES128:ECDHE+AES256:RSA+AESGCM:RSA+AES"
+    ":!aNULL:!eNULL:!PSK:!SRP"
+)
+
+
+def server_context(options: BrokerOptions) -> Context:
+    """Return the rules for those who connect, given options with a certificate.
+
+    Raises:
+        OptionError: a file cannot be used, or what the policy needs is not installed.
+    """
+    for name in ("tls_cert", "tls_key", "tls_root_ca_file"):
+        _check_readable(name, getattr(options, name))
+    minimum_version = _MINIMUM_VERSIONS[options.tls_min_version]
+    ciphers = f"{_CIPHERS}:@SECLEVEL={0 if minimum_version < ssl.TLSVersion.TLSv1_2 else 1}"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.set_ciphers(ciphers)
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # that an old version is one, the options' names tell
+        context.minimum_version = minimum_version
+    _load_certificate(context, options)
+    _load_authorities(context, options)
+    if options.tls_client_auth_policy == "require-verify":
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= (
+            ssl.VERIFY_X509_PARTIAL_CHAIN
+        )  # Go trusts what the file holds, be it a CA or not
+    elif options.tls_client_auth_policy == "require":
+        return _any_certificate_context(options, minimum_version, ciphers)
+    return context
+
+
+def _check_readable(name: str, path: str) -> None:
+    if path:
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            raise OptionError(f"option {name} is {path!r}, which cannot be read: {error.strerror}") from error
+
+
+def _load_certificate(context: ssl.SSLContext, options: BrokerOptions) -> None:
+    def refuse_to_ask() -> NoReturn:
+        raise OptionError(
+            f"option tls_key is {options.tls_key!r}, which is encrypted; allowed is a key that is not"
+        )
+
+    try:
+        context.load_cert_chain(options.tls_cert, options.tls_key, password=refuse_to_ask)
+    except ssl.SSLError as error:
+        raise OptionError(
+            f"option tls_cert is {options.tls_cert!r} and tls_key is {options.tls_key!r}; "
+            f"allowed is a certificate and its own key, in PEM ({_reason(error)})"
+        ) from error
+
+
+def _load_authorities(context: ssl.SSLContext, options: BrokerOptions) -> None:
+    path = options.tls_root_ca_file
+    if not path:
+        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+        return
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise OptionError(
+            f"option tls_root_ca_file is {path!r}; allowed is a file of certificates, in PEM ({_reason(error)})"
+        ) from error
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or "not PEM").replace("_", " ").lower()
+
+
+def _any_certificate_context(
+    options: BrokerOptions, minimum_version: ssl.TLSVersion, ciphers: str
+) -> Context:
+    try:
+        from nsqkit.transport.openssl import AnyCertificateContext
+    except ImportError as error:
+        raise OptionError(
+            "option tls_client_auth_policy is 'require'; to take any certificate needs pyOpenSSL, which comes "
+            "with the extra nsqkit[server]; without it, allowed is '' and 'require-verify'"
+        ) from error
+    return AnyCertificateContext(
+        options.tls_cert, options.tls_key, minimum_version=minimum_version, ciphers=ciphers
+    )

@@ -1,0 +1,248 @@
+"""One HTTP request and its response: how auth servers and nsqlookupds are asked.
+
+The rule it guards: whatever goes wrong on the way (a URL, a name, a certificate, a server that is slow or talks too
+much), the caller sees one exception, ``RequestFailed``, and its text never holds the query, in which a secret may
+stand. Redirects are followed as Go's client follows them; proxies of the environment are not asked.
+
+How to read it: ``fetch_v1`` is what askers call; ``fetch`` → ``_Target`` → ``_exchange`` do it. h11 knows HTTP, and
+importing it takes a while, so a user of this module imports it when there is something to ask.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from string import punctuation
+from typing import TYPE_CHECKING, Final
+from urllib.parse import SplitResult, quote, unquote_to_bytes, urljoin, urlsplit
+
+import anyio
+import attrs
+import h11
+from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
+
+from nsqkit.errors import RequestFailed
+from nsqkit.http.messages import Response
+from nsqkit.transport.tcp import connect_tcp
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from ssl import SSLContext
+
+    from anyio.abc import ByteStream
+
+__all__ = ["fetch", "fetch_v1"]
+
+ACCEPT_V1: Final = ("Accept", "application/vnd.nsq; version=1.0")
+"""What nsqd and nsqadmin say, so that old daemons answer without an envelope."""
+
+RECEIVE_SIZE: Final = 65536
+"""The most bytes that are taken from the stream at once."""
+
+REDIRECTS_MAX: Final = 10
+"""How many redirects are followed; as many as Go's client follows."""
+
+SHOWN_LENGTH_MAX: Final = 200
+"""Bytes of a refusal's body that stand in the error."""
+
+_PORTS: Final = {"http": 80, "https": 443}
+_GET_NEXT: Final = frozenset((301, 302, 303))
+_SAME_NEXT: Final = frozenset((307, 308))
+
+
+async def fetch_v1(
+    url: str,
+    *,
+    document: bytes | None = None,
+    connect_timeout: float | None,
+    request_timeout: float | None,
+    body_max: int,
+    tls: SSLContext | None = None,
+) -> bytes:
+    """Return the body of a good answer in the form that NSQ's daemons give.
+
+    Args:
+        url: what to GET, or where to POST ``document``.
+        document: JSON to be posted.
+        connect_timeout: as for ``fetch``.
+        request_timeout: as for ``fetch``.
+        body_max: as for ``fetch``.
+        tls: as for ``fetch``.
+
+    Raises:
+        RequestFailed: no answer came, or one with another status than 200.
+    """
+    response = await fetch(
+        "GET" if document is None else "POST",
+        url,
+        headers=(ACCEPT_V1,) if document is None else (ACCEPT_V1, ("Content-Type", "application/json")),
+        body=document or b"",
+        connect_timeout=connect_timeout,
+        request_timeout=request_timeout,
+        body_max=body_max,
+        tls=tls,
+    )
+    if response.status != 200:
+        raise RequestFailed(f"got response {response.status} {response.body[:SHOWN_LENGTH_MAX]!r}")
+    return response.body
+
+
+async def fetch(
+    method: str,
+    url: str,
+    *,
+    headers: Sequence[tuple[str, str]] = (),
+    body: bytes = b"",
+    connect_timeout: float | None,
+    request_timeout: float | None,
+    body_max: int,
+    tls: SSLContext | None = None,
+) -> Response:
+    """Send one request and return its response, after redirects if there are any.
+
+    Args:
+        method: ``GET``, ``POST``, …
+        url: of http or https; user and password in it become an ``Authorization`` header.
+        headers: besides Host, Content-Length and Connection.
+        body: sent unless it is empty.
+        connect_timeout: seconds until a TCP connection must stand; None for any time.
+        request_timeout: seconds for everything together; None for any time.
+        body_max: the most bytes that the body of the response may have.
+        tls: for https; by default the system's certificates are trusted.
+
+    Returns:
+        The response, with the names of its headers in lower case.
+
+    Raises:
+        RequestFailed: there is no response; the text says why.
+    """
+    target = _Target.of(url)
+    with anyio.move_on_after(request_timeout):
+        for _ in range(REDIRECTS_MAX + 1):
+            response = await _ask(
+                method, target, headers, body, connect_timeout=connect_timeout, body_max=body_max, tls=tls
+            )
+            location = next((value for name, value in response.headers if name == "location"), "")
+            if not location or response.status not in _GET_NEXT | _SAME_NEXT:
+                return response
+            if response.status in _GET_NEXT:
+                method, body = "GET", b""
+            target = _Target.of(urljoin(target.url, location))
+        raise RequestFailed(f"{target}: stopped after {REDIRECTS_MAX} redirects")
+    raise RequestFailed(f"{target}: no answer within {request_timeout:g} seconds")
+
+
+@attrs.frozen
+class _Target:
+    """A URL, taken apart."""
+
+    url: str
+    parts: SplitResult
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, url: str) -> _Target:
+        shown = url.partition("?")[0]
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise RequestFailed(f"{shown!r} is not a URL: {error}") from error
+        if parts.scheme not in _PORTS or not parts.hostname:
+            raise RequestFailed(f"{shown!r} is not a URL of http or https with a host")
+        return cls(url, parts, parts.hostname, _PORTS[parts.scheme] if port is None else port)
+
+    def __str__(self) -> str:
+        """Return what errors may show: neither the query nor a password."""
+        return f"{self.parts.scheme}://{self._address}{self.parts.path}"
+
+    @property
+    def _address(self) -> str:
+        return self.parts.netloc.rpartition("@")[2]
+
+    def headers(self) -> list[tuple[str, str]]:
+        headers = [("Host", self._address), ("User-Agent", "nsqkit"), ("Connection", "close")]
+        user = self.parts.netloc.rpartition("@")[0]
+        if user:
+            # Without a colon there is no password, which is sent as an empty one.
+            name, _, password = user.partition(":")
+            pair = unquote_to_bytes(name) + b":" + unquote_to_bytes(password)
+            headers.append(("Authorization", f"Basic {b64encode(pair).decode()}"))
+        return headers
+
+    def path_and_query(self) -> str:
+        query = f"?{self.parts.query}" if self.parts.query else ""
+        return quote((self.parts.path or "/") + query, safe=punctuation)
+
+
+async def _ask(
+    method: str,
+    target: _Target,
+    headers: Sequence[tuple[str, str]],
+    body: bytes,
+    *,
+    connect_timeout: float | None,
+    body_max: int,
+    tls: SSLContext | None,
+) -> Response:
+    length = [("Content-Length", str(len(body)))] if body else []
+    try:
+        request = h11.Request(
+            method=method, target=target.path_and_query(), headers=[*target.headers(), *length, *headers]
+        )
+        stream = await _connect(target, connect_timeout)
+        try:
+            if target.parts.scheme == "https":
+                stream = await _wrap(stream, target.host, tls)
+            return await _exchange(stream, request, body, body_max)
+        finally:
+            await anyio.aclose_forcefully(stream)
+    except (BrokenResourceError, ClosedResourceError, EndOfStream) as error:
+        raise RequestFailed(f"{target}: the server has closed the connection") from error
+    except (OSError, ValueError, h11.ProtocolError) as error:
+        raise RequestFailed(f"{target}: {error}") from error
+
+
+async def _connect(target: _Target, timeout: float | None) -> ByteStream:
+    with anyio.move_on_after(timeout):
+        return await connect_tcp(target.host, target.port)
+    raise RequestFailed(f"{target}: no connection within {timeout:g} seconds")
+
+
+async def _wrap(stream: ByteStream, host: str, tls: SSLContext | None) -> ByteStream:
+    import ssl  # here, since most programs ask without TLS
+
+    from anyio.streams.tls import TLSStream
+
+    # Servers are known for ending without the farewell that the standard wants; HTTP tells where a body ends.
+    context = tls or ssl.create_default_context()
+    return await TLSStream.wrap(stream, hostname=host, ssl_context=context, standard_compatible=False)
+
+
+async def _exchange(stream: ByteStream, request: h11.Request, body: bytes, body_max: int) -> Response:
+    http = h11.Connection(h11.CLIENT)
+    content = [h11.Data(data=body)] if body else []
+    await stream.send(b"".join(http.send(event) or b"" for event in (request, *content, h11.EndOfMessage())))
+    head: h11.Response | None = None
+    received = bytearray()
+    while not isinstance(event := await _next_event(stream, http), h11.EndOfMessage):
+        if isinstance(event, h11.Response):
+            head = event
+        elif isinstance(event, h11.Data):
+            received += event.data
+            if len(received) > body_max:
+                raise RequestFailed(f"the response has more than {body_max} bytes")
+        elif isinstance(event, h11.ConnectionClosed):
+            raise EndOfStream
+    assert head is not None
+    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers)
+    return Response(head.status_code, headers, bytes(received))
+
+
+async def _next_event(stream: ByteStream, http: h11.Connection) -> object:
+    while (event := http.next_event()) is h11.NEED_DATA:
+        try:
+            http.receive_data(await stream.receive(RECEIVE_SIZE))
+        except EndOfStream:
+            http.receive_data(b"")
+    return event

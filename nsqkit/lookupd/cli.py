@@ -1,0 +1,51 @@
+"""The command ``nsqlookupd``.
+
+The rule it guards: only what is needed to accept a connection is imported before the service runs.
+
+How to read it: ``COMMAND`` says what nsqlookupd is to ``nsqkit.program.command``, which does the rest.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Any, Final
+
+from nsqkit.lookupd.options import OPTIONS, LookupdOptions
+from nsqkit.program.command import COMMAND_FLAGS, Command
+
+
+def _host_defaults() -> dict[str, Any]:
+    return {"broadcast_address": socket.gethostname()}
+
+
+def _version_line() -> str:
+    from nsqkit.lookupd.version import version_line
+
+    return version_line()
+
+
+def _run(options: LookupdOptions) -> int:
+    from nsqkit.lookupd.main import run
+
+    return run(options)
+
+
+COMMAND: Final = Command(
+    name="nsqlookupd",
+    options=OPTIONS,
+    make=LookupdOptions,
+    host_defaults=_host_defaults,
+    version_line=_version_line,
+    run=_run,
+    flags={name: flag for name, flag in COMMAND_FLAGS.items() if name != "worker_id"},
+)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        words: the command line after ``nsqlookupd``.
+    """
+    return COMMAND.main(words)

@@ -1,0 +1,29 @@
+"""The program nsqlookupd: one directory of nsqds, as a service.
+
+The rule it guards: its log opens as nsqlookupd's does.
+
+How to read it: ``run`` is the program from start to exit.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from nsqkit.lookupd.options import LookupdOptions
+from nsqkit.lookupd.server import Nsqlookupd
+from nsqkit.lookupd.version import version_line
+from nsqkit.program import service
+
+logger = logging.getLogger("nsqkit.lookupd")
+
+
+def run(options: LookupdOptions) -> int:
+    """Run an nsqlookupd until a signal ends it.
+
+    Returns:
+        The exit code: 0, or 1 if it could not start.
+    """
+    service.start_log(options.log_prefix, lambda: options.log_level)
+    logger.info(version_line())
+    logger.info(service.loop_line())
+    return service.run(Nsqlookupd(options), logger)

@@ -1,0 +1,136 @@
+"""nsqlookupd as a running thing: two listeners, a pump for each nsqd, start and stop.
+
+The rule it guards: when ``async with Nsqlookupd(…)`` has been entered, it answers; when it has been left, every
+connection is closed and no task is left. Nothing happens by the clock alone: peers and tombstones are held against the
+time when somebody asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import anyio
+
+from nsqkit.clock import Clock, LoopClock
+from nsqkit.lookupd.options import LookupdOptions
+from nsqkit.lookupd.registry import Registry
+from nsqkit.lookupd.session import Session
+from nsqkit.transport.accept import accept, remote_address
+from nsqkit.transport.address import join_address, split_address
+from nsqkit.transport.pump import Pump
+from nsqkit.transport.tcp import listen
+from nsqkit.wire.identify import BROKER_VERSION
+from nsqkit.wire.lookup import LookupdInfo
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from anyio.abc import ByteStream, TaskGroup
+
+logger = logging.getLogger("nsqkit.lookupd")
+
+
+class Nsqlookupd:
+    """An nsqlookupd in this event loop, for ``async with``.
+
+    Args:
+        options: nsqlookupd's flags.
+        clock: the time; by default the real one.
+
+    Attributes:
+        registry: who has what.
+        tcp_address: ``host:port`` that nsqds connect to.
+        http_address: ``host:port`` of the HTTP routes.
+    """
+
+    def __init__(self, options: LookupdOptions | None = None, *, clock: Clock | None = None) -> None:
+        self.options = LookupdOptions() if options is None else options
+        self.registry = Registry(
+            inactive_producer_timeout_ns=self.options.inactive_producer_timeout_ns,
+            tombstone_lifetime_ns=self.options.tombstone_lifetime_ns,
+        )
+        self.tcp_address = ""
+        self.http_address = ""
+        self._clock = clock
+        self._stack = AsyncExitStack()
+        self._tasks: TaskGroup | None = None
+
+    @property
+    def clock(self) -> Clock:
+        """The time that registrations are held against."""
+        if self._clock is None:
+            self._clock = LoopClock()
+        return self._clock
+
+    @property
+    def info(self) -> LookupdInfo:
+        """What an nsqd is told when it identifies itself."""
+        return LookupdInfo(
+            broadcast_address=self.options.broadcast_address,
+            hostname=platform.node(),
+            http_port=split_address(self.http_address)[1],
+            tcp_port=split_address(self.tcp_address)[1],
+            version=BROKER_VERSION,
+        )
+
+    async def __aenter__(self) -> Nsqlookupd:
+        """Start: return when nsqds and HTTP clients can connect.
+
+        Raises:
+            OptionError: an address cannot be one.
+            OSError: an address cannot be had.
+        """
+        async with AsyncExitStack() as stack:
+            tcp = await stack.enter_async_context(await listen(self.options.tcp_address))
+            http = await stack.enter_async_context(await listen(self.options.http_address))
+            self.tcp_address = join_address(*tcp.local_address)
+            self.http_address = join_address(*http.local_address)
+            self._tasks = await stack.enter_async_context(anyio.create_task_group())
+            self._tasks.start_soon(accept, tcp, self._serve_nsqd, self._tasks, logger)
+            logger.info("TCP: listening on %s", self.tcp_address)
+            self._tasks.start_soon(accept, http, self._serve_http, self._tasks, logger)
+            logger.info("HTTP: listening on %s", self.http_address)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop: close every connection."""
+        assert self._tasks is not None
+        self._tasks.cancel_scope.cancel()
+        self._tasks = None
+        if isinstance(exc, anyio.get_cancelled_exc_class()):
+            await self._stack.__aexit__(exc_type, exc, traceback)
+        else:
+            # A task group would wrap an exception of the user's own in an ExceptionGroup; so it is not told of it.
+            await self._stack.aclose()
+        logger.info("stopped")
+
+    async def _serve_nsqd(self, stream: ByteStream) -> None:
+        address = remote_address(stream)
+        logger.info("TCP: new client(%s)", address)
+        session = Session(self.registry, address, self.info)
+
+        def wake() -> None:
+            pump.wake()
+
+        pump = Pump(session, stream, self.clock, after_receive=wake)
+        try:
+            await pump.run()
+        except Exception:  # a fault of ours in what one nsqd says must not be the end of all the others
+            logger.exception("[%s] - internal error", address)
+        finally:
+            session.end("closed")
+
+    async def _serve_http(self, stream: ByteStream) -> None:
+        # h11 and the routes are imported when they are first needed, so that a start does not wait for them.
+        from nsqkit.lookupd.http_api import serve_http
+
+        await serve_http(self, stream, remote_address(stream))

@@ -1,0 +1,182 @@
+"""One nsqd that talks to the nsqlookupd: the server's side of a connection, without the connection.
+
+The rule it guards: a command is looked at in nsqlookupd's order (nsqlookupd, lookup_protocol_v1.go) and answered with
+its words. Every refusal is fatal: it is sent, and the session ends. When a session ends, what its nsqd has registered
+goes at once, so that whoever sees the connection closed sees the registrations gone.
+
+How to read it: the verbs of a machine, then ``_admit``, which says what may come when, then one method a command.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from nsqkit.errors import BadChannel, BadTopic, BrokerError, InvalidCommand, ProtocolError
+from nsqkit.lookupd.registry import CLIENT, Peer, Registration, Registry
+from nsqkit.options.durations import format_duration
+from nsqkit.wire.error_codes import encode_error_text
+from nsqkit.wire.lookup import (
+    OK_ANSWER,
+    LookupCommand,
+    LookupCommandDecoder,
+    LookupdInfo,
+    decode_node,
+    encode_answer,
+    encode_info,
+)
+from nsqkit.wire.names import is_valid_name
+
+OUTBOX_SIZE_MAX: Final = 1 << 16
+"""Bytes that wait for a slow reader before nothing more is read from it."""
+
+_REASON_LENGTH_MAX: Final = 200  # characters of a refusal in the log: it may quote a whole line
+
+logger = logging.getLogger("nsqkit.lookupd")
+
+
+class Session:
+    """The state of one connection.
+
+    Args:
+        registry: where the nsqd registers.
+        remote_address: ``host:port`` that it has connected from.
+        info: what it is told when it identifies itself.
+
+    Attributes:
+        peer: what the registry knows it as, from IDENTIFY to the end.
+        ended: the connection is to be closed when the outbox is sent.
+    """
+
+    def __init__(self, registry: Registry, remote_address: str, info: LookupdInfo) -> None:
+        self.peer: Peer | None = None
+        self.ended = False
+        self._registry = registry
+        self._remote_address = remote_address
+        self._info = info
+        self._decoder = LookupCommandDecoder(self._admit)
+        self._outbox: list[bytes] = []
+        self._outbox_size = 0
+
+    # ---- the verbs of a machine ----------------------------------------------------------------------------------
+
+    @property
+    def outbox_full(self) -> bool:
+        """True while the nsqd does not read what it was answered."""
+        return self._outbox_size >= OUTBOX_SIZE_MAX
+
+    @property
+    def has_output(self) -> bool:
+        """True while there is something to send, or an end to be carried out."""
+        return self.ended or bool(self._outbox)
+
+    def receive_data(self, data: bytes, now_ns: int) -> None:
+        """Take everything one read returned."""
+        if self.ended:
+            return
+        try:
+            for command in self._decoder.feed(data):
+                self._send(self._answer(command, now_ns))
+        except BrokerError as error:
+            self._refuse(error)
+        except ProtocolError as error:
+            self.end(str(error))
+
+    def receive_eof(self, now_ns: int) -> None:
+        """Take note that the nsqd sends nothing more: that ends the session."""
+        if self.ended:
+            return
+        if error := self._decoder.end():
+            self._refuse(error)
+        else:
+            self.end("EOF")
+
+    def data_to_send(self, now_ns: int) -> bytes:
+        """Return what must be written, and forget it."""
+        data = b"".join(self._outbox)
+        self._outbox.clear()
+        self._outbox_size = 0
+        return data
+
+    def end(self, reason: str) -> None:
+        """Take no more commands, and take back what is registered; a second call changes nothing."""
+        if self.ended:
+            return
+        self.ended = True
+        logger.info("PROTOCOL(V1): [%s] exiting ioloop - %s", self._remote_address, reason)
+        if self.peer is not None:
+            self._log("UNREGISTER", self._registry.remove_peer(self.peer))
+            self.peer = None
+
+    def _refuse(self, error: BrokerError) -> None:
+        logger.error("[%s] - %s", self._remote_address, str(error)[:_REASON_LENGTH_MAX])
+        self._send(encode_answer(encode_error_text(error)))
+        self.end("refused")
+
+    def _send(self, answer: bytes) -> None:
+        self._outbox.append(answer)
+        self._outbox_size += len(answer)
+
+    # ---- commands ------------------------------------------------------------------------------------------------
+
+    def _admit(self, verb: bytes, params: list[bytes]) -> None:
+        """Raise a BrokerError to refuse a command, before its body."""
+        if verb == b"IDENTIFY":
+            if self.peer is not None:
+                raise InvalidCommand("cannot IDENTIFY again")
+        elif verb in (b"REGISTER", b"UNREGISTER"):
+            if self.peer is None:
+                raise InvalidCommand("client must IDENTIFY")
+            _check_names(verb.decode(), params)
+        elif verb != b"PING":
+            raise InvalidCommand(f"invalid command {_text(verb)}")
+
+    def _answer(self, command: LookupCommand, now_ns: int) -> bytes:
+        if command.verb == b"IDENTIFY":
+            return self._identify(command.body, now_ns)
+        if command.verb == b"PING":
+            self._ping(now_ns)
+        else:
+            assert self.peer is not None
+            self._change(self.peer, command.verb, *command.params[:2])
+        return OK_ANSWER
+
+    def _identify(self, body: bytes, now_ns: int) -> bytes:
+        node = decode_node(body)
+        logger.info(
+            "CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s",
+            *(self._remote_address, node.broadcast_address, node.tcp_port, node.http_port, node.version),
+        )
+        self.peer = self._registry.add_peer(self._remote_address, node, now_ns)
+        self._log("REGISTER", [CLIENT])
+        return encode_answer(encode_info(self._info))
+
+    def _ping(self, now_ns: int) -> None:
+        if self.peer is not None:  # a client may ask whether anybody is there before it says who it is
+            silence = format_duration(now_ns - self.peer.last_update_ns)
+            logger.info("CLIENT(%s): pinged (last ping %s)", self._remote_address, silence)
+            self.peer.last_update_ns = now_ns
+
+    def _change(self, peer: Peer, verb: bytes, topic: bytes, channel: bytes = b"") -> None:
+        if verb == b"REGISTER":
+            self._log("REGISTER", self._registry.register(peer, topic, channel))
+        else:
+            self._log("UNREGISTER", self._registry.unregister(peer, topic, channel))
+
+    def _log(self, verb: str, registrations: list[Registration]) -> None:
+        for registration in registrations:
+            logger.info("DB: client(%s) %s %s", self._remote_address, verb, registration)
+
+
+def _check_names(verb: str, params: list[bytes]) -> None:
+    if not params:
+        raise InvalidCommand(f"{verb} insufficient number of params")
+    topic, channel = (*params, b"")[:2]
+    if not is_valid_name(topic):
+        raise BadTopic(f"{verb} topic name '{_text(topic)}' is not valid")
+    if channel and not is_valid_name(channel):
+        raise BadChannel(f"{verb} channel name '{_text(channel)}' is not valid")
+
+
+def _text(word: bytes) -> str:
+    return word.decode("utf-8", "surrogateescape")

@@ -1,0 +1,147 @@
+"""TLS by pyOpenSSL, for the one thing that Python's own ``ssl`` cannot do: ask a client for its certificate and take
+whatever it shows, as nsqd does with ``--tls-client-auth-policy=require``.
+
+The rule it guards: to the rest it looks like ``ssl``. A context makes an engine between two memory buffers, and what
+goes wrong is an ``ssl.SSLError``; so there is one TLS layer, whichever library is below it. This module is imported by
+who needs it, and needs the extra ``server``.
+
+How to read it: the context, then the engine, whose ``_call`` brings bytes in, acts, and brings bytes out.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from OpenSSL import SSL
+
+__all__ = ["AnyCertificateContext"]
+
+T = TypeVar("T")
+
+_READ_SIZE: Final = 64 * 1024
+_OPTIONS: Final = SSL.OP_NO_COMPRESSION | SSL.OP_CIPHER_SERVER_PREFERENCE | SSL.OP_NO_RENEGOTIATION
+
+
+class AnyCertificateContext:
+    """A server's rules: a client has to show a certificate, and any will do.
+
+    Args:
+        certificate_file: path of the server's certificate, with those between it and its CA.
+        key_file: path of its key.
+        minimum_version: the oldest protocol to speak.
+        ciphers: OpenSSL's list of ciphers.
+    """
+
+    def __init__(
+        self, certificate_file: str, key_file: str, *, minimum_version: ssl.TLSVersion, ciphers: str
+    ) -> None:
+        context = self._context = SSL.Context(SSL.TLS_SERVER_METHOD)
+        context.use_certificate_chain_file(certificate_file)
+        context.use_privatekey_file(key_file)
+        context.set_min_proto_version(minimum_version.value)
+        context.set_cipher_list(ciphers.encode())
+        context.set_options(_OPTIONS)
+        context.set_session_id(b"nsqkit")  # without one OpenSSL refuses to resume a session with a certificate
+        context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _take_any)
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | None = None,
+    ) -> _Engine:
+        """Return the engine of one connection."""
+        connection = SSL.Connection(self._context, None)
+        connection.set_accept_state()
+        return _Engine(connection, incoming, outgoing)
+
+
+def _take_any(*_: object) -> bool:
+    return True
+
+
+class _Engine:
+    """The methods of ``ssl.SSLObject``."""
+
+    def __init__(self, connection: SSL.Connection, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> None:
+        self._connection = connection
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    def do_handshake(self) -> None:
+        self._call(self._connection.do_handshake)
+
+    def read(self, len: int, /) -> bytes:
+        """Return all that there is, not only ``len`` bytes: what is inside the connection nobody sees."""
+        return self._call(self._read_all)
+
+    def write(self, data: bytes, /) -> int:
+        return self._call(self._connection.sendall, data)
+
+    def unwrap(self) -> None:
+        self._call(self._connection.shutdown)
+
+    def version(self) -> str | None:
+        return self._connection.get_protocol_version_name()
+
+    def cipher(self) -> tuple[str, str, int] | None:
+        name = self._connection.get_cipher_name()
+        version = self._connection.get_cipher_version()
+        bits = self._connection.get_cipher_bits()
+        return (name, version, bits) if name and version and bits else None
+
+    def selected_alpn_protocol(self) -> str | None:
+        return self._connection.get_alpn_proto_negotiated().decode() or None
+
+    def getpeercert(self) -> dict[str, Any]:
+        certificate = self._connection.get_peer_certificate(as_cryptography=True)
+        if certificate is None:
+            return {}
+        common_name = "2.5.4.3"
+        names = [
+            item.value for item in certificate.subject if item.oid.dotted_string == common_name
+        ]
+        return {"subject": tuple((("commonName", name),) for name in names)}
+
+    def _read_all(self) -> bytes:
+        pieces = []
+        try:
+            while True:
+                pieces.append(self._connection.recv(_READ_SIZE))
+        except (SSL.WantReadError, SSL.ZeroReturnError):
+            if not pieces:
+                raise
+        return b"".join(pieces)
+
+    def _call(self, method: Callable[..., T], *args: object) -> T:
+        if self._incoming.pending:
+            self._connection.bio_write(self._incoming.read())
+        try:
+            return method(*args)
+        except SSL.WantReadError as error:
+            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "more is to come") from error
+        except SSL.ZeroReturnError as error:
+            raise ssl.SSLZeroReturnError(ssl.SSL_ERROR_ZERO_RETURN, "TLS has been closed") from error
+        except SSL.Error as error:
+            raise _translated(error) from error
+        finally:
+            self._take_output()
+
+    def _take_output(self) -> None:
+        try:
+            while True:
+                self._outgoing.write(self._connection.bio_read(_READ_SIZE))
+        except SSL.WantReadError:
+            return
+
+
+def _translated(error: SSL.Error) -> ssl.SSLError:
+    """Return the same error as Python's ``ssl`` would raise it."""
+    queue = error.args[0] if error.args and isinstance(error.args[0], list) else []
+    text = queue[0][2] if queue else str(error)
+    translated = ssl.SSLError(ssl.SSL_ERROR_SSL, text)
+    translated.reason = text.replace(" ", "_").upper()
+    return translated

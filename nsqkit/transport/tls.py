@@ -1,0 +1,244 @@
+"""TLS as a transform of bytes into bytes, for either end of a connection.
+
+The rule it guards: nothing here reads or writes. What was received goes in, what is to be sent comes out, and
+OpenSSL works between two buffers in memory. Plain bytes that may not go yet, since the handshake is not over, wait
+here; an alert that is owed to the peer waits like any other output, also after the layer has failed.
+
+How to read it: ``TLS`` has the verbs of a layer between a session and its socket (decode, encode), and tells, in nsqd's
+words, what the handshake has led to. ``Context`` is what makes its OpenSSL object: an ``ssl.SSLContext``, or whatever
+has the same method (``nsqkit.transport.openssl``).
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final, Protocol
+
+from nsqkit.errors import ProtocolError
+
+RECORD_SIZE_MAX: Final = 16 * 1024
+"""Plain bytes of a TLS record; one read of OpenSSL's returns no more."""
+
+HEAD_LENGTH: Final = 5
+"""Bytes of a record's header: kind, version, length."""
+
+_ALERT: Final = 21
+_HANDSHAKE: Final = 22
+
+_VERSIONS: Final = {"TLSv1": "TLS1.0", "TLSv1.1": "TLS1.1", "TLSv1.2": "TLS1.2", "TLSv1.3": "TLS1.3"}
+
+# nsqd names these, and shows all others by their numbers (GetCipherSuite in nsqd, nsqd/client_v2.go).
+_CIPHER_SUITES: Final = {
+    "RC4-SHA": "TLS_RSA_WITH_RC4_128_SHA",
+    "DES-CBC3-SHA": "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "AES128-SHA": "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "AES256-SHA": "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "ECDHE-ECDSA-RC4-SHA": "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "ECDHE-ECDSA-AES128-SHA": "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "ECDHE-ECDSA-AES256-SHA": "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "ECDHE-RSA-RC4-SHA": "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+    "ECDHE-RSA-DES-CBC3-SHA": "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "ECDHE-RSA-AES128-SHA": "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "ECDHE-RSA-AES256-SHA": "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "ECDHE-RSA-AES128-GCM-SHA256": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "ECDHE-ECDSA-AES128-GCM-SHA256": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+}
+
+# OpenSSL's reasons for which Go has other words.
+_REASONS: Final = {"PEER_DID_NOT_RETURN_A_CERTIFICATE": "client didn't provide a certificate"}
+
+
+class Engine(Protocol):
+    """The methods of ``ssl.SSLObject`` that are used here; they raise ``ssl.SSLError`` as it does."""
+
+    def do_handshake(self) -> None: ...
+    def read(self, len: int, /) -> bytes: ...
+    def write(self, data: bytes, /) -> int: ...
+    def unwrap(self) -> None: ...
+    def version(self) -> str | None: ...
+    def cipher(self) -> tuple[str, str, int] | None: ...
+    def selected_alpn_protocol(self) -> str | None: ...
+    def getpeercert(self) -> Any: ...
+
+
+class Context(Protocol):
+    """What makes an engine that works between two buffers; ``ssl.SSLContext`` is one."""
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | None = None,
+    ) -> Engine:
+        """Return the engine of one connection."""
+        ...
+
+
+class TLS:
+    """One connection's TLS.
+
+    Args:
+        context: certificates and rules.
+        server_hostname: whom a client expects at the other end; None at a server.
+
+    Attributes:
+        is_ready: True once the handshake is over.
+        at_end: True once the peer has said that it sends nothing more.
+        head: what a server has seen of the header of the client's first record.
+    """
+
+    __slots__ = ("_engine", "_failed", "_incoming", "_is_server", "_outgoing", "_waiting", "at_end", "head", "is_ready")
+
+    def __init__(self, context: Context, *, server_hostname: str | None = None) -> None:
+        self.is_ready = False
+        self.at_end = False
+        self.head = b""
+        self._is_server = server_hostname is None
+        self._failed = False
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._waiting: list[bytes] = []
+        self._engine = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=self._is_server, server_hostname=server_hostname
+        )
+        if not self._is_server:
+            self._shake_hands()
+
+    # ---- the layer -----------------------------------------------------------------------------------------------
+
+    @property
+    def has_output(self) -> bool:
+        """True while there are records to send: of the handshake, an alert, or what waited for the handshake."""
+        return self._outgoing.pending > 0
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        """Yield the plain bytes of what was received, all in one piece.
+
+        Raises:
+            ProtocolError: the peer does not speak TLS, or the two cannot agree on it, or what came was damaged.
+        """
+        if self._is_server and len(self.head) < HEAD_LENGTH:
+            self._look_at_head(data)
+        self._incoming.write(data)
+        if not self.is_ready and not self._shake_hands():
+            return
+        plain, error = self._read()
+        if plain:
+            yield plain
+        if error is not None:
+            raise self._failure(error)
+
+    def encode(self, data: bytes) -> bytes:
+        """Return the records to send: those of ``data``, and what the layer has to say itself."""
+        if not self.is_ready:
+            self._waiting.append(data)
+        elif data and not self._failed:
+            self._engine.write(data)
+        return self._outgoing.read()
+
+    def end(self) -> bytes:
+        """Return what to send last: the records that wait, and the word that no more will come."""
+        if self._is_open:
+            try:
+                self._engine.unwrap()
+            except ssl.SSLError:  # the peer has not said the same yet
+                pass
+        return self._outgoing.read()
+
+    # ---- what the handshake has led to, in nsqd's words ------------------------------------------------------------
+
+    @property
+    def version(self) -> str:
+        """The protocol: ``TLS1.0`` to ``TLS1.3``; empty before the end of the handshake."""
+        name = self._engine.version() if self._is_open else None
+        return _VERSIONS.get(name, name) if name else ""
+
+    @property
+    def cipher_suite(self) -> str:
+        """The cipher suite in Go's words, or ``Unknown`` and its number; empty before the end of the handshake."""
+        cipher = self._engine.cipher() if self._is_open else None
+        if cipher is None:
+            return ""
+        name = cipher[0]
+        return _CIPHER_SUITES.get(name) or f"Unknown {_cipher_numbers().get(name, 0)}"
+
+    @property
+    def negotiated_protocol(self) -> str:
+        """What ALPN has agreed on, empty if nothing."""
+        return (self._engine.selected_alpn_protocol() if self._is_open else None) or ""
+
+    @property
+    def common_name(self) -> str:
+        """Of the subject of the peer's certificate, the last if there are several; empty without a certificate."""
+        certificate = self._engine.getpeercert() if self._is_open else None
+        subject = certificate.get("subject", ()) if certificate else ()
+        names = [value for part in subject for key, value in part if key == "commonName"]
+        return names[-1] if names else ""
+
+    # ---- within --------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_open(self) -> bool:
+        return self.is_ready and not self._failed
+
+    def _look_at_head(self, data: bytes) -> None:
+        """Refuse what is not TLS at all without an alert: who speaks something else could not read one."""
+        self.head += data[: HEAD_LENGTH - len(self.head)]
+        if len(self.head) == HEAD_LENGTH and (self.head[0] not in (_ALERT, _HANDSHAKE) or self.head[1] >= 0x10):
+            self._failed = True
+            raise ProtocolError("tls: first record does not look like a TLS handshake")
+
+    def _shake_hands(self) -> bool:
+        """Go on with the handshake; tell whether it is over."""
+        try:
+            self._engine.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            raise self._failure(error) from error
+        self.is_ready = True
+        if waiting := b"".join(self._waiting):
+            self._engine.write(waiting)
+        self._waiting.clear()
+        return True
+
+    def _read(self) -> tuple[bytes, ssl.SSLError | None]:
+        """Return all plain bytes that there are, and what went wrong after them."""
+        pieces = []
+        failure = None
+        read, incoming = self._engine.read, self._incoming
+        try:
+            # A read takes at most one record, so nothing is left inside the engine once its buffer is empty; an engine
+            # that takes all of its buffer at once reads all at once, too.
+            while not self.at_end:
+                piece = read(RECORD_SIZE_MAX)
+                self.at_end = not piece
+                pieces.append(piece)
+                if not incoming.pending:
+                    break
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:  # the same as an empty piece, where this side has ended, too
+            self.at_end = True
+        except ssl.SSLError as error:
+            failure = error
+        return b"".join(pieces), failure
+
+    def _failure(self, error: ssl.SSLError) -> ProtocolError:
+        self._failed = True
+        if isinstance(error, ssl.SSLCertVerificationError):
+            whose = "client" if self._is_server else "server"
+            return ProtocolError(f"tls: failed to verify {whose} certificate: {error.verify_message}")
+        reason = error.reason or str(error)
+        return ProtocolError(f"tls: {_REASONS.get(reason) or reason.replace('_', ' ').lower()}")
+
+
+@cache
+def _cipher_numbers() -> dict[str, int]:
+    """Return the number of every cipher suite that OpenSSL has, by OpenSSL's name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers("ALL:COMPLEMENTOFALL:@SECLEVEL=0")
+    return {cipher["name"]: cipher["id"] & 0xFFFF for cipher in context.get_ciphers()}

@@ -1,0 +1,300 @@
+"""Other clients of NSQ, unmodified, and our broker: each does with it what it does with nsqd.
+
+Who uses what is in TABLE: a row says which scenarios a client has. Each client has a small program beside this file,
+``NAME_program``, which is started with a role and with settings in JSON, and runs until it is killed:
+
+* ``publish``: PUB of "one", MPUB of "two" and "three", DPUB of "later" by a millisecond, each after the answer to the
+  one before. For each it prints ``{"command": "PUB", "answer": "OK"}``.
+* ``consume``: up to three messages in flight where the client can. For each it prints ``{"body": …, "attempts": …}``
+  and finishes it, except that the body says what is done at the first attempt: ``requeue`` is requeued without delay,
+  ``timeout`` is left alone, and ``touch`` is touched four times in 1.2 seconds and finished after 1.5.
+
+Settings: ``topic``, ``channel``, ``nsqd`` (its TCP address) or ``lookupd`` (its HTTP address); and if wanted
+``compression`` (``deflate`` or ``snappy``), ``tls`` (the paths ``ca_certs``, and for a certificate of the
+client ``certfile`` and ``keyfile``) and ``secret``.
+
+The broker runs as a process, too, with timeouts that are short by its own flags; what it thinks of the client is read
+from its /stats.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs, urlsplit
+
+import anyio
+import attrs
+import pytest
+import trustme
+
+from nsqkit import Consumer, Producer
+from tests.integration.clients.processes import (
+    PATIENCE,
+    Program,
+    Server,
+    run,
+    run_nsqd,
+    run_nsqlookupd,
+    until,
+)
+
+FOLDER = Path(__file__).parent
+
+# What every client of NSQ must have.
+CORE = ["publish", "consume", "requeue", "timeout", "touch", "lookupd"]
+PLAIN_FEATURES = ["deflate", "snappy", "tls", "certificate", "auth"]
+FEATURES = [*PLAIN_FEATURES, "tls+deflate", "tls+snappy", "large"]
+
+TABLE = {
+    # pynsq closes a connection where one read brings too little to decompress to anything (it raises an OSError without
+    # an errno, where tornado looks for EWOULDBLOCK). A large message comes in such pieces, and what nsqd answers to an
+    # upgrade from TLS to compression does.
+    "pynsq": [*CORE, *PLAIN_FEATURES],
+    # ansq raises NotImplementedError where a broker grants TLS, snappy or deflate. It can send AUTH, but nothing sets
+    # its own `is_authorized` then, without which it refuses to send SUB or PUB to a broker that requires AUTH.
+    "ansq": CORE,
+    "gnsq": [*CORE, *FEATURES],
+    "nsqjs": [*CORE, *FEATURES],
+}
+
+PROGRAMS: dict[str, list[str | Path]] = {
+    "pynsq": [sys.executable, FOLDER / "pynsq_program.py"],
+    "ansq": [sys.executable, FOLDER / "ansq_program.py"],
+    "gnsq": [sys.executable, FOLDER / "gnsq_program.py"],
+    "nsqjs": ["node", FOLDER / "nsqjs_program.js"],
+}
+
+ANSWERS = [{"command": command, "answer": "OK"} for command in ("PUB", "MPUB", "DPUB")]
+PUBLISHED = ["later", "one", "three", "two"]
+
+RunNsqd: TypeAlias = Callable[..., AbstractContextManager[Server]]
+
+
+def clients_with(*scenarios: str) -> pytest.MarkDecorator:
+    """Run a test for each client that has each of the scenarios, by a pair of the two."""
+    pairs = [(client, scenario) for client in TABLE for scenario in scenarios if scenario in TABLE[client]]
+    return pytest.mark.parametrize(("client", "scenario"), pairs)
+
+
+def client_program(client: str, role: str, **settings: object) -> AbstractContextManager[Program]:
+    text = json.dumps({"topic": "topic", "channel": "channel", **settings})
+    return run(*PROGRAMS[client], role, text)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> RunNsqd:
+    return partial(run_nsqd, tmp_path)
+
+
+def bodies_of(values: list[dict[str, Any]]) -> list[str]:
+    return sorted(value["body"] for value in values)
+
+
+def all_is_finished(nsqd: Server) -> bool:
+    channel = nsqd.channel
+    return not (channel["depth"] or channel["in_flight_count"] or channel["deferred_count"])
+
+
+def test_the_table_knows_no_other_scenarios():
+    assert {scenario for row in TABLE.values() for scenario in row} == {*CORE, *FEATURES}
+    assert TABLE.keys() == PROGRAMS.keys()
+
+
+@clients_with("publish")
+def test_our_consumer_receives_what_a_client_publishes(client: str, scenario: str, broker: RunNsqd):
+    async def consume(address: str) -> list[str]:
+        with anyio.fail_after(PATIENCE):
+            async with Consumer(
+                "topic", "channel", nsqd_tcp_addresses=[address], max_in_flight=4
+            ) as consumer:
+                messages = [await anext(consumer) for _ in PUBLISHED]
+                for message in messages:
+                    message.finish()
+        return [message.body.decode() for message in messages]
+
+    with broker() as nsqd, client_program(client, scenario, nsqd=nsqd.tcp_address) as program:
+        assert program.values(3) == ANSWERS
+        assert sorted(anyio.run(consume, nsqd.tcp_address)) == PUBLISHED
+        assert nsqd.topic["message_count"] == 4
+        assert nsqd.publisher["user_agent"].startswith(f"{client}/")
+        assert nsqd.publisher["pub_counts"] == [{"topic": "topic", "count": 4}]
+
+
+@clients_with("consume")
+def test_a_client_receives_what_our_producer_publishes(client: str, scenario: str, broker: RunNsqd):
+    bodies = [f"body-{n:03}" for n in range(200)]
+
+    async def publish(address: str) -> None:
+        async with Producer(address) as producer:
+            await producer.multi_publish("topic", [body.encode() for body in bodies[1:]])
+            await producer.deferred_publish("topic", bodies[0].encode(), delay=0.001)
+
+    with broker() as nsqd, client_program(client, scenario, nsqd=nsqd.tcp_address) as program:
+        anyio.run(publish, nsqd.tcp_address)
+        values = program.values(200)
+        assert bodies_of(values) == bodies
+        assert {value["attempts"] for value in values} == {1}
+        until(lambda: all_is_finished(nsqd))
+        (session,) = nsqd.channel["clients"]
+        assert session["user_agent"].startswith(f"{client}/")
+        assert session["finish_count"] == session["message_count"] == 200
+
+
+@clients_with("requeue", "timeout")
+def test_a_message_comes_again(client: str, scenario: str, broker: RunNsqd):
+    with (
+        broker("--msg-timeout=1s") as nsqd,
+        client_program(client, "consume", nsqd=nsqd.tcp_address) as program,
+    ):
+        nsqd.post("/pub?topic=topic", scenario)
+        assert program.values(2) == [{"body": scenario, "attempts": attempts} for attempts in (1, 2)]
+        until(lambda: all_is_finished(nsqd))
+        assert nsqd.channel["requeue_count"] == (scenario == "requeue")
+        assert nsqd.channel["timeout_count"] == (scenario == "timeout")
+
+
+@clients_with("touch")
+def test_a_touched_message_does_not_time_out(client: str, scenario: str, broker: RunNsqd):
+    with (
+        broker("--msg-timeout=1s") as nsqd,
+        client_program(client, "consume", nsqd=nsqd.tcp_address) as program,
+    ):
+        nsqd.post("/pub?topic=topic", scenario)
+        assert program.values(1) == [{"body": scenario, "attempts": 1}]
+        until(lambda: all_is_finished(nsqd))
+        assert nsqd.channel["timeout_count"] == 0
+        assert nsqd.channel["clients"][0]["finish_count"] == 1
+
+
+@attrs.frozen
+class Certificates:
+    """Files in PEM: of an authority, and of what it has signed for a broker and for a client."""
+
+    ca: str
+    server: str
+    client: str
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    folder = tmp_path_factory.mktemp("certificates")
+    authority = trustme.CA()
+    server = authority.issue_cert("127.0.0.1", "localhost")
+    client = authority.issue_cert("client")
+    paths = [str(folder / name) for name in ("ca.pem", "server.pem", "client.pem")]
+    authority.cert_pem.write_to_path(paths[0])
+    server.private_key_and_cert_chain_pem.write_to_path(paths[1])
+    client.private_key_and_cert_chain_pem.write_to_path(paths[2])
+    return Certificates(*paths)
+
+
+@clients_with("deflate", "snappy", "tls", "tls+deflate", "tls+snappy", "certificate")
+def test_all_goes_through_tls_and_compression(
+    client: str, scenario: str, broker: RunNsqd, certificates: Certificates
+):
+    flags: list[str] = []
+    settings: dict[str, Any] = {}
+    if compression := next(iter({"deflate", "snappy"} & set(scenario.split("+"))), None):
+        settings["compression"] = compression
+    if scenario.startswith(("tls", "certificate")):
+        flags += [f"--tls-cert={certificates.server}", f"--tls-key={certificates.server}"]
+        flags += ["--tls-required=tcp-https", "--https-address=127.0.0.1:0"]
+        settings["tls"] = {"ca_certs": certificates.ca}
+    if scenario == "certificate":
+        flags += ["--tls-client-auth-policy=require-verify", f"--tls-root-ca-file={certificates.ca}"]
+        settings["tls"].update(certfile=certificates.client, keyfile=certificates.client)
+    # One that shrinks, and one that does not much; both far above the size of a TLS record and of a snappy chunk.
+    large = ["x" * 200_000, "".join(random.Random(1).choices("0123456789abcdef", k=200_000))]
+    bodies = [*PUBLISHED, *(large if "large" in TABLE[client] else ["small"])]
+
+    with (
+        broker(*flags) as nsqd,
+        client_program(client, "publish", nsqd=nsqd.tcp_address, **settings) as publisher,
+        client_program(client, "consume", nsqd=nsqd.tcp_address, **settings) as consumer,
+    ):
+        assert publisher.values(3) == ANSWERS
+        nsqd.post("/mpub?topic=topic", "\n".join(bodies[4:]))
+        assert bodies_of(consumer.values(len(bodies))) == sorted(bodies)
+        until(lambda: all_is_finished(nsqd))
+        for session in (nsqd.publisher, *nsqd.channel["clients"]):
+            assert session["tls"] == ("tls" in settings)
+            assert session["deflate"] == (compression == "deflate")
+            assert session["snappy"] == (compression == "snappy")
+
+
+Asked: TypeAlias = list[dict[str, list[str]]]
+
+
+@attrs.frozen
+class AuthServer:
+    """Grants the secret "open sesame" all of the topic; keeps what it was asked."""
+
+    address: str
+    asked: Asked
+
+
+@pytest.fixture
+def auth_server() -> Iterator[AuthServer]:
+    asked: Asked = []
+    grant = {
+        "ttl": 60,
+        "identity": "ali",
+        "authorizations": [{"topic": "^topic$", "channels": [".*"], "permissions": ["subscribe", "publish"]}],
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(parse_qs(urlsplit(self.path).query))
+            known = asked[-1].get("secret") == ["open sesame"]
+            self.send_response(200 if known else 403)
+            self.end_headers()
+            self.wfile.write(json.dumps(grant).encode() if known else b"{}")
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield AuthServer(f"127.0.0.1:{server.server_port}", asked)
+        server.shutdown()
+        thread.join()
+
+
+@clients_with("auth")
+def test_a_client_gives_its_secret(client: str, scenario: str, broker: RunNsqd, auth_server: AuthServer):
+    settings = {"secret": "open sesame"}
+    with (
+        broker(f"--auth-http-address={auth_server.address}") as nsqd,
+        client_program(client, "publish", nsqd=nsqd.tcp_address, **settings) as publisher,
+        client_program(client, "consume", nsqd=nsqd.tcp_address, **settings) as consumer,
+    ):
+        assert publisher.values(3) == ANSWERS
+        assert bodies_of(consumer.values(4)) == PUBLISHED
+        until(lambda: all_is_finished(nsqd))
+        for session in (nsqd.publisher, *nsqd.channel["clients"]):
+            assert (session["authed"], session["auth_identity"]) == (True, "ali")
+    for question in auth_server.asked:
+        assert question["secret"] == ["open sesame"]
+        assert question["remote_ip"] == ["127.0.0.1"]
+
+
+@clients_with("lookupd")
+def test_a_client_finds_the_broker(client: str, scenario: str, broker: RunNsqd):
+    with (
+        run_nsqlookupd() as lookupd,
+        broker(f"--lookupd-tcp-address={lookupd.tcp_address}") as nsqd,
+    ):
+        nsqd.post("/pub?topic=topic", "here")
+        until(lambda: "topic" in lookupd.get("/topics")["topics"])
+        with client_program(client, "consume", **{scenario: lookupd.http_address}) as program:
+            assert program.values(1) == [{"body": "here", "attempts": 1}]
+            until(lambda: all_is_finished(nsqd))
+            (session,) = nsqd.channel["clients"]
+            assert session["user_agent"].startswith(f"{client}/")

@@ -10,17 +10,18 @@ from nsqkit import __version__
 from nsqkit.__main__ import COMMANDS, main
 
 
-def test_the_first_word_names_the_command(monkeypatch):
+@pytest.mark.parametrize(("word", "room"), [("nsqd", "broker"), ("nsqlookupd", "lookupd")])
+def test_the_first_word_names_the_command(word, room, monkeypatch):
     calls = []
 
     def command(words):
         calls.append(words)
         return 5
 
-    cli = types.ModuleType("nsqkit.broker.cli")
+    cli = types.ModuleType(f"nsqkit.{room}.cli")
     vars(cli)["main"] = command
-    monkeypatch.setitem(sys.modules, "nsqkit.broker.cli", cli)
-    assert main(["nsqd", "--version", "x"]) == 5
+    monkeypatch.setitem(sys.modules, f"nsqkit.{room}.cli", cli)
+    assert main([word, "--version", "x"]) == 5
     assert calls == [["--version", "x"]]
 
 
@@ -51,12 +52,13 @@ def test_help_lists_the_commands(word, capsys):
 )
 def test_anything_else_is_refused_by_a_sentence(words, problem, capsys):
     assert main(words) == 2
-    assert capsys.readouterr().err == f"nsqkit: {problem}; allowed is nsqd, --help or --version\n"
+    assert capsys.readouterr().err == f"nsqkit: {problem}; allowed is nsqd, nsqlookupd, --help or --version\n"
 
 
-def test_the_package_runs():
+@pytest.mark.parametrize("word", ["nsqd", "nsqlookupd"])
+def test_the_package_runs(word):
     run = subprocess.run(
-        [sys.executable, "-m", "nsqkit", "nsqd", "--version"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "nsqkit", word, "--version"], capture_output=True, text=True, check=False
     )
     assert (run.returncode, run.stderr) == (0, "")
-    assert run.stdout.startswith("nsqd v1.3.0 (built w/go")
+    assert run.stdout.startswith(f"{word} v1.3.0 (built w/go")

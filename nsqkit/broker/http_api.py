@@ -26,6 +26,7 @@ from nsqkit.broker.memory_stats import read_memory_stats
 from nsqkit.broker.version import version_line
 from nsqkit.errors import OptionError
 from nsqkit.http.access_log import logged
+from nsqkit.http.debug import MEMORY_ROUTES, pprof_routes
 from nsqkit.http.messages import HTTPError, Request, Response
 from nsqkit.http.query import BOOLEANS, Query
 from nsqkit.http.router import Router
@@ -48,8 +49,11 @@ logger = logging.getLogger("nsqkit.broker")
 
 Route: TypeAlias = Callable[["Nsqd", Request], "Response | Awaitable[Response]"]
 
-NOT_LOGGED: Final = frozenset(("/pub", "/mpub"))
-"""Routes of which there is no line in the log for each request; as in nsqd, they are asked too often."""
+PPROF_ROUTES: Final = pprof_routes("/debug/pprof/")
+"""Those that know nothing of the broker."""
+
+NOT_LOGGED: Final = frozenset(("/pub", "/mpub", *(path for _, path, _ in PPROF_ROUTES)))
+"""Paths of which there is no line in the log for each request, as in nsqd."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
@@ -348,6 +352,7 @@ async def put_option(nsqd: Nsqd, request: Request) -> Response:
                 raise HTTPError(400, "INVALID_OPTION")
     except (ValueError, RecursionError) as error:
         raise HTTPError(400, "INVALID_VALUE") from error
+    nsqd.settle()
     return get_option(nsqd, request)
 
 
@@ -390,7 +395,8 @@ async def serve_http(nsqd: Nsqd, stream: ByteStream, remote_address: str, *, sec
         remote_address: ``host:port`` of the client, for the log.
         secure: it came through TLS.
     """
-    router = Router([(method, path, partial(route, nsqd)) for method, path, route in ROUTES])
+    routes = [(method, path, partial(route, nsqd)) for method, path, route in ROUTES]
+    router = Router([*routes, *PPROF_ROUTES, *MEMORY_ROUTES])
 
     handle = logged(
         router.handle,

@@ -73,7 +73,10 @@ class Persistence:
             await self.save(broker)
 
     async def save(self, broker: Broker) -> None:
-        """Return when the names are written that there were at the call; a failure is logged, and the next call tries again."""
+        """Return when the names are written that there were at the call.
+
+        A failure is logged, and the next call tries again.
+        """
         async with self._saving:
             revision = broker.agenda.revision
             if revision == self._saved_revision:

@@ -19,6 +19,7 @@ from anyio.abc import SocketAttribute
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.statsd import resolve_prefix
+from nsqkit.broker.neighbours import Neighbours
 from nsqkit.broker.persistence import Persistence
 from nsqkit.clock import Clock, LoopClock
 from nsqkit.errors import Closed
@@ -85,6 +86,7 @@ class Nsqd:
         self._stack = AsyncExitStack()
         self._tasks: TaskGroup | None = None
         self._alarm: Alarm | None = None
+        self._neighbours: Neighbours | None = None
         self._all_gone = anyio.Event()
 
     @property
@@ -137,11 +139,8 @@ class Nsqd:
                 self._serve(http, self._serve_http, "HTTP", self.http_address)
             if https is not None and context is not None:
                 self._serve(https, partial(self._serve_https, context), "HTTPS", self.https_address)
-            if self.options.statsd_address:
-                from nsqkit.broker.statsd import StatsdReporter
-
-                reporter = StatsdReporter(self.broker, self.options, self.statsd_prefix, self.clock)
-                self._tasks.start_soon(reporter.run)
+            self._neighbours = Neighbours(self, self._tasks)
+            self._neighbours.start()
             self._stack = stack.pop_all()
         return self
 
@@ -262,11 +261,13 @@ class Nsqd:
         await serve_https(self, context, stream, _remote_address(stream))
 
     def _after(self) -> None:
-        """Act on what the last call of the engine has left: wake writers, look at the deadlines."""
+        """Act on what the last call of the engine has left: wake writers, tell the others, look at the deadlines."""
         for session in self.broker.take_sessions():
             pump = self._pumps.get(session)
             if pump is not None:
                 pump.wake()
+        if self._neighbours is not None:
+            self._neighbours.check()
         if self._persistence is not None:
             self._persistence.check(self.broker)
         assert self._alarm is not None

@@ -232,8 +232,6 @@ async def _exchange(stream: ByteStream, request: h11.Request, body: bytes, body_
             received += event.data
             if len(received) > body_max:
                 raise RequestFailed(f"the response has more than {body_max} bytes")
-        elif isinstance(event, h11.ConnectionClosed):
-            raise EndOfStream
     assert head is not None
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers)
     return Response(head.status_code, headers, bytes(received))
@@ -244,5 +242,7 @@ async def _next_event(stream: ByteStream, http: h11.Connection) -> object:
         try:
             http.receive_data(await stream.receive(RECEIVE_SIZE))
         except EndOfStream:
+            if http.their_state is h11.SEND_RESPONSE:  # h11 has no words for this that a reader would understand
+                raise
             http.receive_data(b"")
     return event

@@ -3,7 +3,8 @@
 The rule it guards: paths, parameters, statuses and headers are those of nsqd's routes (Go's net/http/pprof, nsqd's
 nsqd/http.go), the content is Python's, in plain text. Nothing is measured before somebody asks.
 
-How to read it: ``pprof_routes`` is the table for nsqd and nsqlookupd, ``CONTENTS`` says what is to be found there; ``MEMORY_ROUTES`` is nsqd's alone.
+How to read it: ``CONTENTS`` says what is to be found where. ``pprof_routes`` is the table for nsqd and nsqlookupd,
+``MEMORY_ROUTES`` is nsqd's alone.
 """
 
 from __future__ import annotations

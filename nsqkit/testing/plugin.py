@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nsqkit.testing.servers import NsqdServer
+    from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
 
 
 @pytest.fixture
@@ -25,4 +25,16 @@ def nsqd() -> Iterator[NsqdServer]:
     from nsqkit.testing.servers import NsqdServer
 
     with NsqdServer() as server:
+        yield server
+
+
+@pytest.fixture
+def nsqlookupd() -> Iterator[NsqlookupdServer]:
+    """A fresh nsqlookupd on a free port, for one test: asyncio, trio or plain.
+
+    See ``nsqkit.testing.servers.NsqlookupdServer`` for what it has.
+    """
+    from nsqkit.testing.servers import NsqlookupdServer
+
+    with NsqlookupdServer() as server:
         yield server

@@ -1,18 +1,22 @@
-"""A broker for tests of any colour: asyncio, trio, or plain functions.
+"""A broker, and an nsqlookupd, for tests of any colour: asyncio, trio, or plain functions.
 
-The rule it guards: when it has been entered, it answers; when it has been left, its port is closed and its tasks
+The rule it guards: when one has been entered, it answers; when it has been left, its port is closed and its tasks
 have ended. It runs in the process of the test, in a thread of its own, on a free port, with the real protocol.
 
-A test that wants the broker in its own event loop, or without sockets, uses ``nsqkit.broker.server.Nsqd``.
+A test that wants one in its own event loop, or a broker without sockets, uses ``nsqkit.broker.server.Nsqd`` and
+``nsqkit.lookupd.server.Nsqlookupd``.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
+from nsqkit.lookupd.options import LookupdOptions
+from nsqkit.lookupd.server import Nsqlookupd
 from nsqkit.portal import portal_provider
 
 if TYPE_CHECKING:
@@ -22,46 +26,34 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from nsqkit.broker.core.broker import Broker
+    from nsqkit.lookupd.registry import Registry
 
+S = TypeVar("S", Nsqd, Nsqlookupd)
 T = TypeVar("T")
 
 HOST = "127.0.0.1"
 
+_ADDRESSES = {"tcp_address": f"{HOST}:0", "http_address": f"{HOST}:0", "broadcast_address": HOST}
 
-class NsqdServer:
-    """A broker in a thread, for ``with``.
 
-    Args:
-        options: ``BrokerOptions`` by name; the addresses default to free ports of 127.0.0.1. Messages are kept on disk
-            only with a ``data_path``.
+class _Server(Generic[S]):
+    """What both have in common: a life in the thread of the portal, and two addresses."""
 
-    Attributes:
-        tcp_address: ``host:port`` that clients connect to.
-        http_address: ``host:port`` of the HTTP routes.
-
-    Raises:
-        OptionError: an option that cannot be used.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        self._options = BrokerOptions(
-            **{"tcp_address": f"{HOST}:0", "http_address": f"{HOST}:0", "broadcast_address": HOST, **options}
-        )
+    def __init__(self, make: Callable[[], S]) -> None:
+        self._make = make
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
-        self._nsqd: Nsqd | None = None
+        self._service: S | None = None
         self.tcp_address = ""
         self.http_address = ""
 
-    def __enter__(self) -> NsqdServer:
+    def __enter__(self) -> Self:
         with ExitStack() as stack:
             portal = self._portal = stack.enter_context(portal_provider())
-            nsqd = self._nsqd = portal.call(
-                lambda: Nsqd(self._options, data_path=self._options.data_path or None)
-            )
-            stack.enter_context(portal.wrap_async_context_manager(nsqd))
-            self.tcp_address = nsqd.tcp_address
-            self.http_address = nsqd.http_address
+            service = self._service = portal.call(self._make)
+            stack.enter_context(portal.wrap_async_context_manager(service))
+            self.tcp_address = service.tcp_address
+            self.http_address = service.http_address
             self._stack = stack.pop_all()
         return self
 
@@ -78,8 +70,51 @@ class NsqdServer:
         """``http://host:port`` of the HTTP routes."""
         return f"http://{self.http_address}"
 
+    def _call(self, look: Callable[[S], T]) -> T:
+        assert self._portal is not None
+        assert self._service is not None
+        return self._portal.call(look, self._service)
+
+
+class NsqdServer(_Server[Nsqd]):
+    """A broker in a thread, for ``with``.
+
+    Args:
+        options: ``BrokerOptions`` by name; the addresses default to free ports of 127.0.0.1.
+
+    Attributes:
+        tcp_address: ``host:port`` that clients connect to.
+        http_address: ``host:port`` of the HTTP routes.
+
+    Raises:
+        OptionError: an option that cannot be used.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(partial(Nsqd, BrokerOptions(**{**_ADDRESSES, **options})))
+
     def inspect(self, look: Callable[[Broker], T]) -> T:
         """Return what ``look`` returns of the engine, called in the broker's thread between two commands."""
-        assert self._portal is not None
-        assert self._nsqd is not None
-        return self._portal.call(look, self._nsqd.broker)
+        return self._call(lambda nsqd: look(nsqd.broker))
+
+
+class NsqlookupdServer(_Server[Nsqlookupd]):
+    """An nsqlookupd in a thread, for ``with``.
+
+    Args:
+        options: ``LookupdOptions`` by name; the addresses default to free ports of 127.0.0.1.
+
+    Attributes:
+        tcp_address: ``host:port`` that nsqds connect to.
+        http_address: ``host:port`` of the HTTP routes, which consumers ask.
+
+    Raises:
+        OptionError: an option that cannot be used.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(partial(Nsqlookupd, LookupdOptions(**{**_ADDRESSES, **options})))
+
+    def inspect(self, look: Callable[[Registry], T]) -> T:
+        """Return what ``look`` returns of the registrations, called in the thread of the nsqlookupd."""
+        return self._call(lambda lookupd: look(lookupd.registry))

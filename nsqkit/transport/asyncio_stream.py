@@ -135,7 +135,7 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """Hand on no more, and read no more from the socket."""
-        if self._is_reading and not self._at_end:
+        if self._is_reading:
             self._is_reading = False
             self._transport.pause_reading()
 

@@ -10,11 +10,7 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
-import attrs
 import pytest
-
-from nsqkit.broker.core.options import OPTIONS, BrokerOptions
-from nsqkit.broker.main import WITHOUT_EFFECT, warnings_for
 
 ADDRESSES = ("-tcp-address", "127.0.0.1:0", "--http-address=127.0.0.1:0")
 LINE = r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} "
@@ -123,44 +119,3 @@ def test_the_event_loop_is_told(python, name):
         assert re.search(rf"(?m)^{LINE}INFO: event loop: {name}$", read_log(process))
         process.terminate()
         assert process.wait(timeout=5) == 0
-
-
-def test_options_without_effect_are_named_once_each(tmp_path):
-    with program(
-        f"--data-path={tmp_path}", "--lookupd-tcp-address=a:1", "--lookupd-tcp-address=b:1"
-    ) as process:
-        log = read_log(process)
-    assert re.findall(rf"(?m)^{LINE}WARNING: (.+)$", log) == [
-        "--lookupd-tcp-address has no effect in this version: no nsqlookupd is told of this node",
-    ]
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--auth-http-address=127.0.0.1:1"],
-        ["--tls-cert=c", "--tls-key=k", "--tls-required=true"],
-        ["--tls-cert=c", "--tls-key=k", "--tls-client-auth-policy=require"],
-    ],
-)
-def test_a_protection_that_there_is_not_is_no_start(flags):
-    with program(*flags) as process:
-        log = process.stderr.read()
-        assert process.wait(timeout=5) == 1
-    assert re.search(rf"(?m)^{LINE}FATAL: {flags[-1].partition('=')[0]} asks for a protection", log)
-
-
-def test_the_defaults_are_no_reason_to_warn():
-    assert list(warnings_for(BrokerOptions())) == []
-    assert list(warnings_for(BrokerOptions(node_id=5, broadcast_address="b", max_rdy_count=7))) == []
-
-
-@pytest.mark.parametrize("name", [name for names in WITHOUT_EFFECT.values() for name in names])
-def test_any_other_value_is_one(name):
-    class Given:
-        def __getattr__(self, asked: str) -> object:
-            return "another value" if asked == name else getattr(BrokerOptions(), asked)
-
-    (warning,) = warnings_for(Given())  # type: ignore[arg-type]
-    assert warning.startswith(f"--{OPTIONS[name].flag} has no effect in this version: ")
-    assert name in attrs.fields_dict(BrokerOptions)

@@ -1,15 +1,7 @@
 from __future__ import annotations
 
-import re
-
-from nsqkit import __version__
 from nsqkit.broker.version import version_line
 
 
-def test_programs_that_parse_the_version_of_nsqd_can_parse_ours():
-    line = version_line()
-    match = re.search(r"nsqd v(\S+)", line)
-    assert match is not None
-    assert match[1] == "1.3.0"
-    assert re.fullmatch(r"nsqd v1\.3\.0 \(built w/go[0-9.]+[a-z0-9.-]*\)", line)
-    assert __version__ in line
+def test_it_is_the_version_of_nsqd():
+    assert version_line().startswith("nsqd v1.3.0 (built w/go")

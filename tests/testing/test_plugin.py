@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from nsqkit import Consumer, Producer
-from nsqkit.testing.servers import NsqdServer
+from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
 
 
 def test_a_plain_test_has_a_broker(nsqd: NsqdServer) -> None:
@@ -29,6 +29,11 @@ async def test_an_async_test_has_one_on_either_backend(nsqd: NsqdServer) -> None
 def test_each_test_has_a_fresh_one(nsqd: NsqdServer, turn: int) -> None:
     assert nsqd.inspect(lambda broker: list(broker.topics)) == []
     nsqd.inspect(lambda broker: broker.topic(b"t"))
+
+
+def test_a_plain_test_has_an_nsqlookupd(nsqlookupd: NsqlookupdServer) -> None:
+    assert nsqlookupd.inspect(lambda registry: registry.topics()) == []
+    assert nsqlookupd.http_url.startswith("http://127.0.0.1:")
 
 
 def test_whoever_does_not_use_it_does_not_pay_for_it() -> None:

@@ -6,10 +6,11 @@ import threading
 import pytest
 
 from nsqkit.errors import OptionError
-from nsqkit.testing.servers import NsqdServer
+from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
 from nsqkit.transport.address import split_address
 from nsqkit.wire.commands import MAGIC_V2, encode_publish
 from nsqkit.wire.frames import OK_FRAME
+from nsqkit.wire.lookup import MAGIC_V1, OK_ANSWER, PING
 
 
 def publish(server: NsqdServer, topic: bytes, body: bytes) -> None:
@@ -67,3 +68,23 @@ def test_many_in_a_row():
     for _ in range(20):
         with NsqdServer() as server:
             publish(server, b"t", b"x")
+
+
+def test_an_nsqlookupd_answers_while_it_is_entered():
+    threads = threading.active_count()
+    with NsqlookupdServer(tombstone_lifetime_ns=5) as server:
+        with socket.create_connection(split_address(server.tcp_address), timeout=5) as client:
+            client.sendall(MAGIC_V1 + PING)
+            assert client.recv(len(OK_ANSWER)) == OK_ANSWER
+        with socket.create_connection(split_address(server.http_address), timeout=5) as client:
+            client.sendall(b"POST /topic/create?topic=t HTTP/1.0\r\nContent-Length: 0\r\n\r\n")
+            assert client.makefile("rb").read().startswith(b"HTTP/1.1 200 OK\r\n")
+        assert server.inspect(lambda registry: registry.topics()) == [b"t"]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(split_address(server.tcp_address), timeout=5)
+    assert threading.active_count() == threads
+
+
+def test_a_wrong_option_of_an_nsqlookupd_is_refused():
+    with pytest.raises(OptionError, match="tombstone_lifetime_ns"):
+        NsqlookupdServer(tombstone_lifetime_ns=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import cast
 
 import anyio
 import pytest
@@ -11,6 +11,7 @@ from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 from anyio.abc import SocketAttribute
 
 from nsqkit.transport.asyncio_stream import READ_AHEAD_MAX, AsyncioStream, asyncio_loop
+from tests.transport.played import PlayedTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -20,48 +21,19 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return cast(str, request.param)
 
 
-class Transport(asyncio.Transport):
-    def __init__(self) -> None:
-        super().__init__({"peername": ("1.2.3.4", 5), "sockname": ("6.7.8.9", 10)})
-        self.calls: list[str] = []
-        self.written: list[bytes] = []
-        self.closing = False
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self.calls.append(f"limit {high}")
-
-    def write(self, data: Any) -> None:
-        self.written.append(data)
-
-    def pause_reading(self) -> None:
-        self.calls.append("pause")
-
-    def resume_reading(self) -> None:
-        self.calls.append("resume")
-
-    def write_eof(self) -> None:
-        self.calls.append("eof")
-
-    def abort(self) -> None:
-        self.closing = True
-
-    def is_closing(self) -> bool:
-        return self.closing
+@pytest.fixture
+async def transport() -> PlayedTransport:
+    return PlayedTransport()
 
 
 @pytest.fixture
-async def transport() -> Transport:
-    return Transport()
-
-
-@pytest.fixture
-async def stream(transport: Transport) -> AsyncioStream:
+async def stream(transport: PlayedTransport) -> AsyncioStream:
     stream = AsyncioStream()
     stream.connection_made(transport)
     return stream
 
 
-async def test_who_made_it_is_told_of_the_connection(transport: Transport) -> None:
+async def test_who_made_it_is_told_of_the_connection(transport: PlayedTransport) -> None:
     told: list[AsyncioStream] = []
     stream = AsyncioStream(told.append)
     stream.connection_made(transport)
@@ -98,7 +70,9 @@ async def test_a_cancelled_receive_loses_nothing(stream: AsyncioStream) -> None:
     assert await stream.receive() == b"a"
 
 
-async def test_reading_stops_while_a_whole_buffer_waits(stream: AsyncioStream, transport: Transport) -> None:
+async def test_reading_stops_while_a_whole_buffer_waits(
+    stream: AsyncioStream, transport: PlayedTransport
+) -> None:
     transport.calls.clear()
     stream.data_received(b"x" * (READ_AHEAD_MAX - 1))
     assert transport.calls == []
@@ -141,7 +115,7 @@ async def test_a_lost_connection_is_broken_for_both_directions(stream: AsyncioSt
 
 
 async def test_a_connection_closed_without_an_error_ends_a_send_that_waits(
-    stream: AsyncioStream, transport: Transport
+    stream: AsyncioStream, transport: PlayedTransport
 ) -> None:
     stream.pause_writing()
     async with anyio.create_task_group() as tasks:
@@ -157,7 +131,7 @@ async def test_a_connection_closed_without_an_error_ends_a_send_that_waits(
 
 
 async def test_a_send_returns_when_the_kernel_has_taken_all(
-    stream: AsyncioStream, transport: Transport
+    stream: AsyncioStream, transport: PlayedTransport
 ) -> None:
     assert stream.is_writable
     await stream.send(b"at once")
@@ -179,7 +153,7 @@ async def test_a_send_returns_when_the_kernel_has_taken_all(
     assert transport.written == [b"at once", b"without waiting", b"later"]
 
 
-async def test_after_closing_nothing_goes(stream: AsyncioStream, transport: Transport) -> None:
+async def test_after_closing_nothing_goes(stream: AsyncioStream, transport: PlayedTransport) -> None:
     await stream.send_eof()
     await stream.aclose()
     await stream.send_eof()
@@ -211,7 +185,7 @@ async def test_it_knows_its_addresses(stream: AsyncioStream) -> None:
 
 
 async def test_it_knows_them_when_the_transport_does_not_any_more(
-    stream: AsyncioStream, transport: Transport
+    stream: AsyncioStream, transport: PlayedTransport
 ) -> None:
     transport.get_extra_info = lambda name, default=None: default  # type: ignore[method-assign]
     assert stream.extra(SocketAttribute.remote_address) == ("1.2.3.4", 5)
@@ -226,3 +200,85 @@ async def test_the_loop_is_known() -> None:
 
 def test_there_is_no_loop_outside_of_one() -> None:
     assert asyncio_loop() is None
+
+
+# ---- handed on -----------------------------------------------------------------------------------------------------
+
+
+class Taker:
+    """Takes what a stream hands on; after ``full`` pieces it wants no more."""
+
+    def __init__(self, stream: AsyncioStream, full: int = 100) -> None:
+        self.got: list[bytes | str] = []
+        self._stream = stream
+        self._full = full
+
+    def on_data(self, data: bytes) -> None:
+        self.got.append(data)
+        if len(self.got) == self._full:
+            self._stream.pause_reading()
+
+    def on_end(self) -> None:
+        self.got.append("end")
+
+
+async def test_what_had_come_and_what_comes_is_handed_on(stream: AsyncioStream) -> None:
+    stream.data_received(b"a")
+    taker = Taker(stream)
+    stream.hand_to(taker.on_data, taker.on_end)
+    assert taker.got == [b"a"]
+    stream.data_received(b"b")
+    stream.eof_received()
+    assert taker.got == [b"a", b"b", "end"]
+    stream.connection_lost(None)
+    assert taker.got[3:] == []
+
+
+async def test_an_end_that_had_come_is_handed_on(stream: AsyncioStream) -> None:
+    stream.data_received(b"a")
+    stream.eof_received()
+    taker = Taker(stream)
+    stream.hand_to(taker.on_data, taker.on_end)
+    assert taker.got == [b"a", "end"]
+
+
+async def test_nothing_is_handed_on_during_a_pause(stream: AsyncioStream, transport: PlayedTransport) -> None:
+    taker = Taker(stream, full=1)
+    stream.data_received(b"a")
+    stream.data_received(b"b")
+    stream.hand_to(taker.on_data, taker.on_end)
+    stream.data_received(b"c")
+    stream.eof_received()
+    assert taker.got == [b"a"]
+    stream.resume_reading()
+    stream.resume_reading()
+    assert taker.got == [b"a", b"b", b"c", "end"]
+    assert transport.calls == ["limit 0", "pause", "resume"]
+
+
+async def test_whoever_stopped_reading_for_a_full_buffer_reads_on(
+    stream: AsyncioStream, transport: PlayedTransport
+) -> None:
+    stream.data_received(b"x" * READ_AHEAD_MAX)
+    taker = Taker(stream)
+    stream.hand_to(taker.on_data, taker.on_end)
+    assert taker.got == [b"x" * READ_AHEAD_MAX]
+    assert transport.calls == ["limit 0", "pause", "resume"]
+
+
+async def test_a_loss_is_handed_on_even_during_a_pause(stream: AsyncioStream) -> None:
+    taker = Taker(stream, full=1)
+    stream.hand_to(taker.on_data, taker.on_end)
+    stream.data_received(b"a")
+    stream.data_received(b"b")
+    stream.connection_lost(ConnectionResetError("reset"))
+    assert taker.got == [b"a", b"b", "end"]
+
+
+async def test_after_closing_nothing_is_handed_on(stream: AsyncioStream) -> None:
+    taker = Taker(stream)
+    stream.hand_to(taker.on_data, taker.on_end)
+    stream.abort()
+    stream.data_received(b"a")
+    stream.connection_lost(None)
+    assert taker.got == []

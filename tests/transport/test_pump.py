@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import Context
 
 import anyio
 import pytest
@@ -11,10 +13,12 @@ from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 from anyio.abc import ByteStream
 
 from nsqkit.clock import ManualClock
+from nsqkit.transport.asyncio_stream import AsyncioStream
 from nsqkit.transport.memory import MemoryByteStream, memory_pair
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.tcp import connect_tcp, listen
 from tests.peers import BACKENDS, settle
+from tests.transport.played import PlayedTransport
 
 LINGER = 0.02
 """Seconds; on asyncio a test that sees a peer linger takes that long."""
@@ -417,6 +421,221 @@ def assert_closed(stream: MemoryByteStream) -> None:
         stream._receive.receive_nowait()
     with pytest.raises(ClosedResourceError):
         stream._send.send_nowait(b"")
+
+
+class Handed:
+    """A pump over a stream that hands on what comes, above a transport that the test plays."""
+
+    def __init__(self, machine: Recorder | None = None, *, wait_for_peer: bool = False) -> None:
+        self.transport = PlayedTransport()
+        self.stream = AsyncioStream()
+        self.stream.connection_made(self.transport)
+        self.machine = machine or Recorder()
+        self.bench = Bench(self.machine, self.stream, wait_for_peer=wait_for_peer)
+
+    async def call(self, function: Callable[..., object], *args: object) -> None:
+        """Have the event loop call ``function`` as it does, where no task runs; return when that was done."""
+        asyncio.get_running_loop().call_soon(function, *args, context=Context())
+        await settle()
+
+    async def say(self, data: bytes) -> None:
+        """Be the peer: send ``data``."""
+        await self.call(self.stream.data_received, data)
+
+    def hold(self) -> None:
+        """Take nothing more from the next write on."""
+        self.transport.when_written = self.stream.pause_writing
+
+    def release(self) -> None:
+        self.transport.when_written = lambda: None
+        self.stream.resume_writing()
+
+
+@asynccontextmanager
+async def handed(machine: Recorder | None = None, *, wait_for_peer: bool = False) -> AsyncIterator[Handed]:
+    """Run a pump over such a stream; at the end of the block it is cancelled, and has to have closed it."""
+    it = Handed(machine, wait_for_peer=wait_for_peer)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(it.bench.run)
+        await settle()
+        yield it
+        tasks.cancel_scope.cancel()
+    assert it.transport.closing
+
+
+def echo(machine: Recorder, data: bytes) -> None:
+    machine.outbox.append(data.upper())
+
+
+def fill(machine: Recorder, data: bytes) -> None:
+    machine.outbox.append(data.upper())
+    machine.outbox_full = True
+
+
+def fail(*_: object) -> None:
+    raise RuntimeError("broken machine")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+class TestHandedOn:
+    async def test_an_idle_connection_has_no_task_but_the_one_that_runs_the_pump(self):
+        before = len(asyncio.all_tasks())
+        async with handed():
+            assert len(asyncio.all_tasks()) == before + 1
+
+    async def test_a_read_is_answered_before_it_returns(self):
+        async with handed(Recorder(echo)) as it:
+            it.stream.data_received(b"a")
+            assert it.transport.written == [b"A"]
+            await it.say(b"b")
+            assert it.machine.received == [b"a", b"b"]
+            assert it.machine.times == [7, 7]
+            assert it.machine.after_count == 2
+
+    async def test_what_is_said_in_one_turn_is_one_write(self):
+        async with handed() as it:
+            for piece in (b"a", b"b", b"c"):
+                it.bench.say(piece)
+            assert it.transport.written == []
+            await settle()
+            assert it.transport.written == [b"abc"]
+
+    async def test_what_can_be_flushed_is_sent_at_once(self):
+        async with handed() as it:
+            it.machine.outbox.append(b"a")
+            it.bench.pump.flush()
+            assert it.transport.written == [b"a"]
+
+    async def test_what_is_said_to_a_slow_peer_waits(self):
+        async with handed() as it:
+            it.hold()
+            it.bench.say(b"a")
+            await settle()
+            it.bench.say(b"b")  # the writer tries, and waits
+            await settle()
+            it.bench.say(b"c")
+            it.machine.outbox.append(b"d")
+            it.bench.pump.flush()
+            await settle()
+            assert it.transport.written == [b"a", b"b"]
+            it.release()
+            await settle()
+            assert it.transport.written == [b"a", b"b", b"cd"]
+
+    async def test_while_the_outbox_is_full_nothing_is_read(self):
+        async with handed(Recorder(fill)) as it:
+            it.hold()
+            it.bench.say(b"x")
+            await settle()
+            await it.say(b"a")
+            await it.say(b"b")
+            assert it.machine.received == [b"a"]
+            assert it.transport.calls[-1] == "pause"
+            it.release()
+            await settle()
+            assert it.machine.received == [b"a", b"b"]
+            assert it.transport.written == [b"x", b"A", b"B"]
+            assert it.transport.calls[-1] == "resume"
+
+    async def test_a_machine_that_says_nothing_can_stop_reading_and_go_on(self):
+        def stop(machine: Recorder, data: bytes) -> None:
+            machine.outbox_full = True
+
+        async with handed(Recorder(stop)) as it:
+            await it.say(b"a")
+            await it.say(b"b")
+            assert it.machine.received == [b"a"]
+            it.machine.outbox_full = False
+            it.bench.pump.wake()
+            await settle()
+            assert it.machine.received == [b"a", b"b"]
+
+    async def test_the_end_of_the_stream_is_told_once_and_what_is_left_is_sent(self):
+        async with handed() as it:
+            it.machine.outbox.append(b"last")
+            await it.call(it.stream.eof_received)
+            await it.bench.wait()
+            assert it.machine.eof_count == 1
+            assert it.transport.written == [b"last"]
+
+    async def test_a_machine_that_has_ended_is_told_nothing_more(self):
+        def end(machine: Recorder, data: bytes) -> None:
+            machine.ended = True
+
+        async with handed(Recorder(end)) as it:
+            it.stream.data_received(b"bye")
+            it.stream.data_received(b"more")
+            it.stream.connection_lost(None)
+            await it.bench.wait()
+            assert it.machine.received == [b"bye"]
+            assert it.transport.calls[-1] == "pause"
+
+    async def test_waiting_for_the_peer_means_to_say_so_and_to_read_until_it_leaves(self):
+        async with handed(Recorder(echo), wait_for_peer=True) as it:
+            it.bench.end()
+            await settle()
+            assert it.transport.calls[-1] == "eof"
+            await it.say(b"late")
+            await it.call(it.stream.eof_received)
+            await it.bench.wait()
+            assert it.machine.received == [b"late"]
+            assert it.transport.written == []  # it is too late to answer
+
+    async def test_a_peer_that_never_reads_has_as_long_as_it_may_linger(self):
+        def end(machine: Recorder, data: bytes) -> None:
+            echo(machine, data)
+            machine.ended = True
+
+        async with handed(Recorder(end)) as it:
+            it.hold()
+            await it.say(b"a")  # the time begins outside of any task
+            await it.bench.wait()
+            assert it.transport.written == [b"A"]
+
+    async def test_a_connection_lost_while_nothing_is_read_is_the_end(self):
+        async with handed(Recorder(fill)) as it:
+            it.hold()
+            await it.say(b"a")
+            await it.say(b"b")
+            await it.call(it.stream.connection_lost, ConnectionResetError("reset"))
+            await it.bench.wait()
+            assert it.machine.eof_count == 1
+
+    @pytest.mark.parametrize("verb", ["receive_data", "receive_eof", "data_to_send"])
+    async def test_an_error_of_the_machine_is_raised_where_the_pump_runs(self, verb):
+        it = Handed()
+        finished = anyio.Event()
+
+        async def run() -> None:
+            with pytest.raises(RuntimeError, match="broken machine"):
+                await it.bench.run()
+            finished.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await settle()
+            setattr(it.machine, verb, fail)
+            it.machine.outbox.append(b"x")
+            provoke = {
+                "receive_data": lambda: it.stream.data_received(b"x"),
+                "receive_eof": it.stream.eof_received,
+                "data_to_send": it.bench.pump.wake,
+            }
+            await it.call(provoke[verb])
+            with anyio.fail_after(2):
+                await finished.wait()
+        assert it.transport.closing
+
+    async def test_after_its_end_nothing_is_told(self):
+        async with handed() as it:
+            it.bench.end()
+            await it.bench.wait()
+            await it.say(b"x")
+            await it.call(it.stream.connection_lost, None)
+            it.bench.pump.wake()
+            it.bench.pump.flush()
+            assert it.machine.received == []
+            assert it.machine.after_count == 0
 
 
 class TestOverSockets:

@@ -1,4 +1,4 @@
-"""The words of a command: how many it needs, and what they may be.
+"""Which command may come when; how many words it needs, and what they may be.
 
 The rule it guards: a command is refused before its body is read, by the first of its words that is wrong, and with
 nsqd's text (nsqd/protocol_v2.go).
@@ -14,6 +14,29 @@ from nsqkit.wire.identify import NS_PER_MS
 from nsqkit.wire.messages import ID_LENGTH
 from nsqkit.wire.names import is_valid_name, quote
 
+CONNECTED: Final = 0
+SUBSCRIBED: Final = 3
+CLOSING: Final = 4
+"""The numbers are nsqd's: ``/stats`` shows them as ``state``."""
+
+_ANY = frozenset((CONNECTED, SUBSCRIBED, CLOSING))
+_CONSUMING = frozenset((SUBSCRIBED, CLOSING))
+
+ALLOWED_STATES: Final[dict[bytes, frozenset[int]]] = {
+    b"IDENTIFY": frozenset((CONNECTED,)),
+    b"AUTH": frozenset((CONNECTED,)),
+    b"SUB": frozenset((CONNECTED,)),
+    b"PUB": _ANY,
+    b"MPUB": _ANY,
+    b"DPUB": _ANY,
+    b"NOP": _ANY,
+    b"RDY": _CONSUMING,
+    b"FIN": _CONSUMING,
+    b"REQ": _CONSUMING,
+    b"TOUCH": _CONSUMING,
+    b"CLS": frozenset((SUBSCRIBED,)),
+}
+
 PARAMS_MIN: Final[dict[bytes, tuple[int, str]]] = {
     b"SUB": (2, "parameters"),
     b"PUB": (1, "parameters"),
@@ -27,6 +50,19 @@ PARAMS_MIN: Final[dict[bytes, tuple[int, str]]] = {
 
 _NAMING = frozenset((b"SUB", b"PUB", b"MPUB", b"DPUB"))
 _ANSWERING = frozenset((b"FIN", b"REQ", b"TOUCH"))
+
+
+def check_state(verb: bytes, state: int) -> None:
+    """Refuse a command that there is not, or that may not come in this state of a session.
+
+    Raises:
+        InvalidCommand: what to answer.
+    """
+    states = ALLOWED_STATES.get(verb)
+    if states is None:
+        raise InvalidCommand(f"invalid command {text(verb)}")
+    if state not in states:
+        raise InvalidCommand(f"cannot {verb.decode()} in current state")
 
 
 def check_words(verb: bytes, params: list[bytes], *, max_req_timeout_ns: int) -> None:

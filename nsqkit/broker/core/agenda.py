@@ -41,13 +41,14 @@ class Agenda:
         revision: goes up when a topic or channel is made, deleted, paused or unpaused.
     """
 
-    __slots__ = ("_count", "_heap", "_heap_length_max", "_to_deliver", "_to_write", "revision")
+    __slots__ = ("_count", "_heap", "_heap_length_max", "_to_ask", "_to_deliver", "_to_write", "revision")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timed]] = []
         self._heap_length_max = _HEAP_LENGTH_MIN
         self._count = 0  # makes equal times come in the order in which they were noted
         self.revision = 0
+        self._to_ask: dict[Session, None] = {}
         self._to_deliver: dict[Channel, None] = {}
         self._to_write: dict[Session, None] = {}
 
@@ -109,4 +110,20 @@ class Agenda:
         sessions = self._to_write
         if sessions:
             self._to_write = {}
+        return sessions
+
+    def ask(self, session: Session) -> None:
+        """Note that an auth server has to be asked for ``session``, which waits for the answer."""
+        self._to_ask[session] = None
+
+    @property
+    def has_questions(self) -> bool:
+        """True while a session waits for an auth server to be asked."""
+        return bool(self._to_ask)
+
+    def take_questions(self) -> dict[Session, None]:
+        """Return the sessions that wait for an auth server, and forget them."""
+        sessions = self._to_ask
+        if sessions:
+            self._to_ask = {}
         return sessions

@@ -67,7 +67,7 @@ class Broker:
 
     @property
     def health(self) -> str:
-        """ "OK", or what is wrong."""
+        """What is wrong, or "OK"."""
         return self.storage.health
 
     def offer_tls(self, make_tls: Callable[[], SecureTransform]) -> None:

@@ -294,7 +294,7 @@ class BrokerOptions:
         value: str | int | list[str] | list[float]
         value = self.tls_demanded if name == "tls_required" else getattr(self, name)
         if isinstance(value, tuple):
-            return list(value)
+            return [1 if item == 1 else item for item in value]  # Go writes a whole number without a fraction
         numbers = OPTIONS[name].choices
         return numbers[value] if isinstance(numbers, Mapping) else value
 

@@ -8,8 +8,8 @@ The rule it guards: a command is looked at in nsqd's order (state, number of wor
 nsqd's words; a refusal that is fatal ends the session after it has been sent. Nothing here waits: bytes and time
 come in, bytes and deadlines go out.
 
-How to read it: ``ALLOWED_STATES`` says which command may come when, ``admission`` what its words may be; then there
-is one method for each command.
+How to read it: ``admission`` says which command may come when, and what its words may be; then there is one method
+for each command.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from nsqkit.broker.core.admission import check_words, parse_word, text
+from nsqkit.broker.core.access import Access
+from nsqkit.broker.core.admission import (
+    CLOSING,
+    CONNECTED,
+    SUBSCRIBED,
+    check_state,
+    check_words,
+    parse_word,
+    text,
+)
 from nsqkit.broker.core.disk_queue import describe
 from nsqkit.broker.core.in_flight import InFlight
 from nsqkit.broker.core.link import Link, Wait
@@ -44,32 +53,10 @@ from nsqkit.wire.identify import encode_response as encode_identify_response
 from nsqkit.wire.messages import ID
 
 if TYPE_CHECKING:
+    from nsqkit.broker.core.auth import AuthState
     from nsqkit.broker.core.broker import Broker
     from nsqkit.broker.core.channel import Channel
     from nsqkit.wire.transform import SecureTransform, Transform
-
-CONNECTED: Final = 0
-SUBSCRIBED: Final = 3
-CLOSING: Final = 4
-"""The numbers are nsqd's: ``/stats`` shows them as ``state``."""
-
-_ANY = frozenset((CONNECTED, SUBSCRIBED, CLOSING))
-_CONSUMING = frozenset((SUBSCRIBED, CLOSING))
-
-ALLOWED_STATES: Final[dict[bytes, frozenset[int]]] = {
-    b"IDENTIFY": frozenset((CONNECTED,)),
-    b"AUTH": frozenset((CONNECTED,)),
-    b"SUB": frozenset((CONNECTED,)),
-    b"PUB": _ANY,
-    b"MPUB": _ANY,
-    b"DPUB": _ANY,
-    b"NOP": _ANY,
-    b"RDY": _CONSUMING,
-    b"FIN": _CONSUMING,
-    b"REQ": _CONSUMING,
-    b"TOUCH": _CONSUMING,
-    b"CLS": frozenset((SUBSCRIBED,)),
-}
 
 HANDSHAKE_TIMEOUT_NS: Final = 5 * 10**9
 """How long a client may take for the handshake of TLS; as in nsqd."""
@@ -84,6 +71,7 @@ class Session:
         now_ns: the time at which it connected.
 
     Attributes:
+        access: what it may do; None without auth servers.
         state: CONNECTED, SUBSCRIBED or CLOSING.
         ended: True once the connection is to be closed, after what ``data_to_send`` still returns.
         end_reason: why, for the log; None while it has not ended, or when the client left of itself.
@@ -102,6 +90,7 @@ class Session:
         "_agenda",
         "_broker",
         "_decoder",
+        "_eof_came",
         "_first_grant",
         "_handshake_end_ns",
         "_identified",
@@ -111,6 +100,7 @@ class Session:
         "_next_heartbeat_ns",
         "_now_ns",
         "_options",
+        "access",
         "channel",
         "compression",
         "connect_time_ns",
@@ -153,6 +143,7 @@ class Session:
         self.finish_count = 0
         self.requeue_count = 0
         self.pub_counts: dict[bytes, int] = {}
+        self.access = Access(self._ask) if broker.options.auth_http_addresses else None
         self._broker = broker
         self._agenda = broker.agenda
         self._options = broker.options
@@ -166,6 +157,7 @@ class Session:
         self._next_heartbeat_ns = now_ns + self.grant.heartbeat_interval_ns
         self._handshake_end_ns = 0
         self._identified = False
+        self._eof_came = False
         self._first_grant = self.grant  # nsqd's message pump goes by the first IDENTIFY, all else by the last
         self._agenda.schedule(self, self._next_heartbeat_ns)
 
@@ -205,10 +197,15 @@ class Session:
         if not self.ended and self._link.waits:
             self._now_ns = now_ns
             self._act_on(self._link.go_on())
+            if self._eof_came and not self._link.waits:
+                self.receive_eof(now_ns)
+            self._broker.settle(now_ns)
 
     def receive_eof(self, now_ns: int) -> None:
         """Take note that the client sends nothing more."""
-        if not self.ended:
+        if self._link.waits:
+            self._eof_came = True
+        elif not self.ended:
             self._now_ns = now_ns
             error = self._decoder.end()
             if self._is_shaking_hands:
@@ -300,17 +297,17 @@ class Session:
         """Refuse a command that may not come now, or whose words are wrong."""
         if self._needs_tls and self.tls is None and verb != b"IDENTIFY":
             raise InvalidCommand(f"cannot {text(verb)} in current state (TLS required)")
-        states = ALLOWED_STATES.get(verb)
-        if states is None:
-            raise InvalidCommand(f"invalid command {text(verb)}")
-        name = verb.decode()
-        if self.state not in states:
-            raise InvalidCommand(f"cannot {name} in current state")
+        check_state(verb, self.state)
         if verb == b"SUB" and not self.grant.heartbeat_interval_ns:
             raise InvalidCommand("cannot SUB with heartbeats disabled")
         check_words(verb, params, max_req_timeout_ns=self._options.max_req_timeout_ns)
-        if verb == b"MPUB":
+        if verb == b"MPUB" and not (self.access and self.access.is_expired(self._now_ns)):
+            self._check_access(verb, params[0])
             self._broker.topic(params[0])  # there even if the body is refused, as in nsqd
+
+    def _check_access(self, verb: bytes, topic: bytes, channel: bytes = b"") -> None:
+        if self.access is not None:
+            self.access.check(verb, topic, channel, self._now_ns)
 
     # ---- one method for each command ------------------------------------------------------------------------------
 
@@ -362,10 +359,22 @@ class Session:
         self._refuse(IdentifyFailed(f"IDENTIFY failed {why}"))
 
     def _auth(self, command: Command) -> None:
-        raise AuthDisabled("AUTH disabled")
+        if self.access is None:
+            raise AuthDisabled("AUTH disabled")
+        self._send(encode_response(self.access.authenticate(command.bodies[0])))
+
+    def _ask(self) -> None:
+        self._agenda.ask(self)
+
+    def authorize(self, state: AuthState | None, now_ns: int) -> None:
+        """Go on with what an auth server has granted; None if no server has given a usable answer."""
+        if self.access is not None:
+            self.access.answer(state)
+            self.go_on(now_ns)
 
     def _subscribe(self, command: Command) -> None:
         topic_name, channel_name = command.params[:2]
+        self._check_access(b"SUB", topic_name, channel_name)
         channel = self._broker.topic(topic_name).channel(channel_name, self._now_ns)
         consumers_max = self._options.max_channel_consumers
         if consumers_max and len(channel.sessions) >= consumers_max:
@@ -394,6 +403,7 @@ class Session:
 
     def _put(self, command: Command, failed: type[BrokerError], delay_ns: int = 0) -> None:
         topic_name = command.params[0]
+        self._check_access(command.verb, topic_name)
         try:
             self._broker.topic(topic_name).put(command.bodies, self._now_ns, delay_ns=delay_ns)
         except OSError as error:

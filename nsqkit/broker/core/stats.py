@@ -54,6 +54,9 @@ class ClientStats(TypedDict):
     user_agent: str
     topology_zone: str
     topology_region: str
+    authed: NotRequired[bool]
+    auth_identity: NotRequired[str]
+    auth_identity_url: NotRequired[str]
     pub_counts: NotRequired[list[PubCount]]
     tls: bool
     tls_cipher_suite: str
@@ -200,6 +203,7 @@ def _channel(channel: Channel, now_ns: int, topic_filter: bytes, include_clients
 
 def _client(session: Session, topic_filter: bytes) -> ClientStats:
     identity, grant, tls = session.identity, session.grant, session.tls
+    auth = None if session.access is None else session.access.state
     pub_counts = _pub_counts(session, topic_filter)
     stats: ClientStats = {
         "client_id": identity.client_id,
@@ -219,6 +223,9 @@ def _client(session: Session, topic_filter: bytes) -> ClientStats:
         "user_agent": identity.user_agent,
         "topology_zone": identity.topology_zone,
         "topology_region": identity.topology_region,
+        "authed": auth is not None and bool(auth.authorizations),
+        "auth_identity": auth.identity if auth else "",
+        "auth_identity_url": auth.identity_url if auth else "",
         "pub_counts": pub_counts,
         "tls": tls is not None,
         "tls_cipher_suite": tls.cipher_suite if tls else "",
@@ -226,6 +233,12 @@ def _client(session: Session, topic_filter: bytes) -> ClientStats:
         "tls_negotiated_protocol": tls.negotiated_protocol if tls else "",
         "tls_negotiated_protocol_is_mutual": tls is not None,  # Go always says so
     }
+    if not stats["authed"]:
+        del stats["authed"]
+    if not stats["auth_identity"]:
+        del stats["auth_identity"]
+    if not stats["auth_identity_url"]:
+        del stats["auth_identity_url"]
     if not pub_counts:
         del stats["pub_counts"]
     return stats

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqkit.broker.core.admission import ALLOWED_STATES, CLOSING, CONNECTED, SUBSCRIBED
 from nsqkit.broker.core.link import OUTBOX_SIZE_MAX
-from nsqkit.broker.core.session import ALLOWED_STATES, CLOSING, CONNECTED, SUBSCRIBED
 from nsqkit.wire.commands import (
     CLS,
     MAGIC_V2,

@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import attrs
+import pytest
+from anyio.abc import ByteStream, SocketAttribute
+
+from nsqkit.broker import lookup_announcer
+from nsqkit.broker.core.lookup_peer import PING_INTERVAL_NS
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.lookup_announcer import LookupAnnouncer, lookup_channels
+from nsqkit.clock import NS_PER_S, ManualClock
+from nsqkit.wire.lookup import LookupCommandDecoder, LookupdInfo, Node, decode_node, encode_answer, encode_info
+from tests.answering import answering, http_answer, unused_address
+
+pytestmark = pytest.mark.anyio
+
+NODE = Node(broadcast_address="b", hostname="h", tcp_port=4150, http_port=4151, version="1.3.0")
+PATIENCE = 5.0
+
+
+class Lookupd:
+    """An nsqlookupd that answers OK to everything, and keeps what it was told.
+
+    Attributes:
+        address: where it listens.
+        said: per connection, what was said on it; IDENTIFY without its body.
+        info: what it tells of itself.
+        silent: while True it does not answer.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.said: list[list[bytes]] = []
+        self.info = LookupdInfo(broadcast_address="127.0.0.1", http_port=1)
+        self.silent = False
+        self.open_count = 0
+        self._streams: list[ByteStream] = []
+        self._news = anyio.Event()
+
+    async def serve(self, stream: ByteStream) -> None:
+        lines: list[bytes] = []
+        self.said.append(lines)
+        self._streams.append(stream)
+        self.open_count += 1
+        decoder = LookupCommandDecoder(lambda verb, params: None)
+        try:
+            async with stream:
+                async for data in stream:
+                    for command in decoder.feed(data):
+                        answer = b"OK"
+                        if command.verb == b"IDENTIFY":
+                            assert decode_node(command.body) == NODE
+                            answer = encode_info(self.info)
+                        lines.append(b" ".join([command.verb, *command.params]))
+                        self._tell()
+                        if not self.silent:
+                            await stream.send(encode_answer(answer))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass
+        finally:
+            self.open_count -= 1
+            self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+    async def wait(self, *said: list[bytes]) -> None:
+        """Return when just this was said on the connections so far."""
+        with anyio.move_on_after(PATIENCE):
+            while self.said != [*said]:
+                await self._news.wait()
+        assert self.said == [*said]
+
+    async def wait_closed(self) -> None:
+        with anyio.fail_after(PATIENCE):
+            while self.open_count:
+                await self._news.wait()
+
+    async def close_all(self) -> None:
+        for stream in self._streams:
+            await stream.aclose()
+        await self.wait_closed()
+
+
+@asynccontextmanager
+async def running_lookupd(address: str = "127.0.0.1:0") -> AsyncIterator[Lookupd]:
+    host, _, port = address.rpartition(":")
+    async with await anyio.create_tcp_listener(local_host=host, local_port=int(port)) as listener:
+        host, number = listener.extra(SocketAttribute.local_address)[:2]
+        lookupd = Lookupd(f"{host}:{number}")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, lookupd.serve)
+            yield lookupd
+            tasks.cancel_scope.cancel()
+
+
+class Broker:
+    """What an announcer is made for: options that may change, topics and channels."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.options = BrokerOptions(lookupd_tcp_addresses=addresses)
+        self.registrations: dict[bytes, list[bytes]] = {}
+        self.clock = ManualClock()
+        self.announcer = LookupAnnouncer(
+            lambda: self.options, clock=self.clock, registrations=lambda: self.registrations, node=NODE
+        )
+
+    def configure(self, *addresses: str) -> None:
+        self.options = attrs.evolve(self.options, lookupd_tcp_addresses=addresses)
+        self.announcer.changed()
+
+    def change(self, **topics: list[bytes]) -> None:
+        self.registrations = {name.encode(): channels for name, channels in topics.items()}
+        self.announcer.changed()
+
+    async def wait_known(self, count: int) -> None:
+        with anyio.fail_after(PATIENCE):
+            while len(self.announcer.http_addresses) != count:
+                await anyio.wait_all_tasks_blocked()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.announcer.run)
+            yield
+            with anyio.fail_after(PATIENCE):
+                tasks.cancel_scope.cancel()
+
+
+async def test_it_announces_what_there_is_and_what_changes():
+    async with running_lookupd() as lookupd:
+        broker = Broker(lookupd.address)
+        broker.change(t=[b"c"], u=[])
+        async with broker.running():
+            said = [b"IDENTIFY", b"REGISTER t c", b"REGISTER u"]
+            await lookupd.wait(said)
+            broker.change(t=[b"c", b"d"], v=[])
+            said += [b"UNREGISTER u", b"REGISTER t d", b"REGISTER v"]
+            await lookupd.wait(said)
+        await lookupd.wait_closed()
+    assert lookupd.said == [said]
+
+
+async def test_each_nsqlookupd_is_told_and_an_address_counts_once():
+    async with running_lookupd() as one, running_lookupd() as other:
+        broker = Broker(one.address, other.address, one.address)
+        async with broker.running():
+            for lookupd in (one, other):
+                await lookupd.wait([b"IDENTIFY"])
+            broker.change(t=[])
+            for lookupd in (one, other):
+                await lookupd.wait([b"IDENTIFY", b"REGISTER t"])
+
+
+async def test_it_pings():
+    async with running_lookupd() as lookupd:
+        broker = Broker(lookupd.address)
+        async with broker.running():
+            await broker.wait_known(1)
+            for count in (1, 2):
+                broker.clock.advance(PING_INTERVAL_NS / NS_PER_S)
+                await lookupd.wait([b"IDENTIFY", *[b"PING"] * count])
+
+
+async def test_a_lost_nsqlookupd_is_dialled_in_time():
+    async with running_lookupd() as lookupd:
+        broker = Broker(lookupd.address)
+        async with broker.running():
+            await broker.wait_known(1)
+            await lookupd.close_all()
+            broker.clock.advance(PING_INTERVAL_NS / NS_PER_S - 0.001)
+            await anyio.wait_all_tasks_blocked()
+            await lookupd.wait([b"IDENTIFY"])
+            broker.clock.advance(0.001)
+            await lookupd.wait([b"IDENTIFY"], [b"IDENTIFY"])
+
+
+async def test_a_lost_nsqlookupd_is_dialled_when_there_is_something_to_tell():
+    async with running_lookupd() as lookupd:
+        broker = Broker(lookupd.address)
+        async with broker.running():
+            await broker.wait_known(1)
+            await lookupd.close_all()
+            await anyio.wait_all_tasks_blocked()
+            broker.change(t=[b"c"])
+            await lookupd.wait([b"IDENTIFY"], [b"IDENTIFY", b"REGISTER t c"])
+
+
+async def test_an_nsqlookupd_that_does_not_answer_is_left():
+    async with running_lookupd() as lookupd:
+        lookupd.silent = True
+        broker = Broker(lookupd.address)
+        async with broker.running():
+            await lookupd.wait([b"IDENTIFY"])
+            broker.clock.advance(1)
+            await lookupd.wait_closed()
+            lookupd.silent = False
+            await anyio.wait_all_tasks_blocked()
+            broker.clock.advance(14)
+            await lookupd.wait([b"IDENTIFY"], [b"IDENTIFY"])
+            await broker.wait_known(1)
+
+
+async def test_an_nsqlookupd_that_comes_later_is_found(caplog):
+    address = await unused_address()
+    broker = Broker(address)
+    async with broker.running():
+        with anyio.fail_after(PATIENCE):
+            while f"LOOKUPD({address}): " not in caplog.text:
+                await anyio.wait_all_tasks_blocked()
+        async with running_lookupd(address) as lookupd:
+            broker.clock.advance(15)
+            await lookupd.wait([b"IDENTIFY"])
+
+
+async def test_bad_addresses_do_no_harm(caplog):
+    bad = ("nowhere", "a:b:c", "[::1", "127.0.0.1:99999", "\0:1", "a" * 64 + ":1", "")
+    async with running_lookupd() as lookupd:
+        broker = Broker(*bad, lookupd.address)
+        async with broker.running():
+            await lookupd.wait([b"IDENTIFY"])
+            with anyio.fail_after(PATIENCE):
+                while not all(f"LOOKUPD({address}): " in caplog.text for address in bad):
+                    await anyio.sleep(0.001)
+    assert "internal error" not in caplog.text
+
+
+async def test_dialling_does_not_take_long(monkeypatch, caplog):
+    async def connect(host: str, port: int) -> None:
+        assert (host, port) == ("localhost", 1)
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(lookup_announcer, "connect_tcp", connect)
+    monkeypatch.setattr(lookup_announcer, "DIAL_TIMEOUT", 0)
+    async with Broker(":1").running():
+        with anyio.fail_after(PATIENCE):
+            while "LOOKUPD(:1): no connection within 0 seconds" not in caplog.text:
+                await anyio.wait_all_tasks_blocked()
+
+
+async def test_a_fault_of_ours_is_not_the_end(monkeypatch, caplog):
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault")
+
+    async with running_lookupd() as lookupd:
+        broker = Broker(lookupd.address)
+        with monkeypatch.context() as patches:
+            patches.setattr(lookup_announcer, "LookupPeerSession", fail)
+            async with broker.running():
+                with anyio.fail_after(PATIENCE):
+                    while "internal error" not in caplog.text:
+                        await anyio.wait_all_tasks_blocked()
+                patches.undo()
+                broker.clock.advance(15)
+                await broker.wait_known(1)
+
+
+async def test_addresses_may_change():
+    async with running_lookupd() as one, running_lookupd() as other:
+        broker = Broker(one.address)
+        broker.registrations = {b"t": []}
+        async with broker.running():
+            await one.wait([b"IDENTIFY", b"REGISTER t"])
+            broker.configure(other.address)
+            await one.wait_closed()
+            await other.wait([b"IDENTIFY", b"REGISTER t"])
+            broker.configure()
+            await other.wait_closed()
+            assert broker.announcer.http_addresses == []
+            broker.configure(one.address, other.address)
+            for lookupd in (one, other):
+                await lookupd.wait(*[[b"IDENTIFY", b"REGISTER t"]] * 2)
+
+
+async def test_a_change_of_nothing_says_nothing():
+    async with running_lookupd() as lookupd:
+        broker = Broker(lookupd.address)
+        async with broker.running():
+            await broker.wait_known(1)
+            for _ in range(100):
+                broker.announcer.changed()
+            await anyio.wait_all_tasks_blocked()
+    assert lookupd.said == [[b"IDENTIFY"]]
+
+
+async def test_without_addresses_there_is_nothing_to_do():
+    broker = Broker()
+    async with broker.running():
+        broker.change(t=[])
+        await anyio.wait_all_tasks_blocked()
+        assert await broker.announcer.channels_to_create(b"t") == []
+
+
+# ---- asking over HTTP -----------------------------------------------------------------------------------------
+
+
+def channels(*names: str) -> bytes:
+    return http_answer(json.dumps({"channels": names}).encode())
+
+
+async def ask(*addresses: str, topic: bytes = b"t") -> set[bytes]:
+    return await lookup_channels(addresses, topic, connect_timeout=5, request_timeout=0.1)
+
+
+async def test_all_are_asked_and_their_answers_united():
+    async with answering(lambda _: channels("a", "b")) as one, answering(lambda _: channels("b", "c")) as other:
+        assert await ask(one.address, other.address, topic=b"t#ephemeral") == {b"a", b"b", b"c"}
+    assert one.requests[0].startswith(b"GET /channels?topic=t%23ephemeral HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (http_answer(b"no", status="500 X"), "got response 500 b'no'"),
+        (http_answer(b"no"), "the answer cannot be understood: Expecting value"),
+        (http_answer(b'{"channels":{}}'), "the answer cannot be understood: channels is ()"),
+        (b"", "the server has closed the connection"),
+        (None, "no answer within 0.1 seconds"),
+    ],
+)
+async def test_who_cannot_answer_is_passed_over(answer, error, caplog):
+    async with answering(lambda _: answer) as bad, answering(lambda _: channels("a")) as good:
+        assert await ask(bad.address, good.address) == {b"a"}
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    head = f"failed to query nsqlookupd {bad.address} for channels of topic t - "
+    assert record.getMessage().startswith(head)
+    assert error in record.getMessage()
+
+
+@pytest.mark.parametrize("answer", [http_answer(b'{"channels":null}'), http_answer(b"{}"), channels()])
+async def test_no_channels_are_an_answer(answer, caplog):
+    async with answering(lambda _: answer) as server:
+        assert await ask(server.address) == set()
+    assert not caplog.records
+
+
+async def test_names_that_are_none_are_passed_over():
+    answer = http_answer(json.dumps({"channels": ["a", "../b", "", 5, None, "\ud800"]}).encode())
+    async with answering(lambda _: answer) as server:
+        assert await ask(server.address) == {b"a"}
+
+
+async def test_a_new_topic_gets_the_channels_that_are_known_elsewhere():
+    async with (
+        answering(lambda _: channels("c", "b", "e#ephemeral")) as one,
+        answering(lambda _: channels("a")) as other,
+        running_lookupd() as first,
+        running_lookupd() as second,
+        running_lookupd() as nameless,
+    ):
+        first.info = LookupdInfo(broadcast_address="127.0.0.1", http_port=one.port)
+        second.info = LookupdInfo(broadcast_address="127.0.0.1", http_port=other.port)
+        nameless.info = LookupdInfo(http_port=1)
+        broker = Broker(first.address, second.address, nameless.address)
+        async with broker.running():
+            await broker.wait_known(2)
+            assert broker.announcer.http_addresses == [one.address, other.address]
+            assert await broker.announcer.channels_to_create(b"t") == [b"a", b"b", b"c"]
+            # One whose connection is lost may still answer over HTTP.
+            await first.close_all()
+            await anyio.wait_all_tasks_blocked()
+            assert await broker.announcer.channels_to_create(b"t") == [b"a", b"b", b"c"]

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import anyio
+import pytest
+
+from nsqkit.broker import statsd
+from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.server import Nsqd
+from nsqkit.broker.statsd import StatsdReporter
+from nsqkit.clock import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+INTERVAL = 11
+
+
+@pytest.fixture
+def daemon() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.setblocking(False)
+        yield sock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def broker(clock: ManualClock) -> Broker:
+    broker = Broker(BrokerOptions(), Random(1))
+    broker.topic(b"t").put([b"xy"], clock.now_ns())
+    return broker
+
+
+def options(daemon: socket.socket, **changes: object) -> BrokerOptions:
+    values: dict[str, object] = {
+        "statsd_address": f"127.0.0.1:{daemon.getsockname()[1]}",
+        "statsd_interval_ns": INTERVAL * 10**9,
+        "statsd_mem_stats": False,
+        **changes,
+    }
+    return BrokerOptions(**values)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def running(broker: Broker, options: BrokerOptions, clock: ManualClock) -> AsyncIterator[None]:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(StatsdReporter(broker, options, "p.", clock).run)
+        await anyio.wait_all_tasks_blocked()
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def packet(daemon: socket.socket) -> bytes:
+    with anyio.fail_after(5):
+        await anyio.wait_readable(daemon)
+    return daemon.recv(65536)
+
+
+def nothing_came(daemon: socket.socket) -> bool:
+    try:
+        daemon.recv(65536)
+    except BlockingIOError:
+        return True
+    return False
+
+
+async def elapsed(clock: ManualClock, seconds: float) -> None:
+    clock.advance(seconds)
+    await anyio.wait_all_tasks_blocked()
+
+
+FIRST = b"p.topic.t.message_count:1|c\np.topic.t.message_bytes:2|c\np.topic.t.depth:1|g\np.topic.t.backend_depth:0|g\n"
+
+
+async def test_it_reports_after_each_interval(broker, daemon, clock):
+    async with running(broker, options(daemon), clock):
+        await elapsed(clock, INTERVAL - 1)
+        assert nothing_came(daemon)
+        await elapsed(clock, 1)
+        assert await packet(daemon) == FIRST
+        broker.topics[b"t"].put([b"z"] * 3, clock.now_ns())
+        await elapsed(clock, INTERVAL)
+        assert await packet(daemon) == (
+            FIRST.replace(b"count:1", b"count:3").replace(b"bytes:2", b"bytes:3").replace(b"depth:1", b"depth:4")
+        )
+
+
+async def test_packets_are_spread_over_the_interval_but_its_last_second(broker, daemon, clock):
+    async with running(broker, options(daemon, statsd_udp_packet_size=60), clock):
+        await elapsed(clock, INTERVAL)
+        assert await packet(daemon) == b"p.topic.t.message_count:1|c\np.topic.t.message_bytes:2|c\n"
+        await anyio.wait_all_tasks_blocked()
+        await elapsed(clock, (INTERVAL - 1) / 2 - 0.1)
+        assert nothing_came(daemon)
+        await elapsed(clock, 0.2)
+        assert await packet(daemon) == b"p.topic.t.depth:1|g\np.topic.t.backend_depth:0|g\n"
+
+
+async def test_what_is_left_at_the_end_is_sent_at_once(broker, daemon, clock):
+    async with running(broker, options(daemon, statsd_udp_packet_size=1), clock):
+        await elapsed(clock, INTERVAL)
+        first = await packet(daemon)
+    rest = [daemon.recv(65536) for _ in range(3)]
+    assert b"".join([first, *rest]) == FIRST
+    assert nothing_came(daemon)
+
+
+async def test_reports_that_a_late_one_has_overtaken_are_left_out(broker, daemon, clock):
+    async with running(broker, options(daemon), clock):
+        await elapsed(clock, INTERVAL * 3.5)
+        await packet(daemon)
+        await elapsed(clock, INTERVAL * 0.4)
+        assert nothing_came(daemon)
+        await elapsed(clock, INTERVAL * 0.1)
+        await packet(daemon)
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:statsd", "nobody.invalid:8125"])
+async def test_an_address_that_cannot_be_had_is_logged_and_tried_again(broker, daemon, clock, caplog, address):
+    tried = anyio.Event()
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            tried.set()
+
+    logger, heard = logging.getLogger("nsqkit.broker"), Heard()
+    logger.addHandler(heard)
+    try:
+        async with running(broker, options(daemon, statsd_address=address), clock):
+            for _ in range(2):
+                await elapsed(clock, INTERVAL)
+                with anyio.fail_after(5):
+                    await tried.wait()
+                tried = anyio.Event()
+                await anyio.wait_all_tasks_blocked()
+    finally:
+        logger.removeHandler(heard)
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == 2
+    assert all(error.startswith(f"failed to create UDP socket to statsd({address}) - ") for error in errors)
+
+
+async def test_an_address_that_is_not_found_in_time_is_given_up(broker, daemon, clock, caplog, monkeypatch):
+    async def never(*_: object, **__: object) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(anyio, "getaddrinfo", never)
+    monkeypatch.setattr(statsd, "RESOLVE_TIMEOUT", 0)
+    async with running(broker, options(daemon), clock):
+        await elapsed(clock, INTERVAL)
+    assert "no address of 127.0.0.1 is found within 0 s" in caplog.text
+
+
+async def test_the_next_address_is_tried_if_there_is_no_way_to_the_first(broker, daemon, clock, monkeypatch):
+    port = daemon.getsockname()[1]
+    datagram = socket.SOCK_DGRAM
+
+    async def found(*_: object, **__: object) -> list[tuple[object, ...]]:
+        return [
+            (12345, datagram, 0, "", ("127.0.0.1", port)),  # no such family
+            (socket.AF_INET, datagram, 0, "", ("255.255.255.255", port)),  # not allowed
+            (socket.AF_INET, datagram, 0, "", ("127.0.0.1", port)),
+        ]
+
+    monkeypatch.setattr(anyio, "getaddrinfo", found)
+    async with running(broker, options(daemon), clock):
+        await elapsed(clock, INTERVAL)
+        assert await packet(daemon) == FIRST
+
+
+async def test_that_nobody_listens_is_no_fault(broker, daemon, clock, caplog):
+    caplog.set_level(logging.INFO)
+    nobody = options(daemon, statsd_udp_packet_size=1)
+    daemon.close()
+    async with running(broker, nobody, clock):
+        while "pushing stats" not in caplog.text:
+            await elapsed(clock, INTERVAL)
+        await elapsed(clock, INTERVAL)
+    assert "STATSD: closing" in caplog.text
+
+
+async def test_a_broker_reports_under_the_name_of_its_host(daemon):
+    clock = ManualClock()
+    changes = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0", "broadcast_address": "127.0.0.1"}
+    async with Nsqd(options(daemon, **changes, statsd_mem_stats=True), clock=clock) as nsqd:
+        await anyio.wait_all_tasks_blocked()
+        await elapsed(clock, INTERVAL)
+        port = nsqd.http_address.rpartition(":")[2]
+        assert (await packet(daemon)).startswith(f"nsq.127_0_0_1_{port}.mem.heap_objects:".encode())

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import ssl
+
+import anyio
+import pytest
+import trustme
+
+from nsqkit.errors import RequestFailed, TransportError
+from nsqkit.http.client import REDIRECTS_MAX, fetch, fetch_v1
+from nsqkit.http.messages import Response
+from tests.answering import answering, http_answer, unused_address
+
+pytestmark = pytest.mark.anyio
+
+LIMITS = {"connect_timeout": 5.0, "request_timeout": 5.0, "body_max": 100}
+
+
+async def get(url: str, **options) -> Response:
+    return await fetch("GET", url, **(LIMITS | options))
+
+
+async def test_a_request_and_its_response():
+    async with answering(lambda _: http_answer(b"OK", "X-Y: z")) as server:
+        response = await get(f"http://{server.address}/ping?a=b%20c#d", headers=[("Accept", "x")])
+    assert response == Response(200, (("content-length", "2"), ("x-y", "z")), b"OK")
+    lines = [
+        b"GET /ping?a=b%20c HTTP/1.1",
+        f"Host: {server.address}".encode(),
+        b"User-Agent: nsqkit",
+        b"Connection: close",
+        b"Accept: x",
+        b"",
+        b"",
+    ]
+    assert server.requests == [b"\r\n".join(lines)]
+
+
+async def test_a_body_is_announced_and_sent():
+    async with answering(lambda _: http_answer(b"", status="204 No Content")) as server:
+        response = await fetch("POST", f"http://{server.address}", body=b"hello", **LIMITS)
+    assert response.status == 204
+    (request,) = server.requests
+    assert request.startswith(b"POST / HTTP/1.1\r\n")
+    assert b"\r\nContent-Length: 5\r\n" in request
+    assert request.endswith(b"\r\n\r\nhello")
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (b"HTTP/1.0 200 OK\r\n\r\nto the end", b"to the end"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
+            b"abcde",
+        ),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + http_answer(b"x"), b"x"),
+        (http_answer(b"x" * 100), b"x" * 100),
+    ],
+)
+async def test_a_body_in_each_form(answer, body):
+    async with answering(lambda _: answer) as server:
+        assert (await get(f"http://{server.address}/")).body == body
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"", "the server has closed the connection"),
+        (b"HTTP/1.1 200 OK\r\nContent-", "the server has closed the connection"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", "peer closed connection without sending complete"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "illegal status line"),
+        (http_answer(b"x" * 101), "the response has more than 100 bytes"),
+    ],
+)
+async def test_an_answer_that_is_none(answer, error):
+    async with answering(lambda _: answer) as server:
+        with pytest.raises(RequestFailed, match=error):
+            await get(f"http://{server.address}/")
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("ftp://h/", r"^'ftp://h/' is not a URL of http or https with a host$"),
+        ("h:80/x?secret=s", r"^'h:80/x' is not a URL of http or https with a host$"),
+        ("http:///x", "with a host"),
+        ("http://h:99999/?secret=s", r"^'http://h:99999/' is not a URL: Port out of range"),
+        ("http://h:x/", "is not a URL: Port could not be cast"),
+        ("http://[::1/", "is not a URL: Invalid IPv6 URL"),
+        ("http://" + "a" * 64 + "/?secret=s", "^http://a{64}/: "),
+    ],
+)
+async def test_a_url_that_leads_nowhere(url, error):
+    with pytest.raises(RequestFailed, match=error) as caught:
+        await get(url)
+    assert "secret" not in str(caught.value)
+
+
+async def test_nobody_listens():
+    address = await unused_address()
+    with pytest.raises(TransportError, match=f"^http://{address}/x: .*(fail|refused)") as caught:
+        await get(f"http://{address}/x?secret=s")
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+async def test_a_request_that_takes_too_long():
+    async with answering(lambda _: None) as server:
+        with pytest.raises(RequestFailed, match=r"/x: no answer within 0\.05 seconds$"):
+            await get(f"http://{server.address}/x?secret=s", request_timeout=0.05)
+
+
+async def test_a_connection_that_takes_too_long(monkeypatch):
+    async def connect(host: str, port: int) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr("nsqkit.http.client.connect_tcp", connect)
+    with pytest.raises(RequestFailed, match=r"^http://h/x: no connection within 0 seconds$"):
+        await get("http://h/x?secret=s", connect_timeout=0, request_timeout=None)
+
+
+async def test_user_and_password_go_into_a_header_and_not_into_errors():
+    async with answering(lambda _: b"") as server:
+        with pytest.raises(RequestFailed) as caught:
+            await get(f"http://us%65r:p%40ss@{server.address}/")
+    assert b"\r\nAuthorization: Basic dXNlcjpwQHNz\r\n" in server.requests[0]
+    assert b"\r\nHost: 127.0.0.1:" in server.requests[0]
+    assert "p%40ss" not in str(caught.value)
+
+
+async def test_what_no_request_may_contain_is_escaped():
+    async with answering(lambda _: http_answer(b"")) as server:
+        await get(f"http://{server.address}/a b\xe9%41?\u20ac=1?2")
+    assert server.requests[0].startswith(b"GET /a%20b%C3%A9%41?%E2%82%AC=1?2 HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "again"),
+    [
+        ("301 Moved", "GET", "GET"),
+        ("302 Found", "POST", "GET"),
+        ("303 See Other", "POST", "GET"),
+        ("307 Temporary", "POST", "POST"),
+        ("308 Permanent", "POST", "POST"),
+        ("308 Permanent", "GET", "GET"),
+    ],
+)
+async def test_redirects_are_followed(status, method, again):
+    def answer(request: bytes) -> bytes:
+        return http_answer(b"", "Location: /b?c", status=status) if b" /a" in request else http_answer(b"there")
+
+    async with answering(answer) as server:
+        response = await fetch(
+            method, f"http://{server.address}/a", body=b"x" if method == "POST" else b"", **LIMITS
+        )
+    assert response.body == b"there"
+    first, second = server.requests
+    assert first.startswith(f"{method} /a ".encode())
+    assert second.startswith(f"{again} /b?c ".encode())
+    assert second.endswith(b"\r\n\r\nx") is (again == "POST")
+
+
+async def test_redirects_have_an_end():
+    async with answering(lambda _: http_answer(b"", "Location: /a", status="302 Found")) as server:
+        with pytest.raises(RequestFailed, match=f"stopped after {REDIRECTS_MAX} redirects"):
+            await get(f"http://{server.address}/a")
+    assert len(server.requests) == REDIRECTS_MAX + 1
+
+
+async def test_a_redirect_without_a_place_is_an_answer():
+    async with answering(lambda _: http_answer(b"", status="302 Found")) as server:
+        assert (await get(f"http://{server.address}/a")).status == 302
+
+
+# ---- https ------------------------------------------------------------------------------------------------------
+
+
+async def test_https_with_a_trusted_certificate_and_without():
+    ca = trustme.CA()
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("127.0.0.1").configure_cert(theirs)
+    ours = ssl.create_default_context()
+    ca.configure_trust(ours)
+    async with answering(lambda _: http_answer(b"safe"), tls=theirs) as server:
+        assert (await get(f"https://{server.address}/", tls=ours)).body == b"safe"
+    async with answering(lambda _: b"HTTP/1.0 200 OK\r\n\r\nto the end", tls=theirs) as server:
+        assert (await get(f"https://{server.address}/", tls=ours)).body == b"to the end"
+
+
+async def test_https_to_a_server_without_tls():
+    async with answering(lambda _: b"") as server:
+        with pytest.raises(RequestFailed, match=f"^https://{server.address}/x: no answer within"):
+            await get(f"https://{server.address}/x", request_timeout=0.05)
+
+
+async def test_https_with_a_certificate_of_a_stranger():
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(theirs)
+    async with answering(lambda _: b"", tls=theirs) as server:
+        with pytest.raises(RequestFailed, match=f"^https://{server.address}/: .*certificate verify failed"):
+            await get(f"https://{server.address}/")
+
+
+# ---- the form of NSQ's daemons -----------------------------------------------------------------------------------
+
+
+async def test_v1_asks_and_posts():
+    async with answering(lambda _: http_answer(b"{}")) as server:
+        assert await fetch_v1(f"http://{server.address}/a?b", **LIMITS) == b"{}"
+        assert await fetch_v1(f"http://{server.address}/a", document=b"[]", **LIMITS) == b"{}"
+    asked, posted = server.requests
+    assert asked.startswith(b"GET /a?b HTTP/1.1\r\n")
+    assert b"\r\nAccept: application/vnd.nsq; version=1.0\r\n" in asked
+    assert b"\r\nAccept: application/vnd.nsq; version=1.0\r\nContent-Type: application/json\r\n" in posted
+    assert posted.endswith(b"\r\n\r\n[]")
+
+
+@pytest.mark.parametrize("status", ["201 Created", "403 Forbidden", "500 Error"])
+async def test_v1_wants_status_200(status):
+    async with answering(lambda _: http_answer(b"no", status=status)) as server:
+        with pytest.raises(RequestFailed, match=f"^got response {status[:3]} b'no'$"):
+            await fetch_v1(f"http://{server.address}/", **LIMITS)

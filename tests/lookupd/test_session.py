@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import json
+import logging
+from struct import pack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.lookupd.registry import Registry
+from nsqkit.lookupd.session import OUTBOX_SIZE_MAX, Session
+from nsqkit.wire.lookup import (
+    LINE_LENGTH_MAX,
+    MAGIC_V1,
+    OK_ANSWER,
+    PING,
+    AnswerDecoder,
+    LookupdInfo,
+    Node,
+    encode_answer,
+    encode_identify,
+    encode_info,
+    encode_register,
+    encode_unregister,
+)
+from tests import strategies
+
+INFO = LookupdInfo(broadcast_address="l", hostname="h", http_port=4161, tcp_port=4160, version="1.3.0")
+NODE = Node(broadcast_address="b", hostname="h", tcp_port=4150, http_port=4151, version="1.3.0")
+IDENTIFY = encode_identify(NODE)
+
+
+class Conversation:
+    """A session, and what it answers."""
+
+    def __init__(self) -> None:
+        self.registry = Registry(inactive_producer_timeout_ns=300, tombstone_lifetime_ns=45)
+        self.session = Session(self.registry, "10.0.0.1:9", INFO)
+
+    def say(self, data: bytes, now_ns: int = 0) -> list[bytes]:
+        self.session.receive_data(data, now_ns)
+        return self.answers()
+
+    def answers(self) -> list[bytes]:
+        return AnswerDecoder(answer_size_max=1 << 21).feed(self.session.data_to_send(0))
+
+
+@pytest.fixture
+def talk() -> Conversation:
+    conversation = Conversation()
+    assert conversation.say(MAGIC_V1) == []
+    return conversation
+
+
+@pytest.fixture
+def known(talk: Conversation) -> Conversation:
+    assert talk.say(IDENTIFY) == [encode_info(INFO)]
+    return talk
+
+
+def test_identify_is_answered_and_makes_a_peer(known: Conversation) -> None:
+    (peer,) = known.registry.active_peers(0)
+    assert (peer, peer.node, peer.remote_address) == (known.session.peer, NODE, "10.0.0.1:9")
+    assert not known.session.ended
+
+
+def test_all_that_has_come_is_answered_in_one_write(talk: Conversation) -> None:
+    commands = PING + IDENTIFY + encode_register(b"t", b"c") + encode_register(b"u") + encode_unregister(b"u")
+    assert talk.say(commands) == [b"OK", encode_info(INFO), b"OK", b"OK", b"OK"]
+    assert talk.registry.topics() == [b"t", b"u"]
+    assert talk.registry.channels(b"t") == [b"c"]
+    assert [len(talk.registry.producers(name, 0)) for name in (b"t", b"u")] == [1, 0]
+
+
+@pytest.mark.parametrize("line", [b"REGISTER t  c\n", b"REGISTER t \n", b"REGISTER t\r\n"])
+def test_an_empty_channel_is_none(line: bytes, known: Conversation) -> None:
+    assert known.say(line) == [b"OK"]
+    assert known.registry.topics() == [b"t"]
+    assert known.registry.channels(b"t") == []
+
+
+def test_further_words_are_passed_over(known: Conversation) -> None:
+    assert known.say(b"REGISTER t c x$ y\nPING x\nUNREGISTER t c x$\n") == [b"OK"] * 3
+    assert known.registry.channels(b"t") == [b"c"]
+
+
+def test_a_ping_is_heard(known: Conversation) -> None:
+    assert known.registry.active_peers(301) == []
+    assert known.say(PING, 5) == [b"OK"]
+    assert known.registry.active_peers(305) == [known.session.peer]
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (b"FOO\n", b"E_INVALID invalid command FOO"),
+        (b"\n", b"E_INVALID invalid command "),
+        (b"ping\n", b"E_INVALID invalid command ping"),
+        (b"\xff\x00 x\n", b"E_INVALID invalid command \xff\x00"),
+        (b"REGISTER\n", b"E_INVALID client must IDENTIFY"),
+        (b"REGISTER a$\n", b"E_INVALID client must IDENTIFY"),
+        (b"UNREGISTER t\n", b"E_INVALID client must IDENTIFY"),
+        (b"IDENTIFY\n" + encode_answer(b""), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (b"IDENTIFY\n" + encode_answer(b"{}"), b"E_BAD_BODY IDENTIFY missing fields"),
+        (b"IDENTIFY\n" + pack(">i", -1), b"E_BAD_BODY IDENTIFY invalid body size -1"),
+    ],
+)
+def test_refusals(said: bytes, answer: bytes, talk: Conversation) -> None:
+    assert talk.say(PING + said + PING) == [b"OK", answer]
+    assert talk.session.ended
+    assert talk.say(PING) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (b"IDENTIFY\n", b"E_INVALID cannot IDENTIFY again"),
+        (b"REGISTER\n", b"E_INVALID REGISTER insufficient number of params"),
+        (b"UNREGISTER\n", b"E_INVALID UNREGISTER insufficient number of params"),
+        (b"REGISTER  t\n", b"E_BAD_TOPIC REGISTER topic name '' is not valid"),
+        (b"REGISTER * c\n", b"E_BAD_TOPIC REGISTER topic name '*' is not valid"),
+        (b"UNREGISTER a\xff c$\n", b"E_BAD_TOPIC UNREGISTER topic name 'a\xff' is not valid"),
+        (b"REGISTER t *\n", b"E_BAD_CHANNEL REGISTER channel name '*' is not valid"),
+        (b"UNREGISTER t a$b\n", b"E_BAD_CHANNEL UNREGISTER channel name 'a$b' is not valid"),
+        (b"REGISTER t " + b"c" * 65 + b"\n", b"E_BAD_CHANNEL REGISTER channel name '%b' is not valid" % (b"c" * 65)),
+    ],
+)
+def test_refusals_of_a_known_peer_end_its_registrations(
+    said: bytes, answer: bytes, known: Conversation
+) -> None:
+    known.say(encode_register(b"t", b"c"))
+    assert known.say(said) == [answer]
+    assert known.session.ended
+    assert known.registry.active_peers(0) == known.registry.producers(b"t", 0) == []
+    assert known.registry.channels(b"t") == [b"c"]
+
+
+def test_another_magic_is_refused() -> None:
+    conversation = Conversation()
+    assert conversation.say(b"  V2") == [b"E_BAD_PROTOCOL"]
+    assert conversation.session.ended
+
+
+@pytest.mark.parametrize(
+    ("said", "answers"),
+    [
+        (b"", []),
+        (b"PIN", []),
+        (b"IDENTIFY\n\0", [b"E_BAD_BODY IDENTIFY failed to read body size"]),
+        (b"IDENTIFY\n\0\0\0\5{}", [b"E_BAD_BODY IDENTIFY failed to read body"]),
+    ],
+)
+def test_the_end_of_the_stream(said: bytes, answers: list[bytes], talk: Conversation) -> None:
+    assert talk.say(said) == []
+    for _ in range(2):
+        talk.session.receive_eof(0)
+    assert talk.answers() == answers
+    assert talk.session.ended
+
+
+def test_an_end_takes_registrations_back(known: Conversation, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    known.say(encode_register(b"t"))
+    known.session.receive_eof(0)
+    assert known.session.has_output
+    assert known.registry.producers(b"t", 0) == []
+    assert [record.getMessage() for record in caplog.records][-3:] == [
+        "PROTOCOL(V1): [10.0.0.1:9] exiting ioloop - EOF",
+        "DB: client(10.0.0.1:9) UNREGISTER category:topic key:t subkey:",
+        "DB: client(10.0.0.1:9) UNREGISTER category:client key: subkey:",
+    ]
+
+
+def test_a_line_without_an_end_is_the_end(known: Conversation) -> None:
+    assert known.say(b"x" * (LINE_LENGTH_MAX + 1)) == []
+    assert known.session.ended
+
+
+def test_what_a_client_says_does_not_fill_the_log(
+    talk: Conversation, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(talk.say(b"x" * 100_000 + b"\n")[0]) > 100_000
+    assert all(len(record.getMessage()) < 300 for record in caplog.records)
+
+
+def test_whoever_does_not_read_is_not_read_from(talk: Conversation) -> None:
+    assert not talk.session.has_output
+    talk.session.receive_data(PING * (OUTBOX_SIZE_MAX // len(OK_ANSWER)), 0)
+    assert not talk.session.outbox_full
+    talk.session.receive_data(PING, 0)
+    assert talk.session.outbox_full
+    assert len(talk.session.data_to_send(0)) >= OUTBOX_SIZE_MAX
+    assert not talk.session.outbox_full
+
+
+lines = st.lists(
+    st.sampled_from([b"REGISTER", b"UNREGISTER", b"PING", b"t", b"c#ephemeral", b"", b"a$"]), max_size=4
+).map(lambda words: b" ".join(words) + b"\n")
+documents = st.dictionaries(
+    st.sampled_from(["broadcast_address", "tcp_port", "http_port", "version", "x"]),
+    st.sampled_from(["b", "", 1, 0, None, 1.5]),
+).map(lambda document: b"IDENTIFY\n" + encode_answer(json.dumps(document).encode()))
+
+
+@given(st.data(), st.lists(st.one_of(lines, documents, st.just(IDENTIFY), st.binary(max_size=9)), max_size=9))
+def test_any_bytes_in_any_pieces_end_well(data: st.DataObject, said: list[bytes]) -> None:
+    stream = MAGIC_V1 + b"".join(said)
+    whole, cut = Conversation(), Conversation()
+    answers = whole.say(stream)
+    assert [answer for piece in data.draw(strategies.chunkings(stream)) for answer in cut.say(piece)] == answers
+    assert [list(each.registry.registrations())[1:] == [] for each in (whole, cut)].count(True) != 1
+    for each in (whole, cut):
+        each.session.receive_eof(0)
+        assert each.session.ended
+        assert all(not peers for _, peers in each.registry.registrations())

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import SocketAttribute
+
+from nsqkit.transport.accept import ACCEPT_PAUSE, accept, remote_address
+from nsqkit.transport.memory import memory_pair
+from nsqkit.transport.tcp import connect_tcp, listen
+
+pytestmark = pytest.mark.anyio
+
+logger = logging.getLogger("nsqkit.test")
+
+
+async def test_each_who_comes_is_served_in_a_task_of_its_own():
+    seen = []
+    both_came = anyio.Event()
+
+    async def serve(stream: Any) -> None:
+        async with stream:
+            seen.append(remote_address(stream))
+            if len(seen) == 2:
+                both_came.set()
+            await both_came.wait()
+
+    with anyio.fail_after(5):
+        async with await listen("127.0.0.1:0") as listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(accept, listener, serve, tasks, logger)
+            async with await connect_tcp(*listener.local_address) as one:
+                async with await connect_tcp(*listener.local_address) as other:
+                    await both_came.wait()
+                    ours = {each.extra(SocketAttribute.local_address) for each in (one, other)}
+            tasks.cancel_scope.cancel()
+    assert set(seen) == {f"{host}:{port}" for host, port in ours}
+
+
+async def test_a_connection_that_cannot_be_accepted_is_not_the_end_of_the_others(caplog):
+    class Exhausted:
+        """A listener that fails twice, as one does when too many files are open: by itself, and in a task."""
+
+        def __init__(self) -> None:
+            self.serve_count = 0
+            self.recovered = anyio.Event()
+
+        async def serve(self, handler: Any, tasks: Any) -> None:
+            self.serve_count += 1
+            if self.serve_count == 3:
+                self.recovered.set()
+            if self.serve_count == 1:
+                raise OSError(24, "Too many open files")
+            async with anyio.create_task_group() as children:
+                if self.serve_count == 2:
+                    children.start_soon(self.fail)
+
+        async def fail(self) -> None:
+            raise OSError(24, "Too many open files")
+
+    listener: Any = Exhausted()
+    with anyio.fail_after(20 * ACCEPT_PAUSE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(accept, listener, remote_address, tasks, logger)
+            await listener.recovered.wait()
+            tasks.cancel_scope.cancel()
+    assert caplog.messages == ["accept failed - [Errno 24] Too many open files"] * 2
+
+
+class Stream:
+    def __init__(self, address: object) -> None:
+        self.address = address
+
+    def extra(self, attribute: object, default: object) -> object:
+        return self.address
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        (("10.0.0.1", 9), "10.0.0.1:9"),
+        (("::1", 9, 0, 0), "[::1]:9"),
+        (("::ffff:10.0.0.1", 9, 0, 0), "10.0.0.1:9"),
+        ("/run/nsqd.sock", "/run/nsqd.sock"),
+    ],
+)
+def test_how_addresses_are_written(address, text):
+    stream: Any = Stream(address)
+    assert remote_address(stream) == text
+
+
+async def test_one_who_has_gone_has_no_address():
+    ours, theirs = memory_pair()
+    assert remote_address(ours) == ":0"
+    await ours.aclose()
+    await theirs.aclose()

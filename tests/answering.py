@@ -36,7 +36,9 @@ class Answering:
 
 def http_answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
     """Return an answer as a server writes it."""
-    return "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]).encode() + body
+    return (
+        "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]).encode() + body
+    )
 
 
 @asynccontextmanager
@@ -45,8 +47,7 @@ async def answering(
 ) -> AsyncIterator[Answering]:
     """Run a server that calls ``answer`` with each request."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    host, port = listener.extra(SocketAttribute.local_address)[:2]
-    server = Answering(f"{host}:{port}", [])
+    server = Answering(f"127.0.0.1:{listener.extra(SocketAttribute.local_port)}", [])
 
     async def serve(stream: ByteStream) -> None:
         async with stream:
@@ -80,4 +81,4 @@ async def _read_request(stream: ByteStream) -> bytes:
 async def unused_address() -> str:
     """Return an address at which nobody listens."""
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
-        return "{}:{}".format(*listener.extra(SocketAttribute.local_address)[:2])
+        return f"127.0.0.1:{listener.extra(SocketAttribute.local_port)}"

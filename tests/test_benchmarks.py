@@ -13,12 +13,14 @@ import sys
 import attrs
 import pytest
 
-from tests.benchmarks import clients
+from tests.benchmarks import clients, throughput
 from tests.benchmarks.__main__ import MEASUREMENTS
 from tests.benchmarks.harness import ROOT, Bench, Effort, RunFailed, run_program
+from tests.benchmarks.layers import is_available
 from tests.benchmarks.programs.assignment import Assignment
 from tests.benchmarks.raw_client import fill, make_channel
 from tests.benchmarks.table import Floor, Row, render
+from tests.benchmarks.traffic import Flow, Program
 
 LEAST = Effort(rounds=1, scale=0.002)
 
@@ -26,15 +28,24 @@ RATE = Row(what="rate", unit="msg/s", value=3000, peers={"slow": 1000, "fast": 2
 COST = Row(what="cost", unit="ms", value=2, peers={"cheap": 3, "dear": 8}, less_is_better=True)
 
 
-@pytest.mark.parametrize("name", MEASUREMENTS)
+@pytest.mark.parametrize("name", [name for name in MEASUREMENTS if name != "broker"])
 def test_measurements_run(name: str, monkeypatch: pytest.MonkeyPatch):
-    """All but the client programs, which have a test of their own, so that each is started once."""
+    """All but the client programs and the broker, which have tests of their own, so that each is started once."""
     figures = dict.fromkeys(("per_second", "cpu_per_100k", "p50_ms", "p99_ms"), 1.0)
     monkeypatch.setattr(clients, "run_program", lambda name, task: figures)
     bench = Bench(LEAST)
     rows = list(MEASUREMENTS[name](bench))
     assert len(render(rows).splitlines()) == 1 + len(rows) > 1
     assert not bench.notes
+
+
+@pytest.mark.parametrize("case", throughput.CASES, ids=lambda case: f"{case.what}-{case.ways[0]}")
+def test_each_way_of_using_a_broker_runs(case: throughput.Case, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(throughput, "CASES", [case])
+    bench = Bench(LEAST)
+    rows = list(throughput.measure(bench))
+    assert all(row.value > 0 for row in rows)
+    assert bool(rows) is is_available(case.layer), bench.notes
 
 
 @pytest.mark.parametrize("program", ["nsqkit", "pynsq"])
@@ -70,6 +81,23 @@ def test_an_unknown_name_is_refused():
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 2
     assert "'nothing' is not measured" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("output", "flow"),
+    [
+        ('{"count": 300, "seconds": 1.5}', Flow(300, 1.5)),
+        ("[bench_writer] 2026/01/01 duration: 1.5s - 9.9mb/s - 200.000ops/s - 5.000us/op", Flow(300, 1.5)),
+        ("[bench_reader] 2026/01/01 duration: 500ms - 9.9mb/s - 200.000ops/s - 5.000us/op", Flow(100, 0.5)),
+    ],
+)
+def test_what_a_client_prints_is_understood(output: str, flow: Flow):
+    assert Program([sys.executable, "-c", f"print({output!r})"], ROOT).wait() == flow
+
+
+def test_a_client_that_fails_says_why():
+    with pytest.raises(RunFailed, match="code 1: no such broker"):
+        Program([sys.executable, "-c", "raise SystemExit('no such broker')"], ROOT).wait()
 
 
 @pytest.mark.parametrize(

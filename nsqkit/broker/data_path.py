@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from itertools import count
 from typing import Final
 
@@ -125,16 +126,22 @@ class DataPath:
     def replace(self, name: str, data: bytes) -> None:
         """Make ``data`` the content of a file, by way of another file that is synced and takes its name."""
         temporary = f"{name}.{next(self._numbers)}.tmp"
-        file = self.open(temporary, create=True)
         try:
+            self._write_new(temporary, data)
+            self.rename(temporary, name)
+        except OSError:
+            with suppress(OSError):
+                self.remove(temporary)
+            raise
+
+    def _write_new(self, name: str, data: bytes) -> None:
+        file = self.open(name, create=True)
+        try:
+            file.truncate(0)  # of a process that had the same id, and was killed
             file.write_at(0, data)
             file.sync()
-        except OSError:
-            self.remove(temporary)
-            raise
         finally:
             file.close()
-        self.rename(temporary, name)
 
     def rename(self, name: str, new_name: str) -> None:
         """Give a file another name."""

@@ -132,7 +132,7 @@ async def publish(nsqd: Nsqd, request: Request) -> Response:
     query = Query(request)
     topic = _made_topic(nsqd, query)
     delay_ns = _delay_ns(query.get("defer"), nsqd.options.max_req_timeout_ns) if "defer" in query else 0
-    return _put(nsqd, topic, (body,), delay_ns)
+    return await _put(nsqd, topic, (body,), delay_ns)
 
 
 def _delay_ns(text: str, delay_ns_max: int) -> int:
@@ -155,16 +155,18 @@ async def multi_publish(nsqd: Nsqd, request: Request) -> Response:
     binary = "binary" in query and BOOLEANS.get(query.get("binary"), True)
     body = await request.read(size_max)
     bodies = (_split_batch if binary else _split_lines)(body, nsqd.options.max_msg_size, size_max)
-    return _put(nsqd, topic, bodies)
+    return await _put(nsqd, topic, bodies)
 
 
-def _put(nsqd: Nsqd, topic: Topic, bodies: Sequence[bytes], delay_ns: int = 0) -> Response:
+async def _put(nsqd: Nsqd, topic: Topic, bodies: Sequence[bytes], delay_ns: int = 0) -> Response:
     try:
         topic.put(bodies, nsqd.clock.now_ns(), delay_ns=delay_ns)
     except OSError as error:
         raise HTTPError(503, "EXITING") from error  # nsqd's word for whatever keeps it from taking a message
     finally:
         nsqd.settle()
+    if not await nsqd.committed():
+        raise HTTPError(503, "EXITING")
     return Response.v1("OK")
 
 

@@ -213,16 +213,20 @@ class _Peer:
         except (OSError, ValueError) as error:
             logger.error("LOOKUPD(%s): %s", self._address, error)
             return
+        try:
+            await self._talk(stream, clock)
+        finally:
+            self._session = self._pump = self._alarm = None
+            await anyio.aclose_forcefully(stream)
+
+    async def _talk(self, stream: ByteStream, clock: Clock) -> None:
         session = self._session = self._make_session()
         self._pump = Pump(session, stream, clock, after_receive=self._after)
         self._alarm = Alarm(session, clock, after=self._after)
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._alarm.run)
-                await self._pump.run()
-                tasks.cancel_scope.cancel()
-        finally:
-            self._session = self._pump = self._alarm = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._alarm.run)
+            await self._pump.run()
+            tasks.cancel_scope.cancel()
         logger.error("LOOKUPD(%s): %s", self._address, session.error)
 
     async def _dial(self) -> ByteStream:

@@ -74,7 +74,11 @@ class Nsqd:
         data_path: str | None = None,
     ) -> None:
         self.options = BrokerOptions() if options is None else options
-        self._persistence = None if data_path is None else Persistence(data_path, self.options)
+        self._persistence = (
+            None
+            if data_path is None
+            else Persistence(data_path, self.options, clock=lambda: self.clock, after=self._after)
+        )
         storage = None if self._persistence is None else self._persistence.storage
         self.broker = Broker(self.options, random or Random(), storage)
         self.tcp_address = ""
@@ -126,7 +130,7 @@ class Nsqd:
                 self.http_address = http.address
             https = None
             if context is not None and self.options.https_address:
-                https = await stack.enter_async_context(await listen(self.options.https_address))
+                https = await stack.enter_async_context(await listen(self.options.https_address, paths=False))
                 self.https_address = https.address
             self.start_time_ns = self.clock.now_ns()
             self._alarm = Alarm(self.broker, self.clock, after=self._after)
@@ -282,6 +286,10 @@ class Nsqd:
         """Return when the topics and channels of this moment are named on disk, if there is one."""
         if self._persistence is not None:
             await self._persistence.save(self.broker)
+
+    async def committed(self) -> bool:
+        """Return when what was put before is as safe as the options want it; tell whether it is."""
+        return self._persistence is None or await self._persistence.committed(self.broker)
 
 
 def _remote_address(stream: ByteStream) -> str:

@@ -57,7 +57,7 @@ class StatsdReporter:
         try:
             while True:
                 # Reports that a late one has overtaken are left out.
-                due_ns += max(1, (self._clock.now_ns() - due_ns) // interval_ns) * interval_ns
+                due_ns += max(1, -((due_ns - self._clock.now_ns()) // interval_ns)) * interval_ns
                 await self._wait_until(due_ns)
                 await self._report(due_ns + max(interval_ns - NS_PER_S, 0))
         finally:

@@ -1,11 +1,11 @@
 """The broker's rules of TLS, made from its options: for clients that upgrade and for HTTPS alike.
 
-The rule it guards: who may come in with nsqd's options may come in here, and nobody else (nsqd, nsqd/nsqd.go); and a file
-that cannot be used is named, with the reason, before the broker listens.
+The rule it guards: who may come in with nsqd's options may come in here, and nobody else (nsqd, nsqd/nsqd.go); and a
+file that cannot be used is named, with the reason, before the broker listens.
 
-What to know of ``tls_min_version``: OpenSSL speaks TLS 1.0 and 1.1 only at its security level 0. So that level is taken
-where they are allowed, which by default they are, as in nsqd; it also takes small keys and old signatures, as nsqd does.
-From ``tls1.2`` on the level is 1. Clients that can do better are not affected: both sides agree on the best.
+What to know of ``tls_min_version``: OpenSSL speaks TLS 1.0 and 1.1 only at its security level 0. So that level is
+taken where they are allowed, which by default they are, as in nsqd; it also takes small keys and old signatures, as
+nsqd does. From ``tls1.2`` on the level is 1. Clients that can do better are not affected: both sides agree on the best.
 
 How to read it: ``server_context`` is all that others need.
 """
@@ -49,20 +49,18 @@ def server_context(options: BrokerOptions) -> Context:
     minimum_version = _MINIMUM_VERSIONS[options.tls_min_version]
     ciphers = f"{_CIPHERS}:@SECLEVEL={0 if minimum_version < ssl.TLSVersion.TLSv1_2 else 1}"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(ciphers)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # that an old version is one, the options' names tell
+        # That an old version is old, who sets the option knows.
+        warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = minimum_version
     _load_certificate(context, options)
     _load_authorities(context, options)
     if options.tls_client_auth_policy == "require-verify":
         context.verify_mode = ssl.CERT_REQUIRED
-        context.verify_flags |= (
-            ssl.VERIFY_X509_PARTIAL_CHAIN
-        )  # Go trusts what the file holds, be it a CA or not
+        # Go trusts what the file holds, be it a CA or not.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     elif options.tls_client_auth_policy == "require":
         return _any_certificate_context(options, minimum_version, ciphers)
     return context

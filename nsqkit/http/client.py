@@ -242,7 +242,9 @@ async def _next_event(stream: ByteStream, http: h11.Connection) -> object:
         try:
             http.receive_data(await stream.receive(RECEIVE_SIZE))
         except EndOfStream:
-            if http.their_state is h11.SEND_RESPONSE:  # h11 has no words for this that a reader would understand
+            if (
+                http.their_state is h11.SEND_RESPONSE
+            ):  # h11 has no words for this that a reader would understand
                 raise
             http.receive_data(b"")
     return event

@@ -205,9 +205,11 @@ def _folded(frame: FrameType | None) -> str:
 def set_block_rate(request: Request) -> Response:
     """Take a rate, and answer as nsqd does, which fails at wording its success."""
     text = Query(request).get("rate")
-    if reason := _why_no_integer(text):
+    try:
+        _parse_integer(text)
+    except ValueError as error:
         quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-        return Response.plain(f'invalid block rate : strconv.Atoi: parsing "{quoted}": {reason}', status=400)
+        return Response.plain(f'invalid block rate : strconv.Atoi: parsing "{quoted}": {error}', status=400)
     raise HTTPError(500, "INTERNAL_ERROR", "nsqd has no other answer to a rate that it has set")
 
 
@@ -263,14 +265,22 @@ def _refusal(status: int, text: str) -> Response:
 
 def _integer(text: str) -> int:
     """Return the number in a query; 0 if it is none."""
-    return 0 if _why_no_integer(text) else int(text)
+    try:
+        return _parse_integer(text)
+    except ValueError:
+        return 0
 
 
-def _why_no_integer(text: str) -> str:
-    """Return Go's reason why a text is no 64-bit integer; empty if it is one."""
+def _parse_integer(text: str) -> int:
+    """Return a 64-bit integer.
+
+    Raises:
+        ValueError: the text is none; why not, in the words of Go's strconv.Atoi.
+    """
     if not _INTEGER.fullmatch(text):
-        return "invalid syntax"
-    digits = text.lstrip("+-0")
-    if len(digits) > 19 or not -_INT64_MAX - 1 <= int(text) <= _INT64_MAX:
-        return "value out of range"
-    return ""
+        raise ValueError("invalid syntax")
+    digits = text.lstrip("+-").lstrip("0") or "0"
+    number = int(digits[:20]) * (-1 if text.startswith("-") else 1)
+    if not -_INT64_MAX - 1 <= number <= _INT64_MAX:
+        raise ValueError("value out of range")
+    return number

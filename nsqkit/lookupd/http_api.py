@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from nsqkit.http.access_log import logged
+from nsqkit.http.debug import pprof_routes
 from nsqkit.http.messages import HTTPError, Request, Response
 from nsqkit.http.query import Query
 from nsqkit.http.router import Router
@@ -33,6 +34,12 @@ __all__ = ["ROUTES", "serve_http"]
 logger = logging.getLogger("nsqkit.lookupd")
 
 Route: TypeAlias = Callable[["Nsqlookupd", Request], Response]
+
+PPROF_ROUTES: Final = pprof_routes("/debug/pprof")
+"""Those that know nothing of the nsqlookupd."""
+
+NOT_LOGGED: Final = frozenset(path for _, path, _ in PPROF_ROUTES)
+"""Paths of which there is no line in the log for each request, as in nsqlookupd."""
 
 BODY_LENGTH_MAX: Final = 1 << 20
 """Bytes of a body that are thrown away to get to the next request; no route has a use for one."""
@@ -229,6 +236,12 @@ async def serve_http(lookupd: Nsqlookupd, stream: ByteStream, remote_address: st
         stream: where the client is.
         remote_address: ``host:port`` of the client, for the log.
     """
-    router = Router([(method, path, partial(route, lookupd)) for method, path, route in ROUTES])
-    handle = logged(router.handle, logger=logger, now_ns=lookupd.clock.now_ns, remote_address=remote_address)
+    routes = [(method, path, partial(route, lookupd)) for method, path, route in ROUTES]
+    handle = logged(
+        Router([*routes, *PPROF_ROUTES]).handle,
+        logger=logger,
+        now_ns=lookupd.clock.now_ns,
+        remote_address=remote_address,
+        unlogged=NOT_LOGGED,
+    )
     await serve_connection(stream, handle, body_max=BODY_LENGTH_MAX)

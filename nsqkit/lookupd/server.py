@@ -84,8 +84,8 @@ class Nsqlookupd:
             OSError: an address cannot be had.
         """
         async with AsyncExitStack() as stack:
-            tcp = await stack.enter_async_context(await listen(self.options.tcp_address))
-            http = await stack.enter_async_context(await listen(self.options.http_address))
+            tcp = await stack.enter_async_context(await listen(self.options.tcp_address, paths=False))
+            http = await stack.enter_async_context(await listen(self.options.http_address, paths=False))
             self.tcp_address = join_address(*tcp.local_address)
             self.http_address = join_address(*http.local_address)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())

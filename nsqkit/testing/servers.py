@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.broker import Broker
     from nsqkit.lookupd.registry import Registry
 
-S = TypeVar("S", Nsqd, Nsqlookupd)
+S = TypeVar("S", bound=Nsqd | Nsqlookupd)
 T = TypeVar("T")
 
 HOST = "127.0.0.1"

@@ -30,7 +30,7 @@ class Machine(Protocol):
 
     @property
     def outbox_full(self) -> bool:
-        """True while so much waits to be sent that nothing more should be read."""
+        """True while nothing more should be read: so much waits to be sent, or the machine itself waits."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class Machine(Protocol):
         ...
 
     def data_to_send(self, now_ns: int) -> bytes:
-        """Return what must be written, and forget it."""
+        """Return what must be written, and forget it; called again only once that was taken by the stream."""
         ...
 
 

@@ -1,5 +1,7 @@
-"""TLS by pyOpenSSL, for the one thing that Python's own ``ssl`` cannot do: ask a client for its certificate and take
-whatever it shows, as nsqd does with ``--tls-client-auth-policy=require``.
+"""TLS by pyOpenSSL, for the one thing that Python's own ``ssl`` cannot do.
+
+That is to ask a client for its certificate and take whatever it shows, as nsqd does with
+``--tls-client-auth-policy=require``.
 
 The rule it guards: to the rest it looks like ``ssl``. A context makes an engine between two memory buffers, and what
 goes wrong is an ``ssl.SSLError``; so there is one TLS layer, whichever library is below it. This module is imported by
@@ -43,7 +45,8 @@ class AnyCertificateContext:
         context.set_min_proto_version(minimum_version.value)
         context.set_cipher_list(ciphers.encode())
         context.set_options(_OPTIONS)
-        context.set_session_id(b"nsqkit")  # without one OpenSSL refuses to resume a session with a certificate
+        # Without a session id context OpenSSL refuses to resume a session with a certificate.
+        context.set_session_id(b"nsqkit")
         context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _take_any)
 
     def wrap_bio(
@@ -74,9 +77,14 @@ class _Engine:
     def do_handshake(self) -> None:
         self._call(self._connection.do_handshake)
 
-    def read(self, len: int, /) -> bytes:
-        """Return all that there is, not only ``len`` bytes: what is inside the connection nobody sees."""
+    def read(self, size: int, /) -> bytes:
+        """Return all that there is, not only ``size`` bytes: what is inside the connection nobody sees."""
         return self._call(self._read_all)
+
+    def pending(self) -> int:
+        """Return how many bytes can be read now; where all of them have been, 1 for the end that came behind them."""
+        at_end = self._connection.get_shutdown() & SSL.RECEIVED_SHUTDOWN
+        return self._connection.pending() or int(bool(at_end))
 
     def write(self, data: bytes, /) -> int:
         return self._call(self._connection.sendall, data)
@@ -101,9 +109,7 @@ class _Engine:
         if certificate is None:
             return {}
         common_name = "2.5.4.3"
-        names = [
-            item.value for item in certificate.subject if item.oid.dotted_string == common_name
-        ]
+        names = [item.value for item in certificate.subject if item.oid.dotted_string == common_name]
         return {"subject": tuple((("commonName", name),) for name in names)}
 
     def _read_all(self) -> bytes:

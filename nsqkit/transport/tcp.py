@@ -42,19 +42,20 @@ async def connect_tcp(host: str, port: int) -> ByteStream:
     return stream
 
 
-async def listen(address: str) -> Listener:
+async def listen(address: str, *, paths: bool = True) -> Listener:
     """Return a listener at ``address``; port 0 takes a free one.
 
     Args:
         address: ``host:port``, or the path of a Unix socket, which must not be there yet and is removed at the end.
             A path that begins with ``@`` is a name without a file, as in Go.
+        paths: False to refuse paths.
 
     Raises:
         OptionError: the address cannot be one.
         OSError: it cannot be had; the text says which, and why.
     """
     try:
-        if is_path(address):
+        if paths and is_path(address):
             return Listener(await _listen_at_path(address), path=address)
         host, port = split_address(address)
         local_host = None if host in _ANY_HOST else host

@@ -54,7 +54,8 @@ class Engine(Protocol):
     """The methods of ``ssl.SSLObject`` that are used here; they raise ``ssl.SSLError`` as it does."""
 
     def do_handshake(self) -> None: ...
-    def read(self, len: int, /) -> bytes: ...
+    def read(self, size: int, /) -> bytes: ...
+    def pending(self) -> int: ...
     def write(self, data: bytes, /) -> int: ...
     def unwrap(self) -> None: ...
     def version(self) -> str | None: ...
@@ -90,7 +91,17 @@ class TLS:
         head: what a server has seen of the header of the client's first record.
     """
 
-    __slots__ = ("_engine", "_failed", "_incoming", "_is_server", "_outgoing", "_waiting", "at_end", "head", "is_ready")
+    __slots__ = (
+        "_engine",
+        "_failed",
+        "_incoming",
+        "_is_server",
+        "_outgoing",
+        "_waiting",
+        "at_end",
+        "head",
+        "is_ready",
+    )
 
     def __init__(self, context: Context, *, server_hostname: str | None = None) -> None:
         self.is_ready = False
@@ -187,7 +198,9 @@ class TLS:
     def _look_at_head(self, data: bytes) -> None:
         """Refuse what is not TLS at all without an alert: who speaks something else could not read one."""
         self.head += data[: HEAD_LENGTH - len(self.head)]
-        if len(self.head) == HEAD_LENGTH and (self.head[0] not in (_ALERT, _HANDSHAKE) or self.head[1] >= 0x10):
+        if len(self.head) == HEAD_LENGTH and (
+            self.head[0] not in (_ALERT, _HANDSHAKE) or self.head[1] >= 0x10
+        ):
             self._failed = True
             raise ProtocolError("tls: first record does not look like a TLS handshake")
 
@@ -209,16 +222,14 @@ class TLS:
         """Return all plain bytes that there are, and what went wrong after them."""
         pieces = []
         failure = None
-        read, incoming = self._engine.read, self._incoming
+        read, incoming, pending = self._engine.read, self._incoming, self._engine.pending
         try:
-            # A read takes at most one record, so nothing is left inside the engine once its buffer is empty; an engine
-            # that takes all of its buffer at once reads all at once, too.
             while not self.at_end:
                 piece = read(RECORD_SIZE_MAX)
                 self.at_end = not piece
                 pieces.append(piece)
-                if not incoming.pending:
-                    break
+                if not incoming.pending and not pending():
+                    break  # asking once more would cost an exception
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:  # the same as an empty piece, where this side has ended, too

@@ -290,5 +290,7 @@ class LookupCommandDecoder:
 
 
 def _split_words(line: bytes) -> list[bytes]:
+    if line.isascii():
+        return line.strip().split(b" ")
     words = line.decode("utf-8", "surrogateescape").strip(_GO_SPACE).split(" ")
     return [word.encode("utf-8", "surrogateescape") for word in words]

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from tests.benchmarks import consume, latency, memory, publish, start, throughput, wire
+from tests.benchmarks import consume, growth, idle, latency, memory, publish, start, throughput, wire
 from tests.benchmarks.harness import PEERS, Bench, Effort
 from tests.benchmarks.table import Row, render
 
@@ -26,9 +26,11 @@ MEASUREMENTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "publish": publish.measure,
     "consume": consume.measure,
     "latency": latency.measure,
-    "throughput": throughput.measure,
+    "broker": throughput.measure,
+    "growth": growth.measure,
     "start": start.measure,
     "memory": memory.measure,
+    "idle": idle.measure,
 }
 
 QUICK = Effort(rounds=1, scale=0.2)
@@ -38,7 +40,8 @@ def main(words: Sequence[str] | None = None) -> None:
     """Run the measurements that the command line names."""
     arguments = _parse(words)
     signal.signal(signal.SIGTERM, _leave)  # so that children are ended on the way out
-    bench = Bench(QUICK if arguments.quick else Effort(), arguments.nsqd_binary)
+    effort = QUICK if arguments.quick else Effort()
+    bench = Bench(effort, arguments.nsqd_binary, arguments.nsq_bench_directory)
     rows = list(_measure(bench, arguments.names or list(MEASUREMENTS)))
     environment = _environment(bench)
     if arguments.json:
@@ -69,6 +72,11 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print JSON, with the figures of every peer")
     parser.add_argument(
         "--nsqd-binary", metavar="PATH", help="measure clients against this nsqd, and brokers beside it"
+    )
+    parser.add_argument(
+        "--nsq-bench-directory",
+        metavar="DIR",
+        help="measure brokers by the bench_writer and bench_reader in there",
     )
     arguments = parser.parse_args(words)
     for name in arguments.names:

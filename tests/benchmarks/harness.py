@@ -40,6 +40,9 @@ STOP_TIMEOUT = 10.0
 PROGRAM_TIMEOUT = 60.0
 """Seconds after which a process counts as failed."""
 
+MEM_QUEUE_SIZE = 5_000_000
+"""More messages than any measurement queues; nsqd sets aside 8 bytes for each, in every topic and channel."""
+
 Sample = Mapping[str, float]
 """What one run of one subject has shown: figures by name."""
 
@@ -72,11 +75,13 @@ class Bench:
     Attributes:
         effort: how much to measure.
         nsqd_binary: another nsqd: it serves the clients, and is nsqkit's peer where brokers are measured.
+        nsq_bench_directory: where nsqd's own bench_writer and bench_reader are, to measure brokers by.
         notes: what the reader of the table has to know.
     """
 
     effort: Effort = attrs.field(factory=Effort)
     nsqd_binary: str | None = None
+    nsq_bench_directory: str | None = None
     notes: list[str] = attrs.field(factory=list)
     _topic_numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
 
@@ -144,20 +149,28 @@ class BrokerProcess:
 
     Args:
         command: how to start it; flags are added. It is to log the line ``TCP: listening on``, as nsqd does.
+        flags: further ones.
 
     Attributes:
         address: ``host:port`` that clients connect to.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], *flags: str) -> None:
         self.address = ""
         self._command = command
+        self._flags = flags
 
     def __enter__(self) -> BrokerProcess:
         self._folder = tempfile.TemporaryDirectory(prefix="nsqkit-bench-")
         flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--broadcast-address=127.0.0.1"]
         self._process = subprocess.Popen(
-            [*self._command, *flags, "--mem-queue-size=2000000", f"--data-path={self._folder.name}"],
+            [
+                *self._command,
+                *flags,
+                f"--mem-queue-size={MEM_QUEUE_SIZE}",
+                f"--data-path={self._folder.name}",
+                *self._flags,
+            ],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -194,6 +207,13 @@ class BrokerProcess:
         """Return how much of its memory is resident."""
         pages = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def stop(self) -> float:
+        """End it by SIGTERM; return after how many seconds it had gone."""
+        begin = time.perf_counter()
+        self._process.terminate()
+        self._process.wait(STOP_TIMEOUT)
+        return time.perf_counter() - begin
 
     def _read_log(self, addresses: queue.SimpleQueue[str]) -> None:
         """Tell the address, then read on, so that the broker never waits for a reader of its log."""

@@ -1,4 +1,4 @@
-"""How much memory of a broker a waiting message and an idle consumer take."""
+"""How much memory of a broker waiting messages and idle consumers take."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ OTHER_FILES = 100
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Measure how the resident memory of the process grows."""
+    """Measure the resident memory of the process, or how it grows."""
     messages = bench.effort.count(MESSAGES)
     figures = {name: _queued(command, messages) for name, command in bench.brokers.items()}
-    yield _row(f"memory, {messages:,} messages of 200 bytes queued", "bytes/msg", figures, Floor(at_most=450))
+    yield _row(f"memory, {messages:,} messages of 200 bytes queued", "MB", figures, Floor(at_most=400))
     for count in map(bench.effort.count, CONNECTIONS):
-        if _allow_files(count + OTHER_FILES):
+        if allow_files(count + OTHER_FILES):
             figures = {name: _idle(command, count) for name, command in bench.brokers.items()}
             yield _row(f"memory, {count:,} idle consumers", "KB/connection", figures, Floor(at_most=40))
         else:
@@ -37,9 +37,8 @@ def _row(what: str, unit: str, figures: dict[str, float], floor: Floor) -> Row:
 def _queued(command: Sequence[str], count: int) -> float:
     with BrokerProcess(command) as broker:
         raw_client.make_channel(broker.address, "memory")
-        before = broker.memory_bytes()
         raw_client.fill(broker.address, "memory", count)
-        return (broker.memory_bytes() - before) / count
+        return broker.memory_bytes() / 1e6
 
 
 def _idle(command: Sequence[str], count: int) -> float:
@@ -51,7 +50,7 @@ def _idle(command: Sequence[str], count: int) -> float:
         return (broker.memory_bytes() - before) / count / 1000
 
 
-def _allow_files(count: int) -> bool:
+def allow_files(count: int) -> bool:
     """Raise the limit of open files, for this process and those that it starts; tell whether that is enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:

@@ -1,9 +1,9 @@
-"""How long a broker takes to start: the fixture, and the command."""
+"""How long a broker takes to start (the fixture, and the command), and to stop."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
 
@@ -16,6 +16,7 @@ from tests.benchmarks.table import Floor, Row
 
 FIXTURES = 30
 COMMANDS = 10
+MESSAGES = 1_000_000
 
 
 def measure(bench: Bench) -> Iterator[Row]:
@@ -28,18 +29,26 @@ def measure(bench: Bench) -> Iterator[Row]:
         floors=[Floor(at_most=10)],
     )
     starts = Bench(
-        attrs.evolve(bench.effort, rounds=bench.effort.count(COMMANDS)), bench.nsqd_binary, bench.notes
+        attrs.evolve(bench.effort, rounds=bench.effort.count(COMMANDS)), bench.nsqd_binary, notes=bench.notes
     )
-    samples = starts.take_turns(
-        {name: partial(_start_command, command) for name, command in bench.brokers.items()}
-    )
-    yield Row(
-        what="python -m nsqkit nsqd, until the first answer",
+    runs = {name: partial(_start_and_stop, command) for name, command in bench.brokers.items()}
+    samples = starts.take_turns(runs)
+    yield _row("python -m nsqkit nsqd, until the first answer", "start", samples, 200)
+    yield _row("python -m nsqkit nsqd, from SIGTERM to its end", "stop", samples, 100)
+    messages = bench.effort.count(MESSAGES)
+    stops = {name: {"stop": _stop_full(command, messages)} for name, command in bench.brokers.items()}
+    yield _row(f"the same with {messages:,} messages to be written", "stop", stops, None)
+
+
+def _row(what: str, key: str, samples: Mapping[str, Sample], at_most: float | None) -> Row:
+    figures = {name: sample[key] for name, sample in samples.items()}
+    return Row(
+        what=what,
         unit="ms",
-        value=samples.pop("nsqkit")["ms"],
-        peers={name: sample["ms"] for name, sample in samples.items()},
+        value=figures.pop("nsqkit"),
+        peers=figures,
         less_is_better=True,
-        floors=[Floor(at_most=200)],
+        floors=[Floor(at_most=at_most)] if at_most else (),
     )
 
 
@@ -49,7 +58,15 @@ def _start_fixture() -> float:
         return (time.perf_counter() - begin) * 1e3
 
 
-def _start_command(command: Sequence[str]) -> Sample:
+def _start_and_stop(command: Sequence[str]) -> Sample:
     begin = time.perf_counter()
     with BrokerProcess(command) as broker, raw_client.connect(broker.address):
-        return {"ms": (time.perf_counter() - begin) * 1e3}
+        started = time.perf_counter() - begin
+        return {"start": started * 1e3, "stop": broker.stop() * 1e3}
+
+
+def _stop_full(command: Sequence[str], count: int) -> float:
+    with BrokerProcess(command) as broker:
+        raw_client.make_channel(broker.address, "stop")
+        raw_client.fill(broker.address, "stop", count)
+        return broker.stop() * 1e3

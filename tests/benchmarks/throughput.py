@@ -1,69 +1,136 @@
-"""How much a broker takes in and gives out, and what that costs it: raw sockets on the other side."""
+"""How much a broker takes in and gives out, and what that costs it: in memory, on disk, through each layer.
+
+The rule it guards: rates are the clients', CPU is the broker's, both of the same seconds. A floor stands where a real
+nsqd was measured in the same run.
+
+How to read it: ``CASES`` says what is done, ``_run`` does it to one broker.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import attrs
 
 from tests.benchmarks import raw_client
 from tests.benchmarks.harness import Bench, BrokerProcess, Sample
+from tests.benchmarks.layers import LAYERS, NEEDS, flags_for, is_available
 from tests.benchmarks.table import Floor, Row
+from tests.benchmarks.traffic import Flow, Traffic
 
-COUNT = 1_000_000
-FLOORS = (Floor(at_most=1.0),)
+SECONDS: Final = 1.0
+"""How long each way is measured."""
 
-WAYS = {
-    "in": f"broker in, MPUB of {raw_client.BATCH}, {raw_client.CONNECTIONS} connections",
-    "out": f"broker out, RDY {raw_client.RDY}, {raw_client.CONNECTIONS} connections",
+SECONDS_MIN: Final = 0.1
+
+UNMEASURED: Final = {"out": 1.0, "both": 0.5}
+"""How much of that time is spent before on filling the queue (further)."""
+
+ON_DISK: Final = ("--mem-queue-size=0",)
+
+
+@attrs.frozen(kw_only=True)
+class Case:
+    """One way of using a broker.
+
+    Attributes:
+        what: its name in the table.
+        ways: what is measured: "in", "out", "both", or "single", which is in by batches of one.
+        ratio: the share of nsqd's rate that is to be reached.
+        flags: the broker's.
+        layer: what lies between.
+        compares_cpu: whether a message may not cost more CPU than nsqd's.
+    """
+
+    what: str
+    ways: Sequence[str] = ("in", "out")
+    ratio: float = 1.0
+    flags: Sequence[str] = ()
+    layer: str = ""
+    compares_cpu: bool = False
+
+
+CASES: Final = (
+    Case(what="memory", compares_cpu=True),
+    Case(what="memory", ways=("both",), compares_cpu=True),
+    Case(what="memory", ways=("single",), ratio=0.85),
+    Case(what="disk", flags=ON_DISK, ratio=1.5),
+    *(Case(what=layer, layer=layer, ratio=0.7) for layer in LAYERS),
+)
+
+NAMES: Final = {
+    "in": "in, MPUB of 200",
+    "out": "out, RDY 2500",
+    "both, in": "both at once, in",
+    "both, out": "both at once, out",
+    "both": "both at once",
+    "single": "in, 1 message a time",
 }
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Fill a channel and empty it again."""
-    count = bench.effort.count(COUNT)
-    samples = bench.take_turns(
-        {name: partial(_run, command, count) for name, command in bench.brokers.items()}
-    )
+    """Measure all cases."""
+    for case in CASES:
+        if not is_available(case.layer):
+            bench.notes.append(f"{NEEDS[case.layer]} is not installed: broker, {case.what} is left out")
+            continue
+        samples = bench.take_turns(
+            {name: partial(_run, bench, case, command) for name, command in bench.brokers.items()}
+        )
+        if "nsqkit" in samples:
+            yield from _rows(case, samples)
+
+
+def _rows(case: Case, samples: dict[str, Sample]) -> Iterator[Row]:
     ours = samples.pop("nsqkit")
-    for way, what in WAYS.items():
-        rate, cost = f"{way}_per_second", f"{way}_cpu_per_million"
+    for key, value in ours.items():
+        way, unit = key.rsplit(" ", 1)
+        is_rate = unit == "rate"
+        floors = [Floor(ratio=case.ratio, peer="nsqd")] if is_rate else []
+        if not is_rate and case.compares_cpu:
+            floors = [Floor(ratio=1.0, peer="nsqd")]
         yield Row(
-            what=what, unit="msg/s", value=ours[rate], peers={name: s[rate] for name, s in samples.items()}
-        )
-        yield Row(
-            what=what,
-            unit="CPU s/1 M",
-            value=ours[cost],
-            peers={name: sample[cost] for name, sample in samples.items()},
-            less_is_better=True,
-            floors=FLOORS,
+            what=f"broker, {case.what}: {NAMES[way]}",
+            unit="msg/s" if is_rate else "CPU s/1 M",
+            value=value,
+            peers={name: sample[key] for name, sample in samples.items()},
+            less_is_better=not is_rate,
+            floors=floors if samples else (),
         )
 
 
-def _run(command: Sequence[str], count: int) -> Sample:
-    with BrokerProcess(command) as broker:
-        topic = "throughput"
-        raw_client.make_channel(broker.address, topic)
-        watch = _Watch(broker)
-        raw_client.fill(broker.address, topic, count)
-        figures = watch.figures("in", count)
-        raw_client.fill(broker.address, topic, raw_client.SLACK)
-        raw_client.drain(broker.address, topic, count, watch.start)
-        return {**figures, **watch.figures("out", count)}
+def _run(bench: Bench, case: Case, command: Sequence[str]) -> Sample:
+    seconds = max(SECONDS * bench.effort.scale, SECONDS_MIN)
+    figures: dict[str, float] = {}
+    with (
+        TemporaryDirectory() as folder,
+        BrokerProcess(command, *case.flags, *flags_for(case.layer, folder)) as broker,
+    ):
+        raw_client.make_channel(broker.address, raw_client.TOPIC)
+        traffic = Traffic(broker.address, layer=case.layer, directory=bench.nsq_bench_directory)
+        for way in case.ways:
+            if way in UNMEASURED:
+                traffic.publish(seconds * UNMEASURED[way]).wait()
+            before = broker.cpu_seconds()
+            flows = _flow(way, traffic, seconds)
+            cpu_seconds = broker.cpu_seconds() - before
+            count = sum(flow.count for flow in flows.values())
+            figures |= {f"{name} rate": flow.rate for name, flow in flows.items()}
+            figures[f"{way} cpu"] = cpu_seconds / max(count, 1) * 1e6
+    return figures
 
 
-class _Watch:
-    """The time that passes, and the CPU that a broker uses meanwhile."""
-
-    def __init__(self, broker: BrokerProcess) -> None:
-        self._cpu_seconds = broker.cpu_seconds
-        self.start()
-
-    def start(self) -> None:
-        self._begin, self._cpu = time.perf_counter(), self._cpu_seconds()
-
-    def figures(self, way: str, count: int) -> Sample:
-        seconds = time.perf_counter() - self._begin
-        cpu_seconds = self._cpu_seconds() - self._cpu
-        return {f"{way}_per_second": count / seconds, f"{way}_cpu_per_million": cpu_seconds / count * 1e6}
+def _flow(way: str, traffic: Traffic, seconds: float) -> dict[str, Flow]:
+    match way:
+        case "in":
+            return {way: traffic.publish(seconds).wait()}
+        case "single":
+            return {way: traffic.publish(seconds, batch=1).wait()}
+        case "out":
+            return {way: traffic.consume(seconds).wait()}
+        case _:
+            writer, reader = traffic.publish(seconds), traffic.consume(seconds)
+            return {f"{way}, in": writer.wait(), f"{way}, out": reader.wait()}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import ssl
 from random import Random
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
@@ -37,11 +38,16 @@ class First(Random):
 
 
 async def query(*addresses: str, first: int = 0, **given) -> AuthState:
-    names = {"auth_http_request_method", "http_client_request_timeout_ns", "tls_root_ca_file", "tls_min_version"}
+    names = {
+        "auth_http_request_method",
+        "http_client_request_timeout_ns",
+        "tls_root_ca_file",
+        "tls_min_version",
+    }
     options = BrokerOptions(
         auth_http_addresses=addresses, **{name: given.pop(name) for name in names & given.keys()}
     )
-    question = {"secret": b"s", "remote_ip": "1.2.3.4", "tls": False, "common_name": ""} | given
+    question: Any = {"secret": b"s", "remote_ip": "1.2.3.4", "tls": False, "common_name": ""} | given
     return await query_auth_servers(options, now_ns=lambda: NOW_NS, random=First(first), **question)
 
 
@@ -53,7 +59,9 @@ def head(request: bytes) -> tuple[str, str, dict[str, list[str]]]:
 
 async def test_a_client_is_asked_about():
     async with answering(lambda _: grant(identity_url="http://me")) as server:
-        state = await query(server.address, secret=b"the secret&+\xff", tls=True, common_name="cn", remote_ip="::1")
+        state = await query(
+            server.address, secret=b"the secret&+\xff", tls=True, common_name="cn", remote_ip="::1"
+        )
     assert (state.identity, state.identity_url, state.permission_count) == ("me", "http://me", 1)
     assert state.expires_ns == NOW_NS + 60 * 10**9
     assert server.requests[0].startswith(
@@ -99,7 +107,10 @@ async def test_an_address_may_be_a_url(method, path, target):
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (http_answer(b'{"message":"no"}', status="403 Forbidden"), r"got response 403 b'{\"message\":\"no\"}'"),
+        (
+            http_answer(b'{"message":"no"}', status="403 Forbidden"),
+            r"got response 403 b'{\"message\":\"no\"}'",
+        ),
         (http_answer(b"nope"), "the auth server's answer cannot be used: Expecting value"),
         (grant(ttl=0), r"invalid TTL 0 \(must be >0\)"),
         (b"", "the server has closed the connection"),
@@ -126,7 +137,9 @@ async def test_the_error_names_all_that_were_asked():
         with pytest.raises(RequestFailed) as caught:
             await query("ftp://x", silent.address, nobody, first=1, http_client_request_timeout_ns=50_000_000)
     first, second, third = str(caught.value).split("; ")
-    assert first.startswith(f"failed to auth against {silent.address} - http://{silent.address}/auth: no answer")
+    assert first.startswith(
+        f"failed to auth against {silent.address} - http://{silent.address}/auth: no answer"
+    )
     assert second.startswith(f"failed to auth against {nobody} - ")
     assert third.startswith("failed to auth against ftp://x - ")
 
@@ -134,14 +147,15 @@ async def test_the_error_names_all_that_were_asked():
 # ---- https -------------------------------------------------------------------------------------------------------
 
 
-async def test_the_root_ca_of_the_options_is_trusted(tmp_path):
+@pytest.mark.parametrize("version", ["tls1.0", "tls1.3"])
+async def test_the_root_ca_of_the_options_is_trusted(tmp_path, version):
     ca = trustme.CA()
     ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ca.issue_cert("127.0.0.1").configure_cert(theirs)
     async with answering(lambda _: grant(), tls=theirs) as server:
         url = f"https://{server.address}/auth"
-        state = await query(url, tls_root_ca_file=str(tmp_path / "ca.pem"), tls_min_version="tls1.3")
+        state = await query(url, tls_root_ca_file=str(tmp_path / "ca.pem"), tls_min_version=version)
     assert state.identity == "me"
 
 

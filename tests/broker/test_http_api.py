@@ -94,6 +94,56 @@ async def test_ping():
         assert "X-NSQ-Content-Type" not in api.headers
 
 
+async def test_ping_tells_what_is_wrong():
+    async with running() as api:
+        api.broker.storage.health = "NOK - no space left on device"
+        assert await api.ask("GET", "/ping") == (500, "NOK - no space left on device")
+        assert api.headers["Content-Type"] == TEXT_TYPE
+        _, text = await api.ask("GET", "/stats?format=json")
+        assert json.loads(text)["health"] == "NOK - no space left on device"
+        _, text = await api.ask("GET", "/stats")
+        assert "\nHealth: NOK - no space left on device\n" in text
+
+
+async def test_of_unix_sockets_no_port_is_told(tmp_path):
+    options = BrokerOptions(tcp_address=f"{tmp_path}/t", http_address=f"{tmp_path}/h", broadcast_address="b")
+    async with Nsqd(options, clock=ManualClock()) as nsqd:
+        api = Api(nsqd)
+        document = json.loads((await api.ask("GET", "/info"))[1])
+        assert (document["tcp_port"], document["http_port"]) == (-1, -1)
+        assert await api.ask("GET", "/config/broadcast_tcp_port") == (200, "0")
+        assert await api.ask("GET", "/config/broadcast_http_port") == (200, "0")
+        assert await api.ask("GET", "/config/statsd_prefix") == (200, "nsq.b_0.")
+
+
+async def test_the_prefix_for_statsd_is_told_as_it_is_used():
+    async with running(statsd_prefix="a.%s", broadcast_address="1.2.3.4", broadcast_http_port=80) as api:
+        assert await api.ask("GET", "/config/statsd_prefix") == (200, "a.1_2_3_4_80.")
+
+
+async def test_percentiles_are_told_as_go_writes_them():
+    async with running(e2e_processing_latency_percentiles=(1.0, 0.99)) as api:
+        name = "e2e_processing_latency_percentiles"
+        assert await api.ask("GET", f"/config/{name}") == (200, "[1,0.99]")
+        await api.post("/topic/create?topic=t")
+        await api.post("/channel/create?topic=t&channel=c")
+        _, text = await api.ask("GET", "/stats?format=json")
+        assert (
+            text.count('{"count":0,"percentiles":[{"quantile":1,"value":0},{"quantile":0.99,"value":0}]}')
+            == 2
+        )
+
+
+async def test_profiles_are_answered_without_a_line_in_the_log(caplog):
+    caplog.set_level(logging.INFO)
+    async with running() as api:
+        assert (await api.ask("GET", "/debug/pprof/"))[0] == 200
+        assert (await api.ask("GET", "/debug/pprof/cmdline"))[0] == 200
+        assert "/debug" not in caplog.text
+        assert await api.refusal("POST", "/debug/freememory") == (500, "INTERNAL_ERROR")
+        assert "500 POST /debug/freememory (10.0.0.1:99)" in caplog.text
+
+
 async def test_info():
     async with running(broadcast_address="b", topology_zone="z") as api:
         status, text = await api.ask("GET", "/info")

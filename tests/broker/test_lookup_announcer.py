@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import anyio
@@ -15,13 +15,48 @@ from nsqkit.broker.core.lookup_peer import PING_INTERVAL_NS
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.lookup_announcer import LookupAnnouncer, lookup_channels
 from nsqkit.clock import NS_PER_S, ManualClock
-from nsqkit.wire.lookup import LookupCommandDecoder, LookupdInfo, Node, decode_node, encode_answer, encode_info
+from nsqkit.wire.lookup import (
+    LookupCommandDecoder,
+    LookupdInfo,
+    Node,
+    decode_node,
+    encode_answer,
+    encode_info,
+)
 from tests.answering import answering, http_answer, unused_address
 
 pytestmark = pytest.mark.anyio
 
 NODE = Node(broadcast_address="b", hostname="h", tcp_port=4150, http_port=4151, version="1.3.0")
 PATIENCE = 5.0
+
+
+class Log(logging.Handler):
+    """What the broker logs, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.text = ""
+        self._news = anyio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text += record.getMessage() + "\n"
+        self._news.set()
+
+    async def wait(self, *parts: str) -> None:
+        """Return when all parts stand in the log."""
+        with anyio.fail_after(PATIENCE):
+            while not all(part in self.text for part in parts):
+                self._news = anyio.Event()
+                await self._news.wait()
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    handler = Log()
+    logging.getLogger("nsqkit.broker").addHandler(handler)
+    yield handler
+    logging.getLogger("nsqkit.broker").removeHandler(handler)
 
 
 class Lookupd:
@@ -93,8 +128,7 @@ class Lookupd:
 async def running_lookupd(address: str = "127.0.0.1:0") -> AsyncIterator[Lookupd]:
     host, _, port = address.rpartition(":")
     async with await anyio.create_tcp_listener(local_host=host, local_port=int(port)) as listener:
-        host, number = listener.extra(SocketAttribute.local_address)[:2]
-        lookupd = Lookupd(f"{host}:{number}")
+        lookupd = Lookupd(f"{host}:{listener.extra(SocketAttribute.local_port)}")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, lookupd.serve)
             yield lookupd
@@ -127,11 +161,13 @@ class Broker:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.announcer.run)
-            yield
-            with anyio.fail_after(PATIENCE):
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.announcer.run)
+                yield
+                scope.deadline = anyio.current_time() + PATIENCE  # by then it has to have ended
                 tasks.cancel_scope.cancel()
+        assert not scope.cancelled_caught
 
 
 async def test_it_announces_what_there_is_and_what_changes():
@@ -169,70 +205,67 @@ async def test_it_pings():
                 await lookupd.wait([b"IDENTIFY", *[b"PING"] * count])
 
 
-async def test_a_lost_nsqlookupd_is_dialled_in_time():
+async def test_a_lost_nsqlookupd_is_dialled_in_time(log):
     async with running_lookupd() as lookupd:
         broker = Broker(lookupd.address)
         async with broker.running():
             await broker.wait_known(1)
             await lookupd.close_all()
+            await log.wait("has closed the connection")
             broker.clock.advance(PING_INTERVAL_NS / NS_PER_S - 0.001)
             await anyio.wait_all_tasks_blocked()
-            await lookupd.wait([b"IDENTIFY"])
+            assert lookupd.said == [[b"IDENTIFY"]]
             broker.clock.advance(0.001)
             await lookupd.wait([b"IDENTIFY"], [b"IDENTIFY"])
 
 
-async def test_a_lost_nsqlookupd_is_dialled_when_there_is_something_to_tell():
+async def test_a_lost_nsqlookupd_is_dialled_when_there_is_something_to_tell(log):
     async with running_lookupd() as lookupd:
         broker = Broker(lookupd.address)
         async with broker.running():
             await broker.wait_known(1)
             await lookupd.close_all()
-            await anyio.wait_all_tasks_blocked()
+            await log.wait("has closed the connection")
             broker.change(t=[b"c"])
             await lookupd.wait([b"IDENTIFY"], [b"IDENTIFY", b"REGISTER t c"])
 
 
-async def test_an_nsqlookupd_that_does_not_answer_is_left():
+async def test_an_nsqlookupd_that_does_not_answer_is_left(log):
     async with running_lookupd() as lookupd:
         lookupd.silent = True
         broker = Broker(lookupd.address)
         async with broker.running():
             await lookupd.wait([b"IDENTIFY"])
             broker.clock.advance(1)
+            await log.wait("no answer within 1 s")
             await lookupd.wait_closed()
             lookupd.silent = False
-            await anyio.wait_all_tasks_blocked()
             broker.clock.advance(14)
             await lookupd.wait([b"IDENTIFY"], [b"IDENTIFY"])
             await broker.wait_known(1)
 
 
-async def test_an_nsqlookupd_that_comes_later_is_found(caplog):
+async def test_an_nsqlookupd_that_comes_later_is_found(log):
     address = await unused_address()
     broker = Broker(address)
     async with broker.running():
-        with anyio.fail_after(PATIENCE):
-            while f"LOOKUPD({address}): " not in caplog.text:
-                await anyio.wait_all_tasks_blocked()
+        await log.wait(f"LOOKUPD({address}): ")
         async with running_lookupd(address) as lookupd:
             broker.clock.advance(15)
             await lookupd.wait([b"IDENTIFY"])
 
 
-async def test_bad_addresses_do_no_harm(caplog):
+async def test_bad_addresses_do_no_harm(log):
     bad = ("nowhere", "a:b:c", "[::1", "127.0.0.1:99999", "\0:1", "a" * 64 + ":1", "")
     async with running_lookupd() as lookupd:
         broker = Broker(*bad, lookupd.address)
         async with broker.running():
             await lookupd.wait([b"IDENTIFY"])
-            with anyio.fail_after(PATIENCE):
-                while not all(f"LOOKUPD({address}): " in caplog.text for address in bad):
-                    await anyio.sleep(0.001)
-    assert "internal error" not in caplog.text
+            await log.wait(*(f"LOOKUPD({address}): " for address in bad))
+    assert "internal error" not in log.text
 
 
-async def test_dialling_does_not_take_long(monkeypatch, caplog):
+async def test_dialling_does_not_take_long(monkeypatch, log):
     async def connect(host: str, port: int) -> None:
         assert (host, port) == ("localhost", 1)
         await anyio.sleep_forever()
@@ -240,12 +273,10 @@ async def test_dialling_does_not_take_long(monkeypatch, caplog):
     monkeypatch.setattr(lookup_announcer, "connect_tcp", connect)
     monkeypatch.setattr(lookup_announcer, "DIAL_TIMEOUT", 0)
     async with Broker(":1").running():
-        with anyio.fail_after(PATIENCE):
-            while "LOOKUPD(:1): no connection within 0 seconds" not in caplog.text:
-                await anyio.wait_all_tasks_blocked()
+        await log.wait("LOOKUPD(:1): no connection within 0 seconds")
 
 
-async def test_a_fault_of_ours_is_not_the_end(monkeypatch, caplog):
+async def test_a_fault_of_ours_is_not_the_end(monkeypatch, log):
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a fault")
 
@@ -254,9 +285,7 @@ async def test_a_fault_of_ours_is_not_the_end(monkeypatch, caplog):
         with monkeypatch.context() as patches:
             patches.setattr(lookup_announcer, "LookupPeerSession", fail)
             async with broker.running():
-                with anyio.fail_after(PATIENCE):
-                    while "internal error" not in caplog.text:
-                        await anyio.wait_all_tasks_blocked()
+                await log.wait("internal error")
                 patches.undo()
                 broker.clock.advance(15)
                 await broker.wait_known(1)
@@ -310,7 +339,10 @@ async def ask(*addresses: str, topic: bytes = b"t") -> set[bytes]:
 
 
 async def test_all_are_asked_and_their_answers_united():
-    async with answering(lambda _: channels("a", "b")) as one, answering(lambda _: channels("b", "c")) as other:
+    async with (
+        answering(lambda _: channels("a", "b")) as one,
+        answering(lambda _: channels("b", "c")) as other,
+    ):
         assert await ask(one.address, other.address, topic=b"t#ephemeral") == {b"a", b"b", b"c"}
     assert one.requests[0].startswith(b"GET /channels?topic=t%23ephemeral HTTP/1.1\r\n")
 
@@ -347,7 +379,7 @@ async def test_names_that_are_none_are_passed_over():
         assert await ask(server.address) == {b"a"}
 
 
-async def test_a_new_topic_gets_the_channels_that_are_known_elsewhere():
+async def test_a_new_topic_gets_the_channels_that_are_known_elsewhere(log):
     async with (
         answering(lambda _: channels("c", "b", "e#ephemeral")) as one,
         answering(lambda _: channels("a")) as other,
@@ -365,5 +397,5 @@ async def test_a_new_topic_gets_the_channels_that_are_known_elsewhere():
             assert await broker.announcer.channels_to_create(b"t") == [b"a", b"b", b"c"]
             # One whose connection is lost may still answer over HTTP.
             await first.close_all()
-            await anyio.wait_all_tasks_blocked()
+            await log.wait("has closed the connection")
             assert await broker.announcer.channels_to_create(b"t") == [b"a", b"b", b"c"]

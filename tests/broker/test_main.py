@@ -72,7 +72,9 @@ def test_it_tells_its_ports_answers_and_ends_by_a_signal(stop_signal):
 
 def test_level_and_prefix_of_the_log_are_options():
     with program(
-        "--log-level=fatal", "--log-prefix=<broker> ", "--data-path=.", "--tcp-address=nowhere:at-all"
+        "--log-level=fatal",
+        "--log-prefix=<broker> ",
+        "--tcp-address=nowhere:at-all",
     ) as process:
         log = process.stderr.read()
         assert process.wait(timeout=5) == 1
@@ -100,6 +102,16 @@ def test_an_address_in_use_is_one_line_and_exit_code_1():
             assert process.wait(timeout=5) == 1
     assert re.fullmatch(
         LINE + f"FATAL: listen \\({re.escape(address)}\\) failed - Address already in use\n", log
+    )
+
+
+def test_a_certificate_that_is_not_there_is_one_line_and_exit_code_1():
+    with program("--log-level=warn", "--tls-cert=missing.pem", "--tls-key=missing.key") as process:
+        log = process.stderr.read()
+        assert process.wait(timeout=5) == 1
+    assert re.fullmatch(
+        LINE + r"FATAL: option tls_cert is 'missing\.pem', which cannot be read: No such file or directory\n",
+        log,
     )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ssl
+from typing import Any
 
 import anyio
 import pytest
@@ -13,7 +14,7 @@ from tests.answering import answering, http_answer, unused_address
 
 pytestmark = pytest.mark.anyio
 
-LIMITS = {"connect_timeout": 5.0, "request_timeout": 5.0, "body_max": 100}
+LIMITS: Any = {"connect_timeout": 5.0, "request_timeout": 5.0, "body_max": 100}
 
 
 async def get(url: str, **options) -> Response:
@@ -68,7 +69,10 @@ async def test_a_body_in_each_form(answer, body):
     [
         (b"", "the server has closed the connection"),
         (b"HTTP/1.1 200 OK\r\nContent-", "the server has closed the connection"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", "peer closed connection without sending complete"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc",
+            "peer closed connection without sending complete",
+        ),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "illegal status line"),
         (http_answer(b"x" * 101), "the response has more than 100 bytes"),
     ],
@@ -147,7 +151,9 @@ async def test_what_no_request_may_contain_is_escaped():
 )
 async def test_redirects_are_followed(status, method, again):
     def answer(request: bytes) -> bytes:
-        return http_answer(b"", "Location: /b?c", status=status) if b" /a" in request else http_answer(b"there")
+        return (
+            http_answer(b"", "Location: /b?c", status=status) if b" /a" in request else http_answer(b"there")
+        )
 
     async with answering(answer) as server:
         response = await fetch(

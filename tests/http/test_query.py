@@ -35,7 +35,7 @@ def test_what_has_to_be_there_may_be_empty_but_not_missing():
 
 @pytest.mark.parametrize("raw", ["a;b", "a=%zz"])
 def test_what_cannot_be_read_is_refused(raw):
-    with pytest.raises(HTTPError, match="^400 INVALID_REQUEST"):
+    with pytest.raises(HTTPError, match=r"^400 INVALID_REQUEST"):
         query(raw)
 
 

@@ -95,6 +95,16 @@ def test_an_ephemeral_topic_goes_without_its_channels(registry: Registry, peer: 
     assert registry.channels(b"t#ephemeral") == [b"c#ephemeral"]
 
 
+def test_an_ephemeral_topic_stays_for_those_who_have_it(registry: Registry, peer: Peer) -> None:
+    other = registry.add_peer("10.0.0.1:2", node(), 0)
+    for each in (peer, other):
+        registry.register(each, b"t#ephemeral")
+    registry.unregister(peer, b"t#ephemeral")
+    assert registry.producers(b"t#ephemeral", 0) == [other]
+    registry.unregister(other, b"t#ephemeral")
+    assert registry.topics() == []
+
+
 def test_a_peer_that_goes_leaves_the_names_even_ephemeral_ones(registry: Registry, peer: Peer) -> None:
     registry.register(peer, b"t#ephemeral", b"c#ephemeral")
     assert set(registry.remove_peer(peer)) == {
@@ -141,6 +151,14 @@ def test_a_deleted_channel_leaves_its_topic(registry: Registry, peer: Peer) -> N
     assert not registry.delete_channel(b"t", b"c")
     assert not registry.delete_channel(b"u", b"c")
     assert registry.producers(b"t", 0) == [peer]
+
+
+def test_of_what_is_deleted_nothing_is_kept(registry: Registry) -> None:
+    registry.create_channel(b"t", b"c")
+    registry.delete_channel(b"t", b"c")
+    registry.create_channel(b"u", b"c")
+    registry.delete_topic(b"u")
+    assert registry._channels == {}
 
 
 # ---- time -------------------------------------------------------------------------------------------------------
@@ -347,7 +365,9 @@ class Pair:
             if registration is not CLIENT
         }
         assert seen == self.oracle.found
-        active = {n for n, (_, heard_ns) in self.oracle.peers.items() if self.now_ns - heard_ns <= INACTIVE_NS}
+        active = {
+            n for n, (_, heard_ns) in self.oracle.peers.items() if self.now_ns - heard_ns <= INACTIVE_NS
+        }
         assert {number_of[peer] for peer in self.registry.active_peers(self.now_ns)} == active
         for name in (b"t", b"u", b"t#ephemeral"):
             producers = {number_of[peer] for peer in self.registry.producers(name, self.now_ns)}

@@ -123,7 +123,10 @@ def test_refusals(said: bytes, answer: bytes, talk: Conversation) -> None:
         (b"UNREGISTER a\xff c$\n", b"E_BAD_TOPIC UNREGISTER topic name 'a\xff' is not valid"),
         (b"REGISTER t *\n", b"E_BAD_CHANNEL REGISTER channel name '*' is not valid"),
         (b"UNREGISTER t a$b\n", b"E_BAD_CHANNEL UNREGISTER channel name 'a$b' is not valid"),
-        (b"REGISTER t " + b"c" * 65 + b"\n", b"E_BAD_CHANNEL REGISTER channel name '%b' is not valid" % (b"c" * 65)),
+        (
+            b"REGISTER t " + b"c" * 65 + b"\n",
+            b"E_BAD_CHANNEL REGISTER channel name '%b' is not valid" % (b"c" * 65),
+        ),
     ],
 )
 def test_refusals_of_a_known_peer_end_its_registrations(
@@ -208,7 +211,9 @@ def test_any_bytes_in_any_pieces_end_well(data: st.DataObject, said: list[bytes]
     stream = MAGIC_V1 + b"".join(said)
     whole, cut = Conversation(), Conversation()
     answers = whole.say(stream)
-    assert [answer for piece in data.draw(strategies.chunkings(stream)) for answer in cut.say(piece)] == answers
+    assert [
+        answer for piece in data.draw(strategies.chunkings(stream)) for answer in cut.say(piece)
+    ] == answers
     assert [list(each.registry.registrations())[1:] == [] for each in (whole, cut)].count(True) != 1
     for each in (whole, cut):
         each.session.receive_eof(0)

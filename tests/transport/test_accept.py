@@ -35,7 +35,7 @@ async def test_each_who_comes_is_served_in_a_task_of_its_own():
                     await both_came.wait()
                     ours = {each.extra(SocketAttribute.local_address) for each in (one, other)}
             tasks.cancel_scope.cancel()
-    assert set(seen) == {f"{host}:{port}" for host, port in ours}
+    assert set(seen) == {"{}:{}".format(*address) for address in ours}
 
 
 async def test_a_connection_that_cannot_be_accepted_is_not_the_end_of_the_others(caplog):
@@ -59,10 +59,13 @@ async def test_a_connection_that_cannot_be_accepted_is_not_the_end_of_the_others
         async def fail(self) -> None:
             raise OSError(24, "Too many open files")
 
+    async def nobody_comes(stream: Any) -> None:
+        raise AssertionError(stream)
+
     listener: Any = Exhausted()
     with anyio.fail_after(20 * ACCEPT_PAUSE):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(accept, listener, remote_address, tasks, logger)
+            tasks.start_soon(accept, listener, nobody_comes, tasks, logger)
             await listener.recovered.wait()
             tasks.cancel_scope.cancel()
     assert caplog.messages == ["accept failed - [Errno 24] Too many open files"] * 2

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.errors import OptionError
-from nsqkit.transport.address import join_address, split_address
+from nsqkit.transport.address import is_path, join_address, path_of, port_of, split_address
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,37 @@ def test_what_is_no_address_is_refused_with_the_limits(address):
 def test_what_is_no_text_is_refused_in_the_same_words(address):
     with pytest.raises(OptionError, match="is not host:port"):
         split_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("127.0.0.1:4150", False),
+        (":4150", False),
+        (":", False),
+        ("[::1]:4150", False),
+        ("nsqd:http", False),
+        ("/tmp/a:b", False),
+        ("", False),
+        ("/tmp/nsqd.sock", True),
+        ("nsqd.sock", True),
+        ("localhost", True),
+        ("4150", True),
+        ("@name", True),
+        ("::1:4150", True),
+        ("[::1]", True),
+        ("[::1]4150", True),
+        ("[a]b:1", True),
+        ("a[b:1", True),
+    ],
+)
+def test_what_go_cannot_split_is_a_path(address, path):
+    assert is_path(address) is path
+
+
+def test_the_port_is_told_as_nsqd_tells_it():
+    assert [port_of(address) for address in ("127.0.0.1:4150", "", "/tmp/nsqd.sock")] == [4150, 0, -1]
+
+
+def test_a_socket_without_a_file_has_an_at_sign():
+    assert [path_of(name) for name in ("/tmp/a", "", b"", b"\0name")] == ["/tmp/a", "@", "@", "@name"]

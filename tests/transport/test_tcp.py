@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import os
+import socket
+import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
@@ -9,6 +13,7 @@ from anyio import EndOfStream
 from anyio.abc import ByteStream, SocketAttribute
 
 from nsqkit.errors import OptionError
+from nsqkit.transport.accept import remote_address
 from nsqkit.transport.asyncio_stream import AsyncioStream
 from nsqkit.transport.tcp import connect_tcp, listen
 
@@ -77,6 +82,8 @@ async def test_nobody_there_is_an_os_error() -> None:
 async def test_what_is_no_address_is_refused() -> None:
     with pytest.raises(OptionError, match=r"'127\.0\.0\.1:nsqd'"):
         await listen("127.0.0.1:nsqd")
+    with pytest.raises(OptionError, match=r"'nsqd\.sock'"):
+        await listen("nsqd.sock", paths=False)
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0"])
@@ -98,3 +105,51 @@ async def test_a_listener_that_was_left_takes_no_more() -> None:
         tasks.cancel_scope.cancel()
     with pytest.raises(OSError, match=r"."):
         await connect_tcp(*listener.local_address)
+
+
+@pytest.mark.parametrize("place", ["{}/nsqd.sock", "@{}"])
+async def test_a_path_is_a_unix_socket(tmp_path: Path, place: str, anyio_backend_name: str) -> None:
+    path = place.format(tmp_path)
+    peers: list[str] = []
+
+    async def echo(stream: ByteStream) -> None:
+        async with stream:
+            peers.append(remote_address(stream))
+            await stream.send(await stream.receive())
+
+    async with await listen(path) as listener, anyio.create_task_group() as tasks:
+        assert listener.address == path
+        tasks.start_soon(listener.serve, echo, tasks)
+        for own_name in (None, f"{tmp_path}/peer", f"\0{tmp_path}/peer"):
+            with socket.socket(socket.AF_UNIX) as sock:
+                if own_name:
+                    sock.bind(own_name)
+                sock.connect("\0" + path[1:] if path.startswith("@") else path)
+                sock.sendall(b"hello")
+                sock.setblocking(False)
+                with anyio.fail_after(5):
+                    await anyio.wait_readable(sock)
+                assert sock.recv(10) == b"hello"
+        tasks.cancel_scope.cancel()
+    assert peers == ["@", f"{tmp_path}/peer", f"@{tmp_path}/peer"]
+    assert os.listdir(tmp_path) == ["peer"]
+
+
+async def test_a_path_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "nsqd.sock"
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(path))
+    with pytest.raises(OSError, match=rf"listen \({path}\) failed - Address already in use"):
+        await listen(str(path))
+    assert stat.S_ISSOCK(path.stat().st_mode)
+
+
+async def test_a_path_that_cannot_be_had_is_named(tmp_path: Path) -> None:
+    for path in (f"{tmp_path}/missing/nsqd.sock", f"/{'long' * 50}"):
+        with pytest.raises(OSError, match=rf"listen \({path}\) failed - "):
+            await listen(path)
+
+
+async def test_a_socket_whose_file_is_gone_can_be_closed(tmp_path: Path) -> None:
+    async with await listen(f"{tmp_path}/nsqd.sock") as listener:
+        os.unlink(listener.address)

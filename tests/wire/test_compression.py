@@ -1,14 +1,25 @@
 from __future__ import annotations
 
+import os
+import struct
+import sys
 import zlib
 
+import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.errors import ProtocolError
 from nsqkit.wire import compression
-from nsqkit.wire.compression import PIECE_SIZE_MAX, Deflate
+from nsqkit.wire.compression import (
+    PIECE_SIZE_MAX,
+    SNAPPY_CHUNK_SIZE_MAX,
+    Deflate,
+    Snappy,
+    snappy_available,
+)
+from nsqkit.wire.transform import Transform
 from tests import strategies
 
 
@@ -17,7 +28,7 @@ def raw_deflate(plain: bytes, flush: int = zlib.Z_SYNC_FLUSH) -> bytes:
     return compressor.compress(plain) + compressor.flush(flush)
 
 
-def decode(transform: Deflate, data: bytes) -> bytes:
+def decode(transform: Transform, data: bytes) -> bytes:
     return b"".join(transform.decode(data))
 
 
@@ -120,3 +131,168 @@ def test_what_came_before_the_end_is_read_before_what_follows_is_refused() -> No
     assert next(pieces) == b"last words"
     with pytest.raises(ProtocolError, match="4 bytes came after the end"):
         next(pieces)
+
+
+def test_deflate_has_an_end_and_nothing_of_its_own_to_say() -> None:
+    receiver = Deflate(6)
+    assert not receiver.has_output
+    assert receiver.encode(b"") == b""
+    decode(receiver, raw_deflate(b"more"))
+    assert not receiver.at_end
+    other = Deflate(6)
+    decode(other, raw_deflate(b"last words", zlib.Z_FINISH))
+    assert other.at_end
+
+
+# ---- snappy -----------------------------------------------------------------------------------------------------
+
+IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
+COMPRESSED, UNCOMPRESSED, SKIPPABLE, PADDING = 0x00, 0x01, 0x80, 0xFE
+
+
+def chunk(kind: int, data: bytes) -> bytes:
+    return struct.pack("<I", len(data) << 8 | kind) + data
+
+
+def chunks(stream: bytes) -> list[tuple[int, bytes]]:
+    """Cut a stream into the kinds of its chunks and what is in them."""
+    found = []
+    while stream:
+        size = int.from_bytes(stream[1:4], "little")
+        found.append((stream[0], stream[4 : 4 + size]))
+        stream = stream[4 + size :]
+    return found
+
+
+def data_chunk(plain: bytes) -> bytes:
+    """Return the one chunk of ``plain``, without the identifier."""
+    return bytes(cramjam.snappy.compress(plain)).removeprefix(IDENTIFIER)
+
+
+def test_it_is_known_whether_snappy_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert snappy_available()
+    monkeypatch.delitem(sys.modules, "cramjam", raising=False)
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    assert not snappy_available()
+
+
+@given(st.data(), st.lists(st.binary(max_size=50) | st.integers(1, 9).map(bytes), max_size=6))
+def test_snappy_survives_both_directions_however_it_is_cut(data: st.DataObject, writes: list[bytes]) -> None:
+    sender, receiver = Snappy(), Snappy()
+    stream = b"".join(sender.encode(write) for write in writes)
+    pieces = data.draw(strategies.chunkings(stream))
+    assert b"".join(decode(receiver, piece) for piece in pieces) == b"".join(writes)
+
+
+@given(st.lists(st.binary(max_size=200), max_size=6))
+def test_each_write_is_in_whole_chunks(writes: list[bytes]) -> None:
+    sender, receiver = Snappy(), Snappy()
+    assert [decode(receiver, sender.encode(write)) for write in writes] == writes
+
+
+@pytest.mark.parametrize("size", [1, 65535, 65536, 65537, 200_000])
+@pytest.mark.parametrize("make", [os.urandom, bytes], ids=["random", "zeros"])
+def test_the_identifier_comes_once_and_chunks_are_of_up_to_64_kib(size, make) -> None:
+    sender, receiver = Snappy(), Snappy()
+    plain = make(size)
+    first, second = sender.encode(plain), sender.encode(plain)
+    assert first.startswith(IDENTIFIER)
+    assert first.removeprefix(IDENTIFIER) == second
+    for kind, data in chunks(second):
+        assert kind in (COMPRESSED, UNCOMPRESSED)
+        assert len(decode(Snappy(), IDENTIFIER + chunk(kind, data))) <= 65536
+    assert decode(receiver, first + second) == plain * 2
+
+
+def test_a_byte_at_a_time_over_the_border_of_a_chunk() -> None:
+    plain = os.urandom(70_000)
+    sender, receiver = Snappy(), Snappy()
+    stream = sender.encode(plain)
+    border = len(IDENTIFIER) + 4 + 4 + 65536
+    got = decode(receiver, stream[: border - 3])
+    for position in range(border - 3, border + 8):
+        got += decode(receiver, stream[position : position + 1])
+    assert got + decode(receiver, stream[border + 8 :]) == plain
+
+
+def test_what_may_be_skipped_is_and_the_identifier_may_come_again() -> None:
+    stream = b"".join(
+        [
+            IDENTIFIER,
+            chunk(SKIPPABLE, b"anything"),
+            data_chunk(b"OK" * 100),
+            IDENTIFIER,
+            chunk(PADDING, bytes(1000)),
+            data_chunk(b"!"),
+            chunk(0xFD, b""),
+        ]
+    )
+    assert decode(Snappy(), stream) == b"OK" * 100 + b"!"
+    receiver = Snappy()
+    assert b"".join(decode(receiver, stream[n : n + 1]) for n in range(len(stream))) == b"OK" * 100 + b"!"
+
+
+@pytest.mark.parametrize(
+    ("stream", "why"),
+    [
+        (b"  V2PUB t\n", "begins with a chunk of kind 0x20"),
+        (data_chunk(b"OK"), "begins with a chunk of kind 0x01"),
+        (b"\xff\x06\x00\x00sNaPpX", "stream header"),
+        (chunk(0xFF, b"sNaPpYY"), "length"),
+        (IDENTIFIER + chunk(0x02, b"x"), "a chunk of kind 0x02 and 1 bytes"),
+        (IDENTIFIER + chunk(0x7F, b"x"), "a chunk of kind 0x7f"),
+        (IDENTIFIER + chunk(UNCOMPRESSED, b"abc"), "corrupt"),
+        (IDENTIFIER + chunk(UNCOMPRESSED, b"abcdefgh"), "checksum"),
+        (IDENTIFIER + chunk(COMPRESSED, b"abcdefgh"), "corrupt"),
+        (IDENTIFIER + data_chunk(b"OK" * 50)[:-1] + b"?", "corrupt"),
+        (IDENTIFIER + chunk(SKIPPABLE, bytes(SNAPPY_CHUNK_SIZE_MAX + 1))[:4], "the limit is 76494 bytes"),
+        (IDENTIFIER + chunk(UNCOMPRESSED, bytes(4 + 65537)), "corrupt"),
+        (
+            IDENTIFIER + chunk(COMPRESSED, bytes(4) + bytes(cramjam.snappy.compress_raw(bytes(65537)))),
+            "length",
+        ),
+    ],
+)
+def test_what_is_not_snappy_is_refused(stream: bytes, why: str) -> None:
+    with pytest.raises(ProtocolError, match=f"the stream is not snappy: .*{why}"):
+        decode(Snappy(), stream)
+
+
+def test_what_came_before_a_wrong_chunk_is_read() -> None:
+    pieces = Snappy().decode(IDENTIFIER + data_chunk(b"first") + chunk(0x02, b""))
+    assert next(pieces) == b"first"
+    with pytest.raises(ProtocolError, match="kind 0x02"):
+        next(pieces)
+
+
+def test_a_snappy_bomb_goes_off_in_pieces() -> None:
+    bomb = IDENTIFIER + data_chunk(bytes(65536)) * 80
+    assert len(bomb) <= PIECE_SIZE_MAX
+    sizes = [len(piece) for piece in Snappy().decode(bomb)]
+    assert sum(sizes) == 80 * 65536
+    assert max(sizes) <= PIECE_SIZE_MAX
+
+
+def test_many_small_chunks_are_one_piece() -> None:
+    finish = data_chunk(b"FIN 0123456789abcdef\n")
+    assert len([*Snappy().decode(IDENTIFIER + finish * 1000)]) == 1
+
+
+@given(st.data(), st.binary(max_size=60))
+def test_damaged_snappy_is_a_protocol_error_or_nothing(data: st.DataObject, plain: bytes) -> None:
+    good = Snappy().encode(plain)
+    stream = data.draw(st.one_of(strategies.damaged(good), st.binary(max_size=60)))
+    receiver = Snappy()
+    try:
+        for piece in data.draw(strategies.chunkings(stream)):
+            decode(receiver, piece)
+    except ProtocolError:
+        pass
+
+
+def test_snappy_has_no_end_and_nothing_of_its_own_to_say() -> None:
+    snappy = Snappy()
+    assert not snappy.has_output
+    assert not snappy.at_end
+    assert snappy.encode(b"") == b""

@@ -40,6 +40,7 @@ LIMITS = IdentifyLimits(
     max_deflate_level=6,
     snappy=True,
     snappy_available=True,
+    tls=False,
     auth_required=False,
     topology_region="",
     topology_zone="",
@@ -287,6 +288,17 @@ def test_a_compression_that_is_switched_off_is_not_granted(
 ) -> None:
     grant = negotiate(asking(deflate=True, snappy=True), attrs.evolve(LIMITS, **off))  # type: ignore[arg-type]
     assert (grant.deflate, grant.snappy) == (deflate, snappy)
+
+
+@pytest.mark.parametrize("offered", [True, False])
+@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize("negotiates", [True, False])
+def test_tls_is_granted_where_it_is_offered_and_asked_for(
+    offered: bool, asks: bool, negotiates: bool
+) -> None:
+    request = IdentifyRequest(tls_v1=asks, feature_negotiation=negotiates)
+    grant = negotiate(request, attrs.evolve(LIMITS, tls=offered))
+    assert grant.tls_v1 is (offered and asks and negotiates)
 
 
 def test_the_limits_are_the_brokers_own() -> None:

@@ -187,9 +187,11 @@ def test_admit_sees_what_the_command_before_has_done() -> None:
     ],
 )
 def test_a_stream_that_ends_in_a_body(stream: bytes, error: str | None) -> None:
-    decoder = greeted()
-    list(decoder.feed(stream))
-    assert decoder.end() is None if error is None else str(decoder.end()) == error
+    for pieces in ([stream], strategies.single_bytes(stream)):
+        decoder = greeted()
+        for piece in pieces:
+            list(decoder.feed(piece))
+        assert (str(decoder.end()) if decoder.end() else None) == error
 
 
 @pytest.mark.parametrize(
@@ -237,6 +239,10 @@ def test_an_answer_beyond_the_limit_is_refused_when_its_size_has_come(size: int)
     assert decoder.feed(OK_ANSWER + pack(">i", size)[:3]) == [b"OK"]
     with pytest.raises(ProtocolError, match=rf"^answer size {size} is out of range 0-100$"):
         decoder.feed(pack(">i", size)[3:])
+
+
+def test_the_largest_answer_is_fine() -> None:
+    assert AnswerDecoder(answer_size_max=2).feed(OK_ANSWER) == [b"OK"]
 
 
 # ---- documents --------------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from nsqkit.broker.core.agenda import Agenda
+from nsqkit.broker.core.commits import Commits
 from nsqkit.broker.core.session import Session
-from nsqkit.broker.core.storage import MemoryStorage
+from nsqkit.broker.core.storage import DurableStorage, MemoryStorage
 from nsqkit.broker.core.topic import Topic
 from nsqkit.wire.compression import snappy_available
 from nsqkit.wire.identify import Grant, IdentifyLimits
@@ -44,6 +45,7 @@ class Broker:
         topics: by name.
         sessions: the open connections, in the order in which they were opened.
         make_tls: makes the TLS layer of a session; None where TLS is not offered.
+        commits: decides when publishers are answered; None to answer at once.
         asks_for_channels: a new topic waits until ``Topic.start`` is called with the channels that others know of it.
     """
 
@@ -52,6 +54,7 @@ class Broker:
         self.random = random
         self.storage = MemoryStorage(options.mem_queue_size) if storage is None else storage
         self.make_tls: Callable[[], SecureTransform] | None = None
+        self.commits = Commits() if isinstance(self.storage, DurableStorage) else None
         self.asks_for_channels = False
         self._new_topics: list[Topic] = []
         self.agenda = Agenda()
@@ -90,9 +93,11 @@ class Broker:
             return
         del self.sessions[session]
         self.agenda.forget(session)
+        if self.commits is not None:
+            self.commits.forget(session)
         channel = session.channel
         if channel is not None:
-            channel.remove(session)
+            channel.remove(session, requeue=self.options.requeue_on_disconnect)
             topic = self.topics.get(session.topic_name)
             if (
                 channel.ephemeral
@@ -137,13 +142,24 @@ class Broker:
                 name,
                 self.agenda,
                 self.storage,
-                node_id=self.options.node_id,
+                self.options,
                 started=not self.asks_for_channels,
             )
             self.agenda.revision += 1
             if self.asks_for_channels:
                 self._new_topics.append(topic)
         return topic
+
+    def sample(self, frames: list[bytes], rate: int) -> tuple[list[bytes], list[bytes]]:
+        """Return those of the messages that a consumer with a sample rate gets, and the others.
+
+        One more in a hundred than the rate says, as in nsqd (nsqd/protocol_v2.go).
+        """
+        taken: list[bytes] = []
+        dropped: list[bytes] = []
+        for frame in frames:
+            (taken if self.random.randrange(100) <= rate else dropped).append(frame)
+        return taken, dropped
 
     def take_new_topics(self) -> list[Topic]:
         """Return the topics that wait to be started, since the last call."""

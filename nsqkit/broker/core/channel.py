@@ -16,7 +16,7 @@ Follow a message's life from top to bottom.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nsqkit.broker.core.deferred import Deferred
@@ -46,6 +46,7 @@ class Channel:
         name: its name, as on the wire.
         agenda: where it notes what follows.
         queue: what waits in it.
+        latency: measures how long messages take until they are finished; None if that is not wanted.
 
     Attributes:
         paused: nothing is delivered while it is.
@@ -55,7 +56,9 @@ class Channel:
         latency: how long messages took until they were finished; None if that is not wanted.
     """
 
-    def __init__(self, name: bytes, agenda: Agenda, queue: MessageQueue) -> None:
+    def __init__(
+        self, name: bytes, agenda: Agenda, queue: MessageQueue, latency: Latency | None = None
+    ) -> None:
         self.name = name
         self.ephemeral = is_ephemeral(name)
         self.paused = False
@@ -63,7 +66,7 @@ class Channel:
         self.requeue_count = 0
         self.timeout_count = 0
         self.delivery_counts = [0] * len(PROXIMITIES)
-        self.latency: Latency | None = None
+        self.latency = latency
         self.queue = queue
         self.due_ns: int | None = None
         self.deferred = Deferred(self._put_back)
@@ -85,13 +88,19 @@ class Channel:
         self.queue.put(frames)
         self.message_count += len(frames)
 
-    def put_waiting(self, frames: Sequence[bytes]) -> None:
-        """Take messages that have waited in the topic."""
+    def put_waiting(self, frames: Sequence[bytes]) -> bool:
+        """Take messages that have waited in the topic; tell whether they are as safe here as there."""
         self.message_count += len(frames)
-        self._put_back(frames)
+        self._agenda.deliver(self)
+        return self.queue.keep(frames)
 
-    def put_deferred(self, frames: Iterable[bytes], due_ns: int) -> None:
-        """Take new messages that are not to be delivered before ``due_ns``."""
+    def put_deferred(self, frames: Sequence[bytes], due_ns: int) -> None:
+        """Take new messages that are not to be delivered before ``due_ns``.
+
+        Raises:
+            OSError: there is no place for them, or not for all.
+        """
+        self.queue.put_aside(frames)
         for frame in frames:
             self.message_count += 1
             self._defer(frame, due_ns)
@@ -144,7 +153,22 @@ class Channel:
             ready[session] = None
             self._agenda.deliver(self)
 
+    def discard(self, frames: Sequence[bytes]) -> None:
+        """Take note that nobody gets these messages, which were to be delivered."""
+        self.queue.finish(frames)
+
     # ---- in flight: the calls of the session that owns the messages ---------------------------------------------
+
+    @property
+    def wants_finished(self) -> bool:
+        """Whether ``finish`` means something to it, so that it has to be called."""
+        return self.latency is not None or self.queue.finishes
+
+    def finish(self, frames: Sequence[bytes], now_ns: int) -> None:
+        """Take note that messages are finished."""
+        self.queue.finish(frames)
+        if self.latency is not None:
+            self.latency.add_finished(frames, now_ns)
 
     def requeue(self, frame: bytes, due_ns: int | None) -> None:
         """Take back a message that its consumer requeues, to be delivered again now or at ``due_ns``."""
@@ -184,8 +208,12 @@ class Channel:
         """Take a consumer."""
         self.sessions[session] = None
 
-    def remove(self, session: Session) -> None:
-        """Let a consumer go; what it has in flight waits here for its timeout."""
+    def remove(self, session: Session, *, requeue: bool = False) -> None:
+        """Let a consumer go; what it has in flight waits here for its timeout, or is taken back at once."""
+        if requeue:
+            frames = session.in_flight.take_all()
+            self.requeue_count += len(frames)
+            self._put_back([for_redelivery(frame) for frame in frames])
         self.sessions.pop(session, None)
         self._ready[session.proximity].pop(session, None)
         if session.in_flight:

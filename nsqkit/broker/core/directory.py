@@ -35,6 +35,10 @@ class File(Protocol):
         """Return when the disk has all that was written."""
         ...
 
+    def duplicate(self) -> File:
+        """Return the same file once more, to be synced and closed by itself, in whatever thread."""
+        ...
+
     def close(self) -> None:
         """Give the file up."""
         ...

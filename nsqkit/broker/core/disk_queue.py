@@ -16,20 +16,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 import attrs
 
 from nsqkit.broker.core.directory import Directory, File
 from nsqkit.broker.core.records import LENGTH_SIZE, from_records, record_end, to_records
-
-READ_SIZE: Final = 256 * 1024
-"""Bytes that are read at once, unless a record is longer."""
+from nsqkit.broker.core.salvage import READ_SIZE, count_unnoted, describe, size_of
 
 FILE_SEARCH: Final = 10_000
 """File numbers among which the first is looked for when the positions are lost."""
 
-_META = re.compile(rb"\s*(\d+)\s+(\d+),(\d+)\s+(\d+),(\d+)\s*")
+_META = re.compile(rb"\s*(-?\d+)\s+(\d+)\s*,\s*(\d+)\s+(\d+)\s*,\s*(\d+)")  # nsqd lets its depth go below 0
 
 
 class _UnreadableError(Exception):
@@ -69,13 +68,6 @@ class Position:
     offset: int = 0
 
 
-def describe(error: Exception) -> str:
-    """Return what went wrong, without the number that Python puts before it."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return str(error)
-
-
 class DiskQueue:
     """One queue.
 
@@ -99,11 +91,16 @@ class DiskQueue:
         self._read_end = 0  # of a complete file, its size
         self._chunk = b""  # read ahead; the record at _read.offset begins at _chunk_offset in it
         self._chunk_offset = 0
-        self._unsynced_count = 0
+        self._unsynced_count = 0  # messages put and taken since the last sync
         self._open()
 
     def __len__(self) -> int:
         return self._depth
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether anything was put or taken since the last sync."""
+        return self._unsynced_count > 0
 
     # ---- names ---------------------------------------------------------------------------------------------------
 
@@ -120,7 +117,7 @@ class DiskQueue:
         meta = self._directory.read(self._meta_name)
         if meta is None:
             return
-        found = _META.fullmatch(meta)
+        found = _META.match(meta)
         if found is not None:
             numbers = list(map(int, found.groups()))
             self._depth, self._read, self._write = numbers[0], Position(*numbers[1:3]), Position(*numbers[3:])
@@ -131,6 +128,10 @@ class DiskQueue:
             self._read = Position(self._first_file())
             self._write = attrs.evolve(self._read)
         self._find_unnoted()
+        if self._read > self._write:
+            self._begin_anew()
+        self._look_at_next()
+        self._settle_depth()
 
     def _first_file(self) -> int:
         numbers = [number for number in range(FILE_SEARCH) if self._directory.exists(self._file_name(number))]
@@ -139,42 +140,52 @@ class DiskQueue:
     def _find_unnoted(self) -> None:
         """Take in the records that were written after the positions were; go on writing in a file of its own."""
         number, offset = self._write.file, self._write.offset
-        while self._directory.exists(self._file_name(number)):
-            with_more = self._count_records(number, offset)
-            if with_more is None:
+        while True:
+            if self._size_of(number) > offset:
+                self._depth += self._count_unnoted(number, offset)
+            elif not self._directory.exists(self._file_name(number + 1)):
                 break
-            self._depth += with_more
             number, offset = number + 1, 0
             self._write = Position(number)
+            self._count(1)
 
-    def _count_records(self, number: int, offset: int) -> int | None:
-        """Return how many whole records a file has behind ``offset``, None if nothing is there."""
-        handle = self._directory.open(self._file_name(number))
-        try:
-            size = handle.size()
-            if size <= offset:
-                return None
-            count = 0
-            while offset + LENGTH_SIZE <= size:
-                data = handle.read_at(offset, LENGTH_SIZE)
-                end = record_end(data, 0, self._limits.max_msg_size)
-                if end is None or offset + end > size:
-                    break
-                offset += end
-                count += 1
-            if offset < size:
-                self._cut_off(handle, self._file_name(number), offset, size)
-            return count
-        finally:
-            handle.close()
+    def _count_unnoted(self, number: int, offset: int) -> int:
+        start = self._read.offset if number == self._read.file else 0
+        limit, report = self._limits.max_msg_size, self._keeper.report
+        return count_unnoted(self._directory, self._file_name(number), start, offset, limit, report)
 
-    def _cut_off(self, handle: File, name: str, offset: int, size: int) -> None:
-        """Set aside what a crash has left of a record."""
+    def _size_of(self, number: int) -> int:
+        return size_of(self._directory, self._file_name(number))
+
+    def _begin_anew(self) -> None:
+        """Leave files whose positions contradict each other."""
+        read, write = self._read, self._write
         self._keeper.report(
-            f"the last {size - offset} bytes of {name} are no message, and are set aside as {name}.bad"
+            f"{self._name} was to be read at {read.file},{read.offset}, behind its end at {write.file},{write.offset}: "
+            "it begins anew"
         )
-        self._directory.replace(f"{name}.bad", handle.read_at(offset, size - offset))
-        handle.truncate(offset)
+        for number in {write.file, read.file}:
+            if self._directory.exists(self._file_name(number)):
+                self._rename_bad(self._file_name(number))
+        self._read = Position(max(read.file, write.file) + 1)
+        self._write = attrs.evolve(self._read)
+        self._count(1)
+
+    def _look_at_next(self) -> None:
+        """Set aside at once what cannot be read next, as nsqd does, which reads ahead."""
+        while self._read < self._write:
+            try:
+                left = self._end_of_read_file() - self._read.offset
+                assert self._read_handle is not None
+                head = self._read_handle.read_at(self._read.offset, LENGTH_SIZE)
+                end = record_end(head, 0, self._limits.max_msg_size) if len(head) == LENGTH_SIZE else None
+                if left and (end is None or end > left):
+                    raise self._unreadable()
+            except (_UnreadableError, FileNotFoundError) as error:
+                self._set_aside(error)
+            else:
+                break
+        self._forget_chunk()  # most queues are not read soon, and there are many
 
     # ---- put -----------------------------------------------------------------------------------------------------
 
@@ -184,6 +195,8 @@ class DiskQueue:
         Raises:
             OSError: they could not be written, or not all of them; those that are not counted are not there.
         """
+        if not frames:
+            return 0
         try:
             self._append(to_records(frames))
         except OSError as error:
@@ -195,12 +208,33 @@ class DiskQueue:
     def _append(self, records: list[bytes]) -> None:
         while records:
             fitting = self._fitting(records)
-            data = b"".join(records[:fitting])
-            self._opened_for_write().write_at(self._write.offset, data)
-            self._write.offset += len(data)
-            self._depth += fitting
-            self._count(fitting)
+            self._append_here(records[:fitting])
             del records[:fitting]
+
+    def _append_here(self, records: list[bytes]) -> None:
+        """Write records to the file at hand; if there is no room for all, those that there is room for."""
+        data = b"".join(records)
+        handle = self._opened_for_write()
+        try:
+            handle.write_at(self._write.offset, data)
+        except OSError:
+            self._take_back_write(handle)
+            if len(records) == 1:
+                raise
+            half = len(records) // 2
+            self._append_here(records[:half])
+            self._append_here(records[half:])
+        else:
+            self._write.offset += len(data)
+            self._depth += len(records)
+            self._count(len(records))
+
+    def _take_back_write(self, handle: File) -> None:
+        """Cut off what a write has left that failed, now or when the file is opened again."""
+        try:
+            handle.truncate(self._write.offset)
+        except OSError:
+            self._close_write_handle()
 
     def _fitting(self, records: list[bytes]) -> int:
         """Return how many of the records go into the file at hand; if none does, begin the next file."""
@@ -219,11 +253,14 @@ class DiskQueue:
 
     def _opened_for_write(self) -> File:
         if self._write_handle is None:
+            if self._size_of(self._write.file) < self._write.offset:
+                self._begin_next_file()  # what is missing would be a gap, and all behind it lost
             handle = self._directory.open(self._file_name(self._write.file), create=True)
             try:
-                handle.truncate(self._write.offset)
-                # Without positions nsqd, and this class, take what is there for nothing.
-                if not self._directory.exists(self._meta_name):
+                if handle.size() > self._write.offset:
+                    handle.truncate(self._write.offset)
+                # What is in a file that the positions do not tell of is nothing to nsqd, and it writes over it.
+                if not self._write.offset or not self._directory.exists(self._meta_name):
                     self._write_meta()
             except OSError:
                 handle.close()
@@ -239,6 +276,9 @@ class DiskQueue:
             self.sync()
         finally:
             self._close_write_handle()
+        if self._read == complete:  # nsqd would take it for damaged, if it went on from here
+            with suppress(OSError):  # then the next ``take`` does it
+                self._leave_complete_file()
 
     # ---- take ----------------------------------------------------------------------------------------------------
 
@@ -259,9 +299,7 @@ class DiskQueue:
         except OSError:
             if not frames:
                 raise
-        self._depth = max(self._depth - len(frames), 0)
-        if self._read >= self._write:
-            self._settle_end()
+        self._settle_depth()
         if frames:
             self._count(len(frames))
         return frames
@@ -271,27 +309,29 @@ class DiskQueue:
         body_size_max = self._limits.max_msg_size
         frames, end = from_records(self._chunk, self._chunk_offset, count, body_size_max)
         if not frames:
-            if self._read.offset >= self._end_of_read_file():
+            if self._read.offset == self._end_of_read_file():
                 return frames
             self._read_chunk()
             frames, end = from_records(self._chunk, 0, count, body_size_max)
             if not frames:
-                raise _UnreadableError(f"there is no message at byte {self._read.offset}")
+                raise self._unreadable()
         self._read.offset += end - self._chunk_offset
         self._chunk_offset = end
+        self._depth = max(self._depth - len(frames), 0)
         return frames
+
+    def _unreadable(self) -> _UnreadableError:
+        return _UnreadableError(f"there is no message at byte {self._read.offset}")
 
     def _read_chunk(self) -> None:
         """Read ahead from the position on: as much as there is, within limits, or one long record."""
         left = self._end_of_read_file() - self._read.offset
         assert self._read_handle is not None
-        self._chunk_offset = 0
-        self._chunk = self._read_handle.read_at(self._read.offset, min(READ_SIZE, left))
-        if len(self._chunk) < LENGTH_SIZE:
-            return
-        end = record_end(self._chunk, 0, self._limits.max_msg_size)
-        if end is not None and len(self._chunk) < end <= left:
-            self._chunk = self._read_handle.read_at(self._read.offset, end)
+        chunk = self._read_handle.read_at(self._read.offset, min(READ_SIZE, left))
+        end = record_end(chunk, 0, self._limits.max_msg_size) if len(chunk) >= LENGTH_SIZE else None
+        if end is not None and len(chunk) < end <= left:
+            chunk = self._read_handle.read_at(self._read.offset, end)
+        self._chunk, self._chunk_offset = chunk, 0
 
     def _end_of_read_file(self) -> int:
         if self._read_handle is None:
@@ -301,11 +341,14 @@ class DiskQueue:
 
     def _leave_complete_file(self) -> None:
         """Go on to the next file if all of a complete one has been handed on, and remove that."""
-        while self._read.file < self._write.file and self._read.offset >= self._end_of_read_file():
+        while self._read.file < self._write.file and self._read.offset == self._end_of_read_file():
             done = self._file_name(self._read.file)
             self._go_to_file(self._read.file + 1)
             self.sync()
-            self._directory.remove(done)
+            try:
+                self._directory.remove(done)
+            except OSError as error:
+                self._keeper.report(f"{done} has been read, and cannot be removed: {describe(error)}")
 
     def _go_to_file(self, number: int) -> None:
         self._forget_chunk()
@@ -323,41 +366,74 @@ class DiskQueue:
     def sync(self) -> None:
         """Sync the file, then write the positions. A failure is reported, and it is tried again with the next sync."""
         try:
-            if self._write_handle is not None:
-                self._write_handle.sync()
+            self.sync_data()
             self._write_meta()
         except OSError as error:
             self._keeper.report(f"failed to sync {self._name}: {describe(error)}")
+            self._unsynced_count = 1
             self._keeper.used(self)
         else:
             self._unsynced_count = 0
 
+    def sync_data(self) -> None:
+        """Sync the file that is written to.
+
+        Raises:
+            OSError: it could not be synced.
+        """
+        if self._write_handle is not None:
+            self._write_handle.sync()
+
+    def _progress(self) -> tuple[int, Position]:
+        """Return how many messages are to be read after a restart, and from where on."""
+        return self._depth, self._read
+
     def _write_meta(self) -> None:
-        read, write = self._read, self._write
-        meta = f"{self._depth}\n{read.file},{read.offset}\n{write.file},{write.offset}\n"
+        (depth, read), write = self._progress(), self._write
+        meta = f"{depth}\n{read.file},{read.offset}\n{write.file},{write.offset}\n"
         self._directory.replace(self._meta_name, meta.encode())
 
     # ---- end -----------------------------------------------------------------------------------------------------
 
     def empty(self) -> None:
-        """Forget all messages, and remove their files."""
+        """Forget all messages, and remove their files.
+
+        Raises:
+            OSError: a file could not be removed; the messages are forgotten all the same.
+        """
         self._close_handles()
-        for number in range(self._read.file, self._write.file + 1):
-            self._directory.remove(self._file_name(number))
-        self._directory.remove(self._meta_name)
+        numbers = range(self._read.file, self._write.file + 1)
         self._read = Position(self._write.file + 1)
         self._write = attrs.evolve(self._read)
         self._depth = 0
         self._unsynced_count = 0
+        failed: OSError | None = None
+        for name in (*map(self._file_name, numbers), self._meta_name):
+            try:
+                self._directory.remove(name)
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def delete(self) -> None:
-        """Forget all messages; no file is left."""
-        self.empty()
+        """Forget all messages; no file is left, unless one cannot be removed."""
+        try:
+            self.empty()
+        except OSError as error:
+            self._keeper.report(f"{self._name} is deleted, but not all of its files: {describe(error)}")
 
-    def close(self) -> None:
-        """Sync, and give the files up."""
-        self.sync()
-        self._close_handles()
+    def close(self, frames: Sequence[bytes] = ()) -> None:
+        """Write ``frames`` behind all others, sync, and give the files up.
+
+        Raises:
+            OSError: they could not be written, or not all of them; the files are given up all the same.
+        """
+        try:
+            self.put(frames)
+        finally:
+            self.sync()
+            self._close_handles()
 
     def _close_handles(self) -> None:
         self._close_write_handle()
@@ -377,28 +453,40 @@ class DiskQueue:
 
     # ---- trouble -------------------------------------------------------------------------------------------------
 
-    def _set_aside(self, why: Exception) -> None:
-        """Give up the file that is being read, and go on behind it."""
+    def _set_aside(self, why: _UnreadableError | FileNotFoundError) -> None:
+        """Give up the file that is being read, and go on behind it.
+
+        Raises:
+            OSError: there is no file because the whole directory is not there now.
+        """
+        if isinstance(why, OSError) and not self._directory.exists(self._meta_name):
+            raise why
         name = self._file_name(self._read.file)
-        self._keeper.report(f"{name} is set aside as {name}.bad: {describe(why)}")
         if self._read.file == self._write.file:
             self._close_write_handle()
             self._write = Position(self._write.file + 1)
         self._go_to_file(self._read.file + 1)
+        if isinstance(why, OSError):
+            self._keeper.report(f"{name} is missing, and so are its messages")
+        else:
+            self._keeper.report(f"{name} is set aside as {name}.bad: {why}")
+            self._rename_bad(name)
+        self._count(1)
+
+    def _rename_bad(self, name: str) -> None:
         try:
             self._directory.rename(name, f"{name}.bad")
         except OSError as error:
             self._keeper.report(f"{name} cannot be renamed: {describe(error)}")
-        self.sync()
 
-    def _settle_end(self) -> None:
-        """All has been read: set right what old positions may have made wrong."""
-        if self._depth:
-            self._keeper.report(
-                f"{self._name} has no more messages, where {self._depth} should have been left"
-            )
+    def _settle_depth(self) -> None:
+        """Set right what old positions have made wrong: the depth is 0 when all has been read, and not before."""
+        if self._read < self._write:
+            self._depth = max(self._depth, 1)
+        elif self._depth:
+            if self._depth > 0:
+                self._keeper.report(
+                    f"{self._name} has no more messages, where {self._depth} should have been left"
+                )
             self._depth = 0
             self._count(1)
-        if self._read > self._write:
-            self._keeper.report(f"{self._name} was to be read behind its end, and begins anew")
-            self.empty()

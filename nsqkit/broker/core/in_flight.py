@@ -48,6 +48,11 @@ class InFlight:
         message = self._untouched.pop(message_id, None) or self._touched.pop(message_id, None)
         return message[0] if message else None
 
+    def find_all(self, ids: Sequence[bytes]) -> list[bytes]:
+        """Return the frames of those of the messages that are in flight."""
+        held = (self._untouched.get(message_id) or self._touched.get(message_id) for message_id in ids)
+        return [message[0] for message in held if message]
+
     def remove_all(self, ids: Sequence[bytes]) -> list[bytes]:
         """Remove messages that are finished; return the ids of those that were not in flight."""
         pop = self._untouched.pop

@@ -179,6 +179,8 @@ class Link:
 
     def _receive_all(self, unread: Iterable[bytes]) -> Iterator[Command]:
         for data in unread:
+            if self.rest:  # it came before
+                yield from self.receive_rest()
             yield from self.receive(data)
 
     # ---- both --------------------------------------------------------------------------------------------------

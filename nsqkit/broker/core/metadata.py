@@ -10,7 +10,9 @@ that cannot be read is refused, since starting without it would lose messages si
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
 
 from nsqkit.errors import OptionError
 from nsqkit.wire.identify import BROKER_VERSION
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.topic import Topic
 
 FILE_NAME = "nsqd.dat"
+
+_Kind = TypeVar("_Kind", str, bool, list[object])
 
 
 def document(broker: Broker) -> bytes:
@@ -39,31 +43,73 @@ def _topic_entry(topic: Topic) -> dict[str, object]:
     return {"name": topic.name.decode(), "paused": topic.paused, "channels": channels or None}
 
 
-def restore(broker: Broker, document: bytes, now_ns: int) -> None:
+def restore(broker: Broker, document: bytes, now_ns: int) -> list[str]:
     """Make the topics and channels that ``document`` names.
 
+    Returns:
+        What is passed over because its name is not valid.
+
     Raises:
-        OptionError: it is not nsqd's metadata.
+        OptionError: it is not nsqd's metadata; then nothing is made.
     """
     try:
-        for topic in json.loads(document)["topics"] or ():
-            _restore_topic(broker, topic, now_ns)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        whole = json.loads(document.decode("utf-8", "replace"))
+        topics = [_Entry.read(entry, "channels") for entry in _field(whole, "topics", list)]
+    except (ValueError, TypeError) as error:
         raise OptionError(
             f"failed to load metadata: {FILE_NAME} is not what nsqd writes: {error!r}"
         ) from error
+    skipped = []
+    for topic in topics:
+        if is_valid_name(topic.name):
+            skipped += _restore_topic(broker, topic, now_ns)
+        else:
+            skipped.append(f"topic {topic.name.decode()}")
+    return skipped
 
 
-def _restore_topic(broker: Broker, entry: dict[str, Any], now_ns: int) -> None:
-    name = str(entry["name"]).encode("utf-8", "surrogateescape")
-    if not is_valid_name(name):
-        return
-    topic = broker.topic(name)
-    if entry.get("paused"):
-        topic.pause()
-    for channel_entry in entry.get("channels") or ():
-        channel_name = str(channel_entry["name"]).encode("utf-8", "surrogateescape")
-        if is_valid_name(channel_name):
-            channel = topic.channel(channel_name, now_ns)
-            if channel_entry.get("paused"):
-                channel.pause()
+def _restore_topic(broker: Broker, entry: _Entry, now_ns: int) -> list[str]:
+    channels = [channel for channel in entry.below if is_valid_name(channel.name)]
+    topic = broker.topic(entry.name)
+    paused = topic.paused or entry.paused
+    topic.pause()  # until all channels are there, so that each of them gets what waits in the topic
+    topic.start([channel.name for channel in channels], now_ns)
+    for channel in channels:
+        if channel.paused:
+            topic.channels[channel.name].pause()
+    if not paused:
+        topic.unpause(now_ns)
+    return [f"channel {channel.name.decode()}" for channel in entry.below if channel not in channels]
+
+
+@attrs.frozen
+class _Entry:
+    """A topic or a channel, and what is below it."""
+
+    name: bytes
+    paused: bool
+    below: list[_Entry]
+
+    @classmethod
+    def read(cls, found: object, key: str | None = None) -> _Entry:
+        """Read an entry, and what it has under ``key``.
+
+        Raises:
+            TypeError: something is of another type than nsqd writes.
+        """
+        below = [] if key is None else [cls.read(entry) for entry in _field(found, key, list)]
+        return cls(
+            _field(found, "name", str).encode("utf-8", "replace"), _field(found, "paused", bool), below
+        )
+
+
+def _field(found: object, key: str, kind: type[_Kind]) -> _Kind:
+    """Return a field of an object; what is not there, or null, is empty, as it is to nsqd."""
+    if found is not None and not isinstance(found, dict):
+        raise TypeError(f"{found!r} is no object with {key!r}")
+    value = found.get(key) if found else None
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise TypeError(f"{key!r} is {value!r}")
+    return value

@@ -261,6 +261,17 @@ class BrokerOptions:
         choices=("topology-aware-consumption",),
     )
 
+    # Beyond nsqd.
+    durability: str = string(
+        "durability",
+        "nsqd",
+        "when a publisher is answered: nsqd as nsqd does it, fsync when the message is on disk and synced",
+        choices=("nsqd", "fsync"),
+    )
+    requeue_on_disconnect: bool = boolean(
+        "requeue-on-disconnect", False, "requeue what a lost client has in flight at once, not at its timeout"
+    )
+
     def __attrs_post_init__(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):
             missing, given = ("tls_key", "tls_cert") if self.tls_cert else ("tls_cert", "tls_key")

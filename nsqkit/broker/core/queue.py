@@ -12,7 +12,8 @@ to the garbage collector, so a million queued messages cost it nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Protocol
 
 
@@ -43,8 +44,12 @@ class Backend(Protocol):
         """Forget all, and leave no trace."""
         ...
 
-    def close(self) -> None:
-        """Keep all for the next start, if there is a place for it."""
+    def close(self, frames: Sequence[bytes]) -> None:
+        """Keep all for the next start, if there is a place for it, and ``frames`` behind what is there.
+
+        Raises:
+            OSError: there is no place for them, or not for all.
+        """
         ...
 
 
@@ -74,7 +79,7 @@ class MemoryBackend:
 
     delete = empty
 
-    def close(self) -> None:
+    def close(self, frames: Sequence[bytes]) -> None:
         """Do nothing: there is no next start."""
 
 
@@ -97,7 +102,10 @@ class DiscardBackend:
     def empty(self) -> None:
         """Do nothing."""
 
-    delete = close = empty
+    delete = empty
+
+    def close(self, frames: Sequence[bytes]) -> None:
+        """Drop messages."""
 
 
 class MessageQueue:
@@ -107,6 +115,9 @@ class MessageQueue:
         mem_queue_size: messages that memory holds.
         backend: takes the others.
     """
+
+    finishes = False
+    """Whether ``finish`` and ``put_aside`` mean something to it, so that they have to be called."""
 
     __slots__ = ("_mem_queue_size", "_memory", "backend")
 
@@ -132,13 +143,29 @@ class MessageQueue:
         self._memory.extend(frames[:room])
         return room + self.backend.put(frames[room:])
 
-    def put_back(self, frames: Sequence[bytes]) -> None:
-        """Add messages at the end that the queue has had already; where there is no place, memory holds them."""
-        kept = len(self)
+    def keep(self, frames: Sequence[bytes]) -> bool:
+        """Add messages at the end that have been accepted already; where there is no place, memory holds them.
+
+        Returns:
+            Whether all are where ``put`` would have them.
+        """
+        had = len(self)
         try:
             self.put(frames)
         except OSError:
-            self._memory.extend(frames[len(self) - kept :])
+            self._memory.extend(frames[len(self) - had :])
+            return False
+        return True
+
+    def put_back(self, frames: Sequence[bytes]) -> None:
+        """Add messages at the end that were taken from this queue."""
+        self.keep(frames)
+
+    def put_aside(self, frames: Sequence[bytes]) -> None:
+        """Take note of messages that are held elsewhere, and may be put back."""
+
+    def finish(self, frames: Iterable[bytes]) -> None:
+        """Take note that messages which were taken will not be put back."""
 
     def take(self, count: int, size_max: int) -> list[bytes]:
         """Return up to ``count`` messages from the front, of ``size_max`` bytes together, but at least one.
@@ -175,11 +202,8 @@ class MessageQueue:
         Raises:
             OSError: there is no place for them, or not for all.
         """
-        try:
-            for frames in (_take(self._memory, len(self._memory)), *others):
-                self.backend.put(frames)
-        finally:
-            self.backend.close()
+        self.backend.close([*self._memory, *chain(*others)])
+        self._memory.clear()
 
 
 def _take(frames: deque[bytes], count: int) -> list[bytes]:

@@ -5,7 +5,7 @@
 The rule it guards: the bytes are nsqd's, both ways. They are those of a message's frame but for the head, and for the
 attempts: a record counts the deliveries so far, the frame in a queue is ready for the next one.
 
-How to read it: ``to_records`` writes, ``from_records`` reads, ``record_end`` tells where a record ends.
+How to read it: ``to_records`` writes, ``from_records`` reads, ``record_end`` and ``record_ends`` tell where they end.
 """
 
 from __future__ import annotations
@@ -42,6 +42,19 @@ def record_end(data: bytes, position: int, body_size_max: int) -> int | None:
     if not RECORD_HEADER_LENGTH <= length <= RECORD_HEADER_LENGTH + body_size_max:
         return None
     return position + LENGTH_SIZE + length
+
+
+def record_ends(data: bytes, body_size_max: int) -> list[int]:
+    """Return where each record ends that is whole, as far as they follow one another."""
+    ends: list[int] = []
+    position = 0
+    while position + LENGTH_SIZE <= len(data):
+        end = record_end(data, position, body_size_max)
+        if end is None or end > len(data):
+            break
+        ends.append(end)
+        position = end
+    return ends
 
 
 def from_records(data: bytes, position: int, count: int, body_size_max: int) -> tuple[list[bytes], int]:

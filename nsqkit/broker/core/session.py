@@ -27,9 +27,9 @@ from nsqkit.broker.core.admission import (
     parse_word,
     text,
 )
-from nsqkit.broker.core.disk_queue import describe
 from nsqkit.broker.core.in_flight import InFlight
 from nsqkit.broker.core.link import Link, Wait
+from nsqkit.broker.core.salvage import describe
 from nsqkit.broker.core.topology import GLOBAL, proximity_of
 from nsqkit.errors import (
     AuthDisabled,
@@ -87,39 +87,13 @@ class Session:
     """
 
     __slots__ = (
-        "_agenda",
-        "_broker",
-        "_decoder",
-        "_eof_came",
-        "_first_grant",
-        "_handshake_end_ns",
-        "_identified",
-        "_last_command_ns",
-        "_link",
-        "_needs_tls",
-        "_next_heartbeat_ns",
-        "_now_ns",
-        "_options",
-        "access",
-        "channel",
-        "compression",
-        "connect_time_ns",
-        "due_ns",
-        "end_reason",
-        "ended",
-        "finish_count",
-        "grant",
-        "identity",
-        "in_flight",
-        "message_count",
-        "proximity",
-        "pub_counts",
-        "rdy_count",
-        "remote_address",
-        "requeue_count",
-        "state",
-        "tls",
-        "topic_name",
+        *("_agenda", "_broker", "_decoder", "_eof_came", "_first_grant", "_handshake_end_ns"),
+        *("_identified", "_last_command_ns", "_link", "_needs_tls", "_next_heartbeat_ns"),
+        *("_now_ns", "_options"),
+        *("access", "channel", "compression", "connect_time_ns", "due_ns", "end_reason"),
+        *("ended", "finish_count", "grant", "identity", "in_flight", "message_count"),
+        *("proximity", "pub_counts", "rdy_count", "remote_address", "requeue_count", "state"),
+        *("tls", "topic_name"),
     )
 
     def __init__(self, broker: Broker, remote_address: str, now_ns: int) -> None:
@@ -271,11 +245,12 @@ class Session:
     def deliver(self, frames: list[bytes], now_ns: int) -> None:
         """Send messages; with a sample rate, the others are gone from this channel."""
         grant = self._first_grant
+        assert self.channel is not None
         if grant.sample_rate:
-            frames = [frame for frame in frames if self._broker.random.randrange(100) <= grant.sample_rate]
+            frames, dropped = self._broker.sample(frames, grant.sample_rate)
+            self.channel.discard(dropped)
             if not frames:
                 return
-        assert self.channel is not None
         deadline_ns = now_ns + grant.msg_timeout_ns
         self.in_flight.add([frame[ID] for frame in frames], frames, now_ns, deadline_ns)
         self.channel.schedule(self.in_flight, deadline_ns)
@@ -312,6 +287,8 @@ class Session:
     # ---- one method for each command ------------------------------------------------------------------------------
 
     def _identify(self, command: Command) -> None:
+        if self._link.is_holding:
+            raise Wait  # an upgrade must not overtake the answers before it
         request = decode_request(command.bodies[0])
         limits = self._broker.identify_limits
         self.identity = request
@@ -391,15 +368,15 @@ class Session:
 
     def _publish(self, command: Command) -> None:
         self._put(command, PublishFailed)
-        self._send(OK_FRAME * len(command.bodies))
+        self._acknowledge(OK_FRAME * len(command.bodies))
 
     def _multi_publish(self, command: Command) -> None:
         self._put(command, MultiPublishFailed)
-        self._send(OK_FRAME)
+        self._acknowledge(OK_FRAME)
 
     def _deferred_publish(self, command: Command) -> None:
         self._put(command, DeferredPublishFailed, parse_number(command.params[1]) * NS_PER_MS)
-        self._send(OK_FRAME)
+        self._acknowledge(OK_FRAME)
 
     def _put(self, command: Command, failed: type[BrokerError], delay_ns: int = 0) -> None:
         topic_name = command.params[0]
@@ -409,6 +386,20 @@ class Session:
         except OSError as error:
             raise failed(f"{command.verb.decode()} failed {describe(error)}") from error
         self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + len(command.bodies)
+
+    def _acknowledge(self, frame: bytes) -> None:
+        """Answer a publish, when it is safe."""
+        if self._broker.commits is not None:
+            self._link.hold(self._broker.commits.hold(self))
+        self._send(frame)
+
+    def release(self, ticket: int, now_ns: int) -> bool:
+        """Let go the answers that have waited for this commit; tell whether others wait for a later one."""
+        self._link.release(ticket)
+        self._agenda.write(self)
+        if not self._link.is_holding:
+            self.go_on(now_ns)
+        return self._link.is_holding
 
     def _nop(self, command: Command) -> None:
         pass
@@ -423,6 +414,9 @@ class Session:
         self._look_for_more()
 
     def _finish(self, command: Command) -> None:
+        assert self.channel is not None
+        if self.channel.wants_finished:
+            self.channel.finish(self.in_flight.find_all(command.params), self._now_ns)
         missing = self.in_flight.remove_all(command.params)
         self.finish_count += len(command.params) - len(missing)
         for message_id in missing:

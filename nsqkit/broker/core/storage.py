@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from nsqkit.broker.core.directory import Directory
-from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue, describe
+from nsqkit.broker.core.directory import Directory, File
+from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.durable_queue import DurableQueue, KeptQueue
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.queue import DiscardBackend, MemoryBackend, MessageQueue
+from nsqkit.broker.core.salvage import describe
 
 HEALTHY: Final = "OK"
 
@@ -103,9 +105,10 @@ class DiskStorage:
         """Return the queue of this name, with what its files hold."""
         if ephemeral:
             return MessageQueue(self._mem_queue_size, DiscardBackend())
-        return MessageQueue(
-            self._mem_queue_size, DiskQueue(self._directory, name.decode(), self._limits, self)
-        )
+        return self._open(name.decode())
+
+    def _open(self, name: str) -> MessageQueue:
+        return MessageQueue(self._mem_queue_size, DiskQueue(self._directory, name, self._limits, self))
 
     # ---- for the queues ------------------------------------------------------------------------------------------
 
@@ -129,7 +132,47 @@ class DiskStorage:
 
     def handle_deadline(self, now_ns: int) -> int | None:
         """Sync queues that were used; return when to go on."""
-        for queue in list(self.unsynced)[:SYNCS_AT_ONCE]:
+        queues = list(self.unsynced)[:SYNCS_AT_ONCE]
+        for queue in queues:
             del self.unsynced[queue]
-            queue.sync()
-        return now_ns + _SYNC_PAUSE_NS if self.unsynced else None
+            if queue.needs_sync:
+                queue.sync()
+        if not self.unsynced:
+            return None
+        failed = any(queue in self.unsynced for queue in queues)
+        return now_ns + (self._sync_timeout_ns if failed else _SYNC_PAUSE_NS)
+
+
+class DurableStorage(DiskStorage):
+    """Keeps every message in files until it is finished; the arguments are those of ``DiskStorage``."""
+
+    def __init__(self, directory: Directory, options: BrokerOptions, report: Callable[[str], None]) -> None:
+        super().__init__(directory, options, report)
+        self._uncommitted: dict[DurableQueue, None] = {}
+
+    def _open(self, name: str) -> MessageQueue:
+        return KeptQueue(DurableQueue(self._directory, name, self._limits, self))
+
+    def used(self, queue: DiskQueue) -> None:
+        """Take note that a queue is to be synced when its time has come, and committed at once."""
+        super().used(queue)
+        if isinstance(queue, DurableQueue):
+            self._uncommitted[queue] = None
+
+    def files_to_sync(self) -> list[File]:
+        """Return the files that were written to since the last call, for whoever syncs and closes them."""
+        queues, self._uncommitted = self._uncommitted, {}
+        return [file for queue in queues if (file := queue.data_to_sync()) is not None]
+
+    def handle_deadline(self, now_ns: int) -> int | None:
+        """Sync queues that were used; return when to go on.
+
+        First the messages of all, then the positions: what has gone from one queue to another is never in neither.
+        """
+        try:
+            for queue in self.unsynced:
+                queue.sync_data()
+        except OSError as error:
+            self.wrote(error)
+            return now_ns + self._sync_timeout_ns
+        return super().handle_deadline(now_ns)

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.channel import READ_PAUSE_NS, Channel
 from nsqkit.broker.core.guid import GuidFactory
+from nsqkit.broker.core.latency import Latency
 from nsqkit.wire.messages import ID, encode_messages
 from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.agenda import Agenda
+    from nsqkit.broker.core.options import BrokerOptions
     from nsqkit.broker.core.storage import Storage
 
 PART_COUNT: Final = 10_000
@@ -33,7 +35,7 @@ class Topic:
         name: its name, as on the wire.
         agenda: where it and its channels note what follows.
         storage: where its queue and theirs are.
-        node_id: the broker's, for message ids.
+        options: nsqd's flags.
         started: False to have messages wait until ``start``.
 
     Attributes:
@@ -44,7 +46,7 @@ class Topic:
     """
 
     def __init__(
-        self, name: bytes, agenda: Agenda, storage: Storage, *, node_id: int, started: bool = True
+        self, name: bytes, agenda: Agenda, storage: Storage, options: BrokerOptions, *, started: bool = True
     ) -> None:
         self.name = name
         self.ephemeral = is_ephemeral(name)
@@ -59,7 +61,8 @@ class Topic:
         self._waiting_delays_ns: dict[bytes, int] = {}  # delays of deferred messages in the queue, by id
         self._agenda = agenda
         self._storage = storage
-        self._guids = GuidFactory(node_id)
+        self._options = options
+        self._guids = GuidFactory(options.node_id)
 
     # ---- in ----------------------------------------------------------------------------------------------------
 
@@ -83,11 +86,11 @@ class Topic:
     def _fan_out(self, frames: Sequence[bytes], now_ns: int, delay_ns: int) -> None:
         failed: OSError | None = None
         for channel in self.channels.values():
-            if delay_ns:
-                channel.put_deferred(frames, now_ns + delay_ns)
-                continue
             try:
-                channel.put(frames)
+                if delay_ns:
+                    channel.put_deferred(frames, now_ns + delay_ns)
+                else:
+                    channel.put(frames)
             except OSError as error:
                 failed = error
         if failed is not None:
@@ -100,11 +103,16 @@ class Topic:
         channel = self.channels.get(name)
         if channel is None:
             queue = self._storage.open_queue(self.name + b":" + name, ephemeral=is_ephemeral(name))
-            channel = self.channels[name] = Channel(name, self._agenda, queue)
+            channel = self.channels[name] = Channel(name, self._agenda, queue, self._latency(now_ns))
             self._agenda.revision += 1
             self._agenda.deliver(channel)  # its files may hold messages
             self._flush(now_ns)
         return channel
+
+    def _latency(self, now_ns: int) -> Latency | None:
+        percentiles = self._options.e2e_processing_latency_percentiles
+        window_ns = self._options.e2e_processing_latency_window_time_ns
+        return Latency(percentiles, window_ns, now_ns) if percentiles else None
 
     def start(self, channel_names: Iterable[bytes], now_ns: int) -> None:
         """Begin to give messages to channels: those that there are, and those of these names, made if they are new."""
@@ -136,13 +144,15 @@ class Topic:
     def _give(self, frames: Sequence[bytes], now_ns: int) -> None:
         delays_ns = self._waiting_delays_ns
         at_once = [frame for frame in frames if frame[ID] not in delays_ns] if delays_ns else frames
-        for channel in self.channels.values():
-            channel.put_waiting(at_once)
+        are_safe = [channel.put_waiting(at_once) for channel in self.channels.values()]
+        if all(are_safe):
+            self.queue.finish(at_once)
         if len(at_once) < len(frames):
             for frame in frames:
                 delay_ns = delays_ns.pop(frame[ID], 0)
-                for channel in self.channels.values() if delay_ns else ():
-                    channel.put_deferred((frame,), now_ns + delay_ns)
+                if delay_ns:
+                    self._fan_out((frame,), now_ns, delay_ns)
+                    self.queue.finish((frame,))
 
     # ---- from outside ------------------------------------------------------------------------------------------
 

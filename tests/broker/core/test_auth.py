@@ -87,7 +87,8 @@ def test_what_may_be_missing(body):
 
 
 def test_what_may_be_missing_of_an_authorization():
-    body = b'{"ttl":60,"authorizations":[null,{},{"topic":null,"channels":null,"permissions":null},' + (
+    body = (
+        b'{"ttl":60,"authorizations":[null,{},{"topic":null,"channels":null,"permissions":null},'
         b'{"Topic":"t","CHANNELS":["c",null],"permissions":["publish"],"x":1}]}'
     )
     state = decode_auth_state(body, NOW_NS)
@@ -120,11 +121,20 @@ def test_a_time_to_live_that_is_none(ttl):
         ({"authorizations": [{"Permissions": {}}]}, r"permissions is \(\)"),
         ({"authorizations": [{"channels": [5]}]}, "5 stands among the channels"),
         ({"authorizations": [{"permissions": [5]}]}, "5 stands among the permissions"),
-        ({"authorizations": [entry(permissions=["admin"])]}, "unknown permission 'admin'; known are subscribe and"),
+        (
+            {"authorizations": [entry(permissions=["admin"])]},
+            "unknown permission 'admin'; known are subscribe and",
+        ),
         ({"authorizations": [entry(permissions=["Publish"])]}, "unknown permission 'Publish'"),
         ({"authorizations": [{"permissions": [None]}]}, "unknown permission ''"),
-        ({"authorizations": [entry(), entry(topic="(")]}, r"unable to compile topic '\(': missing closing \)"),
-        ({"authorizations": [entry(channels=["a", "(?=b)"])]}, r"unable to compile channel '\(\?=b\)': invalid or"),
+        (
+            {"authorizations": [entry(), entry(topic="(")]},
+            r"unable to compile topic '\(': missing closing \)",
+        ),
+        (
+            {"authorizations": [entry(channels=["a", "(?=b)"])]},
+            r"unable to compile channel '\(\?=b\)': invalid or",
+        ),
     ],
 )
 def test_an_answer_that_is_refused(fields, error):
@@ -134,7 +144,17 @@ def test_an_answer_that_is_refused(fields, error):
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"nope", b"[]", b'"ttl"', b'{"ttl":60}x', b'{"ttl":NaN}', b"null", b"[" * 100_000, b"\xef\xbb\xbf{}"],
+    [
+        b"",
+        b"nope",
+        b"[]",
+        b'"ttl"',
+        b'{"ttl":60}x',
+        b'{"ttl":NaN}',
+        b"null",
+        b"[" * 100_000,
+        b"\xef\xbb\xbf{}",
+    ],
 )
 def test_an_answer_that_is_no_document(body):
     with pytest.raises(ProtocolError, match=r"^the auth server's answer cannot be used: "):
@@ -145,15 +165,19 @@ def test_an_answer_that_is_no_document(body):
 def test_any_bytes_are_refused_or_understood(data):
     # A document with garbage in the place of a value.
     try:
-        assert decode_auth_state(b'{"ttl":60,"authorizations":[{"topic":' + data + b"}]}", NOW_NS).permission_count
+        assert decode_auth_state(
+            b'{"ttl":60,"authorizations":[{"topic":' + data + b"}]}", NOW_NS
+        ).permission_count
     except ProtocolError:
         pass
 
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["topic", "channels", "permissions", "x"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["topic", "channels", "permissions", "x"]), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -179,7 +203,9 @@ LITERALS = st.lists(
 )
 
 
-@given(LITERALS, st.sampled_from([b"a", b"b", b"x"]) | strategies.names(), st.sampled_from([b"", b"c", b"d1"]))
+@given(
+    LITERALS, st.sampled_from([b"a", b"b", b"x"]) | strategies.names(), st.sampled_from([b"", b"c", b"d1"])
+)
 def test_a_grant_is_what_its_entries_say(entries, topic, channel):
     expected = any(
         ("subscribe" if channel else "publish") in e["permissions"]

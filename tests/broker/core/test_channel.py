@@ -397,7 +397,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self.attempts |= dict.fromkeys(numbers, 0)
         if delay_ns:
             due_ns = self.world.now_ns + delay_ns
-            self.channel.put_deferred(map(a_frame, numbers), due_ns)
+            self.channel.put_deferred([*map(a_frame, numbers)], due_ns)
             self.places |= dict.fromkeys(numbers, ("deferred", due_ns))
         else:
             self.channel.put([*map(a_frame, numbers)])

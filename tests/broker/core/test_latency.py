@@ -25,7 +25,8 @@ def values(result):
 
 def of_rank(sorted_values, percentile):
     """The value that a percentile stands for."""
-    return sorted_values[min(math.ceil(percentile * len(sorted_values)) + RANKS_ABOVE, len(sorted_values)) - 1]
+    count = len(sorted_values)
+    return sorted_values[min(math.ceil(percentile * count) + RANKS_ABOVE, count) - 1]
 
 
 def test_without_messages_the_percentiles_are_0():
@@ -106,6 +107,14 @@ def test_channels_that_were_quiet_for_long_have_nothing_to_add():
         "percentiles": [{"quantile": 1, "value": 3}],
     }
     assert old.result(2 * WINDOW_NS)["count"] == 0
+
+
+def test_a_half_window_ends_after_its_last_moment():
+    measured = latency(1.0)
+    measured.add([1], 0)
+    measured.add([2], HALF_NS)
+    assert measured.result(WINDOW_NS)["count"] == 2
+    assert measured.result(WINDOW_NS + 1)["count"] == 0
 
 
 def test_halves_of_a_window_stay_apart_when_channels_are_merged():

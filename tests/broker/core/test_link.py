@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,3 +117,87 @@ def test_an_upgrade_takes_effect_between_two_bytes(layers, data):
         assert answers.startswith(plain)
         answers = b"".join(theirs[depth].decode(answers[len(plain) :]))
     assert answers == (b"><%d" if layers else b"<%d") % layers
+
+
+class Loud:
+    """A layer that has something of its own to say, and turns bytes around."""
+
+    def __init__(self, own: bytes = b"") -> None:
+        self.own = own
+        self.at_end = False
+
+    @property
+    def has_output(self) -> bool:
+        return bool(self.own)
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        yield data.swapcase()
+
+    def encode(self, data: bytes) -> bytes:
+        own, self.own = self.own, b""
+        return own + data.swapcase()
+
+
+def test_what_follows_two_upgrades_at_once_goes_through_both():
+    link = begun()
+    inner, outer = Deflate(6), Loud()
+    commands = link.receive(b"NOP\n" + outer.encode(Deflate(6).encode(b"CLS\n")))
+    assert next(commands).verb == b"NOP"
+    link.upgrade(outer)
+    link.send(b"ok")
+    link.upgrade(inner, above=1)
+    assert list(commands) == []
+    assert verbs(link.receive_rest()) == [b"CLS"]
+    assert link.take() == b"OK"
+
+
+def test_what_followed_an_upgrade_goes_before_what_came_while_it_waited():
+    link = begun()
+    commands = link.receive(b"NOP\nrdy 1\n")
+    link.wait(next(commands), commands)
+    assert list(link.receive(b"rdy 2\n")) == []
+    seen = []
+    for command in link.go_on():
+        seen.append((command.verb, *command.params))
+        if command.verb == b"NOP":
+            link.upgrade(Loud())
+    assert seen == [(b"NOP",), (b"RDY", b"1"), (b"RDY", b"2")]
+
+
+def test_what_a_layer_has_to_say_itself_is_sent_without_a_frame():
+    link = begun()
+    link.upgrade(Loud(b"hello"))
+    assert link.has_output
+    assert link.take() == b"hello"
+    assert not link.has_output
+
+
+def test_without_its_layers_it_goes_on_after_what_the_outermost_has_to_say():
+    link = begun()
+    link.send(b"before ")
+    link.upgrade(Loud(b"alert "))
+    link.send(b"never")
+    link.strip()
+    link.send(b"after")
+    assert link.size == len(b"before alert after")
+    assert link.take() == b"before alert after"
+    assert link.size == 0
+    assert verbs(link.receive(b"NOP\n")) == [b"NOP"]
+
+
+def test_without_layers_that_have_nothing_to_say_there_is_nothing_to_send():
+    link = begun()
+    link.upgrade(Loud())
+    link.strip()
+    assert not link.has_output
+
+
+def test_the_end_in_any_layer_is_the_end():
+    link = begun()
+    inner, outer = Loud(), Loud()
+    assert not link.at_end
+    link.upgrade(outer)
+    link.upgrade(inner, above=1)
+    assert not link.at_end
+    inner.at_end = True
+    assert link.at_end

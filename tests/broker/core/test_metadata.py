@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from nsqkit.broker.core import metadata
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.metadata import restore
 from nsqkit.broker.core.options import BrokerOptions
@@ -51,9 +52,96 @@ def test_a_fresh_file_has_no_topics(broker: Broker) -> None:
     assert broker.topics == {}
 
 
+@pytest.mark.parametrize("empty", [b"{}", b"null", b'{"topics":[]}', b'{"topics":[null,{},{"name":null}]}'])
+def test_what_is_not_there_is_empty_to_nsqd(broker: Broker, empty: bytes) -> None:
+    restore(broker, empty, NOW_NS)
+    assert broker.topics == {}
+
+
+def test_nothing_but_a_name_is_needed(broker: Broker) -> None:
+    restore(broker, document({"name": "t", "paused": None, "channels": [{"name": "c"}, None]}), NOW_NS)
+    assert not broker.topics[b"t"].paused
+    assert not broker.topics[b"t"].channels[b"c"].paused
+
+
+def test_what_is_passed_over_is_named(broker: Broker) -> None:
+    damaged = b'{"topics":[{"name":"t\xff"},{"name":"\\ud800"},{"name":"t","channels":[{"name":"c d"},{}]}]}'
+    assert restore(broker, damaged, NOW_NS) == ["topic t\ufffd", "topic ?", "channel c d", "channel "]
+    assert list(broker.topics) == [b"t"]
+
+
+def test_a_topic_that_is_named_twice_has_the_channels_of_both(broker: Broker) -> None:
+    restore(
+        broker,
+        document(
+            {"name": "t", "paused": True, "channels": [{"name": "c"}]},
+            {"name": "t", "channels": [{"name": "d"}]},
+        ),
+        NOW_NS,
+    )
+    assert broker.topics[b"t"].paused
+    assert list(broker.topics[b"t"].channels) == [b"c", b"d"]
+
+
 @pytest.mark.parametrize(
-    "damaged", [b"", b"{}", b"[]", b"null", b'{"topics": [1]}', b'{"topics": [{}]}', b"\xff"]
+    "damaged",
+    [
+        *(
+            b"",
+            b"[]",
+            b"\xff",
+            b'{"topics": [1]}',
+            b'{"topics": {}}',
+            b'{"topics": "t"}',
+            b'{"topics": [{"name": 5}]}',
+        ),
+        *(b'{"topics": [{"name": "t", "paused": "yes"}]}', b'{"topics": [{"name": "t", "channels": {}}]}'),
+        *(b'{"topics": [{"name": "t", "channels": ["c"]}]}', b'{"topics": []}}'),
+    ],
 )
-def test_a_damaged_file_is_refused(broker: Broker, damaged: bytes) -> None:
+def test_a_damaged_file_is_refused_and_nothing_is_made(broker: Broker, damaged: bytes) -> None:
     with pytest.raises(OptionError, match=r"nsqd\.dat"):
         restore(broker, damaged, NOW_NS)
+    with pytest.raises(OptionError, match=r"nsqd\.dat"):
+        restore(broker, damaged.replace(b'"topics": [', b'"topics": [{"name": "first"}, ') or b"x", NOW_NS)
+    assert broker.topics == {}
+
+
+def test_a_document_names_what_is_to_be_there_again(broker: Broker) -> None:
+    assert metadata.document(broker) == b'{"topics":null,"version":"1.3.0"}'
+    for name in (b"t", b"u", b"e#ephemeral"):
+        broker.topic(name)
+    broker.topic(b"t").channel(b"c", NOW_NS).pause()
+    broker.topic(b"t").channel(b"e#ephemeral", NOW_NS)
+    broker.topic(b"u").pause()
+    broker.topic(b"u").channel(b"e#ephemeral", NOW_NS)
+    assert metadata.document(broker) == (
+        b'{"topics":[{"name":"t","paused":false,"channels":[{"name":"c","paused":true}]},'
+        b'{"name":"u","paused":true,"channels":null}],"version":"1.3.0"}'
+    )
+    again = Broker(BrokerOptions(), Random(1))
+    assert restore(again, metadata.document(broker), NOW_NS) == []
+    assert metadata.document(again) == metadata.document(broker)
+
+
+def test_each_channel_gets_what_waits_in_the_topic(broker: Broker) -> None:
+    broker.topic(b"t").put([b"1", b"2"], NOW_NS)
+    restore(
+        broker, document({"name": "t", "channels": [{"name": "c"}, {"name": "d", "paused": True}]}), NOW_NS
+    )
+    assert [len(channel.queue) for channel in broker.topics[b"t"].channels.values()] == [2, 2]
+    broker.topic(b"t").put([b"3"], NOW_NS)
+    assert [len(channel.queue) for channel in broker.topics[b"t"].channels.values()] == [3, 3]
+
+
+def test_a_paused_topic_keeps_what_waits_in_it(broker: Broker) -> None:
+    broker.topic(b"t").put([b"1"], NOW_NS)
+    restore(broker, document({"name": "t", "paused": True, "channels": [{"name": "c"}]}), NOW_NS)
+    assert (len(broker.topics[b"t"].queue), len(broker.topics[b"t"].channels[b"c"].queue)) == (1, 0)
+
+
+def test_a_topic_that_is_known_asks_nobody_for_channels(broker: Broker) -> None:
+    broker.asks_for_channels = True
+    restore(broker, document({"name": "t", "channels": [{"name": "c"}]}), NOW_NS)
+    broker.topic(b"t").put([b"1"], NOW_NS)
+    assert len(broker.topics[b"t"].channels[b"c"].queue) == 1

@@ -67,10 +67,13 @@ NSQD_DEFAULTS = {
 }
 
 
+BEYOND_NSQD = {"durability": "nsqd", "requeue_on_disconnect": False}
+
+
 def test_every_option_has_the_default_of_nsqd():
     options = BrokerOptions()
     shown = {option.config_name: options.config_value(option.config_name) for option in OPTIONS.values()}
-    assert shown == NSQD_DEFAULTS
+    assert shown == NSQD_DEFAULTS | BEYOND_NSQD
 
 
 def test_fields_are_named_after_their_flags():

@@ -63,7 +63,9 @@ def test_a_pattern_is_compiled_once():
 
 
 # What Go and Python understand alike.
-_ATOMS = st.sampled_from(["a", "b", "A", "_", ".", "[a-c]", "[^ab]", r"\d", r"\w", r"\W", r"\.", "^", "$", r"\b"])
+_ATOMS = st.sampled_from(
+    ["a", "b", "A", "_", ".", "[a-c]", "[^ab]", r"\d", r"\w", r"\W", r"\.", "^", "$", r"\b"]
+)
 _ALIKE = st.recursive(
     _ATOMS,
     lambda inner: st.one_of(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
 from nsqkit.broker.core.queue import DiscardBackend, MemoryBackend, MessageQueue
+from nsqkit.wire.messages import encode_message
+from tests.broker.core.disks import MemoryDirectory, Notes
 from tests.broker.core.queues import take_all
 
 ANY_SIZE = 1 << 30
@@ -116,6 +121,99 @@ def test_emptying_forgets_memory_and_what_is_behind_it():
     assert (len(queue), len(queue.backend), take_all(queue)) == (0, 0, [])
     queue.put(frames(9))
     assert take_all(queue) == frames(9)
+
+
+def messages(*numbers: int) -> list[bytes]:
+    return [encode_message(number, 1, b"%016d" % number, b"body") for number in numbers]
+
+
+def on_disk(mem_queue_size: int, directory: MemoryDirectory) -> MessageQueue:
+    limits = DiskLimits(max_bytes_per_file=10_000, max_msg_size=100, sync_every=100)
+    return MessageQueue(mem_queue_size, DiskQueue(directory, "q", limits, Notes()))
+
+
+def test_where_the_disk_takes_only_a_part_the_publisher_is_told_and_the_part_is_kept():
+    directory = MemoryDirectory()
+    queue = on_disk(2, directory)
+    queue.put(messages(0, 1, 2))
+    directory.capacity = sum(map(len, directory.files.values())) + 2 * 34
+    with pytest.raises(OSError, match="No space left"):
+        queue.put(messages(3, 4, 5))
+    assert len(queue) == 5
+    assert take_all(queue) == messages(0, 1, 2, 3, 4)
+
+
+def test_what_is_in_memory_before_the_disk_fails_is_kept():
+    directory = MemoryDirectory()
+    queue = on_disk(2, directory)
+    directory.fail(errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        queue.put(messages(0, 1, 2))
+    assert take_all(queue) == messages(0, 1)
+
+
+@pytest.mark.parametrize(("room", "kept"), [(0, False), (1, False), (3, True)])
+def test_what_is_put_back_is_never_lost(room, kept):
+    directory = MemoryDirectory()
+    queue = on_disk(1, directory)
+    queue.put(messages(0, 1))
+    directory.capacity = sum(map(len, directory.files.values())) + room * 34
+    assert queue.keep(messages(2, 3, 4)) == kept
+    directory.recover()
+    assert sorted(take_all(queue)) == messages(0, 1, 2, 3, 4)
+    queue.put_back(messages(5, 6))
+    assert take_all(queue) == messages(5, 6)
+
+
+def test_what_cannot_be_read_now_is_there_later():
+    directory = MemoryDirectory()
+    queue = on_disk(1, directory)
+    queue.put(messages(0, 1))
+    directory.fail(errno.EIO)
+    assert queue.take(5, ANY_SIZE) == messages(0)
+    with pytest.raises(OSError, match="Input/output"):
+        queue.take(5, ANY_SIZE)
+    directory.recover()
+    assert take_all(queue) == messages(1)
+
+
+def test_a_close_writes_behind_what_is_on_disk_what_is_in_memory_and_what_it_is_given():
+    directory = MemoryDirectory()
+    queue = on_disk(2, directory)
+    queue.put(messages(2, 3, 0, 1))
+    queue.close(messages(4), messages(5, 6))
+    assert take_all(on_disk(2, directory)) == messages(0, 1, 2, 3, 4, 5, 6)
+
+
+def test_a_close_on_a_full_disk_keeps_what_fits_and_tells_of_the_rest():
+    directory = MemoryDirectory()
+    queue = on_disk(5, directory)
+    queue.put(messages(0, 1, 2, 3))
+    directory.capacity = 130  # three records, and the positions twice
+    with pytest.raises(OSError, match="No space left"):
+        queue.close(messages(4))
+    assert directory.open_count == 0
+    directory.recover()
+    found = take_all(on_disk(5, directory))
+    assert found == messages(0, 1, 2, 3, 4)[: len(found)]
+    assert found
+
+
+def test_deleting_leaves_nothing():
+    directory = MemoryDirectory()
+    queue = on_disk(1, directory)
+    queue.put(messages(0, 1, 2))
+    queue.delete()
+    assert (len(queue), directory.files) == (0, {})
+    queue.put(messages(3))
+    assert take_all(queue) == messages(3)
+
+
+def test_a_close_without_a_place_for_messages_forgets_them():
+    for backend in (MemoryBackend(), DiscardBackend()):
+        queue = MessageQueue(1, backend)
+        queue.put(frames(0, 1))
+        queue.close(frames(2))
 
 
 @given(

@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.latency import Latency
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.stats import MemoryStats, collect, to_document, to_text
 from nsqkit.wire.commands import encode_finish, encode_identify, encode_publish, encode_ready, encode_requeue
@@ -325,3 +326,46 @@ def test_the_nearest_consumers_come_first_and_the_others_get_what_is_left():
     broker.topic(b"t").put([b"x"] * 6, START_NS)
     broker.settle(START_NS)
     assert [len(session.in_flight) for session in (near, middle, far)] == [3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("latency_ns", "told"),
+    [(0, "0.0ns"), (200, "200.0ns"), (1_500, "1.5us"), (2_500_000, "2.5ms"), (90 * S, "89.9s")],
+)
+def test_latencies_of_channels_and_all_of_them_together(broker, latency_ns, told):
+    topic = broker.topic(b"t")
+    for name in (b"c", b"d"):
+        topic.channel(name, START_NS).latency = Latency((1.0, 0.5), 600 * S, START_NS)
+    topic.channels[b"c"].latency.add([latency_ns], NOW_NS)
+    topics = collect(broker, NOW_NS)["topics"]
+    assert topics
+    percentiles = topics[0]["e2e_processing_latency"]["percentiles"]
+    assert percentiles
+    value = percentiles[0]["value"]
+    assert abs(value - latency_ns) * 256 <= latency_ns
+    both = {"count": 1, "percentiles": [{"quantile": 1, "value": value}, {"quantile": 0.5, "value": value}]}
+    none = {"count": 0, "percentiles": [{"quantile": 1, "value": 0}, {"quantile": 0.5, "value": 0}]}
+    assert topics[0]["e2e_processing_latency"] == both
+    assert [channel["e2e_processing_latency"] for channel in topics[0]["channels"]] == [both, none]
+    ends = [
+        line.partition("e2e%: ")[2] for line in text(collect(broker, NOW_NS)).splitlines() if "e2e%" in line
+    ]
+    assert ends == [f"{told}, {told}", f"{told}, {told}", "0.0ns, 0.0ns"]
+
+
+def test_what_is_wrong_is_told(broker):
+    stats = collect(broker, NOW_NS)
+    document = to_document(stats, health="NOK - no space", start_time_ns=START_NS, memory=None)
+    assert document["health"] == "NOK - no space"
+    lines = to_text(
+        stats, version_line="", health="NOK - x", start_time="", start_time_ns=0, now_ns=0, memory=None
+    )
+    assert "\nHealth: NOK - x\n" in lines
+
+
+def test_a_client_of_a_unix_socket_has_no_port(broker):
+    connect(
+        broker, encode_publish(b"t", b"x"), address="@", identity=b'{"hostname": "h", "user_agent": "ua"}'
+    )
+    assert the_producer(broker)["remote_address"] == "@"
+    assert "\n   [V2 h: ua                ] msgs: 1 " in text(collect(broker, NOW_NS))

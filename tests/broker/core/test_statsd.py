@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import attrs
@@ -91,7 +92,10 @@ def test_latencies_follow_what_they_belong_to(broker):
     channel.latency = Latency((0.999, 0.5), 10**9, NOW_NS)
     channel.latency.add([250], NOW_NS)
     lines = list(report(look(broker), NOTHING))
-    assert lines[4:6] == ["topic.t.e2e_processing_latency_100:250|g", "topic.t.e2e_processing_latency_50:250|g"]
+    assert lines[4:6] == [
+        "topic.t.e2e_processing_latency_100:250|g",
+        "topic.t.e2e_processing_latency_50:250|g",
+    ]
     assert lines[-2:] == [
         "topic.t.channel.c.e2e_processing_latency_100:250|g",
         "topic.t.channel.c.e2e_processing_latency_50:250|g",
@@ -146,7 +150,7 @@ def test_packets_are_as_full_as_whole_lines_allow():
     assert cut_packets([], 508) == []
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\n"))), st.integers(1, 100))
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"))), st.integers(1, 100))
 def test_packets_hold_all_lines_in_order(lines, size):
     encoded = [f"{line}\n".encode() for line in lines]
     packets = cut_packets(lines, size)
@@ -155,5 +159,5 @@ def test_packets_hold_all_lines_in_order(lines, size):
     for packet in packets:
         assert packet.endswith(b"\n")
         assert len(packet) <= size or packet in encoded
-    for packet, following in zip(packets, packets[1:], strict=False):
+    for packet, following in pairwise(packets):
         assert len(packet) + following.index(b"\n") + 1 > size

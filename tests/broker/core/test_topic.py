@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from nsqkit.broker.core.agenda import Agenda
 from nsqkit.broker.core.channel import Channel
-from nsqkit.broker.core.storage import MemoryStorage
-from nsqkit.broker.core.topic import Topic
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.storage import DiskStorage, MemoryStorage
+from nsqkit.broker.core.topic import PART_COUNT, Topic
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, encode_message
+from tests.broker.core.disks import MemoryDirectory
 from tests.broker.core.queues import take_all
 
 NOW_NS = 1_704_067_200 * 10**9
 
 
 def make(name: bytes = b"t", mem_queue_size: int = 100) -> Topic:
-    return Topic(name, Agenda(), MemoryStorage(mem_queue_size), node_id=1)
+    return Topic(name, Agenda(), MemoryStorage(mem_queue_size), BrokerOptions(node_id=1))
 
 
 def waiting(channel: Channel) -> list[bytes]:
@@ -157,3 +161,158 @@ def test_emptying_forgets_what_waits_in_the_topic_and_not_what_the_channels_have
     assert topic._waiting_delays_ns == {}
     topic.unpause(NOW_NS)
     assert (waiting(channel), deferred(channel)) == ([b"has"], [])
+
+
+# A backlog, in parts.
+
+
+def numbers(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize("mem_queue_size", [0, 100, 1 << 20])
+def test_a_long_backlog_is_given_in_parts_and_what_comes_meanwhile_waits_behind_it(mem_queue_size):
+    topic = make(mem_queue_size=mem_queue_size)
+    topic.put(numbers(2 * PART_COUNT + 1), NOW_NS)
+    channels = [topic.channel(b"c", NOW_NS)]
+    first_part = len(channels[0].queue)
+    assert 0 < first_part <= PART_COUNT
+    channels.append(topic.channel(b"d", NOW_NS))
+    topic.put(numbers(2, 2 * PART_COUNT + 1), NOW_NS)
+    topic.put([b"later"], NOW_NS, delay_ns=70)
+    while topic.due_ns is not None:
+        assert topic._agenda.next_deadline() == NOW_NS, (
+            "the next part is given at once, but after what others want"
+        )
+        topic._agenda.handle_deadline(NOW_NS)
+    assert len(topic.queue) == 0
+    expected = numbers(2 * PART_COUNT + 3)
+    assert [deferred(channel) for channel in channels] == [[(70, b"later")]] * 2
+    assert waiting(channels[0]) == expected
+    assert waiting(channels[1]) == expected[first_part:]
+    topic.put([b"direct"], NOW_NS)
+    assert waiting(channels[0]) == [b"direct"]
+
+
+def test_a_backlog_stays_where_it_is_when_the_topic_is_paused_or_loses_its_channel_between_parts():
+    topic = make()
+    topic.put(numbers(PART_COUNT + 1), NOW_NS)
+    given = len(topic.channel(b"c", NOW_NS).queue)
+    topic.pause()
+    topic._agenda.handle_deadline(NOW_NS)
+    assert len(topic.queue) == PART_COUNT + 1 - given
+    topic.unpause(NOW_NS)
+    topic.remove_channel(b"c")
+    topic.put([b"last"], NOW_NS)
+    topic._agenda.handle_deadline(NOW_NS)
+    assert waiting(topic.channel(b"d", NOW_NS))[-1] == b"last"
+
+
+# Being started.
+
+
+def test_messages_wait_until_the_topic_is_started_whatever_channels_it_has():
+    topic = Topic(b"t", Agenda(), MemoryStorage(100), BrokerOptions(), started=False)
+    topic.put([b"1"], NOW_NS)
+    channel = topic.channel(b"c", NOW_NS)
+    topic.put([b"2"], NOW_NS)
+    topic.unpause(NOW_NS)
+    assert (len(topic.queue), len(channel.queue)) == (2, 0)
+    topic.start([b"c", b"d"], NOW_NS)
+    assert list(topic.channels) == [b"c", b"d"]
+    assert [waiting(each) for each in topic.channels.values()] == [[b"1", b"2"]] * 2
+    topic.put([b"3"], NOW_NS)
+    assert waiting(channel) == [b"3"]
+
+
+def test_a_topic_that_is_started_without_a_channel_waits_for_one():
+    topic = Topic(b"t", Agenda(), MemoryStorage(100), BrokerOptions(), started=False)
+    topic.start([], NOW_NS)
+    topic.put([b"1"], NOW_NS)
+    assert waiting(topic.channel(b"c", NOW_NS)) == [b"1"]
+
+
+# On a disk.
+
+
+def on_disk(directory: MemoryDirectory, mem_queue_size: int = 1) -> Topic:
+    options = BrokerOptions(mem_queue_size=mem_queue_size)
+    reports: list[str] = []
+    return Topic(b"t", Agenda(), DiskStorage(directory, options, reports.append), options)
+
+
+def test_a_delay_is_lost_with_the_place_in_memory():
+    topic = on_disk(MemoryDirectory(), 2)
+    topic.put([b"1"], NOW_NS)
+    topic.put([b"2", b"3"], NOW_NS, delay_ns=50)
+    channel = topic.channel(b"c", NOW_NS)
+    assert (waiting(channel), deferred(channel)) == ([b"1", b"3"], [(50, b"2")])
+
+
+def test_what_is_closed_is_there_at_the_next_start():
+    directory = MemoryDirectory()
+    topic = on_disk(directory)
+    topic.put(numbers(3), NOW_NS)
+    channel = topic.channel(b"c", NOW_NS)
+    topic.put([b"deferred"], NOW_NS, delay_ns=50)
+    topic.pause()
+    topic.put([b"in the topic"], NOW_NS)
+    assert topic.close() == []
+    again = on_disk(directory)
+    assert len(again.queue) == 1
+    found = waiting(again.channel(b"c", NOW_NS))
+    assert found == [b"1", b"2", b"0", b"deferred", b"in the topic"], (
+        "first what was on disk before, as in nsqd"
+    )
+    assert channel.deferred.take_all() == []
+
+
+def test_a_close_tries_all_queues_and_tells_what_failed():
+    directory = MemoryDirectory()
+    topic = on_disk(directory, 5)
+    topic.channel(b"c", NOW_NS)
+    topic.channel(b"d", NOW_NS)
+    topic.put([b"1"], NOW_NS)
+    topic.pause()
+    topic.put([b"2"], NOW_NS)
+    directory.fail(errno.EIO, times=1)
+    (failure,) = topic.close()
+    assert failure.errno == errno.EIO
+    again = on_disk(directory)
+    assert [len(again.queue), len(again.channel(b"d", NOW_NS).queue)] == [1, 2]
+
+
+def test_a_publisher_is_told_when_a_channel_cannot_keep_a_message_and_the_others_have_it():
+    directory = MemoryDirectory()
+    topic = on_disk(directory, 0)
+    channels = [topic.channel(name, NOW_NS) for name in (b"c", b"d")]
+    directory.fail(errno.ENOSPC, times=1)
+    with pytest.raises(OSError, match="No space left"):
+        topic.put([b"1"], NOW_NS)
+    assert [len(channel.queue) for channel in channels] == [0, 1]
+    assert topic.message_count == 0
+    topic.put([b"2"], NOW_NS)
+    assert [waiting(channel) for channel in channels] == [[b"2"], [b"1", b"2"]]
+
+
+def test_a_backlog_that_cannot_be_read_now_is_tried_again_after_a_while():
+    directory = MemoryDirectory()
+    topic = on_disk(directory, 0)
+    channel = topic.channel(b"c", NOW_NS)
+    topic.pause()
+    topic.put(numbers(3), NOW_NS)
+    directory.fail(errno.EIO)
+    topic.unpause(NOW_NS)
+    assert topic._agenda.next_deadline() == NOW_NS + 10**9
+    directory.recover()
+    topic.put([b"3"], NOW_NS)
+    topic._agenda.handle_deadline(NOW_NS + 10**9)
+    assert waiting(channel) == numbers(4)
+
+
+def test_deleting_a_topic_leaves_no_files():
+    directory = MemoryDirectory()
+    topic = on_disk(directory, 0)
+    topic.put([b"1"], NOW_NS)
+    topic.delete()
+    assert directory.files == {}

@@ -1,0 +1,89 @@
+"""What a broker costs while nothing happens: memory, and CPU over some seconds.
+
+The rule it guards: what is measured is the rest. Everything is set up first, then nobody does anything.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from tests.benchmarks import raw_client
+from tests.benchmarks.harness import Bench, BrokerProcess, Sample
+from tests.benchmarks.memory import allow_files
+from tests.benchmarks.table import Floor, Row
+
+CONNECTIONS: Final = 10_000
+CHANNELS: Final = 10_000
+SECONDS: Final = 10.0
+SETTLE_SECONDS: Final = 0.5
+OTHER_FILES: Final = 100
+
+MEMORY_MAX: Final = 250.0
+"""MB that the broker's process may have with so many connections."""
+
+CPU_MAX: Final = 5.0
+"""Percent of a core."""
+
+FEW_QUEUED: Final = ("--mem-queue-size=10000",)
+TOPIC: Final = "idle"
+DELAY_MS: Final = 600_000
+
+
+def measure(bench: Bench) -> Iterator[Row]:
+    """Measure many connections, then many channels with a timer each."""
+    seconds = max(SECONDS * bench.effort.scale, 0.1)
+    count = bench.effort.count(CONNECTIONS)
+    if allow_files(count + OTHER_FILES):
+        samples = {name: _connections(command, count, seconds) for name, command in bench.brokers.items()}
+        yield from _rows(f"idle, {count:,} subscribed connections", samples, MEMORY_MAX)
+    else:
+        bench.notes.append(f"the limit of open files (ulimit -Hn) does not allow {count:,} connections")
+    count = bench.effort.count(CHANNELS)
+    samples = {name: _channels(command, count, seconds) for name, command in bench.brokers.items()}
+    yield from _rows(f"idle, {count:,} channels, each with a deferred message", samples, None)
+
+
+def _rows(what: str, samples: Mapping[str, Sample], memory_max: float | None) -> Iterator[Row]:
+    for unit, at_most in (("MB", memory_max), ("% of a core", CPU_MAX)):
+        figures = {name: sample[unit] for name, sample in samples.items()}
+        yield Row(
+            what=what,
+            unit=unit,
+            value=figures.pop("nsqkit"),
+            peers=figures,
+            less_is_better=True,
+            floors=[Floor(at_most=at_most)] if at_most else (),
+        )
+
+
+def _connections(command: Sequence[str], count: int, seconds: float) -> Sample:
+    with BrokerProcess(command, *FEW_QUEUED) as broker, ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(raw_client.subscribe(broker.address, TOPIC))
+        return _rest(broker, seconds)
+
+
+def _channels(command: Sequence[str], count: int, seconds: float) -> Sample:
+    """The channels are there from the start: to make them one by one, nsqd writes all their names each time."""
+    channels = [{"name": f"channel-{number}", "paused": False} for number in range(count)]
+    document = {"topics": [{"name": TOPIC, "paused": False, "channels": channels}], "version": "1.3.0"}
+    with TemporaryDirectory() as folder:
+        Path(folder, "nsqd.dat").write_text(json.dumps(document), encoding="utf-8")
+        with BrokerProcess(command, *FEW_QUEUED, f"--data-path={folder}") as broker:
+            with raw_client.connect(broker.address) as connection:
+                raw_client.ask(connection, raw_client.deferred_command(TOPIC, DELAY_MS))
+                return _rest(broker, seconds)
+
+
+def _rest(broker: BrokerProcess, seconds: float) -> Sample:
+    time.sleep(SETTLE_SECONDS)
+    before = broker.cpu_seconds()
+    time.sleep(seconds)
+    cpu_seconds = broker.cpu_seconds() - before
+    return {"MB": broker.memory_bytes() / 1e6, "% of a core": cpu_seconds / seconds * 100}

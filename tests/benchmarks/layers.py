@@ -1,0 +1,106 @@
+"""What can lie between the raw client and its socket: TLS, snappy, deflate."""
+
+from __future__ import annotations
+
+import ssl
+import zlib
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+LAYERS = ("tls", "snappy", "deflate")
+
+NEEDS = {"tls": "trustme", "snappy": "snappy"}
+"""What has to be installed for a layer."""
+
+
+class Connection(Protocol):
+    """The part of a socket that the raw client uses."""
+
+    def sendall(self, data: bytes, /) -> object:
+        """Send all of it."""
+        ...
+
+    def recv(self, size: int, /) -> bytes:
+        """Return up to ``size`` bytes, none at the end."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+def flags_for(layer: str, folder: str) -> list[str]:
+    """Return what a broker needs to be told, with a certificate of its own in ``folder`` for TLS."""
+    if layer != "tls":
+        return []
+    import trustme
+
+    certificate = trustme.CA().issue_cert("127.0.0.1")
+    chain, key = Path(folder, "chain.pem"), Path(folder, "key.pem")
+    certificate.cert_chain_pems[0].write_to_path(chain)
+    certificate.private_key_pem.write_to_path(key)
+    return [f"--tls-cert={chain}", f"--tls-key={key}"]
+
+
+def is_available(layer: str) -> bool:
+    """Tell whether what the layer needs is installed."""
+    return find_spec(NEEDS.get(layer, "zlib")) is not None
+
+
+def add_layer(connection: Connection, layer: str) -> Connection:
+    """Return ``connection`` with the layer above it."""
+    if layer == "tls":
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context.wrap_socket(connection)  # type: ignore[arg-type]
+    if layer == "snappy":
+        import snappy
+
+        return _Compressed(
+            connection, snappy.StreamCompressor().add_chunk, snappy.StreamDecompressor().decompress
+        )
+    compressor = zlib.compressobj(6, wbits=-15)
+    return _Compressed(
+        connection,
+        lambda data: compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH),
+        zlib.decompressobj(wbits=-15).decompress,
+    )
+
+
+class _Compressed:
+    def __init__(
+        self, below: Connection, encode: Callable[[bytes], bytes], decode: Callable[[bytes], bytes]
+    ) -> None:
+        self._below = below
+        self._encode = encode
+        self._decode = decode
+        self._rest = b""
+        self.close = below.close
+
+    def sendall(self, data: bytes, /) -> None:
+        self._below.sendall(self._encode(data))
+
+    def recv(self, size: int, /) -> bytes:
+        while not self._rest:
+            data = self._below.recv(65536)
+            if not data:
+                return b""
+            self._rest = self._decode(data)
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

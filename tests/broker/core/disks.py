@@ -1,0 +1,318 @@
+"""A directory in memory that can fail, be full, lose its power, or be left by a killed process.
+
+The rule it guards: nothing is safe that was not synced, and everything else is as bad as a real disk can be.
+
+    what                    after ``kill``   after ``power_cut``
+    bytes of a file         all              those of its last sync; of what was written since, in order, any part,
+                                             cut at any byte; behind the cut nothing (``zeros=True``: perhaps zeros, up
+                                             to the end that was written; file systems that note a length before the
+                                             bytes are there do that, and no record has a checksum to tell it by)
+    names in the directory  all              those of its last sync; each name that was made, changed or removed since
+                                             may have any of the states that it had, whatever became of the others
+                                             (``in_order=True``: all changes up to one of them, and none behind it, as
+                                             journaling file systems have it)
+
+A rename never loses a file that was safe: it has the old name, or the new one, or both. ``replace`` syncs the bytes of
+the file that takes the name, but not the name. Bytes of a file whose name is lost are lost.
+
+How to read it: ``MemoryDirectory`` is the disk and what can go wrong with it, ``MemoryFile`` an open file, ``Notes``
+what its queues have said.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from random import Random
+
+import attrs
+
+from nsqkit.broker.core.disk_queue import DiskQueue
+
+
+@attrs.define
+class Notes:
+    """A keeper of queues that takes notes; see ``nsqkit.broker.core.disk_queue``."""
+
+    reports: list[str] = attrs.field(factory=list)
+    errors: list[OSError | None] = attrs.field(factory=list)
+    queues: list[DiskQueue] = attrs.field(factory=list)
+
+    def report(self, sentence: str) -> None:
+        self.reports.append(sentence)
+
+    def wrote(self, error: OSError | None) -> None:
+        self.errors.append(error)
+
+    def used(self, queue: DiskQueue) -> None:
+        self.queues.append(queue)
+
+
+class Ended(Exception):
+    """The process was ended by ``end_after``; nothing of it runs any more."""
+
+
+@attrs.define(eq=False)
+class Content:
+    """The bytes of one file, whatever its names are."""
+
+    data: bytearray = attrs.field(factory=bytearray)
+    synced: bytes = b""
+    writes: list[tuple[int, bytes] | int] = attrs.field(
+        factory=list
+    )  # since the sync; a number cuts off there
+
+    def write(self, position: int, data: bytes) -> None:
+        _write(self.data, position, data)
+        self.writes.append((position, data))
+
+    def truncate(self, size: int) -> None:
+        _truncate(self.data, size)
+        self.writes.append(size)
+
+    def sync(self) -> None:
+        self.synced = bytes(self.data)
+        self.writes.clear()
+
+    def after_power_cut(self, random: Random, *, zeros: bool) -> Content:
+        """Return what is found when the power is back."""
+        kept = random.randint(0, sum(_length(write) for write in self.writes))
+        found = bytearray(self.synced)
+        for write in self.writes:
+            if not isinstance(write, int):
+                _write(found, write[0], write[1][:kept])
+            elif kept > 0:
+                _truncate(found, write)
+            kept -= _length(write)
+            if kept <= 0:
+                break
+        if zeros and len(found) < len(self.data):
+            _truncate(found, random.randint(len(found), len(self.data)))
+        return Content(found, bytes(found))
+
+
+def _length(write: tuple[int, bytes] | int) -> int:
+    return 1 if isinstance(write, int) else len(write[1])
+
+
+def _write(data: bytearray, position: int, new: bytes) -> None:
+    if new:
+        data.extend(bytes(max(position - len(data), 0)))
+        data[position : position + len(new)] = new
+
+
+def _truncate(data: bytearray, size: int) -> None:
+    del data[size:]
+    data.extend(bytes(size - len(data)))
+
+
+class MemoryFile:
+    """An open file; see ``nsqkit.broker.core.directory``."""
+
+    def __init__(self, directory: MemoryDirectory, content: Content) -> None:
+        self._directory = directory
+        self._content = content
+        self._is_open = True
+        directory.open_count += 1
+
+    def _operate(self, data: bytes = b"") -> None:
+        assert self._is_open, "the file was closed"
+        self._directory.operate(self._content, data)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        self._operate()
+        return bytes(self._content.data[position : position + size])
+
+    def write_at(self, position: int, data: bytes) -> None:
+        assert self._is_open, "the file was closed"
+        self._directory.write(self._content, position, data)
+
+    def truncate(self, size: int) -> None:
+        self._operate()
+        self._content.truncate(size)
+
+    def size(self) -> int:
+        self._operate()
+        return len(self._content.data)
+
+    def sync(self) -> None:
+        self._operate()
+        self._directory.sync_count += 1
+        self._content.sync()
+
+    def duplicate(self) -> MemoryFile:
+        self._operate()
+        return MemoryFile(self._directory, self._content)
+
+    def close(self) -> None:
+        assert self._is_open, "the file was closed"
+        self._is_open = False
+        self._directory.open_count -= 1
+
+
+class MemoryDirectory:
+    """A directory; see ``nsqkit.broker.core.directory``.
+
+    Attributes:
+        capacity: bytes of all files together; a write beyond it writes what fits, and raises ENOSPC. None: no limit.
+        operation_count: operations so far; sync_count: those that were syncs of files.
+        open_count: files that are open.
+    """
+
+    def __init__(self, files: dict[str, bytes] | None = None) -> None:
+        self.capacity: int | None = None
+        self.operation_count = 0
+        self.sync_count = 0
+        self.open_count = 0
+        self._names = {name: Content(bytearray(data), data) for name, data in (files or {}).items()}
+        self._synced_names = dict(self._names)
+        self._changes: list[dict[str, Content | None]] = []
+        self._number = 0
+        self._failures: tuple[range, int] | None = None
+        self._end: int | None = None
+
+    # ---- what can go wrong -------------------------------------------------------------------------------------
+
+    def fail(self, number: int, *, after: int = 0, times: int = 1 << 60) -> None:
+        """Have operations raise OSError with this number: ``times`` of them, when ``after`` more have gone well.
+
+        A write that fails has written half.
+        """
+        first = self.operation_count + after + 1
+        self._failures = (range(first, first + times), number)
+
+    def recover(self) -> None:
+        """Have all go well again."""
+        self._failures = None
+        self.capacity = None
+
+    def end_after(self, count: int) -> None:
+        """End the process in the operation after the next ``count``; a write is done in half."""
+        self._end = self.operation_count + count
+
+    def kill(self) -> MemoryDirectory:
+        """Return what another process finds when this one was killed."""
+        return MemoryDirectory(self.files)
+
+    def power_cut(self, random: Random, *, in_order: bool = False, zeros: bool = False) -> MemoryDirectory:
+        """Return what is found when the power was cut, and is back."""
+        names = self._names_in_order(random) if in_order else self._names_in_any_order(random)
+        contents = self._contents(names.values())
+        found = {content: content.after_power_cut(random, zeros=zeros) for content in contents}
+        return MemoryDirectory({name: bytes(found[content].data) for name, content in names.items()})
+
+    @staticmethod
+    def _contents(contents: Iterable[Content]) -> list[Content]:
+        return list(dict.fromkeys(contents))
+
+    def _names_in_order(self, random: Random) -> dict[str, Content]:
+        names: dict[str, Content | None] = dict(self._synced_names)
+        for change in self._changes[: random.randint(0, len(self._changes))]:
+            names |= change
+        return {name: content for name, content in names.items() if content is not None}
+
+    def _names_in_any_order(self, random: Random) -> dict[str, Content]:
+        states: dict[str, list[Content | None]] = {}
+        for change in ({name: self._synced_names.get(name) for name in self._changed()}, *self._changes):
+            for name, content in change.items():
+                states.setdefault(name, []).append(content)
+        chosen = {**self._synced_names, **{name: random.choice(found) for name, found in states.items()}}
+        names = {name: content for name, content in chosen.items() if content is not None}
+        for (
+            name,
+            content,
+        ) in self._names.items():  # what was safe, and was renamed, is not lost between its names
+            if content in self._synced_names.values() and content not in names.values():
+                names[name] = content
+        return names
+
+    def _changed(self) -> list[str]:
+        return [name for change in self._changes for name in change]
+
+    def operate(self, content: Content | None = None, data: bytes = b"", position: int = 0) -> None:
+        """Begin an operation, or fail; of a write that fails half is written to ``content``."""
+        if self._end is not None and self.operation_count >= self._end:
+            if content is not None and data:
+                content.write(position, data[: len(data) // 2])
+            self._end = -1  # and all that follow
+            raise Ended
+        self.operation_count += 1
+        if self._failures is not None and self.operation_count in self._failures[0]:
+            if content is not None and data:
+                content.write(position, data[: len(data) // 2])
+            raise OSError(self._failures[1], os.strerror(self._failures[1]))
+
+    def write(self, content: Content, position: int, data: bytes) -> None:
+        """Write as much as there is room for."""
+        self.operate(content, data, position)
+        if self.capacity is not None:
+            more = max(position + len(data) - len(content.data), 0)
+            room = max(
+                self.capacity - sum(len(each.data) for each in self._contents(self._names.values())), 0
+            )
+            if more > room:
+                content.write(position, data[: len(data) - (more - room)])
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        content.write(position, data)
+
+    # ---- a directory -------------------------------------------------------------------------------------------
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """All files, by name."""
+        return {name: bytes(content.data) for name, content in sorted(self._names.items())}
+
+    def open(self, name: str, *, create: bool = False) -> MemoryFile:
+        self.operate()
+        if name not in self._names:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+            self._change({name: Content()})
+        return MemoryFile(self, self._names[name])
+
+    def exists(self, name: str) -> bool:
+        return name in self._names
+
+    def read(self, name: str) -> bytes | None:
+        self.operate()
+        content = self._names.get(name)
+        return None if content is None else bytes(content.data)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._number += 1
+        temporary = f"{name}.{self._number}.tmp"
+        file = self.open(temporary, create=True)
+        try:
+            file.write_at(0, data)
+            file.sync()
+            self.rename(temporary, name)
+        except OSError:
+            self._change({temporary: None})
+            raise
+        finally:
+            file.close()
+
+    def rename(self, name: str, new_name: str) -> None:
+        self.operate()
+        if name not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        self._change({new_name: self._names[name], name: None})
+
+    def remove(self, name: str) -> None:
+        self.operate()
+        if name in self._names:
+            self._change({name: None})
+
+    def sync(self) -> None:
+        self.operate()
+        self._synced_names = dict(self._names)
+        self._changes.clear()
+
+    def _change(self, change: dict[str, Content | None]) -> None:
+        self._changes.append(change)
+        for name, content in change.items():
+            if content is None:
+                del self._names[name]
+            else:
+                self._names[name] = content

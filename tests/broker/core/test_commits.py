@@ -1,0 +1,89 @@
+"""Group commit: who waits for which commit, and what becomes of them."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.storage import DurableStorage
+from nsqkit.broker.data_path import DataPath
+
+NOW_NS = 1_700_000_000 * 10**9
+PUB = b"PUB t\n\0\0\0\1x"
+OK = b"\0\0\0\6\0\0\0\0OK"
+
+
+@pytest.fixture
+def broker(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        DataPath, "sync", lambda self: None
+    )  # the directory is not locked here, so it is not open
+    options = BrokerOptions(durability="fsync")
+    return Broker(options, Random(1), DurableStorage(DataPath(str(tmp_path)), options, pytest.fail))
+
+
+def connected(broker: Broker) -> Session:
+    session = broker.open_session("client:1", NOW_NS)
+    session.receive_data(b"  V2", NOW_NS)
+    return session
+
+
+def said(session: Session) -> bytes:
+    return session.data_to_send(NOW_NS)
+
+
+def test_a_publisher_is_answered_when_the_commit_has_ended(broker):
+    session = connected(broker)
+    session.receive_data(PUB, NOW_NS)
+    assert broker.commits.wanted
+    assert said(session) == b""
+    ticket = broker.commits.begin()
+    assert not broker.commits.wanted
+    assert said(session) == b""
+    broker.commits.end(ticket, NOW_NS)
+    assert said(session) == OK
+
+
+def test_what_is_put_while_a_commit_runs_waits_for_the_next_one(broker):
+    first, second = connected(broker), connected(broker)
+    first.receive_data(PUB, NOW_NS)
+    ticket = broker.commits.begin()
+    first.receive_data(PUB, NOW_NS)
+    second.receive_data(PUB, NOW_NS)
+    broker.commits.end(ticket, NOW_NS)
+    assert (said(first), said(second)) == (OK, b"")
+    broker.commits.end(broker.commits.begin(), NOW_NS)
+    assert (said(first), said(second)) == (OK, OK)
+
+
+def test_a_failed_commit_answers_nobody_and_ends_who_waits(broker):
+    waiting, idle = connected(broker), connected(broker)
+    waiting.receive_data(PUB, NOW_NS)
+    broker.commits.begin()
+    broker.commits.fail("No space left on device")
+    assert waiting.ended
+    assert waiting.end_reason == "commit failed: No space left on device"
+    assert said(waiting) == b""
+    assert not idle.ended
+
+
+def test_who_has_gone_is_not_waited_for(broker):
+    session = connected(broker)
+    session.receive_data(PUB, NOW_NS)
+    broker.close_session(session, NOW_NS)
+    broker.commits.end(broker.commits.begin(), NOW_NS)
+    assert session.ended
+
+
+def test_an_upgrade_does_not_overtake_the_answers_before_it(broker):
+    session = connected(broker)
+    identify = b'{"feature_negotiation":true,"deflate":true}'
+    session.receive_data(PUB + b"IDENTIFY\n" + len(identify).to_bytes(4, "big") + identify, NOW_NS)
+    assert said(session) == b""
+    broker.commits.end(broker.commits.begin(), NOW_NS)
+    assert said(session).startswith(OK)
+    assert session.compression == "deflate"

@@ -1,0 +1,676 @@
+"""The queue on disk: nsqd's files, whatever happens to the process, to the power or to the disk."""
+
+from __future__ import annotations
+
+import errno
+import re
+from random import Random
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.records import from_records, to_records
+from nsqkit.wire.messages import encode_message
+from tests.broker.core.disks import Ended, MemoryDirectory, Notes
+
+META = "q.diskqueue.meta.dat"
+RECORD = 50
+LIMITS = DiskLimits(max_bytes_per_file=3 * RECORD, max_msg_size=1000, sync_every=100)
+
+
+def frames(*numbers: int, size: int = RECORD) -> list[bytes]:
+    """Make messages of which each has a record of ``size`` bytes."""
+    return [
+        encode_message(number, 1, b"%016d" % number, (b"%d" % number).ljust(size - 30, b"."))
+        for number in numbers
+    ]
+
+
+def records(*numbers: int) -> bytes:
+    return b"".join(to_records(frames(*numbers)))
+
+
+def data_name(number: int) -> str:
+    return f"q.diskqueue.{number:06d}.dat"
+
+
+def opened(directory: MemoryDirectory, limits: DiskLimits = LIMITS) -> DiskQueue:
+    return DiskQueue(directory, "q", limits, Notes())
+
+
+def left(queue: DiskQueue) -> list[bytes]:
+    """Take all that is left."""
+    found: list[bytes] = []
+    while len(queue):
+        found += queue.take(1000)
+    return found
+
+
+def sizes(directory: MemoryDirectory) -> dict[str, int]:
+    """Tell the sizes of the data files, by what is between ``diskqueue.`` and ``.dat``."""
+    return {
+        name.removeprefix("q.diskqueue."): len(data) for name, data in directory.files.items() if name != META
+    }
+
+
+def meta(directory: MemoryDirectory) -> str:
+    return directory.files[META].decode().replace("\n", "|")
+
+
+# The files, as nsqd has them.
+
+
+def test_a_queue_that_is_new_has_no_files():
+    directory = MemoryDirectory()
+    queue = opened(directory)
+    assert (len(queue), queue.take(5), directory.files) == (0, [], {})
+
+
+def test_messages_are_in_their_file_when_put_returns_and_positions_when_they_are_synced():
+    directory = MemoryDirectory()
+    queue = opened(directory)
+    assert queue.put(frames(1, 2)) == 0
+    assert directory.files == {data_name(0): records(1, 2), META: b"0\n0,0\n0,0\n"}
+    queue.sync()
+    assert meta(directory) == "2|0,0|0,100|"
+    assert queue.take(1) == frames(1)
+    queue.close()
+    assert meta(directory) == "1|0,50|0,100|"
+    assert directory.open_count == 0
+
+
+def test_a_file_is_left_before_it_would_be_longer_than_the_limit():
+    directory = MemoryDirectory()
+    queue = opened(directory)
+    queue.put(frames(1, 2, 3, 4))
+    assert sizes(directory) == {"000000.dat": 150, "000001.dat": 50}
+    queue.put(frames(5, 6, 7, 8, 9, 10, 11))
+    assert sizes(directory) == {"000000.dat": 150, "000001.dat": 150, "000002.dat": 150, "000003.dat": 100}
+    assert left(queue) == frames(*range(1, 12))
+    assert sizes(directory) == {"000003.dat": 100}
+    assert meta(directory) == "2|3,0|3,100|", "all is synced when a file is removed"
+
+
+def test_a_record_that_is_longer_than_a_file_may_be_has_a_file_of_its_own():
+    directory = MemoryDirectory()
+    queue = opened(directory)
+    long = frames(2, size=400)
+    queue.put(frames(1) + long + frames(3))
+    assert sizes(directory) == {"000000.dat": 50, "000001.dat": 400, "000002.dat": 50}
+    queue.put(long)
+    assert left(queue) == frames(1) + long + frames(3) + long
+
+
+def test_a_message_that_is_longer_than_what_is_read_ahead():
+    limits = DiskLimits(max_bytes_per_file=1 << 30, max_msg_size=1 << 20, sync_every=100)
+    queue = opened(MemoryDirectory(), limits)
+    messages = [*frames(1), *frames(2, size=700_000), *frames(3), *frames(4, size=300_000), *frames(5)]
+    queue.put(messages)
+    assert [queue.take(1) for _ in messages] == [[message] for message in messages]
+
+
+def test_a_file_that_was_read_to_its_end_is_removed_when_writing_leaves_it():
+    directory = MemoryDirectory()
+    queue = opened(directory)
+    queue.put(frames(1, 2, 3))
+    assert queue.take(9) == frames(1, 2, 3)
+    assert sizes(directory) == {"000000.dat": 150}
+    queue.put(frames(4))
+    assert sizes(directory) == {"000001.dat": 50}
+    assert meta(directory) == "0|1,0|1,0|", (
+        "nsqd, reading at the end of a complete file, would take it for damaged"
+    )
+    assert left(queue) == frames(4)
+
+
+def test_positions_are_synced_after_so_many_messages_were_put_and_taken():
+    directory = MemoryDirectory()
+    queue = opened(directory, attrs.evolve(LIMITS, max_bytes_per_file=10_000, sync_every=5))
+    queue.put(frames(1, 2))
+    queue.take(2)
+    assert (meta(directory), directory.sync_count, queue.needs_sync) == ("0|0,0|0,0|", 1, True)
+    queue.put(frames(3))
+    assert (meta(directory), directory.sync_count, queue.needs_sync) == ("1|0,100|0,150|", 3, False)
+
+
+def test_the_keeper_is_told_of_what_is_to_be_synced_and_how_writes_went():
+    directory, notes = MemoryDirectory(), Notes()
+    queue = DiskQueue(directory, "q", LIMITS, notes)
+    queue.put(frames(1))
+    queue.put(frames(2))
+    queue.put([])
+    assert (notes.queues, notes.errors) == ([queue], [None, None])
+    queue.sync()
+    queue.take(1)
+    assert notes.queues == [queue] * 2
+
+
+def test_emptying_removes_the_files_and_goes_on_behind_them():
+    directory = MemoryDirectory()
+    queue = opened(directory)
+    queue.put(frames(1, 2, 3, 4))
+    queue.take(1)
+    queue.empty()
+    assert (len(queue), queue.take(9), directory.files, directory.open_count) == (0, [], {}, 0)
+    assert not queue.needs_sync, "a sync would make a file again"
+    queue.put(frames(5))
+    assert directory.files == {data_name(2): records(5), META: b"0\n2,0\n2,0\n"}
+    assert left(queue) == frames(5)
+
+
+def test_a_queue_that_was_deleted_leaves_no_files():
+    directory = MemoryDirectory()
+    queue = opened(directory)
+    queue.put(frames(1, 2, 3, 4))
+    queue.delete()
+    assert (directory.files, queue.needs_sync) == ({}, False)
+
+
+def test_what_is_given_at_the_close_is_behind_all_others():
+    directory = MemoryDirectory()
+    queue = opened(directory)
+    queue.put(frames(1))
+    queue.close(frames(2, 3, 4))
+    assert meta(directory) == "4|0,0|1,50|"
+    assert left(opened(directory)) == frames(1, 2, 3, 4)
+
+
+# Files that another process has left.
+
+
+@attrs.frozen
+class Found:
+    """What is left of files, and what has been said of them."""
+
+    messages: list[int]
+    bad: dict[str, int]
+    depth: int
+    reports: int
+
+
+def find(text: str | None, files: dict[int, bytes]) -> Found:
+    directory = MemoryDirectory({data_name(number): data for number, data in files.items()})
+    if text is not None:
+        directory.replace(META, text.replace("|", "\n").encode())
+    notes = Notes()
+    queue = DiskQueue(directory, "q", LIMITS, notes)
+    depth = len(queue)
+    queue.put(frames(90))  # the first put, and the file that it begins, find the same as a read
+    found = left(queue)
+    queue.put(frames(91))
+    found += left(queue)
+    queue.close()
+    assert sum(1 for name in sizes(directory) if not name.endswith(".bad")) <= 1, "what was read is removed"
+    assert meta(directory).startswith("0|")
+    assert left(opened(directory)) == []
+    numbers = [int(frame[18:34]) for frame in found]
+    assert numbers[-2:] == [90, 91], "what is put is never lost"
+    bad = {name: size for name, size in sizes(directory).items() if name.endswith(".bad")}
+    return Found(numbers[:-2], bad, depth, len(notes.reports))
+
+
+R123, R45 = records(1, 2, 3), records(4, 5)
+BAD = {"000000.dat.bad": 150}
+
+
+LEFT: dict[str, tuple[str | None, dict[int, bytes], Found]] = {
+    "as it was closed": ("3|0,0|0,150|", {0: R123}, Found([1, 2, 3], {}, 3, 0)),
+    "two files": ("4|0,50|1,100|", {0: R123, 1: R45}, Found([2, 3, 4, 5], {}, 4, 0)),
+    "a file from before files were left in time": (
+        "5|7,0|8,0|",
+        {7: R123 + R45},
+        Found([1, 2, 3, 4, 5], {}, 5, 0),
+    ),
+    "spaces, and no newline": ("3\r|0, 0\r|0, 150", {0: R123}, Found([1, 2, 3], {}, 3, 0)),
+    "more was written": ("1|0,0|0,50|", {0: R123}, Found([1, 2, 3], {}, 3, 0)),
+    "more was written to another file": (
+        "1|0,0|0,50|",
+        {0: R123, 1: R45},
+        Found([1, 2, 3, 4, 5], {}, 5, 0),
+    ),
+    "more was written to another file alone": (
+        "3|0,0|0,150|",
+        {0: R123, 1: R45},
+        Found([1, 2, 3, 4, 5], {}, 5, 0),
+    ),
+    "all was read, and more was written": ("0|0,50|0,50|", {0: R123}, Found([2, 3], {}, 2, 0)),
+    "a record was not written whole": (
+        "1|0,0|0,50|",
+        {0: R123[:-7]},
+        Found([1, 2], {"000000.dat.bad": 43}, 2, 1),
+    ),
+    "not even its length": ("1|0,0|0,50|", {0: R123[:103]}, Found([1, 2], {"000000.dat.bad": 3}, 2, 1)),
+    "zeros were written": (
+        "1|0,0|0,50|",
+        {0: records(1) + bytes(100)},
+        Found([1], {"000000.dat.bad": 100}, 1, 1),
+    ),
+    "the end is no end of a record": ("1|0,0|0,15|", {0: R123}, Found([1, 2, 3], {}, 4, 1)),
+    "a part is missing": ("3|0,0|0,150|", {0: R123[:-5]}, Found([1, 2], {"000000.dat.bad": 145}, 3, 2)),
+    "a part of a complete file is missing": (
+        "5|0,0|1,100|",
+        {0: R123[:-5], 1: R45},
+        Found([1, 2, 4, 5], {"000000.dat.bad": 145}, 5, 2),
+    ),
+    "no length": ("3|0,0|0,150|", {0: b"\xff" * 4 + R123[4:]}, Found([], BAD, 0, 2)),
+    "no length in the middle": (
+        "5|0,0|1,100|",
+        {0: R123[:50] + bytes(4) + R123[54:], 1: R45},
+        Found([1, 4, 5], BAD, 5, 2),
+    ),
+    "no file": ("2|0,0|0,100|", {}, Found([], {}, 0, 2)),
+    "no file, and nothing in it": ("0|0,100|0,100|", {}, Found([], {}, 0, 1)),
+    "the first file is missing": ("5|0,0|1,100|", {1: R45}, Found([4, 5], {}, 5, 2)),
+    "a file between is missing": ("7|0,0|2,100|", {0: R123, 2: R45}, Found([1, 2, 3, 4, 5], {}, 7, 2)),
+    "the last file is missing": ("3|0,0|1,100|", {0: R123}, Found([1, 2, 3], {}, 3, 1)),
+    "a depth that is too great": ("9|0,0|0,150|", {0: R123}, Found([1, 2, 3], {}, 9, 1)),
+    "a depth that is too small": ("1|0,0|0,150|", {0: R123}, Found([1, 2, 3], {}, 1, 0)),
+    "no depth": ("0|0,0|0,150|", {0: R123}, Found([1, 2, 3], {}, 1, 0)),
+    "a depth below nothing": ("-2|0,0|0,150|", {0: R123}, Found([1, 2, 3], {}, 1, 0)),
+    "a depth, and all is read": ("4|0,150|0,150|", {0: R123}, Found([], {}, 0, 1)),
+    "reading behind the end": ("3|0,450|0,150|", {0: R123}, Found([], BAD, 0, 2)),
+    "reading behind the last file": ("3|5,0|0,150|", {0: R123}, Found([], BAD, 0, 2)),
+    "reading behind the end of a complete file": (
+        "3|0,450|1,100|",
+        {0: R123, 1: R45},
+        Found([4, 5], BAD, 3, 2),
+    ),
+    "reading at the end of a complete file": (
+        "2|0,150|1,100|",
+        {0: R123, 1: R45},
+        Found([4, 5], {}, 2, 0),
+    ),
+    "reading within a record": ("3|0,7|0,150|", {0: R123}, Found([], BAD, 0, 2)),
+    "no positions": (None, {0: R123}, Found([], {}, 0, 0)),
+    "positions that are none": ("garbage|", {2: R123, 3: R45}, Found([1, 2, 3, 4, 5], {}, 5, 1)),
+    "empty positions": ("", {0: R123}, Found([1, 2, 3], {}, 3, 1)),
+    "half of the positions": ("3|0,0|", {0: R123}, Found([1, 2, 3], {}, 3, 1)),
+    "damaged positions, and nothing else": ("garbage|", {}, Found([], {}, 0, 1)),
+}
+
+
+@pytest.mark.parametrize(("text", "files", "found"), LEFT.values(), ids=LEFT.keys())
+def test_it_goes_on_from_what_it_finds(text, files, found):
+    assert find(text, files) == found
+
+
+def test_where_there_are_no_positions_an_old_file_is_written_over():
+    directory = MemoryDirectory({data_name(0): R123})
+    queue = opened(directory)
+    assert len(queue) == 0
+    queue.put(frames(9))
+    assert directory.files[data_name(0)] == records(9)
+
+
+def test_a_gap_is_never_written():
+    directory = MemoryDirectory({data_name(0): R123, META: b"3\n0,0\n0,450\n"})
+    queue = opened(directory, attrs.evolve(LIMITS, max_bytes_per_file=10_000))
+    queue.put(frames(9))
+    assert directory.files[data_name(1)] == records(9)
+    assert left(queue) == frames(1, 2, 3, 9)
+
+
+def test_a_directory_that_is_away_for_a_while_costs_nothing():
+    directory = MemoryDirectory({data_name(0): R123, META: b"3\n0,0\n0,150\n"})
+    queue = opened(directory)
+    files, directory._names = directory._names, {}
+    with pytest.raises(FileNotFoundError):
+        queue.take(9)
+    directory._names = files
+    assert left(queue) == frames(1, 2, 3)
+
+
+# It is a list.
+
+
+def stored(directory: MemoryDirectory) -> list[bytes]:
+    """Read by nsqd's rules what the files hold."""
+    if META not in directory.files:
+        return []
+    depth, read_file, read_position, write_file, write_position = map(
+        int, re.findall(r"-?\d+", meta(directory))
+    )
+    found: list[bytes] = []
+    for number in range(read_file, write_file + 1):
+        data = directory.files.get(data_name(number), b"")
+        if number == write_file:
+            data = data[:write_position]
+        part, end = from_records(data, read_position if number == read_file else 0, 1 << 30, 1000)
+        assert end == max(len(data), read_position if number == read_file else 0), (
+            "there are whole records only"
+        )
+        found += part
+    assert len(found) == depth
+    return found
+
+
+@attrs.frozen
+class Batch:
+    """What is put at once: the sizes of its records."""
+
+    sizes: list[int]
+
+
+BATCHES = st.lists(st.sampled_from([30, 31, 50, 100, 149, 150, 151, 400]), min_size=1, max_size=8)
+
+
+class DiskQueueIsAList(RuleBasedStateMachine):
+    """Put and take, sync, close and open again: nothing else than a list would show, and all the time nsqd's files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = MemoryDirectory()
+        self.expected: list[bytes] = []
+        self.number = 0
+        self.since_sync = 0  # messages put and taken, at least
+        self.taken: list[bytes] = []  # since the sync, at most
+        self.sync_count = 0
+
+    @initialize(
+        sync_every=st.sampled_from([1, 2, 5, 40, 1000]), max_bytes_per_file=st.sampled_from([40, 150, 400])
+    )
+    def begin(self, sync_every: int, max_bytes_per_file: int) -> None:
+        self.limits = DiskLimits(
+            sync_every=sync_every, max_bytes_per_file=max_bytes_per_file, max_msg_size=1000
+        )
+        self.notes = Notes()
+        self.open()
+
+    def count(self, put: int, taken: list[bytes]) -> None:
+        self.since_sync += put + len(taken)
+        self.taken += taken
+        if self.directory.sync_count != self.sync_count:
+            self.since_sync, self.sync_count = 0, self.directory.sync_count
+        if not self.queue.needs_sync:
+            self.taken = []
+
+    def open(self) -> None:
+        self.queue = DiskQueue(self.directory, "q", self.limits, self.notes)
+        self.since_sync, self.sync_count, self.taken = 0, self.directory.sync_count, []
+
+    @rule(sizes=BATCHES)
+    def put(self, sizes: list[int]) -> None:
+        batch = []
+        for size in sizes:
+            self.number += 1
+            batch += frames(self.number, size=size)
+        assert self.queue.put(batch) == 0
+        self.expected += batch
+        self.count(len(batch), [])
+
+    @rule(count=st.integers(1, 20))
+    def take(self, count: int) -> None:
+        taken = self.queue.take(count)
+        assert taken == self.expected[:count]
+        del self.expected[:count]
+        self.count(0, taken)
+
+    @rule()
+    def sync(self) -> None:
+        self.queue.sync()
+        self.count(0, [])
+        assert stored(self.directory) == self.expected
+
+    @rule()
+    def close_and_open_again(self) -> None:
+        self.queue.close()
+        assert self.directory.open_count == 0
+        assert stored(self.directory) == self.expected
+        self.open()
+
+    @rule()
+    def open_again_after_a_kill(self) -> None:
+        """What was taken since the last sync comes again, and no more."""
+        possible = self.taken + self.expected
+        self.directory = self.directory.kill()
+        self.open()
+        assert len(self.expected) <= len(self.queue) <= len(possible)
+        self.expected = possible[len(possible) - len(self.queue) :]
+
+    @rule()
+    def empty(self) -> None:
+        self.queue.empty()
+        assert self.directory.files == {}
+        self.expected = []
+        self.count(0, [])
+        self.since_sync = 0
+
+    @invariant()
+    @precondition(lambda self: hasattr(self, "queue"))
+    def depth_is_that_of_the_list(self) -> None:
+        assert len(self.queue) == len(self.expected)
+        assert self.notes.reports == []
+
+    @invariant()
+    @precondition(lambda self: hasattr(self, "queue"))
+    def syncs_come_in_time(self) -> None:
+        assert self.since_sync < self.limits.sync_every
+
+    @invariant()
+    @precondition(lambda self: hasattr(self, "queue"))
+    def files_are_in_a_row_and_within_the_limit(self) -> None:
+        files = {int(name[:6]): data for name, data in self.data_files().items()}
+        assert sorted(files) == list(range(min(files, default=0), max(files, default=-1) + 1))
+        for data in files.values():
+            if len(data) > self.limits.max_bytes_per_file:
+                assert len(from_records(data, 0, 9, 1000)[0]) == 1
+
+    def data_files(self) -> dict[str, bytes]:
+        found = {
+            name.removeprefix("q.diskqueue."): data
+            for name, data in self.directory.files.items()
+            if name != META
+        }
+        assert all(re.fullmatch(r"\d{6}\.dat", name) for name in found)
+        return found
+
+
+TestDiskQueueIsAList = DiskQueueIsAList.TestCase
+
+
+# The process is killed, or the power is cut, in any operation.
+
+
+@attrs.define
+class Life:
+    """A queue, its user, and what the user has done so far."""
+
+    directory: MemoryDirectory = attrs.field(factory=MemoryDirectory)
+    put: list[bytes] = attrs.field(factory=list)
+    putting: list[bytes] = attrs.field(factory=list)
+    taken: list[bytes] = attrs.field(factory=list)
+    taking: int = 0
+    put_synced: int = 0
+    taken_synced: int = 0
+    names_are_safe: bool = False
+
+    def go(self, random: Random, steps: int = 25) -> None:
+        """Put and take at random; until the process ends, perhaps."""
+        limits = DiskLimits(max_bytes_per_file=300, max_msg_size=1000, sync_every=10)
+        queue = DiskQueue(self.directory, "q", limits, Notes())
+        for _ in range(steps):
+            if random.random() < 0.6:
+                first = len(self.put)
+                self.putting = [
+                    frames(first + number, size=random.choice([30, 50, 120]))[0]
+                    for number in range(random.randint(1, 9))
+                ]
+                queue.put(self.putting)
+                self.put += self.putting
+                self.putting = []
+            else:
+                self.taking = random.randint(1, 9)
+                self.taken += queue.take(self.taking)
+                self.taking = 0
+            if self.names_are_safe:
+                self.directory.sync()
+            if not queue.needs_sync:
+                self.put_synced, self.taken_synced = len(self.put), len(self.taken)
+
+    def found(self, directory: MemoryDirectory) -> list[bytes]:
+        return left(opened(directory))
+
+
+@given(st.integers(0, 1 << 30), st.integers(0, 250))
+def test_a_kill_loses_nothing_that_was_put_and_not_taken(seed, operations):
+    life = Life()
+    life.directory.end_after(operations)
+    try:
+        life.go(Random(seed))
+    except Ended:
+        pass
+    found = life.found(life.directory.kill())
+    everything = life.put + life.putting
+    begin = everything.index(found[0]) if found else len(life.put)
+    assert found == everything[begin : begin + len(found)], "in order, without a gap"
+    assert life.taken_synced <= begin <= len(life.taken) + life.taking, (
+        "again comes only what was taken since the sync"
+    )
+    assert begin + len(found) >= len(life.put)
+
+
+@given(st.integers(0, 1 << 30))
+def test_a_power_cut_loses_nothing_that_was_synced_where_names_are_safe(seed):
+    random = Random(seed)
+    life = Life(names_are_safe=True)
+    life.go(random, random.randint(1, 25))
+    found = life.found(life.directory.power_cut(random))
+    begin = life.put.index(found[0]) if found else len(life.taken)
+    assert found == life.put[begin : begin + len(found)], "in order, without a gap"
+    assert life.taken_synced <= begin <= len(life.taken)
+    assert begin + len(found) >= life.put_synced
+
+
+@given(st.integers(0, 1 << 30), st.integers(0, 250), st.booleans())
+def test_a_power_cut_loses_messages_at_worst_and_makes_none_up(seed, operations, in_order):
+    """A directory is never synced in the ordinary mode, as in nsqd: whole files may be gone, or be back."""
+    random = Random(seed)
+    life = Life()
+    life.directory.end_after(operations)
+    try:
+        life.go(random)
+    except Ended:
+        pass
+    found = life.found(life.directory.power_cut(random, in_order=in_order))
+    order = {frame: number for number, frame in enumerate(life.put + life.putting)}
+    assert order.keys() >= set(found)
+    numbers = [order[frame] for frame in found]
+    assert numbers == sorted(set(numbers))
+
+
+# The disk fails.
+
+
+@given(
+    st.integers(0, 1 << 30),
+    st.integers(0, 150),
+    st.integers(1, 5),
+    st.sampled_from([errno.EIO, errno.ENOSPC, errno.EMFILE]),
+)
+def test_what_was_put_is_there_whatever_fails_and_what_was_not_is_not(seed, after, times, number):
+    directory, random = MemoryDirectory(), Random(seed)
+    limits = DiskLimits(max_bytes_per_file=300, max_msg_size=1000, sync_every=10)
+    queue = DiskQueue(directory, "q", limits, Notes())
+    expected: list[bytes] = []
+    directory.fail(number, after=after, times=times)
+    for step in range(25):
+        if random.random() < 0.6:
+            batch = frames(*range(10 * step, 10 * step + random.randint(1, 9)))
+            had = len(queue)
+            try:
+                queue.put(batch)
+            except OSError:
+                batch = batch[: len(queue) - had]
+            expected += batch
+        else:
+            count = random.randint(1, 9)
+            try:
+                found = queue.take(count)
+            except OSError:
+                found = []
+            assert found == expected[: len(found)]
+            del expected[: len(found)]
+        assert len(queue) == len(expected)
+    directory.recover()
+    killed = left(opened(directory.kill()))
+    assert killed[len(killed) - len(expected) :] == expected, "another process finds the same"
+    assert left(queue) == expected
+    assert not any(name.endswith(".bad") for name in directory.files)
+
+
+def test_what_fits_on_a_disk_is_written_and_the_rest_is_refused():
+    directory = MemoryDirectory()
+    queue = opened(directory, attrs.evolve(LIMITS, max_bytes_per_file=10_000))
+    queue.put(frames(0))
+    directory.capacity = sum(map(len, directory.files.values())) + 4 * RECORD + 20
+    with pytest.raises(OSError, match="No space left"):
+        queue.put(frames(1, 2, 3, 4, 5, 6, 7))
+    assert len(queue) == 5
+    assert sizes(directory) == {"000000.dat": 5 * RECORD}, "nothing is left of what did not fit"
+    with pytest.raises(OSError, match="No space left"):
+        queue.put(frames(8))
+    assert queue.take(2) == frames(0, 1)
+    directory.recover()
+    queue.put(frames(9))
+    assert left(queue) == frames(2, 3, 4, 9)
+
+
+def test_the_keeper_is_told_of_a_write_that_failed_and_of_one_that_did_not():
+    directory, notes = MemoryDirectory(), Notes()
+    queue = DiskQueue(directory, "q", LIMITS, notes)
+    directory.fail(errno.EIO)
+    with pytest.raises(OSError, match="Input/output error") as raised:
+        queue.put(frames(1))
+    directory.recover()
+    queue.put(frames(2))
+    assert notes.errors == [raised.value, None]
+
+
+def test_a_sync_that_fails_is_reported_and_is_still_to_be_made():
+    directory, notes = MemoryDirectory(), Notes()
+    queue = DiskQueue(directory, "q", LIMITS, notes)
+    queue.put(frames(1))
+    notes.queues.clear()
+    directory.fail(errno.EIO)
+    queue.sync()
+    assert notes.reports == ["failed to sync q: Input/output error"]
+    assert (notes.queues, queue.needs_sync) == ([queue], True)
+    directory.recover()
+    queue.sync()
+    assert (meta(directory), queue.needs_sync) == ("1|0,0|0,50|", False)
+
+
+def test_what_cannot_be_read_now_is_not_lost():
+    directory = MemoryDirectory()
+    queue = opened(directory)
+    queue.put(frames(1, 2, 3, 4))
+    directory.fail(errno.EMFILE)
+    with pytest.raises(OSError, match="Too many open files"):
+        queue.take(2)
+    directory.recover()
+    assert left(queue) == frames(1, 2, 3, 4)
+
+
+def test_a_file_that_cannot_be_removed_is_reported_and_stands_in_nobodys_way(monkeypatch):
+    directory, notes = MemoryDirectory(), Notes()
+    queue = DiskQueue(directory, "q", LIMITS, notes)
+    queue.put(frames(1, 2, 3, 4))
+
+    def refuse(name: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", name)
+
+    monkeypatch.setattr(directory, "remove", refuse)
+    assert queue.take(9) == frames(1, 2, 3, 4)
+    assert len(notes.reports) == 1
+    assert data_name(0) in notes.reports[0]
+    with pytest.raises(PermissionError):
+        queue.empty()
+    queue.put(frames(5))
+    assert left(queue) == frames(5)
+    queue.put(frames(6))
+    queue.delete()
+    assert (len(queue), len(notes.reports)) == (0, 2)

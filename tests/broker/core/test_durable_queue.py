@@ -1,0 +1,147 @@
+"""A queue that keeps a message until it is finished: after a kill, all that was not finished is there."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.durable_queue import DurableQueue, KeptQueue
+from nsqkit.broker.data_path import DataPath
+from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, encode_message
+
+LIMITS = DiskLimits(max_bytes_per_file=200, max_msg_size=100, sync_every=3)
+
+
+class Keeper:
+    """Takes note of nothing, and lets nothing go wrong silently."""
+
+    def report(self, sentence: str) -> None:
+        raise AssertionError(sentence)
+
+    def wrote(self, error: OSError | None) -> None:
+        assert error is None
+
+    def used(self, queue: DiskQueue) -> None:
+        pass
+
+
+def frame(number: int) -> bytes:
+    return encode_message(number, 1, b"%016x" % number, b"body %d" % number)
+
+
+def numbers(frames: list[bytes]) -> list[int]:
+    return [int(each[FRAME_HEADER_LENGTH:].removeprefix(b"body ")) for each in frames]
+
+
+def opened(path: Path | str) -> DurableQueue:
+    return DurableQueue(DataPath(str(path)), "t", LIMITS, Keeper())
+
+
+@pytest.fixture(autouse=True)
+def _lock(monkeypatch):
+    monkeypatch.setattr(
+        DataPath, "sync", lambda self: None
+    )  # the directory is not locked here, so it is not open
+
+
+def test_what_was_taken_and_not_finished_is_read_again_after_a_kill(tmp_path):
+    queue = opened(tmp_path)
+    queue.put([frame(n) for n in range(5)])
+    assert numbers(queue.take(4)) == [0, 1, 2, 3]
+    queue.finish([frame(n)[ID] for n in (0, 1, 3)])
+    queue.sync()
+    again = opened(tmp_path)
+    assert len(again) == 3
+    assert numbers(again.take(10)) == [2, 3, 4]  # 3 stands behind one that is not finished
+
+
+def test_a_file_is_kept_until_all_in_it_is_finished(tmp_path):
+    queue = opened(tmp_path)
+    queue.put([frame(n) for n in range(10)])
+    files = sorted(path.name for path in tmp_path.glob("t.diskqueue.0*"))
+    assert len(files) > 1
+    queue.take(10)
+    queue.sync()
+    assert sorted(path.name for path in tmp_path.glob("t.diskqueue.0*")) == files
+    queue.finish([frame(n)[ID] for n in range(10)])
+    queue.sync()
+    assert sorted(path.name for path in tmp_path.glob("t.diskqueue.0*")) == files[-1:]
+
+
+def test_what_is_put_aside_is_passed_over_and_kept(tmp_path):
+    queue = KeptQueue(opened(tmp_path))
+    queue.put([frame(0)])
+    queue.put_aside([frame(1), frame(2)])
+    queue.put([frame(3)])
+    assert len(queue) == 2
+    assert numbers(queue.take(10, 1 << 20)) == [0, 3]
+    queue.finish([frame(0), frame(2), frame(3)])
+    queue.backend.sync()  # type: ignore[attr-defined]
+    assert numbers(opened(tmp_path).take(10)) == [1, 2, 3]
+
+
+def test_what_comes_back_is_not_written_again(tmp_path):
+    queue = KeptQueue(opened(tmp_path))
+    queue.put([frame(0), frame(1)])
+    queue.put_back(queue.take(1, 1 << 20))
+    assert numbers(queue.take(1, 1 << 20)) == [0]
+    assert numbers(opened(tmp_path).take(10)) == [0, 1]
+
+
+def test_a_close_leaves_what_is_not_finished_and_nothing_else(tmp_path):
+    queue = KeptQueue(opened(tmp_path))
+    queue.put([frame(n) for n in range(4)])
+    first, second, third = queue.take(3, 1 << 20)
+    queue.finish([second])
+    queue.put_back([first])
+    queue.close([third])
+    assert sorted(numbers(opened(tmp_path).take(10))) == [0, 2, 3]
+
+
+def test_an_empty_queue_leaves_no_file(tmp_path):
+    queue = opened(tmp_path)
+    queue.put([frame(n) for n in range(10)])
+    queue.take(8)
+    queue.delete()
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["put", "aside", "take", "finish", "sync", "kill"]), st.integers(1, 5))
+    )
+)
+def test_nothing_unfinished_is_ever_lost(steps):
+    """Against a set: whatever happens, what is there after a kill holds all that was put and not finished."""
+    with tempfile.TemporaryDirectory() as path:
+        queue, put = opened(path), 0
+        unfinished: set[int] = set()
+        held: list[int] = []
+        for step, count in steps:
+            if step == "put":
+                queue.put([frame(n) for n in range(put, put + count)])
+                unfinished.update(range(put, put + count))
+                put += count
+            elif step == "aside":
+                queue.put_aside([frame(n) for n in range(put, put + count)])
+                unfinished.update(range(put, put + count))
+                held += range(put, put + count)
+                put += count
+            elif step == "take":
+                held += numbers(queue.take(count))
+            elif step == "finish":
+                done, held = held[:count], held[count:]
+                queue.finish([frame(n)[ID] for n in done])
+                unfinished.difference_update(done)
+            elif step == "sync":
+                queue.sync()
+            else:
+                queue, held = opened(path), []
+        found = numbers(opened(path).take(1000))
+        assert unfinished <= set(found)
+        assert len(found) == len(set(found))

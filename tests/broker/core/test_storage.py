@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from nsqkit.broker.core.durable_queue import KeptQueue
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.storage import DiskStorage, DurableStorage, MemoryStorage
+from nsqkit.broker.data_path import DataPath
+from nsqkit.wire.messages import encode_message
+from tests.broker.core.disks import MemoryDirectory
+
+NOW_NS = 1_700_000_000 * 10**9
+FRAME = encode_message(NOW_NS, 1, b"0" * 16, b"body")
+OPTIONS = BrokerOptions(mem_queue_size=1, sync_timeout_ns=5)
+
+
+def make(path, kind=DiskStorage):
+    return kind(DataPath(str(path)), OPTIONS, pytest.fail)
+
+
+def test_memory_holds_what_it_may_and_the_files_the_rest(tmp_path):
+    queue = make(tmp_path).open_queue(b"t", ephemeral=False)
+    assert queue.put([FRAME] * 3) == 1
+    assert (len(queue), len(queue.backend)) == (3, 2)
+    assert tmp_path.joinpath("t.diskqueue.000000.dat").exists()
+
+
+@pytest.mark.parametrize("storage", [MemoryStorage(1), None])
+def test_an_ephemeral_queue_drops_the_rest(tmp_path, storage):
+    queue = (storage or make(tmp_path)).open_queue(b"t#ephemeral", ephemeral=True)
+    queue.put([FRAME] * 3)
+    assert len(queue) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_positions_are_written_when_their_time_has_come(tmp_path):
+    storage = make(tmp_path)
+    assert storage.sync_deadline(NOW_NS) is None
+    storage.open_queue(b"t", ephemeral=False).put([FRAME] * 3)
+    assert storage.sync_deadline(NOW_NS) == NOW_NS + 5
+    assert storage.handle_deadline(NOW_NS + 5) is None
+    assert tmp_path.joinpath("t.diskqueue.meta.dat").read_text().startswith("2\n0,0\n0,")
+    assert storage.sync_deadline(NOW_NS) is None
+
+
+def synced(directory: MemoryDirectory) -> list[str]:
+    return [
+        name.removesuffix(".diskqueue.meta.dat") for name, data in directory.files.items() if data[:1] == b"2"
+    ]
+
+
+def filled(count: int) -> tuple[DiskStorage, MemoryDirectory, list[str]]:
+    """Make queues with two messages each on disk, of which the positions do not tell yet."""
+    directory, reports = MemoryDirectory(), list[str]()
+    storage = DiskStorage(directory, OPTIONS, reports.append)
+    for number in range(count):
+        storage.open_queue(b"t%d" % number, ephemeral=False).put([FRAME] * 3)
+    return storage, directory, reports
+
+
+def test_many_queues_are_synced_a_few_at_a_time():
+    storage, directory, _ = filled(20)
+    assert storage.handle_deadline(NOW_NS) == NOW_NS + 1_000_000
+    assert len(synced(directory)) == 8
+    storage.handle_deadline(NOW_NS)
+    assert storage.handle_deadline(NOW_NS) is None
+    assert len(synced(directory)) == 20
+
+
+def test_a_sync_that_fails_is_tried_again_when_the_next_time_has_come_and_not_at_once():
+    storage, directory, reports = filled(2)
+    directory.fail(errno.EIO)
+    assert storage.handle_deadline(NOW_NS) == NOW_NS + 5
+    assert len(reports) == 2
+    directory.recover()
+    assert storage.handle_deadline(NOW_NS + 5) is None
+    assert synced(directory) == ["t0", "t1"]
+
+
+def test_a_queue_that_was_deleted_or_emptied_is_not_synced():
+    directory = MemoryDirectory()
+    storage = DiskStorage(directory, OPTIONS, pytest.fail)
+    deleted, emptied = (storage.open_queue(name, ephemeral=False) for name in (b"t", b"u"))
+    deleted.put([FRAME] * 3)
+    emptied.put([FRAME] * 3)
+    deleted.delete()
+    emptied.empty()
+    assert storage.handle_deadline(NOW_NS) is None
+    assert directory.files == {}
+
+
+def test_what_a_queue_has_synced_by_itself_is_not_synced_again():
+    storage, directory, _ = filled(1)
+    (queue,) = storage.unsynced
+    queue.sync()
+    count = directory.sync_count
+    assert storage.handle_deadline(NOW_NS) is None
+    assert directory.sync_count == count
+
+
+def test_memory_is_never_synced():
+    storage = MemoryStorage(1)
+    queue = storage.open_queue(b"t", ephemeral=False)
+    assert (queue.put([FRAME] * 3), len(queue), len(queue.backend)) == (3, 3, 2)
+    assert storage.sync_deadline(NOW_NS) is storage.handle_deadline(NOW_NS) is None
+
+
+def test_the_last_write_decides_the_health(tmp_path):
+    storage = make(tmp_path / "there")
+    queue = storage.open_queue(b"t", ephemeral=False)
+    with pytest.raises(FileNotFoundError):
+        queue.put([FRAME] * 2)
+    assert storage.health.startswith("NOK - No such file or directory: ")
+    tmp_path.joinpath("there").mkdir()
+    queue.put([FRAME] * 2)
+    assert storage.health == "OK"
+
+
+def test_a_durable_storage_names_the_files_to_sync_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        DataPath, "sync", lambda self: None
+    )  # the directory is not locked here, so it is not open
+    storage = make(tmp_path, DurableStorage)
+    queue = storage.open_queue(b"t", ephemeral=False)
+    assert isinstance(queue, KeptQueue)
+    queue.put([FRAME])
+    (file,) = storage.files_to_sync()
+    assert file.size() == len(FRAME) - 4
+    file.close()
+    assert storage.files_to_sync() == []

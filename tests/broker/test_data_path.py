@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from nsqkit.broker.data_path import DataPath
+
+
+def test_a_directory_belongs_to_one(tmp_path):
+    first, second = DataPath(str(tmp_path)), DataPath(str(tmp_path))
+    first.lock()
+    with pytest.raises(OSError, match=r"failed to lock data-path .*is another broker running on it"):
+        second.lock()
+    first.close()
+    second.lock()
+    second.sync()
+    second.close()
+
+
+def test_a_directory_that_is_not_there_is_not_made(tmp_path):
+    with pytest.raises(OSError, match="failed to open data-path"):
+        DataPath(str(tmp_path / "no")).lock()
+
+
+def test_a_file_is_written_and_read_anywhere(tmp_path):
+    path = DataPath(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        path.open("f")
+    file = path.open("f", create=True)
+    file.write_at(3, b"abc")
+    file.write_at(0, b"012")
+    assert file.read_at(1, 4) == b"12ab"
+    assert file.read_at(4, 100) == b"bc"
+    file.truncate(4)
+    again = file.duplicate()
+    file.close()
+    again.sync()
+    assert again.size() == 4
+    again.close()
+    assert tmp_path.joinpath("f").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    path = DataPath(str(tmp_path))
+    assert path.read("f") is None
+    path.replace("f", b"long content")
+    path.replace("f", b"short")
+    assert path.read("f") == b"short"
+    assert [each.name for each in tmp_path.iterdir()] == ["f"]
+    path.rename("f", "g")
+    assert path.exists("g")
+    path.remove("g")
+    path.remove("g")
+    assert not path.exists("g")
+
+
+def test_bytes_that_the_system_takes_in_parts_are_all_written_and_read(tmp_path, monkeypatch):
+    write, read = os.pwrite, os.pread
+    monkeypatch.setattr(os, "pwrite", lambda file, data, position: write(file, data[:3], position))
+    monkeypatch.setattr(os, "pread", lambda file, size, position: read(file, min(size, 2), position))
+    file = DataPath(str(tmp_path)).open("f", create=True)
+    file.write_at(1, b"0123456789")
+    assert file.read_at(0, 100) == b"\x000123456789"
+    assert file.read_at(2, 4) == b"1234"
+    file.close()
+
+
+def test_what_a_killed_process_of_the_same_number_has_left_is_not_taken_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    monkeypatch.setattr(os, "replace", lambda name, new_name: None)
+    DataPath(str(tmp_path)).replace("f", b"a long content that was never renamed")
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    path = DataPath(str(tmp_path))
+    path.replace("f", b"short")
+    assert path.read("f") == b"short"
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "pwrite"])
+def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch, call):
+    path = DataPath(str(tmp_path))
+    path.replace("f", b"old")
+
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, call, fail)
+        with pytest.raises(OSError, match="No space left"):
+            path.replace("f", b"new")
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("f", b"old")]

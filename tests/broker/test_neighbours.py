@@ -1,0 +1,115 @@
+"""A broker among others: it asks an auth server, announces itself to nsqlookupds, and asks them for channels."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.server import Nsqd
+from nsqkit.lookupd.options import LookupdOptions
+from nsqkit.lookupd.server import Nsqlookupd
+from tests.answering import answering, http_answer
+
+pytestmark = pytest.mark.anyio
+
+ADDRESSES: dict[str, Any] = {
+    "tcp_address": "127.0.0.1:0",
+    "http_address": "127.0.0.1:0",
+    "broadcast_address": "127.0.0.1",
+}
+GRANT = {
+    "ttl": 60,
+    "identity": "me",
+    "authorizations": [{"topic": "^good$", "channels": [".*"], "permissions": ["publish", "subscribe"]}],
+}
+
+
+def body(text: bytes) -> bytes:
+    return len(text).to_bytes(4, "big") + text
+
+
+async def frame(stream) -> bytes:
+    data = b""
+    with anyio.fail_after(5):
+        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+            data += await stream.receive(
+                1 if len(data) < 4 else 4 + int.from_bytes(data[:4], "big") - len(data)
+            )
+    return data[8:]
+
+
+@asynccontextmanager
+async def lookupd():
+    async with Nsqlookupd(LookupdOptions(**ADDRESSES)) as server:
+        yield server
+
+
+async def until(happened):
+    with anyio.fail_after(5):
+        while not happened():
+            await anyio.wait_all_tasks_blocked()
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_client_is_told_what_the_auth_server_has_granted():
+    async with answering(lambda request: http_answer(json.dumps(GRANT).encode())) as server:
+        options = BrokerOptions(**ADDRESSES, auth_http_addresses=(server.address,))
+        async with Nsqd(options) as nsqd, nsqd.connect("10.0.0.1:5") as client:
+            await client.send(b"  V2AUTH\n" + body(b"the secret") + b"PUB good\n" + body(b"x"))
+            assert json.loads(await frame(client))["identity"] == "me"
+            assert await frame(client) == b"OK"
+            await client.send(b"PUB bad\n" + body(b"x"))
+            assert await frame(client) == b'E_UNAUTHORIZED AUTH failed for PUB on "bad" ""'
+    (request,) = server.requests
+    assert b"secret=the+secret" in request
+    assert b"remote_ip=10.0.0.1" in request
+
+
+async def test_an_auth_server_that_refuses_is_told_as_a_failure():
+    async with answering(lambda request: http_answer(b"{}", status="403 Forbidden")) as server:
+        options = BrokerOptions(**ADDRESSES, auth_http_addresses=(server.address,))
+        async with Nsqd(options) as nsqd, nsqd.connect() as client:
+            await client.send(b"  V2AUTH\n" + body(b"s"))
+            assert await frame(client) == b"E_AUTH_FAILED AUTH failed"
+
+
+async def test_topics_and_channels_are_announced_and_taken_back():
+    async with lookupd() as other:
+        options = BrokerOptions(**ADDRESSES, lookupd_tcp_addresses=(other.tcp_address,))
+        async with Nsqd(options) as nsqd:
+            nsqd.broker.topic(b"t").channel(b"c", nsqd.clock.now_ns())
+            nsqd.settle()
+            await until(lambda: other.registry.channels(b"t") == [b"c"])
+            nsqd.broker.delete_topic(b"t")
+            nsqd.settle()
+            await until(lambda: not other.registry.producers(b"t", nsqd.clock.now_ns()))
+
+
+async def test_an_nsqlookupd_may_be_added_while_the_broker_runs():
+    async with lookupd() as other, Nsqd(BrokerOptions(**ADDRESSES)) as nsqd:
+        nsqd.broker.topic(b"t")
+        nsqd.options = attrs.evolve(nsqd.options, lookupd_tcp_addresses=(other.tcp_address,))
+        nsqd.settle()
+        await until(lambda: other.registry.topics() == [b"t"])
+
+
+async def test_a_new_topic_begins_with_the_channels_that_it_has_elsewhere():
+    async with lookupd() as other:
+        options = BrokerOptions(**ADDRESSES, lookupd_tcp_addresses=(other.tcp_address,))
+        async with Nsqd(options) as nsqd, nsqd.connect() as client:
+            other.registry.create_channel(b"t", b"c")
+            other.registry.create_channel(b"t", b"d#ephemeral")
+            announcer = nsqd._neighbours and nsqd._neighbours._announcer
+            assert announcer
+            await until(lambda: announcer.http_addresses)
+            await client.send(b"  V2PUB t\n" + body(b"x"))
+            assert await frame(client) == b"OK"
+            topic = nsqd.broker.topics[b"t"]
+            await until(lambda: list(topic.channels) == [b"c"])
+            assert len(topic.channels[b"c"].queue) == 1

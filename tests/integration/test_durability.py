@@ -1,0 +1,93 @@
+"""kill -9 while 100,000 messages are being published with ``--durability=fsync``: what was acknowledged is there."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+ROUNDS = 20
+MESSAGES = 100_000
+OUTSTANDING = 200
+OK = b"\0\0\0\6\0\0\0\0OK"
+
+
+@contextmanager
+def broker(data_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
+    """Start a broker as a process of its own; it is killed at the end."""
+    words = [sys.executable, "-m", "nsqkit", "nsqd", "--tcp-address=127.0.0.1:0", "--http-address=", *flags]
+    with subprocess.Popen([*words, f"--data-path={data_path}"], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            log: list[str] = []
+            while not (found := re.search(r"TCP: listening on 127\.0\.0\.1:(\d+)", "".join(log[-1:]))):
+                log.append(process.stderr.readline())
+                assert log[-1], "".join(log)
+            yield process, ("127.0.0.1", int(found[1]))
+        finally:
+            process.kill()
+
+
+def read_frame(file) -> tuple[int, bytes]:
+    head = file.read(8)
+    if len(head) < 8:
+        raise EOFError
+    size, kind = struct.unpack(">ii", head)
+    return kind, file.read(size - 4)
+
+
+def publish_until_killed(process: subprocess.Popen[str], address: tuple[str, int], kill_at: int) -> int:
+    """Publish the numbers from 0 on, kill the broker after ``kill_at`` answers; return how many were answered."""
+    answered = 0
+    with socket.create_connection(address, timeout=10) as client, client.makefile("rb") as file:
+        client.sendall(b"  V2")
+        try:
+            for start in range(0, MESSAGES, OUTSTANDING):
+                bodies = [b"%d" % number for number in range(start, start + OUTSTANDING)]
+                client.sendall(b"".join(b"PUB t\n" + struct.pack(">i", len(body)) + body for body in bodies))
+                for _ in bodies:
+                    assert read_frame(file) == (0, b"OK")
+                    answered += 1
+                    if answered == kill_at:
+                        process.kill()
+        except (EOFError, OSError):
+            pass
+    return answered
+
+
+def consume(address: tuple[str, int], channel: str, wanted: int) -> set[int]:
+    """Return what a new consumer gets and finishes, until the last of ``wanted`` numbers has come."""
+    seen: set[int] = set()
+    with socket.create_connection(address, timeout=10) as client, client.makefile("rb") as file:
+        client.sendall(f"  V2SUB t {channel}\nRDY 2500\n".encode())
+        while not set(range(wanted)) <= seen if len(seen) >= wanted else True:
+            kind, payload = read_frame(file)
+            if kind == 2:
+                seen.add(int(payload[26:]))
+                client.sendall(b"FIN " + payload[10:26] + b"\n")
+            else:
+                assert kind == 0, payload
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_nothing_that_was_acknowledged_is_lost(tmp_path, seed):
+    random = Random(seed)
+    with_channel = seed % 2 == 0
+    if with_channel:
+        names = '{"topics":[{"name":"t","paused":false,"channels":[{"name":"c","paused":false}]}],"version":"1.3.0"}'
+        tmp_path.joinpath("nsqd.dat").write_text(names)
+    flags = ("--durability=fsync", f"--max-bytes-per-file={random.choice([20_000, 1 << 20])}")
+    with broker(tmp_path, *flags) as (process, address):
+        answered = publish_until_killed(process, address, random.randrange(1, 5_000))
+        process.wait(timeout=5)
+    with broker(tmp_path, *flags) as (process, address):
+        assert consume(address, "c", answered) >= set(range(answered))

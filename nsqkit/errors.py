@@ -15,7 +15,8 @@ The rule it guards: one root, and the depth of the class you catch is how much y
     │   ├── IdentifyFailed     E_IDENTIFY_FAILED  └── TouchFailed         E_TOUCH_FAILED  (not fatal)
     │   └── AuthFirst, AuthDisabled, AuthFailed, AuthError, Unauthorized
     ├── TransportError         the connection: NotConnected, ConnectionLost, ConnectTimeout, HeartbeatTimeout
-    │   └── RequestFailed      an HTTP request to an auth server or an nsqlookupd got no usable answer
+    │   └── RequestFailed      an HTTP request to nsqd, nsqlookupd or an auth server got no usable answer
+    │       └── RequestRefused it got an answer, which was a refusal: .status .message
     ├── MessageError           a message was answered twice
     └── Closed                 the producer, the consumer or the broker was used after it was closed
 
@@ -54,6 +55,7 @@ __all__ = [
     "ProtocolError",
     "PublishFailed",
     "RequestFailed",
+    "RequestRefused",
     "RequeueFailed",
     "SubscribeFailed",
     "TouchFailed",
@@ -107,6 +109,25 @@ class HeartbeatTimeout(TransportError):
 
 class RequestFailed(TransportError):
     """A server that was asked over HTTP gave no answer that could be used; the text says why."""
+
+
+class RequestRefused(RequestFailed):
+    """A server that was asked over HTTP has refused.
+
+    Args:
+        asked: what was asked, for the text: the URL without user, password and query.
+        status: the status of the answer: ``404``.
+        message: the server's word for the reason: ``"TOPIC_NOT_FOUND"``.
+    """
+
+    def __init__(self, asked: str, status: int, message: str) -> None:
+        super().__init__(asked, status, message)  # all of them, so that it can be pickled
+        self.asked = asked
+        self.status = status
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.asked}: {self.status} {self.message}"
 
 
 class BrokerError(NSQError):

@@ -61,3 +61,9 @@ def test_an_error_of_the_broker_can_cross_processes(cls: type[errors.BrokerError
     error = pickle.loads(pickle.dumps(cls("why")))
     assert type(error) is cls
     assert (error.code, error.description, error.fatal) == (cls.code, "why", cls.fatal)
+
+
+def test_a_refusal_over_http_reads_well_and_can_cross_processes() -> None:
+    error = pickle.loads(pickle.dumps(errors.RequestRefused("http://h:1/x", 404, "TOPIC_NOT_FOUND")))
+    assert str(error) == "http://h:1/x: 404 TOPIC_NOT_FOUND"
+    assert (error.asked, error.status, error.message) == ("http://h:1/x", 404, "TOPIC_NOT_FOUND")

@@ -1,8 +1,9 @@
-"""One HTTP request and its response: how auth servers and nsqlookupds are asked.
+"""One HTTP request and its response: how auth servers, nsqds and nsqlookupds are asked.
 
 The rule it guards: whatever goes wrong on the way (a URL, a name, a certificate, a server that is slow or talks too
-much), the caller sees one exception, ``RequestFailed``, and its text never holds the query, in which a secret may
-stand. Redirects are followed as Go's client follows them; proxies of the environment are not asked.
+much), the caller sees one exception, ``RequestFailed``, and its text never holds the query, a user or a password, in
+which a secret may stand. Redirects are followed as Go's client follows them, and take no Authorization header to
+another server; proxies of the environment are not asked.
 
 How to read it: ``fetch_v1`` is what askers call; ``fetch`` → ``_Target`` → ``_exchange`` do it. h11 knows HTTP, and
 importing it takes a while, so a user of this module imports it when there is something to ask.
@@ -10,6 +11,7 @@ importing it takes a while, so a user of this module imports it when there is so
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from string import punctuation
 from typing import TYPE_CHECKING, Final
@@ -22,7 +24,7 @@ from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
 from nsqkit.errors import RequestFailed
 from nsqkit.http.messages import Response
-from nsqkit.transport.tcp import connect_tcp
+from nsqkit.transport.tcp import connect_path, connect_tcp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +46,7 @@ REDIRECTS_MAX: Final = 10
 SHOWN_LENGTH_MAX: Final = 200
 """Bytes of a refusal's body that stand in the error."""
 
+_USER: Final = re.compile(r"//[^/]*@")
 _PORTS: Final = {"http": 80, "https": 443}
 _GET_NEXT: Final = frozenset((301, 302, 303))
 _SAME_NEXT: Final = frozenset((307, 308))
@@ -96,18 +99,20 @@ async def fetch(
     request_timeout: float | None,
     body_max: int,
     tls: SSLContext | None = None,
+    socket_path: str = "",
 ) -> Response:
     """Send one request and return its response, after redirects if there are any.
 
     Args:
         method: ``GET``, ``POST``, …
-        url: of http or https; user and password in it become an ``Authorization`` header.
+        url: of http or https; user and password in it become an ``Authorization`` header, unless there is one.
         headers: besides Host, Content-Length and Connection.
         body: sent unless it is empty.
         connect_timeout: seconds until a TCP connection must stand; None for any time.
         request_timeout: seconds for everything together; None for any time.
         body_max: the most bytes that the body of the response may have.
         tls: for https; by default the system's certificates are trusted.
+        socket_path: the Unix socket of the server, ``@name`` if it has no file; the host in the URL is just told then.
 
     Returns:
         The response, with the names of its headers in lower case.
@@ -116,19 +121,30 @@ async def fetch(
         RequestFailed: there is no response; the text says why.
     """
     target = _Target.of(url)
+    way = _Way(connect_timeout, body_max, tls, socket_path)
     with anyio.move_on_after(request_timeout):
         for _ in range(REDIRECTS_MAX + 1):
-            response = await _ask(
-                method, target, headers, body, connect_timeout=connect_timeout, body_max=body_max, tls=tls
-            )
+            response = await _ask(method, target, headers, body, way)
             location = next((value for name, value in response.headers if name == "location"), "")
             if not location or response.status not in _GET_NEXT | _SAME_NEXT:
                 return response
             if response.status in _GET_NEXT:
                 method, body = "GET", b""
-            target = _Target.of(urljoin(target.url, location))
+            before, target = target, _Target.of(urljoin(target.url, location))
+            if target.origin != before.origin:
+                headers = [pair for pair in headers if pair[0].lower() != "authorization"]
         raise RequestFailed(f"{target}: stopped after {REDIRECTS_MAX} redirects")
     raise RequestFailed(f"{target}: no answer within {request_timeout:g} seconds")
+
+
+@attrs.frozen
+class _Way:
+    """What holds for every request on the way to the answer; see ``fetch``."""
+
+    connect_timeout: float | None
+    body_max: int
+    tls: SSLContext | None
+    socket_path: str
 
 
 @attrs.frozen
@@ -142,7 +158,7 @@ class _Target:
 
     @classmethod
     def of(cls, url: str) -> _Target:
-        shown = url.partition("?")[0]
+        shown = _USER.sub("//", url.partition("?")[0])
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -160,15 +176,20 @@ class _Target:
     def _address(self) -> str:
         return self.parts.netloc.rpartition("@")[2]
 
-    def headers(self) -> list[tuple[str, str]]:
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        return self.parts.scheme, self.host, self.port
+
+    def headers(self, others: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return the headers of a request that has these others, too."""
         headers = [("Host", self._address), ("User-Agent", "nsqkit"), ("Connection", "close")]
         user = self.parts.netloc.rpartition("@")[0]
-        if user:
+        if user and all(name.lower() != "authorization" for name, _ in others):
             # Without a colon there is no password, which is sent as an empty one.
             name, _, password = user.partition(":")
             pair = unquote_to_bytes(name) + b":" + unquote_to_bytes(password)
             headers.append(("Authorization", f"Basic {b64encode(pair).decode()}"))
-        return headers
+        return [*headers, *others]
 
     def path_and_query(self) -> str:
         query = f"?{self.parts.query}" if self.parts.query else ""
@@ -176,25 +197,18 @@ class _Target:
 
 
 async def _ask(
-    method: str,
-    target: _Target,
-    headers: Sequence[tuple[str, str]],
-    body: bytes,
-    *,
-    connect_timeout: float | None,
-    body_max: int,
-    tls: SSLContext | None,
+    method: str, target: _Target, headers: Sequence[tuple[str, str]], body: bytes, way: _Way
 ) -> Response:
     length = [("Content-Length", str(len(body)))] if body else []
     try:
         request = h11.Request(
-            method=method, target=target.path_and_query(), headers=[*target.headers(), *length, *headers]
+            method=method, target=target.path_and_query(), headers=target.headers([*length, *headers])
         )
-        stream = await _connect(target, connect_timeout)
+        stream = await _connect(target, way)
         try:
             if target.parts.scheme == "https":
-                stream = await _wrap(stream, target.host, tls)
-            return await _exchange(stream, request, body, body_max)
+                stream = await _wrap(stream, target.host, way.tls)
+            return await _exchange(stream, request, body, way.body_max)
         finally:
             await anyio.aclose_forcefully(stream)
     except (BrokenResourceError, ClosedResourceError, EndOfStream) as error:
@@ -203,10 +217,12 @@ async def _ask(
         raise RequestFailed(f"{target}: {error}") from error
 
 
-async def _connect(target: _Target, timeout: float | None) -> ByteStream:
-    with anyio.move_on_after(timeout):
+async def _connect(target: _Target, way: _Way) -> ByteStream:
+    with anyio.move_on_after(way.connect_timeout):
+        if way.socket_path:
+            return await connect_path(way.socket_path)
         return await connect_tcp(target.host, target.port)
-    raise RequestFailed(f"{target}: no connection within {timeout:g} seconds")
+    raise RequestFailed(f"{target}: no connection within {way.connect_timeout:g} seconds")
 
 
 async def _wrap(stream: ByteStream, host: str, tls: SSLContext | None) -> ByteStream:

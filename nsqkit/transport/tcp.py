@@ -1,4 +1,4 @@
-"""TCP: connect and listen, with the quickest stream that the running event loop has; Unix sockets to listen at, too.
+"""TCP and Unix sockets: connect and listen, with the quickest stream that the running event loop has.
 
 The rule it guards: nobody above knows which loop runs. On asyncio's loops a connection is an ``AsyncioStream``, on
 trio it is anyio's; both are byte streams with the same addresses to ask for.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import socket
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,26 @@ async def connect_tcp(host: str, port: int) -> ByteStream:
     return stream
 
 
+async def connect_path(path: str) -> ByteStream:
+    """Return a connection to a Unix socket; a path that begins with ``@`` is a name without a file, as in Go.
+
+    Raises:
+        OSError: nobody answers there.
+    """
+    loop = asyncio_loop()
+    if loop is None:
+        return await anyio.connect_unix(_kernel_path(path))
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, _kernel_path(path))
+        _, stream = await loop.create_unix_connection(AsyncioStream, sock=sock)
+    except BaseException:
+        sock.close()
+        raise
+    return stream
+
+
 async def listen(address: str, *, paths: bool = True) -> Listener:
     """Return a listener at ``address``; port 0 takes a free one.
 
@@ -65,12 +86,14 @@ async def listen(address: str, *, paths: bool = True) -> Listener:
 
 
 async def _listen_at_path(path: str) -> MultiListener[SocketStream]:
-    if path.startswith("@"):
-        path = "\0" + path[1:]
-    elif _exists(path):
+    if not path.startswith("@") and _exists(path):
         # anyio would remove a socket that is there; but it may be that of a server which runs.
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-    return MultiListener([await anyio.create_unix_listener(path)])
+    return MultiListener([await anyio.create_unix_listener(_kernel_path(path))])
+
+
+def _kernel_path(path: str) -> str:
+    return "\0" + path[1:] if path.startswith("@") else path
 
 
 def _exists(path: str) -> bool:

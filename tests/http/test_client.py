@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 import trustme
+from anyio.abc import ByteStream
 
 from nsqkit.errors import RequestFailed, TransportError
 from nsqkit.http.client import REDIRECTS_MAX, fetch, fetch_v1
 from nsqkit.http.messages import Response
+from nsqkit.transport.tcp import listen
 from tests.answering import answering, http_answer, unused_address
 
 pytestmark = pytest.mark.anyio
@@ -91,6 +94,7 @@ async def test_an_answer_that_is_none(answer, error):
         ("http:///x", "with a host"),
         ("http://h:99999/?secret=s", r"^'http://h:99999/' is not a URL: Port out of range"),
         ("http://h:x/", "is not a URL: Port could not be cast"),
+        ("http://me:secret@h:x/?secret=s", r"^'http://h:x/' is not a URL"),
         ("http://[::1/", "is not a URL: Invalid IPv6 URL"),
         ("http://" + "a" * 64 + "/?secret=s", "^http://a{64}/: "),
     ],
@@ -130,6 +134,46 @@ async def test_user_and_password_go_into_a_header_and_not_into_errors():
     assert b"\r\nAuthorization: Basic dXNlcjpwQHNz\r\n" in server.requests[0]
     assert b"\r\nHost: 127.0.0.1:" in server.requests[0]
     assert "p%40ss" not in str(caught.value)
+
+
+async def test_a_header_of_the_caller_counts_more_than_user_and_password():
+    async with answering(lambda _: http_answer(b"")) as server:
+        await get(f"http://me:password@{server.address}/", headers=[("authorization", "Bearer token")])
+    assert server.requests[0].lower().count(b"\r\nauthorization:") == 1
+    assert b"\r\nauthorization: Bearer token\r\n" in server.requests[0]
+
+
+async def test_a_redirect_takes_no_authorization_to_another_server():
+    async with answering(lambda _: http_answer(b"there")) as other:
+        away = http_answer(b"", f"Location: http://{other.address}/b", status="302 Found")
+        here = http_answer(b"", "Location: /b", status="302 Found")
+        async with answering(lambda request: here if b" /a" in request else away) as server:
+            headers = [("AUTHORIZATION", "Bearer token"), ("X-Y", "z")]
+            assert (await get(f"http://{server.address}/a", headers=headers)).body == b"there"
+    assert [b"Bearer token" in request for request in server.requests] == [True, True]
+    (request,) = other.requests
+    assert b"Bearer token" not in request
+    assert b"\r\nX-Y: z\r\n" in request
+
+
+@pytest.mark.parametrize("place", ["{}/nsqd.sock", "@{}/nsqd"])
+async def test_a_server_at_a_unix_socket(tmp_path: Path, place: str):
+    path = place.format(tmp_path)
+
+    async def serve(stream: ByteStream) -> None:
+        async with stream:
+            assert (await stream.receive()).startswith(b"GET /ping HTTP/1.1\r\nHost: localhost\r\n")
+            await stream.send(http_answer(b"OK"))
+
+    async with await listen(path) as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve, tasks)
+        assert (await get("http://localhost/ping", socket_path=path)).body == b"OK"
+        tasks.cancel_scope.cancel()
+
+
+async def test_nobody_at_a_unix_socket(tmp_path: Path):
+    with pytest.raises(RequestFailed, match=r"^http://localhost/ping: .*No such file"):
+        await get("http://localhost/ping", socket_path=f"{tmp_path}/nsqd.sock")
 
 
 async def test_what_no_request_may_contain_is_escaped():

@@ -15,7 +15,7 @@ from anyio.abc import ByteStream, SocketAttribute
 from nsqkit.errors import OptionError
 from nsqkit.transport.accept import remote_address
 from nsqkit.transport.asyncio_stream import AsyncioStream
-from nsqkit.transport.tcp import connect_tcp, listen
+from nsqkit.transport.tcp import connect_path, connect_tcp, listen
 
 pytestmark = pytest.mark.anyio
 
@@ -153,3 +153,25 @@ async def test_a_path_that_cannot_be_had_is_named(tmp_path: Path) -> None:
 async def test_a_socket_whose_file_is_gone_can_be_closed(tmp_path: Path) -> None:
     async with await listen(f"{tmp_path}/nsqd.sock") as listener:
         os.unlink(listener.address)
+
+
+@pytest.mark.parametrize("place", ["{}/nsqd.sock", "@{}/nsqd"])
+async def test_a_path_can_be_connected_to(tmp_path: Path, place: str) -> None:
+    path = place.format(tmp_path)
+
+    async def echo(stream: ByteStream) -> None:
+        async with stream:
+            await stream.send(await stream.receive())
+
+    async with await listen(path) as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, echo, tasks)
+        async with await connect_path(path) as client:
+            await client.send(b"hello")
+            assert await client.receive() == b"hello"
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_path_where_nobody_listens(tmp_path: Path) -> None:
+    for path in (f"{tmp_path}/missing.sock", f"@{tmp_path}/missing", f"/{'long' * 50}"):
+        with pytest.raises(OSError, match=r"No such file|refused|too long"):
+            await connect_path(path)

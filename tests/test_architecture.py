@@ -64,6 +64,7 @@ PERFORMERS = {
     "transport.tcp",
     "portal",
     "http.client",
+    "http.daemon",
     "http.debug",
     "http.server",
     "client.background",

@@ -1,0 +1,251 @@
+"""One of NSQ's daemons, as its clients ask it over HTTP: where it is, what they show, and how long they wait.
+
+The rule it guards: whatever goes wrong, the caller sees ``RequestFailed``, or ``RequestRefused`` if the daemon has said
+no; and no secret (user, password, Authorization header, query) stands in a text or a repr.
+
+How to read it: ``Daemon.of`` takes an address in any of the forms that users write; ``ask`` and ``ask_document`` do the
+asking, through ``fetch`` or through what the user has for it. ``bearer`` and ``basic`` make headers.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import urlencode, urlsplit
+
+import anyio
+import attrs
+
+from nsqkit.errors import OptionError, RequestFailed, RequestRefused
+from nsqkit.http.answers import Refusal, decode_document, read_message
+from nsqkit.transport.address import is_path
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+__all__ = ["Daemon", "HTTPRequest", "basic", "bearer"]
+
+HTTPRequest: TypeAlias = Callable[[str, str, Mapping[str, str], bytes], Awaitable[tuple[int, bytes]]]
+"""What sends a request in the place of nsqkit's client: given method, URL, headers and body, returns status and body.
+
+Whatever exception it raises counts as no answer.
+"""
+
+ACCEPT_V1: Final = "application/vnd.nsq; version=1.0"
+"""What lets old daemons answer without an envelope."""
+
+_SCHEMES: Final = ("http", "https")
+
+
+def bearer(token: str) -> str:
+    """Return the Authorization header of a token."""
+    return f"Bearer {token}"
+
+
+def basic(user: str, password: str) -> str:
+    """Return the Authorization header of a user and a password."""
+    return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+@attrs.define(eq=False, kw_only=True)
+class Daemon:
+    """One nsqd or nsqlookupd.
+
+    Attributes:
+        name: what may be shown: the URL without user, password and query, or the path of a Unix socket.
+        url: scheme, host, and what comes before the path of a route.
+        query: what comes before the query of a route.
+        socket_path: of a Unix socket; empty for TCP.
+        tls_context: for https; by default the system's certificates are trusted.
+        authorization: the Authorization header; empty for none.
+        connect_timeout: seconds until a connection must stand.
+        request_timeout: seconds for everything together.
+        body_max: the most bytes that an answer may have.
+        http_request: what sends requests; None for nsqkit's own client.
+    """
+
+    name: str
+    url: str = attrs.field(repr=False)
+    query: str = attrs.field(default="", repr=False)
+    socket_path: str = ""
+    tls_context: SSLContext | None = attrs.field(default=None, repr=False)
+    authorization: str = attrs.field(default="", repr=False)
+    connect_timeout: float
+    request_timeout: float
+    body_max: int
+    http_request: HTTPRequest | None = None
+
+    @classmethod
+    def of(
+        cls,
+        address: str,
+        *,
+        tls_context: SSLContext | None = None,
+        authorization: str = "",
+        connect_timeout: float,
+        request_timeout: float,
+        body_max: int,
+        http_request: HTTPRequest | None = None,
+    ) -> Daemon:
+        """Return the daemon at an address.
+
+        Args:
+            address: ``host:port``; a URL of http or https, perhaps with user, password, a path before those of the
+                routes and a query (a ``/lookup`` at the end of the path, which go-nsq wants there, is not needed);
+                or the path of a Unix socket, with a slash in it, or ``@name`` if it has no file.
+            tls_context: as in the attributes.
+            authorization: as in the attributes; instead of user and password in the URL.
+            connect_timeout: as in the attributes.
+            request_timeout: as in the attributes.
+            body_max: as in the attributes.
+            http_request: as in the attributes; not for a Unix socket.
+
+        Raises:
+            OptionError: an address or a header that cannot be one.
+        """
+        url, query, name, socket_path = _take_apart(address)
+        if socket_path and http_request is not None:
+            raise OptionError(f"address {name!r} is a Unix socket, which an http_request knows nothing of")
+        check_authorization(authorization)
+        return cls(
+            name=name,
+            url=url,
+            query=query,
+            socket_path=socket_path,
+            tls_context=tls_context,
+            authorization=authorization,
+            connect_timeout=connect_timeout,
+            request_timeout=request_timeout,
+            body_max=body_max,
+            http_request=http_request,
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    async def ask(
+        self, method: str, path: str, params: Mapping[str, str] | None = None, *, body: bytes = b""
+    ) -> bytes:
+        """Return the body of a good answer.
+
+        Args:
+            method: ``GET``, ``POST`` or ``PUT``.
+            path: of a route: ``/topic/create``.
+            params: the query of the route.
+            body: sent unless it is empty.
+
+        Raises:
+            RequestRefused: an answer came, with another status than 200.
+            RequestFailed: no answer came.
+        """
+        query = "&".join(filter(None, (self.query, urlencode(params or {}))))
+        headers = {"Accept": ACCEPT_V1}
+        if self.authorization:
+            headers["Authorization"] = self.authorization
+        send = self._fetch if self.http_request is None else self._delegate
+        url = self.url + path + (f"?{query}" if query else "")
+        status, answer = await send(method, url, headers, body)
+        if status != 200:
+            raise RequestRefused(self.name + path, status, read_message(answer))
+        return answer
+
+    async def ask_document(
+        self, method: str, path: str, params: Mapping[str, str] | None = None, *, body: bytes = b""
+    ) -> dict[str, Any]:
+        """Return the JSON object of a good answer; see ``ask``.
+
+        Raises:
+            RequestRefused: an answer came, and says no.
+            RequestFailed: no answer came, or one that is no JSON object.
+        """
+        answer = await self.ask(method, path, params, body=body)
+        try:
+            return decode_document(answer)
+        except Refusal as refusal:
+            raise RequestRefused(self.name + path, *refusal.args) from None
+        except ValueError as error:
+            raise RequestFailed(f"{self.name}{path}: {error}") from error
+
+    async def _fetch(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, bytes]:
+        from nsqkit.http.client import fetch  # here, since importing h11 takes a while
+
+        if self.tls_context is None and url.startswith("https:"):
+            import ssl
+
+            self.tls_context = (
+                ssl.create_default_context()
+            )  # once: reading the system's certificates takes long
+        response = await fetch(
+            method,
+            url,
+            headers=list(headers.items()),
+            body=body,
+            connect_timeout=self.connect_timeout,
+            request_timeout=self.request_timeout,
+            body_max=self.body_max,
+            tls=self.tls_context,
+            socket_path=self.socket_path,
+        )
+        return response.status, response.body
+
+    async def _delegate(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, bytes]:
+        """Ask by way of the user's own client, which may do what it likes, within the time."""
+        assert self.http_request is not None
+        with anyio.move_on_after(self.request_timeout):
+            try:
+                status, answer = await self.http_request(method, url, headers, body)
+            except Exception as error:
+                raise RequestFailed(f"{self.name}: {self._without_secrets(repr(error))}") from error
+            if not isinstance(status, int) or not isinstance(answer, bytes):
+                raise RequestFailed(f"{self.name}: http_request returned neither status nor bytes")
+            if len(answer) > self.body_max:
+                raise RequestFailed(f"{self.name}: the response has more than {self.body_max} bytes")
+            return status, answer
+        raise RequestFailed(f"{self.name}: no answer within {self.request_timeout:g} seconds")
+
+    def _without_secrets(self, text: str) -> str:
+        user = urlsplit(self.url).netloc.rpartition("@")[0]
+        for secret in filter(None, (self.authorization, self.query, user)):
+            text = text.replace(secret, "...")
+        return text
+
+
+def check_authorization(authorization: str) -> None:
+    """Refuse what cannot be a header's value.
+
+    Raises:
+        OptionError: other characters than visible ones of ASCII and blanks; the text does not show it.
+    """
+    if (
+        not isinstance(authorization, str)
+        or not (authorization.isascii() and authorization.isprintable())
+        or authorization != authorization.strip()
+    ):
+        raise OptionError("authorization is not the value of a header: a text of visible ASCII characters")
+
+
+def _take_apart(address: str) -> tuple[str, str, str, str]:
+    """Return URL without query, query, what may be shown, and the path of a Unix socket."""
+    if not isinstance(address, str):
+        raise OptionError(f"address {address!r} is not a text")
+    has_scheme = "://" in address
+    if not has_scheme and is_path(address) and ("/" in address or address.startswith("@")):
+        return "http://localhost", "", address, address
+    shown = address.partition("?")[0].rpartition("@")[2]
+    try:
+        parts = urlsplit(address if has_scheme else f"http://{address}")
+        port = parts.port
+    except ValueError as error:
+        raise OptionError(f"address {shown!r} is not host:port or a URL: {error}") from error
+    if parts.scheme not in _SCHEMES or not parts.hostname or (port is None and not has_scheme):
+        raise OptionError(
+            f"address {shown!r} is not host:port, a URL of http or https, or a path with a slash"
+        )
+    path = parts.path.rstrip("/").removesuffix("/lookup")
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{parts.netloc}{path}", parts.query, f"{parts.scheme}://{host}{path}", ""

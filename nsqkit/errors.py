@@ -14,7 +14,9 @@ The rule it guards: one root, and the depth of the class you catch is how much y
     │   ├── BadProtocol        E_BAD_PROTOCOL     ├── RequeueFailed       E_REQ_FAILED    (not fatal)
     │   ├── IdentifyFailed     E_IDENTIFY_FAILED  └── TouchFailed         E_TOUCH_FAILED  (not fatal)
     │   └── AuthFirst, AuthDisabled, AuthFailed, AuthError, Unauthorized
-    ├── TransportError         the connection: NotConnected, ConnectionLost, ConnectTimeout, HeartbeatTimeout
+    ├── TransportError         the connection: NotConnected, ConnectionLost, ConnectTimeout, HeartbeatTimeout,
+    │   │                      WriteTimeout
+    │   ├── NegotiationFailed  the two ends do not agree on TLS, compression or AUTH
     │   └── RequestFailed      an HTTP request to nsqd, nsqlookupd or an auth server got no usable answer
     │       └── RequestRefused it got an answer, which was a refusal: .status .message
     ├── MessageError           a message was answered twice
@@ -50,6 +52,7 @@ __all__ = [
     "MessageError",
     "MultiPublishFailed",
     "NSQError",
+    "NegotiationFailed",
     "NotConnected",
     "OptionError",
     "ProtocolError",
@@ -61,6 +64,7 @@ __all__ = [
     "TouchFailed",
     "TransportError",
     "Unauthorized",
+    "WriteTimeout",
 ]
 
 
@@ -104,7 +108,18 @@ class ConnectTimeout(TransportError):
 
 
 class HeartbeatTimeout(TransportError):
-    """The peer was silent for longer than two heartbeat intervals."""
+    """The peer was silent for longer than ``read_timeout``."""
+
+
+class WriteTimeout(TransportError):
+    """The peer took no byte of what was sent to it for ``write_timeout``."""
+
+
+class NegotiationFailed(TransportError):
+    """The two ends do not agree on how to go on: on TLS, on compression, or on whether there is to be AUTH.
+
+    Dialling again helps only once something has been changed: a certificate, an option, the broker.
+    """
 
 
 class RequestFailed(TransportError):

@@ -1,28 +1,41 @@
 """The client's side of a connection, without the connection.
 
-                 IDENTIFY ─▶ answer           greet() ─▶ OK …            end()
-        GREETING ──────────────────▶ (a subclass may say more) ─▶ OPEN ─────────▶ ended
+              greeting                  greet() ─▶ OK …               end()
+        GREETING ─────▶ (a subclass may say more) ─▶ OPEN ─────────────▶ ended
 
-The rule it guards: what every client has to do is done here, before anybody else sees a frame: the greeting, a NOP
-for each heartbeat, the silence after which a broker counts as dead, and the difference between an error that ends
-the connection and one that does not.
+The rule it guards: what every client has to do is done here, before anybody else sees a frame: the greeting, the
+layers that it leads to, a NOP for each heartbeat, the silence after which a broker counts as dead, and the difference
+between an error that ends the connection and one that does not.
 
 How to read it: a producer's and a consumer's session build on this one. They say what they send after the
-greeting (``_on_greeted``), and get whole lists of frames (``_on_frames``), never single ones.
+greeting (``_on_greeted``), and get whole lists of frames (``_on_frames``), never single ones. What the greeting says
+is in ``greeting``; what layers are, in ``nsqkit.wire.layers``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from nsqkit.errors import BrokerError, ConnectionLost, HeartbeatTimeout, NSQError, ProtocolError
-from nsqkit.wire.commands import MAGIC_V2, NOP, encode_identify
+from nsqkit.client.greeting import Greeting, Say, Upgrade, greet
+from nsqkit.errors import (
+    BrokerError,
+    ConnectionLost,
+    HeartbeatTimeout,
+    NegotiationFailed,
+    NSQError,
+    ProtocolError,
+)
+from nsqkit.wire.commands import NOP
 from nsqkit.wire.frames import HEARTBEAT, FrameDecoder, Response
-from nsqkit.wire.identify import IdentifyAnswer, IdentifyRequest, decode_response, encode_request
+from nsqkit.wire.layers import Layers
 from nsqkit.wire.messages import RECORD_HEADER_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from nsqkit.wire.auth import AuthAnswer
+    from nsqkit.wire.identify import IdentifyAnswer, IdentifyRequest
+    from nsqkit.wire.transform import SecureTransform
 
 M = TypeVar("M")
 
@@ -33,13 +46,15 @@ class ClientSession(Generic[M]):
     Args:
         identity: what is told and asked in IDENTIFY.
         make_message: makes what a message frame becomes.
-        read_timeout_ns: silence after which the broker counts as dead.
-        max_msg_size: bytes that a received message may have.
+        read_timeout_ns: silence after which the broker counts as dead, unless it was asked for no heartbeats.
+        max_msg_size: bytes that a received message may have; up to 64 KiB are always taken.
         now_ns: the time at which the connection was made.
 
     Attributes:
-        answer: what the broker answered to IDENTIFY; None before.
+        answer: what the broker answered to IDENTIFY; None before the end of the greeting.
+        auth: what it answered to AUTH; None as long as it has not, and where it requires none.
         is_open: True between the greeting and the end.
+        is_authenticating: True while the broker asks an auth server about us.
         ended: True once the connection is to be closed, after what ``data_to_send`` still returns.
         error: why it has ended, None if by our own will.
     """
@@ -54,7 +69,9 @@ class ClientSession(Generic[M]):
         now_ns: int,
     ) -> None:
         self.answer: IdentifyAnswer | None = None
+        self.auth: AuthAnswer | None = None
         self.is_open = False
+        self.is_authenticating = False
         self.ended = False
         self.error: NSQError | None = None
         # A response may be larger than a small max_msg_size: the answer to IDENTIFY is some 400 bytes.
@@ -62,9 +79,28 @@ class ClientSession(Generic[M]):
             make_message, frame_size_max=max(max_msg_size, 1 << 16) + 4 + RECORD_HEADER_LENGTH
         )
         self._read_timeout_ns = read_timeout_ns
+        self._has_heartbeats = identity.heartbeat_interval != -1
         self._last_receive_ns = now_ns
-        self._outbox: list[bytes] = [MAGIC_V2, encode_identify(encode_request(identity))]
+        self._outbox: list[bytes] = []
         self._outbox_size = 0
+        self._layers = Layers()
+        self._is_plain = False  # True once nothing but frames is to be expected, without a layer around them
+        self._identity = identity
+        self._greeting: Greeting | None = None
+        self._is_identified = False
+        self._is_upgrading = False
+        self.secure()
+
+    def secure(self, *, make_tls: Callable[[], SecureTransform] | None = None, auth_secret: str = "") -> None:
+        """Say what the greeting may need; to be called before anything is received.
+
+        Args:
+            make_tls: makes the layer of TLS; needed where IDENTIFY asks for TLS.
+            auth_secret: what AUTH says if the broker requires it.
+        """
+        self._greeting = greet(self._identity, make_tls=make_tls, auth_secret=auth_secret)
+        self._outbox.clear()
+        self._do(next(self._greeting))
 
     # ---- the five verbs --------------------------------------------------------------------------------------
 
@@ -74,11 +110,11 @@ class ClientSession(Generic[M]):
         if self.ended:
             return
         try:
-            frames = self._decoder.feed(data)
-            if self.answer is None and frames:
-                self._greeted(frames.pop(0), now_ns)
-            if frames:
-                self._on_frames(frames, now_ns)
+            if self._is_plain:
+                if frames := self._decoder.feed(data):
+                    self._on_frames(frames, now_ns)
+            else:
+                self._receive_in_layers(data, now_ns)
         except NSQError as error:
             self.end(error)
 
@@ -89,19 +125,22 @@ class ClientSession(Generic[M]):
     def data_to_send(self, now_ns: int) -> bytes:
         """Return, and forget, what is to be sent."""
         if not self._outbox:
-            return b""
+            return self._layers.encode(b"") if self._layers else b""
         data = b"".join(self._outbox)
         self._outbox.clear()
         self._outbox_size = 0
-        return data
+        return self._layers.encode(data) if self._layers else data
 
     def next_deadline(self) -> int | None:
         """Return when the broker counts as dead if it stays silent."""
-        return None if self.ended else self._last_receive_ns + self._read_timeout_ns
+        if self.ended or not self._has_heartbeats:
+            return None
+        return self._last_receive_ns + self._read_timeout_ns
 
     def handle_deadline(self, now_ns: int) -> None:
         """End the session if the broker has been silent for too long."""
-        if not self.ended and now_ns >= self._last_receive_ns + self._read_timeout_ns:
+        deadline_ns = self.next_deadline()
+        if deadline_ns is not None and now_ns >= deadline_ns:
             self.end(HeartbeatTimeout(f"the broker was silent for {self._read_timeout_ns / 1e9:g} seconds"))
 
     # ---- for those who build on it ---------------------------------------------------------------------------
@@ -117,7 +156,7 @@ class ClientSession(Generic[M]):
     @property
     def has_output(self) -> bool:
         """True while there is something to send, or the end to be carried out."""
-        return self.ended or bool(self._outbox)
+        return self.ended or bool(self._outbox) or (bool(self._layers) and self._layers.has_output)
 
     def send(self, data: bytes) -> None:
         """Add to what is to be sent."""
@@ -131,14 +170,6 @@ class ClientSession(Generic[M]):
             self.is_open = False
             self.error = error
             self._on_end()
-
-    def _greeted(self, frame: Response | BrokerError | M, now_ns: int) -> None:
-        if isinstance(frame, BrokerError):
-            raise frame
-        if not isinstance(frame, Response):
-            raise ProtocolError(f"the broker answered IDENTIFY with {frame!r}")
-        self.answer = decode_response(frame.payload)
-        self._on_greeted(now_ns)
 
     def _on_greeted(self, now_ns: int) -> None:
         """Say what follows the greeting."""
@@ -157,3 +188,65 @@ class ClientSession(Generic[M]):
             return False
         self._outbox.append(NOP)
         return True
+
+    # ---- the greeting, and the layers --------------------------------------------------------------------------
+
+    def _receive_in_layers(self, data: bytes, now_ns: int) -> None:
+        """Work through bytes that are not all frames yet, or not at once."""
+        try:
+            self._decode(data, 0, now_ns)
+        except ProtocolError as error:
+            if self._is_upgrading:
+                raise NegotiationFailed(str(error)) from error
+            raise
+        if self._layers.at_end:
+            self.receive_eof(now_ns)
+
+    def _decode(self, data: bytes, depth: int, now_ns: int) -> None:
+        """Take what has come through ``depth`` layers."""
+        for piece in self._layers.decode(data, depth):
+            rest = piece if self._greeting is None else self._go_on(piece, now_ns)
+            if self.ended:
+                return
+            if rest and (frames := self._decoder.feed(rest)):
+                self._on_frames(frames, now_ns)
+
+    def _go_on(self, data: bytes, now_ns: int) -> bytes:
+        """Go on with the greeting; return what has come after it."""
+        while data and self._greeting is not None and not self.ended:
+            frame, data = self._decoder.feed_one(data)
+            depth = len(self._layers)
+            if frame is not None:
+                self._take(self._greeting, frame, now_ns)
+            if len(self._layers) > depth:
+                self._decode(data, depth, now_ns)
+                return b""
+        return data
+
+    def _take(self, greeting: Greeting, frame: Response | BrokerError | M, now_ns: int) -> None:
+        """Take a frame of the greeting."""
+        if isinstance(frame, BrokerError):
+            raise frame
+        if not isinstance(frame, Response):
+            raise ProtocolError(f"the broker said {frame!r} during the greeting")
+        if self._is_identified and self._answer_heartbeat(frame):
+            return
+        try:
+            self._do(greeting.send(frame.payload))
+        except StopIteration as stop:
+            self._greeting = None
+            self._is_upgrading = self.is_authenticating = False
+            self._is_plain = not self._layers
+            self.answer, self.auth = stop.value.answer, stop.value.auth
+            self._on_greeted(now_ns)
+        self._is_identified = True
+
+    def _do(self, step: Say | Upgrade) -> None:
+        if isinstance(step, Say):
+            self._outbox.append(step.data)
+            self.is_authenticating = step.asks_elsewhere
+            self._is_upgrading = False
+        else:
+            self._layers.add(step.layer, above=len(self._layers), unsent=b"".join(self._outbox))
+            self._outbox.clear()
+            self._is_upgrading = True

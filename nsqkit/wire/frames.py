@@ -99,7 +99,7 @@ class FrameDecoder(Generic[M]):
         self.frame_size_max = frame_size_max
         self._buffer = b""  # an incomplete frame …
         self._chunks: list[bytes] = []  # … and what has come of it since, joined when it is whole
-        self._missing = 0
+        self._missing = 4  # bytes until a whole frame, or at least its size, has come
 
     def feed(self, data: bytes) -> list[Response | BrokerError | M]:
         """Return the frames that ``data`` completes, in order.
@@ -117,6 +117,23 @@ class FrameDecoder(Generic[M]):
             data = b"".join((self._buffer, *self._chunks))
             self._chunks.clear()
         return self._decode(data)
+
+    def feed_one(self, data: bytes) -> tuple[Response | BrokerError | M | None, bytes]:
+        """Return the frame that ``data`` completes, None if it completes none, and what follows it.
+
+        For as long as a frame may change what the bytes after it mean.
+
+        Raises:
+            ProtocolError: as ``feed``.
+        """
+        start = 0
+        while start < len(data):
+            end = start + self._missing
+            frames = self.feed(data[start:end])
+            if frames:
+                return frames[0], data[end:]
+            start = end
+        return None, b""
 
     def _decode(self, data: bytes) -> list[Response | BrokerError | M]:
         frames: list[Response | BrokerError | M] = []

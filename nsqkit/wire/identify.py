@@ -223,17 +223,49 @@ def encode_response(grant: Grant, limits: IdentifyLimits) -> bytes:
 
 @attrs.frozen(kw_only=True)
 class IdentifyAnswer:
-    """What a client takes from the broker's answer; older brokers leave fields out."""
+    """What the broker has answered to a client, in the units of the wire; older brokers leave fields out.
+
+    Attributes:
+        max_rdy_count: the most that RDY may ask for on this connection.
+        version: of the broker.
+        max_msg_timeout: milliseconds to which TOUCH can stretch the time of a message.
+        msg_timeout: milliseconds that a message may take before it is delivered again.
+        tls_v1: the connection goes on in TLS.
+        deflate: it goes on in deflate.
+        deflate_level: how hard the broker tries.
+        max_deflate_level: how hard it would try at most.
+        snappy: the connection goes on in snappy.
+        sample_rate: percentage of the messages that are delivered; 0 is all.
+        auth_required: nothing is allowed before AUTH.
+        output_buffer_size: bytes that the broker gathers before it sends.
+        output_buffer_timeout: milliseconds after which it sends what it has gathered.
+        topology_region: where the broker runs.
+        topology_zone: where in that region.
+    """
 
     max_rdy_count: int = 2500
     version: str = ""
     max_msg_timeout: int = 900_000
     msg_timeout: int = 60_000
+    tls_v1: bool = False
+    deflate: bool = False
+    deflate_level: int = _DEFLATE_LEVEL_DEFAULT
+    max_deflate_level: int = _DEFLATE_LEVEL_DEFAULT
+    snappy: bool = False
+    sample_rate: int = 0
     auth_required: bool = False
+    output_buffer_size: int = 16384
+    output_buffer_timeout: int = 250
+    topology_region: str = ""
+    topology_zone: str = ""
 
 
-_ANSWER_TYPES: Final[dict[str, type]] = {
-    field.name: type(field.default) for field in attrs.fields(IdentifyAnswer)
+# What an answer may say of a number; a limit below 0 is none.
+_ANSWER_RANGES: Final = {"deflate_level": range(-1, 10), "sample_rate": range(_SAMPLE_RATE_MAX + 1)}
+_COUNTS: Final = range(1 << 63)
+_ANSWER_KINDS: Final[dict[str, type | range]] = {
+    field.name: _ANSWER_RANGES.get(field.name, _COUNTS) if type(field.default) is int else type(field.default)
+    for field in attrs.fields(IdentifyAnswer)
 }
 
 
@@ -241,7 +273,7 @@ def decode_response(payload: bytes) -> IdentifyAnswer:
     """Return the broker's answer to an IDENTIFY with ``feature_negotiation``.
 
     Raises:
-        ProtocolError: the answer is not a JSON object with values of the right types.
+        ProtocolError: the answer is not a JSON object with values that the fields can have.
     """
     if payload == b"OK":
         return IdentifyAnswer()
@@ -249,9 +281,10 @@ def decode_response(payload: bytes) -> IdentifyAnswer:
         document = json.loads(payload)
         if not isinstance(document, dict):
             raise TypeError("not an object")
-        known = {name: document[name] for name in _ANSWER_TYPES if document.get(name) is not None}
+        known = {name: document[name] for name in _ANSWER_KINDS if document.get(name) is not None}
         for name, value in known.items():
-            if type(value) is not _ANSWER_TYPES[name]:
+            kind = _ANSWER_KINDS[name]
+            if not (type(value) is int and value in kind if isinstance(kind, range) else type(value) is kind):
                 raise TypeError(f"{name} is {value!r}")
         return IdentifyAnswer(**known)
     except (ValueError, TypeError, RecursionError) as error:

@@ -10,11 +10,11 @@ by whoever has asked the auth server.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from nsqkit.broker.core.link import Wait
 from nsqkit.errors import AuthFailed, AuthFirst, InvalidCommand, Unauthorized
+from nsqkit.wire.auth import AuthAnswer, encode_answer
 from nsqkit.wire.names import quote
 
 if TYPE_CHECKING:
@@ -63,12 +63,13 @@ class Access:
         state = self._known_state()
         if not state.authorizations:
             raise Unauthorized("AUTH no authorizations found")
-        document = {
-            "identity": state.identity,
-            "identity_url": state.identity_url,
-            "permission_count": state.permission_count,
-        }
-        return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+        return encode_answer(
+            AuthAnswer(
+                identity=state.identity,
+                identity_url=state.identity_url,
+                permission_count=state.permission_count,
+            )
+        )
 
     @property
     def has_grant(self) -> bool:

@@ -1,13 +1,13 @@
 """What lies between a session and its socket: commands coming in, frames going out, layers on the way of both.
 
-      socket ─▶ TLS ─▶ snappy or deflate ─▶ decoder ─▶ commands
-      socket ◀─ TLS ◀─ snappy or deflate ◀─ frames
+      socket ─▶ layers ─▶ decoder ─▶ commands
+      socket ◀─ layers ◀─ frames
 
-The rule it guards: an upgrade takes effect between two bytes, in both directions, whatever the socket's buffers held at
-that moment; and what waits, waits in order. Frames may be held back until what they promise is true (``hold``), and
+The rule it guards: what waits, waits in order. Frames may be held back until what they promise is true (``hold``), and
 commands until an answer from elsewhere has come (``wait``): the session's client sees only that it took a while.
 
-How to read it: the half that goes out, then the half that comes in, then ``upgrade``, which joins them.
+How to read it: the half that goes out, then the half that comes in, then ``upgrade``, which joins them. What layers are
+and how they stack: ``nsqkit.wire.layers``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Final
+
+from nsqkit.wire.layers import Layers
 
 if TYPE_CHECKING:
     from nsqkit.wire.commands import Command, CommandDecoder
@@ -45,7 +47,6 @@ class Link:
         *(
             "_commands",
             "_decoder",
-            "_encoded",
             "_held",
             "_last",
             "_layers",
@@ -62,8 +63,7 @@ class Link:
         self.waits = False
         self._decoder = decoder
         self._rest_depth = 0  # layers that the rest has come through
-        self._layers: list[Transform] = []
-        self._encoded = b""  # went through the layers of its time, before another was added
+        self._layers = Layers()
         self._sendable: list[bytes] = []
         self._last = self._sendable  # where frames are added: the last of those that are held, if any are
         self._held: deque[tuple[int, list[bytes]]] = deque()
@@ -85,13 +85,7 @@ class Link:
     @property
     def has_output(self) -> bool:
         """True while there is something to send now."""
-        if self._sendable or self._encoded:
-            return True
-        # Without a generator: this is asked for each buffer that comes, and mostly there is no layer.
-        for layer in self._layers:  # noqa: SIM110
-            if layer.has_output:
-                return True
-        return False
+        return bool(self._sendable) or (bool(self._layers) and self._layers.has_output)
 
     @property
     def is_full(self) -> bool:
@@ -100,19 +94,14 @@ class Link:
 
     def take(self) -> bytes:
         """Return, and forget, what can be sent now."""
+        data = self._take_frames()
+        return self._layers.encode(data) if self._layers else data
+
+    def _take_frames(self) -> bytes:
         frames = self._sendable
         data = b"".join(frames)
         self.size -= len(data)
         frames.clear()
-        if self._layers:
-            data = self._encoded + self._encode(data)
-            self._encoded = b""
-        return data
-
-    def _encode(self, data: bytes) -> bytes:
-        for layer in reversed(self._layers):
-            if data or layer.has_output:
-                data = layer.encode(data)
         return data
 
     def hold(self, ticket: int) -> None:
@@ -144,13 +133,10 @@ class Link:
 
     def _decode(self, data: bytes, depth: int) -> Iterator[Command]:
         """Yield the commands in ``data``, which has come through ``depth`` layers."""
-        if depth < len(self._layers):
-            for piece in self._layers[depth].decode(data):
-                yield from self._decode(piece, depth + 1)
-            return
-        yield from self._decoder.feed(data)
-        if self.rest:
-            yield from self.receive_rest()
+        for piece in self._layers.decode(data, depth):
+            yield from self._decoder.feed(piece)
+            if self.rest:
+                yield from self.receive_rest()
 
     def receive_rest(self) -> Iterator[Command]:
         """Return the commands in what followed an upgrade, through the layer that it added."""
@@ -160,10 +146,7 @@ class Link:
     @property
     def at_end(self) -> bool:
         """True once the client has said in one of the layers that it sends nothing more."""
-        for layer in self._layers:  # noqa: SIM110 (as in has_output)
-            if layer.at_end:
-                return True
-        return False
+        return bool(self._layers) and self._layers.at_end
 
     def wait(self, command: Command, rest: Iterator[Command]) -> None:
         """Keep ``command``, which could not be acted on, and the ``rest`` of its buffer until ``go_on``."""
@@ -193,23 +176,17 @@ class Link:
             above: how many of the layers stay, from the socket on; a client may ask for compression again, and nsqd
                 then begins anew above TLS.
         """
-        self._encoded += self._encode(b"".join(self._sendable))
-        self.size -= sum(map(len, self._sendable))
-        self._sendable.clear()
+        unsent = self._take_frames()
         if not self.rest:  # of two upgrades at once, the first takes it
             self.rest = self._decoder.take_rest()
             self._rest_depth = above
-        self._layers[above:] = [layer]
+        self._layers.add(layer, above=above, unsent=unsent)
 
     def strip(self) -> None:
         """Have what is sent from here on go out plain; before it goes what the outermost layer still has to say.
 
         For a client with which TLS could not be agreed on: it is told so outside of it.
         """
-        self.size -= sum(map(len, self._sendable))
-        self._sendable.clear()
-        before = self._encoded + self._layers[0].encode(b"")
-        self._encoded = b""
-        self._layers.clear()
-        if before:
-            self.send(before)
+        self._take_frames()
+        if last := self._layers.strip():
+            self.send(last)

@@ -121,6 +121,11 @@ class Daemon:
             http_request=http_request,
         )
 
+    @property
+    def key(self) -> str:
+        """What is the same for two addresses of the same daemon; it may hold secrets."""
+        return self.socket_path or f"{self.url}?{self.query}"
+
     def __str__(self) -> str:
         return self.name
 
@@ -215,8 +220,8 @@ class Daemon:
         return text
 
 
-def check_authorization(authorization: str) -> None:
-    """Refuse what cannot be a header's value.
+def check_authorization(authorization: str, name: str = "authorization") -> None:
+    """Refuse what cannot be a header's value; ``name`` is that of the option.
 
     Raises:
         OptionError: other characters than visible ones of ASCII and blanks; the text does not show it.
@@ -226,7 +231,7 @@ def check_authorization(authorization: str) -> None:
         or not (authorization.isascii() and authorization.isprintable())
         or authorization != authorization.strip()
     ):
-        raise OptionError("authorization is not the value of a header: a text of visible ASCII characters")
+        raise OptionError(f"{name} is not the value of a header: a text of visible ASCII characters")
 
 
 def _take_apart(address: str) -> tuple[str, str, str, str]:

@@ -1,0 +1,101 @@
+"""Which nsqds have a topic, followed over time.
+
+The rule it guards: failures never empty the set. An nsqd is in it from the first answer that lists it until every
+nsqlookupd that has listed it answers without it (``nsqkit.lookup.listings``); and what a user's filter or address map
+raises leaves the set as it is. To be in the set is to be worth dialling: a connection that stands is nobody's
+business here, and goes on when its nsqd has left the set.
+
+How to read it: ``Discovery`` is what a consumer drives; ``LookupdPoller`` does the asking.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from nsqkit.lookup.options import LookupOptions
+from nsqkit.lookup.poller import LookupdPoller
+from nsqkit.lookup.questions import ask_nsqds
+from nsqkit.lookup.selection import select
+from nsqkit.wire.names import encode_topic
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from nsqkit.clock import Clock
+    from nsqkit.wire.lookup import Node
+
+__all__ = ["Discovery"]
+
+logger = logging.getLogger("nsqkit.lookup")
+
+
+class Discovery(LookupdPoller["Node"]):
+    """The nsqds that have a topic, as all nsqlookupds together know them, for as long as ``run`` runs.
+
+    Args:
+        lookupd_http_addresses: ``host:port`` or URL of each nsqlookupd; more can be added later.
+        topic: the topic; None for the nsqds of all topics.
+        on_change: called in the event loop with the addresses that have come and with those that have gone.
+        options: how nsqlookupds are asked, and what is made of their answers.
+        clock: the time; by default the real one.
+        random: chance; by default seeded by the system.
+
+    Attributes:
+        addresses: those that were found last.
+
+    Raises:
+        OptionError: a name or an address that cannot be one.
+    """
+
+    def __init__(
+        self,
+        lookupd_http_addresses: Sequence[str],
+        *,
+        topic: str | None,
+        on_change: Callable[[list[str], list[str]], None],
+        options: LookupOptions | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        if topic is not None:
+            encode_topic(topic)
+        super().__init__(
+            lookupd_http_addresses,
+            ask=lambda daemon: ask_nsqds(daemon, topic),
+            on_listed=self._listed,
+            options=options,
+            clock=clock,
+            random=random,
+        )
+        self.addresses: list[str] = []
+        self._topic = topic
+        self._on_change = on_change
+
+    def _listed(self, nodes: dict[str, Node]) -> None:
+        options = self.options
+        try:
+            selected = select(
+                nodes.values(),
+                discovery_filter=options.discovery_filter,
+                address_map=options.address_map,
+            )
+        except Exception:
+            logger.exception(
+                "topic %s: discovery_filter or address_map has failed; the nsqds stay", self._topic
+            )
+            return
+        known, wanted = set(self.addresses), set(selected)
+        came = [address for address in selected if address not in known]
+        gone = [address for address in self.addresses if address not in wanted]
+        if came or gone:
+            self.addresses = selected
+            logger.info(
+                "topic %s: found nsqds %s, lost nsqds %s",
+                self._topic,
+                came,
+                gone,
+                extra={"topic": self._topic},
+            )
+            self._on_change(came, gone)

@@ -1,0 +1,203 @@
+"""The tasks that ask nsqlookupds again and again, one for each.
+
+The rule it guards: no nsqlookupd can hold up another, and none can harm whoever wants to know: each is asked in a task
+of its own, at times of its own; a failure is a line in the log and an entry in ``lookupds``, and then it is asked
+again. What the answers mean together is for ``Listings`` to say, which is told of good ones only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import anyio
+import attrs
+
+from nsqkit.clock import NS_PER_S, Clock, LoopClock
+from nsqkit.errors import Closed, OptionError, RequestFailed
+from nsqkit.lookup.listings import Listings
+from nsqkit.lookup.options import LookupOptions
+from nsqkit.lookup.schedule import PollSchedule
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from nsqkit.http.daemon import Daemon
+    from nsqkit.lookup.questions import Ask
+
+__all__ = ["LookupdPoller", "LookupdStatus"]
+
+logger = logging.getLogger("nsqkit.lookup")
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class LookupdStatus:
+    """How one nsqlookupd does.
+
+    Attributes:
+        name: its URL without user, password and query.
+        answered_ns: when it gave its last good answer, ns since the Unix epoch; None if it never has.
+        entry_count: how much it listed then.
+        failure_count: how many questions in a row have failed since.
+        error: why the last of these failed; None if it has not.
+    """
+
+    name: str
+    answered_ns: int | None = None
+    entry_count: int = 0
+    failure_count: int = 0
+    error: Exception | None = None
+
+
+@attrs.define(eq=False)
+class _Lookupd:
+    """One nsqlookupd that is asked; ``scope`` ends its task, ``sleep`` ends the wait for the next question."""
+
+    daemon: Daemon
+    status: LookupdStatus
+    scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
+    sleep: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
+    schedule: PollSchedule | None = None
+
+
+class LookupdPoller(Generic[T]):
+    """Asks nsqlookupds for as long as ``run`` runs.
+
+    Args:
+        lookupd_http_addresses: where they are.
+        ask: puts the question to one of them.
+        on_listed: called in the event loop with all that is listed, after each good answer and each removal.
+        options: how they are asked.
+        clock: the time; by default the real one.
+        random: chance; by default seeded by the system.
+
+    Raises:
+        OptionError: an address that cannot be one.
+    """
+
+    def __init__(
+        self,
+        lookupd_http_addresses: Sequence[str],
+        *,
+        ask: Ask[T],
+        on_listed: Callable[[dict[str, T]], None],
+        options: LookupOptions | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.options = options or LookupOptions()
+        self._ask = ask
+        self._on_listed = on_listed
+        self._clock = clock
+        self._random = random or Random()
+        self._listings: Listings[T] = Listings()
+        self._tasks: TaskGroup | None = None
+        self._lookupds = {
+            key: _Lookupd(daemon, LookupdStatus(daemon.name))
+            for key, daemon in self.options.daemons(lookupd_http_addresses).items()
+        }
+
+    @property
+    def lookupds(self) -> list[LookupdStatus]:
+        """How each nsqlookupd does."""
+        return [lookupd.status for lookupd in self._lookupds.values()]
+
+    def add_lookupd(self, address: str) -> None:
+        """Ask this nsqlookupd, too, beginning now; one that is asked already is left alone.
+
+        Raises:
+            OptionError: the address cannot be one.
+        """
+        daemon = self.options.daemon(address)
+        if daemon.key in self._lookupds:
+            return
+        lookupd = self._lookupds[daemon.key] = _Lookupd(daemon, LookupdStatus(daemon.name))
+        if self._tasks is not None:
+            self._tasks.start_soon(self._keep_asking, lookupd)
+
+    def remove_lookupd(self, address: str) -> None:
+        """Ask this nsqlookupd no more, and forget what only it has listed.
+
+        Raises:
+            OptionError: it is none of those that are asked.
+        """
+        daemon = self.options.daemon(address)
+        lookupd = self._lookupds.pop(daemon.key, None)
+        if lookupd is None:
+            asked = ", ".join(status.name for status in self.lookupds)
+            raise OptionError(f"nsqlookupd {daemon} is none of those that are asked: {asked or 'none'}")
+        lookupd.scope.cancel()
+        self._listings.forget(daemon.key)
+        self._on_listed(self._listings.united())
+
+    def wake(self) -> None:
+        """Ask all of them soon, within about a second: somebody has lost a connection, and may find another."""
+        if self._clock is None:
+            return
+        for lookupd in self._lookupds.values():
+            if lookupd.schedule is not None:
+                lookupd.schedule.wake(self._clock.now_ns())
+                lookupd.sleep.cancel()
+
+    async def run(self) -> None:
+        """Ask until cancelled.
+
+        Raises:
+            Closed: it runs already.
+        """
+        if self._tasks is not None:
+            raise Closed("it runs already, and can run once at a time")
+        self._clock = self._clock or LoopClock()
+        async with anyio.create_task_group() as self._tasks:
+            try:
+                for lookupd in self._lookupds.values():
+                    self._tasks.start_soon(self._keep_asking, lookupd)
+                await anyio.sleep_forever()
+            finally:
+                self._tasks = None
+
+    async def _keep_asking(self, lookupd: _Lookupd) -> None:
+        clock = self._clock
+        assert clock is not None
+        schedule = lookupd.schedule = PollSchedule(
+            interval_ns=round(self.options.lookupd_poll_interval * NS_PER_S),
+            jitter=self.options.lookupd_poll_jitter,
+            random=self._random,
+            now_ns=clock.now_ns(),
+        )
+        with lookupd.scope:
+            while True:
+                while schedule.next_poll_ns > clock.now_ns():
+                    with anyio.CancelScope() as lookupd.sleep:
+                        await clock.wait_until(schedule.next_poll_ns)
+                await self._ask_once(lookupd, schedule, clock)
+
+    async def _ask_once(self, lookupd: _Lookupd, schedule: PollSchedule, clock: Clock) -> None:
+        schedule.begin()
+        try:
+            entries = await self._ask(lookupd.daemon)
+        except Exception as error:
+            schedule.failed(clock.now_ns())
+            self._failed(lookupd, schedule, error)
+        else:
+            schedule.answered(clock.now_ns())
+            lookupd.status = LookupdStatus(lookupd.daemon.name, clock.now_ns(), len(entries))
+            if self._lookupds.get(lookupd.daemon.key) is lookupd:  # it may have been removed just now
+                self._listings.answered(lookupd.daemon.key, entries)
+                self._on_listed(self._listings.united())
+
+    def _failed(self, lookupd: _Lookupd, schedule: PollSchedule, error: Exception) -> None:
+        lookupd.status = attrs.evolve(lookupd.status, failure_count=schedule.failure_count, error=error)
+        # What is not foreseen is a fault of ours; even that must not be the end of a consumer.
+        logger.warning(
+            "nsqlookupd %s has failed %d times in a row: %s",
+            lookupd.daemon,
+            schedule.failure_count,
+            error,
+            exc_info=None if isinstance(error, RequestFailed) else error,
+            extra={"lookupd": lookupd.daemon.name, "failure_count": schedule.failure_count},
+        )

@@ -1,0 +1,60 @@
+"""From the nsqds that nsqlookupds list to the addresses that a client connects to.
+
+The rule it guards: first the user's filter says which nsqds are wanted, which sees them as they are listed; then the
+user's address map says where they are reached. That is what containers need, whose nsqds broadcast names that only
+other containers can resolve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from nsqkit.errors import OptionError
+from nsqkit.lookup.answers import tcp_address
+from nsqkit.transport.address import split_address
+from nsqkit.wire.lookup import Node
+
+__all__ = ["AddressMap", "DiscoveryFilter", "select"]
+
+DiscoveryFilter: TypeAlias = Callable[[list[Node]], Iterable[Node]]
+"""Returns those of the nodes that are wanted."""
+
+AddressMap: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None]
+"""Makes the address to connect to of ``broadcast_address:tcp_port``; None leaves that nsqd out.
+
+A mapping leaves an address that it does not have as it is; a callable says for each.
+"""
+
+
+def select(
+    nodes: Iterable[Node], *, discovery_filter: DiscoveryFilter | None, address_map: AddressMap | None
+) -> list[str]:
+    """Return the addresses to connect to, each once.
+
+    Raises:
+        OptionError: the address map has led to something that is no address.
+        Exception: whatever the user's filter or map raises.
+    """
+    listed = list(nodes)
+    wanted = listed if discovery_filter is None else discovery_filter(listed)
+    addresses = (_map(address_map, tcp_address(node)) for node in wanted)
+    return list(dict.fromkeys(address for address in addresses if address is not None))
+
+
+def _map(address_map: AddressMap | None, listed: str) -> str | None:
+    if address_map is None:
+        return listed
+    mapped = address_map(listed) if callable(address_map) else address_map.get(listed, listed)
+    if mapped is not None:
+        _check(listed, mapped)
+    return mapped
+
+
+def _check(listed: str, mapped: object) -> None:
+    if isinstance(mapped, str) and ("/" in mapped or mapped.startswith("@")):
+        return
+    try:
+        split_address(mapped)  # type: ignore[arg-type]  # it refuses what is no text, too
+    except OptionError as error:
+        raise OptionError(f"address_map makes {mapped!r} of {listed}: {error}") from error

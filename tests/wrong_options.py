@@ -17,9 +17,20 @@ import pytest
 from nsqkit.errors import OptionError
 
 _SENTENCE = re.compile(
-    r"(?P<name>\w+) is (?P<value>.+); allowed is (?:(?P<text>a str)"
-    r"|(?P<kind>a number|a whole number) from (?P<least>\S+) to (?P<most>\S+?)(?: seconds)?)"
+    r"(?P<name>\w+) is (?P<value>.+); allowed is (?:(?P<text>a str)|(?P<flag>True or False)"
+    r"|(?P<words>'\S+'(?: or '\S+')+)|None, or an object such as (?P<object>\S+)"
+    r"|(?P<zero>0, or )?(?P<kind>a number|a whole number) from (?P<least>\S+) to (?P<most>\S+?)(?: seconds)?)"
 )
+
+
+SECRETS = {"auth_secret"}
+
+WRONG: dict[str, list[object]] = {
+    "text": [None, 5, b"bytes"],
+    "flag": [None, 0, 1, "true"],
+    "words": [None, "", "no such word"],
+    "object": [5, "text"],
+}
 
 
 def names(cls: type[attrs.AttrsInstance]) -> list[str]:
@@ -39,21 +50,34 @@ def refusal(make: Callable[..., object], name: str, value: object) -> re.Match[s
 
 def check_option(make: Callable[..., Any], name: str) -> None:
     """Hold an option against what it says is allowed."""
-    sentence = refusal(make, name, None)
-    if sentence["text"]:
-        refusal(make, name, 5)
-        refusal(make, name, b"bytes")
+    if name in SECRETS:
+        check_secret(make, name)
+        return
+    sentence = refusal(make, name, object())
+    if kind := next((kind for kind in WRONG if sentence[kind]), None):
+        for value in WRONG[kind]:
+            refusal(make, name, value)
         return
     least, most = float(sentence["least"]), float(sentence["most"])
     whole = sentence["kind"] == "a whole number"
     step = 1 if whole else 1e-6
     for value in (least - step, most + step, -1, math.nan, math.inf, -math.inf, "5", True, [1]):
-        refusal(make, name, int(value) if whole and value in (least - 1, most + 1) else value)
+        if not (value == 0 and sentence["zero"]):
+            refusal(make, name, int(value) if whole and value in (least - 1, most + 1) else value)
     if whole:
         refusal(make, name, least + 0.5)
         least, most = int(least), int(most)
-    for value in (least, most):
+    for value in (least, most, *([0] if sentence["zero"] else [])):
         make_within(make, name, value)
+
+
+def check_secret(make: Callable[..., Any], name: str) -> None:
+    """Check that a wrong secret is refused, and told to nobody."""
+    for value in (None, 5, b"hush", "hush\n"):
+        with pytest.raises(OptionError, match=rf"^{name} (is a|has) [^;]+; allowed is a str") as caught:
+            make(**{name: value})
+        assert "hush" not in str(caught.value)
+    assert "hush" not in repr(make(**{name: "hush"}))
 
 
 def make_within(make: Callable[..., Any], name: str, value: float) -> None:
@@ -61,5 +85,5 @@ def make_within(make: Callable[..., Any], name: str, value: float) -> None:
     try:
         make(**{name: value})
     except OptionError as error:
-        if not re.search(r"allowed is (at most|0, or at least)", str(error)):
+        if not re.search(r"allowed is (at most|0, or at least|to set it only with)", str(error)):
             raise

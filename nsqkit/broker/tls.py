@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import ssl
 import warnings
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 from nsqkit.errors import OptionError
+from nsqkit.transport.pem import load_authorities, load_certificate
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.options import BrokerOptions
@@ -44,8 +44,6 @@ def server_context(options: BrokerOptions) -> Context:
     Raises:
         OptionError: a file cannot be used, or what the policy needs is not installed.
     """
-    for name in ("tls_cert", "tls_key", "tls_root_ca_file"):
-        _check_readable(name, getattr(options, name))
     minimum_version = _MINIMUM_VERSIONS[options.tls_min_version]
     ciphers = f"{_CIPHERS}:@SECLEVEL={0 if minimum_version < ssl.TLSVersion.TLSv1_2 else 1}"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -55,8 +53,11 @@ def server_context(options: BrokerOptions) -> Context:
         # That an old version is old, who sets the option knows.
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = minimum_version
-    _load_certificate(context, options)
-    _load_authorities(context, options)
+    load_certificate(context, options.tls_cert, options.tls_key, whose="option ")
+    if options.tls_root_ca_file:
+        load_authorities(context, options.tls_root_ca_file, whose="option ")
+    else:
+        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
     if options.tls_client_auth_policy == "require-verify":
         context.verify_mode = ssl.CERT_REQUIRED
         # Go trusts what the file holds, be it a CA or not.
@@ -64,46 +65,6 @@ def server_context(options: BrokerOptions) -> Context:
     elif options.tls_client_auth_policy == "require":
         return _any_certificate_context(options, minimum_version, ciphers)
     return context
-
-
-def _check_readable(name: str, path: str) -> None:
-    if path:
-        try:
-            Path(path).read_bytes()
-        except OSError as error:
-            raise OptionError(f"option {name} is {path!r}, which cannot be read: {error.strerror}") from error
-
-
-def _load_certificate(context: ssl.SSLContext, options: BrokerOptions) -> None:
-    def refuse_to_ask() -> NoReturn:
-        raise OptionError(
-            f"option tls_key is {options.tls_key!r}, which is encrypted; allowed is a key that is not"
-        )
-
-    try:
-        context.load_cert_chain(options.tls_cert, options.tls_key, password=refuse_to_ask)
-    except ssl.SSLError as error:
-        raise OptionError(
-            f"option tls_cert is {options.tls_cert!r} and tls_key is {options.tls_key!r}; "
-            f"allowed is a certificate and its own key, in PEM ({_reason(error)})"
-        ) from error
-
-
-def _load_authorities(context: ssl.SSLContext, options: BrokerOptions) -> None:
-    path = options.tls_root_ca_file
-    if not path:
-        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
-        return
-    try:
-        context.load_verify_locations(path)
-    except ssl.SSLError as error:
-        raise OptionError(
-            f"option tls_root_ca_file is {path!r}; allowed is a file of certificates, in PEM ({_reason(error)})"
-        ) from error
-
-
-def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or "not PEM").replace("_", " ").lower()
 
 
 def _any_certificate_context(

@@ -8,49 +8,42 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import anyio
 
+from nsqkit.client.dialler import Dial, Dialler, Securable
+from nsqkit.client.options import ConnectionOptions
 from nsqkit.clock import NS_PER_S, Clock
-from nsqkit.errors import ConnectionLost, ConnectTimeout, NotConnected, NSQError
-from nsqkit.transport.address import split_address
+from nsqkit.errors import ConnectionLost, ConnectTimeout, NotConnected, NSQError, WriteTimeout
 from nsqkit.transport.alarm import Alarm
 from nsqkit.transport.machine import Machine, Timed
 from nsqkit.transport.pump import Pump
-from nsqkit.transport.tcp import connect_tcp
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
     from nsqkit.client.reconnect import Reconnect
 
+__all__ = ["ClientMachine", "Connection", "Dial", "dial_tcp"]
+
 logger = logging.getLogger("nsqkit.client")
 
-Dial: TypeAlias = "Callable[[str], Awaitable[ByteStream]]"
-"""How an address becomes a stream: ``dial_tcp``, or whatever a test or a tunnel puts in its place."""
+dial_tcp: Dial = Dialler(ConnectionOptions())
 
 
-async def dial_tcp(address: str) -> ByteStream:
-    """Return a TCP connection to ``host:port``.
-
-    Raises:
-        OSError: nobody answers there, or there is no such host.
-    """
-    host, port = split_address(address)
-    try:
-        return await connect_tcp(host, port)
-    except UnicodeError as error:
-        raise OSError(f"{host!r} is no host's name") from error
-
-
-class ClientMachine(Machine, Timed, Protocol):
+class ClientMachine(Machine, Timed, Securable, Protocol):
     """A client's session, as its connection sees it."""
 
     @property
     def is_open(self) -> bool:
         """True between the greeting and the end."""
+        ...
+
+    @property
+    def is_authenticating(self) -> bool:
+        """True while the broker asks an auth server about us."""
         ...
 
     @property
@@ -70,18 +63,20 @@ class Connection(Generic[S]):
     """One address and the connection to it.
 
     Args:
-        address: ``host:port``.
+        address: ``host:port``, or the path of a Unix socket.
         make_session: makes the session of each new connection, given the time.
         clock: the time.
-        dial: how to reach the address.
-        dial_timeout: seconds for dialling and greeting together.
+        dial: how to reach the address; one that is no ``Dialler`` knows of neither TLS nor AUTH.
+        dial_timeout: seconds for dialling and greeting together, without what an auth server takes.
         reconnect: how long to wait before dialling again.
         on_change: called after the session was handed bytes, was made, or has ended.
+        log: where to say what happens to the connection.
 
     Attributes:
         session: the session of the present connection, or of the last one; None before the first.
         error: why there is no connection at present.
         is_running: False once ``run`` has ended.
+        greeting_count: how often a connection was made and greeted.
     """
 
     def __init__(
@@ -94,20 +89,24 @@ class Connection(Generic[S]):
         dial_timeout: float,
         reconnect: Reconnect,
         on_change: Callable[[Connection[S]], None],
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger] = logger,
     ) -> None:
         self.address = address
         self.session: S | None = None
         self.error: Exception | None = None
         self._make_session = make_session
         self._clock = clock
-        self._dial = dial
+        self._dialler = dial if isinstance(dial, Dialler) else Dialler(ConnectionOptions(), dial)
         self._dial_timeout = dial_timeout
         self._reconnect = reconnect
         self._on_change = on_change
+        self._log = log
+        self._log_fields = {"nsqd_address": address}
         self._pump: Pump | None = None
         self._greeting: anyio.CancelScope | None = None  # while it lasts
         self._stopped = False
         self.is_running = True
+        self.greeting_count = 0
 
     def wake(self) -> None:
         """Have what the session wants to send be sent."""
@@ -135,12 +134,13 @@ class Connection(Generic[S]):
         while not self._stopped:
             self.error = await self._run_once()
             if self.error is not None:
-                logger.warning("[%s] %s", self.address, self.error)
+                self._log.warning("[%s] %s", self.address, self.error, extra=self._log_fields)
             if self._stopped:
                 break
             delay_ns = self._reconnect.next_delay_ns()
             self._on_change(self)
-            logger.info("[%s] dialling again in %.3f s", self.address, delay_ns / NS_PER_S)
+            delay = delay_ns / NS_PER_S
+            self._log.info("[%s] dialling again in %.3f s", self.address, delay, extra=self._log_fields)
             await self._clock.wait_until(self._clock.now_ns() + delay_ns)
 
     async def _run_once(self) -> NSQError | None:
@@ -148,21 +148,32 @@ class Connection(Generic[S]):
         session = None
         with anyio.CancelScope(deadline=anyio.current_time() + self._dial_timeout) as self._greeting:
             try:
-                stream = await self._dial(self.address)
+                stream = await self._dialler(self.address)
             except (OSError, NSQError) as error:
                 refused = NotConnected(f"cannot connect to {self.address}: {error}")
                 refused.__cause__ = error
                 return refused
             session = self.session = self._make_session(self._clock.now_ns())
+            self._dialler.secure(session, self.address)
             await self._talk(session, stream)
         return session.error if session is not None else self._timeout()
 
     async def _talk(self, session: S, stream: ByteStream) -> None:
-        pump = self._pump = Pump(session, stream, self._clock, after_receive=self._after, wait_for_peer=True)
+        pump = self._pump = Pump(
+            session,
+            stream,
+            self._clock,
+            after_receive=self._after,
+            wait_for_peer=True,
+            write_timeout=self._dialler.write_timeout,
+        )
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(Alarm(session, self._clock, after=self._after).run)
-                await pump.run()
+                try:
+                    await pump.run()
+                except WriteTimeout as timeout:
+                    session.end(timeout)
                 tasks.cancel_scope.cancel()
         finally:
             self._pump = None
@@ -177,10 +188,15 @@ class Connection(Generic[S]):
         """Act on what the session was told."""
         session = self.session
         assert session is not None
-        if session.is_open and self._greeting is not None:
-            self._greeting.deadline = math.inf
-            self._greeting = None
-            self._reconnect.connected()
-            self.error = None
+        if self._greeting is not None:
+            if session.is_open:
+                self._greeting.deadline = math.inf
+                self._greeting = None
+                self._reconnect.connected()
+                self.error = None
+                self.greeting_count += 1
+            elif session.is_authenticating:
+                patience = max(self._dial_timeout, self._dialler.read_timeout)
+                self._greeting.deadline = anyio.current_time() + patience
         self._on_change(self)
         self.wake()

@@ -1,60 +1,61 @@
 """Options of a connection, under go-nsq's names.
 
-The rule it guards: every option is checked when the object is made, by a sentence that names the option, the value
-and what is allowed; nothing wrong reaches the wire. Durations are seconds here, as everywhere in the public API,
-and become nanoseconds or milliseconds on their way down.
+The rule it guards: every option is checked when the object is made, and so is that they go together; nothing wrong
+reaches the wire, and nothing that was set is ignored. Durations are seconds here, as everywhere in the public API, and
+become nanoseconds or milliseconds on their way down.
+
+How to read it: ``ConnectionOptions`` with its list of options, then what must not be set together, then what becomes
+of them in IDENTIFY. The kinds of options are declared in ``option``; options from elsewhere are read in ``settings``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+import ipaddress
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 import attrs
 
+from nsqkit.client.option import flag, instance_with, seconds, secret, text, whole, word
 from nsqkit.errors import OptionError
-from nsqkit.transport.address import split_address
+from nsqkit.transport.address import is_socket_path, split_address
+from nsqkit.transport.tls import Context
+from nsqkit.wire.compression import snappy_available
 from nsqkit.wire.identify import IdentifyRequest
 
 if TYPE_CHECKING:
     from attrs import AttrsInstance
 
+__all__ = [
+    "USER_AGENT",
+    "ConnectionKeywords",
+    "ConnectionOptions",
+    "check_addresses",
+    "flag",
+    "make_options",
+    "seconds",
+    "text",
+    "whole",
+    "word",
+]
+
 T = TypeVar("T", bound="AttrsInstance")
 
-USER_AGENT = "nsqkit/0.1.0"
+USER_AGENT: Final = "nsqkit/0.1.0"
 
+TLS_VERSIONS: Final = ("tls1.0", "tls1.1", "tls1.2", "tls1.3")
+DEFLATE_LEVEL_DEFAULT: Final = 6
 
-def _in_range(kind: str, least: float, most: float, unit: str) -> Callable[[Any, Any, object], None]:
-    """Return a validator for ``kind`` of number from ``least`` to ``most``."""
-    types = int if kind == "a whole number" else int | float
-
-    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-        # Comparisons with NaN are False, so it is refused like everything else that is outside.
-        if not isinstance(value, types) or isinstance(value, bool) or not least <= value <= most:
-            allowed = f"{kind} from {least:.12g} to {most:.12g}{unit}"
-            raise OptionError(f"{attribute.name} is {value!r}; allowed is {allowed}")
-
-    return check
-
-
-def seconds(default: float, least: float, most: float) -> Any:
-    """Declare an option that is a length of time."""
-    return attrs.field(default=default, validator=_in_range("a number", least, most, " seconds"))
-
-
-def whole(default: int, least: int, most: int) -> Any:
-    """Declare an option that is a count or a size."""
-    return attrs.field(default=default, validator=_in_range("a whole number", least, most, ""))
-
-
-def text(default: str) -> Any:
-    """Declare an option that is a text."""
-
-    def check(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
-        if not isinstance(value, str):
-            raise OptionError(f"{attribute.name} is {value!r}; allowed is a str")
-
-    return attrs.field(default=default, validator=check)
+_CONTEXT_HAS: Final = (
+    "tls_root_ca_file",
+    "tls_cert",
+    "tls_key",
+    "tls_min_version",
+    "tls_insecure_skip_verify",
+)
+_TLS_HAS: Final = ("tls_context", *_CONTEXT_HAS, "tls_server_name")
+_OFF: Final = -1
+"""What IDENTIFY says for "none at all", where 0 leaves it to the broker."""
 
 
 class ConnectionKeywords(TypedDict, total=False):
@@ -66,6 +67,24 @@ class ConnectionKeywords(TypedDict, total=False):
     heartbeat_interval: float
     dial_timeout: float
     read_timeout: float
+    write_timeout: float
+    local_addr: str
+    tls_v1: bool
+    tls_context: Context | None
+    tls_root_ca_file: str
+    tls_cert: str
+    tls_key: str
+    tls_min_version: str
+    tls_insecure_skip_verify: bool
+    tls_server_name: str
+    snappy: bool
+    deflate: bool
+    deflate_level: int
+    auth_secret: str
+    output_buffer_size: int
+    output_buffer_timeout: float
+    topology_region: str
+    topology_zone: str
     max_msg_size: int
     max_body_size: int
     reconnect_delay_min: float
@@ -74,29 +93,72 @@ class ConnectionKeywords(TypedDict, total=False):
 
 @attrs.frozen(kw_only=True)
 class ConnectionOptions:
-    """What can be set about any connection.
+    """What can be set about any connection. Durations are in seconds.
 
     Attributes:
         client_id: how the client calls itself; by default the host's short name.
         hostname: where it says it runs; by default the host's name.
         user_agent: what it says it is.
-        heartbeat_interval: seconds between the broker's heartbeats, 1 to 60; go-nsq's default is 30.
-        dial_timeout: seconds for dialling and greeting together, 0.1 to 300; 1 as in go-nsq.
-        read_timeout: seconds of silence after which the broker counts as dead, 0.1 to 300; 60 as in go-nsq. At
-            least the heartbeat interval, or a healthy broker would count as dead.
-        max_msg_size: bytes that a message may have, checked before it is sent; nsqd's default, 1 MiB.
+        heartbeat_interval: between the broker's heartbeats, 1 to 60; 30 as in go-nsq. 0 is none, for producers only;
+            then a broker that is silent never counts as dead.
+        dial_timeout: for dialling and greeting together, 0.1 to 300; 1 as in go-nsq. Where the broker asks an auth
+            server, its answer may take as long as ``read_timeout``.
+        read_timeout: silence after which the broker counts as dead, 0.1 to 300; 60 as in go-nsq. At least the
+            heartbeat interval, or a healthy broker would count as dead.
+        write_timeout: how long the broker may take not a single byte while there is something to send, 0.1 to 300; 1
+            as in go-nsq. Slow progress is progress.
+        local_addr: IP address of this machine to connect from; by default the system chooses.
+        tls_v1: go on in TLS; a broker that does not offer it is left. Certificates are verified.
+        tls_context: an ``ssl.SSLContext`` of your own, instead of the options down to tls_insecure_skip_verify.
+        tls_root_ca_file: file of certificates in PEM, one of which must have signed the broker's; by default those
+            that the system trusts.
+        tls_cert: file with the certificate, in PEM, by which this client shows who it is.
+        tls_key: file with its key.
+        tls_min_version: ``tls1.0`` to ``tls1.3``, by default ``tls1.2``.
+        tls_insecure_skip_verify: take any certificate, and so talk to anybody.
+        tls_server_name: whose certificate the broker must have; by default the host in its address, and ``localhost``
+            where that is a Unix socket.
+        snappy: compress with snappy, if the broker does too; needs the extra ``nsqkit[snappy]``.
+        deflate: compress with deflate, if the broker does too.
+        deflate_level: 1 (fast) to 9 (small); 6.
+        auth_secret: what AUTH says to a broker that requires it; it is in no repr, no log and no error.
+        output_buffer_size: bytes that the broker gathers before it sends, at least 64; 16384 as in go-nsq. 0 is no
+            gathering.
+        output_buffer_timeout: after how long it sends what it has gathered; 0.25 as in go-nsq. 0 is never: then it
+            sends when the buffer is full, with responses and with heartbeats.
+        topology_region: where this client runs.
+        topology_zone: where in that region.
+        max_msg_size: bytes that a message may have, sent or received; nsqd's default, 1 MiB.
         max_body_size: bytes that the messages of one call may have together; nsqd's default, 5 MiB.
-        reconnect_delay_min: seconds from which the delay before dialling again grows; it doubles with each
-            failure, and a random part of it is waited.
-        reconnect_delay_max: seconds to which it grows.
+        reconnect_delay_min: from which the delay before dialling again grows; it doubles with each failure, and a
+            random part of it is waited.
+        reconnect_delay_max: to which it grows.
     """
 
     client_id: str = text("")
     hostname: str = text("")
     user_agent: str = text(USER_AGENT)
-    heartbeat_interval: float = seconds(30.0, 1.0, 60.0)
+    heartbeat_interval: float = seconds(30.0, 1.0, 60.0, or_zero=True)
     dial_timeout: float = seconds(1.0, 0.1, 300.0)
     read_timeout: float = seconds(60.0, 0.1, 300.0)
+    write_timeout: float = seconds(1.0, 0.1, 300.0)
+    local_addr: str = text("")
+    tls_v1: bool = flag(False)
+    tls_context: Context | None = instance_with("wrap_bio", "ssl.create_default_context()")  # noqa: RUF009
+    tls_root_ca_file: str = text("")
+    tls_cert: str = text("")
+    tls_key: str = text("")
+    tls_min_version: str = word("tls1.2", TLS_VERSIONS)
+    tls_insecure_skip_verify: bool = flag(False)
+    tls_server_name: str = text("")
+    snappy: bool = flag(False)
+    deflate: bool = flag(False)
+    deflate_level: int = whole(DEFLATE_LEVEL_DEFAULT, 1, 9)
+    auth_secret: str = secret()
+    output_buffer_size: int = whole(16384, 64, 1 << 30, or_zero=True)
+    output_buffer_timeout: float = seconds(0.25, 0.001, 3600.0, or_zero=True)
+    topology_region: str = text("")
+    topology_zone: str = text("")
     max_msg_size: int = whole(1 << 20, 1, 1 << 30)
     max_body_size: int = whole(5 << 20, 9, 1 << 30)
     reconnect_delay_min: float = seconds(0.1, 0.001, 60.0)
@@ -112,6 +174,51 @@ class ConnectionOptions:
                 f"reconnect_delay_min is {self.reconnect_delay_min}; "
                 f"allowed is at most reconnect_delay_max, {self.reconnect_delay_max}"
             )
+        self._check_local_addr()
+        self._check_compression()
+        self._check_tls()
+
+    def _check_local_addr(self) -> None:
+        if self.local_addr:
+            try:
+                ipaddress.ip_address(self.local_addr)
+            except ValueError as error:
+                raise OptionError(
+                    f"local_addr is {self.local_addr!r}; allowed is an IP address such as '192.0.2.7' or '2001:db8::7'"
+                ) from error
+
+    def _check_compression(self) -> None:
+        if self.snappy and self.deflate:
+            raise OptionError("snappy and deflate are both True; allowed is at most one of them")
+        if self.snappy and not snappy_available():
+            raise OptionError("snappy is True; allowed is that only with the extra nsqkit[snappy] installed")
+        if self.deflate_level != DEFLATE_LEVEL_DEFAULT and not self.deflate:
+            raise OptionError(
+                f"deflate_level is {self.deflate_level}; allowed is to set it only with deflate"
+            )
+
+    def _check_tls(self) -> None:
+        if not self.tls_v1 and (wrong := self._first_set(_TLS_HAS)):
+            raise OptionError(f"{wrong} is {getattr(self, wrong)!r}; allowed is to set it only with tls_v1")
+        if self.tls_context is not None and (wrong := self._first_set(_CONTEXT_HAS)):
+            raise OptionError(
+                f"{wrong} is {getattr(self, wrong)!r}; allowed is to set it only without tls_context, "
+                "which says that itself"
+            )
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise OptionError(
+                f"tls_cert is {self.tls_cert!r} and tls_key is {self.tls_key!r}; allowed is both or neither"
+            )
+        if self.tls_insecure_skip_verify and self.tls_root_ca_file:
+            raise OptionError(
+                f"tls_root_ca_file is {self.tls_root_ca_file!r}; "
+                "allowed is to set it only without tls_insecure_skip_verify, which would ignore it"
+            )
+
+    def _first_set(self, names: Sequence[str]) -> str | None:
+        """Return the first of these options that has not its default."""
+        fields = attrs.fields_dict(type(self))
+        return next((name for name in names if getattr(self, name) != fields[name].default), None)
 
     def identify_request(
         self, own_hostname: str, *, msg_timeout_ms: int = 0, sample_rate: int = 0
@@ -129,9 +236,17 @@ class ConnectionOptions:
             hostname=hostname,
             user_agent=self.user_agent,
             feature_negotiation=True,
-            heartbeat_interval=round(self.heartbeat_interval * 1000),
+            heartbeat_interval=round(self.heartbeat_interval * 1000) or _OFF,
+            output_buffer_size=self.output_buffer_size or _OFF,
+            output_buffer_timeout=round(self.output_buffer_timeout * 1000) or _OFF,
+            tls_v1=self.tls_v1,
+            snappy=self.snappy,
+            deflate=self.deflate,
+            deflate_level=self.deflate_level if self.deflate else 0,
             msg_timeout=msg_timeout_ms,
             sample_rate=sample_rate,
+            topology_region=self.topology_region,
+            topology_zone=self.topology_zone,
         )
 
 
@@ -149,7 +264,7 @@ def make_options(cls: type[T], values: dict[str, Any]) -> T:
 
 
 def check_addresses(addresses: object, name: str) -> tuple[str, ...]:
-    """Return the addresses, each checked to be ``host:port``.
+    """Return the addresses, each once; each is ``host:port``, or the path of a Unix socket (``is_socket_path``).
 
     Raises:
         OptionError: one of them is not, or it is not a list of them.
@@ -159,5 +274,6 @@ def check_addresses(addresses: object, name: str) -> tuple[str, ...]:
     for address in addresses:
         if not isinstance(address, str):
             raise OptionError(f'{name} holds {address!r}; allowed are texts such as "127.0.0.1:4150"')
-        split_address(address)
+        if not is_socket_path(address):
+            split_address(address)
     return tuple(dict.fromkeys(addresses))

@@ -34,6 +34,14 @@ def is_path(address: str) -> bool:
     return address != "" and _HOST_AND_PORT.fullmatch(address) is None
 
 
+def is_socket_path(address: str) -> bool:
+    """Tell whether an address to connect to is the path of a Unix socket: with a ``/``, or an ``@`` to begin with.
+
+    More is demanded of it than of one to listen at: a host whose port was forgotten is no path.
+    """
+    return "/" in address or address.startswith("@")
+
+
 def path_of(name: str | bytes) -> str:
     """Return the address of a Unix socket, given what the kernel calls it: bytes if it has no file."""
     return name if name and isinstance(name, str) else "@" + os.fsdecode(name)[1:]

@@ -180,6 +180,11 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
         """True while the kernel has taken all that was sent."""
         return self._is_writable and not self._closed
 
+    @property
+    def unsent_size(self) -> int:
+        """Bytes that were sent and that the kernel has not taken."""
+        return self._transport.get_write_buffer_size()
+
     def send_nowait(self, item: bytes) -> None:
         """Send ``item`` without waiting until the kernel has taken it; only while the stream is writable."""
         self._transport.write(item)

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
+from nsqkit.errors import WriteTimeout
 from nsqkit.transport.asyncio_stream import AsyncioStream, asyncio_loop
+from nsqkit.transport.patience import send_with_patience
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -44,6 +47,7 @@ class Pump:
         linger: seconds that the peer has to take the last bytes of a machine that has ended.
         wait_for_peer: once the last bytes are sent, say so and wait (within ``linger``) for the peer to close. Then
             it has read them all; closing at once may throw away what it has not read yet.
+        write_timeout: seconds in which the peer has to take something while there is something to send.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Pump:
         after_receive: Callable[[], None],
         linger: float = 1.0,
         wait_for_peer: bool = False,
+        write_timeout: float = math.inf,
     ) -> None:
         self._machine = machine
         self._stream = stream
@@ -62,6 +67,12 @@ class Pump:
         self._after_receive = after_receive
         self._linger = linger
         self._wait_for_peer = wait_for_peer
+        self._watches_writes = not math.isinf(write_timeout)
+        self._send = (
+            partial(send_with_patience, stream, timeout=write_timeout)
+            if self._watches_writes
+            else stream.send
+        )
         self._direct = stream if isinstance(stream, AsyncioStream) else None
         self._loop = asyncio_loop()
         self._scope = anyio.CancelScope()
@@ -74,7 +85,11 @@ class Pump:
         self._flush_is_due = False
 
     async def run(self) -> None:
-        """Read and write until the machine has ended or the peer has gone."""
+        """Read and write until the machine has ended or the peer has gone.
+
+        Raises:
+            WriteTimeout: the peer took nothing for ``write_timeout``.
+        """
         try:
             with self._scope:
                 if self._direct is not None:
@@ -197,17 +212,21 @@ class Pump:
             return False
         if data := self._machine.data_to_send(now_ns):
             stream.send_nowait(data)
+            if self._watches_writes and not stream.is_writable:
+                self._wake.set()  # the writer watches over the rest
         self._read_on()
         return True
 
     async def _write(self) -> None:
-        machine, clock, send = self._machine, self._clock, self._stream.send
+        machine, clock, send = self._machine, self._clock, self._send
         try:
             while True:
                 # The event is renewed before looking, so that what is added from now on wakes the writer again.
                 wake = self._wake = anyio.Event()
                 while data := machine.data_to_send(clock.now_ns()):
                     await send(data)
+                if self._watches_writes and self._direct is not None and not self._direct.is_writable:
+                    await send(b"")
                 self._read_on()
                 if machine.ended:
                     break
@@ -227,6 +246,8 @@ class Pump:
                 with anyio.move_on_after(self._linger):
                     await self._read_ended.wait()
             self._end_of_stream()
+        except WriteTimeout as timeout:
+            self._fail(timeout)
 
     def _limit_time(self) -> None:
         """Leave the peer ``linger`` seconds; the first call counts."""

@@ -17,7 +17,7 @@ import anyio
 from anyio.abc import SocketAttribute
 from anyio.streams.stapled import MultiListener
 
-from nsqkit.transport.address import is_path, join_address, split_address
+from nsqkit.transport.address import is_path, is_socket_path, join_address, split_address
 from nsqkit.transport.asyncio_stream import AsyncioStream, asyncio_loop
 
 if TYPE_CHECKING:
@@ -30,16 +30,38 @@ _ANY_HOST = ("", "0.0.0.0")
 """Hosts that mean every interface; Go's listener takes IPv4 and IPv6 for both of them."""
 
 
-async def connect_tcp(host: str, port: int) -> ByteStream:
-    """Return a connection to ``host``.
+async def connect(address: str, *, local_host: str | None = None) -> ByteStream:
+    """Return a connection to an address.
+
+    Args:
+        address: ``host:port``, or the path of a Unix socket (``is_socket_path``).
+        local_host: IP address of this machine to connect from, where ``address`` has a host; None for any.
+
+    Raises:
+        OptionError: the address is neither.
+        OSError: nobody answers there.
+    """
+    if is_socket_path(address):
+        return await connect_path(address)
+    return await connect_tcp(*split_address(address), local_host=local_host)
+
+
+async def connect_tcp(host: str, port: int, *, local_host: str | None = None) -> ByteStream:
+    """Return a connection to ``host``, at the first of its addresses, IPv6 or IPv4, that answers.
+
+    Args:
+        host: a name or an IP address.
+        port: the port.
+        local_host: IP address of this machine to connect from; None for any.
 
     Raises:
         OSError: nobody answers there.
     """
     loop = asyncio_loop()
     if loop is None:
-        return await anyio.connect_tcp(host, port)
-    _, stream = await loop.create_connection(AsyncioStream, host, port)
+        return await anyio.connect_tcp(host, port, local_host=local_host)
+    local_addr = None if local_host is None else (local_host, 0)
+    _, stream = await loop.create_connection(AsyncioStream, host, port, local_addr=local_addr)
     return stream
 
 

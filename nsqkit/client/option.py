@@ -1,0 +1,139 @@
+"""What an option may be: functions that declare the fields of an attrs class, one for each kind of value.
+
+The rule it guards: a value that cannot be used is refused when the object is made, by a sentence that names the option,
+the value and what is allowed. A secret is the exception: its value is in no sentence, and in no ``repr``.
+
+How to read it: ``Kind`` says how an option's value is written where there are only texts; then come the declarations.
+All return Any, as ``attrs.field`` does: the type of a field is what its class says beside the name.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from nsqkit.errors import OptionError
+from nsqkit.options.durations import parse_duration
+
+_FLAGS: Final = {
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
+
+_NS_PER_S: Final = 1_000_000_000
+
+Validator: TypeAlias = Callable[[Any, "attrs.Attribute[Any]", object], None]
+
+
+class Kind(enum.Enum):
+    """How an option's value is written; it stands in the field's metadata under ``Kind``."""
+
+    SECONDS = "a number of seconds, or a duration in Go's way: 1m30s"
+    WHOLE = "digits"
+    TEXT = "the text itself"
+    FLAG = "true or false"
+    OBJECT = "not at all: it is an object of the program"
+
+    def read(self, text: str) -> object:
+        """Return the value that ``text`` stands for, or ``text`` itself if it stands for none of this kind."""
+        try:
+            match self:
+                case Kind.SECONDS:
+                    return _read_seconds(text)
+                case Kind.WHOLE:
+                    return int(text)
+                case Kind.FLAG:
+                    return _FLAGS.get(text.strip().lower(), text)
+                case _:
+                    return text
+        except ValueError:
+            return text
+
+
+def _read_seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return parse_duration(text.strip()) / _NS_PER_S
+
+
+def seconds(default: float, least: float, most: float, *, or_zero: bool = False) -> Any:
+    """Declare an option that is a length of time; 0 may stand outside of its range."""
+    return _field(Kind.SECONDS, default, _in_range(int | float, "a number", least, most, " seconds", or_zero))
+
+
+def whole(default: int, least: int, most: int, *, or_zero: bool = False) -> Any:
+    """Declare an option that is a count or a size; 0 may stand outside of its range."""
+    return _field(Kind.WHOLE, default, _in_range(int, "a whole number", least, most, "", or_zero))
+
+
+def text(default: str) -> Any:
+    """Declare an option that is a text."""
+    return _field(Kind.TEXT, default, _one_of(str, "a str"))
+
+
+def flag(default: bool) -> Any:
+    """Declare an option that is on or off."""
+    return _field(Kind.FLAG, default, _one_of(bool, "True or False"))
+
+
+def word(default: str, allowed: Sequence[str]) -> Any:
+    """Declare an option that is one of a few words."""
+
+    def check(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
+        if not isinstance(value, str) or value not in allowed:
+            raise OptionError(f"{attribute.name} is {value!r}; allowed is {' or '.join(map(repr, allowed))}")
+
+    return _field(Kind.TEXT, default, check)
+
+
+def secret() -> Any:
+    """Declare an option that is a text which nobody is to see; empty for none."""
+
+    def check(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
+        if not isinstance(value, str):
+            raise OptionError(f"{attribute.name} is a {type(value).__name__}; allowed is a str")
+        if not value.isprintable():  # nor can a lone surrogate be encoded
+            raise OptionError(
+                f"{attribute.name} has characters that cannot be printed; allowed is a str without them"
+            )
+
+    return _field(Kind.TEXT, "", check, shown=False)
+
+
+def instance_with(method: str, example: str) -> Any:
+    """Declare an option that is an object with a method, or None."""
+
+    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value is not None and not callable(getattr(value, method, None)):
+            raise OptionError(
+                f"{attribute.name} is {value!r}; allowed is None, or an object such as {example}"
+            )
+
+    return _field(Kind.OBJECT, None, check)
+
+
+def _one_of(cls: type, allowed: str) -> Validator:
+    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, cls):
+            raise OptionError(f"{attribute.name} is {value!r}; allowed is {allowed}")
+
+    return check
+
+
+def _in_range(types: Any, kind: str, least: float, most: float, unit: str, or_zero: bool) -> Validator:
+    def check(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        # Comparisons with NaN are False, so it is refused like everything else that is outside.
+        right = isinstance(value, types) and not isinstance(value, bool)
+        if not right or not (least <= value <= most or (or_zero and value == 0)):
+            allowed = f"{'0, or ' if or_zero else ''}{kind} from {least:.12g} to {most:.12g}{unit}"
+            raise OptionError(f"{attribute.name} is {value!r}; allowed is {allowed}")
+
+    return check
+
+
+def _field(kind: Kind, default: object, check: Validator, *, shown: bool = True) -> Any:
+    return attrs.field(default=default, validator=check, repr=shown, metadata={Kind: kind})

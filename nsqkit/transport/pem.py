@@ -1,0 +1,64 @@
+"""Files of certificates and keys, for either end of a connection.
+
+The rule it guards: a file that cannot be used is refused by a sentence that names the option, the file and the reason;
+and nobody is asked for a password.
+
+How to read it: each function loads into an ``ssl.SSLContext`` what one or two options name. ``whose`` goes before an
+option's name in what is said.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import NoReturn
+
+from nsqkit.errors import OptionError
+
+
+def load_certificate(context: ssl.SSLContext, certificate: str, key: str, *, whose: str = "") -> None:
+    """Load what this end shows of itself, from the files of ``tls_cert`` and ``tls_key``.
+
+    Raises:
+        OptionError: they cannot be used.
+    """
+
+    def refuse_to_ask() -> NoReturn:
+        raise OptionError(f"{whose}tls_key is {key!r}, which is encrypted; allowed is a key that is not")
+
+    _check_readable(f"{whose}tls_cert", certificate)
+    _check_readable(f"{whose}tls_key", key)
+    try:
+        context.load_cert_chain(certificate, key, password=refuse_to_ask)
+    except ssl.SSLError as error:
+        raise OptionError(
+            f"{whose}tls_cert is {certificate!r} and tls_key is {key!r}; "
+            f"allowed is a certificate and its own key, in PEM ({_reason(error)})"
+        ) from error
+
+
+def load_authorities(context: ssl.SSLContext, path: str, *, whose: str = "") -> None:
+    """Load whose signatures count, from the file of ``tls_root_ca_file``.
+
+    Raises:
+        OptionError: it cannot be used.
+    """
+    _check_readable(f"{whose}tls_root_ca_file", path)
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise OptionError(
+            f"{whose}tls_root_ca_file is {path!r}; allowed is a file of certificates, in PEM ({_reason(error)})"
+        ) from error
+
+
+def _check_readable(name: str, path: str) -> None:
+    try:
+        Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(f"{name} is {path!r}, which cannot be read: {reason}") from error
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or "not PEM").replace("_", " ").lower()

@@ -247,7 +247,7 @@ async def _exchange(stream: ByteStream, request: h11.Request, body: bytes, body_
         elif isinstance(event, h11.Data):
             received += event.data
             if len(received) > body_max:
-                raise RequestFailed(f"the response has more than {body_max} bytes")
+                raise ValueError(f"the response has more than {body_max} bytes")
     assert head is not None
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers)
     return Response(head.status_code, headers, bytes(received))

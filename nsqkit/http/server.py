@@ -152,8 +152,9 @@ class _Connection:
             with anyio.move_on_after(LINGER):
                 while True:
                     await self._stream.receive(RECEIVE_SIZE)
-        except (EndOfStream, BrokenResourceError, ClosedResourceError, NotImplementedError):
-            # TLS has no half-closed connections, hence the last of them.
+        except (EndOfStream, BrokenResourceError, ClosedResourceError, NotImplementedError, OSError):
+            # TLS has no half-closed connections, hence the last but one. An OSError comes from send_eof, when the
+            # client has gone and nobody has noticed yet.
             return
 
 

@@ -117,7 +117,7 @@ class LookupdPoller(Generic[T]):
             return
         lookupd = self._lookupds[daemon.key] = _Lookupd(daemon, LookupdStatus(daemon.name))
         if self._tasks is not None:
-            self._tasks.start_soon(self._keep_asking, lookupd)
+            self._start(lookupd, self._tasks)
 
     def remove_lookupd(self, address: str) -> None:
         """Ask this nsqlookupd no more, and forget what only it has listed.
@@ -152,13 +152,18 @@ class LookupdPoller(Generic[T]):
         if self._tasks is not None:
             raise Closed("it runs already, and can run once at a time")
         self._clock = self._clock or LoopClock()
-        async with anyio.create_task_group() as self._tasks:
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             try:
                 for lookupd in self._lookupds.values():
-                    self._tasks.start_soon(self._keep_asking, lookupd)
+                    self._start(lookupd, tasks)
                 await anyio.sleep_forever()
             finally:
                 self._tasks = None
+
+    def _start(self, lookupd: _Lookupd, tasks: TaskGroup) -> None:
+        lookupd.scope = anyio.CancelScope()
+        tasks.start_soon(self._keep_asking, lookupd)
 
     async def _keep_asking(self, lookupd: _Lookupd) -> None:
         clock = self._clock

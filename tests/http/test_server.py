@@ -340,6 +340,19 @@ async def test_the_stream_is_closed_in_the_end():
             await client.receive()
 
 
+@pytest.mark.parametrize("error", [OSError(107, "not connected"), anyio.BrokenResourceError()], ids=repr)
+async def test_a_client_that_is_gone_before_anybody_has_noticed_is_no_fault(error, monkeypatch):
+    async def fail() -> None:
+        raise error
+
+    client, server = memory_pair()
+    monkeypatch.setattr(server, "send_eof", fail)
+    async with client:
+        await client.send(get("/ping", "Connection: close"))
+        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX)
+        assert (await client.receive()).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
 class EndlessStream(ByteStream):
     """A client that sends a body without an end, and takes what it is sent."""
 

@@ -212,7 +212,7 @@ class ConnectionOptions:
         if self.tls_insecure_skip_verify and self.tls_root_ca_file:
             raise OptionError(
                 f"tls_root_ca_file is {self.tls_root_ca_file!r}; "
-                "allowed is to set it only without tls_insecure_skip_verify, which would ignore it"
+                "allowed is to set it only without tls_insecure_skip_verify"
             )
 
     def _first_set(self, names: Sequence[str]) -> str | None:

@@ -134,8 +134,7 @@ CONTEXT = ssl.create_default_context()
         ),
         (
             {"tls_v1": True, "tls_root_ca_file": "ca.pem", "tls_insecure_skip_verify": True},
-            "tls_root_ca_file is 'ca.pem'; allowed is to set it only without tls_insecure_skip_verify, "
-            "which would ignore it",
+            "tls_root_ca_file is 'ca.pem'; allowed is to set it only without tls_insecure_skip_verify",
         ),
     ],
 )

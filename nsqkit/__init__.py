@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from nsqkit.admin import LookupdAdmin, NsqdAdmin
     from nsqkit.consumer import Consumer, ConsumerOptions, Message
     from nsqkit.errors import BrokerError, Closed, NSQError, OptionError, ProtocolError, TransportError
     from nsqkit.producer import Producer, ProducerOptions
@@ -21,8 +22,10 @@ __all__ = [
     "Closed",
     "Consumer",
     "ConsumerOptions",
+    "LookupdAdmin",
     "Message",
     "NSQError",
+    "NsqdAdmin",
     "OptionError",
     "Producer",
     "ProducerOptions",
@@ -32,6 +35,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "nsqkit.admin": ("LookupdAdmin", "NsqdAdmin"),
     "nsqkit.consumer": ("Consumer", "ConsumerOptions", "Message"),
     "nsqkit.producer": ("Producer", "ProducerOptions"),
     "nsqkit.errors": ("BrokerError", "Closed", "NSQError", "OptionError", "ProtocolError", "TransportError"),

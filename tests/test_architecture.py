@@ -35,6 +35,7 @@ ARROWS = {
     "portal": "",
     "client": "errors clock options wire transport",
     "lookup": "errors clock wire transport http client",
+    "admin": "errors wire transport http lookup",
     "options": "errors",
     "program": "errors options",
     "broker.core": "errors options wire",
@@ -44,7 +45,7 @@ ARROWS = {
     "lookupd": "errors clock options program wire transport http",
     "testing": "errors clock transport portal broker broker.core lookupd",
     "spark": "errors producer consumer",
-    "__init__": "errors producer consumer",
+    "__init__": "errors admin producer consumer",
     "__main__": "broker lookupd",
 }
 

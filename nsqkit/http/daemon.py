@@ -102,12 +102,17 @@ class Daemon:
             http_request: as in the attributes; not for a Unix socket.
 
         Raises:
-            OptionError: an address or a header that cannot be one.
+            OptionError: an address, a header, a context or a time that cannot be one.
         """
         url, query, name, socket_path = _take_apart(address)
         if socket_path and http_request is not None:
             raise OptionError(f"address {name!r} is a Unix socket, which an http_request knows nothing of")
         check_authorization(authorization)
+        check_context(tls_context)
+        for option, value in (("connect_timeout", connect_timeout), ("request_timeout", request_timeout)):
+            # NaN is refused, too: it compares with nothing.
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+                raise OptionError(f"{option} is {value!r}; allowed is a number of seconds above 0")
         return cls(
             name=name,
             url=url,
@@ -232,6 +237,16 @@ def check_authorization(authorization: str, name: str = "authorization") -> None
         or authorization != authorization.strip()
     ):
         raise OptionError(f"{name} is not the value of a header: a text of visible ASCII characters")
+
+
+def check_context(context: object, name: str = "tls_context") -> None:
+    """Refuse what cannot be an ``ssl.SSLContext``; ``name`` is that of the option.
+
+    Raises:
+        OptionError: it is none, and not None.
+    """
+    if context is not None and not hasattr(context, "wrap_bio"):
+        raise OptionError(f"{name} is {context!r}; allowed is an ssl.SSLContext")
 
 
 def _take_apart(address: str) -> tuple[str, str, str, str]:

@@ -13,7 +13,7 @@ import attrs
 
 from nsqkit.client.options import seconds
 from nsqkit.errors import OptionError
-from nsqkit.http.daemon import Daemon, check_authorization
+from nsqkit.http.daemon import Daemon, check_authorization, check_context
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -50,8 +50,7 @@ def _check_authorization(instance: object, attribute: attrs.Attribute[Any], valu
 
 
 def _check_context(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None and not hasattr(value, "wrap_bio"):
-        raise OptionError(f"{attribute.name} is {value!r}; allowed is an ssl.SSLContext")
+    check_context(value, attribute.name)
 
 
 # Without slots, so that the options of a consumer can inherit from these and from those of a connection.

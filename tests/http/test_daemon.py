@@ -78,6 +78,24 @@ async def test_an_address_that_is_refused_keeps_its_secrets():
         assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tls_context": "ca.pem"},
+        {"connect_timeout": 0},
+        {"request_timeout": -1.0},
+        {"request_timeout": float("nan")},
+        {"connect_timeout": None},
+        {"connect_timeout": True},
+    ],
+    ids=repr,
+)
+async def test_a_wrong_option_is_refused_by_name(options):
+    (name,) = options
+    with pytest.raises(OptionError, match=f"^{name} is .*; allowed is "):
+        daemon("h:1", **options)
+
+
 async def test_no_secret_is_shown():
     shown = repr(daemon("http://me:secret@h:1/?key=secret", authorization="Bearer secret"))
     assert "http://h:1" in shown

@@ -19,17 +19,19 @@ from nsqkit.errors import OptionError
 _SENTENCE = re.compile(
     r"(?P<name>\w+) is (?P<value>.+); allowed is (?:(?P<text>a str)|(?P<flag>True or False)"
     r"|(?P<words>'\S+'(?: or '\S+')+)|None, or an object such as (?P<object>\S+)"
+    r"|(?P<function>None(?: or a|, a mapping or a) function)"
     r"|(?P<zero>0, or )?(?P<kind>a number|a whole number) from (?P<least>\S+) to (?P<most>\S+?)(?: seconds)?)"
 )
 
 
-SECRETS = {"auth_secret"}
+SECRETS = {"auth_secret", "lookupd_authorization"}
 
 WRONG: dict[str, list[object]] = {
     "text": [None, 5, b"bytes"],
     "flag": [None, 0, 1, "true"],
     "words": [None, "", "no such word"],
     "object": [5, "text"],
+    "function": [5, "text", ["list"]],
 }
 
 

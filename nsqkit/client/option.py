@@ -10,7 +10,7 @@ All return Any, as ``attrs.field`` does: the type of a field is what its class s
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -33,6 +33,7 @@ class Kind(enum.Enum):
 
     SECONDS = "a number of seconds, or a duration in Go's way: 1m30s"
     WHOLE = "digits"
+    NUMBER = "a number"
     TEXT = "the text itself"
     FLAG = "true or false"
     OBJECT = "not at all: it is an object of the program"
@@ -45,6 +46,8 @@ class Kind(enum.Enum):
                     return _read_seconds(text)
                 case Kind.WHOLE:
                     return int(text)
+                case Kind.NUMBER:
+                    return float(text)
                 case Kind.FLAG:
                     return _FLAGS.get(text.strip().lower(), text)
                 case _:
@@ -68,6 +71,11 @@ def seconds(default: float, least: float, most: float, *, or_zero: bool = False)
 def whole(default: int, least: int, most: int, *, or_zero: bool = False) -> Any:
     """Declare an option that is a count or a size; 0 may stand outside of its range."""
     return _field(Kind.WHOLE, default, _in_range(int, "a whole number", least, most, "", or_zero))
+
+
+def fraction(default: float) -> Any:
+    """Declare an option that is a part of something, from 0 to 1."""
+    return _field(Kind.NUMBER, default, _in_range(int | float, "a number", 0, 1, "", or_zero=False))
 
 
 def text(default: str) -> Any:
@@ -112,6 +120,17 @@ def instance_with(method: str, example: str) -> Any:
             raise OptionError(
                 f"{attribute.name} is {value!r}; allowed is None, or an object such as {example}"
             )
+
+    return _field(Kind.OBJECT, None, check)
+
+
+def function(*, or_mapping: bool = False) -> Any:
+    """Declare an option that is a function, or None; perhaps a mapping does as well."""
+    allowed = "None, a mapping or a function" if or_mapping else "None or a function"
+
+    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value is not None and not callable(value) and not (or_mapping and isinstance(value, Mapping)):
+            raise OptionError(f"{attribute.name} is {value!r}; allowed is {allowed}")
 
     return _field(Kind.OBJECT, None, check)
 

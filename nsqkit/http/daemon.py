@@ -19,7 +19,7 @@ import attrs
 
 from nsqkit.errors import OptionError, RequestFailed, RequestRefused
 from nsqkit.http.answers import Refusal, decode_document, read_message
-from nsqkit.transport.address import is_path
+from nsqkit.transport.address import is_path, is_socket_path
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -107,8 +107,9 @@ class Daemon:
         url, query, name, socket_path = _take_apart(address)
         if socket_path and http_request is not None:
             raise OptionError(f"address {name!r} is a Unix socket, which an http_request knows nothing of")
-        check_authorization(authorization)
-        check_context(tls_context)
+        _check_authorization(authorization)
+        if tls_context is not None and not hasattr(tls_context, "wrap_bio"):
+            raise OptionError(f"tls_context is {tls_context!r}; allowed is an ssl.SSLContext")
         for option, value in (("connect_timeout", connect_timeout), ("request_timeout", request_timeout)):
             # NaN is refused, too: it compares with nothing.
             if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
@@ -225,8 +226,8 @@ class Daemon:
         return text
 
 
-def check_authorization(authorization: str, name: str = "authorization") -> None:
-    """Refuse what cannot be a header's value; ``name`` is that of the option.
+def _check_authorization(authorization: str) -> None:
+    """Refuse what cannot be a header's value.
 
     Raises:
         OptionError: other characters than visible ones of ASCII and blanks; the text does not show it.
@@ -236,17 +237,7 @@ def check_authorization(authorization: str, name: str = "authorization") -> None
         or not (authorization.isascii() and authorization.isprintable())
         or authorization != authorization.strip()
     ):
-        raise OptionError(f"{name} is not the value of a header: a text of visible ASCII characters")
-
-
-def check_context(context: object, name: str = "tls_context") -> None:
-    """Refuse what cannot be an ``ssl.SSLContext``; ``name`` is that of the option.
-
-    Raises:
-        OptionError: it is none, and not None.
-    """
-    if context is not None and not hasattr(context, "wrap_bio"):
-        raise OptionError(f"{name} is {context!r}; allowed is an ssl.SSLContext")
+        raise OptionError("authorization is not the value of a header: a text of visible ASCII characters")
 
 
 def _take_apart(address: str) -> tuple[str, str, str, str]:
@@ -254,7 +245,7 @@ def _take_apart(address: str) -> tuple[str, str, str, str]:
     if not isinstance(address, str):
         raise OptionError(f"address {address!r} is not a text")
     has_scheme = "://" in address
-    if not has_scheme and is_path(address) and ("/" in address or address.startswith("@")):
+    if not has_scheme and is_path(address) and is_socket_path(address):
         return "http://localhost", "", address, address
     shown = address.partition("?")[0].rpartition("@")[2]
     try:

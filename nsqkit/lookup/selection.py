@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from nsqkit.errors import OptionError
 from nsqkit.lookup.answers import tcp_address
-from nsqkit.transport.address import split_address
+from nsqkit.transport.address import is_socket_path, split_address
 from nsqkit.wire.lookup import Node
 
 __all__ = ["AddressMap", "DiscoveryFilter", "select"]
@@ -52,7 +52,7 @@ def _map(address_map: AddressMap | None, listed: str) -> str | None:
 
 
 def _check(listed: str, mapped: object) -> None:
-    if isinstance(mapped, str) and ("/" in mapped or mapped.startswith("@")):
+    if isinstance(mapped, str) and is_socket_path(mapped):
         return
     try:
         split_address(mapped)  # type: ignore[arg-type]  # it refuses what is no text, too

@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.client.option import Kind, flag, instance_with, seconds, secret, text, whole, word
+from nsqkit.client.option import (
+    Kind,
+    flag,
+    fraction,
+    function,
+    instance_with,
+    seconds,
+    secret,
+    text,
+    whole,
+    word,
+)
 from nsqkit.errors import OptionError
 from nsqkit.options.durations import format_duration
 from tests.wrong_options import check_option, names
@@ -24,6 +35,9 @@ class Options:
     policy: str = word("random", ["random", "by-key"])
     auth_secret: str = secret()
     context: object = instance_with("wrap_bio", "ssl.create_default_context()")
+    jitter: float = fraction(0.3)
+    filter: object = function()
+    map: object = function(or_mapping=True)
 
 
 @pytest.mark.parametrize("name", names(Options))
@@ -50,6 +64,9 @@ def test_a_wrong_value_is_refused_by_name_value_and_limits(name):
             {"context": "c"},
             "context is 'c'; allowed is None, or an object such as ssl.create_default_context()",
         ),
+        ({"jitter": 1.1}, "jitter is 1.1; allowed is a number from 0 to 1"),
+        ({"filter": {}}, "filter is {}; allowed is None or a function"),
+        ({"map": "m"}, "map is 'm'; allowed is None, a mapping or a function"),
     ],
 )
 def test_the_sentences(options, sentence):
@@ -65,6 +82,7 @@ def test_what_is_right_is_taken():
     assert options.context is context
     assert options.auth_secret == "hush"
     assert "hush" not in repr(options)
+    assert Options(jitter=0, filter=print, map={}).jitter == Options(jitter=1, map=print).jitter - 1
 
 
 @pytest.mark.parametrize(
@@ -90,6 +108,9 @@ def test_what_is_right_is_taken():
         ("name", "true", "true"),
         ("policy", "by-key", "by-key"),
         ("auth_secret", "0", "0"),
+        ("jitter", "0.5", 0.5),
+        ("jitter", "1s", "1s"),
+        ("filter", "print", "print"),
         ("context", "None", "None"),
     ],
 )

@@ -15,10 +15,11 @@ The rule it guards: one root, and the depth of the class you catch is how much y
     │   ├── IdentifyFailed     E_IDENTIFY_FAILED  └── TouchFailed         E_TOUCH_FAILED  (not fatal)
     │   └── AuthFirst, AuthDisabled, AuthFailed, AuthError, Unauthorized
     ├── TransportError         the connection: NotConnected, ConnectionLost, ConnectTimeout, HeartbeatTimeout,
-    │   │                      WriteTimeout
+    │   │                      WriteTimeout, PublishTimeout
     │   ├── NegotiationFailed  the two ends do not agree on TLS, compression or AUTH
     │   └── RequestFailed      an HTTP request to nsqd, nsqlookupd or an auth server got no usable answer
     │       └── RequestRefused it got an answer, which was a refusal: .status .message
+    ├── WouldWait              publish_nowait would have had to wait
     ├── MessageError           a message was answered twice
     └── Closed                 the producer, the consumer or the broker was used after it was closed
 
@@ -57,6 +58,7 @@ __all__ = [
     "OptionError",
     "ProtocolError",
     "PublishFailed",
+    "PublishTimeout",
     "RequestFailed",
     "RequestRefused",
     "RequeueFailed",
@@ -64,6 +66,7 @@ __all__ = [
     "TouchFailed",
     "TransportError",
     "Unauthorized",
+    "WouldWait",
     "WriteTimeout",
 ]
 
@@ -85,6 +88,10 @@ class ProtocolError(NSQError):
 
 class MessageError(NSQError):
     """A message was answered a second time."""
+
+
+class WouldWait(NSQError):
+    """``publish_nowait`` found no connection, or no room; nothing was sent."""
 
 
 class Closed(NSQError):
@@ -113,6 +120,10 @@ class HeartbeatTimeout(TransportError):
 
 class WriteTimeout(TransportError):
     """The peer took no byte of what was sent to it for ``write_timeout``."""
+
+
+class PublishTimeout(TransportError):
+    """There was no answer to a publish within its timeout; it may have arrived."""
 
 
 class NegotiationFailed(TransportError):

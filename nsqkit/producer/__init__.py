@@ -1,7 +1,26 @@
-"""The producer: ``producer`` is what users hold, ``pipeline`` what it says on its connection."""
+"""The producer: ``producer`` is what users hold, ``http_producer`` the same over HTTP.
+
+producer ─▶ dispatch ─▶ policy         who gets a publish, and whether it goes again
+│   └──▶ outstanding    who waits until there is room
+▼
+destination ─▶ pipeline     one connection: publishes and their answers
+└─▶ linger   single publishes become batches
+"""
 
 from __future__ import annotations
 
-from nsqkit.producer.producer import Producer, ProducerOptions
+from nsqkit.producer.http_producer import HTTPProducer, HTTPProducerOptions
+from nsqkit.producer.options import ProducerOptions
+from nsqkit.producer.producer import Producer
+from nsqkit.producer.receipt import Receipt
+from nsqkit.producer.stats import NsqdStats, ProducerStats
 
-__all__ = ["Producer", "ProducerOptions"]
+__all__ = [
+    "HTTPProducer",
+    "HTTPProducerOptions",
+    "NsqdStats",
+    "Producer",
+    "ProducerOptions",
+    "ProducerStats",
+    "Receipt",
+]

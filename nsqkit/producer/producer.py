@@ -1,155 +1,265 @@
-"""The producer: publishes to one nsqd, and returns when nsqd has the message.
+"""The producer: publishes to one nsqd or a pool of them, and returns when an nsqd has the message.
 
-The rule it guards: when ``publish`` returns, the broker has acknowledged the message; when it raises, the error says
-whether the message was refused (``BrokerError``), was never sent (``OptionError``, ``NotConnected``), or may have
-arrived (``ConnectionLost``). Any number of tasks may publish at once: their commands share one connection, one
-write and one read.
+The rule it guards: when ``publish`` returns, a broker has acknowledged the message; when it raises, the error says
+whether the message was refused (``BrokerError``), was never sent (``OptionError``, ``NotConnected``, ``Closed``), or
+may have arrived (``ConnectionLost``, ``PublishTimeout``). Any number of tasks may publish at once: their commands share
+connections, writes and reads. A task may be cancelled anywhere: what was not sent by then is not sent.
+
+How to read it: what users call, then how they enter and leave. Arguments are checked here, before anything is sent;
+where a publish goes from here is in ``dispatch``.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from functools import lru_cache
 from random import Random
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import anyio
-import attrs
 
-from nsqkit.client.background import Background
-from nsqkit.client.connection import Connection, Dial, dial_tcp
-from nsqkit.client.options import ConnectionKeywords, ConnectionOptions, make_options, seconds
-from nsqkit.client.reconnect import Reconnect
-from nsqkit.clock import NS_PER_S, Clock, LoopClock
-from nsqkit.errors import Closed, NotConnected, NSQError, OptionError
-from nsqkit.producer.pipeline import ProducerSession
-from nsqkit.transport.address import split_address
-from nsqkit.transport.asyncio_stream import asyncio_loop
-from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
-from nsqkit.wire.names import encode_topic
+from nsqkit.client.connection import Dial, dial_tcp
+from nsqkit.client.options import check_addresses, make_options
+from nsqkit.clock import Clock, LoopClock
+from nsqkit.errors import Closed, OptionError, PublishTimeout
+from nsqkit.producer.arguments import TIMEOUT_MAX, Bodies, check_seconds, delay_ms, encode_key, topic_name
+from nsqkit.producer.creation import create_channel, create_topic, daemons_at
+from nsqkit.producer.dispatch import CLOSED, Dispatch
+from nsqkit.producer.options import ProducerKeywords, ProducerOptions
+from nsqkit.producer.pool import Pool
+from nsqkit.producer.stats import ProducerStats
+from nsqkit.wire.commands import NOP, encode_deferred_publish, encode_multi_publish, encode_publish
 
 if TYPE_CHECKING:
-    import asyncio
     from types import TracebackType
 
-CLOSE_TIMEOUT = 1.0
-"""Seconds that the broker has to take what was published before the producer was closed."""
+    from nsqkit.producer.receipt import Receipt
+    from nsqkit.producer.serializers import Serializer
 
-topic_name = lru_cache(maxsize=1024)(encode_topic)
-
-
-class ProducerKeywords(ConnectionKeywords, total=False):
-    """The options of ``ProducerOptions`` as keyword arguments."""
-
-    connect_timeout: float
-    max_defer_timeout: float
-
-
-@attrs.frozen(kw_only=True)
-class ProducerOptions(ConnectionOptions):
-    """What can be set about a producer, besides what ``ConnectionOptions`` has.
-
-    Attributes:
-        connect_timeout: seconds that a publish waits for a connection while there is none, 0 to 3600.
-        max_defer_timeout: seconds that a message may be deferred; nsqd's default for ``--max-req-timeout``, 1 hour.
-    """
-
-    connect_timeout: float = seconds(5.0, 0.0, 3600.0)
-    max_defer_timeout: float = seconds(3600.0, 0.0, 1e9)
-
-
-class Answer:
-    """The answer to one publish, for the task that awaits it.
-
-    Args:
-        loop: asyncio's, whose futures cost a third of an event; None on trio.
-    """
-
-    __slots__ = ("_error", "_event", "_future")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        self._error: NSQError | None = None
-        self._future = None if loop is None else loop.create_future()
-        self._event = anyio.Event() if loop is None else None
-
-    def answered(self, error: NSQError | None) -> None:
-        """Take the answer."""
-        self._error = error
-        if self._event is not None:
-            self._event.set()
-        elif self._future is not None and not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self) -> None:
-        """Return when the answer was OK, raise what it was otherwise."""
-        if self._event is not None:
-            await self._event.wait()
-        elif self._future is not None:
-            await self._future
-        if self._error is not None:
-            raise self._error
+REQUEST_TIMEOUT = 5.0
+"""Seconds for creating a topic or a channel; what nsqd has for its own requests."""
 
 
 class Producer:
-    """Publishes to one nsqd, for ``async with``, on asyncio and trio.
+    """Publishes to nsqds, for ``async with``, on asyncio and trio.
 
     Args:
-        nsqd_tcp_address: ``host:port``.
+        nsqd_tcp_addresses: one ``host:port`` or more; ``policy`` says which one gets a publish.
+        nsqd_http_addresses: where the same nsqds speak HTTP, for ``ensure_topic`` and ``ensure_channel``.
+        serializer: makes a body of what is published, see ``nsqkit.producer.serializers``; by default bodies are bytes.
         clock: the time; by default the real one.
-        dial: how to reach the address; by default TCP.
-        random: draws the delays before dialling again; by default seeded by the system.
+        dial: how to reach an address; by default TCP.
+        random: draws the delays before dialling again, and for the policy ``random``; by default seeded by the system.
         options: see ``ProducerOptions``.
 
     Raises:
         OptionError: an address or an option that cannot be used.
 
-    Entering returns at once; the connection is made meanwhile, and made again whenever it is lost, after delays
-    that grow exponentially, with full jitter.
+    Entering returns at once; connections are made meanwhile, and made again whenever they are lost, after delays
+    that grow exponentially, with full jitter. Leaving waits, for some seconds, for answers that somebody waits for.
     """
 
     def __init__(
         self,
-        nsqd_tcp_address: str,
-        *,
+        *nsqd_tcp_addresses: str,
+        nsqd_http_addresses: Sequence[str] = (),
+        serializer: Serializer[Any, Any] | None = None,
         clock: Clock | None = None,
         dial: Dial = dial_tcp,
         random: Random | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
-        split_address(nsqd_tcp_address)
+        self._addresses = check_addresses(nsqd_tcp_addresses, "nsqd_tcp_addresses")
+        if not self._addresses:
+            raise OptionError("nsqd_tcp_addresses is empty; allowed is one address or more")
         self.options = make_options(ProducerOptions, dict(options))
-        self._address = nsqd_tcp_address
+        self._daemons = daemons_at(
+            nsqd_http_addresses,
+            connect_timeout=self.options.dial_timeout,
+            request_timeout=REQUEST_TIMEOUT,
+        )
+        self._bodies = Bodies(
+            serializer, max_msg_size=self.options.max_msg_size, max_body_size=self.options.max_body_size
+        )
         self._clock = clock
         self._dial = dial
         self._random = random or Random()
         self._identity = self.options.identify_request(socket.gethostname())
-        self._connection: Connection[ProducerSession] | None = None
-        self._tasks: Background | None = None
-        self._changed = anyio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._plain_size_max = 0 if serializer else self.options.max_msg_size
+        self._lingers = self.options.linger > 0
+        self._is_patient = not self.options.publish_timeout
+        self._pool: Pool | None = None
+        self._dispatch: Dispatch | None = None
+        self._is_entered = False
+
+    # ---- publishing ----------------------------------------------------------------------------------------------
+
+    async def publish(
+        self, topic: str, body: Any, *, key: str | bytes | None = None, timeout: float | None = None
+    ) -> None:
+        """Publish one message.
+
+        Args:
+            topic: its topic.
+            body: 1 to ``max_msg_size`` bytes; or what the serializer makes them of.
+            key: what belongs together has the same, and goes to the same nsqd under the policy ``by-key``.
+            timeout: seconds, instead of ``publish_timeout``; 0 for no limit.
+
+        Raises:
+            OptionError: a name or a body that nsqd would refuse; nothing was sent.
+            NotConnected: there was no connection for ``connect_timeout`` seconds; the message has not arrived.
+            BrokerError: the broker refused.
+            ConnectionLost: the connection was lost before the answer; the message may have arrived.
+            PublishTimeout: there was no answer in time; the message may have arrived.
+            Closed: outside of ``async with``.
+        """
+        lane: bytes | None = topic_name(topic)
+        # A hundred thousand a second come by here: the checks of nearly all of them are these two.
+        plain = type(body) is bytes and 0 < len(body) <= self._plain_size_max
+        data = body if plain else self._bodies.take(body)
+        if not self._lingers:
+            data, lane = encode_publish(topic_name(topic), data), None
+        if key is None and timeout is None and self._is_patient and self._dispatch is not None:
+            await self._dispatch.send(lane, data, None, 1)
+        else:
+            await self._send(lane, data, 1, key, timeout)
+
+    async def multi_publish(
+        self,
+        topic: str,
+        bodies: Sequence[Any],
+        *,
+        key: str | bytes | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Publish messages in one command: all or none.
+
+        Args:
+            topic: their topic.
+            bodies: at least one, each of 1 to ``max_msg_size`` bytes, together at most ``max_body_size``; or what the
+                serializer makes them of.
+            key: as in ``publish``.
+            timeout: as in ``publish``.
+
+        Raises:
+            NSQError: as ``publish``.
+        """
+        data = self._bodies.take_all(bodies)
+        await self._send(None, encode_multi_publish(topic_name(topic), data), len(data), key, timeout)
+
+    async def deferred_publish(
+        self,
+        topic: str,
+        body: Any,
+        delay: float,
+        *,
+        key: str | bytes | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Publish one message that is delivered later.
+
+        Args:
+            topic: its topic.
+            body: as in ``publish``.
+            delay: seconds, 0 to ``max_defer_timeout``; rounded to milliseconds.
+            key: as in ``publish``.
+            timeout: as in ``publish``.
+
+        Raises:
+            NSQError: as ``publish``.
+        """
+        data, milliseconds = self._bodies.take(body), delay_ms(delay, self.options.max_defer_timeout)
+        await self._send(
+            None, encode_deferred_publish(topic_name(topic), data, milliseconds), 1, key, timeout
+        )
+
+    def publish_nowait(self, topic: str, body: Any, *, key: str | bytes | None = None) -> Receipt:
+        """Publish one message without waiting; the answer can be had from what is returned.
+
+        It goes once: nobody is there to try again. Leaving the producer waits for its answer, as for all others.
+
+        Args:
+            topic: as in ``publish``.
+            body: as in ``publish``.
+            key: as in ``publish``.
+
+        Raises:
+            OptionError: as in ``publish``.
+            WouldWait: there is no connection, or no room within ``max_outstanding_bytes``; nothing was sent.
+            Closed: outside of ``async with``.
+        """
+        data, name = self._bodies.take(body), topic_name(topic)
+        send = self._opened().send_now
+        if self._lingers:
+            return send(name, data, encode_key(key), 1)
+        return send(None, encode_publish(name, data), encode_key(key), 1)
+
+    # ---- all that is not publishing ------------------------------------------------------------------------------
+
+    async def ping(self) -> None:
+        """Return when there is a connection, and have a NOP sent on each, which shows those that are dead.
+
+        Raises:
+            NotConnected: there was no connection for ``connect_timeout`` seconds.
+            Closed: outside of ``async with``.
+        """
+        dispatch = self._opened()
+        await dispatch.wait_ready()
+        for destination in dispatch.destinations:
+            destination.say(NOP)
+
+    async def ensure_topic(self, topic: str) -> None:
+        """Have every nsqd of ``nsqd_http_addresses`` create a topic, unless it has it.
+
+        Raises:
+            OptionError: a name that cannot be one, or there are no ``nsqd_http_addresses``.
+            RequestFailed: an nsqd that cannot be asked, or refuses.
+        """
+        await create_topic(self._daemons, topic)
+
+    async def ensure_channel(self, topic: str, channel: str) -> None:
+        """Have every nsqd of ``nsqd_http_addresses`` create a channel, and its topic, unless it has them.
+
+        Messages that are published from then on wait there for consumers, whenever those come.
+
+        Raises:
+            OptionError: a name that cannot be one, or there are no ``nsqd_http_addresses``.
+            RequestFailed: an nsqd that cannot be asked, or refuses.
+        """
+        await create_channel(self._daemons, topic, channel)
+
+    def stats(self) -> ProducerStats:
+        """Return how each nsqd is, what it has acknowledged, and what is on its way."""
+        dispatch = self._dispatch
+        if dispatch is None:
+            return ProducerStats(nsqds=(), outstanding_bytes=0, waiting_count=0)
+        return ProducerStats(
+            nsqds=tuple(destination.stats() for destination in dispatch.destinations),
+            outstanding_bytes=dispatch.outstanding.size if dispatch.outstanding else 0,
+            waiting_count=dispatch.waiting_count,
+        )
+
+    @property
+    def is_connected(self) -> bool:
+        """True while there is a connection that was greeted, to one nsqd at least."""
+        return self._dispatch is not None and any(one.is_connected for one in self._dispatch.destinations)
+
+    # ---- entering and leaving ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Producer:
-        if self._tasks is not None:
+        if self._is_entered:
             raise Closed("the producer is entered already; make another one")
-        clock = self._clock or LoopClock()
-        self._loop = asyncio_loop()
-        self._connection = Connection(
-            self._address,
-            self._make_session,
-            clock=clock,
+        self._pool = Pool(
+            self._addresses,
+            self.options,
+            self._identity,
+            clock=self._clock or LoopClock(),
             dial=self._dial,
-            dial_timeout=self.options.dial_timeout,
-            reconnect=Reconnect(
-                delay_min_ns=round(self.options.reconnect_delay_min * NS_PER_S),
-                delay_max_ns=round(self.options.reconnect_delay_max * NS_PER_S),
-                random=self._random,
-            ),
-            on_change=self._on_change,
+            random=self._random,
         )
-        self._tasks = Background()
-        await self._tasks.start()
-        self._tasks.start_soon(self._connection.run)
+        await self._pool.start()
+        self._is_entered = True
+        self._dispatch = self._pool.dispatch
         return self
 
     async def __aexit__(
@@ -158,142 +268,35 @@ class Producer:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        """Send what was published and close; nothing is left running."""
-        assert self._tasks is not None
-        assert self._connection is not None
-        tasks, self._tasks = self._tasks, None
-        connection = self._connection
-        connection.stop()
-        if connection.session is not None and connection.session.is_open:
-            with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
-                connection.session.end(None)
-                connection.wake()
-                while connection.is_running:
-                    await self._wait_change()
-        return await tasks.end(exc_type, exc, traceback)
+        """Wait for answers that are waited for, and close; nothing is left running."""
+        assert self._pool is not None
+        try:
+            return await self._pool.end(exc_type, exc, traceback)
+        finally:
+            self._is_entered = False
 
-    async def publish(self, topic: str, body: bytes) -> None:
-        """Publish one message.
+    # ---- within --------------------------------------------------------------------------------------------------
 
-        Args:
-            topic: its topic.
-            body: 1 to ``max_msg_size`` bytes.
+    async def _send(
+        self,
+        topic: bytes | None,
+        data: bytes,
+        count: int,
+        key: str | bytes | None,
+        timeout: float | None,
+    ) -> None:
+        """Send with all that may be asked for."""
+        if timeout is None:
+            timeout = self.options.publish_timeout
+        else:
+            check_seconds("timeout", timeout, TIMEOUT_MAX)
+        send = self._opened().send
+        with anyio.move_on_after(timeout or None):
+            await send(topic, data, encode_key(key), count)
+            return
+        raise PublishTimeout(f"no answer within {timeout:g} seconds; what was published may have arrived")
 
-        Raises:
-            OptionError: a name or a body that nsqd would refuse; nothing was sent.
-            NotConnected: there was no connection for ``connect_timeout`` seconds; nothing was sent.
-            BrokerError: the broker refused.
-            ConnectionLost: the connection was lost before the answer; the message may have arrived.
-            Closed: outside of ``async with``.
-        """
-        self._check_body(body, "body")
-        await self._send(encode_publish(topic_name(topic), body))
-
-    async def multi_publish(self, topic: str, bodies: Sequence[bytes]) -> None:
-        """Publish messages in one command: all or none.
-
-        Args:
-            topic: their topic.
-            bodies: at least one, each of 1 to ``max_msg_size`` bytes, together at most ``max_body_size``.
-
-        Raises:
-            NSQError: as ``publish``.
-        """
-        if isinstance(bodies, bytes | str) or not isinstance(bodies, Sequence) or not bodies:
-            raise OptionError(f"bodies is {bodies!r:.100}; allowed is a list of at least one bytes")
-        self._check_bodies(bodies)
-        size = 4 + sum(map(len, bodies)) + 4 * len(bodies)
-        if size > self.options.max_body_size:
-            raise OptionError(
-                f"{len(bodies)} bodies are {size} bytes on the wire; allowed are max_body_size, "
-                f"{self.options.max_body_size}"
-            )
-        await self._send(encode_multi_publish(topic_name(topic), bodies))
-
-    async def deferred_publish(self, topic: str, body: bytes, *, delay: float) -> None:
-        """Publish one message that is delivered later.
-
-        Args:
-            topic: its topic.
-            body: 1 to ``max_msg_size`` bytes.
-            delay: seconds, 0 to ``max_defer_timeout``; rounded to milliseconds.
-
-        Raises:
-            NSQError: as ``publish``.
-        """
-        self._check_body(body, "body")
-        if not isinstance(delay, int | float) or not 0 <= delay <= self.options.max_defer_timeout:
-            raise OptionError(f"delay is {delay!r}; allowed is 0 to {self.options.max_defer_timeout} seconds")
-        await self._send(encode_deferred_publish(topic_name(topic), body, round(delay * 1000)))
-
-    @property
-    def is_connected(self) -> bool:
-        """True while there is a connection that was greeted."""
-        connection = self._connection
-        return connection is not None and connection.session is not None and connection.session.is_open
-
-    # ---- within ------------------------------------------------------------------------------------------------
-
-    def _check_body(self, body: bytes, name: str) -> None:
-        if not isinstance(body, bytes):
-            raise OptionError(f"{name} is a {type(body).__name__}; allowed is bytes")
-        if not 0 < len(body) <= self.options.max_msg_size:
-            raise OptionError(
-                f"{name} has {len(body)} bytes; allowed are 1 to max_msg_size, {self.options.max_msg_size}"
-            )
-
-    def _check_bodies(self, bodies: Sequence[bytes]) -> None:
-        if set(map(type, bodies)) == {bytes}:
-            lengths = list(map(len, bodies))
-            if min(lengths) and max(lengths) <= self.options.max_msg_size:
-                return
-        for n, body in enumerate(bodies):
-            self._check_body(body, f"bodies[{n}]")
-
-    async def _send(self, command: bytes) -> None:
-        session = self._open_session() or await self._wait_session()
-        answer = Answer(self._loop)
-        session.publish(command, answer)
-        assert self._connection is not None
-        if session.waiting_count == 1:
-            self._connection.flush()
-        else:  # others are on their way, so there will be more: one write for all of them
-            self._connection.wake()
-        await answer.wait()
-
-    def _open_session(self) -> ProducerSession | None:
-        """Return the session if a command may be sent on it now."""
-        session = self._connection.session if self._connection is not None else None
-        return session if session is not None and session.is_open and session.has_room else None
-
-    async def _wait_session(self) -> ProducerSession:
-        """Return the session once there is one that has room.
-
-        The broker answers all that it takes, so room, too, comes with something received: with a change.
-        """
-        with anyio.move_on_after(self.options.connect_timeout):
-            while (session := self._open_session()) is None:
-                if self._tasks is None:
-                    raise Closed("the producer is closed: publish inside of 'async with Producer(…)'")
-                await self._wait_change()
-            return session
-        why = self._connection.error if self._connection is not None else None
-        raise NotConnected(
-            f"no connection to {self._address} within {self.options.connect_timeout:g} seconds"
-        ) from why
-
-    def _make_session(self, now_ns: int) -> ProducerSession:
-        return ProducerSession(
-            self._identity,
-            read_timeout_ns=round(self.options.read_timeout * NS_PER_S),
-            max_msg_size=self.options.max_msg_size,
-            now_ns=now_ns,
-        )
-
-    def _on_change(self, connection: Connection[ProducerSession]) -> None:
-        self._changed.set()
-
-    async def _wait_change(self) -> None:
-        if self._changed.is_set():
-            self._changed = anyio.Event()
-        await self._changed.wait()
+    def _opened(self) -> Dispatch:
+        if self._dispatch is None:
+            raise Closed(CLOSED)
+        return self._dispatch

@@ -96,17 +96,28 @@ def encode_deferred_publish(topic: bytes, body: bytes, delay_ms: int) -> bytes:
 
 def encode_multi_publish(topic: bytes, bodies: Sequence[bytes]) -> bytes:
     """Return MPUB."""
+    return _encode_batch(b"MPUB " + topic + b"\n", bodies, has_size=True)
+
+
+def encode_batch(bodies: Sequence[bytes]) -> bytes:
+    """Return what MPUB has behind its size: the bodies, as nsqd's ``/mpub?binary=true`` takes them, too."""
+    return _encode_batch(b"", bodies, has_size=False)
+
+
+def _encode_batch(head: bytes, bodies: Sequence[bytes], *, has_size: bool) -> bytes:
+    """Return head, size of the rest, count and bodies; each body is copied once."""
     lengths = list(map(len, bodies))
+    if has_size:
+        head += _INT32.pack(4 + sum(lengths) + 4 * len(lengths))
+    head += _INT32.pack(len(lengths))
     packed = {length: _INT32.pack(length) for length in set(lengths)}  # batches have few different lengths
     if len(packed) == 1:
         (prefix,) = packed.values()
-        batch = prefix + prefix.join(bodies)
-    else:
-        parts = [b""] * (2 * len(bodies))
-        parts[0::2] = [packed[length] for length in lengths]
-        parts[1::2] = bodies
-        batch = b"".join(parts)
-    return b"MPUB %b\n%b%b" % (topic, _TWO_INT32.pack(4 + len(batch), len(bodies)), batch)
+        return prefix.join((head, *bodies))
+    parts = [head] * (2 * len(bodies) + 1)
+    parts[1::2] = [packed[length] for length in lengths]
+    parts[2::2] = bodies
+    return b"".join(parts)
 
 
 # ---- broker side: decode ----------------------------------------------------------------------------------

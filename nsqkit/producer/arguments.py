@@ -1,0 +1,115 @@
+"""What users publish, checked and turned into what goes on the wire.
+
+The rule it guards: whatever nsqd would refuse is refused here, before anything is sent, by a sentence with the value
+and what is allowed. nsqd ends the connection over such things, and with it other publishes on their way.
+
+How to read it: ``Bodies`` is one producer's; the functions are for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from nsqkit.errors import OptionError
+from nsqkit.wire.names import encode_topic
+
+if TYPE_CHECKING:
+    from nsqkit.producer.serializers import Serializer
+
+TIMEOUT_MAX = 3600.0
+"""Seconds that one publish may be given."""
+
+topic_name = lru_cache(maxsize=1024)(encode_topic)
+"""The topic's name as bytes; raises OptionError for what is none."""
+
+
+class Bodies:
+    """Makes bodies, and checks them.
+
+    Args:
+        serializer: makes bytes of what is published; None if it is bytes.
+        max_msg_size: bytes that a body may have.
+        max_body_size: bytes that the bodies of one command may have, with what is between them.
+    """
+
+    def __init__(
+        self, serializer: Serializer[Any, Any] | None, *, max_msg_size: int, max_body_size: int
+    ) -> None:
+        self._encode = None if serializer is None else serializer.encode
+        self._max_msg_size = max_msg_size
+        self._max_body_size = max_body_size
+
+    def take(self, body: Any, name: str = "body") -> bytes:
+        """Return the bytes of one body.
+
+        Raises:
+            OptionError: it has none, too many, or no such type.
+        """
+        data = body if self._encode is None else self._encode(body)
+        if not isinstance(data, bytes):
+            raise OptionError(f"{name} is a {type(data).__name__}; allowed is bytes")
+        if not 0 < len(data) <= self._max_msg_size:
+            raise OptionError(
+                f"{name} has {len(data)} bytes; allowed are 1 to max_msg_size, {self._max_msg_size}"
+            )
+        return data
+
+    def take_all(self, bodies: Sequence[Any]) -> Sequence[bytes]:
+        """Return the bytes of the bodies of one command.
+
+        Raises:
+            OptionError: they are no list, or none, or one of them cannot be taken, or all are too much together.
+        """
+        if isinstance(bodies, bytes | str) or not isinstance(bodies, Sequence) or not bodies:
+            raise OptionError(f"bodies is {bodies!r:.100}; allowed is a list of at least one bytes")
+        if self._encode is not None or not self._are_good(bodies):
+            bodies = [self.take(body, f"bodies[{n}]") for n, body in enumerate(bodies)]
+        size = 4 + sum(map(len, bodies)) + 4 * len(bodies)
+        if size > self._max_body_size:
+            raise OptionError(
+                f"{len(bodies)} bodies are {size} bytes on the wire; allowed are max_body_size, "
+                f"{self._max_body_size}"
+            )
+        return bodies
+
+    def _are_good(self, bodies: Sequence[Any]) -> bool:
+        if set(map(type, bodies)) != {bytes}:
+            return False
+        lengths = list(map(len, bodies))
+        return min(lengths) > 0 and max(lengths) <= self._max_msg_size
+
+
+def encode_key(key: str | bytes | None) -> bytes | None:
+    """Return a key as bytes, None for none.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    if isinstance(key, str):
+        return key.encode("utf-8", "surrogatepass")
+    if key is not None and not isinstance(key, bytes):
+        raise OptionError(f"key is {key!r:.100}; allowed is a str or bytes")
+    return key
+
+
+def check_seconds(name: str, value: object, most: float) -> None:
+    """Check a time that is given with a publish.
+
+    Raises:
+        OptionError: it is no number from 0 to ``most``.
+    """
+    # Comparisons with NaN are False, so it is refused like everything else that is outside.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
+        raise OptionError(f"{name} is {value!r}; allowed is 0 to {most:g} seconds")
+
+
+def delay_ms(delay: float, most: float) -> int:
+    """Return the delay of a deferred publish in whole milliseconds.
+
+    Raises:
+        OptionError: it is no number of seconds from 0 to ``most``.
+    """
+    check_seconds("delay", delay, most)
+    return round(delay * 1000)

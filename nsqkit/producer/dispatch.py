@@ -1,0 +1,257 @@
+"""Dispatching: which nsqd a publish goes to, how long it waits for one, and whether it goes again.
+
+    wait for room ─▶ choose an nsqd, or wait for one ─▶ offer ─▶ await the answer ─▶ OK
+                     ▲                                             │
+                     ├── certainly has not arrived ────────────────┤
+                     └── may have arrived, attempts are left ──────┴──▶ raise
+
+The rule it guards: what has certainly not arrived always goes again and costs no attempt; what may have arrived goes
+again only if the user has allowed duplicates; what a broker refuses for what it is never does. Wherever the task is
+cancelled, the bytes that it took room for are given back once, and the answers of others stay theirs.
+
+How to read it: ``send``, then what it waits for; ``send_now`` is for those who do not wait at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from nsqkit.errors import (
+    Closed,
+    ConnectionLost,
+    DeferredPublishFailed,
+    MultiPublishFailed,
+    NotConnected,
+    NSQError,
+    PublishFailed,
+    WouldWait,
+)
+from nsqkit.producer.receipt import Receipt
+
+if TYPE_CHECKING:
+    from nsqkit.producer.destination import Destination
+    from nsqkit.producer.outstanding import Outstanding
+    from nsqkit.producer.policy import Policy
+    from nsqkit.producer.waiter import MakeWaiter
+
+MAY_GO_AGAIN: Final = (ConnectionLost, PublishFailed, MultiPublishFailed, DeferredPublishFailed)
+"""After which another attempt makes sense; all other refusals are for what was published."""
+
+CLOSED: Final = "the producer is closed: publish inside of 'async with Producer(…)'"
+
+
+class Dispatch:
+    """Brings publishes to their answers.
+
+    Args:
+        destinations: the pool, in the order in which the user has named it.
+        policy: chooses among them.
+        make_waiter: makes what a publish waits with.
+        outstanding: limits the bytes without an answer; None for no limit.
+        attempts: how often a publish may be sent.
+        connect_timeout: seconds that a publish waits for a connection, all its waits together.
+    """
+
+    def __init__(
+        self,
+        destinations: Sequence[Destination],
+        policy: Policy,
+        *,
+        make_waiter: MakeWaiter,
+        outstanding: Outstanding | None,
+        attempts: int,
+        connect_timeout: float,
+    ) -> None:
+        self.destinations = destinations
+        self.outstanding = outstanding
+        self._policy = policy
+        self._only = destinations[0] if len(destinations) == 1 else None
+        self._make_waiter = make_waiter
+        self._attempts = attempts
+        self._connect_timeout = connect_timeout
+        self._closed = False
+        self._waiting_count = 0
+        self._watching = False
+        self._changed = anyio.Event()
+
+    @property
+    def waiting_count(self) -> int:
+        """Publishes that wait for a connection or for room."""
+        return self._waiting_count + (self.outstanding.waiting_count if self.outstanding else 0)
+
+    async def send(self, topic: bytes | None, data: bytes, key: bytes | None, count: int) -> None:
+        """Return when a broker has acknowledged.
+
+        Args:
+            topic: of a message that may linger; None if ``data`` is a command.
+            data: the body of that message, or the command.
+            key: what belongs together has the same; None if nothing does.
+            count: how many messages that is.
+
+        Raises:
+            NSQError: what came instead of an acknowledgement.
+        """
+        if self._closed:
+            raise Closed(CLOSED)
+        outstanding, size = self.outstanding, len(data)
+        if outstanding is not None and not outstanding.take(size):
+            await self._wait_for_room(outstanding, size)
+        attempts_left = self._attempts
+        tried: tuple[Destination, ...] = ()
+        deadline: float | None = None
+        lost: NSQError | None = None
+        try:
+            while True:
+                waiter = self._make_waiter()
+                destination = self._only or self._choose(key, tried)
+                session = None if destination is None else destination.offer(topic, data, waiter)
+                if destination is None or session is None:
+                    deadline = deadline or anyio.current_time() + self._connect_timeout
+                    await self._wait_for_destination(deadline, lost)
+                    continue
+                try:
+                    error = await waiter
+                except BaseException:
+                    waiter.cancel()
+                    if not session.withdraw(waiter, size):
+                        size = 0  # the session gives it back when the broker has answered
+                    raise
+                if error is None:
+                    destination.message_count += count
+                    return
+                destination.take_note(error, count)
+                if not isinstance(error, NotConnected):
+                    attempts_left -= 1
+                    if self._closed or not attempts_left or not isinstance(error, MAY_GO_AGAIN):
+                        raise error
+                    lost = error if isinstance(error, ConnectionLost) else lost
+                tried = (*tried, destination)
+        finally:
+            if outstanding is not None and size:
+                outstanding.give_back(size)
+
+    def send_now(self, topic: bytes | None, data: bytes, key: bytes | None, count: int) -> Receipt:
+        """Put a publish on its way, once, and return what its answer will be told to.
+
+        Raises:
+            WouldWait: there is no connection, or no room.
+            Closed: the producer is closed.
+        """
+        if self._closed:
+            raise Closed(CLOSED)
+        destination = self._only or self._choose(key, ())
+        if destination is None or not destination.is_ready:
+            raise WouldWait(f"{self._names()}: there is no connection that takes a publish now")
+        outstanding, size = self.outstanding, len(data)
+        if outstanding is not None and not outstanding.take(size):
+            raise WouldWait(
+                f"{outstanding.size} bytes are outstanding, so there is no room for {size} more now"
+            )
+        chosen = destination
+
+        def on_answer(error: NSQError | None) -> None:
+            chosen.take_note(error, count)
+            if outstanding is not None:
+                outstanding.give_back(size)
+
+        receipt = Receipt(on_answer)
+        destination.offer(topic, data, receipt)
+        return receipt
+
+    # ---- change and end ------------------------------------------------------------------------------------------
+
+    def on_change(self) -> None:
+        """Take note that something was received, or that a connection has begun or ended."""
+        # Nobody is woken in vain: there may be thousands who wait.
+        if self._watching or (self._waiting_count and self._is_ready()):
+            self._announce()
+
+    async def wait_ready(self) -> None:
+        """Return when there is an nsqd that takes publishes.
+
+        Raises:
+            NotConnected: there was none for ``connect_timeout`` seconds.
+            Closed: the producer is closed.
+        """
+        if not self._is_ready():
+            deadline = anyio.current_time() + self._connect_timeout
+            await self._wait_for_destination(deadline, None)
+
+    def close(self) -> None:
+        """Take no more publishes; those that still wait for a connection or for room are told."""
+        self._closed = True
+        if self.outstanding is not None:
+            self.outstanding.refuse(Closed, CLOSED)
+        self._announce()
+
+    async def drain(self) -> None:
+        """Return when nobody waits for an answer any more."""
+        for destination in self.destinations:
+            destination.hurry()
+        while any(destination.is_awaited for destination in self.destinations):
+            await self.wait_change()
+
+    async def wait_change(self) -> None:
+        """Return after the next change."""
+        self._watching = True
+        await self._changed.wait()
+
+    # ---- within --------------------------------------------------------------------------------------------------
+
+    def _choose(self, key: bytes | None, tried: Collection[Destination]) -> Destination | None:
+        """Return where to publish now: rather where it was not tried before, else anywhere."""
+        chosen = self._policy.choose(self.destinations, key, tried)
+        return self._policy.choose(self.destinations, key) if chosen is None and tried else chosen
+
+    def _is_ready(self) -> bool:
+        return any(destination.is_ready for destination in self.destinations)
+
+    async def _wait_for_room(self, outstanding: Outstanding, size: int) -> None:
+        waiter = self._make_waiter()
+        outstanding.wait(size, waiter)
+        try:
+            error = await waiter
+            if error is not None:
+                raise error
+        except BaseException:
+            outstanding.leave(waiter, size)
+            raise
+
+    async def _wait_for_destination(self, deadline: float, lost: NSQError | None) -> None:
+        """Return once there is one.
+
+        The broker answers all that it takes, so room, too, comes with something received: with a change.
+        """
+        self._waiting_count += 1
+        try:
+            with anyio.CancelScope(deadline=deadline):
+                while not self._closed:
+                    await self._changed.wait()
+                    if self._is_ready():
+                        return
+        finally:
+            self._waiting_count -= 1
+        if lost is not None:
+            raise lost  # it may have arrived, which no later error may hide
+        if self._closed:
+            raise Closed(CLOSED)
+        raise self._not_connected()
+
+    def _not_connected(self) -> NotConnected:
+        within = f"within {self._connect_timeout:g} seconds"
+        if any(destination.is_connected for destination in self.destinations):
+            return NotConnected(f"{self._names()} did not take any more {within}")
+        error = NotConnected(f"no connection to {self._names()} {within}")
+        error.__cause__ = next((d.connection.error for d in self.destinations if d.connection.error), None)
+        return error
+
+    def _names(self) -> str:
+        return " or ".join(destination.address for destination in self.destinations)
+
+    def _announce(self) -> None:
+        self._watching = False
+        self._changed.set()
+        self._changed = anyio.Event()

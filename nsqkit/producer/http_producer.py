@@ -1,0 +1,180 @@
+"""The producer over HTTP: for whoever publishes seldom, or gets only HTTP through.
+
+The rule it guards: the same calls, checks and errors as ``Producer``. A request is a connection of its own, so there
+is nothing to enter or to leave; and it is many times slower.
+
+How to read it: the three calls, then ``_post``, which goes from one nsqd to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+
+import attrs
+
+from nsqkit.client.option import seconds, whole
+from nsqkit.client.options import make_options
+from nsqkit.errors import OptionError, RequestFailed, RequestRefused
+from nsqkit.producer.arguments import Bodies, delay_ms, topic_name
+from nsqkit.producer.creation import create_channel, create_topic, daemons_at
+from nsqkit.wire.commands import encode_batch
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from nsqkit.producer.serializers import Serializer
+
+_TRY_ANOTHER: Final = range(500, 600)
+"""What an nsqd answers that has a fault of its own; 4xx is about what was published."""
+
+
+class HTTPProducerKeywords(TypedDict, total=False):
+    """The options of ``HTTPProducerOptions`` as keyword arguments."""
+
+    connect_timeout: float
+    publish_timeout: float
+    publish_attempts: int
+    max_msg_size: int
+    max_body_size: int
+    max_defer_timeout: float
+
+
+@attrs.frozen(kw_only=True)
+class HTTPProducerOptions:
+    """What can be set about a producer over HTTP.
+
+    Attributes:
+        connect_timeout: seconds until a connection must stand, 0.1 to 300; 2 as nsqd's clients have.
+        publish_timeout: seconds for a request with its answer, 0.1 to 3600.
+        publish_attempts: how many requests a publish may cost, 1 to 100. With more than 1 it goes to the next nsqd when
+            one does not answer or has a fault, and may arrive **more than once**.
+        max_msg_size: bytes that a message may have; nsqd's default, 1 MiB.
+        max_body_size: bytes that the messages of one call may have together; nsqd's default, 5 MiB.
+        max_defer_timeout: seconds that a message may be deferred; nsqd's default for ``--max-req-timeout``, 1 hour.
+    """
+
+    connect_timeout: float = seconds(2.0, 0.1, 300.0)
+    publish_timeout: float = seconds(5.0, 0.1, 3600.0)
+    publish_attempts: int = whole(1, 1, 100)
+    max_msg_size: int = whole(1 << 20, 1, 1 << 30)
+    max_body_size: int = whole(5 << 20, 9, 1 << 30)
+    max_defer_timeout: float = seconds(3600.0, 0.0, 1e9)
+
+
+class HTTPProducer:
+    """Publishes to nsqds over HTTP or HTTPS, each in turn.
+
+    Args:
+        nsqd_http_addresses: one ``host:port``, URL or Unix socket, or more of them.
+        serializer: makes a body of what is published, see ``nsqkit.producer.serializers``; by default bodies are bytes.
+        tls_context: for https; by default the system's certificates are trusted.
+        options: see ``HTTPProducerOptions``.
+
+    Raises:
+        OptionError: an address or an option that cannot be used.
+    """
+
+    def __init__(
+        self,
+        *nsqd_http_addresses: str,
+        serializer: Serializer[Any, Any] | None = None,
+        tls_context: SSLContext | None = None,
+        **options: Unpack[HTTPProducerKeywords],
+    ) -> None:
+        if not nsqd_http_addresses:
+            raise OptionError("nsqd_http_addresses is empty; allowed is one address or more")
+        self.options = make_options(HTTPProducerOptions, dict(options))
+        self._daemons = daemons_at(
+            nsqd_http_addresses,
+            connect_timeout=self.options.connect_timeout,
+            request_timeout=self.options.publish_timeout,
+            tls_context=tls_context,
+        )
+        self._bodies = Bodies(
+            serializer, max_msg_size=self.options.max_msg_size, max_body_size=self.options.max_body_size
+        )
+        self._next = 0
+
+    async def publish(self, topic: str, body: Any) -> None:
+        """Publish one message.
+
+        Args:
+            topic: its topic.
+            body: 1 to ``max_msg_size`` bytes; or what the serializer makes them of.
+
+        Raises:
+            OptionError: a name or a body that nsqd would refuse; nothing was sent.
+            RequestRefused: nsqd refused.
+            RequestFailed: nsqd could not be asked, or did not answer; the message may have arrived.
+        """
+        await self._post("/pub", {"topic": topic_name(topic).decode()}, self._bodies.take(body))
+
+    async def multi_publish(self, topic: str, bodies: Sequence[Any]) -> None:
+        """Publish messages in one request: all or none.
+
+        Args:
+            topic: their topic.
+            bodies: at least one, each of 1 to ``max_msg_size`` bytes, together at most ``max_body_size``; or what the
+                serializer makes them of.
+
+        Raises:
+            NSQError: as ``publish``.
+        """
+        batch = encode_batch(self._bodies.take_all(bodies))
+        await self._post("/mpub", {"topic": topic_name(topic).decode(), "binary": "true"}, batch)
+
+    async def deferred_publish(self, topic: str, body: Any, delay: float) -> None:
+        """Publish one message that is delivered later.
+
+        Args:
+            topic: its topic.
+            body: as in ``publish``.
+            delay: seconds, 0 to ``max_defer_timeout``; rounded to milliseconds.
+
+        Raises:
+            NSQError: as ``publish``.
+        """
+        milliseconds = delay_ms(delay, self.options.max_defer_timeout)
+        params = {"topic": topic_name(topic).decode(), "defer": str(milliseconds)}
+        await self._post("/pub", params, self._bodies.take(body))
+
+    async def ping(self) -> None:
+        """Return when every nsqd has said that it is well.
+
+        Raises:
+            RequestFailed: one that could not be asked, or is not well.
+        """
+        for daemon in self._daemons:
+            await daemon.ask("GET", "/ping")
+
+    async def ensure_topic(self, topic: str) -> None:
+        """Have every nsqd create a topic, unless it has it.
+
+        Raises:
+            OptionError: a name that cannot be one.
+            RequestFailed: an nsqd that cannot be asked, or refuses.
+        """
+        await create_topic(self._daemons, topic)
+
+    async def ensure_channel(self, topic: str, channel: str) -> None:
+        """Have every nsqd create a channel, and its topic, unless it has them.
+
+        Raises:
+            OptionError: a name that cannot be one.
+            RequestFailed: an nsqd that cannot be asked, or refuses.
+        """
+        await create_channel(self._daemons, topic, channel)
+
+    async def _post(self, path: str, params: dict[str, str], body: bytes) -> None:
+        """Publish at the next nsqd, and at those after it as long as there are attempts left."""
+        for attempt in range(1, self.options.publish_attempts + 1):
+            daemon = self._daemons[self._next % len(self._daemons)]
+            self._next += 1
+            try:
+                await daemon.ask("POST", path, params, body=body)
+                return
+            except RequestFailed as error:
+                about_the_message = isinstance(error, RequestRefused) and error.status not in _TRY_ANOTHER
+                if about_the_message or attempt == self.options.publish_attempts:
+                    raise

@@ -1,0 +1,153 @@
+"""Policies: which nsqd of a pool gets the next publish.
+
+The rule it guards: a policy decides and does nothing else. It is shown all nsqds, in the order in which the producer
+was given them, and names one that is ready, or none; who is not ready is passed over, whatever the policy would
+rather have had. The same calls with the same random source give the same choices.
+
+| name | the next publish goes to |
+|---|---|
+| ``round-robin`` | each ready nsqd in turn |
+| ``random`` | any ready nsqd, all alike |
+| ``least-busy`` | the ready nsqd with the fewest publishes without an answer; in turn among equals |
+| ``by-key`` | the ready nsqd that ranks highest for the key; without a key, each in turn |
+
+How to read it: ``Candidate`` is what is chosen from, ``POLICIES`` has the four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from random import Random
+
+RANKINGS_MAX: Final = 4096
+"""How many keys a policy remembers the ranking of; the least recent is worked out again."""
+
+
+class Candidate(Protocol):
+    """An nsqd, as a policy sees it."""
+
+    @property
+    def address(self) -> str:
+        """Where it is; no two in a pool have the same."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """True while it takes publishes."""
+        ...
+
+    @property
+    def outstanding_count(self) -> int:
+        """Publishes that it has not answered yet."""
+        ...
+
+
+C = TypeVar("C", bound=Candidate)
+
+
+class Policy(Protocol):
+    """How to choose."""
+
+    def choose(self, candidates: Sequence[C], key: bytes | None, avoid: Collection[C] = ()) -> C | None:
+        """Return a candidate that is ready and not one to avoid; None if there is no such.
+
+        Args:
+            candidates: always the same ones, in the same order.
+            key: what belongs together has the same; None if nothing does.
+            avoid: those that the same publish was sent to before.
+        """
+        ...
+
+
+class RoundRobin:
+    """Each in turn."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def choose(self, candidates: Sequence[C], key: bytes | None, avoid: Collection[C] = ()) -> C | None:
+        """Return the next one that is ready."""
+        count = len(candidates)
+        for _ in range(count):
+            candidate = candidates[self._next % count]
+            self._next = (self._next + 1) % count
+            if candidate.is_ready and candidate not in avoid:
+                return candidate
+        return None
+
+
+class AtRandom:
+    """Any.
+
+    Args:
+        random: draws.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def choose(self, candidates: Sequence[C], key: bytes | None, avoid: Collection[C] = ()) -> C | None:
+        """Draw one of those that are ready."""
+        ready = [candidate for candidate in candidates if candidate.is_ready and candidate not in avoid]
+        return self._random.choice(ready) if ready else None
+
+
+class LeastBusy:
+    """The one with the fewest publishes without an answer."""
+
+    def __init__(self) -> None:
+        self._first = 0
+
+    def choose(self, candidates: Sequence[C], key: bytes | None, avoid: Collection[C] = ()) -> C | None:
+        """Return the least busy one that is ready."""
+        # Who is looked at first wins among equals, and another one is first each time.
+        self._first = first = (self._first + 1) % len(candidates)
+        turned = (*candidates[first:], *candidates[:first])
+        ready = [candidate for candidate in turned if candidate.is_ready and candidate not in avoid]
+        return min(ready, key=lambda candidate: candidate.outstanding_count, default=None)
+
+
+class ByKey:
+    """The same one for the same key, as long as it is ready.
+
+    Every nsqd has a rank for every key, drawn from a hash of both (rendezvous hashing): while one is away, its keys
+    are spread over all others, and the keys of the others stay where they are.
+    """
+
+    def __init__(self) -> None:
+        self._turns = RoundRobin()
+        self._ranking = lru_cache(RANKINGS_MAX)(rank)
+
+    def choose(self, candidates: Sequence[C], key: bytes | None, avoid: Collection[C] = ()) -> C | None:
+        """Return the highest one for ``key`` that is ready."""
+        if key is None:
+            return self._turns.choose(candidates, key, avoid)
+        for n in self._ranking(key, tuple([candidate.address for candidate in candidates])):
+            if candidates[n].is_ready and candidates[n] not in avoid:
+                return candidates[n]
+        return None
+
+
+def rank(key: bytes, addresses: tuple[str, ...]) -> list[int]:
+    """Return the positions of the addresses, the one that ``key`` belongs to first."""
+
+    def score(n: int) -> bytes:
+        return blake2b(
+            key, digest_size=8, key=blake2b(addresses[n].encode(), digest_size=16).digest()
+        ).digest()
+
+    return sorted(range(len(addresses)), key=score, reverse=True)
+
+
+POLICIES: Final[dict[str, Callable[[Random], Policy]]] = {
+    "round-robin": lambda random: RoundRobin(),
+    "random": AtRandom,
+    "least-busy": lambda random: LeastBusy(),
+    "by-key": lambda random: ByKey(),
+}
+"""The option's values, and what each makes."""

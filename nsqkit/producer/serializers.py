@@ -1,0 +1,176 @@
+"""Serializers: what turns a value into a message's body, and back.
+
+The rule it guards: nothing is guessed. A producer that is not told otherwise takes bytes and nothing else; with a
+serializer it takes what that one carries, and refuses the rest before anything is sent. A consumer decodes with the
+same serializer, when it wants to: a body that cannot be decoded is no fault of the connection.
+
+| serializer | carries |
+|---|---|
+| ``RAW`` | bytes, bytearray, memoryview |
+| ``TEXT`` | str, as UTF-8 |
+| ``JSON`` | what JSON has: None, bool, numbers, str, lists, and dicts with str as keys |
+| ``MSGPACK`` | what MessagePack has, and dates; wants the extra ``msgspec`` |
+| ``typed_json(T)``, ``typed_msgpack(T)`` | values of the type ``T``, checked when they are decoded; likewise |
+
+How to read it: ``Serializer`` is what users may write themselves; then ours, one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from nsqkit.errors import OptionError
+
+__all__ = ["JSON", "MSGPACK", "RAW", "TEXT", "Serializer", "typed_json", "typed_msgpack"]
+
+T = TypeVar("T")
+V_contra = TypeVar("V_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Serializer(Protocol[V_contra, R_co]):
+    """Two functions. What they raise for values or bodies that they cannot carry is a ``ValueError``, too."""
+
+    def encode(self, value: V_contra, /) -> bytes:
+        """Return the body for a value."""
+        ...
+
+    def decode(self, body: bytes, /) -> R_co:
+        """Return the value in a body."""
+        ...
+
+
+class Raw:
+    """Bytes, as they are."""
+
+    def encode(self, value: bytes | bytearray | memoryview, /) -> bytes:
+        """Return the same bytes."""
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        raise _refusal(value, "bytes, bytearray or memoryview")
+
+    def decode(self, body: bytes, /) -> bytes:
+        """Return the body."""
+        return body
+
+    def __repr__(self) -> str:
+        return "RAW"
+
+
+class Text:
+    """Text, as UTF-8."""
+
+    def encode(self, value: str, /) -> bytes:
+        """Return the text in UTF-8."""
+        if not isinstance(value, str):
+            raise _refusal(value, "str")
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise _refusal(value, "text without surrogates") from error
+
+    def decode(self, body: bytes, /) -> str:
+        """Return the text.
+
+        Raises:
+            ValueError: it is not UTF-8.
+        """
+        return body.decode()
+
+    def __repr__(self) -> str:
+        return "TEXT"
+
+
+class Json:
+    """JSON, without blanks, in UTF-8. NaN and infinity are not JSON and are refused."""
+
+    def __init__(self) -> None:
+        encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        self._encode = encoder.encode
+
+    def encode(self, value: object, /) -> bytes:
+        """Return the value as JSON."""
+        try:
+            return self._encode(value).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise _refusal(value, "what JSON can carry") from error
+
+    def decode(self, body: bytes, /) -> Any:
+        """Return the value.
+
+        Raises:
+            ValueError: it is not JSON.
+        """
+        return json.loads(body)
+
+    def __repr__(self) -> str:
+        return "JSON"
+
+
+class Typed(Generic[T]):
+    """Values of one type, by way of msgspec.
+
+    Args:
+        module: of msgspec: ``json`` or ``msgpack``.
+        kind: what decoding checks for.
+        name: how it shows itself.
+    """
+
+    def __init__(self, module: str, kind: Any, name: str) -> None:
+        self._module = module
+        self._kind = kind
+        self._name = name
+
+    @cached_property
+    def _codec(self) -> tuple[Any, Any]:
+        try:
+            import msgspec
+        except ImportError as error:
+            raise OptionError(f"{self._name} wants msgspec: pip install 'nsqkit[msgspec]'") from error
+        codec = {"json": msgspec.json, "msgpack": msgspec.msgpack}[self._module]
+        return codec.Encoder(), codec.Decoder(self._kind)
+
+    def encode(self, value: T, /) -> bytes:
+        """Return the value as a body."""
+        encoder = self._codec[0]
+        try:
+            body: bytes = encoder.encode(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise _refusal(value, f"what {self._name} can carry") from error
+        return body
+
+    def decode(self, body: bytes, /) -> T:
+        """Return the value.
+
+        Raises:
+            ValueError: it is nothing of that type.
+        """
+        value: T = self._codec[1].decode(body)
+        return value
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+def typed_json(kind: type[T]) -> Typed[T]:
+    """Return a serializer for values of a type (a dataclass, an attrs or msgspec class, …), as JSON."""
+    return Typed("json", kind, f"typed_json({kind.__name__})")
+
+
+def typed_msgpack(kind: type[T]) -> Typed[T]:
+    """Return a serializer for values of a type, as MessagePack."""
+    return Typed("msgpack", kind, f"typed_msgpack({kind.__name__})")
+
+
+RAW: Final = Raw()
+TEXT: Final = Text()
+JSON: Final = Json()
+MSGPACK: Final[Typed[Any]] = Typed("msgpack", Any, "MSGPACK")
+
+
+def _refusal(value: object, allowed: str) -> OptionError:
+    return OptionError(f"body is {value!r:.100}; allowed is {allowed}")

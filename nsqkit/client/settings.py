@@ -152,6 +152,7 @@ def _checked(cls: type[AttrsInstance], source: Source, others: Collection[str]) 
     """Return those settings that are for ``cls``, each read and checked."""
     fields = attrs.fields_dict(cls)
     checked = {}
+    value: object
     for name, setting in source.items():
         try:
             if name in ADDRESSES:

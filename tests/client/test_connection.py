@@ -1,30 +1,43 @@
 from __future__ import annotations
 
-import socket
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import anyio
 import pytest
-from anyio.abc import ByteStream, SocketAttribute
 
-from nsqkit.client.connection import Connection, dial_tcp
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.server import Nsqd
+from nsqkit.client.connection import Connection
+from nsqkit.client.dialler import Dial, Dialler
+from nsqkit.client.options import ConnectionOptions
 from nsqkit.client.reconnect import Reconnect
+from nsqkit.client.session import ClientSession
 from nsqkit.clock import NS_PER_S, ManualClock
 from nsqkit.errors import (
+    AuthFailed,
     BadTopic,
+    BrokerError,
     Closed,
     ConnectionLost,
     ConnectTimeout,
     HeartbeatTimeout,
+    NegotiationFailed,
     NotConnected,
     ProtocolError,
+    Unauthorized,
+    WriteTimeout,
 )
-from nsqkit.producer.pipeline import ProducerSession
-from nsqkit.transport.address import join_address
-from nsqkit.wire.identify import IdentifyRequest
-from tests.peers import ADDRESS, BACKENDS, PATIENCE, ScriptedBroker, settle
+from nsqkit.transport.memory import BUFFERED_WRITES_MAX
+from nsqkit.wire.auth import AuthAnswer, encode_answer
+from nsqkit.wire.commands import encode_publish, encode_ready, encode_subscribe
+from nsqkit.wire.frames import HEARTBEAT_FRAME, MessageFrame, Response, encode_response
+from tests.certificates import HOST, write_files
+from tests.peers import ADDRESS, BACKENDS, PATIENCE, Peer, ScriptedBroker, settle
 
 pytestmark = pytest.mark.anyio
 in_memory = pytest.mark.parametrize("anyio_backend", BACKENDS)
@@ -41,40 +54,77 @@ class Longest(Random):
         return start - 1
 
 
-class Bench:
-    """A connection to a scripted broker."""
+class Session(ClientSession[MessageFrame]):
+    """A client that writes down what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: ConnectionOptions, now_ns: int) -> None:
+        super().__init__(
+            options.identify_request("here"),
+            MessageFrame,
+            read_timeout_ns=60 * NS_PER_S,
+            max_msg_size=1 << 20,
+            now_ns=now_ns,
+        )
+        self.frames: list[Any] = []
+
+    def _on_frames(self, frames: list[Any], now_ns: int) -> None:
+        for frame in frames:
+            if isinstance(frame, BrokerError):
+                raise frame
+            if not (isinstance(frame, Response) and self._answer_heartbeat(frame)):
+                self.frames.append(frame)
+
+
+class Bench:
+    """A connection, to a scripted broker if to no other.
+
+    Args:
+        dial: how to reach another one.
+        options: of the connection.
+    """
+
+    def __init__(
+        self, dial: Dial | None = None, *, dial_timeout: float = DIAL_TIMEOUT, **options: Any
+    ) -> None:
         self.broker = ScriptedBroker()
+        self.options = ConnectionOptions(**options)
         self.clock = ManualClock()
         self.changes: list[tuple[bool, bool]] = []
         self._changed = anyio.Event()
         self.reconnect = Reconnect(delay_min_ns=NS_PER_S, delay_max_ns=8 * NS_PER_S, random=Longest())
-        self.connection: Connection[ProducerSession] = Connection(
+        self.connection: Connection[Session] = Connection(
             ADDRESS,
             self._make_session,
             clock=self.clock,
-            dial=self.broker.dial,
-            dial_timeout=DIAL_TIMEOUT,
+            dial=Dialler(self.options, dial or self.broker.dial),
+            dial_timeout=dial_timeout,
             reconnect=self.reconnect,
             on_change=self._on_change,
         )
 
-    def _make_session(self, now_ns: int) -> ProducerSession:
-        return ProducerSession(
-            IdentifyRequest(), read_timeout_ns=60 * NS_PER_S, max_msg_size=1 << 20, now_ns=now_ns
-        )
+    def _make_session(self, now_ns: int) -> Session:
+        return Session(self.options, now_ns)
 
-    def _on_change(self, connection: Connection[ProducerSession]) -> None:
+    def _on_change(self, connection: Connection[Session]) -> None:
         session = connection.session
         self.changes.append((session is not None and session.is_open, connection.is_running))
         self._changed.set()
         self._changed = anyio.Event()
 
     @property
-    def session(self) -> ProducerSession:
+    def session(self) -> Session:
         assert self.connection.session is not None
         return self.connection.session
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when something is true; it is looked at after each change."""
+        with anyio.fail_after(15):
+            while not condition():
+                await self._changed.wait()
+
+    async def wait_open(self) -> None:
+        """Return when the greeting is over."""
+        await self.until(lambda: self.connection.session is not None and self.session.is_open)
 
     async def wait_error(self, kind: type[Exception]) -> Exception:
         """Return the error of the connection once it is of this kind."""
@@ -93,38 +143,13 @@ class Bench:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Bench]:
-    bench = Bench()
+async def running(dial: Dial | None = None, **options: Any) -> AsyncIterator[Bench]:
+    bench = Bench(dial, **options)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(bench.connection.run)
         yield bench
         tasks.cancel_scope.cancel()
     assert not bench.connection.is_running
-
-
-class TestDialTcp:
-    async def test_it_reaches_a_listener(self):
-        async def greet(stream: ByteStream) -> None:
-            await stream.send(b"hello")
-            await stream.aclose()
-
-        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-        async with listener, anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, greet)
-            async with await dial_tcp(join_address(*listener.extra(SocketAttribute.local_address))) as stream:
-                assert await stream.receive() == b"hello"
-            tasks.cancel_scope.cancel()
-
-    async def test_nobody_there_is_an_os_error(self):
-        with socket.socket() as taken:  # bound, and not listening
-            taken.bind(("127.0.0.1", 0))
-            with pytest.raises(OSError, match=r"."):
-                await dial_tcp(join_address(*taken.getsockname()))
-
-    @pytest.mark.parametrize("host", ["a..b", "x" * 64, "\udc80"])
-    async def test_what_is_no_name_of_a_host_is_an_os_error_too(self, host):
-        with pytest.raises(OSError, match=r"."):
-            await dial_tcp(f"{host}:4150")
 
 
 @in_memory
@@ -320,3 +345,174 @@ async def test_a_silent_broker_is_left_even_if_it_never_closes():
         await settle()
         bench.clock.advance(60)
         await bench.wait_error(HeartbeatTimeout)
+
+
+@in_memory
+class TestWriteTimeout:
+    async def test_a_broker_that_takes_nothing_is_left_and_dialled_again(self):
+        async with running(write_timeout=0.1) as bench:
+            peer = await bench.broker.greet()
+            await bench.wait_open()
+            for _ in range(2 * BUFFERED_WRITES_MAX):
+                bench.session.send(b"x")
+                bench.connection.wake()
+                for _ in range(5):
+                    await anyio.lowlevel.checkpoint()
+            assert str(await bench.wait_error(WriteTimeout)) == "the peer took nothing for 0.1 seconds"
+            await bench.retry()
+            async with await bench.broker.greet():
+                await bench.wait_open()
+                assert bench.connection.greeting_count == 2
+            await peer.close()
+
+
+@in_memory
+class TestAuth:
+    async def asked(self, bench: Bench) -> Peer:
+        """Return the next connection when it has said AUTH."""
+        peer = await bench.broker.greet(auth_required=True)
+        assert await peer.line() == b"AUTH"
+        assert await peer.body() == b"hush"
+        return peer
+
+    async def test_the_answer_is_there_to_be_read(self):
+        async with running(auth_secret="hush") as bench, await self.asked(bench) as peer:
+            answer = AuthAnswer(identity="me", identity_url="https://example.org", permission_count=2)
+            await peer.send(encode_response(encode_answer(answer)))
+            await bench.wait_open()
+            assert bench.session.auth == answer
+
+    async def test_an_auth_server_may_take_longer_than_the_dialling(self):
+        async with running(auth_secret="hush") as bench, await self.asked(bench) as peer:
+            await anyio.sleep(DIAL_TIMEOUT * 3)
+            await peer.send(HEARTBEAT_FRAME)
+            assert await peer.line() == b"NOP"
+            await peer.send(encode_response(encode_answer(AuthAnswer())))
+            await bench.wait_open()
+
+    async def test_but_not_for_ever(self):
+        async with running(auth_secret="hush", read_timeout=0.2, heartbeat_interval=0) as bench:
+            async with await self.asked(bench):
+                await bench.wait_error(ConnectTimeout)
+
+    async def test_when_the_grant_has_ended_it_says_auth_again_on_a_new_connection(self):
+        async with running(auth_secret="hush") as bench:
+            for error in (Unauthorized('AUTH failed for PUB on "t" ""'), AuthFailed("AUTH failed")):
+                peer = await self.asked(bench)
+                await peer.send(encode_response(encode_answer(AuthAnswer(identity="me"))))
+                await bench.wait_open()
+                await peer.send(error)
+                await bench.wait_error(type(error))
+                await peer.close()
+                await bench.retry()
+            async with await self.asked(bench):
+                pass
+
+    async def test_a_secret_is_in_no_log(self, caplog):
+        caplog.set_level(logging.DEBUG)
+        async with running(auth_secret="hush") as bench:
+            peer = await self.asked(bench)
+            await peer.send(AuthFailed("AUTH failed"))
+            await bench.wait_error(AuthFailed)
+            await peer.close()
+            await settle()
+        assert "AUTH failed" in caplog.text
+        assert "hush" not in caplog.text
+
+
+@in_memory
+class TestLog:
+    async def test_what_happens_is_said_with_the_address(self, caplog):
+        caplog.set_level(logging.INFO, "nsqkit.client")
+        async with running() as bench:
+            bench.broker.refusal = ConnectionRefusedError("nobody")
+            await bench.wait_error(NotConnected)
+            await settle()
+        assert [
+            (record.name, record.levelname, vars(record)["nsqd_address"]) for record in caplog.records
+        ] == [
+            ("nsqkit.client", "WARNING", ADDRESS),
+            ("nsqkit.client", "INFO", ADDRESS),
+        ]
+        assert [record.getMessage() for record in caplog.records] == [
+            f"[{ADDRESS}] cannot connect to {ADDRESS}: nobody",
+            f"[{ADDRESS}] dialling again in 1.000 s",
+        ]
+
+
+class TestLayers:
+    """The broker is nsqkit's own."""
+
+    @asynccontextmanager
+    async def reaching(self, dial: Dial | None, nsqd: Nsqd, **options: Any) -> AsyncIterator[Bench]:
+        async with nsqd:
+            address = nsqd.tcp_address
+            bench = Bench(
+                dial or (lambda _: Dialler(ConnectionOptions())(address)), dial_timeout=15, **options
+            )
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(bench.connection.run)
+                yield bench
+                tasks.cancel_scope.cancel()
+
+    async def check_consumes(self, bench: Bench, *bodies: bytes) -> None:
+        """Publish, subscribe and receive."""
+        session = bench.session
+        session.send(b"".join(encode_publish(b"t", body) for body in bodies))
+        session.send(encode_subscribe(b"t", b"c") + encode_ready(100))
+        bench.connection.wake()
+        count = len(bodies) + 1
+        await bench.until(lambda: len(session.frames) == 2 * len(bodies) + 1)
+        assert session.frames[:count] == [Response(b"OK")] * count
+        assert [frame.body for frame in session.frames[count:]] == list(bodies)
+
+    @pytest.mark.parametrize("compression", [{}, {"snappy": True}, {"deflate": True, "deflate_level": 1}])
+    @pytest.mark.parametrize("place", ["127.0.0.1:0", "{}/nsqd.sock"])
+    async def test_through_tls_and_compression(self, tmp_path: Path, compression, place):
+        files = write_files(tmp_path)
+        nsqd = Nsqd(
+            BrokerOptions(
+                tcp_address=place.format(tmp_path),
+                http_address="",
+                https_address="",
+                tls_cert=files.certificate,
+                tls_key=files.key,
+                tls_required="true",
+            )
+        )
+        options = {
+            "tls_v1": True,
+            "tls_root_ca_file": files.authority,
+            "tls_server_name": HOST,
+            **compression,
+        }
+        async with self.reaching(None, nsqd, **options) as bench:
+            await bench.wait_open()
+            answer = bench.session.answer
+            assert answer is not None
+            assert answer.tls_v1
+            assert {name: getattr(answer, name) for name in compression} == compression
+            await self.check_consumes(bench, b"hello " * 100, bytes(300_000))
+
+    async def test_who_is_not_believed_is_left_and_dialled_again(self, tmp_path: Path):
+        files = write_files(tmp_path)
+        nsqd = Nsqd(
+            BrokerOptions(
+                tcp_address="127.0.0.1:0",
+                http_address="",
+                https_address="",
+                tls_cert=files.certificate,
+                tls_key=files.key,
+            )
+        )
+        async with self.reaching(None, nsqd, tls_v1=True) as bench:
+            error = await bench.wait_error(NegotiationFailed)
+            assert str(error).startswith("tls: failed to verify server certificate: ")
+            await bench.retry()
+            await bench.until(lambda: bench.reconnect.failure_count > 1)
+
+    async def test_a_broker_that_offers_no_tls_is_left(self):
+        nsqd = Nsqd(BrokerOptions(tcp_address="127.0.0.1:0", http_address=""))
+        async with self.reaching(None, nsqd, tls_v1=True, tls_insecure_skip_verify=True) as bench:
+            error = await bench.wait_error(NegotiationFailed)
+            assert str(error) == "tls_v1 is set, and the broker does not offer TLS"

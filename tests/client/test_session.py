@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import ssl
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,15 +11,29 @@ from hypothesis import strategies as st
 
 from nsqkit.client.session import ClientSession
 from nsqkit.errors import (
+    AuthFailed,
     BadBody,
     BrokerError,
     ConnectionLost,
     FinishFailed,
     HeartbeatTimeout,
+    NegotiationFailed,
     NSQError,
     ProtocolError,
+    Unauthorized,
 )
-from nsqkit.wire.commands import MAGIC_V2, NOP, encode_identify
+from nsqkit.transport.tls import TLS
+from nsqkit.wire.auth import AuthAnswer
+from nsqkit.wire.commands import (
+    MAGIC_V2,
+    NOP,
+    encode_auth,
+    encode_identify,
+    encode_publish,
+    encode_ready,
+    encode_subscribe,
+)
+from nsqkit.wire.compression import Deflate
 from nsqkit.wire.frames import (
     HEARTBEAT_FRAME,
     OK_FRAME,
@@ -27,6 +44,8 @@ from nsqkit.wire.frames import (
 )
 from nsqkit.wire.identify import IdentifyRequest
 from nsqkit.wire.messages import encode_message
+from tests.certificates import HOST, client_context, server_context
+from tests.pairs import DrivenBroker
 from tests.strategies import chunkings, damaged, frames
 
 S = 1_000_000_000
@@ -36,15 +55,15 @@ ANSWER = encode_response(b'{"max_rdy_count":77,"version":"1.3.0"}')
 class Client(ClientSession[MessageFrame]):
     """A client that records its frames and answers heartbeats."""
 
-    def __init__(self, *, max_msg_size: int = 1 << 20) -> None:
+    def __init__(self, *, max_msg_size: int = 1 << 20, **asked: Any) -> None:
         super().__init__(
-            IdentifyRequest(client_id="me", feature_negotiation=True),
+            IdentifyRequest(client_id="me", feature_negotiation=True, **asked),
             MessageFrame,
             read_timeout_ns=60 * S,
             max_msg_size=max_msg_size,
             now_ns=0,
         )
-        self.frames: list[object] = []
+        self.frames: list[Any] = []
         self.end_count = 0
 
     def _on_frames(self, frames, now_ns):
@@ -192,6 +211,13 @@ class TestTime:
         client.handle_deadline(1000 * S)
         assert client.error is None
 
+    def test_without_heartbeats_silence_says_nothing(self):
+        client = Client(heartbeat_interval=-1)
+        client.receive_data(ANSWER, 0)
+        assert client.next_deadline() is None
+        client.handle_deadline(1000 * S)
+        assert client.is_open
+
     def test_a_client_never_stops_reading(self, client):
         client.send(bytes(100 << 20))
         assert not client.outbox_full
@@ -226,3 +252,255 @@ def test_garbage_ends_it_by_a_typed_error_or_not_at_all(data):
     client.receive_eof(0)
     assert client.ended
     assert isinstance(client.error, NSQError)
+
+
+# ---- layers, against the broker ------------------------------------------------------------------------------------
+
+COMPRESSIONS: dict[str, dict[str, Any]] = {
+    "": {},
+    "snappy": {"snappy": True},
+    "deflate": {"deflate": True, "deflate_level": 2},
+}
+
+
+class Pair:
+    """A client and the broker's session of it, joined by bytes.
+
+    Args:
+        cut: how many bytes arrive at once; None for all.
+        secret: what the client has for AUTH.
+        context: the client's rules of TLS; None for those that know the broker's certificate.
+        hostname: whose certificate the client expects.
+        options: the broker's.
+        asked: what the client asks for in IDENTIFY.
+    """
+
+    def __init__(
+        self,
+        *,
+        cut: int | None = None,
+        secret: str = "",
+        context: ssl.SSLContext | None = None,
+        hostname: str = HOST,
+        options: dict[str, Any] | None = None,
+        **asked: Any,
+    ) -> None:
+        self.driven = DrivenBroker(**(options or {}))
+        self.driven.broker.offer_tls(partial(TLS, server_context()))
+        self.session = self.driven.broker.open_session("10.0.0.1:1", self.driven.now_ns)
+        self.client = Client(**asked)
+        self.client.secure(
+            make_tls=lambda: TLS(context or client_context(), server_hostname=hostname), auth_secret=secret
+        )
+        self.wire = b""
+        self._cut = cut
+
+    def exchange(self) -> None:
+        """Carry bytes until nobody has more to say."""
+        client, session, driven = self.client, self.session, self.driven
+        moved = True
+        while moved:
+            moved = False
+            while data := client.data_to_send(0):
+                self.wire += data
+                self._hand(session.receive_data, data, driven.now_ns)
+                moved = True
+            while data := session.data_to_send(driven.now_ns):
+                self.wire += data
+                self._hand(client.receive_data, data, 0)
+                moved = True
+
+    def _hand(self, receive, data: bytes, now_ns: int) -> None:
+        size = self._cut or len(data)
+        for start in range(0, len(data), size):
+            receive(data[start : start + size], now_ns)
+
+    def consume(self, *bodies: bytes) -> list[bytes]:
+        """Publish, subscribe and receive."""
+        self.client.send(b"".join(encode_publish(b"t", body) for body in bodies))
+        self.client.send(encode_subscribe(b"t", b"c") + encode_ready(100))
+        self.exchange()
+        assert self.client.frames[: len(bodies) + 1] == [Response(b"OK")] * (len(bodies) + 1)
+        return [frame.body for frame in self.client.frames[len(bodies) + 1 :]]
+
+
+class TestLayers:
+    @pytest.mark.parametrize("cut", [None, 1, 7])
+    @pytest.mark.parametrize("compression", COMPRESSIONS)
+    @pytest.mark.parametrize("tls", [True, False])
+    def test_after_the_greeting_all_goes_through_those_that_were_granted(self, tls, compression, cut):
+        pair = Pair(cut=cut, tls_v1=tls, **COMPRESSIONS[compression])
+        pair.exchange()
+        client = pair.client
+        assert client.error is None
+        assert client.is_open
+        assert client.answer is not None
+        assert client.answer.tls_v1 is tls
+        assert (client.answer.snappy, client.answer.deflate) == (
+            compression == "snappy",
+            compression == "deflate",
+        )
+        assert pair.consume(b"hello " * 100, b"\0" * 70_000) == [b"hello " * 100, b"\0" * 70_000]
+        assert (b"hello hello" in pair.wire) is not (tls or bool(compression))
+
+    def test_what_is_not_granted_is_done_without(self):
+        pair = Pair(snappy=True, options={"snappy": False})
+        pair.exchange()
+        assert pair.client.is_open
+        assert pair.consume(b"hello") == [b"hello"]
+        assert b"hello" in pair.wire
+
+    def test_a_broker_without_tls_is_left_before_anything_else_is_said(self):
+        pair = Pair(tls_v1=True, secret="hush")
+        pair.driven.broker.make_tls = None
+        pair.client.receive_data(encode_response(b'{"auth_required":true}'), 0)
+        assert isinstance(pair.client.error, NegotiationFailed)
+        assert b"hush" not in pair.client.data_to_send(0)
+
+    @pytest.mark.parametrize(
+        ("context", "hostname", "why"),
+        [
+            (ssl.create_default_context(), HOST, "unable to get local issuer certificate"),
+            (None, "other.example.org", "Hostname mismatch"),
+        ],
+    )
+    def test_a_broker_that_cannot_show_who_it_is_is_left(self, context, hostname, why):
+        pair = Pair(tls_v1=True, context=context, hostname=hostname)
+        pair.exchange()
+        error = pair.client.error
+        assert isinstance(error, NegotiationFailed)
+        assert str(error).startswith("tls: failed to verify server certificate: ")
+        assert why in str(error)
+        assert isinstance(error.__cause__, ProtocolError)
+        assert pair.session.ended, "it was told by an alert"
+        assert "alert" in str(pair.session.end_reason) or "certificate" in str(pair.session.end_reason)
+
+    @pytest.mark.parametrize("data", [OK_FRAME, b"\0" * 64, b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+    def test_what_is_no_tls_is_known_as_such(self, data):
+        client = Client(tls_v1=True)
+        client.secure(make_tls=lambda: TLS(client_context(), server_hostname=HOST))
+        client.receive_data(encode_response(b'{"tls_v1":true}') + data, 0)
+        assert isinstance(client.error, NegotiationFailed)
+        assert str(client.error).startswith("tls: ")
+
+    @pytest.mark.parametrize("compression", ["snappy", "deflate"])
+    def test_damage_in_a_layer_ends_it(self, compression):
+        pair = Pair(**COMPRESSIONS[compression])
+        pair.exchange()
+        pair.client.receive_data(b"\xff" * 30, 0)
+        assert isinstance(pair.client.error, ProtocolError)
+
+    def test_a_small_buffer_that_holds_gigabytes_meets_the_limits(self):
+        client = Client(deflate=True)
+        client.receive_data(
+            encode_response(b'{"deflate":true}') + Deflate(9).encode(OK_FRAME + bytes(1 << 26)), 0
+        )
+        assert isinstance(client.error, ProtocolError)
+        assert "frame size 0 is out of range" in str(client.error)
+
+    def test_what_was_not_sent_yet_goes_out_before_the_layer(self):
+        """A broker may answer before it was asked."""
+        client = Client(deflate=True)
+        client.receive_data(encode_response(b'{"deflate":true}'), 0)
+        assert client.has_output
+        data = client.data_to_send(0)
+        assert data.startswith(MAGIC_V2)
+        assert b"IDENTIFY" in data
+
+    def test_the_end_of_tls_is_the_end(self):
+        pair = Pair(tls_v1=True)
+        pair.exchange()
+        assert isinstance(pair.session.tls, TLS)
+        pair.client.receive_data(pair.session.tls.end(), 0)
+        assert isinstance(pair.client.error, ConnectionLost)
+
+    def test_an_alert_is_still_sent(self):
+        pair = Pair(tls_v1=True, hostname="other.example.org")
+        pair.exchange()
+        assert b"\x15\x03" in pair.wire
+
+    def test_a_heartbeat_between_layers_is_answered(self):
+        client = Client(deflate=True)
+        client.data_to_send(0)
+        client.receive_data(encode_response(b'{"deflate":true}') + Deflate(6).encode(HEARTBEAT_FRAME), 0)
+        assert b"".join(Deflate(6).decode(client.data_to_send(0))) == NOP
+        assert not client.is_open
+
+
+@given(
+    st.integers(1, 400),
+    st.booleans(),
+    st.sampled_from(list(COMPRESSIONS)),
+    st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=9),
+)
+def test_messages_survive_the_layers_however_they_are_cut(cut, tls, compression, bodies):
+    pair = Pair(cut=cut, tls_v1=tls, **COMPRESSIONS[compression])
+    pair.exchange()
+    assert pair.consume(*bodies) == bodies
+
+
+@given(st.booleans(), st.sampled_from(list(COMPRESSIONS)), st.data())
+def test_garbage_at_any_point_of_the_greeting_ends_it_by_a_typed_error(tls, compression, data):
+    pair = Pair(tls_v1=tls, **COMPRESSIONS[compression])
+    client, session, driven = pair.client, pair.session, pair.driven
+    for _ in range(data.draw(st.integers(0, 3))):
+        while said := client.data_to_send(0):
+            session.receive_data(said, driven.now_ns)
+        while said := session.data_to_send(driven.now_ns):
+            client.receive_data(said, 0)
+    client.receive_data(data.draw(st.binary(max_size=80)), 0)
+    client.receive_data(data.draw(damaged(ANSWER + OK_FRAME)), 0)
+    client.data_to_send(0)
+    client.receive_eof(0)
+    assert client.ended
+    assert isinstance(client.error, NSQError)
+
+
+class TestAuth:
+    def greeted(self) -> Client:
+        client = Client()
+        client.secure(auth_secret="hush")
+        client.data_to_send(0)
+        client.receive_data(encode_response(b'{"auth_required":true}'), 0)
+        return client
+
+    def test_the_secret_goes_to_whom_requires_it(self):
+        client = self.greeted()
+        assert client.data_to_send(0) == encode_auth(b"hush")
+        assert (client.is_authenticating, client.is_open) == (True, False)
+        client.receive_data(encode_response(b'{"identity":"me","permission_count":1}'), 0)
+        assert (client.is_authenticating, client.is_open) == (False, True)
+        assert client.auth == AuthAnswer(identity="me", permission_count=1)
+        assert client.answer is not None
+        assert client.answer.auth_required
+
+    def test_heartbeats_are_answered_while_the_auth_server_is_asked(self):
+        client = self.greeted()
+        client.data_to_send(0)
+        client.receive_data(HEARTBEAT_FRAME * 2, 0)
+        assert client.data_to_send(0) == NOP * 2
+        assert client.is_authenticating
+
+    @pytest.mark.parametrize(
+        "error", [AuthFailed("AUTH failed"), Unauthorized("AUTH no authorizations found")]
+    )
+    def test_a_refusal_ends_it(self, error):
+        client = self.greeted()
+        client.receive_data(encode_error(error), 0)
+        assert type(client.error) is type(error)
+        assert "hush" not in str(client.error)
+
+    def test_without_a_secret_it_is_not_tried(self):
+        client = Client()
+        client.data_to_send(0)
+        client.receive_data(encode_response(b'{"auth_required":true}'), 0)
+        assert isinstance(client.error, NegotiationFailed)
+        assert client.data_to_send(0) == b""
+
+    def test_who_requires_none_is_told_nothing(self):
+        client = Client()
+        client.secure(auth_secret="hush")
+        client.receive_data(ANSWER, 0)
+        assert client.is_open
+        assert b"hush" not in client.data_to_send(0)
+        assert client.auth is None

@@ -12,6 +12,7 @@ from nsqkit.client.option import Kind, seconds, whole
 from nsqkit.client.options import ConnectionOptions
 from nsqkit.client.settings import load_options, load_settings
 from nsqkit.errors import OptionError
+from tests.wrong_options import names
 
 
 @attrs.frozen(kw_only=True)
@@ -211,7 +212,7 @@ def test_a_secret_is_told_to_nobody(write):
 
 @given(
     st.dictionaries(
-        st.sampled_from(attrs.fields(ConsumerOptions)).map(lambda field: field.name),
+        st.sampled_from(names(ConsumerOptions)),
         st.text(string.printable, max_size=12) | st.sampled_from(["1", "true", "5s", "2", "a.pem"]),
         max_size=4,
     )

@@ -14,6 +14,8 @@ class PlayedTransport(asyncio.Transport):
         written: what was written.
         closing: True once it was aborted.
         when_written: called after each write, to play a kernel that takes no more.
+        unsent_size: what the kernel has not taken.
+        when_asked: called each time that is asked for.
     """
 
     def __init__(self) -> None:
@@ -22,6 +24,12 @@ class PlayedTransport(asyncio.Transport):
         self.written: list[bytes] = []
         self.closing = False
         self.when_written = lambda: None
+        self.unsent_size = 0
+        self.when_asked = lambda: None
+
+    def get_write_buffer_size(self) -> int:
+        self.when_asked()
+        return self.unsent_size
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self.calls.append(f"limit {high}")

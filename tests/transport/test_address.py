@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.errors import OptionError
-from nsqkit.transport.address import is_path, join_address, path_of, port_of, split_address
+from nsqkit.transport.address import (
+    is_path,
+    is_socket_path,
+    join_address,
+    path_of,
+    port_of,
+    split_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +89,23 @@ def test_what_is_no_text_is_refused_in_the_same_words(address):
 )
 def test_what_go_cannot_split_is_a_path(address, path):
     assert is_path(address) is path
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("127.0.0.1:4150", False),
+        ("[::1]:4150", False),
+        ("localhost", False),
+        ("nsqd.sock", False),
+        ("", False),
+        ("./nsqd.sock", True),
+        ("/run/nsqd:1.sock", True),
+        ("@nsqd", True),
+    ],
+)
+def test_an_address_to_connect_to_is_a_path_only_if_it_cannot_be_a_host(address, path):
+    assert is_socket_path(address) is path
 
 
 def test_the_port_is_told_as_nsqd_tells_it():

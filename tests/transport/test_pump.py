@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,7 @@ from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 from anyio.abc import ByteStream
 
 from nsqkit.clock import ManualClock
+from nsqkit.errors import WriteTimeout
 from nsqkit.transport.asyncio_stream import AsyncioStream
 from nsqkit.transport.memory import MemoryByteStream, memory_pair
 from nsqkit.transport.pump import Pump
@@ -115,7 +117,13 @@ class Bench:
     """A pump at work, with all that belongs to it."""
 
     def __init__(
-        self, machine: Recorder, stream: ByteStream, *, wait_for_peer: bool, linger: float = LINGER
+        self,
+        machine: Recorder,
+        stream: ByteStream,
+        *,
+        wait_for_peer: bool,
+        linger: float = LINGER,
+        write_timeout: float = math.inf,
     ) -> None:
         self.machine = machine
         self.clock = ManualClock(7)
@@ -127,6 +135,7 @@ class Bench:
             after_receive=self._after,
             linger=linger,
             wait_for_peer=wait_for_peer,
+            write_timeout=write_timeout,
         )
 
     def _after(self) -> None:
@@ -355,6 +364,32 @@ class TestEnding:
         assert link.closed
 
 
+@in_memory
+class TestWriteTimeout:
+    async def test_a_peer_that_takes_nothing_is_the_end(self):
+        link = Link()
+        bench = Bench(Recorder(), link, wait_for_peer=True, write_timeout=0.02)
+        link.hold()
+        bench.machine.outbox.append(b"x")
+        with pytest.raises(WriteTimeout):
+            await bench.run()
+        assert link.closed
+        assert bench.machine.eof_count == 0, "that is for whoever runs the pump to tell"
+
+    async def test_a_peer_that_reads_has_all_the_time_there_is(self):
+        link = Link()
+        bench = Bench(Recorder(), link, wait_for_peer=False, write_timeout=0.02)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bench.run)
+            await settle()
+            bench.say(b"a")
+            await anyio.sleep(0.05)
+            bench.say(b"b")
+            await settle()
+            assert link.sent == [b"a", b"b"]
+            bench.end()
+
+
 def reading(bench: Bench, link: Link) -> None:
     """Do nothing: the reader waits for the peer."""
 
@@ -426,12 +461,20 @@ def assert_closed(stream: MemoryByteStream) -> None:
 class Handed:
     """A pump over a stream that hands on what comes, above a transport that the test plays."""
 
-    def __init__(self, machine: Recorder | None = None, *, wait_for_peer: bool = False) -> None:
+    def __init__(
+        self,
+        machine: Recorder | None = None,
+        *,
+        wait_for_peer: bool = False,
+        write_timeout: float = math.inf,
+    ) -> None:
         self.transport = PlayedTransport()
         self.stream = AsyncioStream()
         self.stream.connection_made(self.transport)
         self.machine = machine or Recorder()
-        self.bench = Bench(self.machine, self.stream, wait_for_peer=wait_for_peer)
+        self.bench = Bench(
+            self.machine, self.stream, wait_for_peer=wait_for_peer, write_timeout=write_timeout
+        )
 
     async def call(self, function: Callable[..., object], *args: object) -> None:
         """Have the event loop call ``function`` as it does, where no task runs; return when that was done."""
@@ -589,6 +632,22 @@ class TestHandedOn:
         async with handed(Recorder(end)) as it:
             it.hold()
             await it.say(b"a")  # the time begins outside of any task
+            await it.bench.wait()
+            assert it.transport.written == [b"A"]
+
+    async def test_a_kernel_that_takes_nothing_is_the_end_even_if_nothing_more_is_said(self):
+        it = Handed(Recorder(echo), write_timeout=0.02)
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                with pytest.raises(WriteTimeout):
+                    await it.bench.run()
+                it.bench.finished.set()
+
+            tasks.start_soon(run)
+            await settle()
+            it.hold()
+            await it.say(b"a")
             await it.bench.wait()
             assert it.transport.written == [b"A"]
 

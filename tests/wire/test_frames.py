@@ -176,3 +176,35 @@ def test_a_frame_in_small_pieces_holds_little_more_than_itself() -> None:
     assert held < 2 * len(frame)
     assert peak < 4 * len(frame)
     assert decoder.feed(frame[-2:]) == [Response(b"xy" * 50_000)]
+
+
+@given(st.data(), st.lists(strategies.frames(), max_size=4), st.binary(max_size=20))
+def test_one_frame_at_a_time_leaves_what_follows_it_alone(data, samples, rest) -> None:
+    decoder = new_decoder()
+    sent = b"".join(sample.data for sample in samples)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=6)))
+    frames: list[object] = []
+    tail = b""
+    for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True):
+        tail = sent[start:end] + (rest if end == len(sent) else b"")
+        while len(frames) < len(samples) and tail:
+            frame, tail = decoder.feed_one(tail)
+            if frame is not None:
+                frames.append(frame)
+    values = [(type(f), f.description) if isinstance(f, BrokerError) else f for f in frames]
+    assert values == [sample.value for sample in samples]
+    assert tail == rest
+
+
+def test_after_one_frame_at_a_time_it_goes_on_with_all_at_once() -> None:
+    decoder = new_decoder()
+    assert decoder.feed_one(OK_FRAME + HEARTBEAT_FRAME) == (Response(b"OK"), HEARTBEAT_FRAME)
+    assert decoder.feed_one(HEARTBEAT_FRAME[:6]) == (None, b"")
+    assert decoder.feed(HEARTBEAT_FRAME[6:] + OK_FRAME) == [Response(b"_heartbeat_"), Response(b"OK")]
+    assert decoder.feed_one(b"") == (None, b"")
+
+
+@pytest.mark.parametrize("size", [3, -1, 101])
+def test_one_frame_of_a_bad_size_is_refused_like_any(size: int) -> None:
+    with pytest.raises(ProtocolError, match="out of range 4-100"):
+        new_decoder(frame_size_max=100).feed_one(pack(">i", size))

@@ -383,6 +383,24 @@ def test_the_client_takes_from_the_answer_what_it_needs() -> None:
     )
 
 
+def test_the_client_knows_all_that_the_answer_has() -> None:
+    answer = {
+        **ANSWER,
+        "tls_v1": True,
+        "deflate": True,
+        "deflate_level": 3,
+        "sample_rate": 99,
+        "snappy": True,
+    }
+    answer |= {
+        "output_buffer_size": 1,
+        "output_buffer_timeout": 0,
+        "topology_region": "r",
+        "topology_zone": "z",
+    }
+    assert attrs.asdict(decode_response(json.dumps(answer).encode())) == answer
+
+
 @pytest.mark.parametrize("payload", [b"OK", b"{}", b'{"version": null, "newer": [NaN]}'])
 def test_an_older_or_newer_broker_may_say_less_or_more(payload: bytes) -> None:
     assert decode_response(payload) == IdentifyAnswer()
@@ -399,6 +417,11 @@ def test_an_older_or_newer_broker_may_say_less_or_more(payload: bytes) -> None:
         b'{"max_rdy_count": "2500"}',
         b'{"max_rdy_count": 1.5}',
         b'{"max_rdy_count": true}',
+        b'{"max_rdy_count": -1}',
+        b'{"max_rdy_count": 9223372036854775808}',
+        b'{"sample_rate": 100}',
+        b'{"deflate_level": 10}',
+        b'{"tls_v1": 1}',
         b'{"auth_required": 1}',
         b'{"version": "\xff"}',
         b"[" * 100_000,

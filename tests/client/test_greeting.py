@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+import pytest
+
+from nsqkit.client.greeting import Greeted, Greeting, Say, Upgrade, greet
+from nsqkit.errors import NegotiationFailed, ProtocolError
+from nsqkit.transport.tls import TLS
+from nsqkit.wire.auth import AuthAnswer
+from nsqkit.wire.commands import MAGIC_V2, encode_auth, encode_identify
+from nsqkit.wire.compression import Deflate, Snappy
+from nsqkit.wire.identify import IdentifyAnswer, IdentifyRequest, encode_request
+from tests.certificates import HOST, client_context
+
+ASKED: dict[str, Any] = {"feature_negotiation": True}
+
+
+def asking(**asked: Any) -> IdentifyRequest:
+    return IdentifyRequest(**{**ASKED, **asked})
+
+
+def begun(identity: IdentifyRequest, **means: Any) -> Greeting:
+    """Return a script whose first step is done."""
+    script = greet(identity, **means)
+    assert next(script) == Say(MAGIC_V2 + encode_identify(encode_request(identity)))
+    return script
+
+
+def granted(**answer: object) -> bytes:
+    return json.dumps(answer).encode()
+
+
+def end(script: Greeting, payload: bytes) -> Greeted:
+    """Answer the last step."""
+    with pytest.raises(StopIteration) as stopped:
+        script.send(payload)
+    greeted = stopped.value.value
+    assert isinstance(greeted, Greeted)
+    return greeted
+
+
+def make_tls() -> TLS:
+    return TLS(client_context(), server_hostname=HOST)
+
+
+def upgrade(step: Say | Upgrade, layer: type) -> Upgrade:
+    assert isinstance(step, Upgrade)
+    assert isinstance(step.layer, layer)
+    return step
+
+
+def test_without_layers_the_answer_is_the_end():
+    assert end(begun(asking()), granted(max_rdy_count=7)) == Greeted(IdentifyAnswer(max_rdy_count=7), None)
+
+
+def test_an_old_broker_says_no_more_than_ok():
+    assert end(begun(asking()), b"OK") == Greeted(IdentifyAnswer(), None)
+
+
+def test_all_that_there_may_be_comes_in_nsqds_order():
+    script = begun(asking(tls_v1=True, snappy=True), make_tls=make_tls, auth_secret="hush \u00e9")
+    upgrade(script.send(granted(tls_v1=True, snappy=True, auth_required=True)), TLS)
+    upgrade(script.send(b"OK"), Snappy)
+    assert script.send(b"OK") == Say(encode_auth("hush \u00e9".encode()), asks_elsewhere=True)
+    greeted = end(script, b'{"identity":"me","identity_url":"","permission_count":2}')
+    assert greeted.auth == AuthAnswer(identity="me", permission_count=2)
+    assert (greeted.answer.tls_v1, greeted.answer.snappy, greeted.answer.auth_required) == (True, True, True)
+
+
+@pytest.mark.parametrize("asked", [{"snappy": True}, {"deflate": True}])
+def test_compression_that_is_not_granted_is_done_without(asked):
+    assert end(begun(asking(**asked)), granted()).answer == IdentifyAnswer()
+
+
+@pytest.mark.parametrize(("level", "used"), [(1, 1), (9, 9), (0, 6), (-1, 6)])
+def test_the_level_is_the_one_that_was_granted(level, used):
+    script = begun(asking(deflate=True, deflate_level=5))
+    step = upgrade(script.send(granted(deflate=True, deflate_level=level)), Deflate)
+    compressor = zlib.compressobj(used, zlib.DEFLATED, -zlib.MAX_WBITS)
+    text = b"".join(b"%d " % (n * n) for n in range(2000))
+    assert step.layer.encode(text) == compressor.compress(text) + compressor.flush(zlib.Z_SYNC_FLUSH)
+    assert end(script, b"OK").answer.deflate
+
+
+def test_the_secret_is_not_said_to_whom_does_not_ask_for_it():
+    assert end(begun(asking(), auth_secret="hush"), granted(auth_required=False)).auth is None
+
+
+def test_tls_that_is_not_granted_ends_it_before_anything_is_said():
+    with pytest.raises(NegotiationFailed, match="tls_v1 is set, and the broker does not offer TLS"):
+        begun(asking(tls_v1=True), make_tls=make_tls, auth_secret="hush").send(granted(auth_required=True))
+
+
+def test_auth_without_a_secret_ends_it():
+    with pytest.raises(NegotiationFailed, match="the broker requires AUTH, and auth_secret is not set"):
+        begun(asking()).send(granted(auth_required=True))
+
+
+@pytest.mark.parametrize("feature", ["tls_v1", "snappy", "deflate"])
+def test_what_was_not_asked_for_must_not_be_granted(feature):
+    with pytest.raises(ProtocolError, match=f"the broker granted {feature}, which was not asked for"):
+        begun(asking()).send(granted(**{feature: True}))
+
+
+def test_a_layer_begins_with_ok():
+    script = begun(asking(deflate=True))
+    upgrade(script.send(granted(deflate=True)), Deflate)
+    with pytest.raises(ProtocolError, match="the broker began a layer with b'KO' instead of OK"):
+        script.send(b"KO")
+
+
+@pytest.mark.parametrize("payload", [b"", b"no", b"[]", b'{"tls_v1": 1}'])
+def test_an_answer_that_makes_no_sense(payload):
+    with pytest.raises(ProtocolError, match="the answer to IDENTIFY cannot be understood"):
+        begun(asking()).send(payload)
+
+
+def test_an_answer_to_auth_that_makes_no_sense():
+    script = begun(asking(), auth_secret="hush")
+    script.send(granted(auth_required=True))
+    with pytest.raises(ProtocolError, match="the answer to AUTH cannot be understood: b'OK'"):
+        script.send(b"OK")

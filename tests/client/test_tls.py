@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsqkit.client.options import ConnectionOptions
+from nsqkit.client.tls import client_context, make_tls
+from nsqkit.errors import NegotiationFailed, OptionError, ProtocolError
+from nsqkit.transport.tls import TLS, Context
+from tests.certificates import (
+    HOST,
+    Files,
+    authority,
+    client_certificate,
+    exchange,
+    server_context,
+    write_files,
+)
+
+ADDRESS = f"{HOST}:4150"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return write_files(tmp_path)
+
+
+def made(**options: Any) -> Context:
+    context = client_context(ConnectionOptions(tls_v1=True, **options))
+    assert context is not None
+    return context
+
+
+def shake_hands(
+    context: Context, *, server: ssl.SSLContext | None = None, address: str = ADDRESS, server_name: str = ""
+) -> TLS:
+    """Let a client and a server agree; return the server's end."""
+    theirs = TLS(server or server_context())
+    exchange(theirs, make_tls(context, address, server_name))
+    return theirs
+
+
+def test_without_tls_there_are_no_rules():
+    assert client_context(ConnectionOptions()) is None
+
+
+def test_a_context_of_ones_own_is_taken_as_it_is():
+    context = ssl.create_default_context()
+    assert made(tls_context=context) is context
+
+
+def test_a_broker_that_the_given_authority_has_signed_is_believed(files):
+    assert shake_hands(made(tls_root_ca_file=files.authority)).version == "TLS1.3"
+
+
+def test_by_default_the_system_says_whom_to_believe(files, monkeypatch):
+    with pytest.raises(ProtocolError, match="failed to verify server certificate"):
+        shake_hands(made())
+    monkeypatch.setenv("SSL_CERT_FILE", files.authority)
+    assert shake_hands(made()).is_ready
+
+
+def test_a_broker_with_another_name_is_not_believed(files):
+    context = made(tls_root_ca_file=files.authority)
+    with pytest.raises(ProtocolError, match=r"certificate is not valid for 'other\.example\.org'"):
+        shake_hands(context, address="other.example.org:4150")
+    assert shake_hands(context, address="other.example.org:4150", server_name=HOST).is_ready
+
+
+@pytest.mark.parametrize("address", [":4150", "/run/nsqd.sock", "@nsqd"])
+def test_where_the_address_has_no_host_it_is_this_one(files, address):
+    assert shake_hands(made(tls_root_ca_file=files.authority), address=address).is_ready
+
+
+def test_an_ip_address_is_a_name_too(files):
+    with pytest.raises(ProtocolError, match="IP address mismatch, certificate is not valid for '::1'"):
+        shake_hands(made(tls_root_ca_file=files.authority), address="[::1]:4150")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority().issue_cert("::1").configure_cert(server)
+    assert shake_hands(made(tls_root_ca_file=files.authority), server=server, address="[::1]:4150").is_ready
+
+
+def test_who_wants_to_may_believe_anybody():
+    assert shake_hands(made(tls_insecure_skip_verify=True), address="other.example.org:4150").is_ready
+
+
+def test_the_clients_own_certificate_is_shown(files, tmp_path):
+    certificate, key = str(tmp_path / "client.pem"), str(tmp_path / "client.key")
+    Path(certificate).write_bytes(b"".join(blob.bytes() for blob in client_certificate().cert_chain_pems))
+    client_certificate().private_key_pem.write_to_path(key)
+    server = server_context()
+    authority().configure_trust(server)
+    server.verify_mode = ssl.CERT_REQUIRED
+    context = made(tls_root_ca_file=files.authority, tls_cert=certificate, tls_key=key)
+    assert shake_hands(context, server=server).common_name == "client-one"
+    with pytest.raises(ProtocolError, match="client didn't provide a certificate"):
+        shake_hands(made(tls_root_ca_file=files.authority), server=server)
+
+
+def test_a_version_below_the_least_is_refused(files):
+    server = server_context()
+    server.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert shake_hands(made(tls_root_ca_file=files.authority), server=server).version == "TLS1.2"
+    with pytest.raises(ProtocolError, match="unsupported protocol"):
+        shake_hands(made(tls_root_ca_file=files.authority, tls_min_version="tls1.3"), server=server)
+
+
+@pytest.mark.parametrize("version", ["tls1.0", "tls1.1"])
+def test_an_old_version_can_be_asked_for_without_a_warning(files, version, recwarn):
+    context = made(tls_root_ca_file=files.authority, tls_min_version=version)
+    assert not recwarn.list
+    server = server_context()
+    server.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        server.minimum_version = server.maximum_version = {
+            "tls1.0": ssl.TLSVersion.TLSv1,
+            "tls1.1": ssl.TLSVersion.TLSv1_1,
+        }[version]
+    assert shake_hands(context, server=server).version == version.upper()
+
+
+@pytest.mark.parametrize("name", ["tls_root_ca_file", "tls_cert", "tls_key"])
+def test_a_file_that_cannot_be_used_is_named(files, name):
+    options = {"tls_cert": files.certificate, "tls_key": files.key, name: "missing.pem"}
+    with pytest.raises(OptionError, match=rf"^{name} is 'missing.pem', which cannot be read: No such file"):
+        made(**options)
+
+
+@pytest.mark.parametrize("name", [".example.org", "a" * 70, "a..b"])
+def test_a_name_that_no_server_can_have_is_refused(files, name):
+    with pytest.raises(NegotiationFailed, match=r"tls: no server can have the name '.*': "):
+        make_tls(made(tls_root_ca_file=files.authority), f"{name}:4150", "")

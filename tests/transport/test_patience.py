@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from anyio import BrokenResourceError, EndOfStream
+from anyio.abc import ByteStream
+from trio.testing import MockClock
+
+from nsqkit.errors import WriteTimeout
+from nsqkit.transport.asyncio_stream import AsyncioStream
+from nsqkit.transport.memory import memory_pair
+from nsqkit.transport.patience import PIECE_SIZE, send_with_patience
+from nsqkit.transport.tcp import connect_tcp, listen
+from tests.peers import BACKENDS
+from tests.transport.played import PlayedTransport
+
+pytestmark = pytest.mark.anyio
+
+in_memory = pytest.mark.parametrize("anyio_backend", BACKENDS)
+on_a_clock_that_jumps = pytest.mark.parametrize("anyio_backend", BACKENDS[1:])
+on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+
+LONG = 60.0
+SHORT = 0.02
+
+
+@in_memory
+async def test_what_the_peer_takes_is_sent_in_order_and_in_one_piece_if_it_is_small():
+    ours, theirs = memory_pair()
+    async with ours, theirs:
+        await send_with_patience(ours, b"small", LONG)
+        await send_with_patience(ours, b"", LONG)
+        data = bytes(PIECE_SIZE) + b"x" * PIECE_SIZE + b"end"
+        await send_with_patience(ours, data, LONG)
+        assert await theirs.receive() == b"small"
+        received = b""
+        while len(received) < len(data):
+            received += await theirs.receive()
+        assert received == data
+
+
+@in_memory
+async def test_a_peer_that_takes_nothing_is_given_up():
+    ours, theirs = memory_pair()
+    async with ours, theirs:
+        with pytest.raises(WriteTimeout, match=r"the peer took nothing for 0\.02 seconds"):
+            for _ in range(1000):
+                await send_with_patience(ours, b"x", SHORT)
+
+
+@on_a_clock_that_jumps
+async def test_slow_progress_is_progress(anyio_backend: tuple[str, dict[str, MockClock]]):
+    ours, theirs = memory_pair()
+    size = 40 * PIECE_SIZE
+
+    async def read_slowly() -> None:
+        count = 0
+        while count < size:
+            await anyio.sleep(0.9)
+            count += len(await theirs.receive())
+
+    async with ours, theirs, anyio.create_task_group() as tasks:
+        tasks.start_soon(read_slowly)
+        began = anyio.current_time()
+        await send_with_patience(ours, bytes(size), 1.0)
+        assert anyio.current_time() - began > 10
+
+
+@on_asyncio
+class TestAsyncioStream:
+    @asynccontextmanager
+    async def stuck(self) -> AsyncIterator[tuple[AsyncioStream, PlayedTransport]]:
+        """A stream whose kernel takes nothing."""
+        transport, stream = PlayedTransport(), AsyncioStream()
+        stream.connection_made(transport)
+        transport.when_written = stream.pause_writing
+        transport.unsent_size = 100
+        yield stream, transport
+        await stream.aclose()
+
+    async def test_it_is_looked_at_twice(self):
+        async with self.stuck() as (stream, transport):
+            looks: list[int] = []
+            transport.when_asked = lambda: looks.append(len(transport.written))
+            with pytest.raises(WriteTimeout):
+                await send_with_patience(stream, b"data", SHORT)
+            assert transport.written == [b"data"], "and nothing is sent twice"
+            assert len([count for count in looks if count == 1]) >= 4
+
+    async def test_while_bytes_are_taken_it_may_last(self):
+        async with self.stuck() as (stream, transport):
+
+            def take_some() -> None:
+                transport.unsent_size -= 10
+                if transport.unsent_size == 0:
+                    stream.resume_writing()
+
+            transport.when_asked = take_some
+            with anyio.fail_after(15):
+                await send_with_patience(stream, b"data", SHORT)
+            assert transport.unsent_size <= 0
+            assert transport.written == [b"data"]
+
+    async def test_what_was_sent_before_is_waited_for(self):
+        async with self.stuck() as (stream, _):
+            stream.send_nowait(b"before")
+            with pytest.raises(WriteTimeout):
+                await send_with_patience(stream, b"", SHORT)
+
+    async def test_a_broken_connection_is_told_as_such(self):
+        async with self.stuck() as (stream, _), anyio.create_task_group() as tasks:
+
+            async def send() -> None:
+                with pytest.raises(BrokenResourceError):
+                    await send_with_patience(stream, b"data", LONG)
+
+            tasks.start_soon(send)
+            await anyio.wait_all_tasks_blocked()
+            stream.connection_lost(ConnectionResetError("reset"))
+
+
+class TestOverSockets:
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[tuple[ByteStream, ByteStream]]:
+        accepted: list[ByteStream] = []
+        came = anyio.Event()
+
+        async def serve(stream: ByteStream) -> None:
+            accepted.append(stream)
+            came.set()
+
+        async with await listen("127.0.0.1:0") as listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, serve, tasks)
+            async with await connect_tcp(*listener.local_address) as client:
+                await came.wait()
+                async with accepted[0]:
+                    yield client, accepted[0]
+            tasks.cancel_scope.cancel()
+
+    async def test_a_peer_that_reads_gets_all_of_it(self):
+        size = 20_000_000
+        async with self.connected() as (client, server), anyio.create_task_group() as tasks:
+
+            async def send() -> None:
+                await send_with_patience(client, b"z" * size, LONG)
+                await client.send_eof()
+
+            tasks.start_soon(send)
+            count = 0
+            with anyio.fail_after(30), pytest.raises(EndOfStream):
+                while True:
+                    count += len(await server.receive())
+            assert count == size
+
+    async def test_a_peer_that_does_not_read_is_given_up(self):
+        async with self.connected() as (client, _):
+            with anyio.fail_after(15), pytest.raises(WriteTimeout):
+                await send_with_patience(client, b"z" * 100_000_000, 0.2)

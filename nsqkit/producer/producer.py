@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import anyio
 
-from nsqkit.client.connection import Dial, dial_tcp
+from nsqkit.client.dialler import Dial, Dialler
 from nsqkit.client.options import check_addresses, make_options
 from nsqkit.clock import Clock, LoopClock
 from nsqkit.errors import Closed, OptionError, PublishTimeout
@@ -48,7 +48,7 @@ class Producer:
         nsqd_http_addresses: where the same nsqds speak HTTP, for ``ensure_topic`` and ``ensure_channel``.
         serializer: makes a body of what is published, see ``nsqkit.producer.serializers``; by default bodies are bytes.
         clock: the time; by default the real one.
-        dial: how to reach an address; by default TCP.
+        dial: how to reach an address, in the place of connecting to it.
         random: draws the delays before dialling again, and for the policy ``random``; by default seeded by the system.
         options: see ``ProducerOptions``.
 
@@ -65,7 +65,7 @@ class Producer:
         nsqd_http_addresses: Sequence[str] = (),
         serializer: Serializer[Any, Any] | None = None,
         clock: Clock | None = None,
-        dial: Dial = dial_tcp,
+        dial: Dial | None = None,
         random: Random | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
@@ -82,7 +82,7 @@ class Producer:
             serializer, max_msg_size=self.options.max_msg_size, max_body_size=self.options.max_body_size
         )
         self._clock = clock
-        self._dial = dial
+        self._dial = Dialler(self.options, dial)
         self._random = random or Random()
         self._identity = self.options.identify_request(socket.gethostname())
         self._plain_size_max = 0 if serializer else self.options.max_msg_size

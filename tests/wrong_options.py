@@ -87,5 +87,5 @@ def make_within(make: Callable[..., Any], name: str, value: float) -> None:
     try:
         make(**{name: value})
     except OptionError as error:
-        if not re.search(r"allowed is (at most|0, or at least|to set it only with)", str(error)):
+        if not re.search(r"allowed is (at most|at least|0, or at least|to set it only with)", str(error)):
             raise

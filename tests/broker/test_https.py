@@ -12,9 +12,9 @@ from anyio.abc import ByteStream
 
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
-from nsqkit.client.connection import dial_tcp
 from nsqkit.errors import ProtocolError
 from nsqkit.transport.address import port_of
+from nsqkit.transport.tcp import connect
 from nsqkit.transport.tls import TLS
 from nsqkit.transport.tls_stream import TLSStream
 from tests.certificates import HOST, Files, client_context, write_files
@@ -51,13 +51,13 @@ async def read_all(stream: ByteStream) -> bytes:
 
 async def ask(address: str, request: bytes) -> bytes:
     """Return the answer to what is sent without TLS."""
-    async with await dial_tcp(address) as stream:
+    async with await connect(address) as stream:
         await stream.send(request)
         return await read_all(stream)
 
 
 async def ask_securely(address: str, request: bytes = PING, certificate: str | None = None) -> bytes:
-    async with await dial_tcp(address) as stream:
+    async with await connect(address) as stream:
         tls = TLS(client_context(certificate), server_hostname=HOST)
         secure = TLSStream(stream, tls)
         await secure.handshake()
@@ -115,7 +115,7 @@ async def test_who_speaks_anything_else_is_not_answered(files):
 
 async def test_who_leaves_in_the_handshake_is_logged_and_no_harm(files, caplog):
     async with broker(files) as nsqd:
-        async with await dial_tcp(nsqd.https_address) as stream:
+        async with await connect(nsqd.https_address) as stream:
             await stream.send_eof()
             assert await read_all(stream) == b""
         assert (await ask_securely(nsqd.https_address)).endswith(b"OK")

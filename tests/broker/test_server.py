@@ -15,10 +15,10 @@ from anyio.abc import ByteStream, SocketAttribute
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session import Session
 from nsqkit.broker.server import ACCEPT_PAUSE, STOP_TIMEOUT, Nsqd
-from nsqkit.client.connection import dial_tcp
 from nsqkit.clock import ManualClock
 from nsqkit.errors import Closed, OptionError
 from nsqkit.transport.address import split_address
+from nsqkit.transport.tcp import connect
 from nsqkit.wire.commands import (
     MAGIC_V2,
     encode_deferred_publish,
@@ -75,7 +75,7 @@ class Client:
 
 @asynccontextmanager
 async def connected(nsqd: Nsqd, way: str = "tcp") -> AsyncIterator[Client]:
-    async with await dial_tcp(nsqd.tcp_address) if way == "tcp" else nsqd.connect() as stream:
+    async with await connect(nsqd.tcp_address) if way == "tcp" else nsqd.connect() as stream:
         client = Client(stream)
         await client.send(MAGIC_V2)
         yield client
@@ -104,7 +104,7 @@ class TestStarting:
 
     async def test_it_serves_http_beside(self):
         async with Nsqd(options(http_address="127.0.0.1:0")) as nsqd:
-            async with await dial_tcp(nsqd.http_address) as stream:
+            async with await connect(nsqd.http_address) as stream:
                 await stream.send(b"GET /ping HTTP/1.0\r\n\r\n")
                 answer = b""
                 with anyio.fail_after(5), pytest.raises(anyio.EndOfStream):
@@ -146,7 +146,7 @@ class TestStarting:
     async def test_on_all_interfaces_a_client_has_its_ipv4_address(self):
         async with Nsqd(options(tcp_address="0.0.0.0:0")) as nsqd:
             port = split_address(nsqd.tcp_address)[1]
-            async with await dial_tcp(f"127.0.0.1:{port}") as stream:
+            async with await connect(f"127.0.0.1:{port}") as stream:
                 await stream.send(MAGIC_V2)
                 with anyio.fail_after(5):
                     while not nsqd.broker.sessions:

@@ -14,8 +14,8 @@ import anyio
 from anyio.abc import ByteStream
 
 from nsqkit.broker.server import Nsqd
-from nsqkit.client.connection import dial_tcp
 from nsqkit.errors import BrokerError
+from nsqkit.transport.tcp import connect
 from nsqkit.wire.commands import MAGIC_V2
 from nsqkit.wire.error_codes import encode_error_text
 from nsqkit.wire.frames import FrameDecoder, MessageFrame, Response
@@ -76,7 +76,7 @@ def _answer(frame: Response | BrokerError | MessageFrame) -> Answer:
 @asynccontextmanager
 async def raw_client(nsqd: Nsqd, *, magic: bytes = MAGIC_V2) -> AsyncIterator[RawClient]:
     """Connect to a broker and send the magic."""
-    async with await dial_tcp(nsqd.tcp_address) as stream:
+    async with await connect(nsqd.tcp_address) as stream:
         client = RawClient(stream)
         if magic:
             await client.send(magic)

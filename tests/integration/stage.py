@@ -19,8 +19,8 @@ from nsqkit.broker.core.channel import Channel
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session import Session
 from nsqkit.broker.server import Nsqd
-from nsqkit.client.connection import dial_tcp
 from nsqkit.clock import ManualClock
+from nsqkit.transport.tcp import connect
 
 FREE_PORT = "127.0.0.1:0"
 TOPIC = "t"
@@ -97,7 +97,7 @@ class Stage:
     async def dial(self, address: str) -> ByteStream:
         """Connect, as ``Dial`` does."""
         if self._transport == "tcp":
-            return await dial_tcp(address)
+            return await connect(address)
         await anyio.lowlevel.checkpoint()
         return self._nsqds[address].connect()
 

@@ -96,6 +96,19 @@ async def test_stats_of_a_part(nsqd: NsqdServer):
     assert isinstance((await admin.stats(include_mem=True)).memory, MemoryStats)
 
 
+@pytest.mark.parametrize("include_clients", [True, False])
+async def test_stats_with_clients_and_without(include_clients):
+    asked = []
+
+    async def request(method, url, headers, body):
+        asked.append((method, url))
+        return 200, b"{}"
+
+    await NsqdAdmin("h:1", http_request=request).stats(include_clients=include_clients)
+    query = f"format=json&include_clients={'true' if include_clients else 'false'}&include_mem=false"
+    assert asked == [("GET", f"http://h:1/stats?{query}")]
+
+
 async def test_options(nsqd: NsqdServer):
     admin = NsqdAdmin(nsqd.http_address)
     assert await admin.get_config("mem_queue_size") == 10_000

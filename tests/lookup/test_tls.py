@@ -47,6 +47,14 @@ async def test_authority_and_certificate_from_files(tmp_path: Path):
                 await lookup_topics(where, options=LookupOptions(**less))
 
 
+async def test_a_certificate_of_ones_own_does_not_mean_that_nobody_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    trusting: list[ssl.SSLContext] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda context: trusting.append(context))
+    assert lookupd_context(LookupOptions(**client_files(tmp_path))) in trusting
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

@@ -79,6 +79,8 @@ PERFORMERS = {
     "producer.producer",
     "producer.receipt",
     "producer.waiter",
+    "consumer.batches",
+    "consumer.connections",
     "consumer.consumer",
     "lookup.poller",
     "lookup.questions",

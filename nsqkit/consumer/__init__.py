@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from nsqkit.consumer.backoff import BackoffState
 from nsqkit.consumer.consumer import Consumer
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.options import ConsumerOptions
+from nsqkit.consumer.stats import BackoffStats, ConnectionStats, ConsumerStats
 
-__all__ = ["Consumer", "ConsumerOptions", "Message"]
+__all__ = [
+    "BackoffState",
+    "BackoffStats",
+    "ConnectionStats",
+    "Consumer",
+    "ConsumerOptions",
+    "ConsumerStats",
+    "Message",
+]

@@ -6,21 +6,20 @@ and only what was learned in it counts:
 
 - while running, any failure is news, and the first one ends the window;
 - while waiting, nothing is: what ends now was delivered before the backoff began;
-- while probing, only the result of a *test message* is. Every message received while probing is one (nsqd
-  lets exactly one through, see `nsqkit.consumer.flow`), and the first result among them ends the window.
+- while probing, only the result of *the test message* is: the one message that nsqd was asked for.
 
-So nobody has to mark messages when all is well: the caller shows this object the messages that arrive while
-it is probing, and it knows them again when their results come. go-nsq takes any result as the probe's.
+So nobody has to mark messages when all is well: the caller shows this object the test message when it arrives
+(`nsqkit.consumer.flow` can tell), and it knows it again when its result comes. go-nsq takes any result as the
+probe's.
 
-How to read it: the table `COUNTER_STEPS`, the strategies (from a counter to nanoseconds), then `Backoff`,
-whose method `_report` is the whole algorithm. Nothing here sends anything: each verb returns the `Action` that
-the caller carries out on its `Flow`.
+How to read it: the table `COUNTER_STEPS`, then `Backoff`, whose method `_report` is the whole algorithm. Nothing
+here sends anything: each verb returns the `Action` that the caller carries out on its `Flow`.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 import attrs
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 SECOND_NS = 1_000_000_000
 
 
-class State(enum.Enum):
+class BackoffState(enum.Enum):
     """Where a `Backoff` is.
 
     Attributes:
@@ -63,13 +62,13 @@ class Action(enum.Enum):
 # By how much a result moves the counter. A pair that is not listed is no news and changes nothing. After a
 # pair that is, the counter says what comes next: at 0 running, above it waiting.
 COUNTER_STEPS = {
-    (State.RUNNING, Result.FAILURE): +1,
-    (State.PROBING, Result.FAILURE): +1,
-    (State.PROBING, Result.SUCCESS): -1,
+    (BackoffState.RUNNING, Result.FAILURE): +1,
+    (BackoffState.PROBING, Result.FAILURE): +1,
+    (BackoffState.PROBING, Result.SUCCESS): -1,
 }
 
-# From the counter (1, 2, 3, …) to the nanoseconds to wait. What is below 0 counts as 0.
 Strategy = Callable[[int], int]
+"""From the counter (1, 2, 3, …) to the nanoseconds to wait at most; what is below 0 counts as 0."""
 
 
 @attrs.frozen
@@ -85,22 +84,6 @@ class ExponentialStrategy:
         return self.multiplier_ns << attempt
 
 
-@attrs.frozen
-class FullJitterStrategy:
-    """Wait for a random time below what `ExponentialStrategy` would wait.
-
-    Consumers that failed together, because what they all depend on failed, then don't come back together.
-    """
-
-    rng: random.Random
-    multiplier_ns: int = attrs.field(default=SECOND_NS, validator=attrs.validators.ge(0))
-
-    def __call__(self, attempt: int) -> int:
-        ceiling_ns = self.multiplier_ns << attempt
-        # A multiplier of 0 leaves nothing to choose from, which `randrange` refuses (and go-nsq panics at).
-        return self.rng.randrange(ceiling_ns) if ceiling_ns else 0
-
-
 @attrs.define(eq=False, kw_only=True)
 class Backoff:
     """Decide when the consumer stops, tries one message, and goes on.
@@ -108,38 +91,43 @@ class Backoff:
     A failure makes it wait; then one test message is let through, whose success takes the counter down by one
     and whose failure takes it up by one. At 0 everything flows again; above it waits as long as the strategy
     says for that counter. These are go-nsq's rules (startStopContinueBackoff in consumer.go), two of them
-    mended: only test messages count while probing, and a ``max_backoff_duration_ns`` below the first step
+    mended: only the test message counts while probing, and a ``max_backoff_duration_ns`` below the first step
     shortens that step, where go-nsq then does not back off at all.
 
     Args:
         strategy: nanoseconds to wait for a counter of 1, 2, …; longer than the maximum counts as the maximum.
         max_backoff_duration_ns: the longest wait, by default go-nsq's two minutes; 0 switches backoff off.
+        jitter: draws each wait anew, between 0 and what the strategy says (*full jitter*), so that consumers
+            which failed together don't come back together. None waits exactly as long as the strategy says.
 
     Attributes:
         state: running, waiting or probing.
         counter: how many more test messages must succeed than fail before everything flows again.
         wait_ns: how long the wait is or, while probing, was; 0 while running.
+        test_message: the message whose result is awaited; None if there is none, or it has not come yet.
     """
 
     strategy: Strategy = attrs.field(factory=ExponentialStrategy)
     max_backoff_duration_ns: int = attrs.field(default=120 * SECOND_NS, validator=attrs.validators.ge(0))
-    state: State = attrs.field(default=State.RUNNING, init=False)
+    jitter: random.Random | None = None
+    state: BackoffState = attrs.field(default=BackoffState.RUNNING, init=False)
     counter: int = attrs.field(default=0, init=False)
     wait_ns: int = attrs.field(default=0, init=False)
+    test_message: Hashable | None = attrs.field(default=None, init=False)
     _deadline_ns: int | None = attrs.field(default=None, init=False)
-    _test_messages: set[Hashable] = attrs.field(factory=set, init=False)
 
-    def received(self, messages: Iterable[Hashable]) -> None:
-        """Take note of messages that have just arrived; only needed while the state is probing.
+    def received(self, test_message: Hashable) -> None:
+        """Take note that the test message has come: the first message since `Action.PROBE` was carried out.
 
         Args:
-            messages: the messages, or whatever stands for them in `success`, `failure` and `lost`.
+            test_message: the message, or whatever stands for it in `success`, `failure` and `lost`.
         """
-        if self.state is State.PROBING:
-            self._test_messages.update(messages)
+        assert self.state is BackoffState.PROBING, f"a test message came while {self.state.value}"
+        assert self.test_message is None, "there is one test message at a time"
+        self.test_message = test_message
 
     def success(self, message: Hashable, now_ns: int) -> Action | None:
-        """Report that a message was handled; while the state is running this may be left out."""
+        """Report that a message was handled; needed for the test message only."""
         return self._report(message, Result.SUCCESS, now_ns)
 
     def failure(self, message: Hashable, now_ns: int) -> Action | None:
@@ -149,12 +137,12 @@ class Backoff:
     def lost(self, message: Hashable) -> Action | None:
         """Report that a message will have no result: requeued without backoff, timed out, or lost with its connection.
 
-        When it was the last test message another one is needed.
+        When it was the test message another one is needed.
         """
-        if self.state is not State.PROBING or message not in self._test_messages:
+        if self.test_message is None or message != self.test_message:
             return None
-        self._test_messages.remove(message)
-        return None if self._test_messages else Action.PROBE
+        self.test_message = None
+        return Action.PROBE
 
     def next_deadline(self) -> int | None:
         """Return when `handle_deadline` is to be called: at the end of the wait."""
@@ -165,31 +153,37 @@ class Backoff:
         if self._deadline_ns is None or now_ns < self._deadline_ns:
             return None
         self._deadline_ns = None
-        self.state = State.PROBING
+        self.state = BackoffState.PROBING
         return Action.PROBE
 
     def _report(self, message: Hashable, result: Result, now_ns: int) -> Action | None:
         step = COUNTER_STEPS.get((self.state, result))
         if step is None or not self.max_backoff_duration_ns:
             return None
-        if self.state is State.PROBING and message not in self._test_messages:
+        if self.state is BackoffState.PROBING and message != self.test_message:
             return None
-        self._test_messages.clear()
-        self.counter += min(step, self._room_above())
+        self.test_message = None
+        # A step up that would not prolong the wait is not made: it would only demand more successes later, one
+        # for each failure of a long outage.
+        if (
+            step < 0
+            or not self.counter
+            or self._ceiling_ns(self.counter + 1) > self._ceiling_ns(self.counter)
+        ):
+            self.counter += step
         return self._wait(now_ns) if self.counter else self._run()
 
-    def _room_above(self) -> int:
-        # Once the wait is at its maximum a higher counter could not prolong it; it would only demand more
-        # successes later, one for each failure of a long outage.
-        return 0 if self.wait_ns >= self.max_backoff_duration_ns else 1
+    def _ceiling_ns(self, counter: int) -> int:
+        return min(max(self.strategy(counter), 0), self.max_backoff_duration_ns)
 
     def _wait(self, now_ns: int) -> Action:
-        self.wait_ns = min(max(self.strategy(self.counter), 0), self.max_backoff_duration_ns)
+        ceiling_ns = self._ceiling_ns(self.counter)
+        self.wait_ns = ceiling_ns if self.jitter is None else self.jitter.randrange(ceiling_ns + 1)
         self._deadline_ns = now_ns + self.wait_ns
-        self.state = State.WAITING
+        self.state = BackoffState.WAITING
         return Action.BLOCK
 
     def _run(self) -> Action:
         self.wait_ns = 0
-        self.state = State.RUNNING
+        self.state = BackoffState.RUNNING
         return Action.UNBLOCK

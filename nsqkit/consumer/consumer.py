@@ -3,8 +3,9 @@
 The rule it guards: what was received is answered or given back. Leaving the consumer, by whatever way, asks for no
 more, gives back what nobody has begun with, and waits for each nsqd to say that it has understood.
 
-How to read it: the three ways of receiving (``async for message``, ``batches``, ``run``), then how it starts and
-stops. What is sent when is decided in ``core``.
+How to read it: the three ways of receiving (``async for message``, ``batches``, ``run``), what can be asked and changed
+while it runs, then how it starts and stops. What is sent when is decided in ``core``, which nsqds there are, in
+``connections``.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 import anyio
 
 from nsqkit.client.background import Background
-from nsqkit.client.connection import Connection, Dial, dial_tcp
+from nsqkit.client.dialler import Dial, Dialler
 from nsqkit.client.options import check_addresses, make_options
-from nsqkit.client.reconnect import Reconnect
-from nsqkit.clock import NS_PER_S, Clock, LoopClock
+from nsqkit.clock import Clock, LoopClock
+from nsqkit.consumer.backoff import BackoffState
+from nsqkit.consumer.batches import Batches
+from nsqkit.consumer.connections import Connections
 from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.options import ConsumerKeywords, ConsumerOptions
-from nsqkit.consumer.session import ConsumerSession
+from nsqkit.consumer.stats import BackoffStats, ConsumerStats
 from nsqkit.errors import Closed, OptionError
 from nsqkit.transport.alarm import Alarm
 from nsqkit.wire.names import encode_channel, encode_topic
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nsqkit.consumer.message import Message
+    from nsqkit.consumer.session import ConsumerSession
 
 logger = logging.getLogger("nsqkit.consumer")
 
@@ -51,8 +55,9 @@ class Consumer:
         topic: the topic.
         channel: the channel.
         nsqd_tcp_addresses: ``host:port`` of each nsqd; one that is down is dialled until it is there.
+        on_backoff: called with each change of the backoff's state; it is to be quick, and what it raises is logged.
         clock: the time; by default the real one.
-        dial: how to reach an address; by default TCP.
+        dial: how to reach an address, in the place of connecting to it.
         random: chance, in reconnecting and in picking connections; by default seeded by the system.
         options: see ``ConsumerOptions``.
 
@@ -66,18 +71,19 @@ class Consumer:
         channel: str,
         *,
         nsqd_tcp_addresses: Sequence[str],
+        on_backoff: Callable[[BackoffStats], None] | None = None,
         clock: Clock | None = None,
-        dial: Dial = dial_tcp,
+        dial: Dial | None = None,
         random: Random | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         self.options = make_options(ConsumerOptions, dict(options))
-        self._addresses = check_addresses(nsqd_tcp_addresses, "nsqd_tcp_addresses")
-        if not self._addresses:
+        addresses = check_addresses(nsqd_tcp_addresses, "nsqd_tcp_addresses")
+        if not addresses:
             raise OptionError("nsqd_tcp_addresses is empty; allowed is a list of at least one host:port")
         self._clock = clock
-        self._dial = dial
-        self._random = random or Random()
+        self._backoff_hook = on_backoff
+        random = random or Random()
         self._core = ConsumerCore(
             encode_topic(topic),
             encode_channel(channel),
@@ -87,14 +93,18 @@ class Consumer:
                 msg_timeout_ms=round(self.options.msg_timeout * 1000),
                 sample_rate=self.options.sample_rate,
             ),
-            random=self._random,
+            random=random,
             on_output=self._on_output,
+            on_backoff=self._on_backoff,
+            tell_time=self._now_ns,
         )
-        self._connections: dict[str, Connection[ConsumerSession]] = {}
+        self._connections = Connections(
+            self._core, addresses, dial=Dialler(self.options, dial), random=random, on_change=self._after
+        )
+        self._log_fields = {"topic": topic, "channel": channel}
         self._tasks: Background | None = None
         self._alarm: Alarm | None = None
         self._arrived = anyio.Event()
-        self._changed = anyio.Event()
 
     # ---- three ways of receiving ---------------------------------------------------------------------------------
 
@@ -108,12 +118,20 @@ class Consumer:
                 raise StopAsyncIteration
         return inbox.popleft()
 
-    def batches(self) -> Batches:
-        """Return an iterator over whatever has arrived: lists of at least one message.
+    def batches(self, max_messages: int | None = None, max_wait: float = 0.0) -> Batches:
+        """Return an iterator over lists of at least one message.
 
         It is the fastest way: nothing is awaited for a message, only for a batch.
+
+        Args:
+            max_messages: how many a batch has at most; None is no limit.
+            max_wait: seconds for which a batch that has begun waits for ``max_messages``; 0 takes what is there. It
+                waits no longer once ``is_starved``, for then no more can come.
+
+        Raises:
+            OptionError: a limit below 1, or a wait below 0 or without a limit.
         """
-        return Batches(self)
+        return Batches(self, max_messages, max_wait)
 
     async def run(self, handler: AsyncHandler | SyncHandler, *, concurrency: int = 1) -> None:
         """Call ``handler`` with each message; finish the message when it returns, requeue it when it raises.
@@ -171,6 +189,10 @@ class Consumer:
         await self._arrived.wait()
         return True
 
+    def _check_not_stopped(self) -> None:
+        if self._core.is_closing:
+            raise Closed("the consumer is closed: it connects to no nsqd any more")
+
     def _check_entered(self) -> None:
         if self._tasks is None:
             raise Closed("the consumer is closed: receive inside of 'async with Consumer(…)'")
@@ -183,27 +205,45 @@ class Consumer:
         return self._core.flow.is_starved
 
     @property
+    def backoff(self) -> BackoffStats:
+        """Where the backoff is: its state, its counter, and the seconds that are left of a wait."""
+        return self._core.backoff_stats(self._now_ns())
+
+    @property
     def unconnected(self) -> dict[str, Exception | None]:
         """The nsqds whose subscription does not stand at present, each with the last error of its connection."""
-        return {
-            address: connection.error
-            for address, connection in self._connections.items()
-            if connection.session is None or not connection.session.is_open
-        }
+        return self._connections.unconnected
+
+    def stats(self) -> ConsumerStats:
+        """Return what there is to be told about the consumer at this moment."""
+        core, flow = self._core, self._core.flow.statistics()
+        return ConsumerStats(
+            received=core.received_count,
+            finished=core.finished_count,
+            requeued=core.requeued_count,
+            touched=core.touched_count,
+            timed_out=core.timed_out_count,
+            given_up=core.given_up_count,
+            refused=core.refused_count,
+            in_flight=flow.in_flight,
+            waiting=len(core.inbox),
+            max_in_flight=flow.max_in_flight,
+            paused=flow.paused,
+            starved=flow.starved,
+            backoff=self.backoff,
+            connections=self._connections.stats(),
+        )
 
     async def wait_connected(self) -> None:
         """Return when every nsqd has answered the subscription.
 
         Raises:
-            Closed: outside of ``async with``, or closed meanwhile.
+            Closed: outside of ``async with``, or stopped meanwhile.
         """
         self._check_entered()
         while self.unconnected:
-            if self._core.is_closing:
-                raise Closed("the consumer is closed: it connects to no nsqd any more")
-            if self._changed.is_set():
-                self._changed = anyio.Event()
-            await self._changed.wait()
+            self._check_not_stopped()
+            await self._connections.wait_change()
 
     def pause(self) -> None:
         """Ask for no more messages; what was delivered goes on."""
@@ -215,7 +255,7 @@ class Consumer:
         self._core.resume(self._now_ns())
         self._after()
 
-    def set_max_in_flight(self, max_in_flight: int) -> None:
+    def change_max_in_flight(self, max_in_flight: int) -> None:
         """Change ``max_in_flight``, at least 0.
 
         Raises:
@@ -226,16 +266,44 @@ class Consumer:
         self._core.set_max_in_flight(max_in_flight, self._now_ns())
         self._after()
 
-    def close(self) -> None:
+    def connect_to_nsqd(self, address: str) -> None:
+        """Consume from one nsqd more; it is dialled until it is there. One that is connected already stays so.
+
+        Args:
+            address: its ``host:port``.
+
+        Raises:
+            OptionError: the address cannot be one.
+            Closed: the consumer was stopped.
+        """
+        self._check_not_stopped()
+        (address,) = check_addresses([address], "address")
+        self._connections.keep(address)
+
+    def disconnect_from_nsqd(self, address: str) -> None:
+        """Consume from this nsqd no more.
+
+        It delivers nothing more, what nobody has begun with is given back at once, and what has been begun with can
+        be answered for ``close_timeout``. One that nsqlookupds list comes back when they are asked again.
+
+        Args:
+            address: its ``host:port``, as it was given or discovered.
+
+        Raises:
+            OptionError: the consumer has no such nsqd.
+        """
+        if not self._connections.leave(address):
+            raise OptionError(f"address is {address!r}, which is no nsqd of this consumer")
+        self._after()
+
+    def stop(self) -> None:
         """Ask for no more messages and give back what nobody has begun with; ``run`` and ``async for`` end.
 
         What has been begun with can still be answered: each connection stays until all of it is.
         """
         self._core.close(self._now_ns())
-        for connection in self._connections.values():
-            connection.stop()
+        self._connections.stop()
         self._arrived.set()
-        self._changed.set()
 
     # ---- start and stop ------------------------------------------------------------------------------------------
 
@@ -247,8 +315,7 @@ class Consumer:
         self._tasks = Background()
         await self._tasks.start()
         self._tasks.start_soon(self._alarm.run)
-        for address in self._addresses:
-            self._connect(address)
+        self._connections.start(self._tasks, self._clock)
         return self
 
     async def __aexit__(
@@ -260,49 +327,41 @@ class Consumer:
         """Give everything back that is not answered, wait for the brokers, close; nothing is left running."""
         assert self._tasks is not None
         tasks = self._tasks
-        self.close()
+        self.stop()
         self._core.give_back_all()
         with anyio.move_on_after(self.options.close_timeout, shield=True):
-            while any(self._is_leaving(connection) for connection in self._connections.values()):
-                if self._changed.is_set():
-                    self._changed = anyio.Event()
-                await self._changed.wait()
+            await self._connections.wait_gone()
         self._tasks = None
         return await tasks.end(exc_type, exc, traceback)
 
-    def _is_leaving(self, connection: Connection[ConsumerSession]) -> bool:
-        """Tell whether a good-bye is still on its way; a connection that was never open has none to say."""
-        session = connection.session
-        return connection.is_running and session is not None and session.is_closing
-
     # ---- within --------------------------------------------------------------------------------------------------
 
-    def _connect(self, address: str) -> None:
-        assert self._tasks is not None
-        assert self._clock is not None
-        connection = self._connections[address] = Connection(
-            address,
-            lambda now_ns: ConsumerSession(self._core, address, now_ns),
-            clock=self._clock,
-            dial=self._dial,
-            dial_timeout=self.options.dial_timeout,
-            reconnect=Reconnect(
-                delay_min_ns=round(self.options.reconnect_delay_min * NS_PER_S),
-                delay_max_ns=round(self.options.reconnect_delay_max * NS_PER_S),
-                random=self._random,
-            ),
-            on_change=self._on_change,
-        )
-        self._tasks.start_soon(connection.run)
-
     def _on_output(self, session: ConsumerSession) -> None:
-        self._connections[session.address].wake()
+        self._connections.wake(session)
         if self._alarm is not None:
             self._alarm.check()
 
-    def _on_change(self, connection: Connection[ConsumerSession]) -> None:
-        self._changed.set()
-        self._after()
+    def _on_backoff(self) -> None:
+        backoff = self.backoff
+        if backoff.state is BackoffState.WAITING:
+            logger.warning(
+                "backing off for %.3f s, counter %d",
+                backoff.wait,
+                backoff.counter,
+                extra=self._fields(backoff),
+            )
+        elif backoff.state is BackoffState.PROBING:
+            logger.info("backoff: waiting for a test message", extra=self._fields(backoff))
+        else:
+            logger.info("backoff is over", extra=self._fields(backoff))
+        if self._backoff_hook is not None:
+            try:
+                self._backoff_hook(backoff)
+            except Exception:
+                logger.exception("on_backoff failed", extra=self._fields(backoff))
+
+    def _fields(self, backoff: BackoffStats) -> dict[str, object]:
+        return {**self._log_fields, "backoff_state": backoff.state.value, "backoff_counter": backoff.counter}
 
     def _after(self) -> None:
         if self._core.inbox:
@@ -312,22 +371,3 @@ class Consumer:
 
     def _now_ns(self) -> int:
         return self._clock.now_ns() if self._clock is not None else 0
-
-
-class Batches:
-    """The iterator of ``Consumer.batches``."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    def __aiter__(self) -> Batches:
-        return self
-
-    async def __anext__(self) -> list[Message]:
-        core = self._consumer._core
-        while not core.inbox:
-            if not await self._consumer._wait_for_messages():
-                raise StopAsyncIteration
-        batch = list(core.inbox)
-        core.inbox.clear()
-        return batch

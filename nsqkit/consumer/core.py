@@ -4,28 +4,34 @@ The rule it guards: what to send follows from ``flow`` and ``backoff`` alone, an
 buffers: what came by one read, what was answered by one write.
 
 How to read it: the notes that sessions leave (``opened``, ``received``, ``answered``, ``ended``), then what the user
-may ask (``pause``, ``close`` …), then the two deadlines.
+may ask (``pause``, ``close`` …), then the three deadlines: of flow control, of backoff, of the messages.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from nsqkit.consumer.backoff import Action, Backoff, ExponentialStrategy, Result, State
-from nsqkit.consumer.flow import Flow
+from nsqkit.consumer.backoff import Action, Backoff, BackoffState, ExponentialStrategy, Result
+from nsqkit.consumer.flow import Flow, Gate
 from nsqkit.consumer.session import ConsumerSession
+from nsqkit.consumer.stats import BackoffStats
 from nsqkit.wire.identify import IdentifyRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from random import Random
 
+    from nsqkit.consumer.backoff import Strategy
     from nsqkit.consumer.flow import SetRdy
     from nsqkit.consumer.message import Message
     from nsqkit.consumer.options import ConsumerOptions
 
 NS_PER_S = 1_000_000_000
+
+EXPIRY_PAUSE_NS = NS_PER_S // 10
+"""How often, at most, is looked for messages whose time is over; nsqd looks for them as often."""
 
 
 class ConsumerCore:
@@ -36,14 +42,19 @@ class ConsumerCore:
         channel: the channel's.
         options: see ``ConsumerOptions``.
         identity: what is told and asked in IDENTIFY.
-        random: picks the connection of a test message.
+        random: picks the connection of a test message, and draws waits.
         on_output: called with a session when it has something to send, has ended, or may have moved a deadline.
+        on_backoff: called when the backoff's state has changed.
+        tell_time: what messages ask how much time they have left; by default the time of the last call.
 
     Attributes:
         inbox: messages that nobody has begun with.
-        is_probing: True while successes have to be reported: backoff awaits a test message's result.
+        is_probing: True while backoff awaits a test message's result.
         is_closing: True once no more messages are wanted.
-        received_count, finished_count, requeued_count: messages so far.
+        now_ns: the time of the last call.
+        received_count, finished_count, requeued_count, touched_count, timed_out_count, given_up_count: messages so
+            far.
+        refused_count: answers that nsqd has refused so far.
     """
 
     def __init__(
@@ -55,19 +66,26 @@ class ConsumerCore:
         identity: IdentifyRequest,
         random: Random,
         on_output: Callable[[ConsumerSession], None],
+        on_backoff: Callable[[], None] = lambda: None,
+        tell_time: Callable[[], int] | None = None,
     ) -> None:
         self.topic = topic
         self.channel = channel
         self.options = options
         self.identity = identity
         self.on_output = on_output
-        self.read_timeout_ns = round(options.read_timeout * NS_PER_S)
+        self.tell_time: Callable[[], int] = tell_time or (lambda: self.now_ns)
+        self.read_timeout_ns: int = round(options.read_timeout * NS_PER_S)
         self.inbox: deque[Message] = deque()
         self.is_probing = False
         self.is_closing = False
         self.received_count = 0
         self.finished_count = 0
         self.requeued_count = 0
+        self.touched_count = 0
+        self.timed_out_count = 0
+        self.given_up_count = 0
+        self.refused_count = 0
         self.sessions: dict[ConsumerSession, None] = {}
         self.flow: Flow[ConsumerSession] = Flow(
             max_in_flight=options.max_in_flight,
@@ -77,16 +95,19 @@ class ConsumerCore:
             rng=random,
         )
         self.backoff = Backoff(
-            strategy=ExponentialStrategy(round(options.backoff_multiplier * NS_PER_S)),
+            strategy=_strategy(options),
             max_backoff_duration_ns=round(options.max_backoff_duration * NS_PER_S),
+            jitter=random if options.backoff_strategy == "full-jitter" else None,
         )
-        self._now_ns = 0
+        self._on_backoff = on_backoff
+        self._expiry_ns: int | None = None  # no message's time is over before
+        self.now_ns: int = 0
 
     # ---- what sessions report ------------------------------------------------------------------------------------
 
     def opened(self, session: ConsumerSession, now_ns: int) -> None:
         """Take a session whose subscription stands."""
-        self._now_ns = now_ns
+        self.now_ns = now_ns
         self.sessions[session] = None
         assert session.answer is not None
         self._send(self.flow.add(session, session.answer.max_rdy_count, now_ns))
@@ -95,69 +116,84 @@ class ConsumerCore:
 
     def received(self, session: ConsumerSession, messages: Sequence[Message], now_ns: int) -> None:
         """Take the messages of one buffer."""
-        self._now_ns = now_ns
+        self.now_ns = now_ns
         self.received_count += len(messages)
+        expiry_ns = now_ns + session.msg_timeout_ns
+        if self._expiry_ns is None or expiry_ns < self._expiry_ns:
+            self._expiry_ns = expiry_ns
+        is_expected = self.flow.gate is Gate.PROBING
         self._send(self.flow.received(session, len(messages), now_ns))
-        if self.is_closing:
-            session.give_back(list(messages))
-            return
-        if self.backoff.state is State.PROBING:
-            self.backoff.received(messages)
-        self.inbox.extend(messages)
+        if is_expected and self.flow.gate is Gate.TESTING:
+            self.backoff.received(messages[0])
+        if session.is_closing:
+            session.give_back(messages)
+        else:
+            self.inbox.extend(messages)
 
     def answered(
         self,
         session: ConsumerSession,
-        count: int,
-        results: Sequence[tuple[Message, Result | None]],
+        finished: Collection[bytes],
+        requeued: Collection[tuple[Message, Result | None]],
         now_ns: int,
     ) -> None:
         """Take note of the answers that one write is about to send.
 
         Args:
             session: where they are sent.
-            count: how many.
-            results: those among them that backoff has to know of; None as result: it neither failed nor succeeded.
+            finished: the ids of the messages that are done.
+            requeued: the messages that are given back, each a failure or, for backoff, nothing.
             now_ns: the time.
         """
-        self._now_ns = now_ns
-        requeued_count = 0
+        self.now_ns = now_ns
+        self.finished_count += len(finished)
+        self.requeued_count += len(requeued)
         if session in self.sessions:
-            self._send(self.flow.answered(session, count, now_ns))
-        for message, result in results:
-            requeued_count += result is not Result.SUCCESS
-            if result is Result.SUCCESS:
-                self._act(self.backoff.success(message, now_ns), now_ns)
-            elif result is Result.FAILURE:
-                self._act(self.backoff.failure(message, now_ns), now_ns)
-            else:
+            self._send(self.flow.answered(session, len(finished) + len(requeued), now_ns))
+        for message, result in requeued:
+            if result is None:
                 self._act(self.backoff.lost(message), now_ns)
-        self.requeued_count += requeued_count
-        self.finished_count += count - requeued_count
-        if results:
+            else:
+                self._act(self.backoff.failure(message, now_ns), now_ns)
+        test = self._test_message
+        if test is not None and test.session is session and test.id in finished:
+            self._act(self.backoff.success(test, now_ns), now_ns)
+        if requeued or test is not None:
             self.on_output(session)  # backoff may have set a deadline
 
-    def timed_out(self, session: ConsumerSession, count: int, now_ns: int) -> None:
-        """Take note of messages that came again while they were held; their first delivery is in flight no more."""
-        self._send(self.flow.answered(session, count, now_ns))
+    def timed_out(
+        self, session: ConsumerSession, count: int, messages: Iterable[Message], now_ns: int
+    ) -> None:
+        """Take note of messages that will have no answer, because nsqd has taken them back.
 
-    def lost(self, messages: Iterable[Message], now_ns: int) -> None:
-        """Take note of messages that will have no result here; one may have been the test message."""
-        if self.is_probing:
-            for message in messages:
-                self._act(self.backoff.lost(message), now_ns)
+        Args:
+            session: where they were in flight.
+            count: how many.
+            messages: those of them that may be the test message.
+            now_ns: the time.
+        """
+        self.timed_out_count += count
+        self._send(self.flow.answered(session, count, now_ns))
+        self._lost(messages, now_ns)
 
     def ended(self, session: ConsumerSession) -> None:
         """Take note that a session has ended; its messages come again, from whoever gets them then."""
         if session in self.sessions:
             del self.sessions[session]
-            self._send(self.flow.remove(session, self._now_ns))
-            self.lost(session.held.values(), self._now_ns)
+            self._send(self.flow.remove(session, self.now_ns))
+            self._lost(session.held.values(), self.now_ns)
             session.held.clear()
-            waiting = [message for message in self.inbox if not message.is_answered]
-            self.inbox.clear()
-            self.inbox.extend(waiting)
+            self._tidy_inbox()
         self.on_output(session)
+
+    def requeue_delay(self, attempts: int) -> float:
+        """Return the seconds after which a message comes again that is requeued without a delay."""
+        options = self.options
+        if options.requeue_delay_policy is None:
+            delay = options.default_requeue_delay * attempts
+        else:
+            delay = options.requeue_delay_policy(attempts)
+        return _within(delay, options.max_requeue_delay)
 
     # ---- what the user asks --------------------------------------------------------------------------------------
 
@@ -171,7 +207,16 @@ class ConsumerCore:
 
     def resume(self, now_ns: int) -> None:
         """Ask for messages again."""
-        self._send(self.flow.resume(now_ns))
+        if not self.is_closing:
+            self._send(self.flow.resume(now_ns))
+
+    def leave(self, session: ConsumerSession, now_ns: int) -> None:
+        """Ask one nsqd for no more, give back what nobody has begun with, and say good-bye to it."""
+        if session in self.sessions and not session.is_closing:
+            self._send(self.flow.retire(session, now_ns))
+            session.give_back(message for message in self.inbox if message.session is session)
+            self._tidy_inbox()
+            session.start_close()
 
     def close(self, now_ns: int) -> None:
         """Ask for no more messages, give back what nobody has begun with, and say good-bye to every nsqd."""
@@ -187,30 +232,69 @@ class ConsumerCore:
     def give_back_all(self) -> None:
         """Give back what was begun with and not answered, too."""
         for session in list(self.sessions):
-            session.give_back(list(session.held.values()))
+            session.give_back(session.held.values())
+
+    def backoff_stats(self, now_ns: int) -> BackoffStats:
+        """Return where the backoff is."""
+        deadline_ns = self.backoff.next_deadline()
+        return BackoffStats(
+            state=self.backoff.state,
+            counter=self.backoff.counter,
+            wait=self.backoff.wait_ns / NS_PER_S,
+            seconds_left=0.0 if deadline_ns is None else max(deadline_ns - now_ns, 0) / NS_PER_S,
+        )
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
         """Return when to call ``handle_deadline`` if nothing else happens."""
-        deadlines = [
-            due for due in (self.flow.next_deadline(), self.backoff.next_deadline()) if due is not None
-        ]
-        return min(deadlines, default=None)
+        deadlines = (self.flow.next_deadline(), self.backoff.next_deadline(), self._expiry_ns)
+        return min((due for due in deadlines if due is not None), default=None)
 
     def handle_deadline(self, now_ns: int) -> None:
-        """Redistribute RDY, or let the test message through."""
-        self._now_ns = now_ns
+        """Redistribute RDY, let the test message through, or let go of messages whose time is over."""
+        self.now_ns = now_ns
         self._act(self.backoff.handle_deadline(now_ns), now_ns)
         self._send(self.flow.handle_deadline(now_ns))
+        if self._expiry_ns is not None and now_ns >= self._expiry_ns:
+            self._expire(now_ns)
+
+    def _expire(self, now_ns: int) -> None:
+        """Let go of what nsqd has taken back: it is in flight no more, and nobody is to begin with it."""
+        expired_count = 0
+        for session in list(self.sessions):
+            if expired := session.expire(now_ns):
+                expired_count += len(expired)
+                self.timed_out(session, len(expired), expired, now_ns)
+        if expired_count:
+            self._tidy_inbox()
+        deadlines = [message.deadline_ns for session in self.sessions for message in session.held.values()]
+        self._expiry_ns = max(min(deadlines), now_ns + EXPIRY_PAUSE_NS) if deadlines else None
 
     # ---- within --------------------------------------------------------------------------------------------------
+
+    @property
+    def _test_message(self) -> Message | None:
+        return cast("Message | None", self.backoff.test_message)
+
+    def _lost(self, messages: Iterable[Message], now_ns: int) -> None:
+        if self.is_probing:
+            for message in messages:
+                self._act(self.backoff.lost(message), now_ns)
+
+    def _tidy_inbox(self) -> None:
+        waiting = [message for message in self.inbox if not message.is_answered]
+        self.inbox.clear()
+        self.inbox.extend(waiting)
 
     def _send(self, decisions: Sequence[SetRdy[ConsumerSession]]) -> None:
         for session, rdy_count in decisions:
             session.send_ready(rdy_count)
 
     def _act(self, action: Action | None, now_ns: int) -> None:
+        if action is None:
+            return
+        was_probing = self.is_probing
         match action:
             case Action.BLOCK:
                 self._send(self.flow.block(now_ns))
@@ -218,4 +302,18 @@ class ConsumerCore:
                 self._send(self.flow.probe(now_ns))
             case Action.UNBLOCK:
                 self._send(self.flow.unblock(now_ns))
-        self.is_probing = self.backoff.state is State.PROBING
+        self.is_probing = self.backoff.state is BackoffState.PROBING
+        if not (was_probing and self.is_probing):  # another test message instead of a lost one is no news
+            self._on_backoff()
+
+
+def _strategy(options: ConsumerOptions) -> Strategy:
+    strategy = options.backoff_strategy
+    if isinstance(strategy, str):
+        return ExponentialStrategy(round(options.backoff_multiplier * NS_PER_S))
+    return lambda attempt: round(_within(strategy(attempt), options.max_backoff_duration) * NS_PER_S)
+
+
+def _within(seconds: float, most: float) -> float:
+    """Return ``seconds``, but at least 0 and at most ``most``; what is no number counts as the most."""
+    return most if math.isnan(seconds) else min(max(seconds, 0.0), most)

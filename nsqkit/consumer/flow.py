@@ -62,8 +62,7 @@ class Gate(enum.Enum):
 #     block()                                 any      → BLOCKED
 #     probe()                                 any      → PROBING
 #     unblock()                               any      → OPEN
-#     any message is received                 PROBING  → TESTING
-#     that message's connection is removed    TESTING  → PROBING
+#     a connection with RDY delivers          PROBING  → TESTING
 #
 # The step to TESTING closes the window at once. With RDY still 1, nsqd would deliver a second message
 # the moment it reads the FIN or REQ of the first, before it reads what that result decided.
@@ -210,7 +209,6 @@ class Flow(Generic[K]):
     _windows: dict[K, Window[K]] = attrs.field(factory=dict, init=False)
     _claimed: int = attrs.field(default=0, init=False)  # the sum of all claims, kept up to date
     _owing: bool = attrs.field(default=False, init=False)  # whether some RDY is still below its share
-    _tested: Window[K] | None = attrs.field(default=None, init=False)  # whence the test message came
     _turn: int = attrs.field(default=0, init=False)
     _deadline_ns: int | None = attrs.field(default=None, init=False)
 
@@ -229,21 +227,34 @@ class Flow(Generic[K]):
         return self._reshare(now_ns)
 
     def remove(self, key: K, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Forget a connection that is closed, with all that was in flight on it."""
+        """Forget a connection that is closed, with all that was in flight on it.
+
+        If that was the test message, backoff asks for another one with `probe`.
+        """
         window = self._windows.pop(key)
         self._claimed -= window.claim
-        if self.gate is Gate.TESTING and window is self._tested:
-            self.gate = Gate.PROBING
         return self._reshare(now_ns)
+
+    def retire(self, key: K, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Ask a connection for no more; what is in flight on it counts until it is answered or `remove` comes."""
+        window = self._windows[key]
+        window.max_rdy_count = 0
+        self._set_share(window, 0)
+        lowered = [self._send(window, 0, now_ns)] if window.rdy_count else []
+        return [*lowered, *self._reshare(now_ns)]
 
     # Messages come and are answered. These two are called for every read and every write.
 
     def received(self, key: K, count: int, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Book messages that arrived on a connection, all those of one receive buffer in one call."""
+        """Book messages that arrived on a connection, all those of one receive buffer in one call.
+
+        While probing, the first message of a connection that has RDY is the test message. One from elsewhere was
+        sent before the backoff began.
+        """
         window = self._windows[key]
         self._book(window, count, now_ns)
-        if self.gate is Gate.PROBING:
-            self.gate, self._tested = Gate.TESTING, window
+        if self.gate is Gate.PROBING and window.rdy_count:
+            self.gate = Gate.TESTING
             return self._reshare(now_ns)
         return self._repay(now_ns)
 

@@ -2,6 +2,12 @@
 
 The rule it guards: a message is answered once, by ``finish`` or ``requeue``, and each of these only queues bytes: no
 await, no lock, no task. A thousand messages answered in a row are one write.
+
+What becomes of a message, and what an answer does then:
+
+    delivered ─▶ finish, requeue ─▶ answered             a second answer raises MessageError
+              ├▶ its time is over ─▶ timed out           an answer does nothing: nsqd delivers it again
+              └▶ its connection is lost                  likewise
 """
 
 from __future__ import annotations
@@ -10,6 +16,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nsqkit.consumer.session import ConsumerSession
+
+NS_PER_S = 1_000_000_000
 
 
 class Message:
@@ -20,14 +28,25 @@ class Message:
         body: what was published.
         attempts: deliveries so far, this one included; nsqd wraps it at 65535.
         timestamp_ns: when it was published, ns since the Unix epoch, by the broker's clock.
+        received_ns: when it was received, ns since the Unix epoch, by this machine's clock.
+        deadline_ns: when nsqd takes it back, by this machine's clock; ``touch`` moves it.
     """
 
-    __slots__ = ("attempts", "body", "id", "session", "timestamp_ns")
+    __slots__ = ("attempts", "body", "deadline_ns", "id", "received_ns", "session", "timestamp_ns")
 
     def __init__(
-        self, session: ConsumerSession, timestamp_ns: int, attempts: int, message_id: bytes, body: bytes
+        self,
+        session: ConsumerSession,
+        received_ns: int,
+        deadline_ns: int,
+        timestamp_ns: int,
+        attempts: int,
+        message_id: bytes,
+        body: bytes,
     ) -> None:
         self.session = session
+        self.received_ns = received_ns
+        self.deadline_ns = deadline_ns
         self.timestamp_ns = timestamp_ns
         self.attempts = attempts
         self.id = message_id
@@ -36,7 +55,7 @@ class Message:
     def finish(self) -> None:
         """Say that the message is done; nsqd forgets it.
 
-        On a connection that was lost meanwhile this does nothing: nsqd delivers the message again.
+        When it has timed out, or its connection was lost, this does nothing: nsqd delivers the message again.
 
         Raises:
             MessageError: it was finished or requeued before.
@@ -47,9 +66,12 @@ class Message:
     def requeue(self, delay: float | None = None, *, backoff: bool = True) -> None:
         """Give the message back, to be delivered again.
 
+        When it has timed out, or its connection was lost, this does nothing: nsqd delivers the message again.
+
         Args:
-            delay: seconds until then; None is ``default_requeue_delay`` times attempts, at most
-                ``max_requeue_delay``. nsqd shortens what is above its ``--max-req-timeout``.
+            delay: seconds until then; None is what the option ``requeue_delay_policy`` says or, without one,
+                ``default_requeue_delay`` times attempts; at most ``max_requeue_delay``. nsqd shortens what is
+                above its ``--max-req-timeout``.
             backoff: whether this counts as a failure, which slows the consumer down.
 
         Raises:
@@ -62,6 +84,8 @@ class Message:
     def touch(self) -> None:
         """Ask nsqd for the whole message timeout anew, up to its ``--max-msg-timeout`` after delivery.
 
+        When it has timed out, or its connection was lost, this does nothing.
+
         Raises:
             MessageError: it was finished or requeued before.
         """
@@ -70,8 +94,13 @@ class Message:
 
     @property
     def is_answered(self) -> bool:
-        """True once it was finished or requeued, or its connection was lost."""
+        """True once there is nothing to answer: it was finished or requeued, timed out, or lost its connection."""
         return self.session.held.get(self.id) is not self
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until nsqd takes the message back and delivers it again; 0 once it has."""
+        return max(self.deadline_ns - self.session.tell_time(), 0) / NS_PER_S
 
     @property
     def nsqd_address(self) -> str:

@@ -1,14 +1,40 @@
-"""Options of a consumer, under go-nsq's names, with go-nsq's ranges."""
+"""Options of a consumer, under go-nsq's names, with go-nsq's ranges.
+
+The rule it guards: as in ``nsqkit.client.options``, what is wrong is refused when the consumer is made.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
 from nsqkit.client.options import ConnectionKeywords, ConnectionOptions, seconds, whole
 from nsqkit.errors import OptionError
 
+BackoffStrategy: TypeAlias = Literal["exponential", "full-jitter"] | Callable[[int], float]
+"""One of go-nsq's two, or a function: from the attempt (1, 2, 3, …) to the seconds to wait."""
+
+RequeueDelayPolicy: TypeAlias = Callable[[int], float]
+"""From a message's attempts to the seconds after which it comes again."""
+
+BACKOFF_STRATEGIES = ("exponential", "full-jitter")
+
 MSG_TIMEOUT_MIN = 1.0
 """The least that nsqd takes from a client."""
+
+
+def _check_strategy(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value not in BACKOFF_STRATEGIES and not callable(value):
+        raise OptionError(
+            f'{attribute.name} is {value!r}; allowed is "exponential", "full-jitter" or a function of the attempt'
+        )
+
+
+def _check_policy(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and not callable(value):
+        raise OptionError(f"{attribute.name} is {value!r}; allowed is None or a function of the attempts")
 
 
 class ConsumerKeywords(ConnectionKeywords, total=False):
@@ -19,6 +45,9 @@ class ConsumerKeywords(ConnectionKeywords, total=False):
     sample_rate: int
     default_requeue_delay: float
     max_requeue_delay: float
+    requeue_delay_policy: RequeueDelayPolicy | None
+    max_attempts: int
+    backoff_strategy: BackoffStrategy
     backoff_multiplier: float
     max_backoff_duration: float
     low_rdy_idle_timeout: float
@@ -38,6 +67,11 @@ class ConsumerOptions(ConnectionOptions):
         sample_rate: percentage of the messages to deliver, the others being gone from the channel; 0 is all.
         default_requeue_delay: delay of a requeue that names none, times attempts; 90.
         max_requeue_delay: the longest of these delays; 900.
+        requeue_delay_policy: instead of a default delay times attempts, a function from a message's attempts to
+            the seconds.
+        max_attempts: deliveries after which a message is given up; 5. 0 gives up none.
+        backoff_strategy: how long a backoff lasts: "exponential", "full-jitter" (at random between 0 and that), or
+            a function from the attempt (1, 2, 3, …) to the seconds.
         backoff_multiplier: half of the first backoff, which doubles with each further failure; 1.
         max_backoff_duration: the longest backoff; 120. 0 switches backoff off.
         low_rdy_idle_timeout: after how long without a message a connection gives up its RDY, when there are more
@@ -52,6 +86,9 @@ class ConsumerOptions(ConnectionOptions):
     sample_rate: int = whole(0, 0, 99)
     default_requeue_delay: float = seconds(90.0, 0.0, 3600.0)
     max_requeue_delay: float = seconds(900.0, 0.0, 3600.0)
+    requeue_delay_policy: RequeueDelayPolicy | None = attrs.field(default=None, validator=_check_policy)
+    max_attempts: int = whole(5, 0, 65_535)
+    backoff_strategy: BackoffStrategy = attrs.field(default="exponential", validator=_check_strategy)
     backoff_multiplier: float = seconds(1.0, 0.0, 3600.0)
     max_backoff_duration: float = seconds(120.0, 0.0, 3600.0)
     low_rdy_idle_timeout: float = seconds(10.0, 1.0, 300.0)
@@ -61,6 +98,10 @@ class ConsumerOptions(ConnectionOptions):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
+        if not self.heartbeat_interval:
+            raise OptionError(
+                "heartbeat_interval is 0; allowed is at least 1 second: nsqd demands it of consumers"
+            )
         if 0 < self.msg_timeout < MSG_TIMEOUT_MIN:
             raise OptionError(
                 f"msg_timeout is {self.msg_timeout}; allowed is 0, or at least {MSG_TIMEOUT_MIN:g} second"

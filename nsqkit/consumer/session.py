@@ -2,15 +2,15 @@
 
         greeted ─▶ SUB ─▶ OK: open ─▶ messages … ─▶ CLS ─▶ CLOSE_WAIT ─▶ (all answered) ─▶ ended
 
-The rule it guards: every message that came is in ``held`` until it is answered, so that it can be given back, and an
-answer for a message that is not there is never sent. Answers gather in the outbox; what they mean for flow control
-and backoff is worked out once per write, not once per message.
+The rule it guards: every message that came is in ``held`` until it is answered or its time is over, so that it can
+be given back, and an answer for a message that is not there is never sent. What is finished is only noted; one write
+turns all of it into one run of FINs, and what the answers mean for flow control and backoff is worked out there, too,
+once per write and not once per message.
 """
 
 from __future__ import annotations
 
 import math
-from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,17 @@ from nsqkit.wire.commands import CLS, encode_ready, encode_requeue, encode_subsc
 from nsqkit.wire.frames import CLOSE_WAIT, OK, Response
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nsqkit.consumer.core import ConsumerCore
+
+NS_PER_MS = 1_000_000
+
+MSG_TIMEOUT_NS = 60_000 * NS_PER_MS
+"""nsqd's default, for a broker that does not say what it uses."""
+
+TIMED_OUT = -1
+"""The ``deadline_ns`` of a message whose time is over."""
 
 
 class ConsumerSession(ClientSession[Message]):
@@ -36,13 +46,15 @@ class ConsumerSession(ClientSession[Message]):
     Attributes:
         held: messages that were delivered and not answered, by id.
         is_closing: True once CLS was sent.
+        msg_timeout_ns: after how long nsqd delivers an unanswered message again.
+        received_count, finished_count, requeued_count, touched_count, timed_out_count: messages so far.
         refused_count: answers that nsqd refused, mostly because the message had timed out.
     """
 
     def __init__(self, core: ConsumerCore, address: str, now_ns: int) -> None:
         super().__init__(
             core.identity,
-            partial(Message, self),
+            self._make_message,
             read_timeout_ns=core.read_timeout_ns,
             max_msg_size=core.options.max_msg_size,
             now_ns=now_ns,
@@ -50,93 +62,132 @@ class ConsumerSession(ClientSession[Message]):
         self.address = address
         self.held: dict[bytes, Message] = {}
         self.is_closing = False
+        self.msg_timeout_ns = MSG_TIMEOUT_NS
+        self.received_count = 0
+        self.finished_count = 0
+        self.requeued_count = 0
+        self.touched_count = 0
+        self.timed_out_count = 0
         self.refused_count = 0
+        self.tell_time = core.tell_time
         self._core = core
-        self._answered_count = 0
-        self._results: list[tuple[Message, Result | None]] = []
-        self._output_noted = False
+        self._max_msg_timeout_ns = MSG_TIMEOUT_NS
+        self._received_ns = now_ns  # the buffer at hand …
+        self._deadline_ns = now_ns  # … and until when its messages are to be answered
+        self._finished: list[bytes] = []
+        self._requeued: list[tuple[Message, Result | None]] = []
         self._dismissed = False
 
     # ---- answers: called for each message -------------------------------------------------------------------------
 
     def finish(self, message: Message) -> bool:
         """Answer with FIN; False if the message is not held."""
-        held = self.held
         message_id = message.id
-        if held.get(message_id) is not message:
+        if self.held.get(message_id) is not message:
             return False
-        del held[message_id]
-        self._outbox.append(b"FIN " + message_id + b"\n")
-        self._answered_count += 1
-        if self._core.is_probing:
-            self._results.append((message, Result.SUCCESS))
-        if not self._output_noted:
-            self._note_output()
+        del self.held[message_id]
+        finished = self._finished
+        finished.append(message_id)
+        if len(finished) == 1:
+            self._core.on_output(self)
         return True
 
     def requeue(self, message: Message, delay: float | None, *, backoff: bool) -> bool:
         """Answer with REQ; False if the message is not held."""
-        options = self._core.options
         if delay is None:
-            delay = min(options.default_requeue_delay * message.attempts, options.max_requeue_delay)
+            delay = self._core.requeue_delay(message.attempts)
         elif not isinstance(delay, int | float) or not 0 <= delay < math.inf:
             raise OptionError(f"delay is {delay!r}; allowed is 0 seconds or more")
         if self.held.get(message.id) is not message:
             return False
         del self.held[message.id]
-        self._outbox.append(encode_requeue(message.id, round(delay * 1000)))
-        self._answered_count += 1
-        self._results.append((message, Result.FAILURE if backoff else None))
-        self._note_output()
+        self._requeued.append((message, Result.FAILURE if backoff else None))
+        self._say(encode_requeue(message.id, round(delay * 1000)))
         return True
 
     def touch(self, message: Message) -> bool:
         """Ask for more time with TOUCH; False if the message is not held."""
         if self.held.get(message.id) is not message:
             return False
-        self._outbox.append(encode_touch(message.id))
-        self._note_output()
+        self.touched_count += 1
+        self._core.touched_count += 1
+        message.deadline_ns = min(
+            self.tell_time() + self.msg_timeout_ns, message.received_ns + self._max_msg_timeout_ns
+        )
+        self._say(encode_touch(message.id))
         return True
 
     def check_not_answered(self, message: Message) -> None:
         """Refuse a second answer; one for what nsqd has taken back, or the connection has lost, is let be."""
-        if not self.ended and message.id not in self.held:
+        taken_back = message.deadline_ns == TIMED_OUT or message.id in self.held
+        if not self.ended and not taken_back:
             raise MessageError(f"message {message.id.decode(errors='replace')} was answered before")
 
     # ---- for the core ----------------------------------------------------------------------------------------------
 
     def send_ready(self, rdy_count: int) -> None:
         """Send RDY."""
-        self._outbox.append(encode_ready(rdy_count))
-        self._note_output()
+        self._say(encode_ready(rdy_count))
 
     def start_close(self) -> None:
         """Ask for no more, and end when nsqd has said CLOSE_WAIT and all that is held is answered."""
         if self.is_open and not self.is_closing:
             self.is_closing = True
-            self._outbox.append(CLS)
-            self._note_output()
+            self._say(CLS)
 
-    def give_back(self, messages: list[Message]) -> None:
+    def give_back(self, messages: Iterable[Message]) -> None:
         """Answer messages with a REQ that neither waits nor counts as a failure."""
-        for message in messages:
+        for message in list(messages):
             self.requeue(message, 0, backoff=False)
+
+    def expire(self, now_ns: int) -> list[Message]:
+        """Let go of the messages whose time is over, and return them."""
+        expired = [message for message in self.held.values() if message.deadline_ns <= now_ns]
+        for message in expired:
+            del self.held[message.id]
+            message.deadline_ns = TIMED_OUT
+        self.timed_out_count += len(expired)
+        self._end_if_done()
+        return expired
+
+    @property
+    def has_output(self) -> bool:
+        """True while there is something to send, or the end to be carried out."""
+        return bool(self._finished) or super().has_output
 
     def data_to_send(self, now_ns: int) -> bytes:
         """Return, and forget, what is to be sent, after working out what the answers in it mean."""
-        count, self._answered_count = self._answered_count, 0
-        results, self._results = self._results, []
-        if count:
-            self._core.answered(self, count, results, now_ns)
-        self._output_noted = False
+        if self._finished or self._requeued:
+            self._settle(now_ns)
         data = super().data_to_send(now_ns)
-        if self._dismissed and not self.held:
-            self.end(None)
+        self._end_if_done()
         return data
+
+    def _settle(self, now_ns: int) -> None:
+        # FINs come after whatever else was said meanwhile: a TOUCH of the same message must come first.
+        finished, self._finished = self._finished, []
+        requeued, self._requeued = self._requeued, []
+        if finished:
+            self.send(b"FIN %b\n" % b"\nFIN ".join(finished))
+        self.finished_count += len(finished)
+        self.requeued_count += len(requeued)
+        self._core.answered(self, finished, requeued, now_ns)
 
     # ---- what comes in -----------------------------------------------------------------------------------------------
 
+    def receive_data(self, data: bytes, now_ns: int) -> None:
+        """Work through what one read has returned."""
+        self._received_ns = now_ns
+        self._deadline_ns = now_ns + self.msg_timeout_ns
+        super().receive_data(data, now_ns)
+
+    def _make_message(self, timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> Message:
+        return Message(self, self._received_ns, self._deadline_ns, timestamp_ns, attempts, message_id, body)
+
     def _on_greeted(self, now_ns: int) -> None:
+        assert self.answer is not None
+        self.msg_timeout_ns = self.answer.msg_timeout * NS_PER_MS or MSG_TIMEOUT_NS
+        self._max_msg_timeout_ns = max(self.answer.max_msg_timeout * NS_PER_MS, self.msg_timeout_ns)
         self.send(encode_subscribe(self._core.topic, self._core.channel))
 
     def _on_frames(self, frames: list[Any], now_ns: int) -> None:
@@ -161,16 +212,19 @@ class ConsumerSession(ClientSession[Message]):
         for message in messages:
             held[message.id] = message
         again_count = expected - len(held)
+        self.received_count += len(messages)
         self._core.received(self, messages, now_ns)
         if again_count:
-            self._core.timed_out(self, again_count, now_ns)
-            self._core.lost([before[message.id] for message in messages if message.id in before], now_ns)
+            self.timed_out_count += again_count
+            superseded = [before[message.id] for message in messages if message.id in before]
+            self._core.timed_out(self, again_count, superseded, now_ns)
 
     def _on_other(self, frame: Response | BrokerError, now_ns: int) -> None:
         if isinstance(frame, BrokerError):
             if frame.fatal:
                 raise frame
             self.refused_count += 1
+            self._core.refused_count += 1
         elif self._answer_heartbeat(frame):
             pass
         elif frame.payload == OK and not self.is_open:
@@ -178,14 +232,24 @@ class ConsumerSession(ClientSession[Message]):
             self._core.opened(self, now_ns)
         elif frame.payload == CLOSE_WAIT and self.is_closing:
             self._dismissed = True
-            if not self.held:
-                self.end(None)
+            self._end_if_done()
         else:
             raise ProtocolError(f"the broker said {frame.payload[:100]!r} when nothing was asked")
 
     def _on_end(self) -> None:
+        # What was answered has had its result, even if nobody will hear of it: it may be the test message's.
+        if self._finished or self._requeued:
+            self._settle(self._core.now_ns)
         self._core.ended(self)
 
-    def _note_output(self) -> None:
-        self._output_noted = True
-        self._core.on_output(self)
+    # ---- within ------------------------------------------------------------------------------------------------------
+
+    def _say(self, command: bytes) -> None:
+        noted = self.has_output
+        self.send(command)
+        if not noted:
+            self._core.on_output(self)
+
+    def _end_if_done(self) -> None:
+        if self._dismissed and not self.held:
+            self.end(None)

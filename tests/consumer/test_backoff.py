@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from nsqkit.consumer.backoff import (
     Action,
     Backoff,
+    BackoffState,
     ExponentialStrategy,
-    FullJitterStrategy,
-    State,
 )
 
 SECOND_NS = 1_000_000_000
@@ -24,7 +23,7 @@ def end_of_wait(backoff: Backoff) -> int:
     deadline_ns = backoff.next_deadline()
     assert deadline_ns is not None
     assert backoff.handle_deadline(deadline_ns) is Action.PROBE
-    backoff.received(["test"])
+    backoff.received("test")
     return deadline_ns
 
 
@@ -43,16 +42,16 @@ def failed_times(count: int, **options) -> Backoff:
 def test_nothing_happens_while_all_is_well():
     backoff = Backoff()
     assert backoff.success("m", 0) is None
-    assert (backoff.state, backoff.counter, backoff.next_deadline()) == (State.RUNNING, 0, None)
+    assert (backoff.state, backoff.counter, backoff.next_deadline()) == (BackoffState.RUNNING, 0, None)
 
 
 def test_a_failure_blocks_waits_and_probes():
     backoff = Backoff()
     assert backoff.failure("m", 5) is Action.BLOCK
-    assert (backoff.state, backoff.counter, backoff.wait_ns) == (State.WAITING, 1, 2 * SECOND_NS)
+    assert (backoff.state, backoff.counter, backoff.wait_ns) == (BackoffState.WAITING, 1, 2 * SECOND_NS)
     assert backoff.next_deadline() == 5 + 2 * SECOND_NS
     assert backoff.handle_deadline(5 + 2 * SECOND_NS) is Action.PROBE
-    assert (backoff.state, backoff.counter, backoff.next_deadline()) == (State.PROBING, 1, None)
+    assert (backoff.state, backoff.counter, backoff.next_deadline()) == (BackoffState.PROBING, 1, None)
 
 
 def test_a_deadline_that_comes_early_or_twice_does_nothing():
@@ -60,13 +59,13 @@ def test_a_deadline_that_comes_early_or_twice_does_nothing():
     assert backoff.handle_deadline(2 * SECOND_NS - 1) is None
     assert backoff.handle_deadline(2 * SECOND_NS) is Action.PROBE
     assert backoff.handle_deadline(2 * SECOND_NS) is None
-    assert backoff.state is State.PROBING
+    assert backoff.state is BackoffState.PROBING
 
 
 def test_a_success_at_counter_one_unblocks():
     backoff = failed_times(1)
     assert backoff.success("test", end_of_wait(backoff)) is Action.UNBLOCK
-    assert (backoff.state, backoff.counter, backoff.wait_ns) == (State.RUNNING, 0, 0)
+    assert (backoff.state, backoff.counter, backoff.wait_ns) == (BackoffState.RUNNING, 0, 0)
     assert backoff.next_deadline() is None
 
 
@@ -76,7 +75,7 @@ def test_a_success_above_counter_one_waits_again_but_shorter():
     while backoff.success("test", end_of_wait(backoff)) is Action.BLOCK:
         waits.append(backoff.wait_ns)
     assert waits == [8 * SECOND_NS, 4 * SECOND_NS, 2 * SECOND_NS]
-    assert backoff.state is State.RUNNING
+    assert backoff.state is BackoffState.RUNNING
 
 
 def test_the_wait_doubles_up_to_the_maximum_and_the_counter_stops_there():
@@ -103,7 +102,7 @@ def test_a_maximum_below_the_first_step_shortens_that_step():
 def test_a_maximum_of_zero_switches_backoff_off():
     backoff = Backoff(max_backoff_duration_ns=0)
     assert backoff.failure("m", 0) is None
-    assert (backoff.state, backoff.counter) == (State.RUNNING, 0)
+    assert (backoff.state, backoff.counter) == (BackoffState.RUNNING, 0)
 
 
 def test_a_negative_maximum_is_refused():
@@ -126,7 +125,7 @@ def test_results_while_waiting_are_ignored():
     backoff = failed_times(2)
     assert backoff.success("old", 1) is None
     assert backoff.failure("old", 1) is None
-    assert (backoff.state, backoff.counter) == (State.WAITING, 2)
+    assert (backoff.state, backoff.counter) == (BackoffState.WAITING, 2)
 
 
 def test_only_the_test_message_counts_while_probing():
@@ -134,7 +133,7 @@ def test_only_the_test_message_counts_while_probing():
     now_ns = end_of_wait(backoff)
     assert backoff.success("old", now_ns) is None
     assert backoff.failure("older", now_ns) is None
-    assert (backoff.state, backoff.counter) == (State.PROBING, 1)
+    assert (backoff.state, backoff.counter) == (BackoffState.PROBING, 1)
     assert backoff.success("test", now_ns) is Action.UNBLOCK
 
 
@@ -142,35 +141,28 @@ def test_old_results_before_the_test_message_has_come_are_ignored():
     backoff = failed_times(1)
     backoff.handle_deadline(2 * SECOND_NS)
     assert backoff.failure("old", 2 * SECOND_NS) is None
-    assert backoff.state is State.PROBING
+    assert backoff.state is BackoffState.PROBING
 
 
-def test_of_two_messages_that_slip_through_the_first_result_decides():
-    backoff = failed_times(1)
-    now_ns = end_of_wait(backoff)
-    backoff.received(["late"])  # it was on its way when the backoff began
-    assert backoff.failure("late", now_ns) is Action.BLOCK
-    assert backoff.success("test", now_ns) is None
-    assert backoff.counter == 2
-
-
-def test_what_arrives_before_the_probe_is_no_test_message():
+def test_there_is_one_test_message_at_a_time_and_none_unless_probing():
     backoff = Backoff()
-    backoff.received(["while running"])
-    backoff.failure("m", 0)
-    backoff.received(["while waiting"])
-    now_ns = end_of_wait(backoff)
-    assert backoff.success("while running", now_ns) is None
-    assert backoff.success("while waiting", now_ns) is None
-    assert backoff.state is State.PROBING
+    for _ in (BackoffState.RUNNING, BackoffState.WAITING):
+        with pytest.raises(AssertionError):
+            backoff.received("m")
+        backoff.failure("m", 0)
+    end_of_wait(backoff)
+    with pytest.raises(AssertionError):
+        backoff.received("another")
+    assert backoff.test_message == "test"
 
 
 def test_a_test_message_is_none_in_the_next_window():
     backoff = failed_times(1)
     now_ns = end_of_wait(backoff)
-    backoff.received(["leftover"])
     assert backoff.failure("test", now_ns) is Action.BLOCK
-    assert backoff.success("leftover", end_of_wait(backoff)) is None
+    assert backoff.test_message is None
+    backoff.handle_deadline(now_ns + 4 * SECOND_NS)
+    assert backoff.success("test", now_ns) is None
     assert backoff.counter == 2
 
 
@@ -181,9 +173,9 @@ def test_a_lost_test_message_is_probed_for_again():
     backoff = failed_times(1)
     now_ns = end_of_wait(backoff)
     assert backoff.lost("test") is Action.PROBE
-    assert (backoff.state, backoff.counter) == (State.PROBING, 1)
+    assert (backoff.state, backoff.counter) == (BackoffState.PROBING, 1)
     assert backoff.success("test", now_ns) is None  # its result comes too late
-    backoff.received(["second"])
+    backoff.received("second")
     assert backoff.success("second", now_ns) is Action.UNBLOCK
 
 
@@ -194,15 +186,7 @@ def test_losing_another_message_changes_nothing():
     assert backoff.lost("m") is None
     end_of_wait(backoff)
     assert backoff.lost("old") is None
-    assert backoff.state is State.PROBING
-
-
-def test_losing_one_of_two_test_messages_waits_for_the_other():
-    backoff = failed_times(1)
-    now_ns = end_of_wait(backoff)
-    backoff.received(["late"])
-    assert backoff.lost("late") is None
-    assert backoff.success("test", now_ns) is Action.UNBLOCK
+    assert backoff.state is BackoffState.PROBING
 
 
 # Strategies.
@@ -213,38 +197,47 @@ def test_exponential_starts_at_twice_the_multiplier():
 
 
 @given(attempt=st.integers(1, 80), multiplier_ns=st.integers(0, 10**12), seed=st.integers())
-def test_full_jitter_stays_below_exponential(attempt, multiplier_ns, seed):
-    wait_ns = FullJitterStrategy(random.Random(seed), multiplier_ns)(attempt)
-    assert 0 <= wait_ns <= ExponentialStrategy(multiplier_ns)(attempt)
+def test_full_jitter_stays_below_exponential_and_below_the_maximum(attempt, multiplier_ns, seed):
+    strategy = ExponentialStrategy(multiplier_ns)
+    plain = Backoff(strategy=strategy, max_backoff_duration_ns=10**11)
+    jittery = Backoff(strategy=strategy, max_backoff_duration_ns=10**11, jitter=random.Random(seed))
+    for _ in range(attempt):
+        for backoff in (plain, jittery):
+            backoff.failure("test", 0)
+        assert jittery.counter == plain.counter
+        assert 0 <= jittery.wait_ns <= plain.wait_ns <= 10**11
+        for backoff in (plain, jittery):
+            end_of_wait(backoff)
 
 
-def test_full_jitter_spreads():
-    strategy = FullJitterStrategy(random.Random(1))
-    waits = [strategy(3) for _ in range(200)]
-    assert min(waits) < SECOND_NS
-    assert max(waits) > 7 * SECOND_NS
+def test_full_jitter_spreads_at_the_maximum_too():
+    waits = [failed_times(12, jitter=random.Random(seed)).wait_ns for seed in range(100)]
+    assert min(waits) < 12 * SECOND_NS
+    assert max(waits) > 108 * SECOND_NS
 
 
-@pytest.mark.parametrize("strategy", [ExponentialStrategy(0), FullJitterStrategy(random.Random(0), 0)])
-def test_a_multiplier_of_zero_probes_at_once(strategy):
-    backoff = Backoff(strategy=strategy)
+@pytest.mark.parametrize("jitter", [None, random.Random(0)])
+def test_a_multiplier_of_zero_probes_at_once(jitter):
+    backoff = Backoff(strategy=ExponentialStrategy(0), jitter=jitter)  # go-nsq panics where there is jitter
     assert backoff.failure("m", 7) is Action.BLOCK
     assert backoff.next_deadline() == 7
     assert backoff.handle_deadline(7) is Action.PROBE
 
 
-@pytest.mark.parametrize(
-    "strategy", [ExponentialStrategy, lambda ns: FullJitterStrategy(random.Random(), ns)]
-)
-def test_a_negative_multiplier_is_refused(strategy):
+def test_a_negative_multiplier_is_refused():
     with pytest.raises(ValueError, match="-3"):
-        strategy(-3)
+        ExponentialStrategy(-3)
 
 
 def test_a_strategy_may_be_any_callable():
     backoff = failed_times(3, strategy=lambda attempt: 10 * attempt)
     assert backoff.wait_ns == 30
     assert failed_times(1, strategy=lambda _: -5).wait_ns == 0
+
+
+def test_a_wait_that_does_not_grow_does_not_make_the_way_back_longer():
+    backoff = failed_times(50, strategy=lambda _: 10)
+    assert (backoff.counter, backoff.wait_ns) == (1, 10)
 
 
 # For all histories.
@@ -261,12 +254,12 @@ def test_the_counter_follows_the_test_messages_and_nothing_else(maximum_ns, step
     for kind, succeeded in steps:
         if counter == 0:
             break
-        assert backoff.state is State.WAITING
+        assert backoff.state is BackoffState.WAITING
         assert backoff.wait_ns == min(2**counter, maximum_ns)
         now_ns = end_of_wait(backoff)
         if kind == "lost":
             assert backoff.lost("test") is Action.PROBE
-            backoff.received(["test"])
+            backoff.received("test")
         if kind == "old":
             assert backoff.failure("old", now_ns) is backoff.success("old", now_ns) is None
         if succeeded:
@@ -276,4 +269,4 @@ def test_the_counter_follows_the_test_messages_and_nothing_else(maximum_ns, step
             counter += 2**counter < maximum_ns
             assert backoff.failure("test", now_ns) is Action.BLOCK
         assert backoff.counter == counter
-    assert (backoff.state is State.RUNNING) == (counter == 0)
+    assert (backoff.state is BackoffState.RUNNING) == (counter == 0)

@@ -127,15 +127,17 @@ class TestReceiving:
                 assert await peer.line() == b"SUB t c"
                 await peer.send(OK_FRAME)
                 assert await peer.line() == b"RDY 1"
-                assert peer.identity.pop("user_agent").startswith("nsqkit/")
-                assert peer.identity == {
-                    "client_id": "me",
-                    "hostname": "h",
-                    "feature_negotiation": True,
-                    "heartbeat_interval": 30_000,
-                    "msg_timeout": 5000,
-                    "sample_rate": 7,
-                }
+                assert (
+                    peer.identity.items()
+                    >= {
+                        "client_id": "me",
+                        "hostname": "h",
+                        "feature_negotiation": True,
+                        "heartbeat_interval": 30_000,
+                        "msg_timeout": 5000,
+                        "sample_rate": 7,
+                    }.items()
+                )
                 tasks.start_soon(farewell, peer, b"RDY 0", b"CLS")
 
     async def test_message_after_message(self):
@@ -233,8 +235,8 @@ class TestReceiving:
             assert await peer.line() == req(1, 180_000)
             assert await peer.line() == b"RDY 0"
             tasks.cancel_scope.cancel()
-        (record,) = [record for record in caplog.records if record.name == "nsqkit.consumer"]
-        assert record.levelno == logging.ERROR
+        (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+        assert record.name == "nsqkit.consumer"
         assert ADDRESS in record.getMessage()
         assert "broken handler" in str(record.exc_info)
 
@@ -252,7 +254,7 @@ class TestReceiving:
             tasks.start_soon(consumer.run, handle)
             await peer.deliver(1, 2, 3)
             lines = [await peer.line() for _ in range(4)]
-            assert lines == [req(1, 1500), fin(2), b"TOUCH " + message_id(3), fin(3)]
+            assert lines == [req(1, 1500), b"TOUCH " + message_id(3), fin(2), fin(3)]
             tasks.cancel_scope.cancel()
 
     async def test_a_handler_that_is_cancelled_gives_its_message_back_at_once(self):
@@ -355,11 +357,11 @@ class TestRunning:
 
     async def test_max_in_flight_can_be_changed(self):
         async with consuming() as (consumer, peer):
-            consumer.set_max_in_flight(3)
+            consumer.change_max_in_flight(3)
             assert await peer.line() == b"RDY 3"
             for wrong in (-1, 1.5, "2", None):
                 with pytest.raises(OptionError) as caught:
-                    consumer.set_max_in_flight(wrong)  # type: ignore[arg-type]
+                    consumer.change_max_in_flight(wrong)  # type: ignore[arg-type]
                 assert str(caught.value).startswith(
                     f"max_in_flight is {wrong!r}; allowed is a whole number of"
                 )
@@ -466,7 +468,7 @@ class TestRunning:
 
             tasks.start_soon(wait)
             await settle()
-            consumer.close()
+            consumer.stop()
 
 
 async def rest(peer: Peer) -> list[bytes]:
@@ -705,7 +707,7 @@ class TestClosing:
 
                 async def handle(message: Message) -> None:
                     if message.body == body_of(2):
-                        consumer.close()
+                        consumer.stop()
                     else:
                         await gate.wait()
 
@@ -740,7 +742,7 @@ class TestClosing:
                 tasks.start_soon(iterate, "batches", consumer.batches())
                 tasks.start_soon(consumer.run, print)
                 await settle()
-                consumer.close()
+                consumer.stop()
             assert sorted(ended) == ["batches", "messages"]
             with pytest.raises(StopAsyncIteration):
                 await anext(consumer)
@@ -748,6 +750,6 @@ class TestClosing:
 
     async def test_a_consumer_that_was_closed_before_it_began_cannot_begin(self):
         consumer = Consumer("t", "c", nsqd_tcp_addresses=[ADDRESS])
-        consumer.close()
+        consumer.stop()
         with pytest.raises(Closed):
             await consumer.__aenter__()

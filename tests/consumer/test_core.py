@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session import Session
-from nsqkit.consumer.backoff import State
+from nsqkit.consumer.backoff import BackoffState
 from nsqkit.consumer.flow import Gate
 from nsqkit.consumer.session import ConsumerSession
 from tests.consumer.driven import DrivenConsumer, S
@@ -109,7 +109,7 @@ class TestBackoff:
         test.finish()
         assert link.lines() == ["FIN 1", "RDY 3"]
         assert not consumer.core.is_probing
-        assert consumer.core.backoff.state is State.RUNNING
+        assert consumer.core.backoff.state is BackoffState.RUNNING
 
     def test_whoever_keeps_the_time_hears_of_a_new_deadline_even_if_no_rdy_changes(self):
         consumer = DrivenConsumer(max_in_flight=3)
@@ -133,7 +133,7 @@ class TestBackoff:
         link.lines()
         link.deliver(1)[0].requeue(0, backoff=False)
         assert link.lines() == ["REQ 1 0"]
-        assert consumer.core.backoff.state is State.RUNNING
+        assert consumer.core.backoff.state is BackoffState.RUNNING
         assert consumer.core.requeued_count == 1
 
     def test_a_test_message_without_a_result_is_followed_by_another(self):
@@ -169,7 +169,8 @@ class TestBackoff:
         link.lines()
         link.deliver(1)[0].requeue(0)
         assert link.lines() == ["REQ 1 0"]
-        assert consumer.core.next_deadline() is None
+        assert consumer.core.backoff.next_deadline() is None
+        assert consumer.core.backoff.state is BackoffState.RUNNING
 
 
 class TestClosing:
@@ -194,7 +195,7 @@ class TestClosing:
         consumer = DrivenConsumer(max_in_flight=10)
         consumer.connect().deliver(1, 2)
         consumer.core.close(0)
-        assert consumer.core.backoff.state is State.RUNNING
+        assert consumer.core.backoff.state is BackoffState.RUNNING
 
     def test_what_is_still_on_its_way_is_given_back(self):
         consumer = DrivenConsumer(max_in_flight=10)

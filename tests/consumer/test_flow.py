@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from nsqkit.consumer.backoff import Action, Backoff, ExponentialStrategy, State
+from nsqkit.consumer.backoff import Action, Backoff, BackoffState, ExponentialStrategy
 from nsqkit.consumer.flow import NOTHING, Flow, Gate, SetRdy, deal, needs_rdy
 from nsqkit.errors import OptionError
 
@@ -364,6 +364,26 @@ def test_a_probe_is_one_message_from_one_connection():
     assert flow.answered(key, 1, 0) is NOTHING
 
 
+def test_a_message_from_before_the_backoff_is_no_test_message():
+    flow = flow_of(4, "ab")
+    flow.block(0)
+    [(key, _)] = flow.probe(0)
+    other = "b" if key == "a" else "a"
+    assert flow.received(other, 1, 0) is NOTHING
+    assert flow.gate is Gate.PROBING
+    assert flow.received(key, 1, 0) == [SetRdy(key, 0)]
+
+
+def test_a_connection_that_is_left_gets_no_rdy_and_its_messages_count_until_they_are_answered():
+    flow = flow_of(4, "ab")
+    flow.received("a", 2, 0)
+    assert flow.retire("a", 0) == [SetRdy("a", 0)]
+    assert flow.answered("a", 1, 0) == []  # b has enough to go on with
+    assert flow.answered("a", 1, 0) == [SetRdy("b", 4)]
+    assert flow.remove("a", 0) == []
+    assert flow.statistics().in_flight == 0
+
+
 def test_probes_are_picked_at_random():
     flow = flow_of(9, "abc")
     picked = set()
@@ -412,7 +432,8 @@ def test_a_probe_is_repeated_when_the_test_message_is_lost_with_its_connection()
     [(key, _)] = flow.probe(0)
     flow.received(key, 1, 0)
     other = "b" if key == "a" else "a"
-    assert flow.remove(key, 0) == [SetRdy(other, 1)]
+    assert flow.remove(key, 0) == []
+    assert flow.probe(0) == [SetRdy(other, 1)]
     assert flow.gate is Gate.PROBING
 
 
@@ -514,6 +535,12 @@ class FlowMachine(RuleBasedStateMachine):
             del self.nsqds[key]
             self.carry_out(self.flow.remove(key, self.now_ns))
             assert self.flow.answered(key, 1, self.now_ns) is NOTHING
+
+    @rule(number=keys)
+    def retire(self, number):
+        if (key := self.pick(number)) is not None:
+            self.nsqds[key].max_rdy_count = 0
+            self.carry_out(self.flow.retire(key, self.now_ns))
 
     @rule(number=keys, count=st.integers(1, 20))
     def publish(self, number, count):
@@ -642,17 +669,20 @@ class BackoffMachine(RuleBasedStateMachine):
         for key, nsqd in self.nsqds.items():
             nsqd.deliver()
             if nsqd.on_the_wire:
-                assert self.backoff.state is not State.WAITING
+                assert self.backoff.state is not BackoffState.WAITING
                 self.receive(key, nsqd)
 
     def receive(self, key: int, nsqd: ModelNsqd) -> None:
         count, nsqd.on_the_wire = nsqd.on_the_wire, 0
         messages = [(key, next(self.names)) for _ in range(count)]
         self.messages += messages
-        if self.backoff.state is State.PROBING:
+        was_probing = self.flow.gate is Gate.PROBING
+        decisions = self.flow.received(key, count, self.now_ns)
+        if was_probing and self.flow.gate is Gate.TESTING:
+            assert count == 1, "nsqd delivers exactly one test message"
             self.test_messages.update(messages)
-        self.backoff.received(messages)
-        self.carry_out(self.flow.received(key, count, self.now_ns))
+            self.backoff.received(messages[0])
+        self.carry_out(decisions)
 
     def act(self, action: Action | None) -> None:
         if action is not None:
@@ -676,7 +706,7 @@ class BackoffMachine(RuleBasedStateMachine):
             action = self.backoff.lost(message)
         assert abs(self.backoff.counter - counter) <= 1
         assert action is not None or self.backoff.counter == counter
-        assert action is None or state is State.RUNNING or tested
+        assert action is None or state is BackoffState.RUNNING or tested
         self.act(action)
         self.carry_out(self.flow.answered(message[0], 1, self.now_ns))
 
@@ -693,9 +723,12 @@ class BackoffMachine(RuleBasedStateMachine):
             return
         key = list(self.nsqds)[number % len(self.nsqds)]
         del self.nsqds[key]
-        self.messages = [m for m in self.messages if m[0] != key]
-        self.test_messages = {m for m in self.test_messages if m[0] != key}
-        self.carry_out(self.flow.remove(key, self.now_ns))
+        decisions = self.flow.remove(key, self.now_ns)
+        lost = [message for message in self.messages if message[0] == key]
+        self.messages = [message for message in self.messages if message[0] != key]
+        self.carry_out(decisions)
+        for message in lost:
+            self.act(self.backoff.lost(message))
 
     @rule(number=st.integers(0, 99), outcome=st.sampled_from(["success", "failure", "failure", "lost"]))
     def answer(self, number, outcome):
@@ -721,10 +754,10 @@ class BackoffMachine(RuleBasedStateMachine):
         for _ in range((self.backoff.counter + 1) * (24 + 7 * len(self.nsqds))):
             for message in list(self.messages):
                 self.end(message, "success")
-            if self.backoff.state is State.RUNNING:
+            if self.backoff.state is BackoffState.RUNNING:
                 break
             self.wait(5)
-        assert self.backoff.state is State.RUNNING
+        assert self.backoff.state is BackoffState.RUNNING
         for message in list(self.messages):
             self.end(message, "success")
         expected = min(self.flow.max_in_flight, len(self.nsqds))
@@ -733,17 +766,18 @@ class BackoffMachine(RuleBasedStateMachine):
     @invariant()
     def both_agree(self):
         gates = {
-            State.RUNNING: {Gate.OPEN},
-            State.WAITING: {Gate.BLOCKED},
-            State.PROBING: {Gate.PROBING, Gate.TESTING},
+            BackoffState.RUNNING: {Gate.OPEN},
+            BackoffState.WAITING: {Gate.BLOCKED},
+            BackoffState.PROBING: {Gate.PROBING, Gate.TESTING},
         }
         assert self.flow.gate in gates[self.backoff.state]
-        assert (self.backoff.counter == 0) == (self.backoff.state is State.RUNNING)
+        assert (self.backoff.counter == 0) == (self.backoff.state is BackoffState.RUNNING)
 
     @invariant()
     def one_test_message_and_no_more(self):
         assert len(self.test_messages) <= 1
         assert (self.flow.gate is Gate.TESTING) == bool(self.test_messages)
+        assert self.test_messages == ({self.backoff.test_message} - {None})
 
 
 TestFlowMachine = FlowMachine.TestCase

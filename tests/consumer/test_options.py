@@ -16,7 +16,10 @@ def make(**options: Any) -> Consumer:
     return Consumer("t", "c", nsqd_tcp_addresses=["nsqd:4150"], **options)
 
 
-@pytest.mark.parametrize("name", names(ConsumerOptions))
+FUNCTIONS = {"backoff_strategy", "requeue_delay_policy"}
+
+
+@pytest.mark.parametrize("name", sorted({*names(ConsumerOptions)} - FUNCTIONS))
 def test_a_wrong_value_is_refused_by_name_value_and_limits(name):
     check_option(make, name)
 
@@ -31,6 +34,15 @@ def test_a_wrong_value_is_refused_by_name_value_and_limits(name):
         (
             {"low_rdy_idle_timeout": 0},
             "low_rdy_idle_timeout is 0; allowed is a number from 1 to 300 seconds",
+        ),
+        ({"max_attempts": -1}, "max_attempts is -1; allowed is a whole number from 0 to 65535"),
+        (
+            {"backoff_strategy": "linear"},
+            'backoff_strategy is \'linear\'; allowed is "exponential", "full-jitter" or a function of the attempt',
+        ),
+        (
+            {"requeue_delay_policy": 5},
+            "requeue_delay_policy is 5; allowed is None or a function of the attempts",
         ),
         (
             {"heartbeat_interval": 50, "read_timeout": 10},
@@ -66,6 +78,9 @@ def test_the_defaults_are_those_of_go_nsq():
         "sample_rate": 0,
         "default_requeue_delay": 90.0,
         "max_requeue_delay": 900.0,
+        "requeue_delay_policy": None,
+        "max_attempts": 5,
+        "backoff_strategy": "exponential",
         "backoff_multiplier": 1.0,
         "max_backoff_duration": 120.0,
         "low_rdy_idle_timeout": 10.0,

@@ -128,7 +128,7 @@ async def test_async_for_ends_when_the_consumer_is_closed(stage: Stage):
             async for message in consumer:
                 seen += 1
                 message.finish()
-                consumer.close()
+                consumer.stop()
         assert seen == 1
         assert len(channel_of(nsqd).queue) == 99
 
@@ -141,7 +141,7 @@ async def test_run_with_a_plain_handler(stage: Stage):
         def handle(message: Message) -> None:
             bodies.append(message.body)
             if len(bodies) == 100:
-                consumer.close()
+                consumer.stop()
 
         async with stage.consumer(nsqd) as consumer:
             await consumer.run(handle)
@@ -165,7 +165,7 @@ async def test_run_with_async_handlers_side_by_side(stage: Stage):
             handling.remove(message.body)
             handled.append(message.body)
             if len(handled) == 9:
-                consumer.close()
+                consumer.stop()
 
         async with stage.consumer(nsqd) as consumer:
             await consumer.run(handle, concurrency=3)
@@ -272,7 +272,7 @@ async def test_what_a_handler_fails_on_is_requeued(
         def handle(message: Message) -> Any:
             attempts.append(message.attempts)
             if len(attempts) == 6:
-                consumer.close()
+                consumer.stop()
             return handler(message)
 
         async with stage.consumer(nsqd, default_requeue_delay=7, max_backoff_duration=0) as consumer:
@@ -556,5 +556,5 @@ async def test_backoff_lets_one_message_through_before_it_resumes(stage: Stage, 
             await until(lambda: rdy_counts() == [5, 0, 1, 0, 1, 0, 1, 0, 5])
             await until(lambda: consuming(nsqd).finish_count == 3)
             assert handled == [b"0", b"1", b"2", b"3", b"4"]
-            consumer.close()
+            consumer.stop()
         assert len(channel_of(nsqd).deferred) == 2  # requeued with a delay

@@ -38,7 +38,7 @@ async def consume(task: Assignment) -> None:
         def handle(message: Message) -> None:
             if meter.take():
                 meter.report()
-                consumer.close()
+                consumer.stop()
 
         async def handle_async(message: Message) -> None:
             handle(message)
@@ -53,7 +53,7 @@ async def consume(task: Assignment) -> None:
                     message.finish()
                 if meter.take(len(batch)):
                     meter.report()
-                    consumer.close()
+                    consumer.stop()
 
 
 async def latency(task: Assignment) -> None:
@@ -69,7 +69,7 @@ async def latency(task: Assignment) -> None:
 
         def handle(message: Message) -> None:
             if meter.arrived():
-                consumer.close()
+                consumer.stop()
             arrived.set()
 
         async def work() -> None:

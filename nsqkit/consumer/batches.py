@@ -1,0 +1,75 @@
+"""Messages in batches.
+
+The rule it guards: a batch waits for more only while more can come. It is handed over when it is full, when its time
+is over, when the consumer is starved (RDY is used up, so nsqd sends nothing until something is answered), and when
+the consumer stops.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import anyio
+
+from nsqkit.errors import OptionError
+
+if TYPE_CHECKING:
+    from nsqkit.consumer.consumer import Consumer
+    from nsqkit.consumer.message import Message
+
+
+class Batches:
+    """The iterator of ``Consumer.batches``.
+
+    Args:
+        consumer: whose messages they are.
+        max_messages: how many a batch has at most; None is no limit.
+        max_wait: seconds for which a batch that has begun waits for ``max_messages``.
+
+    Raises:
+        OptionError: a limit below 1, or a wait below 0 or without a limit.
+    """
+
+    def __init__(self, consumer: Consumer, max_messages: int | None, max_wait: float) -> None:
+        if max_messages is not None and (not isinstance(max_messages, int) or max_messages < 1):
+            raise OptionError(
+                f"max_messages is {max_messages!r}; allowed is None, or a whole number of at least 1"
+            )
+        if not isinstance(max_wait, int | float) or not 0 <= max_wait < math.inf:
+            raise OptionError(f"max_wait is {max_wait!r}; allowed is 0 seconds or more")
+        if max_wait and max_messages is None:
+            raise OptionError(f"max_wait is {max_wait!r}; allowed is 0 where max_messages is None")
+        self._consumer = consumer
+        self._inbox = consumer._core.inbox
+        self._max_messages = max_messages
+        self._max_wait = max_wait
+
+    def __aiter__(self) -> Batches:
+        return self
+
+    async def __anext__(self) -> list[Message]:
+        while not self._inbox:
+            if not await self._consumer._wait_for_messages():
+                raise StopAsyncIteration
+        if self._max_wait:
+            await self._gather()
+            if not self._inbox:  # given back, or taken by somebody else meanwhile
+                return await self.__anext__()
+        return self._take()
+
+    async def _gather(self) -> None:
+        """Wait until the batch is full, or there is no use in waiting."""
+        assert self._max_messages is not None
+        with anyio.move_on_after(self._max_wait):
+            while len(self._inbox) < self._max_messages and not self._consumer.is_starved:
+                if not await self._consumer._wait_for_messages():
+                    return
+
+    def _take(self) -> list[Message]:
+        inbox, limit = self._inbox, self._max_messages
+        if limit is None or len(inbox) <= limit:
+            batch = list(inbox)
+            inbox.clear()
+            return batch
+        return [inbox.popleft() for _ in range(limit)]

@@ -1,0 +1,246 @@
+"""The connections of a consumer: one to each nsqd that is wanted, and those that are on their way out.
+
+The rule it guards: an address has one connection that counts. One that is left says good-bye beside it, for as long as
+``close_timeout`` lets it, and is in nobody's way: a new one to the same address may stand before it has gone.
+
+How to read it: ``keep``, ``leave`` and ``listed`` change what is wanted (``nodes``); ``_on_change`` draws the
+consequences when a connection has ended; ``_see_off`` is the good-bye.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias
+
+import anyio
+
+from nsqkit.client.connection import Connection, Dial
+from nsqkit.client.reconnect import Reconnect
+from nsqkit.clock import NS_PER_S, Clock
+from nsqkit.consumer.nodes import Nodes
+from nsqkit.consumer.session import ConsumerSession
+from nsqkit.consumer.stats import ConnectionStats
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from nsqkit.client.background import Background
+    from nsqkit.consumer.core import ConsumerCore
+
+ConsumerConnection: TypeAlias = "Connection[ConsumerSession]"
+
+
+class Connections:
+    """Keeps the connections of one consumer.
+
+    Args:
+        core: the consumer's core.
+        addresses: of the nsqds that the user has named.
+        dial: how to reach an address.
+        random: draws the delays before dialling again.
+        on_change: called after something has come on a connection, or it has ended.
+    """
+
+    def __init__(
+        self,
+        core: ConsumerCore,
+        addresses: Iterable[str],
+        *,
+        dial: Dial,
+        random: Random,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._core = core
+        self._nodes = Nodes(addresses)
+        self._dial = dial
+        self._random = random
+        self._on_change = on_change
+        self._present: dict[str, ConsumerConnection] = {}
+        self._leaving: dict[ConsumerConnection, None] = {}
+        self._scopes: dict[ConsumerConnection, anyio.CancelScope] = {}
+        self._owners: dict[ConsumerSession, ConsumerConnection] = {}
+        self._tasks: Background | None = None
+        self._clock: Clock | None = None
+        self._stopped = False
+        self._changed = anyio.Event()
+
+    # ---- which nsqds ---------------------------------------------------------------------------------------------
+
+    def start(self, tasks: Background, clock: Clock) -> None:
+        """Begin to connect."""
+        self._tasks = tasks
+        self._clock = clock
+        for address in self._nodes.wanted:
+            self._connect(address)
+
+    def keep(self, address: str) -> None:
+        """Have a connection to an address, for good."""
+        self._nodes.add(address)
+        self._connect(address)
+
+    def leave(self, address: str) -> bool:
+        """Have no connection to an address; tell whether there was one, or was to be one."""
+        known = address in self._nodes or address in self._present
+        self._nodes.remove(address)
+        self._drop(address)
+        return known
+
+    def listed(self, addresses: Iterable[str]) -> None:
+        """Take the list of all nsqds that are discovered by now.
+
+        A connection to one that is not listed any more lasts until it is lost, and is not made again.
+        """
+        change = self._nodes.listed(addresses)
+        for address in change.come:
+            self._connect(address)
+        for address in change.gone:
+            connection = self._present.get(address)
+            if connection is not None and _is_open(connection):
+                connection.stop()
+            else:
+                self._drop(address)
+
+    def stop(self) -> None:
+        """Dial nobody any more."""
+        self._stopped = True
+        for connection in self._present.values():
+            connection.stop()
+        self._changed.set()
+
+    async def wait_gone(self) -> None:
+        """Return when every good-bye is said; a connection that was never open has none to say."""
+        while any(map(_is_leaving, [*self._present.values(), *self._leaving])):
+            await self.wait_change()
+
+    async def wait_change(self) -> None:
+        """Return when something has come on a connection, or it has ended."""
+        if self._changed.is_set():
+            self._changed = anyio.Event()
+        await self._changed.wait()
+
+    # ---- looking on ----------------------------------------------------------------------------------------------
+
+    def wake(self, session: ConsumerSession) -> None:
+        """Have sent what a session has to send."""
+        if (connection := self._owners.get(session)) is not None:
+            connection.wake()
+
+    @property
+    def unconnected(self) -> dict[str, Exception | None]:
+        """The addresses whose subscription does not stand, each with the last error of its connection."""
+        present = {address: self._present.get(address) for address in self._nodes.wanted}
+        return {
+            address: None if connection is None else connection.error
+            for address, connection in present.items()
+            if connection is None or not _is_open(connection)
+        }
+
+    def stats(self) -> tuple[ConnectionStats, ...]:
+        """Return the figures of all connections."""
+        return tuple(self._stats_of(connection) for connection in [*self._present.values(), *self._leaving])
+
+    def _stats_of(self, connection: ConsumerConnection) -> ConnectionStats:
+        session = connection.session
+        answer = session.answer if session is not None else None
+        return ConnectionStats(
+            address=connection.address,
+            connected=_is_open(connection),
+            error=connection.error,
+            version=answer.version if answer is not None else "",
+            rdy_count=self._core.flow.rdy_count(session) if session in self._core.sessions else 0,
+            in_flight=len(session.held) if session is not None else 0,
+            **{
+                name: getattr(session, f"{name}_count", 0)
+                for name in ("received", "finished", "requeued", "touched", "timed_out", "refused")
+            },
+        )
+
+    # ---- within --------------------------------------------------------------------------------------------------
+
+    def _connect(self, address: str) -> None:
+        if self._tasks is None or self._stopped or address in self._present:
+            return
+        assert self._clock is not None
+        options = self._core.options
+        connection = self._present[address] = Connection(
+            address,
+            lambda now_ns: self._make_session(connection, now_ns),
+            clock=self._clock,
+            dial=self._dial,
+            dial_timeout=options.dial_timeout,
+            reconnect=Reconnect(
+                delay_min_ns=round(options.reconnect_delay_min * NS_PER_S),
+                delay_max_ns=round(options.reconnect_delay_max * NS_PER_S),
+                random=self._random,
+            ),
+            on_change=self._after_change,
+        )
+        self._scopes[connection] = anyio.CancelScope()
+        self._tasks.start_soon(self._run, connection)
+
+    def _make_session(self, connection: ConsumerConnection, now_ns: int) -> ConsumerSession:
+        session = ConsumerSession(self._core, connection.address, now_ns)
+        self._disown(connection)
+        self._owners[session] = connection
+        return session
+
+    def _disown(self, connection: ConsumerConnection) -> None:
+        if connection.session is not None:
+            self._owners.pop(connection.session, None)
+
+    async def _run(self, connection: ConsumerConnection) -> None:
+        with self._scopes[connection]:
+            await connection.run()
+        self._forget(connection)
+
+    def _forget(self, connection: ConsumerConnection) -> None:
+        """Draw the consequences of a connection's end: perhaps it is wanted again meanwhile."""
+        address = connection.address
+        del self._scopes[connection]
+        self._disown(connection)
+        self._leaving.pop(connection, None)
+        if self._present.get(address) is connection:
+            del self._present[address]
+            if address in self._nodes:
+                self._connect(address)
+        self._changed.set()
+        self._on_change()
+
+    def _drop(self, address: str) -> None:
+        """Leave an address; who has subscribed there says good-bye first."""
+        connection = self._present.pop(address, None)
+        if connection is None:
+            return
+        assert self._tasks is not None
+        assert self._clock is not None
+        connection.stop()
+        if _is_open(connection):
+            assert connection.session is not None
+            self._leaving[connection] = None
+            self._core.leave(connection.session, self._clock.now_ns())
+            self._tasks.start_soon(self._see_off, connection, connection.session)
+        else:
+            self._scopes[connection].cancel()
+
+    async def _see_off(self, connection: ConsumerConnection, session: ConsumerSession) -> None:
+        """Wait until all is answered and CLOSE_WAIT has come; give back what is not answered in time."""
+        for _ in range(2):
+            with anyio.move_on_after(self._core.options.close_timeout):
+                while connection.is_running:
+                    await self.wait_change()
+                return
+            session.give_back(session.held.values())
+        self._scopes[connection].cancel()
+
+    def _after_change(self, connection: ConsumerConnection) -> None:
+        self._changed.set()
+        self._on_change()
+
+
+def _is_open(connection: ConsumerConnection) -> bool:
+    return connection.session is not None and connection.session.is_open
+
+
+def _is_leaving(connection: ConsumerConnection) -> bool:
+    session = connection.session
+    return connection.is_running and session is not None and session.is_closing

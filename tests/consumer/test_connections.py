@@ -1,0 +1,245 @@
+"""The connections of a consumer: nsqds that come, go, and are lost, while it runs."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from nsqkit.errors import Closed, NotConnected, OptionError
+from tests.consumer.test_consumer import Bench, fin, in_memory, req
+from tests.peers import ScriptedBroker, body_of, settle
+
+pytestmark = [pytest.mark.anyio, in_memory]
+
+
+def bench_of(*addresses: str, **options: float) -> Bench:
+    """Return a consumer of the first address, with brokers at all of them."""
+    bench = Bench(list(addresses), **{"max_in_flight": 4, "close_timeout": 0, **options})
+    for address in addresses[1:]:
+        bench.consumer._connections.leave(address)
+    return bench
+
+
+async def test_an_nsqd_can_be_added():
+    bench = bench_of("one:1", "two:1")
+    async with bench.consumer as consumer, await bench.subscribe(4) as one:
+        await consumer.wait_connected()
+        consumer.connect_to_nsqd("two:1")
+        consumer.connect_to_nsqd("two:1")
+        assert list(consumer.unconnected) == ["two:1"]
+        async with await bench.brokers["two:1"].subscribe() as two:
+            await consumer.wait_connected()
+            assert (await one.line(), await two.line()) == (b"RDY 2", b"RDY 2")
+            assert bench.brokers["two:1"].dial_count == 1
+
+
+async def test_one_that_is_added_before_it_begins_is_dialled_when_it_does():
+    bench = bench_of("one:1", "two:1")
+    bench.consumer.connect_to_nsqd("two:1")
+    async with bench.consumer, await bench.broker.subscribe(), await bench.brokers["two:1"].subscribe():
+        await bench.consumer.wait_connected()
+
+
+async def test_an_nsqd_can_be_left_and_what_was_begun_with_there_can_be_answered():
+    bench = Bench(["one:1", "two:1"], max_in_flight=4)
+    async with bench.consumer as consumer:
+        async with await bench.broker.subscribe() as one:
+            await settle()
+            async with await bench.brokers["two:1"].subscribe() as two:
+                await one.deliver(1, 2)
+                begun = await anext(consumer)
+                assert [await one.line(), await one.line(), await two.line()] == [
+                    b"RDY 4",
+                    b"RDY 2",
+                    b"RDY 2",
+                ]
+                consumer.disconnect_from_nsqd("one:1")
+                assert [await one.line() for _ in range(3)] == [b"RDY 0", req(2), b"CLS"]
+                assert [stats.address for stats in consumer.stats().connections] == ["two:1", "one:1"]
+                await one.dismiss()
+                begun.finish()
+                assert await one.line() == fin(1)
+                await one.wait_end()
+                await one.close()
+                lines = [await two.line()]
+                while lines[-1] != b"RDY 4":
+                    lines.append(await two.line())
+                await settle()
+                assert [stats.address for stats in consumer.stats().connections] == ["two:1"]
+                bench.clock.advance(50)
+                await settle()
+                assert bench.broker.dial_count == 1
+                consumer.stop()
+                assert [await two.line(), await two.line()] == [b"RDY 0", b"CLS"]
+                await two.dismiss()
+                await two.wait_end()
+
+
+async def test_what_is_not_answered_on_a_connection_that_is_left_is_given_back_in_the_end():
+    bench = Bench(["one:1", "two:1"], max_in_flight=2, close_timeout=0.02)
+    async with bench.consumer as consumer, await bench.brokers["two:1"].subscribe():
+        async with await bench.broker.subscribe() as one:
+            await one.deliver(1)
+            message = await anext(consumer)
+            consumer.disconnect_from_nsqd("one:1")
+            lines = [await one.line()]
+            while lines[-1] != req(1):
+                lines.append(await one.line())
+            assert lines[-3:] == [b"RDY 0", b"CLS", req(1)]
+            await one.wait_end()
+        assert message.is_answered
+
+
+async def test_who_comes_back_does_not_wait_for_who_is_leaving():
+    bench = Bench(["one:1", "two:1"], max_in_flight=2, close_timeout=1000)
+    bench.brokers["two:1"].hanging = True
+    async with bench.consumer as consumer:
+        first = await bench.broker.subscribe()
+        await first.deliver(1)
+        begun = await anext(consumer)
+        consumer.disconnect_from_nsqd("one:1")
+        consumer.connect_to_nsqd("one:1")
+        async with await bench.broker.subscribe() as second:
+            await second.deliver(2)
+            (await anext(consumer)).finish()
+            lines = [await second.line()]
+            while lines[-1] != fin(2):
+                lines.append(await second.line())
+            begun.finish()
+            lines = [await first.line()]
+            while lines[-1] != fin(1):
+                lines.append(await first.line())
+            assert b"CLS" in lines
+        await first.close()
+        await settle()
+        assert len(consumer.stats().connections) == 2
+
+
+@pytest.mark.parametrize("state", ["dialling", "delayed", "greeting"])
+async def test_one_that_is_not_connected_is_left_at_once(state):
+    bench = Bench(["one:1", "two:1"], close_timeout=0)
+    bench.broker.hanging = True
+    other = bench.brokers["two:1"]
+    other.hanging = state == "dialling"
+    other.refusal = ConnectionRefusedError() if state == "delayed" else None
+    async with bench.consumer as consumer:
+        peer = await other.accept() if state == "greeting" else None
+        await settle()
+        consumer.disconnect_from_nsqd("two:1")
+        assert list(consumer.unconnected) == ["one:1"]
+        dial_count = other.dial_count
+        await settle()
+        bench.clock.advance(50)
+        await settle()
+        assert other.dial_count == dial_count
+        if peer is not None:
+            await peer.close()
+
+
+async def test_only_what_is_there_can_be_left():
+    bench = Bench(["one:1"], close_timeout=0)
+    bench.broker.hanging = True
+    async with bench.consumer as consumer:
+        with pytest.raises(OptionError, match="address is 'two:1', which is no nsqd of this consumer"):
+            consumer.disconnect_from_nsqd("two:1")
+
+
+async def test_an_address_is_checked_and_a_stopped_consumer_connects_no_more():
+    bench = Bench(["one:1"], close_timeout=0)
+    bench.broker.hanging = True
+    async with bench.consumer as consumer:
+        with pytest.raises(OptionError, match="address 'two' is not host:port"):
+            consumer.connect_to_nsqd("two")
+        consumer.stop()
+        with pytest.raises(Closed):
+            consumer.connect_to_nsqd("two:1")
+
+
+class TestListed:
+    """nsqds that somebody lists: they are dialled while they are listed."""
+
+    async def test_a_connection_outlives_its_listing_and_is_not_made_again(self):
+        bench = bench_of("one:1", "two:1")
+        other = bench.brokers["two:1"]
+        async with bench.consumer as consumer, await bench.broker.subscribe():
+            consumer._connections.listed(["two:1"])
+            async with await other.subscribe() as two:
+                await consumer.wait_connected()
+                consumer._connections.listed([])
+                await two.deliver(1)
+                message = await anext(consumer)
+                assert message.body == body_of(1)
+                message.finish()
+                lines = [await two.line()]
+                while lines[-1] != fin(1):
+                    lines.append(await two.line())
+            await settle()
+            bench.clock.advance(50)
+            await settle()
+            assert other.dial_count == 1
+            assert [stats.address for stats in consumer.stats().connections] == ["one:1"]
+
+    async def test_one_that_is_listed_is_dialled_again_when_it_was_lost(self):
+        bench = bench_of("one:1", "two:1")
+        other = bench.brokers["two:1"]
+        async with bench.consumer as consumer, await bench.broker.subscribe():
+            consumer._connections.listed(["two:1"])
+            async with await other.subscribe():
+                await consumer.wait_connected()
+            await settle()
+            bench.clock.advance(50)
+            async with await other.subscribe():
+                await consumer.wait_connected()
+
+    async def test_one_that_is_listed_again_before_it_is_lost_is_dialled_again(self):
+        bench = bench_of("one:1", "two:1")
+        other = bench.brokers["two:1"]
+        async with bench.consumer as consumer, await bench.broker.subscribe():
+            consumer._connections.listed(["two:1"])
+            async with await other.subscribe():
+                await consumer.wait_connected()
+                consumer._connections.listed([])
+                consumer._connections.listed(["two:1"])
+                await settle()
+                assert other.dial_count == 1
+            async with await other.subscribe():
+                await consumer.wait_connected()
+
+    async def test_one_that_is_not_there_is_dialled_only_while_it_is_listed(self):
+        bench = bench_of("one:1", "two:1")
+        other = bench.brokers["two:1"]
+        other.refusal = ConnectionRefusedError()
+        bench.broker.hanging = True
+        async with bench.consumer as consumer:
+            consumer._connections.listed(["two:1"])
+            await settle()
+            assert isinstance(consumer.unconnected["two:1"], NotConnected)
+            consumer._connections.listed([])
+            assert list(consumer.unconnected) == ["one:1"]
+            dial_count = other.dial_count
+            bench.clock.advance(50)
+            await settle()
+            assert other.dial_count == dial_count
+
+    async def test_one_that_the_user_has_named_is_dialled_for_ever(self):
+        bench = bench_of("one:1")
+        async with bench.consumer as consumer:
+            consumer._connections.listed(["one:1"])
+            consumer._connections.listed([])
+            async with await bench.broker.subscribe():
+                await consumer.wait_connected()
+            await settle()
+            bench.clock.advance(50)
+            async with await bench.broker.subscribe():
+                await consumer.wait_connected()
+
+
+async def test_an_unforeseen_error_of_a_dial_ends_the_consumer_and_is_told_once():
+    bench = Bench(["one:1"], close_timeout=0)
+    bench.broker.refusal = ZeroDivisionError()
+    with pytest.raises(ExceptionGroup) as caught:
+        async with bench.consumer:
+            await anyio.sleep_forever()
+    assert len(caught.value.exceptions) == 1
+    assert isinstance(bench.broker, ScriptedBroker)
+    assert bench.broker.dial_count == 1

@@ -93,6 +93,11 @@ class ScriptedBroker:
                 await self._dialled.wait()
         return self._peers.pop(0)
 
+    async def close(self) -> None:
+        """Close the connections that nobody has accepted."""
+        while self._peers:
+            await self._peers.pop().close()
+
     async def greet(self, **answer: Any) -> Peer:
         """Return the next connection, after IDENTIFY was answered."""
         peer = await self.accept()
@@ -138,6 +143,13 @@ class Peer:
     async def command(self) -> tuple[bytes, bytes]:
         """Return line and body of the next command, one that has a body."""
         return await self.line(), await self.body()
+
+    async def receive(self) -> bytes:
+        """Return whatever comes next, of any length; nothing at the end."""
+        try:
+            return await self._received.receive()
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            return b""
 
     async def wait_end(self) -> None:
         """Return when the client says that it sends no more, and has said nothing else."""

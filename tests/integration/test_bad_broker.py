@@ -7,7 +7,7 @@ broker has not greeted again, the last error stands in ``Consumer.unconnected``,
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from struct import pack
 from typing import Any
 
@@ -24,6 +24,7 @@ from nsqkit.errors import (
     FinishFailed,
     HeartbeatTimeout,
     InvalidCommand,
+    NegotiationFailed,
     NotConnected,
     NSQError,
     ProtocolError,
@@ -31,7 +32,8 @@ from nsqkit.errors import (
     SubscribeFailed,
     Unauthorized,
 )
-from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, encode_response
+from nsqkit.wire.compression import Deflate
+from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_response
 from nsqkit.wire.messages import encode_message
 from tests.integration.stage import CHANNEL, TOPIC, bodies_of, take, until
 from tests.peers import ADDRESS, Peer, ScriptedBroker, body_of, message_id, settle
@@ -55,6 +57,8 @@ GARBAGE = {
     "a message without room for its id": pack(">ii", 29, 2) + bytes(25),
 }
 
+DEFLATED_OK = Deflate(6).encode(OK_FRAME)
+
 garbage = pytest.mark.parametrize("data", GARBAGE.values(), ids=list(GARBAGE))
 
 
@@ -67,6 +71,7 @@ async def consuming(**options: Any) -> AsyncIterator[tuple[Consumer, ScriptedBro
             TOPIC, CHANNEL, nsqd_tcp_addresses=[ADDRESS], dial=broker.dial, **options
         ) as consumer:
             yield consumer, broker
+        await broker.close()
 
 
 @asynccontextmanager
@@ -179,6 +184,87 @@ async def test_a_broker_that_never_answers_a_consumer(greeted: bool):
         assert isinstance(await why(consumer), ConnectTimeout)
         await peer.close()
         await check_consumes(consumer, broker)
+
+
+async def test_a_broker_that_says_one_byte_after_the_other_and_never_all():
+    async with consuming(dial_timeout=0.1) as (consumer, broker), anyio.create_task_group() as tasks:
+        peer = await broker.accept()
+
+        async def trickle() -> None:
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await peer.send(b"\0\0\xff\xff")
+                while True:
+                    await anyio.sleep(0.01)
+                    await peer.send(b"\0")
+
+        tasks.start_soon(trickle)
+        assert isinstance(await why(consumer), ConnectTimeout)
+        await peer.close()
+        await check_consumes(consumer, broker)
+
+
+# What is asked for, and for each step of the greeting that follows IDENTIFY what a good broker would say.
+STEPS: dict[str, tuple[dict[str, Any], list[bytes]]] = {
+    "the answer": ({}, []),
+    "deflate": ({"deflate": True}, [encode_response(b'{"deflate":true}')]),
+    "AUTH": ({"auth_secret": "hush"}, [encode_response(b'{"auth_required":true}')]),
+    "AUTH in deflate": (
+        {"deflate": True, "auth_secret": "hush"},
+        [encode_response(b'{"deflate":true,"auth_required":true}'), DEFLATED_OK],
+    ),
+    "SUB": ({}, [encode_response(b"{}")]),
+    "SUB in deflate": ({"deflate": True}, [encode_response(b'{"deflate":true}'), DEFLATED_OK]),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", ConnectionLost),
+        (b"\0\0\0", ConnectionLost),
+        (GARBAGE["another protocol"], ProtocolError),
+        (encode_error(InvalidCommand("not you")), InvalidCommand),
+        (encode_error(Unauthorized("not you")), Unauthorized),
+        (encode_error(BrokerError("E_NEW what")), BrokerError),
+    ],
+)
+async def test_the_greeting_goes_wrong_at_any_step(step: str, data: bytes, expected: type[NSQError]):
+    options, said = STEPS[step]
+    async with consuming(**options) as (consumer, broker):
+        peer = await broker.accept()
+        for frames in said:
+            await peer.send(frames)
+        in_deflate = len(said) > 1
+        if in_deflate and data:
+            compressor = Deflate(6)
+            compressor.encode(OK_FRAME)
+            data = compressor.encode(data)
+        await peer.send(data)
+        await peer.close()
+        error = await why(consumer)
+        if step == "deflate" and expected is not ConnectionLost:
+            assert isinstance(error, NegotiationFailed), "what came is no deflate"
+        else:
+            assert type(error) is expected
+
+
+async def test_tls_is_answered_with_something_else():
+    options = {"tls_v1": True, "tls_insecure_skip_verify": True}
+    async with consuming(**options) as (consumer, broker):
+        peer = await broker.greet(tls_v1=True)
+        assert peer.identity["tls_v1"] is True
+        await peer.send(OK_FRAME)
+        await peer.close()
+        assert isinstance(await why(consumer), NegotiationFailed)
+
+
+async def test_a_broker_that_says_it_does_no_tls_learns_nothing_more():
+    options = {"tls_v1": True, "tls_insecure_skip_verify": True, "auth_secret": "hush"}
+    async with consuming(**options) as (consumer, broker):
+        peer = await broker.greet(auth_required=True)
+        await left(peer)  # nothing was said after IDENTIFY
+        assert isinstance(await why(consumer), NegotiationFailed)
 
 
 async def test_a_broker_that_cannot_be_dialled():

@@ -72,6 +72,15 @@ BAD: Mapping[str, Behaviour] = {
 }
 
 
+async def settle() -> None:
+    """Return when all that can happen without sockets and without the time going on has happened.
+
+    A question and its answer take a handful of turns of the event loop; these are many more.
+    """
+    for _ in range(50):
+        await checkpoint()
+
+
 @attrs.define
 class Lookupds:
     """A network of nsqlookupds.

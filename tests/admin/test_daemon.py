@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
 import pytest
 
+import nsqkit
 from nsqkit.admin.daemon import DaemonAdmin, channel_params, topic_params
 from nsqkit.errors import OptionError, RequestFailed, RequestRefused
 from nsqkit.http.daemon import bearer
@@ -9,6 +15,8 @@ from tests import certificates
 from tests.answering import answering, http_answer, unused_address
 
 pytestmark = pytest.mark.anyio
+
+PATIENT: Any = {"connect_timeout": 15.0, "request_timeout": 15.0}
 
 
 async def test_it_is_well():
@@ -21,7 +29,7 @@ async def test_it_is_well():
 async def test_it_is_not_well():
     async with answering(lambda request: http_answer(b"NOK - disk full", status="500 Error")) as server:
         with pytest.raises(RequestRefused) as caught:
-            await DaemonAdmin(server.address).ping()
+            await DaemonAdmin(server.address, **PATIENT).ping()
     assert (caught.value.status, caught.value.message) == (500, "NOK - disk full")
 
 
@@ -36,7 +44,7 @@ async def test_over_https():
         url = f"https://localhost:{server.port}"
         await DaemonAdmin(url, tls_context=certificates.client_context()).ping()
         with pytest.raises(RequestFailed, match="certificate verify failed"):
-            await DaemonAdmin(url).ping()
+            await DaemonAdmin(url, **PATIENT).ping()
 
 
 async def test_its_repr_has_no_secret():
@@ -57,3 +65,9 @@ async def test_names():
     for topic, channel in (("", "c"), ("a b", "c"), ("t", ""), ("t", "c" * 65), ("t", "*")):
         with pytest.raises(OptionError, match="name"):
             channel_params(topic, channel)
+
+
+async def test_to_name_the_clients_does_not_load_what_speaks_http():
+    program = "import sys, nsqkit; nsqkit.NsqdAdmin, nsqkit.LookupdAdmin; print('h11' in sys.modules)"
+    result = await anyio.run_process([sys.executable, "-c", program], cwd=Path(nsqkit.__file__).parent.parent)
+    assert result.stdout.split() == [b"False"]

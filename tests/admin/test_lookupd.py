@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
@@ -13,9 +15,11 @@ from tests.lookupds import BAD, WAIT, Lookupds, lists
 
 pytestmark = pytest.mark.anyio
 
+PATIENT: Any = {"connect_timeout": 15.0, "request_timeout": 15.0}
+
 
 async def test_topics_and_channels(nsqlookupd: NsqlookupdServer):
-    admin = LookupdAdmin(nsqlookupd.http_address)
+    admin = LookupdAdmin(nsqlookupd.http_address, **PATIENT)
     await admin.ping()
     assert await admin.version() == BROKER_VERSION
     assert await admin.topics() == []
@@ -32,7 +36,7 @@ async def test_topics_and_channels(nsqlookupd: NsqlookupdServer):
 
 
 async def test_what_nsqlookupd_refuses_has_its_word(nsqlookupd: NsqlookupdServer):
-    admin = LookupdAdmin(nsqlookupd.http_address)
+    admin = LookupdAdmin(nsqlookupd.http_address, **PATIENT)
     with pytest.raises(RequestRefused) as caught:
         await admin.lookup("t")
     assert (caught.value.status, caught.value.message) == (404, "TOPIC_NOT_FOUND")
@@ -41,10 +45,10 @@ async def test_what_nsqlookupd_refuses_has_its_word(nsqlookupd: NsqlookupdServer
 
 
 async def test_nodes_and_tombstones(nsqlookupd: NsqlookupdServer):
-    admin = LookupdAdmin(nsqlookupd.http_address)
+    admin = LookupdAdmin(nsqlookupd.http_address, **PATIENT)
     with NsqdServer(lookupd_tcp_addresses=(nsqlookupd.tcp_address,), topology_zone="z") as nsqd:
         for topic in ("t", "u"):
-            await NsqdAdmin(nsqd.http_address).create_topic(topic)
+            await NsqdAdmin(nsqd.http_address, **PATIENT).create_topic(topic)
         with anyio.fail_after(WAIT):
             while sorted(await admin.topics()) != ["t", "u"]:
                 await anyio.lowlevel.checkpoint()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ from tests.lookupds import BAD, Lookupds
 
 pytestmark = pytest.mark.anyio
 
+PATIENT: Any = {"connect_timeout": 15.0, "request_timeout": 15.0}
+
 
 async def publish(server: NsqdServer, topic: str, body: bytes) -> None:
     daemon = Daemon.of(server.http_address, connect_timeout=15, request_timeout=15, body_max=100)
@@ -26,7 +29,7 @@ async def topic_stats(admin: NsqdAdmin, topic: str) -> TopicStats:
 
 
 async def test_who_it_is(nsqd: NsqdServer):
-    admin = NsqdAdmin(nsqd.http_address)
+    admin = NsqdAdmin(nsqd.http_address, **PATIENT)
     await admin.ping()
     info = await admin.info()
     assert f"127.0.0.1:{info.tcp_port}" == nsqd.tcp_address
@@ -35,7 +38,7 @@ async def test_who_it_is(nsqd: NsqdServer):
 
 
 async def test_the_life_of_a_topic(nsqd: NsqdServer):
-    admin = NsqdAdmin(f"http://{nsqd.http_address}")
+    admin = NsqdAdmin(f"http://{nsqd.http_address}", **PATIENT)
     await admin.create_topic("t")
     await publish(nsqd, "t", b"hello")
     assert await topic_stats(admin, "t") == TopicStats(
@@ -56,7 +59,7 @@ async def test_the_life_of_a_topic(nsqd: NsqdServer):
 
 
 async def test_the_life_of_a_channel(nsqd: NsqdServer):
-    admin = NsqdAdmin(nsqd.http_address)
+    admin = NsqdAdmin(nsqd.http_address, **PATIENT)
     await admin.create_topic("t")
     await admin.create_channel("t", "c")
     await admin.create_channel("t", "d#ephemeral")
@@ -78,7 +81,7 @@ async def test_the_life_of_a_channel(nsqd: NsqdServer):
 
 
 async def test_stats_of_a_part(nsqd: NsqdServer):
-    admin = NsqdAdmin(nsqd.http_address)
+    admin = NsqdAdmin(nsqd.http_address, **PATIENT)
     for topic, channel in (("t", "c"), ("t", "d"), ("u", "d")):
         await admin.create_topic(topic)
         await admin.create_channel(topic, channel)
@@ -110,7 +113,7 @@ async def test_stats_with_clients_and_without(include_clients):
 
 
 async def test_options(nsqd: NsqdServer):
-    admin = NsqdAdmin(nsqd.http_address)
+    admin = NsqdAdmin(nsqd.http_address, **PATIENT)
     assert await admin.get_config("mem_queue_size") == 10_000
     assert await admin.get_config("broadcast_address") == "127.0.0.1"
     assert await admin.put_config("nsqlookupd_tcp_addresses", []) == []
@@ -138,7 +141,7 @@ async def test_options(nsqd: NsqdServer):
     ],
 )
 async def test_what_nsqd_refuses_has_nsqds_word(nsqd: NsqdServer, method, names, status, message):
-    admin = NsqdAdmin(nsqd.http_address)
+    admin = NsqdAdmin(nsqd.http_address, **PATIENT)
     await admin.create_topic("known")
     with pytest.raises(RequestRefused) as caught:
         await getattr(admin, method)(*names)
@@ -179,11 +182,11 @@ async def test_stats_of_another_shape():
         with pytest.raises(
             RequestFailed, match=r"/stats: depth is of a kind that cannot be understood, str$"
         ):
-            await NsqdAdmin(server.address).stats()
+            await NsqdAdmin(server.address, **PATIENT).stats()
 
 
 async def test_an_nsqd_at_a_unix_socket(tmp_path):
     path = str(tmp_path / "nsqd.sock")
     with NsqdServer(http_address=path):
-        info = await NsqdAdmin(path).info()
+        info = await NsqdAdmin(path, **PATIENT).info()
     assert info.http_port == -1

@@ -16,7 +16,7 @@ from tests.answering import answering, http_answer, unused_address
 
 pytestmark = pytest.mark.anyio
 
-LIMITS: Any = {"connect_timeout": 5.0, "request_timeout": 5.0, "body_max": 1000}
+LIMITS: Any = {"connect_timeout": 15.0, "request_timeout": 15.0, "body_max": 1000}
 
 
 def daemon(address: str, **options: Any) -> Daemon:
@@ -171,7 +171,7 @@ async def test_an_answer_that_is_no_document():
 async def test_no_answer(answer):
     async with answering(lambda _: answer) as server:
         with pytest.raises(RequestFailed, match=f"^http://{server.address}/x: |more than 1000 bytes"):
-            await daemon(server.address, request_timeout=0.2 if answer is None else 5.0).ask("GET", "/x")
+            await daemon(server.address, request_timeout=0.2 if answer is None else 15.0).ask("GET", "/x")
 
 
 async def test_nobody_there():

@@ -12,7 +12,7 @@ from nsqkit.lookup.options import LookupOptions
 from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
 from tests import certificates
 from tests.answering import answering, http_answer
-from tests.lookupds import BAD, NOT_FOUND, WAIT, Changes, Lookupds, hangs, lists
+from tests.lookupds import BAD, NOT_FOUND, WAIT, Changes, Lookupds, hangs, lists, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -36,9 +36,9 @@ class Rig:
 
     async def poll(self) -> None:
         """Let all be asked once more, and give them the time to answer."""
-        await anyio.wait_all_tasks_blocked()
+        await settle()
         self.clock.advance(INTERVAL)
-        await anyio.wait_all_tasks_blocked()
+        await settle()
 
     @property
     def addresses(self) -> list[str]:

@@ -51,7 +51,11 @@ async def test_a_certificate_of_ones_own_does_not_mean_that_nobody_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     trusting: list[ssl.SSLContext] = []
-    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda context: trusting.append(context))
+
+    def load(context: ssl.SSLContext) -> None:
+        trusting.append(context)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", load)
     assert lookupd_context(LookupOptions(**client_files(tmp_path))) in trusting
 
 

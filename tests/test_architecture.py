@@ -40,7 +40,7 @@ ARROWS = {
     "program": "errors options",
     "broker.core": "errors options wire",
     "producer": "errors clock wire transport http client",
-    "consumer": "errors clock wire transport client",
+    "consumer": "errors clock wire transport client http lookup",
     "broker": "errors clock options program wire transport http broker.core",
     "lookupd": "errors clock options program wire transport http",
     "testing": "errors clock transport portal broker broker.core lookupd",

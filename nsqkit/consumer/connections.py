@@ -135,6 +135,11 @@ class Connections:
             if connection is None or not _is_open(connection)
         }
 
+    @property
+    def are_complete(self) -> bool:
+        """True while an nsqd is wanted, and every subscription stands."""
+        return bool(self._nodes.wanted) and not self.unconnected
+
     def stats(self) -> tuple[ConnectionStats, ...]:
         """Return the figures of all connections."""
         return tuple(self._stats_of(connection) for connection in [*self._present.values(), *self._leaving])

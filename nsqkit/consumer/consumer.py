@@ -30,6 +30,7 @@ from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.options import ConsumerKeywords, ConsumerOptions
 from nsqkit.consumer.stats import BackoffStats, ConsumerStats
 from nsqkit.errors import Closed, OptionError
+from nsqkit.lookup.discovery import Discovery
 from nsqkit.transport.alarm import Alarm
 from nsqkit.wire.names import encode_channel, encode_topic
 
@@ -55,6 +56,8 @@ class Consumer:
         topic: the topic.
         channel: the channel.
         nsqd_tcp_addresses: ``host:port`` of each nsqd; one that is down is dialled until it is there.
+        lookupd_http_addresses: ``host:port`` or URL of each nsqlookupd; the nsqds that they list are dialled, too,
+            for as long as one of them lists them.
         on_backoff: called with each change of the backoff's state; it is to be quick, and what it raises is logged.
         clock: the time; by default the real one.
         dial: how to reach an address, in the place of connecting to it.
@@ -70,7 +73,8 @@ class Consumer:
         topic: str,
         channel: str,
         *,
-        nsqd_tcp_addresses: Sequence[str],
+        nsqd_tcp_addresses: Sequence[str] = (),
+        lookupd_http_addresses: Sequence[str] = (),
         on_backoff: Callable[[BackoffStats], None] | None = None,
         clock: Clock | None = None,
         dial: Dial | None = None,
@@ -79,8 +83,10 @@ class Consumer:
     ) -> None:
         self.options = make_options(ConsumerOptions, dict(options))
         addresses = check_addresses(nsqd_tcp_addresses, "nsqd_tcp_addresses")
-        if not addresses:
-            raise OptionError("nsqd_tcp_addresses is empty; allowed is a list of at least one host:port")
+        if not addresses and not lookupd_http_addresses:
+            raise OptionError(
+                "nsqd_tcp_addresses and lookupd_http_addresses are empty; one of them must name somebody"
+            )
         self._clock = clock
         self._backoff_hook = on_backoff
         random = random or Random()
@@ -100,6 +106,14 @@ class Consumer:
         )
         self._connections = Connections(
             self._core, addresses, dial=Dialler(self.options, dial), random=random, on_change=self._after
+        )
+        self._discovery = Discovery(
+            lookupd_http_addresses,
+            topic=topic,
+            on_change=self._on_discovered,
+            options=self.options,
+            clock=clock,
+            random=random,
         )
         self._log_fields = {"topic": topic, "channel": channel}
         self._tasks: Background | None = None
@@ -235,13 +249,13 @@ class Consumer:
         )
 
     async def wait_connected(self) -> None:
-        """Return when every nsqd has answered the subscription.
+        """Return when there is an nsqd, and every one of them has answered the subscription.
 
         Raises:
             Closed: outside of ``async with``, or stopped meanwhile.
         """
         self._check_entered()
-        while self.unconnected:
+        while not self._connections.are_complete:
             self._check_not_stopped()
             await self._connections.wait_change()
 
@@ -296,6 +310,32 @@ class Consumer:
             raise OptionError(f"address is {address!r}, which is no nsqd of this consumer")
         self._after()
 
+    def connect_to_lookupd(self, address: str) -> None:
+        """Ask one nsqlookupd more, beginning now; one that is asked already is left alone.
+
+        Args:
+            address: its ``host:port`` or URL.
+
+        Raises:
+            OptionError: the address cannot be one.
+            Closed: the consumer was stopped.
+        """
+        self._check_not_stopped()
+        self._discovery.add_lookupd(address)
+
+    def disconnect_from_lookupd(self, address: str) -> None:
+        """Ask this nsqlookupd no more.
+
+        A connection to an nsqd that only it has listed lasts until it is lost.
+
+        Args:
+            address: its ``host:port`` or URL.
+
+        Raises:
+            OptionError: it is none of those that are asked.
+        """
+        self._discovery.remove_lookupd(address)
+
     def stop(self) -> None:
         """Ask for no more messages and give back what nobody has begun with; ``run`` and ``async for`` end.
 
@@ -316,6 +356,7 @@ class Consumer:
         await self._tasks.start()
         self._tasks.start_soon(self._alarm.run)
         self._connections.start(self._tasks, self._clock)
+        self._tasks.start_soon(self._discovery.run)
         return self
 
     async def __aexit__(
@@ -336,8 +377,14 @@ class Consumer:
 
     # ---- within --------------------------------------------------------------------------------------------------
 
+    def _on_discovered(self, come: list[str], gone: list[str]) -> None:
+        self._connections.listed(self._discovery.addresses)
+        self._after()
+
     def _on_output(self, session: ConsumerSession) -> None:
         self._connections.wake(session)
+        if session.ended and not self._core.is_closing:
+            self._discovery.wake()  # perhaps its nsqd has moved
         if self._alarm is not None:
             self._alarm.check()
 

@@ -6,12 +6,20 @@ The rule it guards: as in ``nsqkit.client.options``, what is wrong is refused wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 
-from nsqkit.client.options import ConnectionKeywords, ConnectionOptions, seconds, whole
+from nsqkit.client.option import function, seconds, whole
+from nsqkit.client.options import ConnectionKeywords, ConnectionOptions
 from nsqkit.errors import OptionError
+from nsqkit.lookup.options import LookupOptions
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from nsqkit.http.daemon import HTTPRequest
+    from nsqkit.lookup.selection import AddressMap, DiscoveryFilter
 
 BackoffStrategy: TypeAlias = Literal["exponential", "full-jitter"] | Callable[[int], float]
 """One of go-nsq's two, or a function: from the attempt (1, 2, 3, …) to the seconds to wait."""
@@ -21,20 +29,12 @@ RequeueDelayPolicy: TypeAlias = Callable[[int], float]
 
 BACKOFF_STRATEGIES = ("exponential", "full-jitter")
 
-MSG_TIMEOUT_MIN = 1.0
-"""The least that nsqd takes from a client."""
-
 
 def _check_strategy(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value not in BACKOFF_STRATEGIES and not callable(value):
         raise OptionError(
             f'{attribute.name} is {value!r}; allowed is "exponential", "full-jitter" or a function of the attempt'
         )
-
-
-def _check_policy(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None and not callable(value):
-        raise OptionError(f"{attribute.name} is {value!r}; allowed is None or a function of the attempts")
 
 
 class ConsumerKeywords(ConnectionKeywords, total=False):
@@ -54,11 +54,24 @@ class ConsumerKeywords(ConnectionKeywords, total=False):
     low_rdy_timeout: float
     rdy_redistribute_interval: float
     close_timeout: float
+    lookupd_poll_interval: float
+    lookupd_poll_jitter: float
+    lookupd_poll_timeout: float
+    lookupd_authorization: str
+    lookupd_tls_context: SSLContext | None
+    lookupd_tls_root_ca_file: str
+    lookupd_tls_cert: str
+    lookupd_tls_key: str
+    lookupd_http_request: HTTPRequest | None
+    discovery_filter: DiscoveryFilter | None
+    address_map: AddressMap | None
 
 
 @attrs.frozen(kw_only=True)
-class ConsumerOptions(ConnectionOptions):
-    """What can be set about a consumer, besides what ``ConnectionOptions`` has. Durations are in seconds.
+class ConsumerOptions(ConnectionOptions, LookupOptions):
+    """What can be set about a consumer, besides what ``ConnectionOptions`` and ``LookupOptions`` have.
+
+    Durations are in seconds.
 
     Attributes:
         max_in_flight: messages that may be delivered and unanswered at a time, over all connections; 0 pauses.
@@ -82,11 +95,11 @@ class ConsumerOptions(ConnectionOptions):
     """
 
     max_in_flight: int = whole(1, 0, 1_000_000)
-    msg_timeout: float = seconds(0.0, 0.0, 86_400.0)
+    msg_timeout: float = seconds(0.0, 1.0, 86_400.0, or_zero=True)
     sample_rate: int = whole(0, 0, 99)
     default_requeue_delay: float = seconds(90.0, 0.0, 3600.0)
     max_requeue_delay: float = seconds(900.0, 0.0, 3600.0)
-    requeue_delay_policy: RequeueDelayPolicy | None = attrs.field(default=None, validator=_check_policy)
+    requeue_delay_policy: RequeueDelayPolicy | None = function()
     max_attempts: int = whole(5, 0, 65_535)
     backoff_strategy: BackoffStrategy = attrs.field(default="exponential", validator=_check_strategy)
     backoff_multiplier: float = seconds(1.0, 0.0, 3600.0)
@@ -99,10 +112,8 @@ class ConsumerOptions(ConnectionOptions):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if not self.heartbeat_interval:
+            raise OptionError("heartbeat_interval is 0; allowed is at least 1 second, but for producers")
+        if not self.heartbeat_interval:
             raise OptionError(
                 "heartbeat_interval is 0; allowed is at least 1 second: nsqd demands it of consumers"
-            )
-        if 0 < self.msg_timeout < MSG_TIMEOUT_MIN:
-            raise OptionError(
-                f"msg_timeout is {self.msg_timeout}; allowed is 0, or at least {MSG_TIMEOUT_MIN:g} second"
             )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
+from nsqkit import Consumer
+from nsqkit.clock import ManualClock
 from nsqkit.errors import Closed, NotConnected, OptionError
 from tests.consumer.test_consumer import Bench, fin, in_memory, req
+from tests.lookupds import BAD, NOT_FOUND, Lookupds, lists
 from tests.peers import ScriptedBroker, body_of, settle
 
 pytestmark = [pytest.mark.anyio, in_memory]
@@ -232,6 +237,122 @@ class TestListed:
             bench.clock.advance(50)
             async with await bench.broker.subscribe():
                 await consumer.wait_connected()
+
+
+class Town:
+    """nsqds and nsqlookupds, and a consumer that knows of two nsqlookupds."""
+
+    def __init__(self, *nsqds: str, **options: Any) -> None:
+        self.clock = ManualClock()
+        self.nsqds = {address: ScriptedBroker() for address in nsqds}
+        self.lookupds = Lookupds()
+        options.setdefault("lookupd_http_addresses", ["l:1", "m:1"])
+        self.consumer = Consumer(
+            "t",
+            "c",
+            clock=self.clock,
+            dial=lambda address: self.nsqds[address].dial(address),
+            lookupd_http_request=self.lookupds,
+            lookupd_poll_jitter=0,
+            lookupd_poll_interval=10,
+            close_timeout=0,
+            **options,
+        )
+
+    async def poll(self) -> None:
+        """Let 10 seconds pass, and all that is asked then be answered."""
+        await settle()
+        self.clock.advance(10)
+        await settle()
+
+
+class TestDiscovered:
+    async def test_what_any_nsqlookupd_lists_is_consumed_from(self):
+        town = Town("a:1", "b:1")
+        town.lookupds.behaviours = {"l:1": lists("a:1"), "m:1": lists("b:1")}
+        async with town.consumer as consumer:
+            async with await town.nsqds["a:1"].subscribe(), await town.nsqds["b:1"].subscribe() as b:
+                await consumer.wait_connected()
+                await b.deliver(1)
+                (await anext(consumer)).finish()
+                assert {address for address, _ in town.lookupds.questions} == {"l:1", "m:1"}
+
+    async def test_whoever_waits_for_connections_waits_for_somebody_to_connect_to(self):
+        town = Town("a:1")
+        town.lookupds.behaviours = {"l:1": lists(), "m:1": NOT_FOUND}
+        async with town.consumer as consumer, anyio.create_task_group() as tasks:
+            connected = anyio.Event()
+
+            async def wait() -> None:
+                await consumer.wait_connected()
+                connected.set()
+
+            tasks.start_soon(wait)
+            await town.poll()
+            assert not connected.is_set()
+            town.lookupds.behaviours["l:1"] = lists("a:1")
+            await town.poll()
+            async with await town.nsqds["a:1"].subscribe():
+                with anyio.fail_after(15):
+                    await connected.wait()
+
+    async def test_failures_take_nobody_away(self):
+        town = Town("a:1")
+        town.lookupds.behaviours = {"l:1": lists("a:1")}
+        async with town.consumer as consumer, await town.nsqds["a:1"].subscribe():
+            town.lookupds.behaviours = {"l:1": BAD["500"]}
+            await town.poll()
+            assert [stats.address for stats in consumer.stats().connections] == ["a:1"]
+
+    async def test_what_was_lost_is_dialled_while_it_is_listed_and_the_loss_has_them_asked_at_once(self):
+        town = Town("a:1")
+        town.lookupds.behaviours = {"l:1": lists("a:1")}
+        async with town.consumer as consumer:
+            async with await town.nsqds["a:1"].subscribe():
+                await consumer.wait_connected()
+                asked = town.lookupds.count("l:1")
+                town.nsqds["a:1"].refusal = ConnectionRefusedError()
+            for _ in range(4):
+                await settle()
+                town.clock.advance(1)
+            await settle()
+            assert town.lookupds.count("l:1") > asked
+            assert town.nsqds["a:1"].dial_count > 1
+            town.lookupds.behaviours = {"l:1": lists()}
+            await town.poll()
+            dial_count = town.nsqds["a:1"].dial_count
+            await town.poll()
+            assert town.nsqds["a:1"].dial_count == dial_count
+            assert consumer.stats().connections == ()
+
+    async def test_a_filter_and_an_address_map_say_whom_to_dial(self):
+        town = Town(
+            "mapped:1",
+            discovery_filter=lambda nodes: [node for node in nodes if node.broadcast_address != "b"],
+            address_map={"a:1": "mapped:1"},
+        )
+        town.lookupds.behaviours = {"l:1": lists("a:1", "b:1")}
+        async with town.consumer as consumer, await town.nsqds["mapped:1"].subscribe():
+            await consumer.wait_connected()
+
+    async def test_nsqlookupds_come_and_go(self):
+        town = Town("a:1", nsqd_tcp_addresses=["a:1"], lookupd_http_addresses=[])
+        town.nsqds["b:1"] = ScriptedBroker()
+        town.lookupds.behaviours = {"l:1": lists("b:1")}
+        async with town.consumer as consumer, await town.nsqds["a:1"].subscribe():
+            consumer.connect_to_lookupd("l:1")
+            async with await town.nsqds["b:1"].subscribe():
+                await consumer.wait_connected()
+                consumer.disconnect_from_lookupd("l:1")
+                await settle()
+                assert len(consumer.stats().connections) == 2
+            await settle()
+            assert [stats.address for stats in consumer.stats().connections] == ["a:1"]
+            with pytest.raises(OptionError, match="nsqlookupd .*l:1 is none of those that are asked"):
+                consumer.disconnect_from_lookupd("l:1")
+            consumer.stop()
+            with pytest.raises(Closed):
+                consumer.connect_to_lookupd("l:1")
 
 
 async def test_an_unforeseen_error_of_a_dial_ends_the_consumer_and_is_told_once():

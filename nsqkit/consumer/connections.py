@@ -9,12 +9,13 @@ consequences when a connection has ended; ``_see_off`` is the good-bye.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+import logging
+from collections.abc import Callable, Iterable, MutableMapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
-from nsqkit.client.connection import Connection, Dial
+from nsqkit.client.connection import Connection
 from nsqkit.client.reconnect import Reconnect
 from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.consumer.nodes import Nodes
@@ -25,9 +26,22 @@ if TYPE_CHECKING:
     from random import Random
 
     from nsqkit.client.background import Background
+    from nsqkit.client.dialler import Dialler
     from nsqkit.consumer.core import ConsumerCore
 
+logger = logging.getLogger("nsqkit.client")
+
 ConsumerConnection: TypeAlias = "Connection[ConsumerSession]"
+
+
+class TopicLog(logging.LoggerAdapter[logging.Logger]):
+    """Adds topic and channel to what is said about a connection."""
+
+    def process(
+        self, msg: object, kwargs: MutableMapping[str, Any]
+    ) -> tuple[object, MutableMapping[str, Any]]:
+        """Return the message and its arguments, with the fields of both."""
+        return msg, {**kwargs, "extra": {**(self.extra or {}), **kwargs.get("extra", {})}}
 
 
 class Connections:
@@ -46,7 +60,7 @@ class Connections:
         core: ConsumerCore,
         addresses: Iterable[str],
         *,
-        dial: Dial,
+        dial: Dialler,
         random: Random,
         on_change: Callable[[], None],
     ) -> None:
@@ -55,6 +69,9 @@ class Connections:
         self._dial = dial
         self._random = random
         self._on_change = on_change
+        self._log = TopicLog(
+            logger, {"topic": core.topic.decode("ascii"), "channel": core.channel.decode("ascii")}
+        )
         self._present: dict[str, ConsumerConnection] = {}
         self._leaving: dict[ConsumerConnection, None] = {}
         self._scopes: dict[ConsumerConnection, anyio.CancelScope] = {}
@@ -179,6 +196,7 @@ class Connections:
                 random=self._random,
             ),
             on_change=self._after_change,
+            log=self._log,
         )
         self._scopes[connection] = anyio.CancelScope()
         self._tasks.start_soon(self._run, connection)

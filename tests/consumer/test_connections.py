@@ -38,6 +38,16 @@ async def test_an_nsqd_can_be_added():
             assert bench.brokers["two:1"].dial_count == 1
 
 
+async def test_the_log_says_whose_connection_it_is(caplog):
+    bench = Bench(["one:1"], close_timeout=0)
+    bench.broker.refusal = ConnectionRefusedError()
+    async with bench.consumer:
+        await settle()
+    record = next(record for record in caplog.records if record.name == "nsqkit.client")
+    fields = vars(record)
+    assert [fields[name] for name in ("nsqd_address", "topic", "channel")] == ["one:1", "t", "c"]
+
+
 async def test_one_that_is_added_before_it_begins_is_dialled_when_it_does():
     bench = bench_of("one:1", "two:1")
     bench.consumer.connect_to_nsqd("two:1")
@@ -348,7 +358,7 @@ class TestDiscovered:
                 assert len(consumer.stats().connections) == 2
             await settle()
             assert [stats.address for stats in consumer.stats().connections] == ["a:1"]
-            with pytest.raises(OptionError, match="nsqlookupd .*l:1 is none of those that are asked"):
+            with pytest.raises(OptionError, match=r"nsqlookupd .*l:1 is none of those that are asked"):
                 consumer.disconnect_from_lookupd("l:1")
             consumer.stop()
             with pytest.raises(Closed):

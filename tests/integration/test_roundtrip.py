@@ -314,7 +314,7 @@ async def test_a_closed_consumer_can_still_answer_and_has_given_back_the_rest(st
         await producer.multi_publish(TOPIC, BODIES[:10])
         async with stage.consumer(nsqd) as closed:
             begun = await take(closed, 3)
-            closed.close()
+            closed.stop()
             async with stage.consumer(nsqd) as other:
                 given_back = await take(other, 7)
                 assert {(message.body, message.attempts) for message in given_back} == {

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 
     from nsqkit.client.reconnect import Reconnect
 
-__all__ = ["ClientMachine", "Connection", "Dial", "dial_tcp"]
+__all__ = ["ClientMachine", "Connection", "Dial"]
 
 logger = logging.getLogger("nsqkit.client")
-
-dial_tcp: Dial = Dialler(ConnectionOptions())
 
 
 class ClientMachine(Machine, Timed, Securable, Protocol):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nsqkit.admin import LookupdAdmin, NsqdAdmin
+    from nsqkit.client.settings import load_options, load_settings
     from nsqkit.consumer import Consumer, ConsumerOptions, Message
     from nsqkit.errors import BrokerError, Closed, NSQError, OptionError, ProtocolError, TransportError
     from nsqkit.producer import Producer, ProducerOptions
@@ -32,10 +33,13 @@ __all__ = [
     "ProtocolError",
     "TransportError",
     "__version__",
+    "load_options",
+    "load_settings",
 ]
 
 _HOMES = {
     "nsqkit.admin": ("LookupdAdmin", "NsqdAdmin"),
+    "nsqkit.client.settings": ("load_options", "load_settings"),
     "nsqkit.consumer": ("Consumer", "ConsumerOptions", "Message"),
     "nsqkit.producer": ("Producer", "ProducerOptions"),
     "nsqkit.errors": ("BrokerError", "Closed", "NSQError", "OptionError", "ProtocolError", "TransportError"),

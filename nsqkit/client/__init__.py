@@ -1,4 +1,5 @@
 """What producer and consumer share: one connection to one nsqd.
 
-Read ``options``, ``session``, ``reconnect``, ``connection``, ``background``.
+Read ``option``, ``options``, ``settings``; ``greeting``, ``session``; ``tls``, ``dialler``, ``reconnect``, ``connection``,
+``background``.
 """

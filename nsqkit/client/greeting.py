@@ -35,11 +35,11 @@ class Say:
     """Send bytes.
 
     Attributes:
-        data: a command.
+        data: a command; in no repr, for one of them has the secret.
         asks_elsewhere: the broker has to ask somebody else for its answer, which may take longer than its own would.
     """
 
-    data: bytes
+    data: bytes = attrs.field(repr=False)
     asks_elsewhere: bool = False
 
 

@@ -85,6 +85,11 @@ def test_the_level_is_the_one_that_was_granted(level, used):
     assert end(script, b"OK").answer.deflate
 
 
+def test_the_secret_is_in_no_repr():
+    script = begun(asking(), auth_secret="hush")
+    assert "hush" not in repr(script.send(granted(auth_required=True)))
+
+
 def test_the_secret_is_not_said_to_whom_does_not_ask_for_it():
     assert end(begun(asking(), auth_secret="hush"), granted(auth_required=False)).auth is None
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import nsqkit
 from nsqkit.client.option import Kind, seconds, whole
 from nsqkit.client.options import ConnectionOptions
 from nsqkit.client.settings import load_options, load_settings
@@ -97,6 +98,21 @@ def test_a_file_has_values_of_its_own_and_durations_as_texts_too(write):
         "tls_v1": True,
         "deflate": False,
     }
+
+
+def test_clients_take_what_was_loaded():
+    environ = {
+        "NSQKIT_NSQD_TCP_ADDRESSES": "a:4150,b:4150",
+        "NSQKIT_MAX_IN_FLIGHT": "200",
+        "NSQKIT_CONNECT_TIMEOUT": "10s",
+        "NSQKIT_DEFLATE": "true",
+    }
+    settings = load_settings(nsqkit.ConsumerOptions, environ=environ, beside=[nsqkit.ProducerOptions])
+    consumer = nsqkit.Consumer("t", "c", **settings)
+    assert (consumer.options.max_in_flight, consumer.options.deflate) == (200, True)
+    settings = load_settings(nsqkit.ProducerOptions, environ=environ, beside=[nsqkit.ConsumerOptions])
+    producer = nsqkit.Producer(*settings.pop("nsqd_tcp_addresses"), **settings)
+    assert (producer.options.connect_timeout, producer.options.deflate) == (10.0, True)
 
 
 def test_addresses_come_along_as_lists_for_consumers(write):

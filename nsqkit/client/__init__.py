@@ -1,5 +1,5 @@
 """What producer and consumer share: one connection to one nsqd.
 
-Read ``option``, ``options``, ``settings``; ``greeting``, ``session``; ``tls``, ``dialler``, ``reconnect``, ``connection``,
-``background``.
+Read ``option``, ``options``, ``settings``; ``greeting``, ``session``; ``tls``, ``dialler``, ``reconnect``,
+``connection``, ``background``.
 """

@@ -194,6 +194,41 @@ class Producer:
             return send(name, data, encode_key(key), 1)
         return send(None, encode_publish(name, data), encode_key(key), 1)
 
+    def multi_publish_nowait(
+        self, topic: str, bodies: Sequence[Any], *, key: str | bytes | None = None
+    ) -> Receipt:
+        """Publish messages in one command without waiting, all or none; otherwise as ``publish_nowait``.
+
+        Args:
+            topic: as in ``publish``.
+            bodies: as in ``multi_publish``.
+            key: as in ``publish``.
+
+        Raises:
+            NSQError: as ``publish_nowait``.
+        """
+        data = self._bodies.take_all(bodies)
+        command = encode_multi_publish(topic_name(topic), data)
+        return self._opened().send_now(None, command, encode_key(key), len(data))
+
+    def deferred_publish_nowait(
+        self, topic: str, body: Any, delay: float, *, key: str | bytes | None = None
+    ) -> Receipt:
+        """Publish one message that is delivered later without waiting; otherwise as ``publish_nowait``.
+
+        Args:
+            topic: as in ``publish``.
+            body: as in ``publish``.
+            delay: as in ``deferred_publish``.
+            key: as in ``publish``.
+
+        Raises:
+            NSQError: as ``publish_nowait``.
+        """
+        data, milliseconds = self._bodies.take(body), delay_ms(delay, self.options.max_defer_timeout)
+        command = encode_deferred_publish(topic_name(topic), data, milliseconds)
+        return self._opened().send_now(None, command, encode_key(key), 1)
+
     # ---- all that is not publishing ------------------------------------------------------------------------------
 
     async def ping(self) -> None:

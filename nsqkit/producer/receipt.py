@@ -25,12 +25,13 @@ class Receipt:
         error: what came instead of OK; None before, too.
     """
 
-    __slots__ = ("_event", "_on_answer", "error", "is_answered")
+    __slots__ = ("_callback", "_event", "_on_answer", "error", "is_answered")
 
     def __init__(self, on_answer: Callable[[NSQError | None], None]) -> None:
         self.error: NSQError | None = None
         self.is_answered = False
         self._on_answer = on_answer
+        self._callback: Callable[[NSQError | None], object] | None = None
         self._event: anyio.Event | None = None  # made for those who wait, of whom there may be none
 
     async def wait(self) -> None:
@@ -46,6 +47,13 @@ class Receipt:
             await self._event.wait()
         if self.error is not None:
             raise self.error
+
+    def call_back(self, callback: Callable[[NSQError | None], object]) -> None:
+        """Have a function called once with the answer, None for OK: when it comes, or now if it is there."""
+        if self.is_answered:
+            callback(self.error)
+        else:
+            self._callback = callback
 
     def __await__(self) -> Generator[Any, None, None]:
         return self.wait().__await__()
@@ -68,5 +76,7 @@ class Receipt:
         self.error = result
         self.is_answered = True
         self._on_answer(result)
+        if self._callback is not None:
+            self._callback(result)
         if self._event is not None:
             self._event.set()

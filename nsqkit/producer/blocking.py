@@ -1,0 +1,258 @@
+"""The producer without ``await``: the same methods, for any number of threads.
+
+The rule it guards: there is one producer, and it lives in the event-loop thread (``nsqkit.portal``). Here is only how a
+thread comes to it and waits for it. A publish that can go at once takes the short way: it costs no task, and those of
+many threads share wake-ups, writes and reads. One that has to wait, or may go more than once, takes the long way.
+
+How to read it: ``_publish`` is both ways; the methods say what is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
+
+from nsqkit.errors import NotConnected, WouldWait
+from nsqkit.portal import Blocking, Call
+from nsqkit.producer.options import ProducerKeywords
+from nsqkit.producer.producer import Producer
+
+if TYPE_CHECKING:
+    from nsqkit.producer.receipt import Receipt
+    from nsqkit.producer.serializers import Serializer
+    from nsqkit.producer.stats import ProducerStats
+
+
+class BlockingProducer(Blocking[Producer]):
+    """Publishes to nsqds from threads, for ``with``, or from ``open`` to ``close``.
+
+    It belongs to the process that has opened it. One that was forked meanwhile gets ``Closed``, and can open it, too.
+
+    Args:
+        nsqd_tcp_addresses: as for ``Producer``; so are all others.
+        nsqd_http_addresses: where the same nsqds speak HTTP.
+        serializer: makes a body of what is published; it runs in the event-loop thread.
+        options: see ``ProducerOptions``.
+
+    Raises:
+        OptionError: an address or an option that cannot be used.
+    """
+
+    def __init__(
+        self,
+        *nsqd_tcp_addresses: str,
+        nsqd_http_addresses: Sequence[str] = (),
+        serializer: Serializer[Any, Any] | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> None:
+        def make() -> Producer:
+            return Producer(
+                *nsqd_tcp_addresses,
+                nsqd_http_addresses=nsqd_http_addresses,
+                serializer=serializer,
+                **options,
+            )
+
+        super().__init__(make, "producer")
+        self.options = make().options
+        self._goes_once = self.options.publish_attempts == 1 and not self.options.publish_timeout
+
+    # ---- publishing ----------------------------------------------------------------------------------------------
+
+    def publish(
+        self, topic: str, body: Any, *, key: str | bytes | None = None, timeout: float | None = None
+    ) -> None:
+        """Publish one message; return when the broker has acknowledged it.
+
+        Args:
+            topic: its topic.
+            body: 1 to ``max_msg_size`` bytes; or what the serializer makes them of.
+            key: what belongs together has the same, and goes to the same nsqd under the policy ``by-key``.
+            timeout: seconds, instead of ``publish_timeout``; 0 for no limit.
+
+        Raises:
+            NSQError: as ``Producer.publish``; ``Closed`` while it is not open in this process.
+        """
+        self._publish(Producer.publish_nowait, Producer.publish, topic, body, key=key, timeout=timeout)
+
+    def multi_publish(
+        self,
+        topic: str,
+        bodies: Sequence[Any],
+        *,
+        key: str | bytes | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Publish messages in one command: all or none.
+
+        Args:
+            topic: their topic.
+            bodies: as for ``Producer.multi_publish``.
+            key: as in ``publish``.
+            timeout: as in ``publish``.
+
+        Raises:
+            NSQError: as ``publish``.
+        """
+        self._publish(
+            Producer.multi_publish_nowait, Producer.multi_publish, topic, bodies, key=key, timeout=timeout
+        )
+
+    def deferred_publish(
+        self,
+        topic: str,
+        body: Any,
+        delay: float,
+        *,
+        key: str | bytes | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Publish one message that is delivered later.
+
+        Args:
+            topic: its topic.
+            body: as in ``publish``.
+            delay: seconds, 0 to ``max_defer_timeout``; rounded to milliseconds.
+            key: as in ``publish``.
+            timeout: as in ``publish``.
+
+        Raises:
+            NSQError: as ``publish``.
+        """
+        self._publish(
+            Producer.deferred_publish_nowait,
+            Producer.deferred_publish,
+            topic,
+            body,
+            delay,
+            key=key,
+            timeout=timeout,
+        )
+
+    def publish_nowait(self, topic: str, body: Any, *, key: str | bytes | None = None) -> Future[None]:
+        """Publish one message without waiting; what becomes of it can be had from what is returned.
+
+        It goes once. What cannot be sent at once, because there is no connection or no room, is not sent, and its
+        future raises ``WouldWait``. Functions that are added to the future are called in the event-loop thread, so
+        they are to be quick.
+
+        Args:
+            topic: as in ``publish``.
+            body: as in ``publish``.
+            key: as in ``publish``.
+
+        Returns:
+            A future that returns when the broker has acknowledged, and otherwise raises as ``publish``. It cannot be
+            cancelled.
+
+        Raises:
+            Closed: while it is not open in this process.
+        """
+        return self._begin(Producer.publish_nowait, topic, body, key=key)
+
+    def multi_publish_nowait(
+        self, topic: str, bodies: Sequence[Any], *, key: str | bytes | None = None
+    ) -> Future[None]:
+        """Publish messages in one command without waiting, all or none; otherwise as ``publish_nowait``."""
+        return self._begin(Producer.multi_publish_nowait, topic, bodies, key=key)
+
+    def deferred_publish_nowait(
+        self, topic: str, body: Any, delay: float, *, key: str | bytes | None = None
+    ) -> Future[None]:
+        """Publish one message that is delivered later without waiting; otherwise as ``publish_nowait``."""
+        return self._begin(Producer.deferred_publish_nowait, topic, body, delay, key=key)
+
+    # ---- all that is not publishing ------------------------------------------------------------------------------
+
+    def ping(self) -> None:
+        """Return when there is a connection, and have a NOP sent on each, which shows those that are dead.
+
+        Raises:
+            NSQError: as ``Producer.ping``.
+        """
+        stay = self._opened()
+        stay.run(stay.client.ping)
+
+    def ensure_topic(self, topic: str) -> None:
+        """Have every nsqd of ``nsqd_http_addresses`` create a topic, unless it has it.
+
+        Raises:
+            NSQError: as ``Producer.ensure_topic``.
+        """
+        stay = self._opened()
+        stay.run(partial(stay.client.ensure_topic, topic))
+
+    def ensure_channel(self, topic: str, channel: str) -> None:
+        """Have every nsqd of ``nsqd_http_addresses`` create a channel, and its topic, unless it has them.
+
+        Raises:
+            NSQError: as ``Producer.ensure_channel``.
+        """
+        stay = self._opened()
+        stay.run(partial(stay.client.ensure_channel, topic, channel))
+
+    def stats(self) -> ProducerStats:
+        """Return how each nsqd is, what it has acknowledged, and what is on its way.
+
+        Raises:
+            Closed: while it is not open in this process.
+        """
+        stay = self._opened()
+        return stay.ask(stay.client.stats)
+
+    @property
+    def is_connected(self) -> bool:
+        """True while there is a connection that was greeted, to one nsqd at least."""
+        stay = self._stay
+        return stay is not None and stay.is_here and stay.client.is_connected
+
+    # ---- within --------------------------------------------------------------------------------------------------
+
+    def _publish(
+        self,
+        begin: Callable[..., Receipt],
+        publish: Callable[..., Awaitable[None]],
+        *what: Any,
+        key: str | bytes | None,
+        timeout: float | None,
+    ) -> None:
+        """Publish by the short way if it can go at once, otherwise by the long one."""
+        stay = self._opened()
+        if timeout is None and self._goes_once:
+            call: Call[None] = Call()
+            stay.put(partial(_begin, partial(begin, stay.client, *what, key=key), call.settle), call.fail)
+            try:
+                stay.wait(call)
+                return
+            except (WouldWait, NotConnected):
+                pass  # it has certainly not arrived, so it goes again, as every publish does
+        stay.run(partial(publish, stay.client, *what, key=key, timeout=timeout))
+
+    def _begin(
+        self, begin: Callable[..., Receipt], *what: Any, key: str | bytes | None
+    ) -> Future[None]:
+        stay = self._opened()
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        settle = partial(_settle, future)
+        stay.put(partial(_begin, partial(begin, stay.client, *what, key=key), settle), future.set_exception)
+        return future
+
+
+def _settle(future: Future[None], error: Exception | None) -> None:
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _begin(begin: Callable[[], Receipt], settle: Callable[[Exception | None], None]) -> None:
+    """Put a publish on its way, in the event loop; ``settle`` is told its answer."""
+    try:
+        receipt = begin()
+    except Exception as error:
+        settle(error)
+    else:
+        receipt.call_back(settle)

@@ -1,0 +1,462 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+import anyio
+import pytest
+
+from nsqkit import Producer
+from nsqkit.clock import ManualClock
+from nsqkit.errors import (
+    BrokerError,
+    Closed,
+    ConnectionLost,
+    DeferredPublishFailed,
+    FinishFailed,
+    MultiPublishFailed,
+    NotConnected,
+    NSQError,
+    PublishFailed,
+    PublishTimeout,
+    WouldWait,
+)
+from nsqkit.wire.frames import OK_FRAME
+from tests.peers import ADDRESS, BACKENDS, PATIENCE, Peer, ScriptedBroker, settle
+from tests.producer.stage import Call, PlayingBroker, pool
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", BACKENDS)]
+
+
+async def finish(*peers: Peer) -> None:
+    for peer in peers:
+        await peer.close()
+
+
+# ---- a pool ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_policy_says_who_gets_a_publish():
+    async with pool(3) as stage, anyio.create_task_group() as tasks:
+        peers = await stage.greet()
+        for n in range(6):
+            tasks.start_soon(stage.producer.publish, "t", b"%d" % n)
+            assert await peers[n % 3].command() == (b"PUB t", b"%d" % n)
+            await peers[n % 3].send(OK_FRAME)
+        await settle()
+        assert [nsqd.message_count for nsqd in stage.producer.stats().nsqds] == [2, 2, 2]
+        await finish(*peers)
+
+
+async def test_the_same_key_goes_to_the_same_nsqd():
+    async with pool(3, policy="by-key") as stage, anyio.create_task_group() as tasks:
+        peers = await stage.greet()
+        for key in ("user-1", b"user-1", "user-1"):
+            tasks.start_soon(lambda key=key: stage.producer.publish("t", b"x", key=key))
+        await settle()
+        assert sorted(nsqd.outstanding_count for nsqd in stage.producer.stats().nsqds) == [0, 0, 3]
+        for peer, nsqd in zip(peers, stage.producer.stats().nsqds, strict=True):
+            await peer.send(OK_FRAME * nsqd.outstanding_count)
+        await settle()
+        await finish(*peers)
+
+
+async def test_a_publish_takes_the_first_nsqd_that_is_there():
+    async with pool(2) as stage, anyio.create_task_group() as tasks:
+        call = Call()
+        tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
+        await settle()
+        assert stage.producer.stats().waiting_count == 1
+        async with await stage.brokers[1].greet() as peer:
+            assert await peer.command() == (b"PUB t", b"x")
+            await peer.send(OK_FRAME)
+            await settle()
+            assert call.succeeded
+
+
+async def test_without_any_connection_it_says_so_for_all():
+    async with pool(2, connect_timeout=0.01) as stage:
+        stage.brokers[1].refusal = ConnectionRefusedError("no")
+        stage.brokers[0].hanging = True
+        with pytest.raises(
+            NotConnected, match=r"no connection to nsqd-0:4150 or nsqd-1:4150 within 0\.01"
+        ) as caught:
+            await stage.producer.publish("t", b"x")
+        assert "no" in str(caught.value.__cause__)
+
+
+async def test_a_broker_that_does_not_read_is_not_called_missing():
+    async with pool(1, connect_timeout=0.01) as stage, anyio.create_task_group() as tasks:
+        (peer,) = await stage.greet()
+        calls = [Call() for _ in range(40)]
+        for call in calls:
+            tasks.start_soon(call.run, stage.producer.publish, "t", bytes(1 << 20))
+        await calls[-1].wait()
+        error = calls[-1].error
+        assert isinstance(error, NotConnected)
+        assert "did not take any more within" in str(error)
+        await peer.close()
+        tasks.cancel_scope.cancel()
+
+
+# ---- what goes again ---------------------------------------------------------------------------------------------
+
+
+async def test_what_may_have_arrived_is_the_users_to_decide():
+    async with pool(2) as stage, anyio.create_task_group() as tasks:
+        peers = await stage.greet()
+        call = Call()
+        tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
+        await peers[0].command()
+        await peers[0].close()
+        await settle()
+        assert isinstance(call.error, ConnectionLost)
+        assert stage.producer.stats().nsqds[0].lost_count == 1
+        await peers[1].close()
+
+
+async def test_and_goes_to_another_nsqd_if_the_user_allows_duplicates():
+    async with pool(3, publish_attempts=3) as stage, anyio.create_task_group() as tasks:
+        peers = await stage.greet()
+        call = Call()
+        tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
+        for peer in peers[:2]:
+            assert await peer.command() == (b"PUB t", b"x")
+            await peer.close()
+        assert await peers[2].command() == (b"PUB t", b"x")
+        await peers[2].send(OK_FRAME)
+        await settle()
+        assert call.succeeded
+        assert [nsqd.lost_count for nsqd in stage.producer.stats().nsqds] == [1, 1, 0]
+        await peers[2].close()
+
+
+async def test_as_often_as_the_user_has_said():
+    async with pool(3, publish_attempts=2) as stage, anyio.create_task_group() as tasks:
+        peers = await stage.greet()
+        call = Call()
+        tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
+        for peer in peers[:2]:
+            await peer.command()
+            await peer.close()
+        await settle()
+        assert isinstance(call.error, ConnectionLost)
+        await peers[2].close()
+
+
+async def test_to_the_same_one_if_there_is_no_other():
+    async with pool(1, publish_attempts=2) as stage, anyio.create_task_group() as tasks:
+        (peer,) = await stage.greet()
+        call = Call()
+        tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
+        await peer.command()
+        await peer.close()
+        await settle()
+        assert not call.done
+        stage.clock.advance(1)
+        async with await stage.brokers[0].greet() as peer:
+            assert await peer.command() == (b"PUB t", b"x")
+            await peer.send(OK_FRAME)
+            await settle()
+            assert call.succeeded
+
+
+async def test_when_no_other_attempt_can_be_made_it_still_says_that_it_may_have_arrived():
+    async with (
+        pool(1, publish_attempts=5, connect_timeout=0.01) as stage,
+        anyio.create_task_group() as tasks,
+    ):
+        (peer,) = await stage.greet()
+        call = Call()
+        tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
+        await peer.command()
+        stage.brokers[0].hanging = True
+        await peer.close()
+        await call.wait()
+        assert isinstance(call.error, ConnectionLost)
+
+
+@pytest.mark.parametrize("failure", [PublishFailed, MultiPublishFailed, DeferredPublishFailed])
+async def test_a_broker_that_cannot_take_it_is_one_attempt(failure):
+    async with pool(2, publish_attempts=2) as stage, anyio.create_task_group() as tasks:
+        peers = await stage.greet()
+        call = Call()
+        tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
+        await peers[0].command()
+        await peers[0].send(failure("disk full"))
+        await peers[1].command()
+        await peers[1].send(OK_FRAME)
+        await settle()
+        assert call.succeeded
+        assert stage.producer.stats().refused_count == 1
+        await finish(*peers)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        cls
+        for cls in [BrokerError, *BrokerError.__subclasses__()]
+        if cls not in {PublishFailed, MultiPublishFailed, DeferredPublishFailed}
+    ],
+)
+async def test_what_is_refused_for_what_it_is_does_not_go_again(refusal):
+    async with pool(2, publish_attempts=5) as stage, anyio.create_task_group() as tasks:
+        peers = await stage.greet()
+        call = Call()
+        tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
+        await peers[0].command()
+        await peers[0].send(refusal("no"))
+        await settle()
+        assert type(call.error) is refusal
+        await finish(*peers)
+
+
+async def test_what_has_certainly_not_arrived_goes_again_without_an_attempt():
+    async with pool(2, linger=60) as stage, anyio.create_task_group() as tasks:
+        peers = await stage.greet()
+        first, second = Call(), Call()
+        tasks.start_soon(first.run, stage.producer.publish, "t", b"1")
+        await peers[0].command()
+        tasks.start_soon(second.run, stage.producer.publish, "t", b"2")
+        await peers[1].command()
+        lingering = Call()
+        tasks.start_soon(lingering.run, stage.producer.publish, "t", b"3")  # behind the first one
+        await settle()
+        await peers[0].close()
+        await settle()
+        assert isinstance(first.error, ConnectionLost)
+        assert not lingering.done
+        await peers[1].send(OK_FRAME)
+        assert await peers[1].command() == (b"PUB t", b"3")
+        await peers[1].send(OK_FRAME)
+        await settle()
+        assert second.succeeded
+        assert lingering.succeeded
+        await peers[1].close()
+
+
+# ---- limits ------------------------------------------------------------------------------------------------------
+
+
+async def test_who_wants_to_publish_more_than_may_be_outstanding_waits_in_order():
+    size = len(b"PUB t\n....") + 10
+    async with pool(1, max_outstanding_bytes=2 * size) as stage, anyio.create_task_group() as tasks:
+        (peer,) = await stage.greet()
+        calls = [Call() for _ in range(5)]
+        for n, call in enumerate(calls):
+            tasks.start_soon(call.run, stage.producer.publish, "t", b"%010d" % n)
+            await settle()
+        assert (stage.producer.stats().outstanding_bytes, stage.producer.stats().waiting_count) == (
+            2 * size,
+            3,
+        )
+        for n, call in enumerate(calls):
+            assert await peer.command() == (b"PUB t", b"%010d" % n)
+            await peer.send(OK_FRAME)
+            await settle()
+            assert call.succeeded
+        assert stage.producer.stats().outstanding_bytes == 0
+        await peer.close()
+
+
+async def test_a_publish_that_is_not_answered_in_time():
+    async with pool(1, publish_timeout=0.05) as stage, anyio.create_task_group() as tasks:
+        (peer,) = await stage.greet()
+        with pytest.raises(PublishTimeout, match=r"no answer within 0.05 seconds; .* may have arrived"):
+            await stage.producer.publish("t", b"1")
+        with pytest.raises(PublishTimeout, match=r"within 0.01 "):
+            await stage.producer.multi_publish("t", [b"2"], timeout=0.01)
+        call = Call()
+        tasks.start_soon(lambda: call.run(lambda: stage.producer.publish("t", b"3", timeout=0)))
+        for body in (b"1", b"\0\0\0\1\0\0\0\1" + b"2", b"3"):
+            assert (await peer.command())[1] == body
+        await peer.send(OK_FRAME, FinishFailed("not for the third"))
+        await settle()
+        assert not call.done
+        await peer.send(OK_FRAME)
+        await settle()
+        assert call.succeeded
+        await peer.close()
+
+
+# ---- without waiting ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linger", [0.0, 1.0])
+async def test_a_receipt_tells_the_answer_later(linger):
+    async with pool(1, linger=linger, max_outstanding_bytes=1000) as stage:
+        (peer,) = await stage.greet()
+        for answer in (OK_FRAME, FinishFailed("?")):
+            receipt = stage.producer.publish_nowait("t", b"x")
+            assert not receipt.is_answered
+            assert await peer.command() == (b"PUB t", b"x")
+            await peer.send(answer)
+            await settle()
+            assert receipt.is_answered
+            assert stage.producer.stats().outstanding_bytes == 0
+        with pytest.raises(FinishFailed):
+            await receipt
+        await peer.close()
+
+
+async def test_where_it_would_wait_it_does_not_publish():
+    async with pool(1, max_outstanding_bytes=20) as stage:
+        with pytest.raises(WouldWait, match="nsqd-0:4150: there is no connection that takes a publish now"):
+            stage.producer.publish_nowait("t", b"x")
+        (peer,) = await stage.greet()
+        stage.producer.publish_nowait("t", b"x")
+        with pytest.raises(WouldWait, match="11 bytes are outstanding, so there is no room for 12 more now"):
+            stage.producer.publish_nowait("t", b"xx")
+        await peer.command()
+        await peer.send(OK_FRAME)
+        await settle()
+        await peer.close()
+
+
+# ---- the end -----------------------------------------------------------------------------------------------------
+
+
+async def test_after_the_end_nothing_is_published_and_who_waited_for_room_is_told():
+    async with anyio.create_task_group() as tasks:
+        sent, waiting = Call(), Call()
+        broker = ScriptedBroker()
+        async with Producer(ADDRESS, dial=broker.dial, max_outstanding_bytes=1) as producer:
+            peer = await broker.greet()
+            await settle()
+            tasks.start_soon(sent.run, producer.publish, "t", b"1")
+            await peer.command()
+            tasks.start_soon(waiting.run, producer.publish, "t", b"2")
+            await settle()
+            tasks.start_soon(answer_later, peer)
+        assert sent.succeeded
+        assert isinstance(waiting.error, Closed)
+        with pytest.raises(Closed):
+            producer.publish_nowait("t", b"x")
+
+
+async def answer_later(peer: Peer) -> None:
+    await settle()
+    await peer.send(OK_FRAME)
+    await peer.wait_end()
+    await peer.close()
+
+
+# ---- cancelled, wherever it waits --------------------------------------------------------------------------------
+
+
+class CancelledAt:
+    """Runs a coroutine, and cancels it at the ``n``-th time that it waits for something.
+
+    Attributes:
+        wait_count: how often it has waited so far.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.wait_count = 0
+        self.scope = anyio.CancelScope()
+        self._n = n
+
+    async def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        with self.scope:
+            await _Watched(coroutine, self._on_wait)
+
+    def _on_wait(self) -> None:
+        self.wait_count += 1
+        if self.wait_count == self._n:
+            self.scope.cancel()
+
+
+class _Watched:
+    """Awaits a coroutine and calls ``on_wait`` whenever that gives way to the event loop."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], on_wait: Callable[[], None]) -> None:
+        self._coroutine = coroutine
+        self._on_wait = on_wait
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        step: Callable[[], Any] = lambda: self._coroutine.send(None)  # noqa: E731
+        while True:
+            try:
+                wish = step()
+            except StopIteration:
+                return
+            self._on_wait()
+            try:
+                value = yield wish
+                step = lambda value=value: self._coroutine.send(value)  # noqa: E731
+            except BaseException as error:
+                step = lambda error=error: self._coroutine.throw(error)  # noqa: E731
+
+
+class Moody(PlayingBroker):
+    """Loses the first connection on which it is sent the victim, refuses what is to be refused, takes the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_lost = False
+
+    def answer(self, topic: bytes, bodies: list[bytes]) -> bytes | NSQError | None:
+        if b"victim" in bodies and not self.has_lost:
+            self.has_lost = True
+            return None
+        return FinishFailed("?") if topic == b"refused" else OK_FRAME
+
+
+WAYS = {
+    "plain": {},
+    "linger": {"linger": 0.001},
+    "limited": {"max_outstanding_bytes": 1},
+    "limited linger": {"max_outstanding_bytes": 1, "linger": 0.001},
+    "in time": {"publish_timeout": 1000},
+}
+
+
+async def play(n: int, options: dict[str, Any]) -> int:
+    """Publish a victim among others, cancel it where it waits for the ``n``-th time; return how often it waited."""
+    broker, clock = Moody(), ManualClock()
+    victim = CancelledAt(n)
+    others = {topic: [Call() for _ in range(3)] for topic in ("taken", "refused")}
+    async with anyio.create_task_group() as tasks:
+        async with Producer(
+            ADDRESS, dial=broker.broker.dial, clock=clock, publish_attempts=2, **options
+        ) as producer:
+
+            async def publish_others() -> None:
+                for topic, calls in others.items():
+                    for number, call in enumerate(calls):
+                        tasks.start_soon(call.run, producer.publish, topic, b"%d" % number)
+
+            await publish_others()
+            tasks.start_soon(victim.run, producer.publish("taken", b"victim"))
+            await settle()
+            tasks.start_soon(broker.run)
+            with anyio.fail_after(PATIENCE):
+                while not all(call.done for calls in others.values() for call in calls):
+                    await settle()
+                    clock.advance(1)
+            after = {topic: Call() for topic in others}
+            for topic, call in after.items():
+                tasks.start_soon(call.run, producer.publish, topic, b"after")
+            with anyio.fail_after(PATIENCE):
+                while not all(call.done for call in after.values()):
+                    await settle()
+                    clock.advance(1)
+            await settle()
+            stats = producer.stats()
+            assert (stats.outstanding_bytes, stats.waiting_count) == (0, 0)
+            assert [nsqd.outstanding_count for nsqd in stats.nsqds] == [0]
+        tasks.cancel_scope.cancel()
+    for call in (*others["taken"], after["taken"]):
+        assert call.succeeded
+    for call in (*others["refused"], after["refused"]):
+        assert isinstance(call.error, FinishFailed)
+    return victim.wait_count
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_publish_can_be_cancelled_wherever_it_waits_and_all_others_get_their_answers(way):
+    wait_count = await play(0, WAYS[way])
+    assert wait_count >= 3
+    for n in range(1, wait_count + 1):
+        assert await play(n, WAYS[way]) >= n

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from nsqkit.errors import BadMessage, NSQError
+from nsqkit.producer.receipt import Receipt
+
+pytestmark = pytest.mark.anyio
+
+
+class Told(list[NSQError | None]):
+    """What a receipt has told whoever gave it out."""
+
+
+async def test_the_answer_stays_for_whoever_comes():
+    told = Told()
+    receipt = Receipt(told.append)
+    assert (receipt.is_answered, receipt.error, receipt.done()) == (False, None, False)
+    receipt.set_result(None)
+    assert (receipt.is_answered, receipt.error, receipt.done()) == (True, None, True)
+    for _ in range(2):
+        await receipt
+    await receipt.wait()
+    assert told == [None]
+
+
+async def test_a_refusal_is_raised_and_can_be_looked_at():
+    told = Told()
+    receipt = Receipt(told.append)
+    refusal = BadMessage("no")
+    receipt.set_result(refusal)
+    assert receipt.error is refusal
+    for _ in range(2):
+        with pytest.raises(BadMessage):
+            await receipt
+    assert told == [refusal]
+
+
+async def test_who_waits_may_be_cancelled_and_the_answer_is_still_wanted():
+    receipt = Receipt(Told().append)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receipt.wait)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    receipt.cancel()
+    assert not receipt.done()
+    assert not receipt.cancelled()
+    with anyio.fail_after(15):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(receipt.wait)
+            tasks.start_soon(receipt.wait)
+            await anyio.wait_all_tasks_blocked()
+            receipt.set_result(None)

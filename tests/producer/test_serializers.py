@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import sys
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.errors import OptionError
+from nsqkit.producer.serializers import JSON, MSGPACK, RAW, TEXT, Serializer, typed_json, typed_msgpack
+
+# JSON has no way to tell 2**64 from a float everywhere, and MessagePack ends there.
+numbers = st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False, allow_infinity=False)
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+values = st.recursive(
+    st.none() | st.booleans() | numbers | texts,
+    lambda inner: st.lists(inner) | st.dictionaries(texts, inner),
+    max_leaves=10,
+)
+
+
+@attrs.frozen
+class Order:
+    number: int
+    item: str
+
+
+@given(st.binary())
+def test_raw_carries_bytes_as_they_are(body):
+    for value in (body, bytearray(body), memoryview(body)):
+        assert RAW.encode(value) == body
+        assert type(RAW.encode(value)) is bytes
+    assert RAW.decode(body) == body
+
+
+@given(texts)
+def test_text_comes_back(text):
+    assert TEXT.decode(TEXT.encode(text)) == text
+
+
+@given(values)
+def test_json_comes_back(value):
+    assert JSON.decode(JSON.encode(value)) == value
+
+
+@given(values)
+def test_msgpack_comes_back(value):
+    pytest.importorskip("msgspec")
+    assert MSGPACK.decode(MSGPACK.encode(value)) == value
+
+
+def test_json_is_as_short_as_it_can_be_and_readable():
+    assert JSON.encode({"item": "Käse", "n": [1, None]}) == '{"item":"Käse","n":[1,null]}'.encode()
+
+
+@pytest.mark.parametrize("make", [typed_json, typed_msgpack])
+def test_a_typed_value_is_checked_when_it_is_decoded(make):
+    pytest.importorskip("msgspec")
+    serializer = make(Order)
+    assert serializer.decode(serializer.encode(Order(1, "tea"))) == Order(1, "tea")
+    with pytest.raises(ValueError, match="number"):
+        serializer.decode(serializer.encode({"number": "one", "item": "tea"}))
+    assert repr(serializer) == f"{make.__name__}(Order)"
+
+
+CYCLE: list[object] = []
+CYCLE.append(CYCLE)
+
+
+@pytest.mark.parametrize(
+    ("serializer", "value", "allowed"),
+    [
+        (RAW, "text", "bytes, bytearray or memoryview"),
+        (RAW, None, "bytes, bytearray or memoryview"),
+        (TEXT, b"bytes", "str"),
+        (TEXT, "\ud800", "text without surrogates"),
+        (JSON, b"bytes", "what JSON can carry"),
+        (JSON, float("nan"), "what JSON can carry"),
+        (JSON, "\ud800", "what JSON can carry"),
+        (JSON, CYCLE, "what JSON can carry"),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_carried_is_refused(serializer: Serializer, value, allowed):
+    with pytest.raises(OptionError) as caught:
+        serializer.encode(value)
+    assert str(caught.value) == f"body is {value!r:.100}; allowed is {allowed}"
+
+
+def test_what_msgpack_cannot_carry_is_refused():
+    pytest.importorskip("msgspec")
+    with pytest.raises(OptionError, match="allowed is what MSGPACK can carry"):
+        MSGPACK.encode(object())
+
+
+@pytest.mark.parametrize(("serializer", "body"), [(TEXT, b"\xff"), (JSON, b"{"), (JSON, b"\xff")], ids=repr)
+def test_what_cannot_be_decoded_is_a_value_error(serializer, body):
+    with pytest.raises(ValueError, match=r"."):
+        serializer.decode(body)
+
+
+def test_without_its_library_a_serializer_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    with pytest.raises(
+        OptionError, match=r"typed_json\(Order\) wants msgspec: pip install 'nsqkit\[msgspec\]'"
+    ):
+        typed_json(Order).encode(Order(1, "tea"))
+
+
+def test_each_shows_its_name():
+    assert [repr(each) for each in (RAW, TEXT, JSON, MSGPACK)] == ["RAW", "TEXT", "JSON", "MSGPACK"]

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import anyio
 
@@ -24,9 +23,13 @@ from nsqkit.client.dialler import Dial, Dialler
 from nsqkit.client.options import check_addresses, make_options
 from nsqkit.clock import Clock, LoopClock
 from nsqkit.consumer.backoff import BackoffState
+from nsqkit.consumer.batch_handling import BatchHandling
 from nsqkit.consumer.batches import Batches
 from nsqkit.consumer.connections import Connections
 from nsqkit.consumer.core import ConsumerCore
+from nsqkit.consumer.giving_up import GivingUp, discard
+from nsqkit.consumer.handler_options import HandlerKeywords, HandlerOptions
+from nsqkit.consumer.handling import Handling
 from nsqkit.consumer.options import ConsumerKeywords, ConsumerOptions
 from nsqkit.consumer.stats import BackoffStats, ConsumerStats
 from nsqkit.errors import Closed, OptionError
@@ -41,12 +44,6 @@ if TYPE_CHECKING:
     from nsqkit.consumer.session import ConsumerSession
 
 logger = logging.getLogger("nsqkit.consumer")
-
-SyncHandler: TypeAlias = "Callable[[Message], None]"
-AsyncHandler: TypeAlias = "Callable[[Message], Awaitable[None]]"
-
-BREATH = 0.02
-"""Seconds that a handler which is not async may keep the event loop before other tasks get a turn."""
 
 
 class Consumer:
@@ -119,6 +116,7 @@ class Consumer:
         self._tasks: Background | None = None
         self._alarm: Alarm | None = None
         self._arrived = anyio.Event()
+        self._handlings: set[Handling] = set()
 
     # ---- three ways of receiving ---------------------------------------------------------------------------------
 
@@ -147,51 +145,63 @@ class Consumer:
         """
         return Batches(self, max_messages, max_wait)
 
-    async def run(self, handler: AsyncHandler | SyncHandler, *, concurrency: int = 1) -> None:
+    async def run(
+        self, handler: Callable[[Message], Awaitable[object] | None], **options: Unpack[HandlerKeywords]
+    ) -> None:
         """Call ``handler`` with each message; finish the message when it returns, requeue it when it raises.
 
         A handler that has answered the message itself is left alone. One that is cancelled has its message given
-        back at once. Returns when the consumer is closed and the handlers that had begun have returned.
+        back at once. Returns when the consumer is closed and the handlers that had begun have returned. What else may
+        become of a message is told in ``nsqkit.consumer.handling``.
 
         Args:
             handler: an async function, of which ``concurrency`` run at a time, or a plain one, which is called in
-                the event loop and should therefore be quick.
-            concurrency: at least 1.
+                the event loop and should therefore be quick, or else in threads.
+            options: see ``HandlerOptions``: ``concurrency``, ``key``, ``in_threads``, ``auto_touch``,
+                ``cancel_at_timeout``, ``giving_up``.
 
         Raises:
-            OptionError: a concurrency below 1.
+            OptionError: an option that cannot be used.
+            Closed: outside of ``async with``.
         """
-        if not isinstance(concurrency, int) or concurrency < 1:
-            raise OptionError(f"concurrency is {concurrency!r}; allowed is a whole number of at least 1")
-        self._check_entered()
-        if concurrency == 1:
-            await self._work(handler)
-            return
-        async with anyio.create_task_group() as tasks:
-            for _ in range(concurrency):
-                tasks.start_soon(self._work, handler)
+        handling = self._handling(handler, make_options(HandlerOptions, dict(options)))
+        self._handlings.add(handling)
+        try:
+            await handling.run()
+        finally:
+            self._handlings.discard(handling)
+            handling.empty_lanes()
 
-    async def _work(self, handler: Callable[[Message], Any]) -> None:
-        """Handle one message after the other: a standing worker, for a task for each message costs ten times more."""
-        inbox = self._core.inbox
-        while inbox or await self._wait_for_messages():
-            breath_ends = time.monotonic() + BREATH
-            while inbox and time.monotonic() < breath_ends:
-                message = inbox.popleft()
-                session = message.session
-                try:
-                    result = handler(message)
-                    if result is not None and hasattr(result, "__await__"):
-                        await result
-                except Exception:
-                    logger.exception("the handler failed on %r from %s", message, session.address)
-                    session.requeue(message, None, backoff=True)
-                except BaseException:
-                    session.requeue(message, 0, backoff=False)
-                    raise
-                else:
-                    session.finish(message)
-            await anyio.lowlevel.checkpoint()
+    async def run_batches(
+        self,
+        handler: Callable[[list[Message]], Awaitable[object] | None],
+        *,
+        max_messages: int | None = None,
+        max_wait: float = 0.0,
+        concurrency: int = 1,
+        giving_up: GivingUp = discard,
+    ) -> None:
+        """Call ``handler`` with whole lists of messages: as ``run``, with the fate of all in one hand.
+
+        Args:
+            handler: an async function, or a plain one that is quick, of a list of at least one message.
+            max_messages: as in ``batches``.
+            max_wait: as in ``batches``.
+            concurrency: lists that are handled at a time.
+            giving_up: as in ``run``; such a message is not in the list.
+
+        Raises:
+            OptionError: an option that cannot be used.
+            Closed: outside of ``async with``.
+        """
+        options = HandlerOptions(concurrency=concurrency, giving_up=giving_up)
+        single = self._handling(handler, options)
+        await BatchHandling(self.batches(max_messages, max_wait), handler, concurrency, single).run()
+
+    def _handling(self, handler: Callable[[Any], object], options: HandlerOptions) -> Handling:
+        self._check_entered()
+        assert self._clock is not None
+        return Handling(self._core, handler, options, clock=self._clock, wait=self._wait_for_messages)
 
     async def _wait_for_messages(self) -> bool:
         """Return True when there may be messages, False when there will be none."""
@@ -341,6 +351,8 @@ class Consumer:
 
         What has been begun with can still be answered: each connection stays until all of it is.
         """
+        for handling in self._handlings:
+            handling.empty_lanes()
         self._core.close(self._now_ns())
         self._connections.stop()
         self._arrived.set()
@@ -413,6 +425,8 @@ class Consumer:
     def _after(self) -> None:
         if self._core.inbox:
             self._arrived.set()
+        for handling in self._handlings:
+            handling.look()
         if self._alarm is not None:
             self._alarm.check()
 

@@ -161,20 +161,15 @@ class ConsumerCore:
         if requeued or test is not None:
             self.on_output(session)  # backoff may have set a deadline
 
-    def timed_out(
-        self, session: ConsumerSession, count: int, messages: Iterable[Message], now_ns: int
-    ) -> None:
+    def timed_out(self, session: ConsumerSession, messages: Sequence[Message], now_ns: int) -> None:
         """Take note of messages that will have no answer, because nsqd has taken them back.
 
-        Args:
-            session: where they were in flight.
-            count: how many.
-            messages: those of them that may be the test message.
-            now_ns: the time.
+        Nobody is to begin with them any more.
         """
-        self.timed_out_count += count
-        self._send(self.flow.answered(session, count, now_ns))
+        self.timed_out_count += len(messages)
+        self._send(self.flow.answered(session, len(messages), now_ns))
         self._lost(messages, now_ns)
+        self._tidy_inbox()
 
     def ended(self, session: ConsumerSession) -> None:
         """Take note that a session has ended; its messages come again, from whoever gets them then."""
@@ -182,7 +177,7 @@ class ConsumerCore:
             del self.sessions[session]
             self._send(self.flow.remove(session, self.now_ns))
             self._lost(session.held.values(), self.now_ns)
-            session.held.clear()
+            session.lose_all()
             self._tidy_inbox()
         self.on_output(session)
 
@@ -261,13 +256,9 @@ class ConsumerCore:
 
     def _expire(self, now_ns: int) -> None:
         """Let go of what nsqd has taken back: it is in flight no more, and nobody is to begin with it."""
-        expired_count = 0
         for session in list(self.sessions):
             if expired := session.expire(now_ns):
-                expired_count += len(expired)
-                self.timed_out(session, len(expired), expired, now_ns)
-        if expired_count:
-            self._tidy_inbox()
+                self.timed_out(session, expired, now_ns)
         deadlines = [message.deadline_ns for session in self.sessions for message in session.held.values()]
         self._expiry_ns = max(min(deadlines), now_ns + EXPIRY_PAUSE_NS) if deadlines else None
 

@@ -150,6 +150,12 @@ class ConsumerSession(ClientSession[Message]):
         self._end_if_done()
         return expired
 
+    def lose_all(self) -> None:
+        """Let go of all messages: the connection is lost, so nsqd has them back, or soon will."""
+        for message in self.held.values():
+            message.deadline_ns = TIMED_OUT
+        self.held.clear()
+
     @property
     def has_output(self) -> bool:
         """True while there is something to send, or the end to be carried out."""
@@ -207,17 +213,19 @@ class ConsumerSession(ClientSession[Message]):
         if not self.is_open:
             raise ProtocolError(f"the broker sent message {messages[0].id!r} before the subscription")
         held = self.held
-        expected = len(held) + len(messages)
-        before = dict(held) if self._core.is_probing else {}
-        for message in messages:
-            held[message.id] = message
-        again_count = expected - len(held)
+        rows = {message.id: message for message in messages}
+        superseded: list[Message] = []
+        if len(rows) < len(messages) or not held.keys().isdisjoint(rows):
+            superseded += (held[message_id] for message_id in rows if message_id in held)
+            superseded += (message for message in messages if rows[message.id] is not message)
+        held.update(rows)
         self.received_count += len(messages)
         self._core.received(self, messages, now_ns)
-        if again_count:
-            self.timed_out_count += again_count
-            superseded = [before[message.id] for message in messages if message.id in before]
-            self._core.timed_out(self, again_count, superseded, now_ns)
+        if superseded:
+            self.timed_out_count += len(superseded)
+            for message in superseded:
+                message.deadline_ns = TIMED_OUT
+            self._core.timed_out(self, superseded, now_ns)
 
     def _on_other(self, frame: Response | BrokerError, now_ns: int) -> None:
         if isinstance(frame, BrokerError):

@@ -11,7 +11,7 @@ import pytest
 
 from nsqkit import Consumer, Message
 from nsqkit.clock import ManualClock
-from nsqkit.consumer.consumer import BREATH
+from nsqkit.consumer.handling import BREATH
 from nsqkit.errors import (
     BadChannel,
     Closed,
@@ -320,7 +320,9 @@ class TestReceiving:
         consumer = Consumer("t", "c", nsqd_tcp_addresses=[ADDRESS])
         with pytest.raises(OptionError) as caught:
             await consumer.run(print, concurrency=concurrency)
-        assert str(caught.value) == f"concurrency is {concurrency!r}; allowed is a whole number of at least 1"
+        assert str(caught.value) == (
+            f"concurrency is {concurrency!r}; allowed is a whole number from 1 to 1000000"
+        )
 
     async def test_outside_of_the_block_there_is_nothing_to_receive(self):
         consumer = Consumer("t", "c", nsqd_tcp_addresses=[ADDRESS])

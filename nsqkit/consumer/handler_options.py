@@ -1,0 +1,64 @@
+"""How a handler is called: the options of ``Consumer.run``.
+
+The rule it guards: as in ``nsqkit.client.options``, what is wrong is refused when ``run`` is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import attrs
+
+from nsqkit.client.option import flag, whole
+from nsqkit.consumer.giving_up import GivingUp, discard
+from nsqkit.errors import OptionError
+
+if TYPE_CHECKING:
+    from nsqkit.consumer.message import Message
+
+
+def _check_callable(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not callable(value):
+        raise OptionError(f"{attribute.name} is {value!r}; allowed is a function of a message")
+
+
+class HandlerKeywords(TypedDict, total=False):
+    """The options of ``HandlerOptions`` as keyword arguments."""
+
+    concurrency: int
+    key: Callable[[Message], Hashable] | None
+    in_threads: bool
+    auto_touch: bool
+    cancel_at_timeout: bool
+    giving_up: GivingUp
+
+
+@attrs.frozen(kw_only=True)
+class HandlerOptions:
+    """What can be set about one ``run``.
+
+    Attributes:
+        concurrency: handlers that run at a time; 1.
+        key: from a message to its key; messages of one key are handled one after the other, in the order in which
+            they came. None: any handler takes any message.
+        in_threads: call the handler, which is a plain function, in worker threads, ``concurrency`` of them.
+        auto_touch: touch a message while its handler runs, until nsqd's ``--max-msg-timeout`` after its delivery.
+        cancel_at_timeout: cancel the handler, which is an async function, when nsqd has taken its message back.
+        giving_up: what is done with a message that was delivered more than ``max_attempts`` times.
+    """
+
+    concurrency: int = whole(1, 1, 1_000_000)
+    key: Callable[[Message], Hashable] | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_check_callable)
+    )
+    in_threads: bool = flag(False)
+    auto_touch: bool = flag(False)
+    cancel_at_timeout: bool = flag(False)
+    giving_up: GivingUp = attrs.field(default=discard, validator=_check_callable)
+
+    def __attrs_post_init__(self) -> None:
+        if self.in_threads and self.cancel_at_timeout:
+            raise OptionError(
+                "cancel_at_timeout is True; allowed is False with in_threads: no thread can be cancelled"
+            )

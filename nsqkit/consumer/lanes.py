@@ -1,0 +1,62 @@
+"""Lanes: messages with the same key are handled one after the other, in the order in which they came.
+
+    inbox  a1 b1 a2 c1 b2 ─▶ lane 0  a1 a2 c1        (a and c happen to share a lane)
+                             lane 1  b1 b2
+
+The rule it guards: a key has one lane for as long as the lanes last, and a lane has one worker. So what has one key is
+never handled twice at once; what has another key waits for it only where it shares its lane.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nsqkit.consumer.message import Message
+
+
+class Lanes:
+    """Messages that wait, each in the lane of its key.
+
+    Args:
+        inbox: where messages come from.
+        count: how many lanes there are.
+        key: returns the key of a message; what it raises is that message's failure.
+        refuse: called with a message of which the key could not be had, and with what was raised.
+
+    Attributes:
+        queues: the messages of each lane, in order.
+    """
+
+    def __init__(
+        self,
+        inbox: deque[Message],
+        count: int,
+        key: Callable[[Message], Hashable],
+        refuse: Callable[[Message, Exception], None],
+    ) -> None:
+        self.queues: list[deque[Message]] = [deque() for _ in range(count)]
+        self._inbox = inbox
+        self._key = key
+        self._refuse = refuse
+
+    def sort(self) -> None:
+        """Take all messages from the inbox, each into its lane."""
+        inbox, queues, key = self._inbox, self.queues, self._key
+        while inbox:
+            message = inbox.popleft()
+            try:
+                number = hash(key(message))
+            except Exception as error:
+                self._refuse(message, error)
+            else:
+                queues[number % len(queues)].append(message)
+
+    def take_all(self) -> list[Message]:
+        """Return the messages that nobody has begun with, and forget them."""
+        messages = [message for queue in self.queues for message in queue]
+        for queue in self.queues:
+            queue.clear()
+        return messages

@@ -1,0 +1,58 @@
+"""A message in the hands of a handler that runs in a worker thread.
+
+The rule it guards: a session is only ever called in the event loop. What is asked of the message in the thread is done
+there, and the thread waits until it is.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio.from_thread
+
+from nsqkit.consumer.message import Message
+
+
+class ThreadMessage(Message):
+    """The same delivery of a message, for a thread that anyio has started.
+
+    Args:
+        message: the delivery.
+    """
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(
+            message.session,
+            message.received_ns,
+            message.deadline_ns,
+            message.timestamp_ns,
+            message.attempts,
+            message.id,
+            message.body,
+        )
+        self._message = message
+
+    def finish(self) -> None:
+        """Say that the message is done."""
+        anyio.from_thread.run_sync(self._message.finish)
+
+    def requeue(self, delay: float | None = None, *, backoff: bool = True) -> None:
+        """Give the message back, to be delivered again."""
+        anyio.from_thread.run_sync(partial(self._message.requeue, delay, backoff=backoff))
+
+    def touch(self) -> None:
+        """Ask nsqd for the whole message timeout anew."""
+        anyio.from_thread.run_sync(self._message.touch)
+        self.deadline_ns = self._message.deadline_ns
+
+    @property
+    def is_answered(self) -> bool:
+        """True once there is nothing to answer."""
+        return anyio.from_thread.run_sync(lambda: self._message.is_answered)
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until nsqd takes the message back and delivers it again; 0 once it has."""
+        return anyio.from_thread.run_sync(lambda: self._message.time_left)

@@ -1,0 +1,326 @@
+"""What becomes of a message by its handler; the plain ways of calling one are in ``test_consumer``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from nsqkit import Consumer
+from nsqkit.clock import ManualClock
+from nsqkit.consumer.giving_up import DeadLetter
+from nsqkit.consumer.handling import TOUCH_PARTS
+from nsqkit.consumer.message import Message
+from nsqkit.errors import MessageError
+from tests.consumer.test_consumer import Bench, consuming, fin, req
+from tests.peers import ADDRESS, BACKENDS, Peer, body_of, message_id, settle
+
+pytestmark = pytest.mark.anyio
+in_memory = pytest.mark.parametrize("anyio_backend", BACKENDS)
+
+
+@asynccontextmanager
+async def timed(**options: Any) -> AsyncIterator[tuple[Consumer, Peer, ManualClock]]:
+    """Give a consumer, its far end, and the clock."""
+    async with consuming(read_timeout=300, **options) as (consumer, peer):
+        assert isinstance(consumer._clock, ManualClock)
+        yield consumer, peer, consumer._clock
+
+
+@in_memory
+class TestLanes:
+    async def test_what_has_one_key_is_handled_one_after_the_other(self):
+        begun: list[bytes] = []
+        may_end = anyio.Event()
+
+        async def handle(message: Message) -> None:
+            begun.append(message.body)
+            await may_end.wait()
+
+        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(
+                lambda: consumer.run(handle, concurrency=2, key=lambda message: int(message.body[-1:]) % 2)
+            )
+            await peer.deliver(1, 3, 2)
+            await settle()
+            assert sorted(begun) == [body_of(1), body_of(2)]
+            may_end.set()
+            assert {await peer.line() for _ in range(3)} == {fin(1), fin(2), fin(3)}
+            assert begun.index(body_of(1)) < begun.index(body_of(3))
+            tasks.cancel_scope.cancel()
+
+    async def test_at_the_stop_what_waits_in_a_lane_is_given_back(self):
+        may_end = anyio.Event()
+
+        async def handle(message: Message) -> None:
+            await may_end.wait()
+
+        async with consuming(b"RDY 0", req(2), b"CLS", fin(1)) as (consumer, peer):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: consumer.run(handle, key=lambda message: 0))
+                await peer.deliver(1, 2)
+                await settle()
+                consumer.stop()
+                await settle()
+                may_end.set()
+
+    async def test_a_message_without_a_key_is_requeued(self, caplog):
+        def key(message: Message) -> int:
+            raise ValueError("no key")
+
+        async with (
+            consuming(b"CLS", default_requeue_delay=1) as (consumer, peer),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(lambda: consumer.run(print, key=key))
+            await peer.deliver(1)
+            assert {await peer.line(), await peer.line()} == {b"RDY 0", req(1, 1000)}
+            tasks.cancel_scope.cancel()
+        assert "the handler failed on <Message" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "anyio_backend", ["asyncio", "trio"]
+)  # a clock that jumps would not wait for a thread
+class TestThreads:
+    async def test_a_handler_may_block_and_answer_there(self):
+        threads: set[int] = set()
+        gate = threading.Barrier(2, timeout=60)
+
+        def handle(message: Message) -> None:
+            threads.add(threading.get_ident())
+            gate.wait()
+            message.touch()
+            assert message.time_left > 0
+            assert not message.is_answered
+            message.requeue(2, backoff=False)
+            with pytest.raises(MessageError):
+                message.finish()
+
+        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(handle, concurrency=2, in_threads=True))
+            await peer.deliver(1, 2)
+            lines = {await peer.line() for _ in range(4)}
+            assert lines == {b"TOUCH " + message_id(1), b"TOUCH " + message_id(2), req(1, 2000), req(2, 2000)}
+            assert len(threads) == 2
+            assert threading.get_ident() not in threads
+            tasks.cancel_scope.cancel()
+
+    async def test_what_it_returns_and_raises_counts_as_ever(self):
+        def handle(message: Message) -> None:
+            if message.body == body_of(2):
+                raise ValueError("no")
+
+        async with (
+            consuming(b"CLS", default_requeue_delay=1) as (consumer, peer),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(lambda: consumer.run(handle, in_threads=True))
+            await peer.deliver(1)
+            assert await peer.line() == fin(1)
+            await peer.deliver(2)
+            assert {await peer.line(), await peer.line()} == {b"RDY 0", req(2, 1000)}
+            tasks.cancel_scope.cancel()
+
+
+@in_memory
+class TestGivingUp:
+    async def test_after_max_attempts_a_message_is_finished_and_not_handled(self, caplog):
+        handled: list[int] = []
+        async with consuming(max_attempts=2) as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(lambda message: handled.append(message.attempts)))
+            await peer.deliver(1, attempts=2)
+            assert await peer.line() == fin(1)
+            await peer.deliver(2, attempts=3)
+            assert await peer.line() == fin(2)
+            assert (handled, consumer.stats().given_up) == ([2], 1)
+            tasks.cancel_scope.cancel()
+        assert "giving up on <Message" in caplog.text
+
+    async def test_with_0_there_is_no_end(self):
+        async with consuming(max_attempts=0) as (consumer, peer), anyio.create_task_group() as tasks:
+            handled: list[int] = []
+            tasks.start_soon(lambda: consumer.run(lambda message: handled.append(message.attempts)))
+            await peer.deliver(1, attempts=65535)
+            assert await peer.line() == fin(1)
+            assert handled == [65535]
+            tasks.cancel_scope.cancel()
+
+    async def test_a_dead_letter_is_published_before_the_message_is_finished(self):
+        may_publish = anyio.Event()
+        published: list[tuple[str, bytes]] = []
+
+        class Publisher:
+            async def publish(self, topic: str, body: bytes, /) -> None:
+                await may_publish.wait()
+                published.append((topic, body))
+
+        policy = DeadLetter(Publisher(), "dead")
+        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(print, giving_up=policy))
+            await peer.deliver(1, attempts=6)
+            await settle()
+            assert consumer.stats().in_flight == 1
+            may_publish.set()
+            assert await peer.line() == fin(1)
+            assert published == [("dead", body_of(1))]
+            tasks.cancel_scope.cancel()
+
+    async def test_what_cannot_be_given_up_is_requeued(self):
+        def refuse(message: Message) -> None:
+            raise OSError("dead letter office is closed")
+
+        async with (
+            consuming(b"CLS", default_requeue_delay=1) as (consumer, peer),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(lambda: consumer.run(print, giving_up=refuse))
+            await peer.deliver(1, attempts=6)
+            assert {await peer.line(), await peer.line()} == {b"RDY 0", req(1, 6000)}
+            assert consumer.stats().given_up == 0
+            tasks.cancel_scope.cancel()
+
+    async def test_cancelled_meanwhile_it_is_given_back(self):
+        async def hang(message: Message) -> None:
+            await anyio.sleep_forever()
+
+        async with consuming() as (consumer, peer):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: consumer.run(print, giving_up=hang))
+                await peer.deliver(1, attempts=6)
+                await settle()
+                tasks.cancel_scope.cancel()
+            assert await peer.line() == req(1)
+
+
+@in_memory
+class TestTime:
+    async def test_a_message_is_touched_while_it_is_handled(self):
+        may_end = anyio.Event()
+
+        async def handle(message: Message) -> None:
+            await may_end.wait()
+
+        async with timed() as (consumer, peer, clock), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(handle, auto_touch=True))
+            await peer.deliver(1)
+            await settle()
+            for _ in range(3):
+                for _ in range(TOUCH_PARTS // 2 + 1):
+                    clock.advance(60 / TOUCH_PARTS)
+                    await settle()
+                assert await peer.line() == b"TOUCH " + message_id(1)
+            may_end.set()
+            assert await peer.line() == fin(1)
+            tasks.cancel_scope.cancel()
+
+    async def test_what_has_been_answered_is_not_touched(self):
+        async def handle(message: Message) -> None:
+            message.finish()
+            await anyio.sleep_forever()
+
+        async with timed() as (consumer, peer, clock), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(handle, auto_touch=True))
+            await peer.deliver(1)
+            assert await peer.line() == fin(1)
+            for _ in range(TOUCH_PARTS):
+                clock.advance(60 / TOUCH_PARTS)
+                await settle()
+            tasks.cancel_scope.cancel()
+            await settle()
+
+    @pytest.mark.parametrize("how", ["timed out", "connection lost", "came again"])
+    async def test_a_handler_is_cancelled_when_its_message_is_nsqds_again(self, how, caplog):
+        cancelled: list[bytes] = []
+
+        async def handle(message: Message) -> None:
+            if message.attempts > 1:
+                return
+            try:
+                await anyio.sleep_forever()
+            except anyio.get_cancelled_exc_class():
+                cancelled.append(message.body)
+                raise
+
+        bench = Bench([ADDRESS], max_in_flight=10, read_timeout=300, close_timeout=0)
+        async with bench.consumer as consumer, anyio.create_task_group() as tasks:
+            peer = await bench.subscribe(10)
+            tasks.start_soon(lambda: consumer.run(handle, cancel_at_timeout=True))
+            await peer.deliver(1)
+            await settle()
+            if how == "timed out":
+                bench.clock.advance(60)
+            elif how == "came again":
+                await peer.deliver(1, attempts=2)
+            else:
+                await peer.close()
+            await settle()
+            assert cancelled == [body_of(1)]
+            if how == "came again":
+                assert await peer.line() == fin(1)
+            await peer.close()
+            tasks.cancel_scope.cancel()
+        assert "was cancelled: its time was over" in caplog.text
+
+    async def test_a_handler_that_has_answered_is_not_cancelled(self):
+        may_end = anyio.Event()
+        ended: list[bytes] = []
+
+        async def handle(message: Message) -> None:
+            message.finish()
+            await may_end.wait()
+            ended.append(message.body)
+
+        async with timed() as (consumer, peer, clock), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(handle, cancel_at_timeout=True))
+            await peer.deliver(1)
+            assert await peer.line() == fin(1)
+            clock.advance(59)
+            await peer.deliver(2)
+            clock.advance(2)
+            await settle()
+            may_end.set()
+            assert await peer.line() == fin(2)
+            assert ended[0] == body_of(1)
+            tasks.cancel_scope.cancel()
+
+    async def test_the_answer_of_a_handler_that_is_late_does_nothing(self):
+        may_end = anyio.Event()
+
+        async def handle(message: Message) -> None:
+            await may_end.wait()
+
+        async with timed() as (consumer, peer, clock), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(handle))
+            await peer.deliver(1)
+            await settle()
+            clock.advance(60)
+            await settle()
+            may_end.set()
+            await peer.deliver(2)
+            assert await peer.line() == fin(2)
+            assert consumer.stats().timed_out == 1
+            tasks.cancel_scope.cancel()
+
+
+@in_memory
+async def test_log_lines_have_fields(caplog):
+    def handle(message: Message) -> None:
+        raise ValueError("no")
+
+    with caplog.at_level(logging.ERROR, "nsqkit.consumer"):
+        async with (
+            consuming(b"CLS", default_requeue_delay=0) as (consumer, peer),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(lambda: consumer.run(handle))
+            await peer.deliver(1)
+            assert {await peer.line(), await peer.line()} == {b"RDY 0", req(1)}
+            tasks.cancel_scope.cancel()
+    (record,) = [record for record in caplog.records if record.name == "nsqkit.consumer"]
+    assert {"nsqd_address": ADDRESS, "attempts": 1}.items() <= vars(record).items()

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.consumer.lanes import Lanes
+
+
+def lanes_of(inbox: deque[Any], count: int, key: Any = lambda message: message[0]) -> Lanes:
+    return Lanes(inbox, count, key, lambda message, error: refused.append((message, str(error))))
+
+
+refused: list[tuple[Any, str]] = []
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers())), max_size=5), st.integers(1, 4))
+def test_a_key_has_one_lane_and_in_it_the_order_of_arrival(arrivals, count):
+    inbox: deque[Any] = deque()
+    lanes = lanes_of(inbox, count)
+    for arrival in arrivals:
+        inbox.extend(arrival)
+        lanes.sort()
+        assert not inbox
+    come = [message for arrival in arrivals for message in arrival]
+    for key in range(6):
+        holding = [queue for queue in lanes.queues if any(message[0] == key for message in queue)]
+        assert len(holding) <= 1
+        if holding:
+            assert [it for it in holding[0] if it[0] == key] == [it for it in come if it[0] == key]
+
+
+def test_a_message_of_which_the_key_cannot_be_had_is_refused_and_the_others_are_not():
+    refused.clear()
+    inbox: deque[Any] = deque([("a", 1), (), ("b", 2)])
+    lanes = lanes_of(inbox, 1)
+    lanes.sort()
+    assert list(lanes.queues[0]) == [("a", 1), ("b", 2)]
+    assert refused == [((), "tuple index out of range")]
+
+
+def test_a_key_that_cannot_be_hashed_is_refused():
+    refused.clear()
+    lanes = lanes_of(deque([([], 1)]), 1)
+    lanes.sort()
+    assert refused == [(([], 1), "unhashable type: 'list'")]
+
+
+def test_what_waits_can_be_taken():
+    lanes = lanes_of(deque([(0, "x"), (1, "y"), (0, "z")]), 2)
+    lanes.sort()
+    assert sorted(lanes.take_all()) == [(0, "x"), (0, "z"), (1, "y")]
+    assert [list(queue) for queue in lanes.queues] == [[], []]

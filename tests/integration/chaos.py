@@ -1,0 +1,159 @@
+"""Brokers that are killed, stalled and cut off while clients use them.
+
+The rule it guards: all that happens follows from a seed, as far as the machine lets it; a broker keeps its address and
+its data path through all its lives, and loses nothing that it has acknowledged (``--durability=fsync``).
+
+How to read it: ``BrokerProcess`` is one broker through its lives, ``Wire`` the way to it, which can be cut at any byte.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import anyio
+from anyio.abc import ByteStream, SocketStream
+
+PORTS = range(20_000, 30_000)
+"""Below those that systems give to clients, so that a port is still free when its broker comes back."""
+
+
+def free_port(random: Random) -> int:
+    """Return a port of this machine that nobody listens at."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+class BrokerProcess:
+    """One broker, at one address, through all its lives.
+
+    Args:
+        path: its data path.
+        random: picks its port.
+    """
+
+    def __init__(self, path: Path, random: Random) -> None:
+        self.port = free_port(random)
+        self._path = path
+        self._process: subprocess.Popen[bytes] | None = None
+        path.mkdir()
+
+    async def start(self) -> None:
+        """Start it; return when it takes connections."""
+        command = [
+            sys.executable,
+            "-m",
+            "nsqkit",
+            "nsqd",
+            f"--tcp-address=127.0.0.1:{self.port}",
+            "--http-address=",
+        ]
+        flags = [f"--data-path={self._path}", "--durability=fsync", "--msg-timeout=3s", "--log-level=fatal"]
+        self._process = subprocess.Popen([*command, *flags])  # noqa: ASYNC220 - quick, and its pid is wanted
+        while True:
+            assert self._process.poll() is None, "the broker did not start"
+            try:
+                stream = await anyio.connect_tcp("127.0.0.1", self.port)
+            except OSError:
+                await anyio.sleep(0.02)
+            else:
+                await stream.aclose()
+                return
+
+    async def kill(self) -> None:
+        """End it at once, in the middle of whatever it does."""
+        assert self._process is not None
+        self._process.kill()
+        await anyio.to_thread.run_sync(self._process.wait)
+
+    async def stall(self, seconds: float) -> None:
+        """Have it do nothing for a while."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+        try:
+            await anyio.sleep(seconds)
+        finally:
+            os.kill(self._process.pid, signal.SIGCONT)
+
+    def end(self) -> None:
+        """End it, in whatever state it is."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+class Wire:
+    """A way to one broker, over which bytes go until it is cut.
+
+    Args:
+        port: the broker's.
+        random: says after how many bytes a cut takes effect.
+
+    Attributes:
+        address: where clients connect to.
+    """
+
+    def __init__(self, port: int, random: Random) -> None:
+        self.address = ""
+        self._port = port
+        self._random = random
+        self._scopes: dict[anyio.CancelScope, list[int]] = {}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Wire]:
+        """Take connections for as long as the block lasts."""
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+        async with listener, anyio.create_task_group() as tasks:
+            self.address = f"127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
+            tasks.start_soon(listener.serve, self._carry)
+            yield self
+            tasks.cancel_scope.cancel()
+
+    def cut(self) -> None:
+        """End every connection after a few bytes more, in the middle of a frame as likely as not."""
+        for left in self._scopes.values():
+            left[0] = self._random.randrange(200)
+
+    async def _carry(self, client: SocketStream) -> None:
+        left = [1 << 62]
+        try:
+            broker = await anyio.connect_tcp("127.0.0.1", self._port)
+        except OSError:
+            await anyio.aclose_forcefully(client)
+            return
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._scopes[tasks.cancel_scope] = left
+                tasks.start_soon(self._copy, client, broker, tasks.cancel_scope, left)
+                tasks.start_soon(self._copy, broker, client, tasks.cancel_scope, left)
+        finally:
+            self._scopes.pop(tasks.cancel_scope, None)
+            await anyio.aclose_forcefully(client)
+            await anyio.aclose_forcefully(broker)
+
+    @staticmethod
+    async def _copy(
+        source: ByteStream, target: ByteStream, scope: anyio.CancelScope, left: list[int]
+    ) -> None:
+        try:
+            async for data in source:
+                await target.send(data[: left[0]])
+                left[0] -= len(data)
+                if left[0] <= 0:
+                    break
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass
+        scope.cancel()

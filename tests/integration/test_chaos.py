@@ -193,4 +193,4 @@ def open_files() -> int:
 
 def is_anyios(thread: threading.Thread) -> bool:
     """Tell whether a thread is one of a pool that waits for more work, which the event loop keeps."""
-    return "worker" in thread.name.lower() or "Trio" in thread.name
+    return "worker" in thread.name.lower() or thread.name.startswith(("asyncio_", "Trio"))

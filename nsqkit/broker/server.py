@@ -236,7 +236,7 @@ class Nsqd:
     async def _serve_session(self, stream: ByteStream, remote_address: str) -> None:
         broker, clock = self.broker, self.clock
         session = broker.open_session(remote_address, clock.now_ns())
-        pump = self._pumps[session] = Pump(session, stream, clock, after_receive=self._after)
+        pump = self._pumps[session] = Pump(session, stream, clock, after=self._after)
         self._after()
         logger.info("TCP: new client(%s)", remote_address)
         try:

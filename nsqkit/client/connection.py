@@ -158,7 +158,7 @@ class Connection(Generic[S]):
         return session.error if session is not None else self._timeout()
 
     async def _talk(self, session: S, stream: ByteStream) -> None:
-        pump = self._pump = Pump(session, stream, self._clock, after_receive=self._after, wait_for_peer=True)
+        pump = self._pump = Pump(session, stream, self._clock, after=self._after, wait_for_peer=True)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(Alarm(session, self._clock, after=self._after).run)

@@ -39,8 +39,9 @@ class Pump:
         machine: what speaks the protocol.
         stream: where the peer is; closed when ``run`` returns.
         clock: tells the machine the time.
-        after_receive: called after the machine has been handed bytes or the end of the stream, to act on what
-            happened there. It may be called outside of any task.
+        after: called to act on what has happened in the machine: after it was handed bytes or the end of the stream,
+            and after a full outbox was taken, since room there may let it go on, or others through it. It may be
+            called outside of any task.
         linger: seconds that the peer has to take the last bytes of a machine that has ended.
         wait_for_peer: once the last bytes are sent, say so and wait (within ``linger``) for the peer to close. Then
             it has read them all; closing at once may throw away what it has not read yet.
@@ -52,14 +53,14 @@ class Pump:
         stream: ByteStream,
         clock: Clock,
         *,
-        after_receive: Callable[[], None],
+        after: Callable[[], None],
         linger: float = 1.0,
         wait_for_peer: bool = False,
     ) -> None:
         self._machine = machine
         self._stream = stream
         self._clock = clock
-        self._after_receive = after_receive
+        self._after = after
         self._linger = linger
         self._wait_for_peer = wait_for_peer
         self._direct = stream if isinstance(stream, AsyncioStream) else None
@@ -139,7 +140,7 @@ class Pump:
         machine.receive_data(data, now_ns)
         if machine.has_output and not self._send_now(now_ns):
             self.wake()
-        self._after_receive()
+        self._after()
         self._reading_paused = machine.outbox_full and not machine.ended
 
     def _read_on(self) -> None:
@@ -153,7 +154,7 @@ class Pump:
 
     def _end_of_stream(self) -> None:
         self._machine.receive_eof(self._clock.now_ns())
-        self._after_receive()
+        self._after()
         self.wake()
 
     def _fail(self, fault: Exception) -> None:
@@ -195,10 +196,18 @@ class Pump:
         stream = self._direct
         if stream is None or not self._writer_waits or not stream.is_writable:
             return False
-        if data := self._machine.data_to_send(now_ns):
+        if data := self._take_output(now_ns):
             stream.send_nowait(data)
         self._read_on()
         return True
+
+    def _take_output(self, now_ns: int) -> bytes:
+        machine = self._machine
+        was_full = machine.outbox_full
+        data = machine.data_to_send(now_ns)
+        if was_full:
+            self._after()
+        return data
 
     async def _write(self) -> None:
         machine, clock, send = self._machine, self._clock, self._stream.send
@@ -206,7 +215,7 @@ class Pump:
             while True:
                 # The event is renewed before looking, so that what is added from now on wakes the writer again.
                 wake = self._wake = anyio.Event()
-                while data := machine.data_to_send(clock.now_ns()):
+                while data := self._take_output(clock.now_ns()):
                     await send(data)
                 self._read_on()
                 if machine.ended:

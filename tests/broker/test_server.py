@@ -301,6 +301,21 @@ class TestTime:
         assert samples[0]
 
 
+class TestBackpressure:
+    @IN_MEMORY
+    async def test_a_consumer_that_reads_and_says_nothing_gets_all_that_its_window_takes(self, way):
+        # More than an outbox holds, in messages that each fill a good part of it: what makes room is only the write.
+        body, count = b"x" * 400_000, 20
+        async with Nsqd(options()) as nsqd, connected(nsqd, way) as client:
+            await client.say(encode_subscribe(b"t", b"c"))
+            async with connected(nsqd, way) as publisher:
+                for _ in range(count):
+                    await publisher.say(encode_publish(b"t", body))
+            await client.send(encode_ready(count))
+            bodies = [(await client.frame()).body for _ in range(count)]
+            assert bodies == [body] * count
+
+
 class TestBadClients:
     @IN_MEMORY
     async def test_one_bad_client_is_closed_and_the_others_are_not(self, way):

@@ -124,7 +124,7 @@ class Bench:
             machine,
             stream,
             self.clock,
-            after_receive=self._after,
+            after=self._after,
             linger=linger,
             wait_for_peer=wait_for_peer,
         )
@@ -243,6 +243,14 @@ class TestWriting:
             bench.say(b"d")
             await settle()
             assert link.sent == [b"a", b"bc", b"d"]
+
+    async def test_room_in_a_full_outbox_is_acted_upon(self):
+        async with pumping() as (bench, link):
+            bench.machine.outbox_full = True
+            bench.say(b"a")
+            await settle()
+            assert link.sent == [b"a"]
+            assert bench.machine.after_count == 1
 
     async def test_waking_it_for_nothing_sends_nothing(self):
         async with pumping() as (bench, link):
@@ -536,6 +544,15 @@ class TestHandedOn:
             assert it.machine.received == [b"a", b"b"]
             assert it.transport.written == [b"x", b"A", b"B"]
             assert it.transport.calls[-1] == "resume"
+
+    async def test_room_in_a_full_outbox_is_acted_upon_though_the_kernel_takes_all_at_once(self):
+        # Nothing else may come after it, as with a consumer that has nothing to say.
+        async with handed() as it:
+            it.machine.outbox_full = True
+            it.bench.say(b"a")
+            await settle()
+            assert it.transport.written == [b"a"]
+            assert it.machine.after_count == 1
 
     async def test_a_machine_that_says_nothing_can_stop_reading_and_go_on(self):
         def stop(machine: Recorder, data: bytes) -> None:

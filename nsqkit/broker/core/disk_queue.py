@@ -22,8 +22,9 @@ from typing import Final, Protocol
 import attrs
 
 from nsqkit.broker.core.directory import Directory, File
-from nsqkit.broker.core.records import LENGTH_SIZE, from_records, record_end, to_records
-from nsqkit.broker.core.salvage import READ_SIZE, count_unnoted, describe, size_of
+from nsqkit.broker.core.read_ahead import ReadAhead
+from nsqkit.broker.core.records import to_records
+from nsqkit.broker.core.salvage import count_unnoted, describe, size_of
 
 FILE_SEARCH: Final = 10_000
 """File numbers among which the first is looked for when the positions are lost."""
@@ -87,10 +88,7 @@ class DiskQueue:
         self._read = Position()
         self._write = Position()
         self._write_handle: File | None = None
-        self._read_handle: File | None = None
-        self._read_end = 0  # of a complete file, its size
-        self._chunk = b""  # read ahead; the record at _read.offset begins at _chunk_offset in it
-        self._chunk_offset = 0
+        self._ahead = ReadAhead(directory, limits.max_msg_size)
         self._unsynced_count = 0  # messages put and taken since the last sync
         self._open()
 
@@ -175,17 +173,14 @@ class DiskQueue:
         """Set aside at once what cannot be read next, as nsqd does, which reads ahead."""
         while self._read < self._write:
             try:
-                left = self._end_of_read_file() - self._read.offset
-                assert self._read_handle is not None
-                head = self._read_handle.read_at(self._read.offset, LENGTH_SIZE)
-                end = record_end(head, 0, self._limits.max_msg_size) if len(head) == LENGTH_SIZE else None
-                if left and (end is None or end > left):
+                offset, end = self._read.offset, self._end_of_read_file()
+                if offset != end and not self._ahead.finds_record(offset, end):
                     raise self._unreadable()
             except (_UnreadableError, FileNotFoundError) as error:
                 self._set_aside(error)
             else:
                 break
-        self._forget_chunk()  # most queues are not read soon, and there are many
+        self._ahead.forget()  # most queues are not read soon, and there are many
 
     # ---- put -----------------------------------------------------------------------------------------------------
 
@@ -271,7 +266,7 @@ class DiskQueue:
     def _begin_next_file(self) -> None:
         complete, self._write = self._write, Position(self._write.file + 1)
         if self._read.file == complete.file:
-            self._read_end = complete.offset
+            self._ahead.size = complete.offset
         try:
             self.sync()
         finally:
@@ -306,38 +301,19 @@ class DiskQueue:
 
     def _next_frames(self, count: int) -> list[bytes]:
         """Return the next frames, at least one unless the end of the file has been reached."""
-        body_size_max = self._limits.max_msg_size
-        frames, end = from_records(self._chunk, self._chunk_offset, count, body_size_max)
-        if not frames:
-            if self._read.offset == self._end_of_read_file():
-                return frames
-            self._read_chunk()
-            frames, end = from_records(self._chunk, 0, count, body_size_max)
-            if not frames:
-                raise self._unreadable()
-        self._read.offset += end - self._chunk_offset
-        self._chunk_offset = end
+        offset, end = self._read.offset, self._end_of_read_file()
+        frames, self._read.offset = self._ahead.take(offset, end, count)
+        if not frames and offset != end:
+            raise self._unreadable()
         self._depth = max(self._depth - len(frames), 0)
         return frames
 
     def _unreadable(self) -> _UnreadableError:
         return _UnreadableError(f"there is no message at byte {self._read.offset}")
 
-    def _read_chunk(self) -> None:
-        """Read ahead from the position on: as much as there is, within limits, or one long record."""
-        left = self._end_of_read_file() - self._read.offset
-        assert self._read_handle is not None
-        chunk = self._read_handle.read_at(self._read.offset, min(READ_SIZE, left))
-        end = record_end(chunk, 0, self._limits.max_msg_size) if len(chunk) >= LENGTH_SIZE else None
-        if end is not None and len(chunk) < end <= left:
-            chunk = self._read_handle.read_at(self._read.offset, end)
-        self._chunk, self._chunk_offset = chunk, 0
-
     def _end_of_read_file(self) -> int:
-        if self._read_handle is None:
-            self._read_handle = self._directory.open(self._file_name(self._read.file))
-            self._read_end = self._read_handle.size()
-        return self._write.offset if self._read.file == self._write.file else self._read_end
+        self._ahead.open(self._file_name(self._read.file))
+        return self._write.offset if self._read.file == self._write.file else self._ahead.size
 
     def _leave_complete_file(self) -> None:
         """Go on to the next file if all of a complete one has been handed on, and remove that."""
@@ -351,7 +327,7 @@ class DiskQueue:
                 self._keeper.report(f"{done} has been read, and cannot be removed: {describe(error)}")
 
     def _go_to_file(self, number: int) -> None:
-        self._forget_chunk()
+        self._ahead.forget()
         self._read = Position(number)
 
     # ---- sync ----------------------------------------------------------------------------------------------------
@@ -437,19 +413,12 @@ class DiskQueue:
 
     def _close_handles(self) -> None:
         self._close_write_handle()
-        self._forget_chunk()
+        self._ahead.forget()
 
     def _close_write_handle(self) -> None:
         if self._write_handle is not None:
             self._write_handle.close()
             self._write_handle = None
-
-    def _forget_chunk(self) -> None:
-        self._chunk = b""
-        self._chunk_offset = 0
-        if self._read_handle is not None:
-            self._read_handle.close()
-            self._read_handle = None
 
     # ---- trouble -------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """A broker and its clients without sockets: what the tests of the engine drive.
 
 The rule it guards: a test says bytes and reads bytes, as a client would. ``DrivenBroker`` owns the time; a
-``DrivenClient`` hands its commands to its session and takes what that has to send when it is asked, so a client that
-is not asked is one that does not read.
+``DrivenClient`` hands its commands to its session and takes what that has to send when it is asked, and when time goes
+by; so until then it is one that does not read, and with ``reads = False`` it stays one.
 
 How to read it: ``answers`` of a client are a list in which a response or an error is its payload, and a message is a
 ``MessageFrame``.
@@ -40,12 +40,12 @@ class DrivenBroker:
     def __init__(self, *, seed: int = 0, **options) -> None:
         self.broker = Broker(BrokerOptions(**options), Random(seed))
         self.now_ns = START_NS
-        self._connected_count = 0
+        self._clients: list[DrivenClient] = []
 
     def client(self, **identify: object) -> DrivenClient:
         """Return a new client; with arguments it identifies itself with them."""
-        self._connected_count += 1
-        client = DrivenClient(self, f"10.0.0.1:{self._connected_count}")
+        client = DrivenClient(self, f"10.0.0.1:{len(self._clients) + 1}")
+        self._clients.append(client)
         client.feed(MAGIC_V2)
         if identify:
             client.identify(**identify)
@@ -79,6 +79,9 @@ class DrivenBroker:
         while (deadline_ns := self.broker.next_deadline()) is not None and deadline_ns <= end_ns:
             self.now_ns = max(self.now_ns, deadline_ns)
             self.broker.handle_deadline(self.now_ns)
+            for client in self._clients:
+                if client.reads:
+                    client.read()
         self.now_ns = end_ns
 
     def jump(self, seconds: float) -> None:
@@ -88,9 +91,15 @@ class DrivenBroker:
 
 
 class DrivenClient:
-    """One client of a ``DrivenBroker``."""
+    """One client of a ``DrivenBroker``.
+
+    Attributes:
+        reads: whether it takes what it is sent while time goes by.
+    """
 
     def __init__(self, driven: DrivenBroker, address: str) -> None:
+        self.reads = True
+        self._said: list[Answer] = []
         self.session: Session = driven.broker.open_session(address, driven.now_ns)
         self._driven = driven
         self._decoder: FrameDecoder[MessageFrame] = FrameDecoder(MessageFrame)
@@ -100,11 +109,15 @@ class DrivenClient:
         self.session.receive_data(b"".join(commands), self._driven.now_ns)
 
     def answers(self) -> list[Answer]:
-        """Read what the broker has said until now."""
-        said: list[Answer] = []
-        while data := self.session.data_to_send(self._driven.now_ns):
-            said += map(_answer, self._decoder.feed(data))
+        """Return what the broker has said since the last call."""
+        self.read()
+        said, self._said = self._said, []
         return said
+
+    def read(self) -> None:
+        """Read what the broker has said until now."""
+        while data := self.session.data_to_send(self._driven.now_ns):
+            self._said += map(_answer, self._decoder.feed(data))
 
     def say(self, *commands: bytes) -> list[Answer]:
         """Send, and read."""

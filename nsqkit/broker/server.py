@@ -121,6 +121,7 @@ class Nsqd:
             if persistence is not None:
                 persistence.open(self.broker, self.clock.now_ns())
                 stack.callback(persistence.close, self.broker)
+            self.broker.settle(self.clock.now_ns())
             context = self._tls_context()
             tcp = await stack.enter_async_context(await listen(self.options.tcp_address))
             self.tcp_address = tcp.address

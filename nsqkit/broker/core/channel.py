@@ -111,7 +111,7 @@ class Channel:
 
     def _defer(self, frame: bytes, due_ns: int) -> None:
         self.deferred.add(frame, due_ns)
-        self._agenda.schedule(self.deferred, due_ns)
+        self._agenda.schedule_messages(self.deferred, due_ns)
 
     # ---- out ---------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,15 @@ class Channel:
 
     def schedule(self, in_flight: InFlight, deadline_ns: int) -> None:
         """Have ``in_flight`` look for messages that timed out at ``deadline_ns``."""
-        self._agenda.schedule(in_flight, deadline_ns)
+        self._agenda.schedule_messages(in_flight, deadline_ns)
+
+    def look_for_due(self, now_ns: int) -> bool:
+        """Take back what has timed out and what was deferred until now; tell whether there was any."""
+        before = self.timeout_count, len(self.deferred)
+        for in_flight in self._in_flight_sets():
+            in_flight.handle_deadline(now_ns)
+        self.deferred.handle_deadline(now_ns)
+        return before != (self.timeout_count, len(self.deferred))
 
     def holds(self, message_id: bytes) -> bool:
         """Tell whether the message is in flight to anybody."""

@@ -82,6 +82,21 @@ class Link:
         self._last += frames
         self.size += sum(map(len, frames))
 
+    def send_messages(self, frames: list[bytes], buffer_size: int, now_ns: int) -> None:
+        """Add messages; a link that buffers may have them wait until there are ``buffer_size`` bytes of them."""
+        self.send_all(frames)
+
+    def flush_every(self, interval_ns: int, now_ns: int) -> None:
+        """Let messages wait for no longer than such an interval."""
+
+    @property
+    def flush_ns(self) -> int | None:
+        """When to call ``flush``; None while no message waits."""
+        return None
+
+    def flush(self) -> None:
+        """Have no message wait any longer."""
+
     @property
     def has_output(self) -> bool:
         """True while there is something to send now."""

@@ -11,7 +11,12 @@ How to read it: ``why_gone`` and ``beats`` are asked when a deadline has come; `
 
 from __future__ import annotations
 
+from typing import Final
+
 from nsqkit.wire.identify import NS_PER_MS
+
+HANDSHAKE_TIMEOUT_NS: Final = 5 * 10**9
+"""How long a client may take for the handshake of TLS; as in nsqd."""
 
 
 class Pulse:
@@ -26,11 +31,12 @@ class Pulse:
         taken: whether anything was sent since the last heartbeat was made.
     """
 
-    __slots__ = ("_beat_ns", "_interval_ns", "_silence_ns", "heard_ns", "taken")
+    __slots__ = ("_beat_ns", "_handshake_end_ns", "_interval_ns", "_silence_ns", "heard_ns", "taken")
 
     def __init__(self, interval_ns: int, now_ns: int) -> None:
         self.heard_ns = now_ns
         self.taken = True
+        self._handshake_end_ns = 0
         self.begin(interval_ns, now_ns)
         self.allow_silence(interval_ns)
 
@@ -42,6 +48,17 @@ class Pulse:
     def allow_silence(self, interval_ns: int) -> None:
         """Let the client be silent for two such intervals; 0 is for ever."""
         self._silence_ns = 2 * interval_ns
+
+    def shake_hands(self, now_ns: int) -> int:
+        """Begin the handshake of TLS; return when it has to be over."""
+        self._handshake_end_ns = now_ns + HANDSHAKE_TIMEOUT_NS
+        return self._handshake_end_ns
+
+    def handshake_is_over(self, now_ns: int) -> bool:
+        """Take note that the handshake goes on; tell whether it takes too long."""
+        self.heard_ns = now_ns  # the client can neither say nor take anything meanwhile
+        self.taken = True
+        return now_ns >= self._handshake_end_ns
 
     def why_gone(self, now_ns: int, *, has_output: bool) -> str | None:
         """Return why the client counts as gone; None if it does not.
@@ -72,4 +89,6 @@ class Pulse:
             deadlines_ns.append(self.heard_ns + self._silence_ns)
         if self._interval_ns:
             deadlines_ns.append(self._beat_ns)
+        if self._handshake_end_ns > self.heard_ns:
+            deadlines_ns.append(self._handshake_end_ns)
         return min(deadlines_ns, default=None)

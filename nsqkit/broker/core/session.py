@@ -60,9 +60,6 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.channel import Channel
     from nsqkit.wire.transform import SecureTransform, Transform
 
-HANDSHAKE_TIMEOUT_NS: Final = 5 * 10**9
-"""How long a client may take for the handshake of TLS; as in nsqd."""
-
 
 class Session:
     """The broker's side of one connection.
@@ -89,8 +86,8 @@ class Session:
     """
 
     __slots__ = (
-        *("_agenda", "_broker", "_decoder", "_eof_came", "_first_grant", "_handshake_end_ns"),
-        *("_identified", "_link", "_needs_tls", "_now_ns", "_options", "_pulse"),
+        *("_agenda", "_broker", "_decoder", "_eof_came", "_first_grant", "_identified"),
+        *("_link", "_needs_tls", "_now_ns", "_options", "_pulse"),
         *("access", "channel", "compression", "connect_time_ns", "due_ns", "end_reason"),
         *("ended", "finish_count", "grant", "identity", "in_flight", "message_count"),
         *("proximity", "pub_counts", "rdy_count", "remote_address", "requeue_count", "state"),
@@ -130,7 +127,6 @@ class Session:
         self._now_ns = now_ns
         self._pulse = Pulse(self.grant.heartbeat_interval_ns, now_ns)
         self._link.flush_every(self.grant.output_buffer_timeout_ns, now_ns)
-        self._handshake_end_ns = 0
         self._identified = False
         self._eof_came = False
         self._first_grant = self.grant  # nsqd's message pump goes by the first IDENTIFY, all else by the last
@@ -206,12 +202,8 @@ class Session:
         if self.ended:
             return None
         pulse, link = self._pulse, self._link
-        handshake_end_ns = None
         if self._is_shaking_hands:
-            handshake_end_ns = self._handshake_end_ns
-            pulse.heard_ns = now_ns  # it can neither say nor take anything meanwhile
-            pulse.taken = True
-            if now_ns >= self._handshake_end_ns:
+            if pulse.handshake_is_over(now_ns):
                 self._refuse_upgrade(f"read tcp {self.remote_address}: i/o timeout")
                 return None
         if reason := pulse.why_gone(now_ns, has_output=link.has_output):
@@ -222,9 +214,7 @@ class Session:
         if link.flush_ns is not None and now_ns >= link.flush_ns:
             link.flush()
             self._agenda.write(self)
-        return min(
-            (ns for ns in (pulse.next_deadline(), handshake_end_ns, link.flush_ns) if ns), default=None
-        )
+        return min((ns for ns in (pulse.next_deadline(), link.flush_ns) if ns), default=None)
 
     # ---- for the channel ----------------------------------------------------------------------------------------
 
@@ -318,8 +308,7 @@ class Session:
             assert self._broker.make_tls is not None
             self.tls = self._broker.make_tls()
             self.compression = ""
-            self._handshake_end_ns = self._now_ns + HANDSHAKE_TIMEOUT_NS
-            self._agenda.schedule(self, self._handshake_end_ns)
+            self._agenda.schedule(self, self._pulse.shake_hands(self._now_ns))
             self._add_layer(self.tls, above=0)
         inside = 0 if self.tls is None else 1
         if grant.snappy:

@@ -83,6 +83,17 @@ def test_the_next_deadline_is_a_heartbeat_or_the_end_of_patience():
     assert it.next_deadline() == 12 * SECOND
 
 
+def test_while_hands_are_shaken_nothing_else_is_asked_for():
+    it = pulse()
+    assert it.shake_hands(9 * SECOND) == 14 * SECOND
+    assert it.beats(10 * SECOND)
+    assert not it.handshake_is_over(13 * SECOND)
+    assert it.next_deadline() == 14 * SECOND
+    assert it.handshake_is_over(14 * SECOND)
+    assert it.next_deadline() == 20 * SECOND
+    assert it.why_gone(20 * SECOND, has_output=True) is None
+
+
 def test_a_client_that_takes_nothing_is_left_though_it_talks():
     driven = DrivenBroker()
     talker, reader = (driven.client(heartbeat_interval=1000) for _ in range(2))

@@ -82,13 +82,13 @@ class Pulse:
         self.taken = False
         return True
 
-    def next_deadline(self) -> int | None:
+    def next_deadline(self, now_ns: int) -> int | None:
         """Return when to ask again, in ns; None for never."""
         deadlines_ns = []
         if self._silence_ns:
             deadlines_ns.append(self.heard_ns + self._silence_ns)
         if self._interval_ns:
             deadlines_ns.append(self._beat_ns)
-        if self._handshake_end_ns > self.heard_ns:
+        if self._handshake_end_ns > now_ns:
             deadlines_ns.append(self._handshake_end_ns)
         return min(deadlines_ns, default=None)

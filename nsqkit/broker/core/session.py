@@ -202,10 +202,9 @@ class Session:
         if self.ended:
             return None
         pulse, link = self._pulse, self._link
-        if self._is_shaking_hands:
-            if pulse.handshake_is_over(now_ns):
-                self._refuse_upgrade(f"read tcp {self.remote_address}: i/o timeout")
-                return None
+        if self._is_shaking_hands and pulse.handshake_is_over(now_ns):
+            self._refuse_upgrade(f"read tcp {self.remote_address}: i/o timeout")
+            return None
         if reason := pulse.why_gone(now_ns, has_output=link.has_output):
             self.end(reason)
             return None
@@ -214,7 +213,7 @@ class Session:
         if link.flush_ns is not None and now_ns >= link.flush_ns:
             link.flush()
             self._agenda.write(self)
-        return min((ns for ns in (pulse.next_deadline(), link.flush_ns) if ns), default=None)
+        return min((ns for ns in (pulse.next_deadline(now_ns), link.flush_ns) if ns), default=None)
 
     # ---- for the channel ----------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ class TestHeartbeats:
     def test_without_an_interval_there_are_none(self):
         it = pulse(0)
         assert not it.beats(1000 * SECOND)
-        assert it.next_deadline() is None
+        assert it.next_deadline(0) is None
 
 
 class TestTaking:
@@ -75,12 +75,12 @@ class TestTaking:
 
 def test_the_next_deadline_is_a_heartbeat_or_the_end_of_patience():
     it = pulse()
-    assert it.next_deadline() == 10 * SECOND
+    assert it.next_deadline(13 * SECOND) == 10 * SECOND
     it.beats(10 * SECOND)
     it.allow_silence(6 * SECOND)
-    assert it.next_deadline() == 12 * SECOND
+    assert it.next_deadline(13 * SECOND) == 12 * SECOND
     it.begin(0, 0)
-    assert it.next_deadline() == 12 * SECOND
+    assert it.next_deadline(13 * SECOND) == 12 * SECOND
 
 
 def test_while_hands_are_shaken_nothing_else_is_asked_for():
@@ -88,9 +88,9 @@ def test_while_hands_are_shaken_nothing_else_is_asked_for():
     assert it.shake_hands(9 * SECOND) == 14 * SECOND
     assert it.beats(10 * SECOND)
     assert not it.handshake_is_over(13 * SECOND)
-    assert it.next_deadline() == 14 * SECOND
+    assert it.next_deadline(13 * SECOND) == 14 * SECOND
     assert it.handshake_is_over(14 * SECOND)
-    assert it.next_deadline() == 20 * SECOND
+    assert it.next_deadline(13 * SECOND) == 20 * SECOND
     assert it.why_gone(20 * SECOND, has_output=True) is None
 
 

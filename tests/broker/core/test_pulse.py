@@ -90,7 +90,7 @@ def test_while_hands_are_shaken_nothing_else_is_asked_for():
     assert not it.handshake_is_over(13 * SECOND)
     assert it.next_deadline(13 * SECOND) == 14 * SECOND
     assert it.handshake_is_over(14 * SECOND)
-    assert it.next_deadline(13 * SECOND) == 20 * SECOND
+    assert it.next_deadline(14 * SECOND) == 20 * SECOND
     assert it.why_gone(20 * SECOND, has_output=True) is None
 
 

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.storage import Storage
 from nsqkit.broker.core.topic import Topic
 from nsqkit.errors import BrokerError
 from nsqkit.wire.commands import MAGIC_V2, encode_identify, encode_publish, encode_ready, encode_subscribe
@@ -34,11 +35,12 @@ class DrivenBroker:
 
     Args:
         seed: of its random numbers.
+        storage: where its queues are; by default in memory.
         options: nsqd's flags, as in ``BrokerOptions``.
     """
 
-    def __init__(self, *, seed: int = 0, **options) -> None:
-        self.broker = Broker(BrokerOptions(**options), Random(seed))
+    def __init__(self, *, seed: int = 0, storage: Storage | None = None, **options) -> None:
+        self.broker = Broker(BrokerOptions(**options), Random(seed), storage)
         self.now_ns = START_NS
         self._clients: list[DrivenClient] = []
 
@@ -152,8 +154,9 @@ class DrivenClient:
         assert self.say(*(encode_publish(topic, body) for body in bodies)) == [b"OK"] * len(bodies)
 
     def disconnect(self) -> None:
-        """Close the connection."""
+        """Say that nothing more is sent, read what the broker answers to that, and close the connection."""
         self.session.receive_eof(self._driven.now_ns)
+        self.read()
         self._driven.broker.close_session(self.session, self._driven.now_ns)
 
     @property

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from nsqkit.broker.core.directory import Directory, File
 from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.due_times import DueTimes
 from nsqkit.broker.core.durable_queue import DurableQueue, KeptQueue
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.queue import DiscardBackend, MemoryBackend, MessageQueue
@@ -41,6 +42,10 @@ class Storage(Protocol):
         """Return the queue of this name, with what it may hold."""
         ...
 
+    def due_times(self, name: bytes, *, ephemeral: bool) -> DueTimes:
+        """Return when the deferred messages of the queue of this name are due."""
+        ...
+
     def sync_deadline(self, now_ns: int) -> int | None:
         """Return when to call ``handle_deadline``, None if nothing has been written or read."""
         ...
@@ -65,6 +70,10 @@ class MemoryStorage:
     def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
         """Return a new queue."""
         return MessageQueue(self._mem_queue_size, DiscardBackend() if ephemeral else MemoryBackend())
+
+    def due_times(self, name: bytes, *, ephemeral: bool) -> DueTimes:
+        """Return none."""
+        return DueTimes()
 
     def sync_deadline(self, now_ns: int) -> int | None:
         """Return None: there is nothing to sync."""
@@ -94,6 +103,7 @@ class DiskStorage:
         self._directory = directory
         self._mem_queue_size = options.mem_queue_size
         self._sync_timeout_ns = options.sync_timeout_ns
+        self._keeps_deferred = options.keep_deferred
         self._limits = DiskLimits(
             max_bytes_per_file=options.max_bytes_per_file,
             max_msg_size=options.max_msg_size,
@@ -109,6 +119,12 @@ class DiskStorage:
 
     def _open(self, name: str) -> MessageQueue:
         return MessageQueue(self._mem_queue_size, DiskQueue(self._directory, name, self._limits, self))
+
+    def due_times(self, name: bytes, *, ephemeral: bool) -> DueTimes:
+        """Return when the deferred messages of the queue of this name are due, as far as its file tells."""
+        if ephemeral or not self._keeps_deferred:
+            return DueTimes()
+        return DueTimes(self._directory, name.decode(), self._report)
 
     # ---- for the queues ------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ async def serve_connection(stream: ByteStream, handle: Handler, *, body_max: int
     """Answer requests on one connection until it ends; the stream is closed then.
 
     An ``HTTPError`` of the handler becomes the answer that it names. Any other error of it is logged and answered by
-    500 INTERNAL_ERROR, as nsqd answers a panic.
+    500 INTERNAL_ERROR, as nsqd answers a panic. No error gets out: it would be the end of all other connections.
 
     Args:
         stream: the client.
@@ -57,6 +57,8 @@ async def serve_connection(stream: ByteStream, handle: Handler, *, body_max: int
         await _Connection(stream, body_max).serve(handle)
     except _ClientGone:
         pass
+    except Exception:
+        logger.exception("panic in HTTP connection")
     finally:
         await anyio.aclose_forcefully(stream)
 
@@ -152,8 +154,8 @@ class _Connection:
             with anyio.move_on_after(LINGER):
                 while True:
                     await self._stream.receive(RECEIVE_SIZE)
-        except (EndOfStream, BrokenResourceError, ClosedResourceError, NotImplementedError):
-            # TLS has no half-closed connections, hence the last of them.
+        except (EndOfStream, BrokenResourceError, ClosedResourceError, OSError, NotImplementedError):
+            # An OSError comes from ``send_eof`` where the client has gone; and TLS has no half-closed connections.
             return
 
 

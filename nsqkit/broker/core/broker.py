@@ -97,6 +97,7 @@ class Broker:
             return
         del self.sessions[session]
         self.agenda.forget(session)
+        session.discard()
         if self.commits is not None:
             self.commits.forget(session)
         channel = session.channel

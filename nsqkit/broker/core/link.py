@@ -18,6 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from nsqkit.errors import BrokerError
     from nsqkit.wire.commands import Command, CommandDecoder
     from nsqkit.wire.transform import Transform
 
@@ -179,6 +180,10 @@ class Link:
             if layer.at_end:
                 return True
         return False
+
+    def end(self) -> BrokerError | None:
+        """Say that the client sends nothing more: return the error to answer if that cut a command off."""
+        return self._decoder.end()
 
     def wait(self, command: Command, rest: Iterator[Command]) -> None:
         """Keep ``command``, which could not be acted on, and the ``rest`` of its buffer until ``go_on``."""

@@ -86,7 +86,7 @@ class Session:
     """
 
     __slots__ = (
-        *("_agenda", "_broker", "_decoder", "_eof_came", "_first_grant", "_identified"),
+        *("_agenda", "_broker", "_eof_came", "_first_grant", "_identified"),
         *("_link", "_needs_tls", "_now_ns", "_options", "_pulse"),
         *("access", "channel", "compression", "connect_time_ns", "due_ns", "end_reason"),
         *("ended", "finish_count", "grant", "identity", "in_flight", "message_count"),
@@ -120,10 +120,7 @@ class Session:
         self._agenda = broker.agenda
         self._options = broker.options
         self._needs_tls = broker.options.tls_demanded != "false"
-        self._decoder = CommandDecoder(
-            self._admit, max_msg_size=broker.options.max_msg_size, max_body_size=broker.options.max_body_size
-        )
-        self._link = BufferingLink(self._decoder) if self._options.timing == "nsqd" else Link(self._decoder)
+        self._link = self._make_link()
         self._now_ns = now_ns
         self._pulse = Pulse(self.grant.heartbeat_interval_ns, now_ns)
         self._link.flush_every(self.grant.output_buffer_timeout_ns, now_ns)
@@ -178,7 +175,7 @@ class Session:
             self._eof_came = True
         elif not self.ended:
             self._now_ns = now_ns
-            error = self._decoder.end()
+            error = self._link.end()
             if self._is_shaking_hands:
                 self._refuse_upgrade("EOF")
             elif error is not None:
@@ -259,6 +256,18 @@ class Session:
             self.end_reason = reason
             self._look_for_more()
             self._agenda.write(self)
+
+    def discard(self) -> None:
+        """Forget what waits in either direction: the connection is gone, but an old deadline may still name this."""
+        self._link = self._make_link()
+        self.tls = None
+
+    def _make_link(self) -> Link:
+        options = self._options
+        decoder = CommandDecoder(
+            self._admit, max_msg_size=options.max_msg_size, max_body_size=options.max_body_size
+        )
+        return BufferingLink(decoder) if options.timing == "nsqd" else Link(decoder)
 
     # ---- before a body is read ------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -151,6 +153,20 @@ def test_a_session_that_is_closed_without_its_end_has_ended(driven):
     assert len(gone.session.in_flight) == 0
     other.feed(encode_ready(1))
     assert other.message().attempts == 2
+
+
+def test_what_lost_clients_had_begun_to_say_is_not_kept_until_their_deadlines():
+    driven = DrivenBroker()
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            client = driven.client()
+            client.feed(b"PUB t\n" + (1 << 20).to_bytes(4, "big") + bytes(1 << 19))
+            driven.broker.close_session(client.session, driven.now_ns)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 1 << 19
+    finally:
+        tracemalloc.stop()
 
 
 def test_lost_consumers_leave_nothing_behind(driven):

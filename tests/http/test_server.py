@@ -239,6 +239,12 @@ async def test_what_is_no_request_is_refused_and_ends_the_connection(request_, s
     assert head == plain(status, text, "Connection: close").partition("\r\n\r\n")[0]
 
 
+async def test_a_refusal_of_head_is_a_head_alone():
+    answer = await talk(get("ping", method="HEAD"))
+    assert answer.startswith("HTTP/1.1 400 Bad Request\r\n")
+    assert answer.endswith("\r\n\r\n")
+
+
 async def test_the_reason_of_a_refusal_is_short():
     answer = await talk(get("/", "Y" * 10_000))
     assert "illegal header line: bytearray(b'YYY" in answer

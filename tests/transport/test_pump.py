@@ -148,7 +148,7 @@ class Bench:
         self.pump.wake()
 
     async def wait(self) -> None:
-        with anyio.fail_after(2):
+        with anyio.fail_after(60):
             await self.finished.wait()
 
 
@@ -639,7 +639,7 @@ class TestHandedOn:
                 "data_to_send": it.bench.pump.wake,
             }
             await it.call(provoke[verb])
-            with anyio.fail_after(2):
+            with anyio.fail_after(60):
                 await finished.wait()
         assert it.transport.closing
 
@@ -693,7 +693,7 @@ class TestOverSockets:
 async def count_to_end(stream: ByteStream) -> int:
     """Return how many bytes come before the end of a stream."""
     count = 0
-    with anyio.fail_after(10), pytest.raises(EndOfStream):
+    with anyio.fail_after(60), pytest.raises(EndOfStream):
         while True:
             count += len(await stream.receive())
     return count
@@ -736,7 +736,7 @@ async def test_a_reset_connection_is_the_end_of_the_stream(said):
             while said and not machine.received:
                 await anyio.lowlevel.checkpoint()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        with anyio.fail_after(2):
+        with anyio.fail_after(60):
             await finished.wait()
         assert machine.eof_count == 1
         tasks.cancel_scope.cancel()

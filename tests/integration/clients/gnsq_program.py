@@ -14,6 +14,9 @@ import gevent
 import gnsq
 
 
+DEEDS = ("requeue", "requeue-later", "timeout", "touch")
+
+
 def say(**value: object) -> None:
     print(json.dumps(value), flush=True)
 
@@ -65,10 +68,12 @@ def consume(settings: dict[str, Any]) -> None:
     def handle(consumer: gnsq.Consumer, message: gnsq.Message) -> None:
         body = message.body.decode()
         say(body=body, attempts=message.attempts)
-        if message.attempts == 1 and body in ("requeue", "timeout", "touch"):
+        if message.attempts == 1 and body in DEEDS:
             message.enable_async()
         if message.is_async() and body == "requeue":
             message.requeue(0, backoff=False)
+        if message.is_async() and body == "requeue-later":
+            message.requeue(100, backoff=False)
         if message.is_async() and body == "touch":
             for seconds in (0.3, 0.6, 0.9, 1.2):
                 gevent.spawn_later(seconds, message.touch)
@@ -80,6 +85,7 @@ def consume(settings: dict[str, Any]) -> None:
         settings.get("nsqd", []),
         settings.get("lookupd", []),
         message_handler=handle,
+        lookupd_poll_interval=1,
         max_in_flight=3,
         **connection_options(settings),
     )

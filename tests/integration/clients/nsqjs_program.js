@@ -8,6 +8,8 @@ const nsq = require('nsqjs');
 const [role, text] = process.argv.slice(2);
 const settings = JSON.parse(text);
 
+const DEEDS = ['requeue', 'requeue-later', 'timeout', 'touch'];
+
 function say(value) {
   console.log(JSON.stringify(value));
 }
@@ -17,6 +19,7 @@ function connectionOptions() {
     deflate: settings.compression === 'deflate',
     snappy: settings.compression === 'snappy',
     authSecret: settings.secret || null,
+    messageTimeout: settings.msg_timeout ? 1000 * settings.msg_timeout : null,
   };
   if (!settings.tls) return options;
   const { ca_certs, certfile, keyfile } = settings.tls;
@@ -48,6 +51,7 @@ function consume() {
   const reader = new nsq.Reader(settings.topic, settings.channel, {
     nsqdTCPAddresses: settings.nsqd || [],
     lookupdHTTPAddresses: settings.lookupd || [],
+    lookupdPollInterval: 1,
     maxInFlight: 3,
     ...connectionOptions(),
   });
@@ -59,10 +63,12 @@ function consume() {
 function handle(message) {
   const body = message.body.toString();
   say({ body, attempts: message.attempts });
-  if (message.attempts > 1 || !['requeue', 'timeout', 'touch'].includes(body)) {
+  if (message.attempts > 1 || !DEEDS.includes(body)) {
     message.finish();
   } else if (body === 'requeue') {
     message.requeue(0, false);
+  } else if (body === 'requeue-later') {
+    message.requeue(100, false);
   } else if (body === 'touch') {
     for (const ms of [300, 600, 900, 1200]) setTimeout(() => message.touch(), ms);
     setTimeout(() => message.finish(), 1500);

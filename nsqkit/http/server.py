@@ -78,16 +78,18 @@ class _Connection:
     async def serve(self, handle: Handler) -> None:
         while True:
             body = _StreamBody(self, self._body_max)
+            is_head = False
             try:
                 event = await self.next_event()
                 if not isinstance(event, h11.Request):
                     return
+                is_head = event.method == b"HEAD"
                 request = _request_of(event, body)
             except (h11.RemoteProtocolError, ValueError) as error:
-                await self._send(_refusal(error), close=True)
+                await self._send(_refusal(error), close=True, without_body=is_head)
                 break
             response = await _answer(handle, request)
-            await self._send(response, close=self._ends_after(request), without_body=request.method == "HEAD")
+            await self._send(response, close=self._ends_after(request), without_body=is_head)
             if not await self._reaches_next_request(body):
                 break
         await self._linger()

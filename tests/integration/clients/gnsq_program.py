@@ -13,7 +13,6 @@ from typing import Any
 import gevent
 import gnsq
 
-
 DEEDS = ("requeue", "requeue-later", "timeout", "touch")
 
 
@@ -45,12 +44,24 @@ def publish(settings: dict[str, Any]) -> None:
     producer.join()
 
 
+def connect(nsqd: str, options: dict[str, Any]) -> gnsq.NsqdTCPClient:
+    """Return a connection that is ready, and try again where that fails, as a ``Producer`` does."""
+    host, port = nsqd.split(":")
+    while True:
+        connection = gnsq.NsqdTCPClient(host, int(port), **options)
+        try:
+            connection.connect()
+            connection.identify()
+        except gnsq.errors.NSQSocketError as error:
+            print(error, file=sys.stderr)
+            gevent.sleep(1)
+        else:
+            return connection
+
+
 def publish_over_upgraded_connection(nsqd: str, topic: str, options: dict[str, Any]) -> None:
     """Publish without a ``Producer``, which would take the OK of an upgrade for that of a PUB."""
-    host, port = nsqd.split(":")
-    connection = gnsq.NsqdTCPClient(host, int(port), **options)
-    connection.connect()
-    connection.identify()
+    connection = connect(nsqd, options)
 
     def say_answer(command: str) -> None:
         say(command=command, answer=connection.read_response()[1].decode())

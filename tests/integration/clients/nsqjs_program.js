@@ -27,11 +27,6 @@ function connectionOptions() {
   return { ...options, tls: true, ca: read(ca_certs), cert: read(certfile), key: read(keyfile) };
 }
 
-function fail(error) {
-  console.error(error);
-  process.exit(1);
-}
-
 function publish() {
   const [host, port] = settings.nsqd.split(':');
   const writer = new nsq.Writer(host, Number(port), connectionOptions());
@@ -42,8 +37,12 @@ function publish() {
   const pub = () => writer.publish(settings.topic, 'one', answered('PUB', mpub));
   const mpub = () => writer.publish(settings.topic, ['two', 'three'], answered('MPUB', dpub));
   const dpub = () => writer.deferPublish(settings.topic, ['later'], 1, answered('DPUB', () => {}));
-  writer.on('error', fail);
-  writer.on('ready', pub);
+  // A writer does not connect again by itself, and `ready` comes again on another connection.
+  writer.on('error', (error) => {
+    console.error(error);
+    setTimeout(() => writer.connect(), 1000);
+  });
+  writer.once('ready', pub);
   writer.connect();
 }
 
@@ -55,7 +54,7 @@ function consume() {
     maxInFlight: 3,
     ...connectionOptions(),
   });
-  reader.on('error', fail);
+  reader.on('error', console.error);
   reader.on('message', handle);
   reader.connect();
 }

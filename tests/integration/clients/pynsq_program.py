@@ -13,7 +13,6 @@ from typing import Any
 import nsq
 from tornado.ioloop import IOLoop
 
-
 DEEDS = ("requeue", "requeue-later", "timeout", "touch")
 
 
@@ -69,7 +68,7 @@ def consume(settings: dict[str, Any]) -> None:
         if message.is_async() and body == "requeue":
             message.requeue(delay=0, backoff=False)
         if message.is_async() and body == "requeue-later":
-            message.requeue(delay=0.1, backoff=False)
+            message.requeue(time_ms=100, backoff=False)
         if message.is_async() and body == "touch":
             for seconds in (0.3, 0.6, 0.9, 1.2):
                 loop.call_later(seconds, message.touch)

@@ -164,7 +164,7 @@ class DiskQueue:
         )
         for number in {write.file, read.file}:
             if self._directory.exists(self._file_name(number)):
-                self._rename_bad(self._file_name(number))
+                self._put_away(self._file_name(number), 0)
         self._read = Position(max(read.file, write.file) + 1)
         self._write = attrs.evolve(self._read)
         self._count(1)
@@ -360,12 +360,12 @@ class DiskQueue:
         if self._write_handle is not None:
             self._write_handle.sync()
 
-    def _progress(self) -> tuple[int, Position]:
+    def _to_be_read(self) -> tuple[int, Position]:
         """Return how many messages are to be read after a restart, and from where on."""
         return self._depth, self._read
 
     def _write_meta(self) -> None:
-        (depth, read), write = self._progress(), self._write
+        (depth, read), write = self._to_be_read(), self._write
         meta = f"{depth}\n{read.file},{read.offset}\n{write.file},{write.offset}\n"
         self._directory.replace(self._meta_name, meta.encode())
 
@@ -378,7 +378,7 @@ class DiskQueue:
             OSError: a file could not be removed; the messages are forgotten all the same.
         """
         self._close_handles()
-        numbers = range(self._read.file, self._write.file + 1)
+        numbers = range(self._oldest_file, self._write.file + 1)
         self._read = Position(self._write.file + 1)
         self._write = attrs.evolve(self._read)
         self._depth = 0
@@ -391,6 +391,10 @@ class DiskQueue:
                 failed = error
         if failed is not None:
             raise failed
+
+    @property
+    def _oldest_file(self) -> int:
+        return self._read.file
 
     def delete(self) -> None:
         """Forget all messages; no file is left, unless one cannot be removed."""
@@ -430,7 +434,7 @@ class DiskQueue:
         """
         if isinstance(why, OSError) and not self._directory.exists(self._meta_name):
             raise why
-        name = self._file_name(self._read.file)
+        name, offset = self._file_name(self._read.file), self._read.offset
         if self._read.file == self._write.file:
             self._close_write_handle()
             self._write = Position(self._write.file + 1)
@@ -438,11 +442,12 @@ class DiskQueue:
         if isinstance(why, OSError):
             self._keeper.report(f"{name} is missing, and so are its messages")
         else:
-            self._keeper.report(f"{name} is set aside as {name}.bad: {why}")
-            self._rename_bad(name)
+            self._keeper.report(f"{name} is damaged: {why}")
+            self._put_away(name, offset)
         self._count(1)
 
-    def _rename_bad(self, name: str) -> None:
+    def _put_away(self, name: str, offset: int) -> None:
+        """Set a file aside that cannot be read from ``offset`` on; all before that has been handed on."""
         try:
             self._directory.rename(name, f"{name}.bad")
         except OSError as error:

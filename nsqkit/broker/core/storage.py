@@ -160,11 +160,18 @@ class DiskStorage:
 
 
 class DurableStorage(DiskStorage):
-    """Keeps every message in files until it is finished; the arguments are those of ``DiskStorage``."""
+    """Keeps every message in files until it is finished; the arguments are those of ``DiskStorage``.
+
+    Attributes:
+        names_are_saved: tells whether all topics and channels are named on disk. Until they are, no queue forgets what
+            it has given to another, for which nobody would look.
+    """
 
     def __init__(self, directory: Directory, options: BrokerOptions, report: Callable[[str], None]) -> None:
         super().__init__(directory, options, report)
+        self.names_are_saved: Callable[[], bool] = lambda: True
         self._uncommitted: dict[DurableQueue, None] = {}
+        self._unsettled: dict[DurableQueue, None] = {}
 
     def _open(self, name: str) -> MessageQueue:
         return KeptQueue(DurableQueue(self._directory, name, self._limits, self))
@@ -174,21 +181,40 @@ class DurableStorage(DiskStorage):
         super().used(queue)
         if isinstance(queue, DurableQueue):
             self._uncommitted[queue] = None
+            self._unsettled[queue] = None
 
     def files_to_sync(self) -> list[File]:
-        """Return the files that were written to since the last call, for whoever syncs and closes them."""
+        """Return the files that were written to since the last call, for whoever syncs and closes them.
+
+        Raises:
+            OSError: one of them cannot be had.
+        """
         queues, self._uncommitted = self._uncommitted, {}
-        return [file for queue in queues if (file := queue.data_to_sync()) is not None]
+        files: list[File] = []
+        try:
+            for queue in queues:
+                files += queue.data_to_sync()
+        except OSError:
+            for file in files:
+                file.close()
+            raise
+        return files
 
     def handle_deadline(self, now_ns: int) -> int | None:
         """Sync queues that were used; return when to go on.
 
         First the messages of all, then the positions: what has gone from one queue to another is never in neither.
         """
+        if not self.names_are_saved():
+            return now_ns + self._sync_timeout_ns
         try:
-            for queue in self.unsynced:
+            for queue in self._unsettled:
                 queue.sync_data()
+            self._directory.sync()
         except OSError as error:
             self.wrote(error)
             return now_ns + self._sync_timeout_ns
+        for queue in self._unsettled:
+            queue.settle()
+        self._unsettled.clear()
         return super().handle_deadline(now_ns)

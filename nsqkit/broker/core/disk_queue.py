@@ -90,6 +90,7 @@ class DiskQueue:
         self._write_handle: File | None = None
         self._ahead = ReadAhead(directory, limits.max_msg_size)
         self._unsynced_count = 0  # messages put and taken since the last sync
+        self._names_are_synced = True
         self._open()
 
     def __len__(self) -> int:
@@ -251,6 +252,7 @@ class DiskQueue:
             if self._size_of(self._write.file) < self._write.offset:
                 self._begin_next_file()  # what is missing would be a gap, and all behind it lost
             handle = self._directory.open(self._file_name(self._write.file), create=True)
+            self._names_are_synced = False  # the file's, and perhaps that of the positions
             try:
                 if handle.size() > self._write.offset:
                     handle.truncate(self._write.offset)
@@ -340,10 +342,16 @@ class DiskQueue:
             self.sync()
 
     def sync(self) -> None:
-        """Sync the file, then write the positions. A failure is reported, and it is tried again with the next sync."""
+        """Sync the file, then write the positions. A failure is reported, and it is tried again with the next sync.
+
+        Of a file that is new the name is synced, too, which nsqd leaves to the file system: bytes without one are lost.
+        """
         try:
             self.sync_data()
             self._write_meta()
+            if not self._names_are_synced:
+                self._directory.sync()
+                self._names_are_synced = True
         except OSError as error:
             self._keeper.report(f"failed to sync {self._name}: {describe(error)}")
             self._unsynced_count = 1

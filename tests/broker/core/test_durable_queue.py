@@ -52,13 +52,6 @@ def settle(queue: DurableQueue) -> None:
     queue.sync()
 
 
-@pytest.fixture(autouse=True)
-def _lock(monkeypatch):
-    monkeypatch.setattr(
-        DataPath, "sync", lambda self: None
-    )  # the directory is not locked here, so it is not open
-
-
 def test_what_was_taken_and_not_finished_is_read_again_after_a_kill(tmp_path):
     queue = opened(tmp_path)
     queue.put([frame(n) for n in range(5)])

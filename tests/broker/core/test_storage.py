@@ -119,10 +119,7 @@ def test_the_last_write_decides_the_health(tmp_path):
     assert storage.health == "OK"
 
 
-def test_a_durable_storage_names_the_files_to_sync_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        DataPath, "sync", lambda self: None
-    )  # the directory is not locked here, so it is not open
+def test_a_durable_storage_names_the_files_to_sync_once(tmp_path):
     storage = make(tmp_path, DurableStorage)
     queue = storage.open_queue(b"t", ephemeral=False)
     assert isinstance(queue, KeptQueue)

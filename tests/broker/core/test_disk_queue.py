@@ -532,15 +532,14 @@ def test_a_kill_loses_nothing_that_was_put_and_not_taken(seed, operations):
 
 @given(st.integers(0, 1 << 30), st.booleans())
 def test_a_power_cut_loses_nothing_that_was_synced(seed, in_order):
-    """What was taken may come again: positions that were written may be lost with the name that they came under."""
+    """What was taken may come again, here and there: the names of positions and removals are not synced."""
     random = Random(seed)
     life = Life()
     life.go(random, random.randint(1, 25))
     found = life.found(life.directory.power_cut(random, in_order=in_order))
-    begin = life.put.index(found[0]) if found else len(life.taken)
-    assert found == life.put[begin : begin + len(found)], "in order, without a gap"
-    assert begin <= len(life.taken)
-    assert begin + len(found) >= life.put_synced
+    numbers = [life.put.index(frame) for frame in found]
+    assert numbers == sorted(set(numbers))
+    assert set(numbers) >= {*range(len(life.taken), life.put_synced)}
 
 
 @given(st.integers(0, 1 << 30), st.integers(0, 250), st.booleans())

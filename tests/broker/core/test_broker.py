@@ -113,6 +113,19 @@ def test_what_a_lost_consumer_held_waits_for_its_timeout_and_belongs_to_nobody(d
     assert other.message().attempts == 2
 
 
+def test_with_the_option_what_a_lost_consumer_held_is_requeued_at_once():
+    driven = DrivenBroker(requeue_on_disconnect=True)
+    lost = driven.consumer(10)
+    driven.publish(b"1", b"2", b"3")
+    first, _, _ = lost.messages()
+    lost.feed(encode_finish(first.id))
+    lost.disconnect()
+    messages = driven.consumer(10).messages()
+    assert [(message.body, message.attempts) for message in messages] == [(b"2", 2), (b"3", 2)]
+    assert driven.topic().channels[b"c"].requeue_count == 2
+    assert driven.topic().channels[b"c"].timeout_count == 0
+
+
 def test_an_ended_session_keeps_its_messages_until_it_is_closed_and_after(driven):
     ended, other = driven.consumer(1, msg_timeout=5000), driven.consumer(5)
     driven.publish(b"m")

@@ -63,15 +63,16 @@ def publish_until_killed(process: subprocess.Popen[str], address: tuple[str, int
     return answered
 
 
-def consume(address: tuple[str, int], channel: str, wanted: int) -> set[int]:
-    """Return what a new consumer gets and finishes, until the last of ``wanted`` numbers has come."""
-    seen: set[int] = set()
+def consume(address: tuple[str, int], channel: str, end: int, first: int = 0) -> set[int]:
+    """Return what a new consumer gets and finishes, until the numbers from ``first`` to ``end`` have come."""
+    missing, seen = set(range(first, end)), set[int]()
     with socket.create_connection(address, timeout=60) as client, client.makefile("rb") as file:
         client.sendall(f"  V2SUB t {channel}\nRDY 2500\n".encode())
-        while not set(range(wanted)) <= seen if len(seen) >= wanted else True:
+        while missing:
             kind, payload = read_frame(file)
             if kind == 2:
                 seen.add(int(payload[26:]))
+                missing.discard(int(payload[26:]))
                 client.sendall(b"FIN " + payload[10:26] + b"\n")
             else:
                 assert kind == 0, payload

@@ -125,6 +125,8 @@ class Channel:
 
     def deliver(self, now_ns: int) -> None:
         """Hand the waiting messages to the consumers that have room: the nearest first, in equal parts."""
+        if not any(self._ready):
+            return
         try:
             self._deliver(now_ns)
         except OSError:  # what waits on disk cannot be read now

@@ -46,4 +46,4 @@ class GuidFactory:
     def _begin(self, tick: int) -> None:
         self._tick = tick
         self._prefix = b"%013x" % (((tick - EPOCH_TICKS) << 10 | self._node_id) & _PREFIX_MASK)
-        self._sequence = 0
+        self._sequence: int = 0

@@ -23,7 +23,7 @@ import attrs
 
 from nsqkit.broker.core.directory import Directory, File
 from nsqkit.broker.core.read_ahead import ReadAhead
-from nsqkit.broker.core.records import to_records
+from nsqkit.broker.core.records import record_size, to_records
 from nsqkit.broker.core.salvage import count_unnoted, describe, size_of
 
 FILE_SEARCH: Final = 10_000
@@ -61,12 +61,15 @@ class Keeper(Protocol):
         ...
 
 
-@attrs.define(order=True)
+@attrs.define
 class Position:
     """A place between two records."""
 
     file: int = 0
     offset: int = 0
+
+    def __lt__(self, other: Position) -> bool:  # by hand, since every ``take`` compares
+        return self.file < other.file or (self.file == other.file and self.offset < other.offset)
 
 
 class DiskQueue:
@@ -127,7 +130,7 @@ class DiskQueue:
             self._read = Position(self._first_file())
             self._write = attrs.evolve(self._read)
         self._find_unnoted()
-        if self._read > self._write:
+        if self._write < self._read:
             self._begin_anew()
         self._look_at_next()
         self._settle_depth()
@@ -194,36 +197,36 @@ class DiskQueue:
         if not frames:
             return 0
         try:
-            self._append(to_records(frames))
+            self._append(list(frames))
         except OSError as error:
             self._keeper.wrote(error)
             raise
         self._keeper.wrote(None)
         return 0
 
-    def _append(self, records: list[bytes]) -> None:
-        while records:
-            fitting = self._fitting(records)
-            self._append_here(records[:fitting])
-            del records[:fitting]
+    def _append(self, frames: list[bytes]) -> None:
+        while frames:
+            fitting = self._fitting(frames)
+            self._append_here(frames[:fitting])
+            del frames[:fitting]
 
-    def _append_here(self, records: list[bytes]) -> None:
-        """Write records to the file at hand; if there is no room for all, those that there is room for."""
-        data = b"".join(records)
+    def _append_here(self, frames: list[bytes]) -> None:
+        """Write messages to the file at hand; if there is no room for all, those that there is room for."""
+        data = to_records(frames)
         handle = self._opened_for_write()
         try:
             handle.write_at(self._write.offset, data)
         except OSError:
             self._take_back_write(handle)
-            if len(records) == 1:
+            if len(frames) == 1:
                 raise
-            half = len(records) // 2
-            self._append_here(records[:half])
-            self._append_here(records[half:])
+            half = len(frames) // 2
+            self._append_here(frames[:half])
+            self._append_here(frames[half:])
         else:
             self._write.offset += len(data)
-            self._depth += len(records)
-            self._count(len(records))
+            self._depth += len(frames)
+            self._count(len(frames))
 
     def _take_back_write(self, handle: File) -> None:
         """Cut off what a write has left that failed, now or when the file is opened again."""
@@ -232,18 +235,18 @@ class DiskQueue:
         except OSError:
             self._close_write_handle()
 
-    def _fitting(self, records: list[bytes]) -> int:
-        """Return how many of the records go into the file at hand; if none does, begin the next file."""
+    def _fitting(self, frames: list[bytes]) -> int:
+        """Return how many of the messages go into the file at hand; if none does, begin the next file."""
         room = self._limits.max_bytes_per_file - self._write.offset
-        if sum(map(len, records)) <= room:
-            return len(records)
-        if self._write.offset and len(records[0]) > room:
+        if sum(map(len, frames)) <= room:  # a record is a little shorter
+            return len(frames)
+        if self._write.offset and record_size(frames[0]) > room:
             self._begin_next_file()
             room = self._limits.max_bytes_per_file
-        size = len(records[0])  # one that is longer than a file may be has a file of its own
+        size = record_size(frames[0])  # one that is longer than a file may be has a file of its own
         count = 1
-        while count < len(records) and size + len(records[count]) <= room:
-            size += len(records[count])
+        while count < len(frames) and size + record_size(frames[count]) <= room:
+            size += record_size(frames[count])
             count += 1
         return count
 
@@ -314,7 +317,8 @@ class DiskQueue:
         return _UnreadableError(f"there is no message at byte {self._read.offset}")
 
     def _end_of_read_file(self) -> int:
-        self._ahead.open(self._file_name(self._read.file))
+        if not self._ahead.is_open:
+            self._ahead.open(self._file_name(self._read.file))
         return self._write.offset if self._read.file == self._write.file else self._ahead.size
 
     def _leave_complete_file(self) -> None:

@@ -36,20 +36,24 @@ class ReadAhead:
         self._chunk_offset = 0  # of the next record, in the chunk
         self.size = 0
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a file is open."""
+        return self._handle is not None
+
     def open(self, name: str) -> None:
-        """Open the file that is to be read, unless it is open.
+        """Open the file that is to be read; none is open.
 
         Raises:
             OSError: it cannot be opened.
         """
-        if self._handle is None:
-            handle = self._directory.open(name)
-            try:
-                self.size = handle.size()
-            except OSError:
-                handle.close()
-                raise
-            self._handle = handle
+        handle = self._directory.open(name)
+        try:
+            self.size = handle.size()
+        except OSError:
+            handle.close()
+            raise
+        self._handle = handle
 
     def forget(self) -> None:
         """Close the file, and forget what has been read of it."""

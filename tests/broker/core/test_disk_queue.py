@@ -31,7 +31,7 @@ def frames(*numbers: int, size: int = RECORD) -> list[bytes]:
 
 
 def records(*numbers: int) -> bytes:
-    return b"".join(to_records(frames(*numbers)))
+    return to_records(frames(*numbers))
 
 
 def data_name(number: int) -> str:

@@ -36,7 +36,7 @@ def opened(data: bytes) -> tuple[ReadAhead, MemoryDirectory]:
 )
 def test_all_records_come_in_order_and_what_is_torn_does_not(sizes, torn, counts):
     messages = frames(*sizes)
-    whole = b"".join(to_records(messages))
+    whole = to_records(messages)
     ahead, _ = opened(whole + bytes(torn))
     found, offset = [], 0
     for count in counts:
@@ -49,7 +49,7 @@ def test_all_records_come_in_order_and_what_is_torn_does_not(sizes, torn, counts
 
 
 def test_many_records_cost_one_read():
-    ahead, directory = opened(b"".join(to_records(frames(*[100] * 1000))))
+    ahead, directory = opened(to_records(frames(*[100] * 1000)))
     before, offset = directory.operation_count, 0
     for _ in range(100):
         part, offset = ahead.take(offset, 100_000, 10)
@@ -58,7 +58,7 @@ def test_many_records_cost_one_read():
 
 
 def test_nothing_behind_the_end_is_read():
-    ahead, _ = opened(b"".join(to_records(frames(50, 50, 50))))
+    ahead, _ = opened(to_records(frames(50, 50, 50)))
     assert ahead.size == 150
     assert ahead.take(0, 100, 9) == (frames(50, 50), 100)
     assert ahead.take(100, 100, 9) == ([], 100)
@@ -66,7 +66,7 @@ def test_nothing_behind_the_end_is_read():
 
 
 def test_whether_a_record_may_begin():
-    ahead, _ = opened(b"".join(to_records(frames(50, 50))) + bytes(9))
+    ahead, _ = opened(to_records(frames(50, 50)) + bytes(9))
     assert ahead.finds_record(0, 109)
     assert ahead.finds_record(50, 100)
     assert not ahead.finds_record(50, 99)
@@ -75,11 +75,12 @@ def test_whether_a_record_may_begin():
 
 
 def test_another_file_is_opened_when_the_first_is_forgotten():
-    ahead, directory = opened(b"".join(to_records(frames(50, 50))))
+    ahead, directory = opened(to_records(frames(50, 50)))
     ahead.take(0, 100, 1)
-    ahead.open("g")
+    assert ahead.is_open
     ahead.forget()
     ahead.forget()
+    assert not ahead.is_open
     assert directory.open_count == 0
     with pytest.raises(FileNotFoundError):
         ahead.open("g")
@@ -88,7 +89,7 @@ def test_another_file_is_opened_when_the_first_is_forgotten():
 
 
 def test_a_read_that_fails_can_be_tried_again():
-    ahead, directory = opened(b"".join(to_records(frames(50, 50))))
+    ahead, directory = opened(to_records(frames(50, 50)))
     directory.fail(errno.EIO, times=1)
     with pytest.raises(OSError, match="Input/output"):
         ahead.take(0, 100, 1)

@@ -15,9 +15,7 @@ from tests.broker.core.disks import MemoryDirectory
 
 
 def records(count: int, size: int = 50) -> bytes:
-    return b"".join(
-        to_records([encode_message(1, 1, b"%016d" % number, bytes(size - 30)) for number in range(count)])
-    )
+    return to_records([encode_message(1, 1, b"%016d" % number, bytes(size - 30)) for number in range(count)])
 
 
 def counted(

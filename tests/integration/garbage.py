@@ -26,7 +26,10 @@ FIELDS = (
     *("output_buffer_size", "output_buffer_timeout", "tls_v1", "snappy", "deflate", "deflate_level"),
     *("sample_rate", "topology_zone", "no such field"),
 )
-VALUES = (None, True, False, -1, 0, 1, 6, 99, 100, 1000, 60_000, 1 << 40, 1.5, "", "x", [], {"a": 1})
+VALUES: tuple[object, ...] = (
+    *(None, True, False, -1, 0, 1, 6, 99, 100, 1000, 60_000, 1 << 40, 1.5),
+    *("", "x", [], {"a": 1}),
+)
 PATHS = (
     *("/ping", "/info", "/stats", "/pub", "/mpub", "/config/log_level", "/config/x", "/", "*", "//", "/%zz"),
     *("/topic/create", "/topic/delete", "/topic/empty", "/topic/pause", "/topic/unpause"),

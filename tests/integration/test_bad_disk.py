@@ -13,6 +13,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -35,7 +36,7 @@ NO_ROOM = b"No space left on device"
 
 
 @asynccontextmanager
-async def broker(data_path: str, **options: object) -> AsyncIterator[Nsqd]:
+async def broker(data_path: str, **options: Any) -> AsyncIterator[Nsqd]:
     given = BrokerOptions(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", mem_queue_size=0, **options)
     with anyio.fail_after(PATIENCE):
         async with Nsqd(given, data_path=data_path) as nsqd:

@@ -12,6 +12,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -33,7 +34,7 @@ PUB = f"PUB {TOPIC}\n".encode()
 
 
 @asynccontextmanager
-async def broker(**options: object) -> AsyncIterator[Nsqd]:
+async def broker(**options: Any) -> AsyncIterator[Nsqd]:
     """Run a broker; one with a ``data_path`` keeps in memory what its flags say, and no more."""
     given = BrokerOptions(tcp_address="127.0.0.1:0", http_address="", **options)
     with anyio.fail_after(PATIENCE):

@@ -26,6 +26,7 @@ class GuidFactory:
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
+        self._sequence = 0
         self._begin(0)
 
     def take(self, count: int, now_ns: int) -> list[bytes]:
@@ -46,4 +47,4 @@ class GuidFactory:
     def _begin(self, tick: int) -> None:
         self._tick = tick
         self._prefix = b"%013x" % (((tick - EPOCH_TICKS) << 10 | self._node_id) & _PREFIX_MASK)
-        self._sequence: int = 0
+        self._sequence = 0

@@ -58,7 +58,10 @@ class Program:
 
     def line(self) -> str:
         """Return the next line."""
-        line = self._lines.get(timeout=PATIENCE)
+        try:
+            line = self._lines.get(timeout=PATIENCE)
+        except queue.Empty:
+            raise AssertionError("the program says nothing more") from None
         assert line, "the program has ended"
         return line
 

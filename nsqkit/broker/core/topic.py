@@ -79,7 +79,8 @@ class Topic:
             self._fan_out(frames, now_ns, delay_ns)
         else:
             in_memory = self.queue.put(frames)
-            if delay_ns:  # of what has no room in memory the delay is lost, as in nsqd, unless it is to be kept
+            if delay_ns:
+                # Of what has no room in memory the delay is lost, as in nsqd, unless it is to be kept.
                 kept = ids if self._delays.are_kept else ids[:in_memory]
                 self._waiting_delays_ns.update(dict.fromkeys(kept, delay_ns))
         self.message_count += len(bodies)

@@ -85,9 +85,8 @@ def _run(what: str, command: Sequence[str], count: int, deliveries: int) -> Samp
         while delivered < deliveries:
             raw_client.fill(broker.address, TOPIC, part)
             before = broker.cpu_seconds()
-            raw_client.drain(broker.address, TOPIC, part)
+            delivered += raw_client.drain(broker.address, TOPIC, part)
             cpu_seconds += broker.cpu_seconds() - before
-            delivered += part
     return {"ns": cpu_seconds / delivered * 1e9}
 
 

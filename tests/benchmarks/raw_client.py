@@ -158,13 +158,27 @@ def fill(address: str, topic: str, count: int) -> None:
             list(threads.map(work, connections))
 
 
-def drain(address: str, topic: str, count: int) -> None:
-    """Consume at least ``count`` messages that wait, over one connection."""
+def drain(address: str, topic: str, count: int) -> int:
+    """Consume ``count`` messages that wait, over one connection; return how many the broker has delivered.
+
+    These are more where more wait: it may have sent up to ``RDY`` others before it heard that there are enough.
+    """
+    delivered = 0
     with subscribe(address, topic) as connection:
         connection.sendall(b"RDY %d\n" % RDY)
-        deliveries = finish_all(connection)
-        while count > 0:
-            count -= next(deliveries)
+        for finished in finish_all(connection):
+            delivered += finished
+            if delivered >= count:
+                break
+        connection.sendall(b"CLS\n")
+        size = 0
+        data = b""
+        while b"CLOSE_WAIT" not in data:
+            data = data[-_FRAME_LENGTH:] + (piece := connection.recv(_RECEIVE_SIZE))
+            size += len(piece)
+            if not piece:
+                raise OSError("the broker closed the connection")
+    return delivered + size // _FRAME_LENGTH
 
 
 def hold(connection: Connection, count: int) -> None:

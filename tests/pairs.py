@@ -1,8 +1,8 @@
 """A broker and its clients without sockets: what the tests of the engine drive.
 
 The rule it guards: a test says bytes and reads bytes, as a client would. ``DrivenBroker`` owns the time; a
-``DrivenClient`` hands its commands to its session and takes what that has to send when it is asked, so a client that
-is not asked is one that does not read.
+``DrivenClient`` hands its commands to its session and takes what that has to send when it is asked, and when time goes
+by; so until then it is one that does not read, and with ``reads = False`` it stays one.
 
 How to read it: ``answers`` of a client are a list in which a response or an error is its payload, and a message is a
 ``MessageFrame``.
@@ -17,6 +17,7 @@ from typing import TypeAlias
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.storage import Storage
 from nsqkit.broker.core.topic import Topic
 from nsqkit.errors import BrokerError
 from nsqkit.wire.commands import MAGIC_V2, encode_identify, encode_publish, encode_ready, encode_subscribe
@@ -34,18 +35,19 @@ class DrivenBroker:
 
     Args:
         seed: of its random numbers.
+        storage: where its queues are; by default in memory.
         options: nsqd's flags, as in ``BrokerOptions``.
     """
 
-    def __init__(self, *, seed: int = 0, **options) -> None:
-        self.broker = Broker(BrokerOptions(**options), Random(seed))
+    def __init__(self, *, seed: int = 0, storage: Storage | None = None, **options) -> None:
+        self.broker = Broker(BrokerOptions(**options), Random(seed), storage)
         self.now_ns = START_NS
-        self._connected_count = 0
+        self._clients: list[DrivenClient] = []
 
     def client(self, **identify: object) -> DrivenClient:
         """Return a new client; with arguments it identifies itself with them."""
-        self._connected_count += 1
-        client = DrivenClient(self, f"10.0.0.1:{self._connected_count}")
+        client = DrivenClient(self, f"10.0.0.1:{len(self._clients) + 1}")
+        self._clients.append(client)
         client.feed(MAGIC_V2)
         if identify:
             client.identify(**identify)
@@ -79,6 +81,9 @@ class DrivenBroker:
         while (deadline_ns := self.broker.next_deadline()) is not None and deadline_ns <= end_ns:
             self.now_ns = max(self.now_ns, deadline_ns)
             self.broker.handle_deadline(self.now_ns)
+            for client in self._clients:
+                if client.reads:
+                    client.read()
         self.now_ns = end_ns
 
     def jump(self, seconds: float) -> None:
@@ -88,9 +93,15 @@ class DrivenBroker:
 
 
 class DrivenClient:
-    """One client of a ``DrivenBroker``."""
+    """One client of a ``DrivenBroker``.
+
+    Attributes:
+        reads: whether it takes what it is sent while time goes by.
+    """
 
     def __init__(self, driven: DrivenBroker, address: str) -> None:
+        self.reads = True
+        self._said: list[Answer] = []
         self.session: Session = driven.broker.open_session(address, driven.now_ns)
         self._driven = driven
         self._decoder: FrameDecoder[MessageFrame] = FrameDecoder(MessageFrame)
@@ -100,11 +111,15 @@ class DrivenClient:
         self.session.receive_data(b"".join(commands), self._driven.now_ns)
 
     def answers(self) -> list[Answer]:
-        """Read what the broker has said until now."""
-        said: list[Answer] = []
-        while data := self.session.data_to_send(self._driven.now_ns):
-            said += map(_answer, self._decoder.feed(data))
+        """Return what the broker has said since the last call."""
+        self.read()
+        said, self._said = self._said, []
         return said
+
+    def read(self) -> None:
+        """Read what the broker has said until now."""
+        while data := self.session.data_to_send(self._driven.now_ns):
+            self._said += map(_answer, self._decoder.feed(data))
 
     def say(self, *commands: bytes) -> list[Answer]:
         """Send, and read."""
@@ -139,8 +154,9 @@ class DrivenClient:
         assert self.say(*(encode_publish(topic, body) for body in bodies)) == [b"OK"] * len(bodies)
 
     def disconnect(self) -> None:
-        """Close the connection."""
+        """Say that nothing more is sent, read what the broker answers to that, and close the connection."""
         self.session.receive_eof(self._driven.now_ns)
+        self.read()
         self._driven.broker.close_session(self.session, self._driven.now_ns)
 
     @property

@@ -7,19 +7,23 @@ that the benchmarks have not followed fails here.
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
 
-from tests.benchmarks import clients, throughput
+from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME
+from tests.benchmarks import clients, crowd, throughput
 from tests.benchmarks.__main__ import MEASUREMENTS
 from tests.benchmarks.harness import ROOT, Bench, Effort, RunFailed, run_program
 from tests.benchmarks.layers import is_available
 from tests.benchmarks.programs.assignment import Assignment
 from tests.benchmarks.raw_client import fill, make_channel
-from tests.benchmarks.table import Floor, Row, render
+from tests.benchmarks.table import Floor, Row, render, summary
 from tests.benchmarks.traffic import Flow, Program
 
 LEAST = Effort(rounds=1, scale=0.002)
@@ -122,6 +126,54 @@ def test_the_ratio_is_to_the_best_peer(row: Row, best: str | None, ratio: float 
 )
 def test_floors(row: Row, floor: Floor, is_met: bool | None):
     assert row.is_met(floor) is is_met
+
+
+def test_the_summary_names_what_was_missed():
+    met = attrs.evolve(COST, floors=[Floor(at_most=2)])
+    missed = attrs.evolve(RATE, floors=[Floor(ratio=1.6), Floor(at_most=9), Floor(ratio=1, peer="absent")])
+    assert summary([met, RATE]) == "floors: 1 of 1 met"
+    assert summary([met, missed]) == (
+        "floors: 1 of 3 met, missed: rate, msg/s: 3,000 (1.50, ≥ 1.6× best peer); rate, msg/s: 3,000 (≤ 9), "
+        "1 have no peer in this run"
+    )
+
+
+def test_a_queue_that_ran_dry_is_noted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(throughput, "DEPTH_MIN", 1e9)
+    monkeypatch.setattr(throughput, "CASES", [throughput.Case(what="memory", ways=("in", "out"))])
+    bench = Bench(LEAST)
+    assert list(throughput.measure(bench))
+    assert bench.notes == ["nsqkit ran dry in a round of memory: out, RDY 2500"]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_crowd_answers_heartbeats_and_says_who_was_lost(answers: bool):
+    heartbeat_answered = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            for _ in range(2):  # IDENTIFY, SUB
+                assert connection.recv(4096)
+                connection.sendall(OK_FRAME)
+            if answers:
+                connection.sendall(HEARTBEAT_FRAME)
+                assert connection.recv(4096) == b"NOP\n"
+                heartbeat_answered.set()
+                assert not connection.recv(4096)  # until the crowd leaves
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
+        serving = threads.submit(serve, listener)
+        host, port = listener.getsockname()
+        consumers = crowd.Crowd(f"{host}:{port}", "crowd", 1)
+        if answers:
+            with consumers:
+                assert heartbeat_answered.wait(15)
+        else:
+            with pytest.raises(RunFailed, match="closed 1 of 1 idle connections"), consumers:
+                serving.result(15)
+                assert consumers.lost.wait(15)
+        serving.result(15)
 
 
 def test_the_table_and_the_document_say_the_same():

@@ -156,7 +156,11 @@ class DataPath:
 
     def sync(self) -> None:
         """Return when the disk has all names that were made, changed and removed."""
-        os.fsync(self._descriptor)
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _failure(verb: str, path: str, error: OSError, why: str = "") -> OSError:

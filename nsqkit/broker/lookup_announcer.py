@@ -221,7 +221,7 @@ class _Peer:
 
     async def _talk(self, stream: ByteStream, clock: Clock) -> None:
         session = self._session = self._make_session()
-        self._pump = Pump(session, stream, clock, after_receive=self._after)
+        self._pump = Pump(session, stream, clock, after=self._after)
         self._alarm = Alarm(session, clock, after=self._after)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._alarm.run)

@@ -85,6 +85,8 @@ class Persistence:
             self._data_path.close()
             raise
         self._saved_revision = broker.agenda.revision
+        if self._durable is not None:
+            self._durable.names_are_saved = lambda: broker.agenda.revision == self._saved_revision
 
     def check(self, broker: Broker) -> None:
         """Have ``run`` write the names if they have changed; cheap, to be called often."""
@@ -167,7 +169,7 @@ class Persistence:
         self._changed.set()
         while self._committed_ticket < ticket:
             await self._commit_ended.wait()
-        return self._failed_ticket != ticket
+        return self._failed_ticket < ticket  # if a later one has failed as well, nobody remembers this one
 
     # ---- end -----------------------------------------------------------------------------------------------------
 

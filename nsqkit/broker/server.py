@@ -121,6 +121,7 @@ class Nsqd:
             if persistence is not None:
                 persistence.open(self.broker, self.clock.now_ns())
                 stack.callback(persistence.close, self.broker)
+            self.broker.settle(self.clock.now_ns())
             context = self._tls_context()
             tcp = await stack.enter_async_context(await listen(self.options.tcp_address))
             self.tcp_address = tcp.address
@@ -236,7 +237,7 @@ class Nsqd:
     async def _serve_session(self, stream: ByteStream, remote_address: str) -> None:
         broker, clock = self.broker, self.clock
         session = broker.open_session(remote_address, clock.now_ns())
-        pump = self._pumps[session] = Pump(session, stream, clock, after_receive=self._after)
+        pump = self._pumps[session] = Pump(session, stream, clock, after=self._after)
         self._after()
         logger.info("TCP: new client(%s)", remote_address)
         try:

@@ -161,7 +161,7 @@ class Connection(Generic[S]):
             session,
             stream,
             self._clock,
-            after_receive=self._after,
+            after=self._after,
             wait_for_peer=True,
             write_timeout=self._dialler.write_timeout,
         )

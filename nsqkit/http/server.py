@@ -45,7 +45,7 @@ async def serve_connection(stream: ByteStream, handle: Handler, *, body_max: int
     """Answer requests on one connection until it ends; the stream is closed then.
 
     An ``HTTPError`` of the handler becomes the answer that it names. Any other error of it is logged and answered by
-    500 INTERNAL_ERROR, as nsqd answers a panic.
+    500 INTERNAL_ERROR, as nsqd answers a panic. No error gets out: it would be the end of all other connections.
 
     Args:
         stream: the client.
@@ -57,6 +57,8 @@ async def serve_connection(stream: ByteStream, handle: Handler, *, body_max: int
         await _Connection(stream, body_max).serve(handle)
     except _ClientGone:
         pass
+    except Exception:
+        logger.exception("panic in HTTP connection")
     finally:
         await anyio.aclose_forcefully(stream)
 
@@ -76,16 +78,18 @@ class _Connection:
     async def serve(self, handle: Handler) -> None:
         while True:
             body = _StreamBody(self, self._body_max)
+            is_head = False
             try:
                 event = await self.next_event()
                 if not isinstance(event, h11.Request):
                     return
+                is_head = event.method == b"HEAD"
                 request = _request_of(event, body)
             except (h11.RemoteProtocolError, ValueError) as error:
-                await self._send(_refusal(error), close=True)
+                await self._send(_refusal(error), close=True, without_body=is_head)
                 break
             response = await _answer(handle, request)
-            await self._send(response, close=self._ends_after(request), without_body=request.method == "HEAD")
+            await self._send(response, close=self._ends_after(request), without_body=is_head)
             if not await self._reaches_next_request(body):
                 break
         await self._linger()
@@ -152,9 +156,8 @@ class _Connection:
             with anyio.move_on_after(LINGER):
                 while True:
                     await self._stream.receive(RECEIVE_SIZE)
-        except (EndOfStream, BrokenResourceError, ClosedResourceError, NotImplementedError, OSError):
-            # TLS has no half-closed connections, hence the last but one. An OSError comes from send_eof, when the
-            # client has gone and nobody has noticed yet.
+        except (EndOfStream, BrokenResourceError, ClosedResourceError, OSError, NotImplementedError):
+            # An OSError comes from ``send_eof`` where the client has gone; and TLS has no half-closed connections.
             return
 
 

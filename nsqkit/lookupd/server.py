@@ -121,7 +121,7 @@ class Nsqlookupd:
         def wake() -> None:
             pump.wake()
 
-        pump = Pump(session, stream, self.clock, after_receive=wake)
+        pump = Pump(session, stream, self.clock, after=wake)
         try:
             await pump.run()
         except Exception:  # a fault of ours in what one nsqd says must not be the end of all the others

@@ -42,8 +42,9 @@ class Pump:
         machine: what speaks the protocol.
         stream: where the peer is; closed when ``run`` returns.
         clock: tells the machine the time.
-        after_receive: called after the machine has been handed bytes or the end of the stream, to act on what
-            happened there. It may be called outside of any task.
+        after: called to act on what has happened in the machine: after it was handed bytes or the end of the stream,
+            and after a full outbox was taken, since room there may let it go on, or others through it. It may be
+            called outside of any task.
         linger: seconds that the peer has to take the last bytes of a machine that has ended.
         wait_for_peer: once the last bytes are sent, say so and wait (within ``linger``) for the peer to close. Then
             it has read them all; closing at once may throw away what it has not read yet.
@@ -56,7 +57,7 @@ class Pump:
         stream: ByteStream,
         clock: Clock,
         *,
-        after_receive: Callable[[], None],
+        after: Callable[[], None],
         linger: float = 1.0,
         wait_for_peer: bool = False,
         write_timeout: float = math.inf,
@@ -64,7 +65,7 @@ class Pump:
         self._machine = machine
         self._stream = stream
         self._clock = clock
-        self._after_receive = after_receive
+        self._after = after
         self._linger = linger
         self._wait_for_peer = wait_for_peer
         self._watches_writes = not math.isinf(write_timeout)
@@ -154,7 +155,7 @@ class Pump:
         machine.receive_data(data, now_ns)
         if machine.has_output and not self._send_now(now_ns):
             self.wake()
-        self._after_receive()
+        self._after()
         self._reading_paused = machine.outbox_full and not machine.ended
 
     def _read_on(self) -> None:
@@ -168,7 +169,7 @@ class Pump:
 
     def _end_of_stream(self) -> None:
         self._machine.receive_eof(self._clock.now_ns())
-        self._after_receive()
+        self._after()
         self.wake()
 
     def _fail(self, fault: Exception) -> None:
@@ -210,12 +211,20 @@ class Pump:
         stream = self._direct
         if stream is None or not self._writer_waits or not stream.is_writable:
             return False
-        if data := self._machine.data_to_send(now_ns):
+        if data := self._take_output(now_ns):
             stream.send_nowait(data)
             if self._watches_writes and not stream.is_writable:
                 self._wake.set()  # the writer watches over the rest
         self._read_on()
         return True
+
+    def _take_output(self, now_ns: int) -> bytes:
+        machine = self._machine
+        was_full = machine.outbox_full
+        data = machine.data_to_send(now_ns)
+        if was_full:
+            self._after()
+        return data
 
     async def _write(self) -> None:
         machine, clock, send = self._machine, self._clock, self._send
@@ -223,7 +232,7 @@ class Pump:
             while True:
                 # The event is renewed before looking, so that what is added from now on wakes the writer again.
                 wake = self._wake = anyio.Event()
-                while data := machine.data_to_send(clock.now_ns()):
+                while data := self._take_output(clock.now_ns()):
                     await send(data)
                 if self._watches_writes and self._direct is not None and not self._direct.is_writable:
                     await send(b"")

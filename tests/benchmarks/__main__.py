@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks [NAME ...] [--quick] [--json] [--nsqd-binary PATH]``: measure, and print a table.
+"""``python -m tests.benchmarks [NAME ...] [--quick] [--json] [--nsqd-binary PATH] …``: measure, and print a table.
 
 The rule it guards: whoever reads the table can get it again: it says what it was measured on, and who was left out.
 Progress goes to stderr, the table alone to stdout. What is measured is listed in ``MEASUREMENTS``.
@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from tests.benchmarks import consume, growth, idle, latency, memory, publish, start, throughput, wire
 from tests.benchmarks.harness import PEERS, Bench, Effort
-from tests.benchmarks.table import Row, render
+from tests.benchmarks.table import Row, render, summary
 
 MEASUREMENTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "wire": wire.measure,
@@ -33,14 +33,14 @@ MEASUREMENTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "idle": idle.measure,
 }
 
-QUICK = Effort(rounds=1, scale=0.2)
+QUICK = Effort(rounds=1, scale=0.05)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run the measurements that the command line names."""
     arguments = _parse(words)
     signal.signal(signal.SIGTERM, _leave)  # so that children are ended on the way out
-    effort = QUICK if arguments.quick else Effort()
+    effort = QUICK if arguments.quick else Effort(rounds=arguments.rounds)
     bench = Bench(effort, arguments.nsqd_binary, arguments.nsq_bench_directory)
     rows = list(_measure(bench, arguments.names or list(MEASUREMENTS)))
     environment = _environment(bench)
@@ -57,6 +57,7 @@ def main(words: Sequence[str] | None = None) -> None:
             "",
             *(f"{key}: {value}" for key, value in environment.items()),
             *bench.notes,
+            summary(rows),
             sep="\n",
         )
 
@@ -68,7 +69,10 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"what to measure: {', '.join(MEASUREMENTS)}; all by default"
     )
-    parser.add_argument("--quick", action="store_true", help="one round with a fifth of the messages")
+    parser.add_argument("--quick", action="store_true", help="one round with a twentieth of the messages")
+    parser.add_argument(
+        "--rounds", type=int, default=Effort().rounds, help="turns of each subject; %(default)s"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, with the figures of every peer")
     parser.add_argument(
         "--nsqd-binary", metavar="PATH", help="measure clients against this nsqd, and brokers beside it"

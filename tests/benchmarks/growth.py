@@ -1,130 +1,124 @@
-"""Does a delivery cost more when there is more of everything? In this process, on the engine alone.
+"""Does a delivery cost more when there is more of everything?
 
-The rule it guards: one number is raised, all else stays; what is timed is the delivery of the same messages and their
-FINs. Growth is told beside the smallest number of the same run, and is held by a floor.
+The rule it guards: one number is raised, all else stays; what counts is the broker's CPU for the delivery of the same
+messages and their FINs. Growth is told beside the smallest number of the same run, and is held by a floor.
+
+How to read it: ``SIZES`` are the numbers, ``STAGES`` what brings a broker there.
 """
 
 from __future__ import annotations
 
-import gc
-import time
-from collections.abc import Callable, Iterator
-from random import Random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Final
 
-from nsqkit.broker.core.broker import Broker
-from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session import Session
-from nsqkit.wire.commands import MAGIC_V2, encode_finish, encode_ready, encode_subscribe
-from tests.benchmarks.harness import Bench
+from tests.benchmarks import raw_client
+from tests.benchmarks.crowd import Crowd, allow_connections
+from tests.benchmarks.harness import Bench, BrokerProcess, Sample
+from tests.benchmarks.idle import serve_channels
 from tests.benchmarks.table import Floor, Row
 
-RDY: Final = 500
-DELIVERIES: Final = 40_000
-RUNS: Final = 3
-GROWTH_MAX: Final = 1.5
+DELIVERIES: Final = 100_000
+PART: Final = 20_000
+"""Messages that are published and delivered before more are: they have to fit in ``FEW_QUEUED``."""
 
-TOPIC: Final = b"topic"
-CHANNEL: Final = b"channel"
-_ID: Final = slice(18, 34)
-_FRAME_LENGTH: Final = 34 + 200
+FEW_QUEUED: Final = "--mem-queue-size=25000"
+"""For many channels: nsqd sets memory aside for as many messages in each."""
+
+GROWTH_MAX: Final = 1.5
+TOPIC: Final = "growth"
 
 SIZES: Final[dict[str, tuple[int, ...]]] = {
-    "queued messages": (50_000, 200_000, 1_000_000),
+    "queued messages": (1_000, 100_000, 1_000_000),
     "messages in flight": (1_000, 10_000, 100_000),
     "channels": (1, 100, 10_000),
     "connections": (1, 100, 10_000),
 }
 
 
-class Stage:
-    """A broker, and a consumer whose deliveries are timed."""
-
-    def __init__(self) -> None:
-        options = BrokerOptions(mem_queue_size=10_000_000, max_rdy_count=1_000_000)
-        self.broker = Broker(options, Random(0))
-        self.now_ns = 1_704_067_200 * 10**9
-        self.consumer = self.subscribe(TOPIC, CHANNEL)
-
-    def subscribe(self, topic: bytes, channel: bytes) -> Session:
-        """Return a new session that consumes a channel, with RDY 0."""
-        session = self.broker.open_session("127.0.0.1:1", self.now_ns)
-        session.receive_data(MAGIC_V2 + encode_subscribe(topic, channel), self.now_ns)
-        session.data_to_send(self.now_ns)
-        self.broker.take_sessions()
-        return session
-
-    def publish(self, count: int, topic: bytes = TOPIC) -> None:
-        """Put messages into a topic."""
-        for _ in range(count // 1000):
-            self.broker.topic(topic).put([bytes(200)] * 1000, self.now_ns)
-
-    def deliver(self, count: int) -> float:
-        """Have ``count`` messages delivered and finished; return nanoseconds for each."""
-        consumer, now_ns = self.consumer, self.now_ns
-        gc.collect()
-        begin = time.perf_counter_ns()
-        consumer.receive_data(encode_ready(RDY), now_ns)
-        done = 0
-        while done < count:
-            data = consumer.data_to_send(now_ns)
-            ids = [data[at : at + 16] for at in range(_ID.start, len(data), _FRAME_LENGTH)]
-            done += len(ids)
-            consumer.receive_data(b"".join(map(encode_finish, ids)), now_ns)
-            self.broker.take_sessions()
-        return (time.perf_counter_ns() - begin) / done
-
-
 def measure(bench: Bench) -> Iterator[Row]:
     """Measure each number from the smallest to the greatest."""
-    count = max(bench.effort.count(DELIVERIES), RDY)
+    deliveries = bench.effort.count(DELIVERIES)
     for what, sizes in SIZES.items():
-        first = 0.0
-        for size in sizes:
-            wanted = max(bench.effort.count(size), 1)
-            value = min(_run(what, wanted, count) for _ in range(RUNS))
-            yield Row(
-                what=f"a delivery with {wanted:,} {what}",
-                unit="ns",
-                value=value,
-                less_is_better=True,
-                floors=[Floor(at_most=round(GROWTH_MAX * first))] if first else (),
+        counts = [bench.effort.count(size) for size in sizes]
+        if what == "connections" and not allow_connections(counts[-1]):
+            bench.notes.append(
+                f"the limit of open files (ulimit -Hn) does not allow {counts[-1]:,} connections"
             )
-            first = first or value
+            continue
+        samples = bench.take_turns(
+            {
+                f"{name} {count}": partial(_run, what, command, count, deliveries)
+                for count in counts
+                for name, command in bench.brokers.items()
+            }
+        )
+        first = 0.0
+        for count in counts:
+            figures = {
+                name: samples[key]["ns"] for name in bench.brokers if (key := f"{name} {count}") in samples
+            }
+            if "nsqkit" in figures:
+                row = _row(f"a delivery with {count:,} {what}", figures, GROWTH_MAX * first)
+                first = first or row.value
+                yield row
 
 
-def _run(what: str, size: int, count: int) -> float:
-    stage = Stage()
-    _PREPARE[what](stage, size)
-    stage.publish(max(count + RDY + 1000, size if what == "queued messages" else 0))
-    return stage.deliver(count)
+def _row(what: str, figures: dict[str, float], at_most: float) -> Row:
+    return Row(
+        what=what,
+        unit="ns of CPU",
+        value=figures.pop("nsqkit"),
+        peers=figures,
+        less_is_better=True,
+        floors=[Floor(at_most=round(at_most))] if at_most else (),
+    )
 
 
-def _hold(stage: Stage, count: int) -> None:
+def _run(what: str, command: Sequence[str], count: int, deliveries: int) -> Sample:
+    part = min(PART, deliveries)
+    cpu_seconds = 0.0
+    delivered = 0
+    with STAGES[what](command, count) as broker:
+        raw_client.make_channel(broker.address, TOPIC)
+        while delivered < deliveries:
+            raw_client.fill(broker.address, TOPIC, part)
+            before = broker.cpu_seconds()
+            delivered += raw_client.drain(broker.address, TOPIC, part)
+            cpu_seconds += broker.cpu_seconds() - before
+    return {"ns": cpu_seconds / delivered * 1e9}
+
+
+@contextmanager
+def _queue(command: Sequence[str], count: int) -> Iterator[BrokerProcess]:
+    """Have messages wait that stay behind."""
+    with BrokerProcess(command) as broker:
+        raw_client.make_channel(broker.address, TOPIC)
+        raw_client.fill(broker.address, TOPIC, count)
+        yield broker
+
+
+@contextmanager
+def _hold(command: Sequence[str], count: int) -> Iterator[BrokerProcess]:
     """Have another consumer of the channel hold messages."""
-    stage.publish(count + 1000)
-    other = stage.subscribe(TOPIC, CHANNEL)
-    other.receive_data(encode_ready(count), stage.now_ns)
-    while other.data_to_send(stage.now_ns):
-        stage.broker.take_sessions()
+    with BrokerProcess(command, f"--max-rdy-count={max(count, raw_client.RDY)}") as broker:
+        with raw_client.subscribe(broker.address, TOPIC) as connection:
+            raw_client.fill(broker.address, TOPIC, count)
+            raw_client.hold(connection, count)
+            yield broker
 
 
-def _add_channels(stage: Stage, count: int) -> None:
-    """Make channels that have a timer running: each has a deferred message."""
-    for number in range(count):
-        topic = stage.broker.topic(b"other-%d" % number)
-        topic.channel(CHANNEL, stage.now_ns)
-        topic.put([b"later"], stage.now_ns, delay_ns=10**12)
+@contextmanager
+def _connect(command: Sequence[str], count: int) -> Iterator[BrokerProcess]:
+    """Have others subscribed to the channel."""
+    with BrokerProcess(command) as broker, Crowd(broker.address, TOPIC, count):
+        yield broker
 
 
-def _connect(stage: Stage, count: int) -> None:
-    for _ in range(count):
-        stage.subscribe(TOPIC, CHANNEL)
-
-
-_PREPARE: Final[dict[str, Callable[[Stage, int], None]]] = {
-    "queued messages": lambda stage, count: None,
+STAGES: Final[dict[str, Callable[[Sequence[str], int], AbstractContextManager[BrokerProcess]]]] = {
+    "queued messages": _queue,
     "messages in flight": _hold,
-    "channels": _add_channels,
+    "channels": lambda command, count: serve_channels(command, count, FEW_QUEUED),
     "connections": _connect,
 }

@@ -115,7 +115,7 @@ class Bench:
             for name in list(samples):
                 try:
                     samples[name].append(subjects[name]())
-                except RunFailed as error:
+                except (RunFailed, OSError) as error:
                     del samples[name]
                     self.notes.append(f"{name} failed and is left out: {error}")
         return {name: _medians(runs) for name, runs in samples.items()}
@@ -182,6 +182,9 @@ class BrokerProcess:
         self._log.start()
         try:
             self.address = addresses.get(timeout=START_TIMEOUT)
+        except queue.Empty:
+            self._stop()
+            raise RunFailed(f"{' '.join(self._command)} took more than {START_TIMEOUT:g} seconds") from None
         except BaseException:
             self._stop()
             raise

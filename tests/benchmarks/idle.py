@@ -1,6 +1,7 @@
 """What a broker costs while nothing happens: memory, and CPU over some seconds.
 
-The rule it guards: what is measured is the rest. Everything is set up first, then nobody does anything.
+The rule it guards: what is measured is the rest. Everything is set up first, then nobody does anything but answer
+heartbeats, of which each connection gets exactly one.
 """
 
 from __future__ import annotations
@@ -8,21 +9,26 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+import attrs
+
 from tests.benchmarks import raw_client
+from tests.benchmarks.crowd import Crowd, allow_connections
 from tests.benchmarks.harness import Bench, BrokerProcess, Sample
-from tests.benchmarks.memory import allow_files
 from tests.benchmarks.table import Floor, Row
 
 CONNECTIONS: Final = 10_000
 CHANNELS: Final = 10_000
-SECONDS: Final = 10.0
+SECONDS: Final = 30.0
+"""How long nothing happens, and how often a connection gets a heartbeat: nsqd's default."""
+
+SECONDS_MIN: Final = 1.0
 SETTLE_SECONDS: Final = 0.5
-OTHER_FILES: Final = 100
 
 MEMORY_MAX: Final = 250.0
 """MB that the broker's process may have with so many connections."""
@@ -36,20 +42,25 @@ DELAY_MS: Final = 600_000
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Measure many connections, then many channels with a timer each."""
-    seconds = max(SECONDS * bench.effort.scale, 0.1)
+    """Measure many connections, then many channels with a timer each; one round, since each is an average already."""
+    seconds = max(SECONDS * bench.effort.scale, SECONDS_MIN)
+    once = Bench(attrs.evolve(bench.effort, rounds=1), notes=bench.notes)
     count = bench.effort.count(CONNECTIONS)
-    if allow_files(count + OTHER_FILES):
-        samples = {name: _connections(command, count, seconds) for name, command in bench.brokers.items()}
-        yield from _rows(f"idle, {count:,} subscribed connections", samples, MEMORY_MAX)
+    if allow_connections(count):
+        runs = {
+            name: partial(_connections, command, count, seconds) for name, command in bench.brokers.items()
+        }
+        yield from _rows(f"idle, {count:,} subscribed connections", once.take_turns(runs), MEMORY_MAX)
     else:
         bench.notes.append(f"the limit of open files (ulimit -Hn) does not allow {count:,} connections")
     count = bench.effort.count(CHANNELS)
-    samples = {name: _channels(command, count, seconds) for name, command in bench.brokers.items()}
-    yield from _rows(f"idle, {count:,} channels, each with a deferred message", samples, None)
+    runs = {name: partial(_channels, command, count, seconds) for name, command in bench.brokers.items()}
+    yield from _rows(f"idle, {count:,} channels, each with a deferred message", once.take_turns(runs), None)
 
 
 def _rows(what: str, samples: Mapping[str, Sample], memory_max: float | None) -> Iterator[Row]:
+    if "nsqkit" not in samples:
+        return
     for unit, at_most in (("MB", memory_max), ("% of a core", CPU_MAX)):
         figures = {name: sample[unit] for name, sample in samples.items()}
         yield Row(
@@ -63,22 +74,32 @@ def _rows(what: str, samples: Mapping[str, Sample], memory_max: float | None) ->
 
 
 def _connections(command: Sequence[str], count: int, seconds: float) -> Sample:
-    with BrokerProcess(command, *FEW_QUEUED) as broker, ExitStack() as stack:
-        for _ in range(count):
-            stack.enter_context(raw_client.subscribe(broker.address, TOPIC))
+    with (
+        BrokerProcess(command, *FEW_QUEUED) as broker,
+        Crowd(broker.address, TOPIC, count, heartbeat_ms=round(seconds * 1000)),
+    ):
         return _rest(broker, seconds)
 
 
 def _channels(command: Sequence[str], count: int, seconds: float) -> Sample:
-    """The channels are there from the start: to make them one by one, nsqd writes all their names each time."""
+    with serve_channels(command, count, *FEW_QUEUED) as broker:
+        return _rest(broker, seconds)
+
+
+@contextmanager
+def serve_channels(command: Sequence[str], count: int, *flags: str) -> Iterator[BrokerProcess]:
+    """Start a broker with many channels of one topic, each with a deferred message.
+
+    The channels are there from the start: to make them one by one, nsqd writes all their names each time.
+    """
     channels = [{"name": f"channel-{number}", "paused": False} for number in range(count)]
     document = {"topics": [{"name": TOPIC, "paused": False, "channels": channels}], "version": "1.3.0"}
     with TemporaryDirectory() as folder:
         Path(folder, "nsqd.dat").write_text(json.dumps(document), encoding="utf-8")
-        with BrokerProcess(command, *FEW_QUEUED, f"--data-path={folder}") as broker:
+        with BrokerProcess(command, *flags, f"--data-path={folder}") as broker:
             with raw_client.connect(broker.address) as connection:
                 raw_client.ask(connection, raw_client.deferred_command(TOPIC, DELAY_MS))
-                return _rest(broker, seconds)
+            yield broker
 
 
 def _rest(broker: BrokerProcess, seconds: float) -> Sample:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import ssl
-import zlib
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
+
+from nsqkit.wire.compression import Deflate, Snappy
+
+if TYPE_CHECKING:
+    from nsqkit.wire.transform import Transform
 
 LAYERS = ("tls", "snappy", "deflate")
+DEFLATE_LEVEL = 6
 
-NEEDS = {"tls": "trustme", "snappy": "snappy"}
+NEEDS = {"tls": "trustme", "snappy": "cramjam"}
 """What has to be installed for a layer."""
 
 
 class Connection(Protocol):
     """The part of a socket that the raw client uses."""
+
+    def fileno(self) -> int:
+        """Return its number, to wait by."""
+        ...
 
     def sendall(self, data: bytes, /) -> object:
         """Send all of it."""
@@ -63,39 +71,26 @@ def add_layer(connection: Connection, layer: str) -> Connection:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         return context.wrap_socket(connection)  # type: ignore[arg-type]
-    if layer == "snappy":
-        import snappy
-
-        return _Compressed(
-            connection, snappy.StreamCompressor().add_chunk, snappy.StreamDecompressor().decompress
-        )
-    compressor = zlib.compressobj(6, wbits=-15)
-    return _Compressed(
-        connection,
-        lambda data: compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH),
-        zlib.decompressobj(wbits=-15).decompress,
-    )
+    return _Compressed(connection, Snappy() if layer == "snappy" else Deflate(DEFLATE_LEVEL))
 
 
 class _Compressed:
-    def __init__(
-        self, below: Connection, encode: Callable[[bytes], bytes], decode: Callable[[bytes], bytes]
-    ) -> None:
+    def __init__(self, below: Connection, transform: Transform) -> None:
         self._below = below
-        self._encode = encode
-        self._decode = decode
+        self._transform = transform
         self._rest = b""
         self.close = below.close
+        self.fileno = below.fileno
 
     def sendall(self, data: bytes, /) -> None:
-        self._below.sendall(self._encode(data))
+        self._below.sendall(self._transform.encode(data))
 
     def recv(self, size: int, /) -> bytes:
         while not self._rest:
-            data = self._below.recv(65536)
+            data = self._below.recv(size)
             if not data:
                 return b""
-            self._rest = self._decode(data)
+            self._rest = b"".join(self._transform.decode(data))
         data, self._rest = self._rest[:size], self._rest[size:]
         return data
 

@@ -94,6 +94,26 @@ def render(rows: Iterable[Row]) -> str:
     return "\n".join(_line(cells, widths).rstrip() for cells in table)
 
 
+def summary(rows: Iterable[Row]) -> str:
+    """Return one line: how many floors were met, and which were not."""
+    verdicts = [(row, floor, row.is_met(floor)) for row in rows for floor in row.floors]
+    told = [met for _, _, met in verdicts if met is not None]
+    missed = [
+        f"{row.what}, {row.unit}: {_figure(row.value)} ({_comparison(row, floor)})"
+        for row, floor, met in verdicts
+        if met is False
+    ]
+    parts = [f"floors: {sum(told)} of {len(told)} met", *(["missed: " + "; ".join(missed)] if missed else [])]
+    if without := len(verdicts) - len(told):
+        parts.append(f"{without} have no peer in this run")
+    return ", ".join(parts)
+
+
+def _comparison(row: Row, floor: Floor) -> str:
+    ratio = row.ratio(floor.peer)
+    return str(floor) if floor.ratio is None or ratio is None else f"{_cut(ratio)}, {floor}"
+
+
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     """Names stand to the left of their column, figures to the right."""
     aligned = (
@@ -109,12 +129,16 @@ def _cells(row: Row) -> Iterator[str]:
     yield row.unit
     yield _figure(row.value)
     yield f"{row.best_peer} {_figure(row.peers[row.best_peer])}" if row.best_peer else ""
-    # Cut, not rounded: 1.297 is no 1.30 where that is the floor.
-    yield "" if ratio is None else f"{math.floor(ratio * 100) / 100:.2f}"
+    yield "" if ratio is None else _cut(ratio)
     yield ", ".join(f"{floor} {_VERDICTS[row.is_met(floor)]}" for floor in row.floors)
 
 
 _VERDICTS = {True: "met", False: "missed", None: "has no peer"}
+
+
+def _cut(ratio: float) -> str:
+    """Cut, not rounded: 1.297 is no 1.30 where that is the floor."""
+    return f"{math.floor(ratio * 100) / 100:.2f}"
 
 
 def _figure(value: float) -> str:

@@ -26,8 +26,11 @@ SECONDS: Final = 1.0
 
 SECONDS_MIN: Final = 0.1
 
-UNMEASURED: Final = {"out": 1.0, "both": 0.5}
-"""How much of that time is spent before on filling the queue (further)."""
+UNMEASURED: Final = {"out": 1.0, "both": 1.5}
+"""How much of that time is spent before on filling the queue (further), so that readers always find something."""
+
+DEPTH_MIN: Final = raw_client.RDY * raw_client.CONNECTIONS
+"""Messages that have to be left, or the readers may have waited for some."""
 
 ON_DISK: Final = ("--mem-queue-size=0",)
 
@@ -38,7 +41,7 @@ class Case:
 
     Attributes:
         what: its name in the table.
-        ways: what is measured: "in", "out", "both", or "single", which is in by batches of one.
+        ways: what is measured: "in", "out", "both", or "single", which is in by PUBs.
         ratio: the share of nsqd's rate that is to be reached.
         flags: the broker's.
         layer: what lies between.
@@ -66,8 +69,8 @@ NAMES: Final = {
     "out": "out, RDY 2500",
     "both, in": "both at once, in",
     "both, out": "both at once, out",
-    "both": "both at once",
-    "single": "in, 1 message a time",
+    "both": "both at once, in and out",
+    "single": "in, PUB, 1 outstanding",
 }
 
 
@@ -78,7 +81,7 @@ def measure(bench: Bench) -> Iterator[Row]:
             bench.notes.append(f"{NEEDS[case.layer]} is not installed: broker, {case.what} is left out")
             continue
         samples = bench.take_turns(
-            {name: partial(_run, bench, case, command) for name, command in bench.brokers.items()}
+            {name: partial(_run, bench, case, name, command) for name, command in bench.brokers.items()}
         )
         if "nsqkit" in samples:
             yield from _rows(case, samples)
@@ -102,7 +105,7 @@ def _rows(case: Case, samples: dict[str, Sample]) -> Iterator[Row]:
         )
 
 
-def _run(bench: Bench, case: Case, command: Sequence[str]) -> Sample:
+def _run(bench: Bench, case: Case, name: str, command: Sequence[str]) -> Sample:
     seconds = max(SECONDS * bench.effort.scale, SECONDS_MIN)
     figures: dict[str, float] = {}
     with (
@@ -111,15 +114,19 @@ def _run(bench: Bench, case: Case, command: Sequence[str]) -> Sample:
     ):
         raw_client.make_channel(broker.address, raw_client.TOPIC)
         traffic = Traffic(broker.address, layer=case.layer, directory=bench.nsq_bench_directory)
+        depth = 0.0
         for way in case.ways:
             if way in UNMEASURED:
-                traffic.publish(seconds * UNMEASURED[way]).wait()
+                depth += traffic.publish(seconds * UNMEASURED[way]).wait().count
             before = broker.cpu_seconds()
             flows = _flow(way, traffic, seconds)
             cpu_seconds = broker.cpu_seconds() - before
             count = sum(flow.count for flow in flows.values())
-            figures |= {f"{name} rate": flow.rate for name, flow in flows.items()}
+            figures |= {f"{key} rate": flow.rate for key, flow in flows.items()}
             figures[f"{way} cpu"] = cpu_seconds / max(count, 1) * 1e6
+            depth += sum(-flow.count if key.endswith("out") else flow.count for key, flow in flows.items())
+            if way in UNMEASURED and depth < DEPTH_MIN:
+                bench.notes.append(f"{name} ran dry in a round of {case.what}: {NAMES[way]}")
     return figures
 
 

@@ -2,7 +2,7 @@
 
 The rule it guards: both brokers of a run get the same clients: nsqd's own ``bench_writer`` and ``bench_reader`` where
 ``--nsq-bench-directory`` names their directory, else the raw client. Both use two connections; the writer has one
-command outstanding on each.
+command outstanding on each. What they cannot do, single PUBs and layers, the raw client does for either broker.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Traffic:
 
     Attributes:
         address: the broker's.
-        layer: what lies between; only the raw client has any.
+        layer: what lies between.
         directory: where nsqd's own clients are; None takes the raw client.
     """
 
@@ -94,8 +94,8 @@ class Traffic:
     directory: str | None = None
 
     def publish(self, seconds: float, *, batch: int = raw_client.BATCH) -> Program:
-        """Start to publish MPUBs of ``batch`` messages."""
-        if self.directory is None or self.layer:
+        """Start to publish MPUBs of ``batch`` messages, or PUBs."""
+        if self.directory is None or self.layer or batch == 1:
             return self._raw("publish", seconds, batch)
         return self._own("bench_writer", seconds, f"-batch-size={batch}")
 

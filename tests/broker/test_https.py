@@ -41,7 +41,7 @@ async def broker(files: Files, **values: str) -> AsyncIterator[Nsqd]:
 async def read_all(stream: ByteStream) -> bytes:
     """Return what comes until the end of the stream, which has to be a clean one."""
     data = b""
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         try:
             while True:
                 data += await stream.receive()

@@ -36,7 +36,7 @@ def body(text: bytes) -> bytes:
 
 async def frame(stream) -> bytes:
     data = b""
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
             data += await stream.receive(
                 1 if len(data) < 4 else 4 + int.from_bytes(data[:4], "big") - len(data)
@@ -51,7 +51,7 @@ async def lookupd():
 
 
 async def until(happened):
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while not happened():
             await anyio.wait_all_tasks_blocked()
             await anyio.lowlevel.checkpoint()

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.storage import DurableStorage
 from nsqkit.broker.server import Nsqd
 from nsqkit.errors import OptionError
 
@@ -73,3 +74,15 @@ async def test_a_commit_that_fails_is_told(tmp_path, monkeypatch):
             broken.setattr(nsqd._persistence._data_path, "sync", fail)
             assert not await nsqd.committed()
         assert nsqd.broker.health == "NOK - Input/output error"
+
+
+async def test_the_queues_are_told_whether_the_names_are_saved(tmp_path):
+    async with make(tmp_path, durability="fsync") as nsqd:
+        assert nsqd._persistence is not None
+        storage = nsqd._persistence.storage
+        assert isinstance(storage, DurableStorage)
+        assert storage.names_are_saved()
+        nsqd.broker.topic(b"t")
+        assert not storage.names_are_saved()
+        await nsqd.save()
+        assert storage.names_are_saved()

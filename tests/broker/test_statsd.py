@@ -61,7 +61,7 @@ async def running(broker: Broker, options: BrokerOptions, clock: ManualClock) ->
 
 
 async def packet(daemon: socket.socket) -> bytes:
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await anyio.wait_readable(daemon)
     return daemon.recv(65536)
 
@@ -76,7 +76,7 @@ def errors() -> Iterator[Callable[[], Awaitable[str]]]:
             put.send_nowait(record.getMessage())
 
     async def next_error() -> str:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             return await get.receive()
 
     logger, heard = logging.getLogger("nsqkit.broker"), Heard(logging.ERROR)

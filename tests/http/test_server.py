@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import logging
 import re
 
@@ -238,6 +239,12 @@ async def test_what_is_no_request_is_refused_and_ends_the_connection(request_, s
     assert head == plain(status, text, "Connection: close").partition("\r\n\r\n")[0]
 
 
+async def test_a_refusal_of_head_is_a_head_alone():
+    answer = await talk(get("ping", method="HEAD"))
+    assert answer.startswith("HTTP/1.1 400 Bad Request\r\n")
+    assert answer.endswith("\r\n\r\n")
+
+
 async def test_the_reason_of_a_refusal_is_short():
     answer = await talk(get("/", "Y" * 10_000))
     assert "illegal header line: bytearray(b'YYY" in answer
@@ -329,6 +336,33 @@ async def test_a_client_that_does_not_wait_for_its_answer_harms_nothing():
     await client.send(get("/ping"))
     await client.aclose()
     await serve_connection(server, ROUTES.handle, body_max=BODY_MAX)
+
+
+async def test_a_refused_client_that_has_gone_harms_nothing(monkeypatch, caplog):
+    async def send_eof() -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    client, server = memory_pair()
+    async with client:
+        monkeypatch.setattr(server, "send_eof", send_eof)
+        await client.send(b"nonsense\r\n\r\n")
+        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX)
+    assert not caplog.records
+
+
+async def test_a_fault_on_one_connection_is_logged_and_not_raised(monkeypatch, caplog):
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("nsqkit.http.server._request_of", fail)
+    client, server = memory_pair()
+    async with client:
+        await client.send(get("/ping"))
+        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX)
+        with pytest.raises(EndOfStream):
+            await client.receive()
+    (record,) = caplog.records
+    assert (record.message, record.exc_info[0]) == ("panic in HTTP connection", ZeroDivisionError)
 
 
 async def test_the_stream_is_closed_in_the_end():

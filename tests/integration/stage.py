@@ -25,7 +25,7 @@ from nsqkit.transport.tcp import connect
 FREE_PORT = "127.0.0.1:0"
 TOPIC = "t"
 CHANNEL = "c"
-PATIENCE = 8.0
+PATIENCE = 60.0
 """Seconds after which a test counts as stuck."""
 
 

@@ -40,7 +40,7 @@ from tests.peers import ADDRESS, Peer, ScriptedBroker, body_of, message_id, sett
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 8.0
+PATIENCE = 60.0
 IMPATIENT: dict[str, Any] = {"reconnect_delay_min": 0.001, "reconnect_delay_max": 0.001}
 
 MESSAGE = encode_message(0, 1, message_id(1), body_of(1))

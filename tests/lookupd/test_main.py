@@ -37,14 +37,14 @@ def test_it_tells_its_ports_answers_and_ends_by_a_signal(stop_signal):
             log,
         )
         assert found, log
-        with socket.create_connection(("127.0.0.1", int(found[1])), timeout=5) as client:
+        with socket.create_connection(("127.0.0.1", int(found[1])), timeout=60) as client:
             client.sendall(b"  V1PING\n")
             assert client.recv(100) == b"\0\0\0\2OK"
-            with urllib.request.urlopen(f"http://127.0.0.1:{found[2]}/ping", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{found[2]}/ping", timeout=60) as answer:
                 assert answer.read() == b"OK"
             process.send_signal(stop_signal)
             assert client.recv(100) == b""
-        assert process.wait(timeout=5) == 0
+        assert process.wait(timeout=60) == 0
         rest = process.stderr.read()
     assert f"INFO: stopping on {stop_signal.name}\n" in rest
     assert "Traceback" not in rest
@@ -53,7 +53,7 @@ def test_it_tells_its_ports_answers_and_ends_by_a_signal(stop_signal):
 def test_level_and_prefix_of_the_log_are_options():
     with program("--log-level=fatal", "--log-prefix=<l> ", "--tcp-address=nowhere") as process:
         log = process.stderr.read()
-        assert process.wait(timeout=5) == 1
+        assert process.wait(timeout=60) == 1
     assert re.fullmatch(
         r"<l> \S+ \S+ FATAL: address 'nowhere' is not host:port with a port of 0 to 65535\n", log
     )

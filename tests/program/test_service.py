@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
 import pytest
+
+from nsqkit.program.service import GARBAGE_THRESHOLD
 
 PROGRAM = """
 import logging, sys
@@ -49,3 +52,18 @@ def test_what_keeps_it_from_starting_is_one_line_and_exit_code_1():
     assert done.stderr.startswith("[p] ")
     assert done.stderr.endswith("FATAL: no such place\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_cycles_are_looked_for_seldom_while_it_runs():
+    program = PROGRAM.replace('logger.info("it runs")', "logger.info(str(gc.get_threshold()[0]))")
+    program = program.replace("import logging", "import gc, logging").replace(
+        "sys.exit(service.run(serve(), logger))", "service.run(serve(), logger); print(gc.get_threshold())"
+    )
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        running = process.stderr.readline()
+        process.terminate()
+        afterwards, _ = process.communicate()
+    assert running.endswith(f"INFO: {GARBAGE_THRESHOLD}\n")
+    assert afterwards == f"{gc.get_threshold()}\n"

@@ -14,7 +14,7 @@ from nsqkit.wire.lookup import MAGIC_V1, OK_ANSWER, PING
 
 
 def publish(server: NsqdServer, topic: bytes, body: bytes) -> None:
-    with socket.create_connection(split_address(server.tcp_address), timeout=5) as client:
+    with socket.create_connection(split_address(server.tcp_address), timeout=60) as client:
         client.sendall(MAGIC_V2 + encode_publish(topic, body))
         assert client.recv(len(OK_FRAME)) == OK_FRAME
 
@@ -24,7 +24,7 @@ def test_it_answers_when_it_was_entered_and_is_gone_when_it_was_left():
     with NsqdServer() as server:
         publish(server, b"t", b"x")
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(split_address(server.tcp_address), timeout=5)
+        socket.create_connection(split_address(server.tcp_address), timeout=60)
     assert threading.active_count() == threads
 
 
@@ -39,7 +39,7 @@ def test_two_have_nothing_in_common_but_the_thread():
 def test_it_has_http():
     with NsqdServer() as server:
         assert server.http_url == f"http://{server.http_address}"
-        with socket.create_connection(split_address(server.http_address), timeout=5) as client:
+        with socket.create_connection(split_address(server.http_address), timeout=60) as client:
             client.sendall(b"GET /ping HTTP/1.0\r\n\r\n")
             assert client.makefile("rb").read().endswith(b"\r\n\r\nOK")
 
@@ -73,15 +73,15 @@ def test_many_in_a_row():
 def test_an_nsqlookupd_answers_while_it_is_entered():
     threads = threading.active_count()
     with NsqlookupdServer(tombstone_lifetime_ns=5) as server:
-        with socket.create_connection(split_address(server.tcp_address), timeout=5) as client:
+        with socket.create_connection(split_address(server.tcp_address), timeout=60) as client:
             client.sendall(MAGIC_V1 + PING)
             assert client.recv(len(OK_ANSWER)) == OK_ANSWER
-        with socket.create_connection(split_address(server.http_address), timeout=5) as client:
+        with socket.create_connection(split_address(server.http_address), timeout=60) as client:
             client.sendall(b"POST /topic/create?topic=t HTTP/1.0\r\nContent-Length: 0\r\n\r\n")
             assert client.makefile("rb").read().startswith(b"HTTP/1.1 200 OK\r\n")
         assert server.inspect(lambda registry: registry.topics()) == [b"t"]
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(split_address(server.tcp_address), timeout=5)
+        socket.create_connection(split_address(server.tcp_address), timeout=60)
     assert threading.active_count() == threads
 
 

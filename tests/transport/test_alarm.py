@@ -79,7 +79,7 @@ async def test_a_deadline_is_kept_by_the_real_clock():
     timetable = Timetable(clock.now_ns() + 2_000_000)
     handled = anyio.Event()
     async with running(timetable, clock, lambda: handled.set() if timetable.handled else None):
-        with anyio.fail_after(1):
+        with anyio.fail_after(60):
             await handled.wait()
 
 

@@ -61,6 +61,10 @@ class Agenda:
             if len(self._heap) > self._heap_length_max:
                 self._drop_superseded()
 
+    def schedule_messages(self, owner: Timed, due_ns: int) -> None:
+        """Call ``owner``, whose messages time out or are deferred, at ``due_ns`` or earlier."""
+        self.schedule(owner, due_ns)
+
     def forget(self, owner: Timed) -> None:
         """Do not call ``owner`` unless it is scheduled anew."""
         owner.due_ns = None

@@ -17,14 +17,16 @@ from nsqkit.broker.core.agenda import Agenda
 from nsqkit.broker.core.commits import Commits
 from nsqkit.broker.core.session import Session
 from nsqkit.broker.core.storage import DurableStorage, MemoryStorage
+from nsqkit.broker.core.timing import QueueScan, ScannedAgenda
 from nsqkit.broker.core.topic import Topic
 from nsqkit.wire.compression import snappy_available
 from nsqkit.wire.identify import Grant, IdentifyLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from random import Random
 
+    from nsqkit.broker.core.channel import Channel
     from nsqkit.broker.core.options import BrokerOptions
     from nsqkit.broker.core.storage import Storage
     from nsqkit.wire.transform import SecureTransform
@@ -57,7 +59,9 @@ class Broker:
         self.commits = Commits() if isinstance(self.storage, DurableStorage) else None
         self.asks_for_channels = False
         self._new_topics: list[Topic] = []
-        self.agenda = Agenda()
+        scans = options.timing == "nsqd"
+        self.agenda = ScannedAgenda() if scans else Agenda()
+        self._scan = QueueScan(self._channels, options.queue_scan_selection_count, random) if scans else None
         self.topics: dict[bytes, Topic] = {}
         self.sessions: dict[Session, None] = {}
         self.identify_limits = _identify_limits(options)
@@ -93,6 +97,7 @@ class Broker:
             return
         del self.sessions[session]
         self.agenda.forget(session)
+        session.discard()
         if self.commits is not None:
             self.commits.forget(session)
         channel = session.channel
@@ -131,6 +136,11 @@ class Broker:
         sync_ns = self.storage.sync_deadline(now_ns)
         if sync_ns is not None:
             self.agenda.schedule(self.storage, sync_ns)
+        if self._scan is not None and self._scan.due_ns is None:
+            self.agenda.schedule(self._scan, self._scan.start(now_ns))
+
+    def _channels(self) -> Iterator[Channel]:
+        return (channel for topic in self.topics.values() for channel in topic.channels.values())
 
     # ---- topics and channels -------------------------------------------------------------------------------------
 

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING
 from nsqkit.broker.core.deferred import Deferred
 from nsqkit.broker.core.in_flight import InFlight
 from nsqkit.broker.core.topology import PROXIMITIES
-from nsqkit.wire.messages import for_redelivery
+from nsqkit.wire.messages import ID, for_redelivery
 from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.agenda import Agenda
+    from nsqkit.broker.core.due_times import DueTimes
     from nsqkit.broker.core.latency import Latency
     from nsqkit.broker.core.queue import MessageQueue
     from nsqkit.broker.core.session import Session
@@ -46,6 +47,7 @@ class Channel:
         name: its name, as on the wire.
         agenda: where it notes what follows.
         queue: what waits in it.
+        due_times: of messages that were deferred when the broker was stopped, and are in the queue.
         latency: measures how long messages take until they are finished; None if that is not wanted.
 
     Attributes:
@@ -57,7 +59,12 @@ class Channel:
     """
 
     def __init__(
-        self, name: bytes, agenda: Agenda, queue: MessageQueue, latency: Latency | None = None
+        self,
+        name: bytes,
+        agenda: Agenda,
+        queue: MessageQueue,
+        due_times: DueTimes,
+        latency: Latency | None = None,
     ) -> None:
         self.name = name
         self.ephemeral = is_ephemeral(name)
@@ -68,6 +75,7 @@ class Channel:
         self.delivery_counts = [0] * len(PROXIMITIES)
         self.latency = latency
         self.queue = queue
+        self._due_times = due_times
         self.due_ns: int | None = None
         self.deferred = Deferred(self._put_back)
         self.sessions: dict[Session, None] = {}
@@ -111,12 +119,14 @@ class Channel:
 
     def _defer(self, frame: bytes, due_ns: int) -> None:
         self.deferred.add(frame, due_ns)
-        self._agenda.schedule(self.deferred, due_ns)
+        self._agenda.schedule_messages(self.deferred, due_ns)
 
     # ---- out ---------------------------------------------------------------------------------------------------
 
     def deliver(self, now_ns: int) -> None:
         """Hand the waiting messages to the consumers that have room: the nearest first, in equal parts."""
+        if not any(self._ready):
+            return
         try:
             self._deliver(now_ns)
         except OSError:  # what waits on disk cannot be read now
@@ -139,10 +149,25 @@ class Channel:
                 share = -(-waiting // turns)
                 turns -= 1
                 frames = queue.take(min(session.room, share), DELIVERY_SIZE_MAX)
-                counts[proximity] += len(frames)
-                session.deliver(frames, now_ns)
+                if self._due_times.by_id:
+                    frames = self._defer_again(frames, now_ns)
+                if frames:
+                    counts[proximity] += len(frames)
+                    session.deliver(frames, now_ns)
                 self.update_ready(session)
                 waiting = len(queue)
+
+    def _defer_again(self, frames: list[bytes], now_ns: int) -> list[bytes]:
+        """Set aside what was deferred before the broker was stopped, and has not come to its time; return the rest."""
+        due_times = self._due_times.by_id
+        rest = []
+        for frame in frames:
+            due_ns = due_times.pop(frame[ID], now_ns)
+            if due_ns > now_ns:
+                self._defer(frame, due_ns)
+            else:
+                rest.append(frame)
+        return rest
 
     def update_ready(self, session: Session) -> None:
         """Look again whether ``session`` can be given messages."""
@@ -188,7 +213,15 @@ class Channel:
 
     def schedule(self, in_flight: InFlight, deadline_ns: int) -> None:
         """Have ``in_flight`` look for messages that timed out at ``deadline_ns``."""
-        self._agenda.schedule(in_flight, deadline_ns)
+        self._agenda.schedule_messages(in_flight, deadline_ns)
+
+    def look_for_due(self, now_ns: int) -> bool:
+        """Take back what has timed out and what was deferred until now; tell whether there was any."""
+        before = self.timeout_count, len(self.deferred)
+        for in_flight in self._in_flight_sets():
+            in_flight.handle_deadline(now_ns)
+        self.deferred.handle_deadline(now_ns)
+        return before != (self.timeout_count, len(self.deferred))
 
     def holds(self, message_id: bytes) -> bool:
         """Tell whether the message is in flight to anybody."""
@@ -237,19 +270,24 @@ class Channel:
     def empty(self) -> None:
         """Forget all messages: queued, deferred and in flight."""
         self.queue.empty()
+        self._due_times.by_id.clear()
         self._forget_held()
 
     def delete(self) -> None:
         """Forget all messages, and leave no trace."""
         self.queue.delete()
+        self._due_times.delete()
         self._forget_held()
 
     def close(self) -> None:
         """Keep all messages for the next start: those in flight count as delivered, the deferred ones as not deferred.
 
+        With ``--keep-deferred`` they are due when they would have been.
+
         Raises:
             OSError: there is no place for them, or not for all.
         """
+        self._due_times.keep(self.deferred.times())
         in_flight = [frame for held in self._in_flight_sets() for frame in held.take_all()]
         self.queue.close([for_redelivery(frame) for frame in in_flight], self.deferred.take_all())
 

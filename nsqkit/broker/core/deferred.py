@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
+from nsqkit.wire.messages import ID
+
 
 class Deferred:
     """A channel's messages that wait for their time.
@@ -31,6 +33,10 @@ class Deferred:
         """Hold a message until ``due_ns``."""
         self._count += 1
         heappush(self._heap, (due_ns, self._count, frame))
+
+    def times(self) -> dict[bytes, int]:
+        """Return when each message is due, by id."""
+        return {frame[ID]: due_ns for due_ns, _, frame in self._heap}
 
     def take_all(self) -> list[bytes]:
         """Remove and return the frames of all messages, earliest first."""

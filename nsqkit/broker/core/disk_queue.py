@@ -22,8 +22,9 @@ from typing import Final, Protocol
 import attrs
 
 from nsqkit.broker.core.directory import Directory, File
-from nsqkit.broker.core.records import LENGTH_SIZE, from_records, record_end, to_records
-from nsqkit.broker.core.salvage import READ_SIZE, count_unnoted, describe, size_of
+from nsqkit.broker.core.read_ahead import ReadAhead
+from nsqkit.broker.core.records import record_size, to_records
+from nsqkit.broker.core.salvage import count_unnoted, describe, size_of
 
 FILE_SEARCH: Final = 10_000
 """File numbers among which the first is looked for when the positions are lost."""
@@ -60,12 +61,15 @@ class Keeper(Protocol):
         ...
 
 
-@attrs.define(order=True)
+@attrs.define
 class Position:
     """A place between two records."""
 
     file: int = 0
     offset: int = 0
+
+    def __lt__(self, other: Position) -> bool:  # by hand, since every ``take`` compares
+        return self.file < other.file or (self.file == other.file and self.offset < other.offset)
 
 
 class DiskQueue:
@@ -87,11 +91,9 @@ class DiskQueue:
         self._read = Position()
         self._write = Position()
         self._write_handle: File | None = None
-        self._read_handle: File | None = None
-        self._read_end = 0  # of a complete file, its size
-        self._chunk = b""  # read ahead; the record at _read.offset begins at _chunk_offset in it
-        self._chunk_offset = 0
+        self._ahead = ReadAhead(directory, limits.max_msg_size)
         self._unsynced_count = 0  # messages put and taken since the last sync
+        self._names_are_synced = True
         self._open()
 
     def __len__(self) -> int:
@@ -128,7 +130,7 @@ class DiskQueue:
             self._read = Position(self._first_file())
             self._write = attrs.evolve(self._read)
         self._find_unnoted()
-        if self._read > self._write:
+        if self._write < self._read:
             self._begin_anew()
         self._look_at_next()
         self._settle_depth()
@@ -166,7 +168,7 @@ class DiskQueue:
         )
         for number in {write.file, read.file}:
             if self._directory.exists(self._file_name(number)):
-                self._rename_bad(self._file_name(number))
+                self._put_away(self._file_name(number), 0)
         self._read = Position(max(read.file, write.file) + 1)
         self._write = attrs.evolve(self._read)
         self._count(1)
@@ -175,17 +177,14 @@ class DiskQueue:
         """Set aside at once what cannot be read next, as nsqd does, which reads ahead."""
         while self._read < self._write:
             try:
-                left = self._end_of_read_file() - self._read.offset
-                assert self._read_handle is not None
-                head = self._read_handle.read_at(self._read.offset, LENGTH_SIZE)
-                end = record_end(head, 0, self._limits.max_msg_size) if len(head) == LENGTH_SIZE else None
-                if left and (end is None or end > left):
+                offset, end = self._read.offset, self._end_of_read_file()
+                if offset != end and not self._ahead.finds_record(offset, end):
                     raise self._unreadable()
             except (_UnreadableError, FileNotFoundError) as error:
                 self._set_aside(error)
             else:
                 break
-        self._forget_chunk()  # most queues are not read soon, and there are many
+        self._ahead.forget()  # most queues are not read soon, and there are many
 
     # ---- put -----------------------------------------------------------------------------------------------------
 
@@ -198,36 +197,36 @@ class DiskQueue:
         if not frames:
             return 0
         try:
-            self._append(to_records(frames))
+            self._append(list(frames))
         except OSError as error:
             self._keeper.wrote(error)
             raise
         self._keeper.wrote(None)
         return 0
 
-    def _append(self, records: list[bytes]) -> None:
-        while records:
-            fitting = self._fitting(records)
-            self._append_here(records[:fitting])
-            del records[:fitting]
+    def _append(self, frames: list[bytes]) -> None:
+        while frames:
+            fitting = self._fitting(frames)
+            self._append_here(frames[:fitting])
+            del frames[:fitting]
 
-    def _append_here(self, records: list[bytes]) -> None:
-        """Write records to the file at hand; if there is no room for all, those that there is room for."""
-        data = b"".join(records)
+    def _append_here(self, frames: list[bytes]) -> None:
+        """Write messages to the file at hand; if there is no room for all, those that there is room for."""
+        data = to_records(frames)
         handle = self._opened_for_write()
         try:
             handle.write_at(self._write.offset, data)
         except OSError:
             self._take_back_write(handle)
-            if len(records) == 1:
+            if len(frames) == 1:
                 raise
-            half = len(records) // 2
-            self._append_here(records[:half])
-            self._append_here(records[half:])
+            half = len(frames) // 2
+            self._append_here(frames[:half])
+            self._append_here(frames[half:])
         else:
             self._write.offset += len(data)
-            self._depth += len(records)
-            self._count(len(records))
+            self._depth += len(frames)
+            self._count(len(frames))
 
     def _take_back_write(self, handle: File) -> None:
         """Cut off what a write has left that failed, now or when the file is opened again."""
@@ -236,18 +235,18 @@ class DiskQueue:
         except OSError:
             self._close_write_handle()
 
-    def _fitting(self, records: list[bytes]) -> int:
-        """Return how many of the records go into the file at hand; if none does, begin the next file."""
+    def _fitting(self, frames: list[bytes]) -> int:
+        """Return how many of the messages go into the file at hand; if none does, begin the next file."""
         room = self._limits.max_bytes_per_file - self._write.offset
-        if sum(map(len, records)) <= room:
-            return len(records)
-        if self._write.offset and len(records[0]) > room:
+        if sum(map(len, frames)) <= room:  # a record is a little shorter
+            return len(frames)
+        if self._write.offset and record_size(frames[0]) > room:
             self._begin_next_file()
             room = self._limits.max_bytes_per_file
-        size = len(records[0])  # one that is longer than a file may be has a file of its own
+        size = record_size(frames[0])  # one that is longer than a file may be has a file of its own
         count = 1
-        while count < len(records) and size + len(records[count]) <= room:
-            size += len(records[count])
+        while count < len(frames) and size + record_size(frames[count]) <= room:
+            size += record_size(frames[count])
             count += 1
         return count
 
@@ -256,6 +255,7 @@ class DiskQueue:
             if self._size_of(self._write.file) < self._write.offset:
                 self._begin_next_file()  # what is missing would be a gap, and all behind it lost
             handle = self._directory.open(self._file_name(self._write.file), create=True)
+            self._names_are_synced = False  # the file's, and perhaps that of the positions
             try:
                 if handle.size() > self._write.offset:
                     handle.truncate(self._write.offset)
@@ -271,7 +271,7 @@ class DiskQueue:
     def _begin_next_file(self) -> None:
         complete, self._write = self._write, Position(self._write.file + 1)
         if self._read.file == complete.file:
-            self._read_end = complete.offset
+            self._ahead.size = complete.offset
         try:
             self.sync()
         finally:
@@ -306,38 +306,20 @@ class DiskQueue:
 
     def _next_frames(self, count: int) -> list[bytes]:
         """Return the next frames, at least one unless the end of the file has been reached."""
-        body_size_max = self._limits.max_msg_size
-        frames, end = from_records(self._chunk, self._chunk_offset, count, body_size_max)
-        if not frames:
-            if self._read.offset == self._end_of_read_file():
-                return frames
-            self._read_chunk()
-            frames, end = from_records(self._chunk, 0, count, body_size_max)
-            if not frames:
-                raise self._unreadable()
-        self._read.offset += end - self._chunk_offset
-        self._chunk_offset = end
+        offset, end = self._read.offset, self._end_of_read_file()
+        frames, self._read.offset = self._ahead.take(offset, end, count)
+        if not frames and offset != end:
+            raise self._unreadable()
         self._depth = max(self._depth - len(frames), 0)
         return frames
 
     def _unreadable(self) -> _UnreadableError:
         return _UnreadableError(f"there is no message at byte {self._read.offset}")
 
-    def _read_chunk(self) -> None:
-        """Read ahead from the position on: as much as there is, within limits, or one long record."""
-        left = self._end_of_read_file() - self._read.offset
-        assert self._read_handle is not None
-        chunk = self._read_handle.read_at(self._read.offset, min(READ_SIZE, left))
-        end = record_end(chunk, 0, self._limits.max_msg_size) if len(chunk) >= LENGTH_SIZE else None
-        if end is not None and len(chunk) < end <= left:
-            chunk = self._read_handle.read_at(self._read.offset, end)
-        self._chunk, self._chunk_offset = chunk, 0
-
     def _end_of_read_file(self) -> int:
-        if self._read_handle is None:
-            self._read_handle = self._directory.open(self._file_name(self._read.file))
-            self._read_end = self._read_handle.size()
-        return self._write.offset if self._read.file == self._write.file else self._read_end
+        if not self._ahead.is_open:
+            self._ahead.open(self._file_name(self._read.file))
+        return self._write.offset if self._read.file == self._write.file else self._ahead.size
 
     def _leave_complete_file(self) -> None:
         """Go on to the next file if all of a complete one has been handed on, and remove that."""
@@ -351,7 +333,7 @@ class DiskQueue:
                 self._keeper.report(f"{done} has been read, and cannot be removed: {describe(error)}")
 
     def _go_to_file(self, number: int) -> None:
-        self._forget_chunk()
+        self._ahead.forget()
         self._read = Position(number)
 
     # ---- sync ----------------------------------------------------------------------------------------------------
@@ -364,10 +346,16 @@ class DiskQueue:
             self.sync()
 
     def sync(self) -> None:
-        """Sync the file, then write the positions. A failure is reported, and it is tried again with the next sync."""
+        """Sync the file, then write the positions. A failure is reported, and it is tried again with the next sync.
+
+        Of a file that is new the name is synced, too, which nsqd leaves to the file system: bytes without one are lost.
+        """
         try:
             self.sync_data()
             self._write_meta()
+            if not self._names_are_synced:
+                self._directory.sync()
+                self._names_are_synced = True
         except OSError as error:
             self._keeper.report(f"failed to sync {self._name}: {describe(error)}")
             self._unsynced_count = 1
@@ -384,12 +372,12 @@ class DiskQueue:
         if self._write_handle is not None:
             self._write_handle.sync()
 
-    def _progress(self) -> tuple[int, Position]:
+    def _to_be_read(self) -> tuple[int, Position]:
         """Return how many messages are to be read after a restart, and from where on."""
         return self._depth, self._read
 
     def _write_meta(self) -> None:
-        (depth, read), write = self._progress(), self._write
+        (depth, read), write = self._to_be_read(), self._write
         meta = f"{depth}\n{read.file},{read.offset}\n{write.file},{write.offset}\n"
         self._directory.replace(self._meta_name, meta.encode())
 
@@ -402,7 +390,7 @@ class DiskQueue:
             OSError: a file could not be removed; the messages are forgotten all the same.
         """
         self._close_handles()
-        numbers = range(self._read.file, self._write.file + 1)
+        numbers = range(self._oldest_file, self._write.file + 1)
         self._read = Position(self._write.file + 1)
         self._write = attrs.evolve(self._read)
         self._depth = 0
@@ -415,6 +403,10 @@ class DiskQueue:
                 failed = error
         if failed is not None:
             raise failed
+
+    @property
+    def _oldest_file(self) -> int:
+        return self._read.file
 
     def delete(self) -> None:
         """Forget all messages; no file is left, unless one cannot be removed."""
@@ -437,19 +429,12 @@ class DiskQueue:
 
     def _close_handles(self) -> None:
         self._close_write_handle()
-        self._forget_chunk()
+        self._ahead.forget()
 
     def _close_write_handle(self) -> None:
         if self._write_handle is not None:
             self._write_handle.close()
             self._write_handle = None
-
-    def _forget_chunk(self) -> None:
-        self._chunk = b""
-        self._chunk_offset = 0
-        if self._read_handle is not None:
-            self._read_handle.close()
-            self._read_handle = None
 
     # ---- trouble -------------------------------------------------------------------------------------------------
 
@@ -461,7 +446,7 @@ class DiskQueue:
         """
         if isinstance(why, OSError) and not self._directory.exists(self._meta_name):
             raise why
-        name = self._file_name(self._read.file)
+        name, offset = self._file_name(self._read.file), self._read.offset
         if self._read.file == self._write.file:
             self._close_write_handle()
             self._write = Position(self._write.file + 1)
@@ -469,11 +454,12 @@ class DiskQueue:
         if isinstance(why, OSError):
             self._keeper.report(f"{name} is missing, and so are its messages")
         else:
-            self._keeper.report(f"{name} is set aside as {name}.bad: {why}")
-            self._rename_bad(name)
+            self._keeper.report(f"{name} is damaged: {why}")
+            self._put_away(name, offset)
         self._count(1)
 
-    def _rename_bad(self, name: str) -> None:
+    def _put_away(self, name: str, offset: int) -> None:
+        """Set a file aside that cannot be read from ``offset`` on; all before that has been handed on."""
         try:
             self._directory.rename(name, f"{name}.bad")
         except OSError as error:

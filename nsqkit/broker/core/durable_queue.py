@@ -4,9 +4,10 @@
                   ▲      ▲           ▲      ▓ taken and not finished  █ not taken
                written  read       write
 
-The rule it guards: the position that is written is that of the oldest message which is not finished; so what has been
-taken is read again after a crash, in the worst case with some that were finished behind it. A message that comes back
-from a consumer stays where it is on disk, and is not written again.
+The rule it guards: the position that is written is that of the oldest message which was not finished when the queue was
+last settled; so what has been taken is read again after a crash, in the worst case with some that were finished. It is
+settled when all that has gone from here to other queues is safe there. A message that comes back from a consumer stays
+where it is on disk, and is not written again.
 
 The files are those of ``DiskQueue``; nsqd can go on from them, too.
 """
@@ -16,8 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import attrs
+
 from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue, Keeper, Position
 from nsqkit.broker.core.queue import MessageQueue
+from nsqkit.broker.core.salvage import cut_off, describe
 from nsqkit.wire.messages import ID
 
 if TYPE_CHECKING:
@@ -33,6 +37,7 @@ class DurableQueue(DiskQueue):
         self._aside: dict[bytes, bool] = {}  # written and not read; whether they are finished
         super().__init__(directory, name, limits, keeper)
         self._first_file_number = self._read.file
+        self._settled = self._progress()
 
     def __len__(self) -> int:
         return max(self._depth - len(self._aside), 0)
@@ -68,7 +73,8 @@ class DurableQueue(DiskQueue):
             message_id = frame[ID]
             is_finished = self._aside.pop(message_id, None)
             if not is_finished:
-                self._unfinished[message_id] = (self._taken, file, offset)
+                # It may be there twice if a stop was interrupted; then what stands between counts as well.
+                self._unfinished.setdefault(message_id, (self._taken, file, offset))
             if is_finished is None:
                 frames.append(frame)
             self._taken += 1
@@ -86,49 +92,86 @@ class DurableQueue(DiskQueue):
         self._keeper.used(self)
 
     def _progress(self) -> tuple[int, Position]:
+        """Return how many messages were taken before the oldest that is not finished, and where that is."""
         for number, file, offset in self._unfinished.values():
-            return self._depth + self._taken - number, Position(file, offset)
-        return super()._progress()
+            return number, Position(file, offset)
+        return self._taken, attrs.evolve(self._read)
 
-    def data_to_sync(self) -> File | None:
-        """Return the file that is written to, opened once more for whoever syncs and closes it; None if none is."""
-        return None if self._write_handle is None else self._write_handle.duplicate()
+    def settle(self) -> None:
+        """Take note that nobody needs what was finished here: where it went from here, it is safe."""
+        self._settled = self._progress()
+
+    def _to_be_read(self) -> tuple[int, Position]:
+        number, position = self._settled
+        return self._depth + self._taken - number, position
+
+    def data_to_sync(self) -> list[File]:
+        """Return the file that is written to, if one is, opened once more for whoever syncs and closes it.
+
+        Raises:
+            OSError: it cannot be.
+        """
+        return [] if self._write_handle is None else [self._write_handle.duplicate()]
 
     def _write_meta(self) -> None:
         """Write the positions; then remove the files of which all is finished."""
-        self._directory.sync()
         super()._write_meta()
-        first = self._progress()[1].file
+        first = self._settled[1].file
         if first > self._first_file_number:
             self._directory.sync()
             for number in range(self._first_file_number, first):
                 self._directory.remove(self._file_name(number))
             self._first_file_number = first
 
+    def _begin_next_file(self) -> None:
+        self.sync_data()  # if that fails the put does: no commit would come back to this file
+        super()._begin_next_file()
+
+    def _put_away(self, name: str, offset: int) -> None:
+        """Set aside the rest of the file alone: what stands before it may be unfinished."""
+        try:
+            file = self._directory.open(name)
+        except OSError as error:
+            self._keeper.report(f"{name} cannot be mended: {describe(error)}")
+            return
+        try:
+            cut_off(self._directory, file, name, offset, self._keeper.report)
+        finally:
+            file.close()
+
     # ---- end -----------------------------------------------------------------------------------------------------
 
     def empty(self) -> None:
         """Forget all messages, and remove their files."""
-        for number in range(self._first_file_number, self._read.file):
-            self._directory.remove(self._file_name(number))
-        super().empty()
-        self._first_file_number = self._read.file
         self._unfinished.clear()
         self._aside.clear()
+        try:
+            super().empty()
+        finally:
+            self._first_file_number = self._read.file
+            self.settle()
+
+    @property
+    def _oldest_file(self) -> int:
+        return self._first_file_number
 
     def close(self, frames: Sequence[bytes] = ()) -> None:
         """Write ``frames`` behind all others, sync, and give the files up.
 
         Args:
-            frames: those that were taken and are not finished; once they are written anew, the old ones are done with.
+            frames: those that are held and not finished; once they are written anew, the old ones are done with.
+                What was put aside, and was not read yet, stays where it is.
 
         Raises:
             OSError: they could not be written, or not all of them; then the old ones are read again.
         """
         try:
-            self.put(frames)
+            self.put([frame for frame in frames if frame[ID] not in self._aside])
+            self.sync_data()
+            self._directory.sync()
             self._unfinished.clear()
             self._aside.clear()
+            self.settle()
         finally:
             super().close()
 

@@ -22,26 +22,29 @@ class GuidFactory:
         node_id: 0 to 1023, the broker's ``--node-id``.
     """
 
-    __slots__ = ("_node_id", "_sequence", "_tick")
+    __slots__ = ("_node_id", "_prefix", "_sequence", "_tick")
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
-        self._tick = 0
         self._sequence = 0
+        self._begin(0)
 
     def take(self, count: int, now_ns: int) -> list[bytes]:
         """Return the next ``count`` ids."""
         tick = now_ns >> 20
         if tick > self._tick:
-            self._tick = tick
-            self._sequence = 0
+            self._begin(tick)
         ids: list[bytes] = []
         while True:
-            prefix = b"%013x" % (((self._tick - EPOCH_TICKS) << 10 | self._node_id) & _PREFIX_MASK)
+            prefix = self._prefix
             end = self._sequence + count - len(ids)
             ids += [prefix + suffix for suffix in _SUFFIXES[self._sequence : end]]
             if end <= SEQUENCE_LENGTH:
                 self._sequence = end
                 return ids
-            self._tick += 1
-            self._sequence = 0
+            self._begin(self._tick + 1)
+
+    def _begin(self, tick: int) -> None:
+        self._tick = tick
+        self._prefix = b"%013x" % (((tick - EPOCH_TICKS) << 10 | self._node_id) & _PREFIX_MASK)
+        self._sequence = 0

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from nsqkit.wire.layers import Layers
 
 if TYPE_CHECKING:
+    from nsqkit.errors import BrokerError
     from nsqkit.wire.commands import Command, CommandDecoder
     from nsqkit.wire.transform import Transform
 
@@ -81,6 +82,21 @@ class Link:
         """Add frames."""
         self._last += frames
         self.size += sum(map(len, frames))
+
+    def send_messages(self, frames: list[bytes], buffer_size: int, now_ns: int) -> None:
+        """Add messages; a link that buffers may have them wait until there are ``buffer_size`` bytes of them."""
+        self.send_all(frames)
+
+    def flush_every(self, interval_ns: int, now_ns: int) -> None:
+        """Let messages wait for no longer than such an interval."""
+
+    @property
+    def flush_ns(self) -> int | None:
+        """When to call ``flush``; None while no message waits."""
+        return None
+
+    def flush(self) -> None:
+        """Have no message wait any longer."""
 
     @property
     def has_output(self) -> bool:
@@ -147,6 +163,10 @@ class Link:
     def at_end(self) -> bool:
         """True once the client has said in one of the layers that it sends nothing more."""
         return bool(self._layers) and self._layers.at_end
+
+    def end(self) -> BrokerError | None:
+        """Say that the client sends nothing more: return the error to answer if that cut a command off."""
+        return self._decoder.end()
 
     def wait(self, command: Command, rest: Iterator[Command]) -> None:
         """Keep ``command``, which could not be acted on, and the ``rest`` of its buffer until ``go_on``."""

@@ -130,11 +130,11 @@ class BrokerOptions:
         "sync-timeout", 2 * _SECOND, "longest time between two fsyncs of a queue", low=1
     )
 
-    # Looking for timeouts. nsqd samples channels; here they are exact, so these two change nothing.
+    # Looking for timeouts. nsqd samples channels; here they are exact, unless nsqd's timing is asked for.
     queue_scan_selection_count: int = integer(
         "queue-scan-selection-count",
         20,
-        "accepted for nsqd's sake, without effect: channels sampled for timeouts",
+        "with --timing=nsqd, channels looked at for timeouts in one go",
     )
     queue_scan_worker_pool_max: int = integer(
         "queue-scan-worker-pool-max",
@@ -267,6 +267,15 @@ class BrokerOptions:
         "nsqd",
         "when a publisher is answered: nsqd as nsqd does it, fsync when the message is on disk and synced",
         choices=("nsqd", "fsync"),
+    )
+    timing: str = string(
+        "timing",
+        "exact",
+        "when messages time out and deferred ones come: exact when they are due, nsqd as late as nsqd finds them",
+        choices=("exact", "nsqd"),
+    )
+    keep_deferred: bool = boolean(
+        "keep-deferred", False, "have deferred messages wait for their time after a restart, too"
     )
     requeue_on_disconnect: bool = boolean(
         "requeue-on-disconnect", False, "requeue what a lost client has in flight at once, not at its timeout"

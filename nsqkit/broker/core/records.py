@@ -10,30 +10,40 @@ How to read it: ``to_records`` writes, ``from_records`` reads, ``record_end`` an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from struct import Struct
+from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
+from struct import Struct, iter_unpack
 from typing import Final
 
-from nsqkit.wire.messages import ATTEMPTS_MAX, MESSAGE_FRAME_TYPE, RECORD_HEADER_LENGTH, attempts_of
+from nsqkit.wire.messages import ATTEMPTS_MAX, ID, MESSAGE_FRAME_TYPE, RECORD_HEADER_LENGTH
 
 LENGTH_SIZE: Final = 4
 """Bytes before each record, which tell its length."""
 
 _UINT32 = Struct(">I")
-_HEAD = Struct(">II")
-_UINT16 = Struct(">H")
-_FIRST = b"\x00\x01"  # attempts of a frame that was never delivered
-_NONE = b"\x00\x00"
+_RECORD_BEGIN = Struct(">IqH")  # what stands before the id: the length, the timestamp and the attempts
+_FRAME_BEGIN = Struct(">IIqH")
+_begin_of = itemgetter(slice(ID.start))
+_rest_of = itemgetter(slice(ID.start, None))
 
 
-def to_records(frames: Sequence[bytes]) -> list[bytes]:
-    """Return the record of each frame, its length before it."""
-    pack = _UINT32.pack
-    records = []
-    for frame in frames:
-        count = _NONE if frame[16:18] == _FIRST else _UINT16.pack((attempts_of(frame) - 1) & ATTEMPTS_MAX)
-        records.append(pack(len(frame) - 8) + frame[8:16] + count + frame[18:])
-    return records
+def record_size(frame: bytes) -> int:
+    """Return how many bytes the record of a frame has, with its length before it."""
+    return len(frame) - 8 + LENGTH_SIZE
+
+
+def to_records(frames: Iterable[bytes]) -> bytes:
+    """Return the records of these frames, one behind the other.
+
+    Messages that were published together begin with the same bytes, up to their ids; then one join makes their records.
+    """
+    runs = []
+    for begin, run in groupby(frames, _begin_of):
+        size, _, timestamp, attempts = _FRAME_BEGIN.unpack(begin)
+        head = _RECORD_BEGIN.pack(size - 4, timestamp, (attempts - 1) & ATTEMPTS_MAX)
+        runs.append(head + head.join(map(_rest_of, run)))
+    return b"".join(runs)
 
 
 def record_end(data: bytes, position: int, body_size_max: int) -> int | None:
@@ -62,26 +72,41 @@ def from_records(data: bytes, position: int, count: int, body_size_max: int) -> 
 
     It stops before a record that is not whole and before one that can be none.
     """
-    unpack, pack, size = _UINT32.unpack_from, _HEAD.pack, len(data)
+    frames: list[bytes] = []
+    end: int | None
+    while count > 0 and position + LENGTH_SIZE <= len(data):
+        end = record_end(data, position, body_size_max)
+        if end is None or end > len(data):
+            break
+        size = end - position
+        run = min(count, (len(data) - position) // size)
+        if run > 1 and data[end : end + LENGTH_SIZE] == data[position : position + LENGTH_SIZE]:
+            found = _from_equals(data, position, size, run)
+        else:
+            found = [_frame_begin(data[position : position + _RECORD_BEGIN.size]) + data[position + 14 : end]]
+        frames += found
+        count -= len(found)
+        position += size * len(found)
+    return frames, position
+
+
+def _from_equals(data: bytes, position: int, size: int, count: int) -> list[bytes]:
+    """Return the frames of up to ``count`` records, as far as they have the length of the first."""
     frames: list[bytes] = []
     append = frames.append
-    length = -1
-    head = b""
-    while len(frames) < count and position + LENGTH_SIZE <= size:
-        found: int = unpack(data, position)[0]
-        if found != length:
-            if not RECORD_HEADER_LENGTH <= found <= RECORD_HEADER_LENGTH + body_size_max:
+    length = data[position : position + LENGTH_SIZE]
+    last = head = b""
+    view = memoryview(data)[position : position + size * count]
+    for begin, rest in iter_unpack(f"{_RECORD_BEGIN.size}s{size - _RECORD_BEGIN.size}s", view):
+        if begin != last:
+            if not begin.startswith(length):
                 break
-            length = found
-            head = pack(length + 4, MESSAGE_FRAME_TYPE)
-        end = position + LENGTH_SIZE + length
-        if end > size:
-            break
-        attempts = data[position + 12 : position + 14]
-        if attempts == _NONE:
-            attempts = _FIRST
-        else:
-            attempts = _UINT16.pack((_UINT16.unpack(attempts)[0] + 1) & ATTEMPTS_MAX)
-        append(head + data[position + 4 : position + 12] + attempts + data[position + 14 : end])
-        position = end
-    return frames, position
+            last, head = begin, _frame_begin(begin)
+        append(head + rest)
+    return frames
+
+
+def _frame_begin(begin: bytes) -> bytes:
+    """Return how a frame begins whose record begins so."""
+    length, timestamp, attempts = _RECORD_BEGIN.unpack(begin)
+    return _FRAME_BEGIN.pack(length + 4, MESSAGE_FRAME_TYPE, timestamp, (attempts + 1) & ATTEMPTS_MAX)

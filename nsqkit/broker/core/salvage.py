@@ -66,19 +66,21 @@ def count_unnoted(
             count += sum(position + end > noted_end for end in ends)
             position += ends[-1]
         if noted_end <= position < size:
-            _cut_off(directory, file, name, position, report)
+            cut_off(directory, file, name, position, report)
         return count
     finally:
         file.close()
 
 
-def _cut_off(
+def cut_off(
     directory: Directory, file: File, name: str, position: int, report: Callable[[str], None]
 ) -> None:
-    count = file.size() - position
-    report(f"the last {count} bytes of {name} are no message, and are set aside as {name}.bad")
+    """Set aside what a file has behind ``position``, so that what stands before it stays as it is."""
     try:
+        count = file.size() - position
+        report(f"the last {count} bytes of {name} are no message, and are set aside as {name}.bad")
         directory.replace(f"{name}.bad", file.read_at(position, count))
         file.truncate(position)
+        file.sync()  # or they might be back, when more has been written to the next file
     except OSError as error:  # then the reader comes upon them
         report(f"{name} cannot be mended: {describe(error)}")

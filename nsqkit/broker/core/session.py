@@ -29,7 +29,9 @@ from nsqkit.broker.core.admission import (
 )
 from nsqkit.broker.core.in_flight import InFlight
 from nsqkit.broker.core.link import Link, Wait
+from nsqkit.broker.core.pulse import Pulse
 from nsqkit.broker.core.salvage import describe
+from nsqkit.broker.core.timing import BufferingLink
 from nsqkit.broker.core.topology import GLOBAL, proximity_of
 from nsqkit.errors import (
     AuthDisabled,
@@ -58,9 +60,6 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.channel import Channel
     from nsqkit.wire.transform import SecureTransform, Transform
 
-HANDSHAKE_TIMEOUT_NS: Final = 5 * 10**9
-"""How long a client may take for the handshake of TLS; as in nsqd."""
-
 
 class Session:
     """The broker's side of one connection.
@@ -87,9 +86,8 @@ class Session:
     """
 
     __slots__ = (
-        *("_agenda", "_broker", "_decoder", "_eof_came", "_first_grant", "_handshake_end_ns"),
-        *("_identified", "_last_command_ns", "_link", "_needs_tls", "_next_heartbeat_ns"),
-        *("_now_ns", "_options"),
+        *("_agenda", "_broker", "_eof_came", "_first_grant", "_identified"),
+        *("_link", "_needs_tls", "_now_ns", "_options", "_pulse"),
         *("access", "channel", "compression", "connect_time_ns", "due_ns", "end_reason"),
         *("ended", "finish_count", "grant", "identity", "in_flight", "message_count"),
         *("proximity", "pub_counts", "rdy_count", "remote_address", "requeue_count", "state"),
@@ -122,18 +120,14 @@ class Session:
         self._agenda = broker.agenda
         self._options = broker.options
         self._needs_tls = broker.options.tls_demanded != "false"
-        self._decoder = CommandDecoder(
-            self._admit, max_msg_size=broker.options.max_msg_size, max_body_size=broker.options.max_body_size
-        )
-        self._link = Link(self._decoder)
+        self._link = self._make_link()
         self._now_ns = now_ns
-        self._last_command_ns = now_ns
-        self._next_heartbeat_ns = now_ns + self.grant.heartbeat_interval_ns
-        self._handshake_end_ns = 0
+        self._pulse = Pulse(self.grant.heartbeat_interval_ns, now_ns)
+        self._link.flush_every(self.grant.output_buffer_timeout_ns, now_ns)
         self._identified = False
         self._eof_came = False
         self._first_grant = self.grant  # nsqd's message pump goes by the first IDENTIFY, all else by the last
-        self._agenda.schedule(self, self._next_heartbeat_ns)
+        self._agenda.schedule(self, now_ns + self.grant.heartbeat_interval_ns)
 
     # ---- the five verbs (events go to the broker's agenda) --------------------------------------------------------
 
@@ -150,7 +144,7 @@ class Session:
     def _act_on(self, commands: Iterator[Command]) -> None:
         try:
             for command in commands:
-                self._last_command_ns = self._now_ns
+                self._pulse.heard_ns = self._now_ns
                 ACTIONS[command.verb](self, command)
             if self._link.rest:
                 self._act_on(self._link.receive_rest())
@@ -181,7 +175,7 @@ class Session:
             self._eof_came = True
         elif not self.ended:
             self._now_ns = now_ns
-            error = self._decoder.end()
+            error = self._link.end()
             if self._is_shaking_hands:
                 self._refuse_upgrade("EOF")
             elif error is not None:
@@ -194,34 +188,29 @@ class Session:
         link = self._link
         was_full = link.is_full
         data = link.take()
+        self._pulse.taken = True
         if was_full and self.channel is not None:
             self.channel.update_ready(self)
             self._broker.settle(now_ns)
         return data
 
     def handle_deadline(self, now_ns: int) -> int | None:
-        """Send a heartbeat, or end a session that was silent for two intervals; return when to look again."""
+        """Send a heartbeat, or end a session whose client is not there any more; return when to look again."""
         if self.ended:
             return None
-        deadlines_ns = []
-        if self._is_shaking_hands:
-            deadlines_ns.append(self._handshake_end_ns)
-            self._last_command_ns = now_ns  # it cannot say anything meanwhile
-            if now_ns >= self._handshake_end_ns:
-                self._refuse_upgrade(f"read tcp {self.remote_address}: i/o timeout")
-                return None
-        elif interval_ns := self.grant.heartbeat_interval_ns:
-            deadlines_ns.append(self._last_command_ns + 2 * interval_ns)
-            if now_ns >= deadlines_ns[0]:
-                self.end(f"no command for two heartbeat intervals of {interval_ns // NS_PER_MS} ms")
-                return None
-        if interval_ns := self._first_grant.heartbeat_interval_ns:
-            late_ns = now_ns - self._next_heartbeat_ns
-            if late_ns >= 0:
-                self._next_heartbeat_ns += interval_ns * (1 + late_ns // interval_ns)
-                self._send(HEARTBEAT_FRAME)
-            deadlines_ns.append(self._next_heartbeat_ns)
-        return min(deadlines_ns, default=None)
+        pulse, link = self._pulse, self._link
+        if self._is_shaking_hands and pulse.handshake_is_over(now_ns):
+            self._refuse_upgrade(f"read tcp {self.remote_address}: i/o timeout")
+            return None
+        if reason := pulse.why_gone(now_ns, has_output=link.has_output):
+            self.end(reason)
+            return None
+        if pulse.beats(now_ns):
+            self._send(HEARTBEAT_FRAME)
+        if link.flush_ns is not None and now_ns >= link.flush_ns:
+            link.flush()
+            self._agenda.write(self)
+        return min((ns for ns in (pulse.next_deadline(now_ns), link.flush_ns) if ns), default=None)
 
     # ---- for the channel ----------------------------------------------------------------------------------------
 
@@ -255,8 +244,10 @@ class Session:
         self.in_flight.add([frame[ID] for frame in frames], frames, now_ns, deadline_ns)
         self.channel.schedule(self.in_flight, deadline_ns)
         self.message_count += len(frames)
-        self._link.send_all(frames)
+        self._link.send_messages(frames, grant.output_buffer_size if self.room > 0 else 0, now_ns)
         self._agenda.write(self)
+        if self._link.flush_ns is not None:
+            self._agenda.schedule(self, self._link.flush_ns)
 
     def end(self, reason: str | None) -> None:
         """Take no more commands, and have the connection closed when the outbox is sent."""
@@ -265,6 +256,18 @@ class Session:
             self.end_reason = reason
             self._look_for_more()
             self._agenda.write(self)
+
+    def discard(self) -> None:
+        """Forget what waits in either direction: the connection is gone, but an old deadline may still name this."""
+        self._link = self._make_link()
+        self.tls = None
+
+    def _make_link(self) -> Link:
+        options = self._options
+        decoder = CommandDecoder(
+            self._admit, max_msg_size=options.max_msg_size, max_body_size=options.max_body_size
+        )
+        return BufferingLink(decoder) if options.timing == "nsqd" else Link(decoder)
 
     # ---- before a body is read ------------------------------------------------------------------------------------
 
@@ -296,7 +299,9 @@ class Session:
         if not self._identified:
             self._identified = True
             self._first_grant = grant
-            self._next_heartbeat_ns = self._now_ns + grant.heartbeat_interval_ns
+            self._link.flush_every(grant.output_buffer_timeout_ns, self._now_ns)
+            self._pulse.begin(grant.heartbeat_interval_ns, self._now_ns)
+        self._pulse.allow_silence(grant.heartbeat_interval_ns)
         if grant.heartbeat_interval_ns:
             self._agenda.schedule(self, self._now_ns + grant.heartbeat_interval_ns)
         if not request.feature_negotiation:
@@ -311,8 +316,7 @@ class Session:
             assert self._broker.make_tls is not None
             self.tls = self._broker.make_tls()
             self.compression = ""
-            self._handshake_end_ns = self._now_ns + HANDSHAKE_TIMEOUT_NS
-            self._agenda.schedule(self, self._handshake_end_ns)
+            self._agenda.schedule(self, self._pulse.shake_hands(self._now_ns))
             self._add_layer(self.tls, above=0)
         inside = 0 if self.tls is None else 1
         if grant.snappy:

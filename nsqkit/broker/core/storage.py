@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from nsqkit.broker.core.directory import Directory, File
 from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.due_times import DueTimes
 from nsqkit.broker.core.durable_queue import DurableQueue, KeptQueue
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.queue import DiscardBackend, MemoryBackend, MessageQueue
@@ -41,6 +42,10 @@ class Storage(Protocol):
         """Return the queue of this name, with what it may hold."""
         ...
 
+    def due_times(self, name: bytes, *, ephemeral: bool) -> DueTimes:
+        """Return when the deferred messages of the queue of this name are due."""
+        ...
+
     def sync_deadline(self, now_ns: int) -> int | None:
         """Return when to call ``handle_deadline``, None if nothing has been written or read."""
         ...
@@ -65,6 +70,10 @@ class MemoryStorage:
     def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
         """Return a new queue."""
         return MessageQueue(self._mem_queue_size, DiscardBackend() if ephemeral else MemoryBackend())
+
+    def due_times(self, name: bytes, *, ephemeral: bool) -> DueTimes:
+        """Return none."""
+        return DueTimes()
 
     def sync_deadline(self, now_ns: int) -> int | None:
         """Return None: there is nothing to sync."""
@@ -94,6 +103,7 @@ class DiskStorage:
         self._directory = directory
         self._mem_queue_size = options.mem_queue_size
         self._sync_timeout_ns = options.sync_timeout_ns
+        self._keeps_deferred = options.keep_deferred
         self._limits = DiskLimits(
             max_bytes_per_file=options.max_bytes_per_file,
             max_msg_size=options.max_msg_size,
@@ -109,6 +119,12 @@ class DiskStorage:
 
     def _open(self, name: str) -> MessageQueue:
         return MessageQueue(self._mem_queue_size, DiskQueue(self._directory, name, self._limits, self))
+
+    def due_times(self, name: bytes, *, ephemeral: bool) -> DueTimes:
+        """Return when the deferred messages of the queue of this name are due, as far as its file tells."""
+        if ephemeral or not self._keeps_deferred:
+            return DueTimes()
+        return DueTimes(self._directory, name.decode(), self._report)
 
     # ---- for the queues ------------------------------------------------------------------------------------------
 
@@ -144,11 +160,18 @@ class DiskStorage:
 
 
 class DurableStorage(DiskStorage):
-    """Keeps every message in files until it is finished; the arguments are those of ``DiskStorage``."""
+    """Keeps every message in files until it is finished; the arguments are those of ``DiskStorage``.
+
+    Attributes:
+        names_are_saved: tells whether all topics and channels are named on disk. Until they are, no queue forgets what
+            it has given to another, for which nobody would look.
+    """
 
     def __init__(self, directory: Directory, options: BrokerOptions, report: Callable[[str], None]) -> None:
         super().__init__(directory, options, report)
+        self.names_are_saved: Callable[[], bool] = lambda: True
         self._uncommitted: dict[DurableQueue, None] = {}
+        self._unsettled: dict[DurableQueue, None] = {}
 
     def _open(self, name: str) -> MessageQueue:
         return KeptQueue(DurableQueue(self._directory, name, self._limits, self))
@@ -158,21 +181,40 @@ class DurableStorage(DiskStorage):
         super().used(queue)
         if isinstance(queue, DurableQueue):
             self._uncommitted[queue] = None
+            self._unsettled[queue] = None
 
     def files_to_sync(self) -> list[File]:
-        """Return the files that were written to since the last call, for whoever syncs and closes them."""
+        """Return the files that were written to since the last call, for whoever syncs and closes them.
+
+        Raises:
+            OSError: one of them cannot be had.
+        """
         queues, self._uncommitted = self._uncommitted, {}
-        return [file for queue in queues if (file := queue.data_to_sync()) is not None]
+        files: list[File] = []
+        try:
+            for queue in queues:
+                files += queue.data_to_sync()
+        except OSError:
+            for file in files:
+                file.close()
+            raise
+        return files
 
     def handle_deadline(self, now_ns: int) -> int | None:
         """Sync queues that were used; return when to go on.
 
         First the messages of all, then the positions: what has gone from one queue to another is never in neither.
         """
+        if not self.names_are_saved():
+            return now_ns + self._sync_timeout_ns
         try:
-            for queue in self.unsynced:
+            for queue in self._unsettled:
                 queue.sync_data()
+            self._directory.sync()
         except OSError as error:
             self.wrote(error)
             return now_ns + self._sync_timeout_ns
+        for queue in self._unsettled:
+            queue.settle()
+        self._unsettled.clear()
         return super().handle_deadline(now_ns)

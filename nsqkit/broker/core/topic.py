@@ -58,7 +58,8 @@ class Topic:
         self.due_ns: int | None = None
         self._started = started
         self._flows = False  # what is published goes to the channels at once
-        self._waiting_delays_ns: dict[bytes, int] = {}  # delays of deferred messages in the queue, by id
+        self._delays = storage.due_times(name, ephemeral=self.ephemeral)
+        self._waiting_delays_ns = self._delays.by_id  # of deferred messages in the queue
         self._agenda = agenda
         self._storage = storage
         self._options = options
@@ -78,8 +79,10 @@ class Topic:
             self._fan_out(frames, now_ns, delay_ns)
         else:
             in_memory = self.queue.put(frames)
-            if delay_ns:  # of what has no room in memory the delay is lost, as in nsqd
-                self._waiting_delays_ns.update(dict.fromkeys(ids[:in_memory], delay_ns))
+            if delay_ns:
+                # Of what has no room in memory the delay is lost, as in nsqd, unless it is to be kept.
+                kept = ids if self._delays.are_kept else ids[:in_memory]
+                self._waiting_delays_ns.update(dict.fromkeys(kept, delay_ns))
         self.message_count += len(bodies)
         self.message_bytes += sum(map(len, bodies))
 
@@ -103,7 +106,9 @@ class Topic:
         channel = self.channels.get(name)
         if channel is None:
             queue = self._storage.open_queue(self.name + b":" + name, ephemeral=is_ephemeral(name))
-            channel = self.channels[name] = Channel(name, self._agenda, queue, self._latency(now_ns))
+            due_times = self._storage.due_times(self.name + b":" + name, ephemeral=is_ephemeral(name))
+            channel = Channel(name, self._agenda, queue, due_times, self._latency(now_ns))
+            self.channels[name] = channel
             self._agenda.revision += 1
             self._agenda.deliver(channel)  # its files may hold messages
             self._flush(now_ns)
@@ -187,10 +192,12 @@ class Topic:
     def delete(self) -> None:
         """Forget the messages that wait in the topic, and leave no trace."""
         self.queue.delete()
+        self._delays.delete()
         self._agenda.forget(self)
 
     def close(self) -> list[OSError]:
         """Keep all messages, the channels' too, for the next start; return what went wrong."""
+        self._delays.keep({})
         closings: list[Callable[[], None]] = [channel.close for channel in self.channels.values()]
         failures = []
         for close in (*closings, self.queue.close):

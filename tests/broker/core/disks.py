@@ -6,7 +6,9 @@ The rule it guards: nothing is safe that was not synced, and everything else is 
     bytes of a file         all              those of its last sync; of what was written since, in order, any part,
                                              cut at any byte; behind the cut nothing (``zeros=True``: perhaps zeros, up
                                              to the end that was written; file systems that note a length before the
-                                             bytes are there do that, and no record has a checksum to tell it by)
+                                             bytes are there do that, and no record has a checksum to tell it by);
+                                             ``sectors=True``: a size that it had since the sync, or one between two,
+                                             and each of its sectors as at the sync or as it was last
     names in the directory  all              those of its last sync; each name that was made, changed or removed since
                                              may have any of the states that it had, whatever became of the others
                                              (``in_order=True``: all changes up to one of them, and none behind it, as
@@ -29,6 +31,9 @@ from random import Random
 import attrs
 
 from nsqkit.broker.core.disk_queue import DiskQueue
+
+SECTOR_SIZES = (16, 64, 512)
+"""Bytes that a disk writes whole; the small ones make up for messages that are small as well."""
 
 
 @attrs.define
@@ -75,8 +80,25 @@ class Content:
         self.synced = bytes(self.data)
         self.writes.clear()
 
-    def after_power_cut(self, random: Random, *, zeros: bool) -> Content:
+    def after_power_cut(self, random: Random, *, zeros: bool, sectors: bool) -> Content:
         """Return what is found when the power is back."""
+        found = self._some_sectors(random) if sectors else self._first_writes(random, zeros=zeros)
+        return Content(found, bytes(found))
+
+    def _some_sectors(self, random: Random) -> bytearray:
+        size = len(self.synced)
+        sizes = [size]
+        for write in self.writes:
+            size = write if isinstance(write, int) else max(size, write[0] + len(write[1]))
+            sizes.append(size)
+        length = random.choice(SECTOR_SIZES)
+        found = bytearray(random.choice((random.choice(sizes), random.randint(min(sizes), max(sizes)))))
+        for begin in range(0, len(found), length):
+            kept = random.choice((self.synced, self.data))[begin : begin + length]
+            _write(found, begin, bytes(kept[: len(found) - begin]))
+        return found
+
+    def _first_writes(self, random: Random, *, zeros: bool) -> bytearray:
         kept = random.randint(0, sum(_length(write) for write in self.writes))
         found = bytearray(self.synced)
         for write in self.writes:
@@ -89,7 +111,7 @@ class Content:
                 break
         if zeros and len(found) < len(self.data):
             _truncate(found, random.randint(len(found), len(self.data)))
-        return Content(found, bytes(found))
+        return found
 
 
 def _length(write: tuple[int, bytes] | int) -> int:
@@ -195,11 +217,15 @@ class MemoryDirectory:
         """Return what another process finds when this one was killed."""
         return MemoryDirectory(self.files)
 
-    def power_cut(self, random: Random, *, in_order: bool = False, zeros: bool = False) -> MemoryDirectory:
+    def power_cut(
+        self, random: Random, *, in_order: bool = False, zeros: bool = False, sectors: bool = False
+    ) -> MemoryDirectory:
         """Return what is found when the power was cut, and is back."""
         names = self._names_in_order(random) if in_order else self._names_in_any_order(random)
         contents = self._contents(names.values())
-        found = {content: content.after_power_cut(random, zeros=zeros) for content in contents}
+        found = {
+            content: content.after_power_cut(random, zeros=zeros, sectors=sectors) for content in contents
+        }
         return MemoryDirectory({name: bytes(found[content].data) for name, content in names.items()})
 
     @staticmethod
@@ -284,6 +310,7 @@ class MemoryDirectory:
         temporary = f"{name}.{self._number}.tmp"
         file = self.open(temporary, create=True)
         try:
+            file.truncate(0)  # of an earlier life that was ended
             file.write_at(0, data)
             file.sync()
             self.rename(temporary, name)

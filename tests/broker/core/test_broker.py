@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -111,6 +113,19 @@ def test_what_a_lost_consumer_held_waits_for_its_timeout_and_belongs_to_nobody(d
     assert other.message().attempts == 2
 
 
+def test_with_the_option_what_a_lost_consumer_held_is_requeued_at_once():
+    driven = DrivenBroker(requeue_on_disconnect=True)
+    lost = driven.consumer(10)
+    driven.publish(b"1", b"2", b"3")
+    first, _, _ = lost.messages()
+    lost.feed(encode_finish(first.id))
+    lost.disconnect()
+    messages = driven.consumer(10).messages()
+    assert [(message.body, message.attempts) for message in messages] == [(b"2", 2), (b"3", 2)]
+    assert driven.topic().channels[b"c"].requeue_count == 2
+    assert driven.topic().channels[b"c"].timeout_count == 0
+
+
 def test_an_ended_session_keeps_its_messages_until_it_is_closed_and_after(driven):
     ended, other = driven.consumer(1, msg_timeout=5000), driven.consumer(5)
     driven.publish(b"m")
@@ -151,6 +166,20 @@ def test_a_session_that_is_closed_without_its_end_has_ended(driven):
     assert len(gone.session.in_flight) == 0
     other.feed(encode_ready(1))
     assert other.message().attempts == 2
+
+
+def test_what_lost_clients_had_begun_to_say_is_not_kept_until_their_deadlines():
+    driven = DrivenBroker()
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            client = driven.client()
+            client.feed(b"PUB t\n" + (1 << 20).to_bytes(4, "big") + bytes(1 << 19))
+            driven.broker.close_session(client.session, driven.now_ns)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 1 << 19
+    finally:
+        tracemalloc.stop()
 
 
 def test_lost_consumers_leave_nothing_behind(driven):

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from nsqkit.broker.core.agenda import Agenda
 from nsqkit.broker.core.channel import DELIVERY_SIZE_MAX, Channel
+from nsqkit.broker.core.due_times import DueTimes
 from nsqkit.broker.core.in_flight import InFlight
 from nsqkit.broker.core.storage import MemoryStorage
 from nsqkit.broker.core.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
@@ -80,6 +81,7 @@ class Channels:
             name,
             self.agenda,
             MemoryStorage(mem_queue_size).open_queue(name, ephemeral=is_ephemeral(name)),
+            DueTimes(),
         )
         self.now_ns = 0
 

@@ -18,10 +18,7 @@ OK = b"\0\0\0\6\0\0\0\0OK"
 
 
 @pytest.fixture
-def broker(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        DataPath, "sync", lambda self: None
-    )  # the directory is not locked here, so it is not open
+def broker(tmp_path):
     options = BrokerOptions(durability="fsync")
     return Broker(options, Random(1), DurableStorage(DataPath(str(tmp_path)), options, pytest.fail))
 

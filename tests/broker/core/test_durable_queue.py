@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
 from nsqkit.broker.core.durable_queue import DurableQueue, KeptQueue
 from nsqkit.broker.data_path import DataPath
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, encode_message
+from tests.broker.core.disks import MemoryDirectory, Notes
 
 LIMITS = DiskLimits(max_bytes_per_file=200, max_msg_size=100, sync_every=3)
 
@@ -42,11 +45,11 @@ def opened(path: Path | str) -> DurableQueue:
     return DurableQueue(DataPath(str(path)), "t", LIMITS, Keeper())
 
 
-@pytest.fixture(autouse=True)
-def _lock(monkeypatch):
-    monkeypatch.setattr(
-        DataPath, "sync", lambda self: None
-    )  # the directory is not locked here, so it is not open
+def settle(queue: DurableQueue) -> None:
+    """Do what the storage does when its time has come."""
+    queue.sync_data()
+    queue.settle()
+    queue.sync()
 
 
 def test_what_was_taken_and_not_finished_is_read_again_after_a_kill(tmp_path):
@@ -54,7 +57,7 @@ def test_what_was_taken_and_not_finished_is_read_again_after_a_kill(tmp_path):
     queue.put([frame(n) for n in range(5)])
     assert numbers(queue.take(4)) == [0, 1, 2, 3]
     queue.finish([frame(n)[ID] for n in (0, 1, 3)])
-    queue.sync()
+    settle(queue)
     again = opened(tmp_path)
     assert len(again) == 3
     assert numbers(again.take(10)) == [2, 3, 4]  # 3 stands behind one that is not finished
@@ -66,22 +69,23 @@ def test_a_file_is_kept_until_all_in_it_is_finished(tmp_path):
     files = sorted(path.name for path in tmp_path.glob("t.diskqueue.0*"))
     assert len(files) > 1
     queue.take(10)
-    queue.sync()
+    settle(queue)
     assert sorted(path.name for path in tmp_path.glob("t.diskqueue.0*")) == files
     queue.finish([frame(n)[ID] for n in range(10)])
-    queue.sync()
+    settle(queue)
     assert sorted(path.name for path in tmp_path.glob("t.diskqueue.0*")) == files[-1:]
 
 
 def test_what_is_put_aside_is_passed_over_and_kept(tmp_path):
-    queue = KeptQueue(opened(tmp_path))
+    durable = opened(tmp_path)
+    queue = KeptQueue(durable)
     queue.put([frame(0)])
     queue.put_aside([frame(1), frame(2)])
     queue.put([frame(3)])
     assert len(queue) == 2
     assert numbers(queue.take(10, 1 << 20)) == [0, 3]
     queue.finish([frame(0), frame(2), frame(3)])
-    queue.backend.sync()  # type: ignore[attr-defined]
+    settle(durable)
     assert numbers(opened(tmp_path).take(10)) == [1, 2, 3]
 
 
@@ -103,6 +107,16 @@ def test_a_close_leaves_what_is_not_finished_and_nothing_else(tmp_path):
     assert sorted(numbers(opened(tmp_path).take(10))) == [0, 2, 3]
 
 
+def test_what_is_put_aside_and_not_read_yet_is_there_once_after_a_close(tmp_path):
+    queue = KeptQueue(opened(tmp_path))
+    queue.put_aside([frame(0)])
+    queue.put([frame(1)])
+    queue.put_aside([frame(2)])
+    (held,) = queue.take(1, 1 << 20)  # comes behind what was put aside first
+    queue.close([held], [frame(0), frame(2)])
+    assert sorted(numbers(opened(tmp_path).take(10))) == [0, 1, 2]
+
+
 def test_an_empty_queue_leaves_no_file(tmp_path):
     queue = opened(tmp_path)
     queue.put([frame(n) for n in range(10)])
@@ -113,7 +127,9 @@ def test_an_empty_queue_leaves_no_file(tmp_path):
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["put", "aside", "take", "finish", "sync", "kill"]), st.integers(1, 5))
+        st.tuples(
+            st.sampled_from(["put", "aside", "take", "finish", "sync", "settle", "kill"]), st.integers(1, 5)
+        )
     )
 )
 def test_nothing_unfinished_is_ever_lost(steps):
@@ -140,8 +156,122 @@ def test_nothing_unfinished_is_ever_lost(steps):
                 unfinished.difference_update(done)
             elif step == "sync":
                 queue.sync()
+            elif step == "settle":
+                settle(queue)
             else:
                 queue, held = opened(path), []
         found = numbers(opened(path).take(1000))
         assert unfinished <= set(found)
         assert len(found) == len(set(found))
+
+
+# A disk in memory: powers cut, and what fails.
+
+
+def on(directory: MemoryDirectory) -> DurableQueue:
+    return DurableQueue(directory, "t", LIMITS, Notes())
+
+
+def ids(*given: int) -> list[bytes]:
+    return [frame(number)[ID] for number in given]
+
+
+def test_what_was_finished_is_kept_until_it_is_settled():
+    """It may have gone to another queue, and not be synced there."""
+    directory = MemoryDirectory()
+    queue = on(directory)
+    queue.put([frame(n) for n in range(3)])
+    queue.take(3)
+    queue.finish(ids(0, 1, 2))
+    queue.put([frame(n) for n in range(3, 10)])  # goes on in other files, and so writes positions
+    queue.sync()
+    assert numbers(on(directory.kill()).take(99)) == [*range(10)]
+    queue.settle()
+    assert numbers(on(directory.kill()).take(99)) == [*range(10)]
+    queue.sync()
+    assert numbers(on(directory.kill()).take(99)) == [*range(3, 10)]
+
+
+def test_a_message_that_is_there_twice_hides_none_that_stands_between():
+    directory = MemoryDirectory()
+    queue = on(directory)
+    queue.put([frame(0), frame(1), frame(2), frame(0)])
+    assert numbers(queue.take(9)) == [0, 1, 2, 0]
+    settle(queue)
+    assert set(numbers(on(directory.kill()).take(9))) == {0, 1, 2}
+    queue.finish(ids(0))
+    settle(queue)
+    assert numbers(on(directory.kill()).take(9)) == [1, 2, 0]
+    queue.finish(ids(1, 2))
+    settle(queue)
+    assert numbers(on(directory.kill()).take(9)) == []
+
+
+def test_what_stands_before_a_damaged_place_is_not_set_aside_with_it():
+    directory = MemoryDirectory()
+    queue = on(directory)
+    queue.put([frame(n) for n in range(6)])
+    queue.close()
+    name = "t.diskqueue.000000.dat"
+    whole = directory.files[name]
+    directory = MemoryDirectory({**directory.files, name: whole[: len(whole) - 9]})
+    queue = on(directory)
+    found = numbers(queue.take(99))
+    assert found[:3] == [0, 1, 2]
+    assert found[-1] == 5
+    assert len(found) == 5
+    settle(queue)
+    assert numbers(on(directory.power_cut(Random(0))).take(99)) == found
+    assert f"{name}.bad" in directory.files
+
+
+def test_a_file_that_cannot_be_mended_is_reported():
+    directory = MemoryDirectory()
+    queue = on(directory)
+    queue.put([frame(n) for n in range(6)])
+    queue.close()
+    name = "t.diskqueue.000000.dat"
+    notes = Notes()
+    queue = DurableQueue(directory, "t", LIMITS, notes)
+    directory.fail(errno.EIO)
+    queue._put_away(name, 10)
+    assert notes.reports == [f"{name} cannot be mended: Input/output error"]
+
+
+def test_a_file_that_cannot_be_synced_is_not_left():
+    """No commit would come back to it."""
+    directory = MemoryDirectory()
+    queue = on(directory)
+    queue.put([frame(n) for n in range(4)])
+    directory.fail(errno.EIO, times=1)
+    with pytest.raises(OSError, match="Input/output"):
+        queue.put([frame(9)] * 9)
+    assert len(queue) == 4
+    queue.put([frame(9)])
+    assert numbers(on(directory.kill()).take(99)) == [0, 1, 2, 3, 9]
+
+
+def test_all_is_forgotten_even_if_a_file_cannot_be_removed():
+    directory = MemoryDirectory()
+    queue = on(directory)
+    queue.put([frame(n) for n in range(20)])
+    queue.take(10)
+    directory.fail(errno.EIO, times=1)
+    with pytest.raises(OSError, match="Input/output"):
+        queue.empty()
+    assert len(queue) == 0
+    queue.put([frame(20)])
+    settle(queue)
+    assert numbers(on(directory.kill()).take(99)) == [20]
+
+
+def test_positions_are_written_at_a_close_when_the_messages_are_safe():
+    directory = MemoryDirectory()
+    queue = on(directory)
+    queue.put([frame(n) for n in range(3)])
+    held = queue.take(3)
+    directory.fail(errno.EIO, after=1, times=1)  # the write goes well, and the sync does not
+    with pytest.raises(OSError, match="Input/output"):
+        queue.close(held)
+    assert set(numbers(on(directory.power_cut(Random(1), in_order=True)).take(99))) <= {0, 1, 2}
+    assert numbers(on(directory.kill()).take(99))[:3] == [0, 1, 2]

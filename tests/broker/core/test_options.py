@@ -67,7 +67,12 @@ NSQD_DEFAULTS = {
 }
 
 
-BEYOND_NSQD = {"durability": "nsqd", "requeue_on_disconnect": False}
+BEYOND_NSQD = {
+    "durability": "nsqd",
+    "keep_deferred": False,
+    "requeue_on_disconnect": False,
+    "timing": "exact",
+}
 
 
 def test_every_option_has_the_default_of_nsqd():

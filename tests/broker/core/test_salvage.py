@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,7 @@ from tests.broker.core.disks import MemoryDirectory
 
 
 def records(count: int, size: int = 50) -> bytes:
-    return b"".join(
-        to_records([encode_message(1, 1, b"%016d" % number, bytes(size - 30)) for number in range(count)])
-    )
+    return to_records([encode_message(1, 1, b"%016d" % number, bytes(size - 30)) for number in range(count)])
 
 
 def counted(
@@ -72,3 +71,11 @@ def test_what_cannot_be_cut_off_is_left_to_the_reader():
     directory.fail(errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         counted(directory, 0, 50)
+
+
+def test_what_was_cut_off_is_not_back_when_the_power_was_cut():
+    """Writing goes on in the next file, and then this one counts as whole."""
+    directory = MemoryDirectory({"f": records(2) + b"torn"})
+    counted(directory, 0, 50)
+    for seed in range(20):
+        assert directory.power_cut(Random(seed)).files["f"] == records(2)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+from random import Random
 
 import pytest
 
@@ -118,10 +119,7 @@ def test_the_last_write_decides_the_health(tmp_path):
     assert storage.health == "OK"
 
 
-def test_a_durable_storage_names_the_files_to_sync_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        DataPath, "sync", lambda self: None
-    )  # the directory is not locked here, so it is not open
+def test_a_durable_storage_names_the_files_to_sync_once(tmp_path):
     storage = make(tmp_path, DurableStorage)
     queue = storage.open_queue(b"t", ephemeral=False)
     assert isinstance(queue, KeptQueue)
@@ -130,3 +128,37 @@ def test_a_durable_storage_names_the_files_to_sync_once(tmp_path, monkeypatch):
     assert file.size() == len(FRAME) - 4
     file.close()
     assert storage.files_to_sync() == []
+
+
+def test_a_queue_forgets_nothing_before_it_is_safe_and_named_elsewhere():
+    directory = MemoryDirectory()
+    storage = DurableStorage(directory, OPTIONS, pytest.fail)
+    first, second = (storage.open_queue(name, ephemeral=False) for name in (b"t", b"t:c"))
+    first.put([FRAME])
+    storage.handle_deadline(NOW_NS)
+    second.put(first.take(1, 1 << 20))
+    first.finish([FRAME])
+    storage.names_are_saved = lambda: False
+    assert storage.handle_deadline(NOW_NS) == NOW_NS + 5
+    assert directory.files["t.diskqueue.meta.dat"].startswith(b"1")
+    storage.names_are_saved = lambda: True
+    directory.fail(errno.EIO, times=1)
+    assert storage.handle_deadline(NOW_NS) == NOW_NS + 5
+    assert directory.files["t.diskqueue.meta.dat"].startswith(b"1")
+    assert storage.handle_deadline(NOW_NS) is None
+    assert directory.files["t.diskqueue.meta.dat"].startswith(b"0")
+    for seed in range(20):
+        found = DurableStorage(directory.power_cut(Random(seed)), OPTIONS, pytest.fail)
+        assert len(found.open_queue(b"t:c", ephemeral=False)) == 1
+
+
+def test_files_that_cannot_all_be_had_are_given_up():
+    directory = MemoryDirectory()
+    storage = DurableStorage(directory, OPTIONS, pytest.fail)
+    for name in (b"t", b"u"):
+        storage.open_queue(name, ephemeral=False).put([FRAME])
+    count = directory.open_count
+    directory.fail(errno.EMFILE, after=1)
+    with pytest.raises(OSError, match="Too many open files"):
+        storage.files_to_sync()
+    assert directory.open_count == count

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.session import HANDSHAKE_TIMEOUT_NS
+from nsqkit.broker.core.pulse import HANDSHAKE_TIMEOUT_NS
 from nsqkit.broker.core.stats import collect
 from nsqkit.errors import BrokerError
 from nsqkit.transport.tls import TLS

@@ -6,6 +6,7 @@ It is a process of its own as those of the other clients are, and because the wa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from typing import Any
@@ -13,17 +14,21 @@ from typing import Any
 import ansq
 from ansq.tcp.types import ConnectionFeatures, ConnectionOptions
 
-# ansq asks for a timeout of its own in each IDENTIFY, a minute where it is told no other.
-OPTIONS = ConnectionOptions(features=ConnectionFeatures(msg_timeout=1_000))
+DEEDS = ("requeue", "requeue-later", "timeout", "touch")
 
 
 def say(**value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
+def connection_options(settings: dict[str, Any]) -> ConnectionOptions:
+    msg_timeout = settings.get("msg_timeout", 60) * 1_000
+    return ConnectionOptions(features=ConnectionFeatures(msg_timeout=msg_timeout))
+
+
 async def publish(settings: dict[str, Any]) -> None:
     topic = settings["topic"]
-    writer = await ansq.create_writer([settings["nsqd"]], OPTIONS)
+    writer = await ansq.create_writer([settings["nsqd"]], connection_options(settings))
     say(command="PUB", answer=(await writer.pub(topic, b"one")).text)
     say(command="MPUB", answer=(await writer.mpub(topic, b"two", b"three")).text)
     say(command="DPUB", answer=(await writer.dpub(topic, b"later", 1)).text)
@@ -36,21 +41,30 @@ async def consume(settings: dict[str, Any]) -> None:
         settings["channel"],
         nsqd_tcp_addresses=[settings["nsqd"]] if "nsqd" in settings else None,
         lookupd_http_addresses=[settings["lookupd"]] if "lookupd" in settings else None,
-        connection_options=OPTIONS,
+        lookupd_poll_interval=1_000,
+        connection_options=connection_options(settings),
     )
     async for message in reader.messages():
         body = message.body.decode()
         say(body=body, attempts=message.attempts)
-        if message.attempts > 1 or body not in ("requeue", "timeout", "touch"):
-            await message.fin()
-        elif body == "requeue":
-            await message.req(0)
-        elif body == "touch":
-            for _ in range(4):
-                await asyncio.sleep(0.3)
-                await message.touch()
+        # ansq refuses to answer a message that has timed out; the broker sends it again.
+        with contextlib.suppress(RuntimeWarning):
+            await handle(message, body)
+
+
+async def handle(message: ansq.tcp.types.NSQMessage, body: str) -> None:
+    if message.attempts > 1 or body not in DEEDS:
+        await message.fin()
+    elif body == "requeue":
+        await message.req(0)
+    elif body == "requeue-later":
+        await message.req(100)
+    elif body == "touch":
+        for _ in range(4):
             await asyncio.sleep(0.3)
-            await message.fin()
+            await message.touch()
+        await asyncio.sleep(0.3)
+        await message.fin()
 
 
 if __name__ == "__main__":

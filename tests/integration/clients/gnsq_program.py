@@ -13,6 +13,8 @@ from typing import Any
 import gevent
 import gnsq
 
+DEEDS = ("requeue", "requeue-later", "timeout", "touch")
+
 
 def say(**value: object) -> None:
     print(json.dumps(value), flush=True)
@@ -42,12 +44,24 @@ def publish(settings: dict[str, Any]) -> None:
     producer.join()
 
 
+def connect(nsqd: str, options: dict[str, Any]) -> gnsq.NsqdTCPClient:
+    """Return a connection that is ready, and try again where that fails, as a ``Producer`` does."""
+    host, port = nsqd.split(":")
+    while True:
+        connection = gnsq.NsqdTCPClient(host, int(port), **options)
+        try:
+            connection.connect()
+            connection.identify()
+        except gnsq.errors.NSQSocketError as error:
+            print(error, file=sys.stderr)
+            gevent.sleep(1)
+        else:
+            return connection
+
+
 def publish_over_upgraded_connection(nsqd: str, topic: str, options: dict[str, Any]) -> None:
     """Publish without a ``Producer``, which would take the OK of an upgrade for that of a PUB."""
-    host, port = nsqd.split(":")
-    connection = gnsq.NsqdTCPClient(host, int(port), **options)
-    connection.connect()
-    connection.identify()
+    connection = connect(nsqd, options)
 
     def say_answer(command: str) -> None:
         say(command=command, answer=connection.read_response()[1].decode())
@@ -65,10 +79,12 @@ def consume(settings: dict[str, Any]) -> None:
     def handle(consumer: gnsq.Consumer, message: gnsq.Message) -> None:
         body = message.body.decode()
         say(body=body, attempts=message.attempts)
-        if message.attempts == 1 and body in ("requeue", "timeout", "touch"):
+        if message.attempts == 1 and body in DEEDS:
             message.enable_async()
         if message.is_async() and body == "requeue":
             message.requeue(0, backoff=False)
+        if message.is_async() and body == "requeue-later":
+            message.requeue(100, backoff=False)
         if message.is_async() and body == "touch":
             for seconds in (0.3, 0.6, 0.9, 1.2):
                 gevent.spawn_later(seconds, message.touch)
@@ -80,6 +96,7 @@ def consume(settings: dict[str, Any]) -> None:
         settings.get("nsqd", []),
         settings.get("lookupd", []),
         message_handler=handle,
+        lookupd_poll_interval=1,
         max_in_flight=3,
         **connection_options(settings),
     )

@@ -1,11 +1,12 @@
 """Programs that run beside a test: a broker, nsqlookupd, another client.
 
-The rule it guards: a test waits for what a program says, never for time to pass. Each program is left with its output
-in a queue, which a thread fills; so a line can be waited for with a limit, and no program stalls because nobody reads.
-``Program`` is that; ``run_nsqd`` and ``run_nsqlookupd`` start ours, and return when they listen.
+The rule it guards: a test waits for what a program says, never for time to pass, and long enough for a machine that
+stands still for seconds. Each program is left with its output in a queue, which a thread fills; so a line can be waited
+for with a limit, and no program stalls because nobody reads. ``Program`` is that; ``run_nsqd`` and ``run_nsqlookupd``
+start ours on ports that the system chooses, and return when they listen.
 
-NSQD and NSQLOOKUPD in the environment name other programs to start in their place. So whoever sees a test fail can
-tell whether it is the broker's fault or the client's.
+What a program has said is printed when a test fails. NSQD and NSQLOOKUPD in the environment name other programs to
+start in their place. So whoever sees a test fail can tell whether it is the broker's fault or the client's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import queue
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -26,7 +28,7 @@ from typing import IO, Any
 
 import attrs
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a program counts as stuck."""
 
 NSQD = os.environ.get("NSQD", f"{sys.executable} -m nsqkit nsqd").split()
@@ -44,17 +46,22 @@ def until(condition: Callable[[], object]) -> None:
 class Program:
     """What one program says, line by line."""
 
+    said: list[str] = attrs.field(factory=list)
     _lines: queue.SimpleQueue[str] = attrs.field(factory=queue.SimpleQueue)
 
     def listen(self, pipe: IO[str]) -> None:
         """Take in all lines of ``pipe``, and an empty one after its last."""
         for line in pipe:
+            self.said.append(line)
             self._lines.put(line)
         self._lines.put("")
 
     def line(self) -> str:
         """Return the next line."""
-        line = self._lines.get(timeout=PATIENCE)
+        try:
+            line = self._lines.get(timeout=PATIENCE)
+        except queue.Empty:
+            raise AssertionError("the program says nothing more") from None
         assert line, "the program has ended"
         return line
 
@@ -64,8 +71,8 @@ class Program:
 
 
 @contextmanager
-def run(*command: str | Path, output: str = "stdout") -> Iterator[Program]:
-    """Run a program and hear its ``output``; leaving kills it, for a test has then seen all that it wants to."""
+def run(*command: str | Path, output: str = "stdout", ending: signal.Signals) -> Iterator[Program]:
+    """Run a program and hear its ``output``; leaving ends it with ``ending``, and kills it if that is in vain."""
     program = Program()
     pipes = {output: subprocess.PIPE}
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, **pipes) as process:  # type: ignore[call-overload]
@@ -73,6 +80,14 @@ def run(*command: str | Path, output: str = "stdout") -> Iterator[Program]:
         ear.start()
         try:
             yield program
+            process.send_signal(ending)
+            status = process.wait(PATIENCE)
+            assert status in {0, -signal.SIGKILL}, f"{command[0]} ended with {status}"
+        except BaseException:
+            process.kill()
+            ear.join()
+            sys.stderr.writelines(program.said)
+            raise
         finally:
             process.kill()
             ear.join()
@@ -116,6 +131,13 @@ class Server:
 
 
 @contextmanager
+def run_client(*command: str | Path) -> Iterator[Program]:
+    """Run a client, and kill it: a test has then seen all that it wants to."""
+    with run(*command, ending=signal.SIGKILL) as program:
+        yield program
+
+
+@contextmanager
 def run_nsqd(folder: Path, *flags: str) -> Iterator[Server]:
     """Run a broker that keeps its files in ``folder``."""
     with _run_server([*NSQD, f"--data-path={folder}", "--broadcast-address=127.0.0.1", *flags]) as server:
@@ -132,7 +154,7 @@ def run_nsqlookupd() -> Iterator[Server]:
 @contextmanager
 def _run_server(command: list[str]) -> Iterator[Server]:
     addresses = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
-    with run(*command, *addresses, output="stderr") as program:
+    with run(*command, *addresses, output="stderr", ending=signal.SIGTERM) as program:
         listening: dict[str, str] = {}
         while not {"TCP", "HTTP"} <= listening.keys():
             listening.update(re.findall(r"(TCP|HTTP): listening on (\S+)", program.line()))

@@ -13,6 +13,8 @@ from typing import Any
 import nsq
 from tornado.ioloop import IOLoop
 
+DEEDS = ("requeue", "requeue-later", "timeout", "touch")
+
 
 def say(**value: object) -> None:
     print(json.dumps(value), flush=True)
@@ -26,12 +28,13 @@ def connection_options(settings: dict[str, Any]) -> dict[str, Any]:
         "tls_v1": bool(tls),
         "tls_options": tls,
         "auth_secret": settings.get("secret"),
+        "msg_timeout": settings.get("msg_timeout"),
     }
 
 
 def publish(settings: dict[str, Any]) -> None:
     loop, topic = IOLoop.current(), settings["topic"]
-    writer = nsq.Writer([settings["nsqd"]], **connection_options(settings))
+    writer = nsq.Writer([settings["nsqd"]], reconnect_interval=1.0, **connection_options(settings))
     commands = {
         "PUB": partial(writer.pub, topic, b"one"),
         "MPUB": partial(writer.mpub, topic, [b"two", b"three"]),
@@ -60,10 +63,12 @@ def consume(settings: dict[str, Any]) -> None:
     def handle(message: Any) -> bool:
         body = message.body.decode()
         say(body=body, attempts=message.attempts)
-        if message.attempts == 1 and body in ("requeue", "timeout", "touch"):
+        if message.attempts == 1 and body in DEEDS:
             message.enable_async()
         if message.is_async() and body == "requeue":
             message.requeue(delay=0, backoff=False)
+        if message.is_async() and body == "requeue-later":
+            message.requeue(time_ms=100, backoff=False)
         if message.is_async() and body == "touch":
             for seconds in (0.3, 0.6, 0.9, 1.2):
                 loop.call_later(seconds, message.touch)
@@ -76,6 +81,7 @@ def consume(settings: dict[str, Any]) -> None:
         handle,
         nsqd_tcp_addresses=settings.get("nsqd"),
         lookupd_http_addresses=settings.get("lookupd"),
+        lookupd_poll_interval=1,
         max_in_flight=3,
         **connection_options(settings),
     )

@@ -1,0 +1,105 @@
+"""The file that a queue on disk is reading, and what has been read of it ahead.
+
+The rule it guards: one call of the system brings as many records as there are, within limits, or one that is longer
+than that; and nothing is handed on that is not a whole record. Bytes behind the end that the caller names are none of
+its business, whatever is there.
+
+How to read it: ``take`` is what a queue does all the time, ``finds_record`` what it does once; ``forget`` goes before
+another file.
+"""
+
+from __future__ import annotations
+
+from nsqkit.broker.core.directory import Directory, File
+from nsqkit.broker.core.records import LENGTH_SIZE, from_records, record_end
+from nsqkit.broker.core.salvage import READ_SIZE
+
+
+class ReadAhead:
+    """Reads one file after another.
+
+    Args:
+        directory: where they are.
+        body_size_max: the limit for a message's body.
+
+    Attributes:
+        size: of the open file, as it was when it was opened; the queue corrects it when it has written more.
+    """
+
+    __slots__ = ("_body_size_max", "_chunk", "_chunk_offset", "_directory", "_handle", "size")
+
+    def __init__(self, directory: Directory, body_size_max: int) -> None:
+        self._directory = directory
+        self._body_size_max = body_size_max
+        self._handle: File | None = None
+        self._chunk = b""
+        self._chunk_offset = 0  # of the next record, in the chunk
+        self.size = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a file is open."""
+        return self._handle is not None
+
+    def open(self, name: str) -> None:
+        """Open the file that is to be read; none is open.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        handle = self._directory.open(name)
+        try:
+            self.size = handle.size()
+        except OSError:
+            handle.close()
+            raise
+        self._handle = handle
+
+    def forget(self) -> None:
+        """Close the file, and forget what has been read of it."""
+        self._chunk = b""
+        self._chunk_offset = 0
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None
+
+    def take(self, offset: int, end: int, count: int) -> tuple[list[bytes], int]:
+        """Return up to ``count`` messages, and where the record behind them begins.
+
+        Args:
+            offset: where the first of their records begins, 0 or what the last call returned.
+            end: of what may be read.
+            count: one at least.
+
+        Returns:
+            No message if there is no whole record at ``offset``.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        first = self._chunk_offset
+        frames, self._chunk_offset = from_records(self._chunk, first, count, self._body_size_max)
+        if not frames and offset < end:
+            self._chunk, first = self._read(offset, end), 0
+            frames, self._chunk_offset = from_records(self._chunk, first, count, self._body_size_max)
+        return frames, offset + self._chunk_offset - first
+
+    def _read(self, offset: int, end: int) -> bytes:
+        assert self._handle is not None
+        left = end - offset
+        chunk = self._handle.read_at(offset, min(READ_SIZE, left))
+        size = record_end(chunk, 0, self._body_size_max) if len(chunk) >= LENGTH_SIZE else None
+        if size is not None and len(chunk) < size <= left:
+            chunk = self._handle.read_at(offset, size)
+        return chunk
+
+    def finds_record(self, offset: int, end: int) -> bool:
+        """Tell whether a record may begin at ``offset``: its length is one, and it ends before ``end``.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        assert self._handle is not None
+        head = self._handle.read_at(offset, LENGTH_SIZE)
+        size = record_end(head, 0, self._body_size_max) if len(head) == LENGTH_SIZE else None
+        return size is not None and offset + size <= end

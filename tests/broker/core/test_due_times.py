@@ -1,0 +1,160 @@
+"""The times of deferred messages, from one life of a broker to the next."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.broker.core.due_times import DueTimes
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.storage import DiskStorage
+from tests.broker.core.disks import MemoryDirectory
+from tests.pairs import NS_PER_S, DrivenBroker
+
+FILE_NAME = "t:c.deferred.dat"
+AN_ID, ANOTHER_ID = b"0123456789abcdef", b"fedcba9876543210"
+
+
+def times(directory: MemoryDirectory, reports: list[str] | None = None) -> DueTimes:
+    return DueTimes(directory, "t:c", None if reports is None else reports.append)
+
+
+class TestFile:
+    @given(
+        st.dictionaries(
+            st.binary(min_size=8, max_size=8).map(lambda it: it.hex().encode()), st.integers(0, 2**63)
+        )
+    )
+    def test_what_is_kept_is_found_again(self, by_id):
+        directory = MemoryDirectory()
+        times(directory).keep(by_id)
+        assert times(directory).by_id == by_id
+
+    def test_what_nobody_has_taken_is_kept_on(self):
+        directory = MemoryDirectory()
+        times(directory).keep({AN_ID: 5, ANOTHER_ID: 6})
+        found = times(directory)
+        del found.by_id[AN_ID]
+        found.keep({})
+        assert times(directory).by_id == {ANOTHER_ID: 6}
+
+    def test_without_any_there_is_no_file(self):
+        directory = MemoryDirectory()
+        times(directory).keep({AN_ID: 5})
+        times(directory).delete()
+        assert directory.files == {}
+
+    def test_lines_that_are_none_are_passed_over(self):
+        directory = MemoryDirectory(
+            {FILE_NAME: b"\xff\n0123456789abcdef 5\nfedcba9876543210 x\nfedcba98765432"}
+        )
+        assert times(directory).by_id == {AN_ID: 5}
+
+    @pytest.mark.parametrize("verb", ["read", "written"])
+    def test_what_cannot_be_done_is_reported(self, verb):
+        directory = MemoryDirectory({FILE_NAME: b"0123456789abcdef 5\n"})
+        reports: list[str] = []
+        if verb == "read":
+            directory.fail(errno.EIO)
+            assert times(directory, reports).by_id == {}
+        else:
+            found = times(directory, reports)
+            directory.fail(errno.EIO)
+            found.keep({AN_ID: 6})
+        assert reports == [f"{FILE_NAME} cannot be {verb}, its messages come at once: Input/output error"]
+
+
+class TestOverTheEnd:
+    """A broker that is stopped and started again."""
+
+    def life(self, directory: MemoryDirectory, *, now: float = 0, **options: Any) -> DrivenBroker:
+        options = {"mem_queue_size": 1, "keep_deferred": True, **options}
+        storage = DiskStorage(directory, BrokerOptions(**options), lambda sentence: None)
+        driven = DrivenBroker(storage=storage, **options)
+        driven.now_ns += round(now * NS_PER_S)
+        return driven
+
+    def close(self, driven: DrivenBroker) -> None:
+        assert driven.broker.close() == []
+
+    def test_a_deferred_message_has_its_time_left(self):
+        directory = MemoryDirectory()
+        driven = self.life(directory)
+        driven.topic().channel(b"c", driven.now_ns)
+        driven.publish(b"now")
+        driven.publish(b"later", delay=60)
+        self.close(driven)
+
+        driven = self.life(directory, now=20)
+        consumer = driven.consumer(10)
+        assert consumer.bodies() == [b"now"]
+        assert len(driven.topic().channels[b"c"].deferred) == 1
+        driven.advance(25)
+        consumer.feed(b"NOP\n")
+        driven.advance(14.999)
+        assert [said for said in consumer.answers() if not isinstance(said, bytes)] == []
+        driven.advance(0.001)
+        assert consumer.bodies() == [b"later"]
+
+    def test_one_whose_time_has_come_meanwhile_comes_at_once(self):
+        directory = MemoryDirectory()
+        driven = self.life(directory)
+        driven.topic().channel(b"c", driven.now_ns)
+        driven.publish(b"later", delay=60)
+        self.close(driven)
+        assert self.life(directory, now=60).consumer().bodies() == [b"later"]
+
+    def test_a_time_is_kept_over_two_ends_though_nobody_looked(self):
+        directory = MemoryDirectory()
+        driven = self.life(directory)
+        driven.topic().channel(b"c", driven.now_ns)
+        driven.publish(b"later", delay=60)
+        for _ in range(2):
+            self.close(driven)
+            driven = self.life(directory, now=20)
+            driven.topic().channel(b"c", driven.now_ns)
+        assert driven.consumer().bodies() == []
+        driven.advance(40)
+        assert FILE_NAME in directory.files
+
+    def test_a_message_that_waits_in_the_topic_has_its_whole_delay(self):
+        directory = MemoryDirectory()
+        driven = self.life(directory)
+        driven.publish(b"1", b"2", delay=20)  # one of them has no place in memory
+        self.close(driven)
+        driven = self.life(directory, now=100)
+        consumer = driven.consumer(10)
+        assert consumer.bodies() == []
+        driven.advance(20)
+        assert sorted(consumer.bodies()) == [b"1", b"2"]
+
+    def test_without_the_option_it_comes_at_once(self):
+        directory = MemoryDirectory()
+        driven = self.life(directory, keep_deferred=False)
+        driven.topic().channel(b"c", driven.now_ns)
+        driven.publish(b"later", delay=60)
+        self.close(driven)
+        assert [name for name in directory.files if "deferred" in name] == []
+        assert self.life(directory, now=20).consumer().bodies() == [b"later"]
+
+    @pytest.mark.parametrize("what", ["empty", "delete"])
+    def test_what_is_forgotten_leaves_no_time(self, what):
+        directory = MemoryDirectory()
+        driven = self.life(directory)
+        driven.topic().channel(b"c", driven.now_ns)
+        driven.publish(b"later", delay=60)
+        self.close(driven)
+        driven = self.life(directory)
+        getattr(driven.topic().channel(b"c", driven.now_ns), what)()
+        self.close(driven)
+        assert FILE_NAME not in directory.files
+
+
+def test_an_ephemeral_channel_keeps_none():
+    storage = DiskStorage(MemoryDirectory(), BrokerOptions(keep_deferred=True), lambda sentence: None)
+    assert not storage.due_times(b"t:c#ephemeral", ephemeral=True).are_kept
+    assert storage.due_times(b"t:c", ephemeral=False).are_kept

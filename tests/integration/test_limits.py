@@ -1,0 +1,183 @@
+"""Memory is bounded by what the flags say, whatever clients do or leave undone.
+
+The rule it guards: a byte that a client sends or does not read is kept up to a limit and no further, and nobody waits
+for somebody else. The clients are real sockets in the broker's own process, so what is counted here is theirs, too.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from nsqkit import Consumer, Producer
+from nsqkit.broker.core.link import OUTBOX_SIZE_MAX
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.session import Session
+from nsqkit.broker.server import Nsqd
+from tests.integration.garbage import sized
+from tests.integration.raw_client import RawClient, raw_client
+from tests.integration.stage import TOPIC, channel_of, until
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE = 60.0
+KIB, MIB = 1 << 10, 1 << 20
+PUB = f"PUB {TOPIC}\n".encode()
+
+
+@asynccontextmanager
+async def broker(**options: Any) -> AsyncIterator[Nsqd]:
+    """Run a broker; one with a ``data_path`` keeps in memory what its flags say, and no more."""
+    given = BrokerOptions(tcp_address="127.0.0.1:0", http_address="", **options)
+    with anyio.fail_after(PATIENCE):
+        async with Nsqd(given, data_path=given.data_path or None) as nsqd:
+            yield nsqd
+
+
+@pytest.fixture
+def traced(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    caplog.set_level(logging.CRITICAL, logger="nsqkit")  # pytest keeps what is logged
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def memory() -> int:
+    """Return the bytes that Python's objects take now, and have the peak begin anew."""
+    gc.collect()
+    tracemalloc.reset_peak()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def peak() -> int:
+    return tracemalloc.get_traced_memory()[1]
+
+
+@asynccontextmanager
+async def stalled(nsqd: Nsqd, *, channel: str = "c", rdy: int = 2500) -> AsyncIterator[Session]:
+    """Subscribe and read nothing; return the broker's side of it."""
+    async with raw_client(nsqd) as client:
+        await client.send(f"SUB {TOPIC} {channel}\n".encode())
+        assert await client.answer() == b"OK"
+        *_, session = channel_of(nsqd, channel.encode()).sessions
+        await client.send(b"RDY %d\n" % rdy)
+        await until(lambda: session.rdy_count == rdy)
+        yield session
+
+
+async def publish(nsqd: Nsqd, count: int, size: int) -> None:
+    """Publish that many bodies, each an object of its own; each is answered before the next one."""
+    async with Producer(nsqd.tcp_address) as producer:
+        for number in range(count):
+            await producer.publish(TOPIC, b"%d" % number + bytes(size))
+
+
+async def finish_all(nsqd: Nsqd, channel: str, counts: dict[str, int]) -> None:
+    """Be a consumer that takes whatever it can get; count it."""
+    async with Consumer(TOPIC, channel, nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=10) as consumer:
+        async for message in consumer:
+            message.finish()
+            counts[channel] = counts.get(channel, 0) + 1
+
+
+async def test_a_subscriber_that_reads_nothing_is_given_little_and_makes_nobody_wait(traced: None):
+    counts: dict[str, int] = {}
+    async with broker() as nsqd, stalled(nsqd) as session, anyio.create_task_group() as tasks:
+        tasks.start_soon(finish_all, nsqd, "c", counts)
+        tasks.start_soon(finish_all, nsqd, "d", counts)
+        await until(lambda: set(nsqd.broker.topics[b"t"].channels) == {b"c", b"d"})
+        await until(lambda: len(channel_of(nsqd).sessions) == 2)
+        before = memory()
+        await publish(nsqd, 800, 64 * KIB)
+        # What it has not read counts as in flight; all else goes to the others.
+        await until(lambda: counts["d"] == 800 and counts["c"] == 800 - len(session.in_flight))
+        assert session.outbox_full
+        assert session._link.size < 2 * OUTBOX_SIZE_MAX
+        assert len(session.in_flight) < 400  # what it and the kernel hold; of 800
+        assert peak() - before < 25 * MIB  # of 50
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_memory_may_not_hold_is_on_disk(tmp_path: Path, traced: None):
+    counts: dict[str, int] = {}
+    async with broker(mem_queue_size=10, data_path=str(tmp_path)) as nsqd, AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(stalled(nsqd)) for _ in range(3)]
+        before = memory()
+        await publish(nsqd, 800, 64 * KIB)
+        await until(lambda: all(session.outbox_full for session in sessions))
+        assert peak() - before < 35 * MIB  # of 50: three times what the kernel holds, and what is read ahead
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(finish_all, nsqd, "c", counts)
+            await until(lambda: counts.get("c") == 800 - sum(len(session.in_flight) for session in sessions))
+            tasks.cancel_scope.cancel()
+        assert peak() - before < 35 * MIB
+
+
+async def test_an_ephemeral_channel_drops_what_is_too_much(traced: None):
+    async with broker(mem_queue_size=10) as nsqd, stalled(nsqd, channel="c#ephemeral", rdy=0):
+        before = memory()
+        await publish(nsqd, 400, 64 * KIB)
+        assert len(channel_of(nsqd, b"c#ephemeral").queue) == 10
+        assert peak() - before < 5 * MIB  # of 25
+
+
+async def test_large_messages_are_shared_by_all_who_wait_for_them(traced: None):
+    async with broker() as nsqd, AsyncExitStack() as stack:
+        names = [f"c{number}" for number in range(10)]
+        sessions = [await stack.enter_async_context(stalled(nsqd, channel=name)) for name in names]
+        before = memory()
+        await publish(nsqd, 30, MIB - KIB)
+        await until(lambda: all(session.outbox_full for session in sessions))
+        assert all(session._link.size <= 2 * OUTBOX_SIZE_MAX for session in sessions)
+        assert peak() - before < 120 * MIB  # the 30 messages, and what is on its way; of 300
+
+
+async def test_many_connections_cost_what_they_have_sent_and_leave_nothing(traced: None):
+    async with broker() as nsqd:
+        async with AsyncExitStack() as stack:  # what the first connections bring about once
+            await connect(nsqd, stack, 10)
+        before = memory()
+        async with AsyncExitStack() as stack:
+            clients = await connect(nsqd, stack, 150)
+            assert peak() - before < 150 * 64 * KIB
+            for client in clients:
+                await client.send(
+                    b"MPUB other\n", (5 * MIB).to_bytes(4, "big"), b"\0\0\0\5", sized(bytes(64 * KIB))
+                )
+            await until(lambda: b"other" in nsqd.broker.topics)
+            assert peak() - before < 150 * 3 * 64 * KIB
+        await until(lambda: not nsqd.broker.sessions)
+        assert memory() - before < MIB
+
+
+async def connect(nsqd: Nsqd, stack: AsyncExitStack, count: int) -> list[RawClient]:
+    """Return that many clients, which are subscribed to nothing and have been answered."""
+    clients = [await stack.enter_async_context(raw_client(nsqd)) for _ in range(count)]
+    for client in clients:
+        assert await client.is_alive()
+    return clients
+
+
+async def test_a_stalled_publisher_keeps_nobody_from_publishing():
+    # It has begun a message, and will not go on; another one does not read its answers.
+    async with broker() as nsqd, raw_client(nsqd) as half, raw_client(nsqd) as deaf:
+        await half.send(PUB, sized(bytes(KIB))[:-1])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(publish_for_ever, deaf)
+            await publish(nsqd, 100, KIB)
+            await until(lambda: any(session.outbox_full for session in nsqd.broker.sessions))
+            await publish(nsqd, 100, KIB)
+            tasks.cancel_scope.cancel()
+
+
+async def publish_for_ever(client: RawClient) -> None:
+    while True:
+        await client.send((b"PUB deaf#ephemeral\n" + sized(b"x")) * 10_000)

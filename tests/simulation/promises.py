@@ -1,0 +1,176 @@
+"""What a broker has promised to keep, and whether it is there after the power was cut.
+
+The rule it guards: with ``--durability=fsync`` a message that was acknowledged, and that nobody has sent a FIN for, is
+there after each restart, in every channel that there was when it was published; a topic that was deleted stays deleted
+once that is committed. More may be there: messages may come twice, and what nobody was told of may be found or not.
+
+In the ordinary mode nothing is promised but what is in the files of a queue: after a kill all that was put there and
+not taken, after a power cut what of it was there at the last sync of the queue. So what may be lost is what memory
+queues hold, what is in flight, what is deferred, and after a power cut what came since the last ``--sync-every``
+messages or ``--sync-timeout``.
+
+How to read it: ``Ledger`` is told by a world what happens, and who is owed what; ``WatchedStorage`` opens queues of the
+ordinary mode, which know for themselves what they have to have.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import attrs
+
+from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue, Keeper
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.queue import MessageQueue
+from nsqkit.broker.core.storage import DiskStorage
+from nsqkit.wire.messages import FRAME_HEADER_LENGTH
+from tests.broker.core.disks import MemoryDirectory, Notes
+
+CHANNELS = (b"a", b"b", b"c")
+TOPIC = b""
+"""The place of messages that wait in the topic, where channels have their names."""
+
+
+@attrs.define(eq=False)
+class Publish:
+    """Messages that were sent together, and the places that have to have them once they are acknowledged."""
+
+    topic: bytes
+    bodies: list[bytes]
+    places: set[bytes]
+    is_there: bool = True  # its topic was not deleted
+
+
+@attrs.define
+class Ledger:
+    """Who is owed what."""
+
+    owed: dict[tuple[bytes, bytes], dict[bytes, None]] = attrs.field(factory=dict)  # by topic and place
+    unanswered: dict[Publish, None] = attrs.field(factory=dict)
+    finished: set[tuple[bytes, bytes]] = attrs.field(factory=set)  # channel and body
+    acknowledged: dict[bytes, set[bytes]] = attrs.field(
+        factory=dict
+    )  # by topic, since it was deleted, in this life
+    deleted: set[bytes] = attrs.field(factory=set)  # with their topics, and committed
+    deleting: set[bytes] = attrs.field(factory=set)
+
+    def publish(self, topic: bytes, bodies: list[bytes], channels: set[bytes]) -> Publish:
+        publish = Publish(topic, bodies, channels or {TOPIC})
+        self.unanswered[publish] = None
+        return publish
+
+    def acknowledge(self, publish: Publish) -> None:
+        del self.unanswered[publish]
+        if publish.is_there:
+            self.acknowledged.setdefault(publish.topic, set()).update(publish.bodies)
+        for place in publish.places:
+            bodies = [body for body in publish.bodies if not self._is_finished(place, body)]
+            self.owed.setdefault((publish.topic, place), {}).update(dict.fromkeys(bodies))
+
+    def _is_finished(self, place: bytes, body: bytes) -> bool:
+        places = CHANNELS if place == TOPIC else (place,)
+        return any((each, body) in self.finished for each in places)
+
+    def finish(self, topic: bytes, channel: bytes, body: bytes) -> None:
+        self.finished.add((channel, body))
+        for place in (channel, TOPIC):  # what has waited in the topic is owed to any of its channels
+            self.owed.get((topic, place), {}).pop(body, None)
+
+    def forget(self, topic: bytes, *places: bytes) -> None:
+        """Nothing is owed any more that these places hold now; the topic's may have come to each of its channels."""
+        for place in (*places, TOPIC):
+            self.owed.pop((topic, place), None)
+        for publish in self.unanswered:
+            if publish.topic == topic:
+                publish.places -= {*places, TOPIC}
+
+    def delete_channel(self, topic: bytes, channel: bytes) -> None:
+        """Forget what it holds; if the power is cut now, its files may be back, and nobody knows of them."""
+        self.forget(topic, channel)
+        self.acknowledged.pop(topic, None)
+
+    def delete_topic(self, topic: bytes) -> None:
+        self.forget(topic, *CHANNELS)
+        self.deleting |= self.acknowledged.pop(topic, set())
+        for publish in self.unanswered:
+            publish.is_there = publish.is_there and publish.topic != topic
+
+    def check(self, found: dict[tuple[bytes, bytes], set[bytes]]) -> None:
+        """Compare with what is there after a restart."""
+        for (topic, place), bodies in self.owed.items():
+            waiting = found.get((topic, TOPIC), set())
+            there = set().union(*(found.get((topic, each), set()) for each in CHANNELS))
+            have = waiting | (there if place == TOPIC else found.get((topic, place), set()))
+            lost = [body.decode() for body in bodies if body not in have]
+            assert not lost, f"{(topic + b':' + place).decode()} has lost {lost}"
+        back = self.deleted.intersection(*[set().union(*found.values())])
+        assert not back, f"were deleted, and are back: {back}"
+
+
+class WatchedQueue(DiskQueue):
+    """A queue of the ordinary mode that keeps in mind what it has in its files."""
+
+    def __init__(self, directory: MemoryDirectory, name: str, limits: DiskLimits, keeper: Keeper) -> None:
+        self._synced: set[bytes] = set()
+        self._there: deque[bytes] = deque()
+        self._taking = 0
+        super().__init__(directory, name, limits, keeper)
+        self._there += on_disk(directory, name, limits)
+        self._synced |= set(self._there)
+
+    def put(self, frames: Sequence[bytes]) -> int:
+        in_memory = super().put(frames)
+        self._there += frames
+        return in_memory
+
+    def take(self, count: int) -> list[bytes]:
+        self._taking = count
+        frames = super().take(count)
+        for frame in frames:
+            assert frame == self._there.popleft()
+        self._taking = 0
+        return frames
+
+    def sync(self) -> None:
+        super().sync()
+        if not self.needs_sync:
+            self._synced = set(self._there)
+
+    def empty(self) -> None:
+        self._there.clear()
+        super().empty()
+
+    def required(self, *, killed: bool) -> list[bytes]:
+        """Return what another process has to find now."""
+        there = list(self._there)[self._taking :]
+        return there if killed else [frame for frame in there if frame in self._synced]
+
+
+def on_disk(directory: MemoryDirectory, name: str, limits: DiskLimits) -> list[bytes]:
+    """Read what a queue has in its files, and leave them as they are."""
+    queue = DiskQueue(directory.kill(), name, limits, Notes())
+    found: list[bytes] = []
+    while queue:
+        found += queue.take(1000)
+    return found
+
+
+class WatchedStorage(DiskStorage):
+    """Opens such queues."""
+
+    def __init__(self, directory: MemoryDirectory, options: BrokerOptions) -> None:
+        super().__init__(directory, options, lambda sentence: None)
+        self._disk = directory
+        self.queues: dict[str, WatchedQueue] = {}
+
+    def _open(self, name: str) -> MessageQueue:
+        self.queues[name] = queue = WatchedQueue(self._disk, name, self._limits, self)
+        return MessageQueue(self._mem_queue_size, queue)
+
+    def check(self, disk: MemoryDirectory, *, killed: bool) -> None:
+        """Compare with what is there after a restart."""
+        for name, queue in self.queues.items():
+            found = set(on_disk(disk, name, self._limits))
+            lost = [frame for frame in queue.required(killed=killed) if frame not in found]
+            assert not lost, f"{name} has lost {[frame[FRAME_HEADER_LENGTH:].decode() for frame in lost]}"

@@ -1,0 +1,70 @@
+"""What is on disk survives, whenever the power is cut: 1,000 worlds with ``--durability=fsync``, some without.
+
+What has to be there is written in ``promises``. A world is made from its number alone; one that fails tells what
+happened when it is made with ``print``, as its note says.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from nsqkit.broker.core.disk_queue import DiskQueue
+from nsqkit.broker.core.durable_queue import DurableQueue
+from nsqkit.broker.core.storage import DurableStorage
+from tests.broker.core.disks import MemoryDirectory
+from tests.simulation.power import World
+
+WORLDS = 1_000
+LIVES = 3
+STEPS = 40
+
+
+ORDINARY_WORLDS = 200
+
+
+def live(seeds: range, durability: str = "fsync") -> None:
+    for seed in seeds:
+        try:
+            World(seed, durability=durability).run(LIVES, STEPS)
+        except Exception as error:
+            error.add_note(f"World({seed}, print, durability={durability!r}).run({LIVES}, {STEPS})")
+            raise
+
+
+@pytest.mark.parametrize("first", range(0, WORLDS, 50))
+def test_nothing_that_was_acknowledged_is_lost(first):
+    live(range(first, first + 50))
+
+
+@pytest.mark.parametrize("first", range(0, ORDINARY_WORLDS, 50))
+def test_nothing_that_was_synced_is_lost_in_the_ordinary_mode(first):
+    live(range(first, first + 50), "nsqd")
+
+
+def test_a_seed_is_a_world():
+    traces: list[list[str]] = []
+    for _ in range(2):
+        traces.append([])
+        World(7, traces[-1].append).run(LIVES, STEPS)
+    assert traces[0] == traces[1]
+    assert len(traces[0]) > STEPS
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "durability"),
+    [
+        (DurableQueue, "_to_be_read", lambda self: (self._depth, self._read), "fsync"),
+        (DurableQueue, "sync_data", lambda self: None, "fsync"),
+        (DurableQueue, "data_to_sync", lambda self: [], "fsync"),
+        (DurableQueue, "settle", lambda self: setattr(self, "_settled", (self._taken, self._read)), "fsync"),
+        (DurableStorage, "files_to_sync", lambda self: [], "fsync"),
+        (MemoryDirectory, "sync", lambda self: None, "fsync"),
+        (MemoryDirectory, "sync", lambda self: None, "nsqd"),
+        (DiskQueue, "sync_data", lambda self: None, "nsqd"),
+        (DiskQueue, "_find_unnoted", lambda self: None, "nsqd"),
+    ],
+)
+def test_a_broken_engine_is_noticed(monkeypatch, owner, name, broken, durability):
+    monkeypatch.setattr(owner, name, broken)
+    with pytest.raises(AssertionError):
+        live(range(100), durability)

@@ -25,8 +25,8 @@ import pytest
 from nsqkit import Consumer, Producer
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
-from nsqkit.client.connection import dial_tcp
 from nsqkit.http.client import fetch
+from nsqkit.transport.tcp import connect
 from tests.certificates import write_files
 from tests.integration.garbage import http_garbage, pieces, tcp_garbage
 from tests.integration.stage import CHANNEL, TOPIC, channel_of, is_empty, take, until
@@ -95,7 +95,7 @@ async def misbehave(address: str, garbage: Callable[[Random], bytes], random: Ra
     """Be one bad client after the other."""
     while True:
         try:
-            async with await dial_tcp(address) as stream:
+            async with await connect(address) as stream:
                 for piece in pieces(garbage(random), random):
                     await stream.send(piece)
                     await anyio.lowlevel.checkpoint()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nsqkit.client.settings import load_options, load_settings
     from nsqkit.consumer import Consumer, ConsumerOptions, Message
     from nsqkit.errors import BrokerError, Closed, NSQError, OptionError, ProtocolError, TransportError
-    from nsqkit.producer import Producer, ProducerOptions
+    from nsqkit.producer import HTTPProducer, Producer, ProducerOptions
 
 __version__ = "0.1.0"
 
@@ -23,6 +23,7 @@ __all__ = [
     "Closed",
     "Consumer",
     "ConsumerOptions",
+    "HTTPProducer",
     "LookupdAdmin",
     "Message",
     "NSQError",
@@ -41,7 +42,7 @@ _HOMES = {
     "nsqkit.admin": ("LookupdAdmin", "NsqdAdmin"),
     "nsqkit.client.settings": ("load_options", "load_settings"),
     "nsqkit.consumer": ("Consumer", "ConsumerOptions", "Message"),
-    "nsqkit.producer": ("Producer", "ProducerOptions"),
+    "nsqkit.producer": ("HTTPProducer", "Producer", "ProducerOptions"),
     "nsqkit.errors": ("BrokerError", "Closed", "NSQError", "OptionError", "ProtocolError", "TransportError"),
 }
 

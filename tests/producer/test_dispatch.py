@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any
 
 import anyio
@@ -16,7 +17,6 @@ from nsqkit.errors import (
     FinishFailed,
     MultiPublishFailed,
     NotConnected,
-    NSQError,
     PublishFailed,
     PublishTimeout,
     WouldWait,
@@ -52,7 +52,7 @@ async def test_the_same_key_goes_to_the_same_nsqd():
     async with pool(3, policy="by-key") as stage, anyio.create_task_group() as tasks:
         peers = await stage.greet()
         for key in ("user-1", b"user-1", "user-1"):
-            tasks.start_soon(lambda key=key: stage.producer.publish("t", b"x", key=key))
+            tasks.start_soon(partial(stage.producer.publish, "t", b"x", key=key))
         await settle()
         assert sorted(nsqd.outstanding_count for nsqd in stage.producer.stats().nsqds) == [0, 0, 3]
         for peer, nsqd in zip(peers, stage.producer.stats().nsqds, strict=True):
@@ -375,7 +375,7 @@ class _Watched:
         self._on_wait = on_wait
 
     def __await__(self) -> Generator[Any, Any, None]:
-        step: Callable[[], Any] = lambda: self._coroutine.send(None)  # noqa: E731
+        step: Callable[[], Any] = partial(self._coroutine.send, None)
         while True:
             try:
                 wish = step()
@@ -384,9 +384,9 @@ class _Watched:
             self._on_wait()
             try:
                 value = yield wish
-                step = lambda value=value: self._coroutine.send(value)  # noqa: E731
+                step = partial(self._coroutine.send, value)
             except BaseException as error:
-                step = lambda error=error: self._coroutine.throw(error)  # noqa: E731
+                step = partial(self._coroutine.throw, error)
 
 
 class Moody(PlayingBroker):
@@ -396,14 +396,14 @@ class Moody(PlayingBroker):
         super().__init__()
         self.has_lost = False
 
-    def answer(self, topic: bytes, bodies: list[bytes]) -> bytes | NSQError | None:
+    def answer(self, topic: bytes, bodies: list[bytes]) -> bytes | BrokerError | None:
         if b"victim" in bodies and not self.has_lost:
             self.has_lost = True
             return None
         return FinishFailed("?") if topic == b"refused" else OK_FRAME
 
 
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
     "linger": {"linger": 0.001},
     "limited": {"max_outstanding_bytes": 1},

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from nsqkit.producer.linger import Batch, Linger
+from nsqkit.producer.waiter import Waiter
 from tests.producer.fakes import FakeWaiter, waiters
 
 A, B = b"a", b"b"
@@ -182,7 +183,7 @@ class Gathering(RuleBasedStateMachine):
         super().__init__()
         self.now_ns = 0
         self.linger = make(linger_ns=10, count_max=3, size_max=40)
-        self.waiting: dict[FakeWaiter, tuple[bytes, bytes, int]] = {}
+        self.waiting: dict[Waiter, tuple[bytes, bytes, int]] = {}
         self.on_their_way: list[Batch] = []
         self.count = 0
 

@@ -230,9 +230,7 @@ class BlockingProducer(Blocking[Producer]):
                 pass  # it has certainly not arrived, so it goes again, as every publish does
         stay.run(partial(publish, stay.client, *what, key=key, timeout=timeout))
 
-    def _begin(
-        self, begin: Callable[..., Receipt], *what: Any, key: str | bytes | None
-    ) -> Future[None]:
+    def _begin(self, begin: Callable[..., Receipt], *what: Any, key: str | bytes | None) -> Future[None]:
         stay = self._opened()
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()

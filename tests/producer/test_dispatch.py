@@ -88,11 +88,13 @@ async def test_without_any_connection_it_says_so_for_all():
 async def test_a_broker_that_does_not_read_is_not_called_missing():
     async with pool(1, connect_timeout=0.01) as stage, anyio.create_task_group() as tasks:
         (peer,) = await stage.greet()
-        calls = [Call() for _ in range(40)]
-        for call in calls:
-            tasks.start_soon(call.run, stage.producer.publish, "t", bytes(1 << 20))
-        await calls[-1].wait()
-        error = calls[-1].error
+        for _ in range(40):  # one write each, until the peer is full and the outbox, too
+            tasks.start_soon(Call().run, stage.producer.publish, "t", bytes(1 << 20))
+            await settle()
+        late = Call()
+        tasks.start_soon(late.run, stage.producer.publish, "t", b"x")
+        await late.wait()
+        error = late.error
         assert isinstance(error, NotConnected)
         assert "did not take any more within" in str(error)
         await peer.close()
@@ -258,6 +260,29 @@ async def test_who_wants_to_publish_more_than_may_be_outstanding_waits_in_order(
             assert call.succeeded
         assert stage.producer.stats().outstanding_bytes == 0
         await peer.close()
+
+
+@pytest.mark.parametrize("linger", [0.0, 1.0])
+async def test_the_bytes_of_a_cancelled_publish_count_until_its_answer_if_it_was_sent(linger):
+    async with (
+        pool(1, max_outstanding_bytes=1, linger=linger) as stage,
+        anyio.create_task_group() as tasks,
+    ):
+        (peer,) = await stage.greet()
+        with anyio.move_on_after(0.01):
+            await stage.producer.publish("t", b"1")
+        assert stage.producer.stats().outstanding_bytes > 0
+        call = Call()
+        tasks.start_soon(call.run, stage.producer.publish, "t", b"2")
+        await settle()
+        assert stage.producer.stats().waiting_count == 1
+        assert await peer.command() == (b"PUB t", b"1")
+        await peer.send(OK_FRAME)
+        assert await peer.command() == (b"PUB t", b"2")
+        await peer.send(OK_FRAME)
+        await call.wait()
+        assert call.succeeded
+        assert stage.producer.stats().outstanding_bytes == 0
 
 
 async def test_a_publish_that_is_not_answered_in_time():

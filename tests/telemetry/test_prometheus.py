@@ -15,6 +15,7 @@ from nsqkit.consumer.stats import BackoffStats, ConnectionStats, ConsumerStats
 from nsqkit.errors import Closed, OptionError
 from nsqkit.producer.stats import NsqdStats, ProducerStats
 from nsqkit.telemetry.prometheus import StatsCollector
+from tests.integration.stage import until
 
 pytestmark = pytest.mark.anyio
 
@@ -228,6 +229,7 @@ async def test_real_clients_are_scraped(nsqd: Any):
             collector.add_consumer(consumer, "t", "c")
             await producer.publish("t", b"body")
             (await anext(consumer)).finish()
+            await until(lambda: consumer.stats().finished)
             values = await anyio.to_thread.run_sync(scrape, collector)
     assert values["nsqkit_producer_messages_total", "", nsqd.tcp_address] == 1
     assert values["nsqkit_consumer_finished_total", "t", "c", ""] == 1

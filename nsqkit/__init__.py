@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nsqkit.admin import LookupdAdmin, NsqdAdmin
     from nsqkit.client.settings import load_options, load_settings
-    from nsqkit.consumer import Consumer, ConsumerOptions, Message
+    from nsqkit.consumer import BlockingConsumer, BlockingMessage, Consumer, ConsumerOptions, Message
     from nsqkit.errors import BrokerError, Closed, NSQError, OptionError, ProtocolError, TransportError
-    from nsqkit.producer import Producer, ProducerOptions
+    from nsqkit.producer import BlockingProducer, HTTPProducer, Producer, ProducerOptions
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BlockingConsumer",
+    "BlockingMessage",
+    "BlockingProducer",
     "BrokerError",
     "Closed",
     "Consumer",
     "ConsumerOptions",
+    "HTTPProducer",
     "LookupdAdmin",
     "Message",
     "NSQError",
@@ -40,8 +44,8 @@ __all__ = [
 _HOMES = {
     "nsqkit.admin": ("LookupdAdmin", "NsqdAdmin"),
     "nsqkit.client.settings": ("load_options", "load_settings"),
-    "nsqkit.consumer": ("Consumer", "ConsumerOptions", "Message"),
-    "nsqkit.producer": ("Producer", "ProducerOptions"),
+    "nsqkit.consumer": ("BlockingConsumer", "BlockingMessage", "Consumer", "ConsumerOptions", "Message"),
+    "nsqkit.producer": ("BlockingProducer", "HTTPProducer", "Producer", "ProducerOptions"),
     "nsqkit.errors": ("BrokerError", "Closed", "NSQError", "OptionError", "ProtocolError", "TransportError"),
 }
 

@@ -32,17 +32,18 @@ ARROWS = {
     "wire": "errors",
     "transport": "errors clock",
     "http": "errors options transport",
-    "portal": "",
+    "portal": "errors",
     "client": "errors clock options wire transport",
     "lookup": "errors clock wire transport http client",
     "admin": "errors wire transport http lookup",
     "options": "errors",
     "program": "errors options",
     "broker.core": "errors options wire",
-    "producer": "errors clock wire transport http client",
-    "consumer": "errors clock wire transport client http lookup",
+    "producer": "errors clock wire transport http client portal",
+    "consumer": "errors clock wire transport client http lookup portal",
     "broker": "errors clock options program wire transport http broker.core",
     "lookupd": "errors clock options program wire transport http",
+    "telemetry": "errors transport producer consumer",
     "testing": "errors clock transport portal broker broker.core lookupd",
     "spark": "errors producer consumer",
     "__init__": "errors admin client producer consumer",
@@ -66,7 +67,9 @@ PERFORMERS = {
     "transport.memory",
     "transport.pump",
     "transport.tcp",
-    "portal",
+    "portal.call",
+    "portal.provider",
+    "portal.stay",
     "http.client",
     "http.daemon",
     "http.debug",
@@ -82,6 +85,8 @@ PERFORMERS = {
     "consumer.batches",
     "consumer.connections",
     "consumer.consumer",
+    "consumer.intake",
+    "consumer.blocking",
     "consumer.handling",
     "consumer.batch_handling",
     "consumer.thread_message",
@@ -98,6 +103,8 @@ PERFORMERS = {
     "lookupd.cli",
     "lookupd.server",
     "spark.drain",
+    "telemetry.instruments",
+    "telemetry.prometheus",
     "testing.servers",
 }
 PERFORMING_LIBRARIES = {
@@ -108,13 +115,16 @@ PERFORMING_LIBRARIES = {
 }
 
 # Modules that something outside nsqkit opens: Python itself, pytest, or a user by name. Others must be imported.
-ENTRANCES = {"__init__", "__main__", "testing.plugin"}
+ENTRANCES = {"__init__", "__main__", "telemetry.opentelemetry", "telemetry.prometheus", "testing.plugin"}
 
 # Modules of which nothing runs: they declare protocols, for types alone. All others have a test of their own.
 UNTESTED = {"broker.core.directory", "transport.machine", "wire.transform"}
 
 # What `import nsqkit` must leave alone, so that it stays quick and needs no extra.
-NOT_LOADED = {"OpenSSL", "cramjam", "h11", "httpx", "pyarrow", "pyspark", "pytest", "trio", "uvloop"}
+NOT_LOADED = {
+    *("OpenSSL", "cramjam", "h11", "httpx", "opentelemetry", "prometheus_client"),
+    *("pyarrow", "pyspark", "pytest", "trio", "uvloop"),
+}
 
 LINES_PER_MODULE = 500
 LINES_PER_FUNCTION = 70

@@ -5,9 +5,10 @@ The rule it guards: no example that nobody has run. Each fenced block of a page 
 * ``python``: runs as it stands, with ``await`` at top level where the block uses it, on asyncio and on trio, with a
   broker of its own in the place of 127.0.0.1:4150. A block that defines ``test_…`` functions is given to pytest
   instead, and one that imports pyspark runs where that is installed (``tox -e spark``). There is no way to leave a
-  block out.
+  block out; but those under docs/migrating are whole programs, which run until they are told to stop, and are run by
+  ``tests/integration/clients/test_migrating.py``.
 * ``sh`` and ``console``: each command begins with an entry of COMMANDS, which says where that command is run.
-* ``text``, ``toml``, ``json``: pictures, output and data, not looked at.
+* ``text``, ``toml``, ``json``: pictures, output and data, not looked at. ``go``: what somebody had before.
 
 Links to other files of the project lead somewhere.
 """
@@ -20,17 +21,13 @@ import inspect
 import re
 import subprocess
 import sys
-import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
-import attrs
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
+from tests.pages import MIGRATING, PAGES, ROOT, Block, blocks, blocks_of, name
 
 # How a command of the documentation begins -> the file that runs it, and the words by which it does.
 COMMANDS = {
@@ -40,37 +37,10 @@ COMMANDS = {
     "python -m nsqkit nsqd": ("tox.ini", "-m nsqkit nsqd"),
 }
 
-LANGUAGES = ["python", "sh", "console", "text", "toml", "json"]
+LANGUAGES = ["python", "sh", "console", "text", "toml", "json", "go"]
 
 # The address that examples are written with, nsqd's own.
 ADDRESS = "127.0.0.1:4150"
-
-
-def name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
-@attrs.frozen
-class Block:
-    """A fenced block: its page, the number of its first line, its language and its text."""
-
-    page: Path
-    line: int
-    language: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{name(self.page)}:{self.line}"
-
-
-def blocks(*languages: str) -> list[Block]:
-    return [block for page in PAGES for block in _blocks(page) if block.language in languages]
-
-
-def _blocks(page: Path) -> Iterator[Block]:
-    text = page.read_text(encoding="utf-8")
-    for match in re.finditer(r"^( *)```(.*)\n([^`]*)^ *```$", text, re.MULTILINE):
-        yield Block(page, text.count("\n", 0, match.start(3)) + 1, match[2], textwrap.dedent(match[3]))
 
 
 PYTHON = [
@@ -83,6 +53,7 @@ PYTHON = [
         ),
     )
     for block in blocks("python")
+    if MIGRATING not in block.page.parents
 ]
 
 
@@ -140,7 +111,7 @@ def test_links_lead_somewhere(page: Path):
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_blocks_are_of_a_known_kind(page: Path):
-    found = list(_blocks(page))
+    found = list(blocks_of(page))
     unknown = [f"{block}: {block.language!r}" for block in found if block.language not in LANGUAGES]
     assert not unknown, f"a block is one of {LANGUAGES}"
     assert page.read_text(encoding="utf-8").count("```") == 2 * len(found), (

@@ -133,6 +133,7 @@ class Connection(Generic[S]):
             self.error = await self._run_once()
             if self.error is not None:
                 self._log.warning("[%s] %s", self.address, self.error, extra=self._log_fields)
+                self._tell(self.error)
             if self._stopped:
                 break
             delay_ns = self._reconnect.next_delay_ns()
@@ -193,8 +194,18 @@ class Connection(Generic[S]):
                 self._reconnect.connected()
                 self.error = None
                 self.greeting_count += 1
+                self._log.info("[%s] connected", self.address, extra=self._log_fields)
+                self._tell(None)
             elif session.is_authenticating:
                 patience = max(self._dial_timeout, self._dialler.read_timeout)
                 self._greeting.deadline = anyio.current_time() + patience
         self._on_change(self)
         self.wake()
+
+    def _tell(self, error: Exception | None) -> None:
+        """Tell the user that there is a connection, or why there is none."""
+        if self._dialler.on_connection is not None:
+            try:
+                self._dialler.on_connection(self.address, error)
+            except Exception:
+                self._log.exception("[%s] on_connection failed", self.address, extra=self._log_fields)

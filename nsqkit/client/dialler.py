@@ -44,6 +44,7 @@ class Dialler:
     Attributes:
         write_timeout: seconds in which a broker has to take something.
         read_timeout: seconds of silence after which it counts as dead.
+        on_connection: whom to tell of connections; None for nobody.
 
     Raises:
         OptionError: a file that the options name cannot be used.
@@ -52,6 +53,7 @@ class Dialler:
     def __init__(self, options: ConnectionOptions, dial: Dial | None = None) -> None:
         self.write_timeout = options.write_timeout
         self.read_timeout = options.read_timeout
+        self.on_connection = options.on_connection
         self._dial = dial or partial(_connect, local_host=options.local_addr or None)
         self._context = client_context(options)
         self._server_name = options.tls_server_name

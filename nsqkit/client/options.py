@@ -11,12 +11,12 @@ of them in IDENTIFY. The kinds of options are declared in ``option``; options fr
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, TypeVar
 
 import attrs
 
-from nsqkit.client.option import flag, instance_with, seconds, secret, text, whole, word
+from nsqkit.client.option import flag, function, instance_with, seconds, secret, text, whole, word
 from nsqkit.errors import OptionError
 from nsqkit.transport.address import is_socket_path, split_address
 from nsqkit.transport.tls import Context
@@ -40,6 +40,9 @@ __all__ = [
 ]
 
 T = TypeVar("T", bound="AttrsInstance")
+
+OnConnection: TypeAlias = Callable[[str, Exception | None], object]
+"""Called with the address of an nsqd, and why there is no connection to it; None if there is one now."""
 
 USER_AGENT: Final = "nsqkit/0.1.0"
 
@@ -89,6 +92,7 @@ class ConnectionKeywords(TypedDict, total=False):
     max_body_size: int
     reconnect_delay_min: float
     reconnect_delay_max: float
+    on_connection: OnConnection | None
 
 
 @attrs.frozen(kw_only=True)
@@ -133,6 +137,9 @@ class ConnectionOptions:
         reconnect_delay_min: from which the delay before dialling again grows; it doubles with each failure, and a
             random part of it is waited.
         reconnect_delay_max: to which it grows.
+        on_connection: called with the address of an nsqd and None when a connection to it was greeted, and with the
+            address and the error when a connection was lost or could not be made, each time. It is to be quick, and
+            what it raises is logged.
     """
 
     client_id: str = text("")
@@ -163,6 +170,7 @@ class ConnectionOptions:
     max_body_size: int = whole(5 << 20, 9, 1 << 30)
     reconnect_delay_min: float = seconds(0.1, 0.001, 60.0)
     reconnect_delay_max: float = seconds(15.0, 0.001, 3600.0)
+    on_connection: OnConnection | None = function()  # noqa: RUF009
 
     def __attrs_post_init__(self) -> None:
         if self.heartbeat_interval > self.read_timeout:

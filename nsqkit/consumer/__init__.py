@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from nsqkit.consumer.backoff import BackoffState
+from nsqkit.consumer.blocking import BlockingConsumer
+from nsqkit.consumer.blocking_message import BlockingMessage
 from nsqkit.consumer.consumer import Consumer
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.options import ConsumerOptions
@@ -11,6 +13,8 @@ from nsqkit.consumer.stats import BackoffStats, ConnectionStats, ConsumerStats
 __all__ = [
     "BackoffState",
     "BackoffStats",
+    "BlockingConsumer",
+    "BlockingMessage",
     "ConnectionStats",
     "Consumer",
     "ConsumerOptions",

@@ -90,7 +90,7 @@ class Handling:
         self._threads = anyio.CapacityLimiter(options.concurrency) if options.in_threads else None
         self._lanes: Lanes | None = None
         if options.key is not None:
-            self._lanes = Lanes(core.inbox, options.concurrency, options.key, self._fail)
+            self._lanes = Lanes(core.inbox, options.concurrency, options.key, self.fail)
 
     async def run(self) -> None:
         """Return when the consumer is closed and the handlers that had begun have returned."""
@@ -137,7 +137,7 @@ class Handling:
                     if result is not None and isawaitable(result):
                         await result
                 except Exception as error:
-                    self._fail(message, error)
+                    self.fail(message, error)
                 except BaseException:
                     session.requeue(message, 0, backoff=False)
                     raise
@@ -163,7 +163,7 @@ class Handling:
             try:
                 await self._call(message)
             except Exception as error:
-                self._fail(message, error)
+                self.fail(message, error)
             except BaseException:
                 message.session.requeue(message, 0, backoff=False)
                 raise
@@ -184,7 +184,8 @@ class Handling:
         if result is not None and isawaitable(result):
             await result
 
-    def _fail(self, message: Message, error: Exception) -> None:
+    def fail(self, message: Message, error: Exception) -> None:
+        """Requeue a message whose handler has raised."""
         logger.error(
             "the handler failed on %r from %s",
             message,
@@ -219,7 +220,7 @@ class Handling:
             if result is not None and isawaitable(result):
                 await result
         except Exception as error:
-            self._fail(message, error)
+            self.fail(message, error)
         except BaseException:
             message.session.requeue(message, 0, backoff=False)
             raise

@@ -1,4 +1,4 @@
-"""The producer: ``producer`` is what users hold, ``http_producer`` the same over HTTP.
+"""The producer: ``producer`` is what users hold, ``blocking`` the same for threads, ``http_producer`` over HTTP.
 
 producer ─▶ dispatch ─▶ policy         who gets a publish, and whether it goes again
 │   └──▶ outstanding    who waits until there is room
@@ -9,6 +9,7 @@ destination ─▶ pipeline     one connection: publishes and their answers
 
 from __future__ import annotations
 
+from nsqkit.producer.blocking import BlockingProducer
 from nsqkit.producer.http_producer import HTTPProducer, HTTPProducerOptions
 from nsqkit.producer.options import ProducerOptions
 from nsqkit.producer.producer import Producer
@@ -16,6 +17,7 @@ from nsqkit.producer.receipt import Receipt
 from nsqkit.producer.stats import NsqdStats, ProducerStats
 
 __all__ = [
+    "BlockingProducer",
     "HTTPProducer",
     "HTTPProducerOptions",
     "NsqdStats",

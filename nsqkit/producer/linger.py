@@ -197,5 +197,7 @@ class Linger:
 
     def _prune(self, lane: Lane) -> None:
         """Forget a topic of which there is nothing; there may be any number of topics in the end."""
-        if lane.batch is None and not lane.outstanding_count:
+        if lane.batch is not None or lane.outstanding_count:
+            return
+        if all(batch.lane is not lane for batch in self._ready):
             self._lanes.pop(lane.topic, None)

@@ -275,6 +275,11 @@ class Producer:
         )
 
     @property
+    def nsqd_tcp_addresses(self) -> tuple[str, ...]:
+        """The nsqds that it publishes to."""
+        return tuple(self._addresses)
+
+    @property
     def is_connected(self) -> bool:
         """True while there is a connection that was greeted, to one nsqd at least."""
         return self._dispatch is not None and any(one.is_connected for one in self._dispatch.destinations)

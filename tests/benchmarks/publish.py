@@ -1,9 +1,11 @@
-"""Publishing: one at a time, pipelined, and in batches."""
+"""Publishing: one at a time, pipelined, in batches, and in batches that gather by themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+
+import attrs
 
 from tests.benchmarks import raw_client
 from tests.benchmarks.clients import Figure, nsqkit_subjects, peer_subjects, rows
@@ -22,6 +24,10 @@ WAYS = (
 )
 
 
+LINGERING = Assignment(mode="publish", address="", count=400_000, outstanding=2_000, linger=0.005)
+"""What no peer can do: single publishes, each answered, that share commands."""
+
+
 def measure(bench: Bench) -> Iterator[Row]:
     """Measure each way of publishing."""
     for what, count, outstanding, batch, floors in WAYS:
@@ -37,3 +43,8 @@ def measure(bench: Bench) -> Iterator[Row]:
             subjects = {**nsqkit_subjects(bench, task, prepare), **peer_subjects(bench, task, prepare)}
             samples = bench.take_turns(subjects)
         yield from rows(bench, what, samples, [Figure("per_second", "msg/s", floors=floors)])
+    with bench.serve() as broker:
+        task = attrs.evolve(LINGERING, address=broker.address, count=bench.effort.count(LINGERING.count))
+        subjects = nsqkit_subjects(bench, task, partial(raw_client.make_channel, broker.address))
+        samples = bench.take_turns(subjects)
+    yield from rows(bench, "PUB with linger, 2,000 outstanding", samples, [Figure("per_second", "msg/s")])

@@ -427,17 +427,63 @@ class TestLog:
         async with running() as bench:
             bench.broker.refusal = ConnectionRefusedError("nobody")
             await bench.wait_error(NotConnected)
-            await settle()
+            bench.broker.refusal = None
+            await bench.retry()
+            async with await bench.broker.greet():
+                await settle()
         assert [
             (record.name, record.levelname, vars(record)["nsqd_address"]) for record in caplog.records
         ] == [
             ("nsqkit.client", "WARNING", ADDRESS),
             ("nsqkit.client", "INFO", ADDRESS),
+            ("nsqkit.client", "INFO", ADDRESS),
         ]
         assert [record.getMessage() for record in caplog.records] == [
             f"[{ADDRESS}] cannot connect to {ADDRESS}: nobody",
             f"[{ADDRESS}] dialling again in 1.000 s",
+            f"[{ADDRESS}] connected",
         ]
+
+
+@in_memory
+class TestHook:
+    async def test_it_is_told_of_each_connection_and_each_failure(self):
+        told: list[tuple[str, type[Exception] | None]] = []
+        async with running(
+            on_connection=lambda *what: told.append((what[0], what[1] and type(what[1])))
+        ) as bench:
+            bench.broker.refusal = ConnectionRefusedError("nobody")
+            await bench.wait_error(NotConnected)
+            bench.broker.refusal = None
+            await bench.retry()
+            peer = await bench.broker.greet()
+            await settle()
+            await peer.close()
+            await bench.wait_error(ConnectionLost)
+        assert told == [(ADDRESS, NotConnected), (ADDRESS, None), (ADDRESS, ConnectionLost)]
+
+    async def test_a_connection_that_ends_as_it_should_is_no_failure(self):
+        told: list[object] = []
+        bench = Bench(on_connection=lambda *what: told.append(what))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bench.connection.run)
+            peer = await bench.broker.greet()
+            await settle()
+            bench.connection.stop()
+            bench.session.end(None)
+            bench.connection.wake()
+            await peer.wait_end()
+            await peer.close()
+        assert told == [(ADDRESS, None)]
+
+    async def test_what_it_raises_is_logged(self, caplog):
+        def fail(address: str, error: Exception | None) -> None:
+            raise ValueError("no")
+
+        async with running(on_connection=fail) as bench, await bench.broker.greet():
+            await settle()
+            assert bench.session.is_open
+        assert f"[{ADDRESS}] on_connection failed" in caplog.text
 
 
 class TestLayers:

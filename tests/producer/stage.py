@@ -14,7 +14,7 @@ from anyio.abc import ByteStream
 
 from nsqkit import Producer
 from nsqkit.clock import ManualClock
-from nsqkit.errors import NSQError
+from nsqkit.errors import BrokerError, NSQError
 from nsqkit.wire.commands import MAGIC_V2, CommandDecoder
 from nsqkit.wire.frames import OK_FRAME
 from tests.peers import PATIENCE, Peer, ScriptedBroker, settle
@@ -87,13 +87,15 @@ class PlayingBroker:
 
     Attributes:
         arrived: topic and body of every message, in the order in which they came.
+        command_count: how many commands they came in.
     """
 
     def __init__(self) -> None:
         self.arrived: list[tuple[bytes, bytes]] = []
+        self.command_count = 0
         self.broker = ScriptedBroker()
 
-    def answer(self, topic: bytes, bodies: list[bytes]) -> bytes | NSQError | None:
+    def answer(self, topic: bytes, bodies: list[bytes]) -> bytes | BrokerError | None:
         """Return what to say to a command; None to close the connection."""
         return OK_FRAME
 
@@ -115,6 +117,7 @@ class PlayingBroker:
                     many = [command.bodies] if command.verb == b"MPUB" else [(b,) for b in command.bodies]
                     for bodies in many:
                         topic = command.params[0]
+                        self.command_count += 1
                         self.arrived += [(topic, body) for body in bodies]
                         answer = self.answer(topic, list(bodies))
                         if answer is None:

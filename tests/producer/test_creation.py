@@ -5,14 +5,15 @@ import json
 import pytest
 
 from nsqkit.errors import OptionError, RequestFailed, RequestRefused
+from nsqkit.http.daemon import Daemon
 from nsqkit.producer.creation import create_channel, create_topic, daemons_at
 from tests.answering import answering, http_answer
 
 pytestmark = pytest.mark.anyio
 
 
-def at(*addresses: str) -> list[object]:
-    return daemons_at(addresses, connect_timeout=15, request_timeout=15)  # type: ignore[return-value]
+def at(*addresses: str) -> list[Daemon]:
+    return daemons_at(addresses, connect_timeout=15, request_timeout=15)
 
 
 def line(request: bytes) -> bytes:

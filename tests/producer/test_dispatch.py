@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any
 
 import anyio
@@ -16,7 +17,6 @@ from nsqkit.errors import (
     FinishFailed,
     MultiPublishFailed,
     NotConnected,
-    NSQError,
     PublishFailed,
     PublishTimeout,
     WouldWait,
@@ -52,7 +52,7 @@ async def test_the_same_key_goes_to_the_same_nsqd():
     async with pool(3, policy="by-key") as stage, anyio.create_task_group() as tasks:
         peers = await stage.greet()
         for key in ("user-1", b"user-1", "user-1"):
-            tasks.start_soon(lambda key=key: stage.producer.publish("t", b"x", key=key))
+            tasks.start_soon(partial(stage.producer.publish, "t", b"x", key=key))
         await settle()
         assert sorted(nsqd.outstanding_count for nsqd in stage.producer.stats().nsqds) == [0, 0, 3]
         for peer, nsqd in zip(peers, stage.producer.stats().nsqds, strict=True):
@@ -88,11 +88,13 @@ async def test_without_any_connection_it_says_so_for_all():
 async def test_a_broker_that_does_not_read_is_not_called_missing():
     async with pool(1, connect_timeout=0.01) as stage, anyio.create_task_group() as tasks:
         (peer,) = await stage.greet()
-        calls = [Call() for _ in range(40)]
-        for call in calls:
-            tasks.start_soon(call.run, stage.producer.publish, "t", bytes(1 << 20))
-        await calls[-1].wait()
-        error = calls[-1].error
+        for _ in range(40):  # one write each, until the peer is full and the outbox, too
+            tasks.start_soon(Call().run, stage.producer.publish, "t", bytes(1 << 20))
+            await settle()
+        late = Call()
+        tasks.start_soon(late.run, stage.producer.publish, "t", b"x")
+        await late.wait()
+        error = late.error
         assert isinstance(error, NotConnected)
         assert "did not take any more within" in str(error)
         await peer.close()
@@ -260,6 +262,29 @@ async def test_who_wants_to_publish_more_than_may_be_outstanding_waits_in_order(
         await peer.close()
 
 
+@pytest.mark.parametrize("linger", [0.0, 1.0])
+async def test_the_bytes_of_a_cancelled_publish_count_until_its_answer_if_it_was_sent(linger):
+    async with (
+        pool(1, max_outstanding_bytes=1, linger=linger) as stage,
+        anyio.create_task_group() as tasks,
+    ):
+        (peer,) = await stage.greet()
+        with anyio.move_on_after(0.01):
+            await stage.producer.publish("t", b"1")
+        assert stage.producer.stats().outstanding_bytes > 0
+        call = Call()
+        tasks.start_soon(call.run, stage.producer.publish, "t", b"2")
+        await settle()
+        assert stage.producer.stats().waiting_count == 1
+        assert await peer.command() == (b"PUB t", b"1")
+        await peer.send(OK_FRAME)
+        assert await peer.command() == (b"PUB t", b"2")
+        await peer.send(OK_FRAME)
+        await call.wait()
+        assert call.succeeded
+        assert stage.producer.stats().outstanding_bytes == 0
+
+
 async def test_a_publish_that_is_not_answered_in_time():
     async with pool(1, publish_timeout=0.05) as stage, anyio.create_task_group() as tasks:
         (peer,) = await stage.greet()
@@ -375,7 +400,7 @@ class _Watched:
         self._on_wait = on_wait
 
     def __await__(self) -> Generator[Any, Any, None]:
-        step: Callable[[], Any] = lambda: self._coroutine.send(None)  # noqa: E731
+        step: Callable[[], Any] = partial(self._coroutine.send, None)
         while True:
             try:
                 wish = step()
@@ -384,9 +409,9 @@ class _Watched:
             self._on_wait()
             try:
                 value = yield wish
-                step = lambda value=value: self._coroutine.send(value)  # noqa: E731
+                step = partial(self._coroutine.send, value)
             except BaseException as error:
-                step = lambda error=error: self._coroutine.throw(error)  # noqa: E731
+                step = partial(self._coroutine.throw, error)
 
 
 class Moody(PlayingBroker):
@@ -396,14 +421,14 @@ class Moody(PlayingBroker):
         super().__init__()
         self.has_lost = False
 
-    def answer(self, topic: bytes, bodies: list[bytes]) -> bytes | NSQError | None:
+    def answer(self, topic: bytes, bodies: list[bytes]) -> bytes | BrokerError | None:
         if b"victim" in bodies and not self.has_lost:
             self.has_lost = True
             return None
         return FinishFailed("?") if topic == b"refused" else OK_FRAME
 
 
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
     "linger": {"linger": 0.001},
     "limited": {"max_outstanding_bytes": 1},

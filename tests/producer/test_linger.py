@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from nsqkit.producer.linger import Batch, Linger
+from nsqkit.producer.waiter import Waiter
 from tests.producer.fakes import FakeWaiter, waiters
 
 A, B = b"a", b"b"
@@ -155,6 +156,20 @@ def test_nothing_is_kept_of_a_topic_of_which_there_is_nothing():
     assert not linger._lanes
 
 
+def test_a_topic_is_not_forgotten_while_a_full_batch_of_it_is_ready():
+    linger = make(count_max=1)
+    join(linger, A, b"1")
+    (first,) = linger.take()
+    join(linger, A, b"2")
+    linger.answered(first)
+    join(linger, A, b"3")
+    second, third = linger.take()
+    assert second.lane is third.lane
+    linger.answered(second)
+    join(linger, A, b"4")
+    assert linger.count == 1
+
+
 def test_in_a_hurry_nothing_waits():
     linger = make()
     join(linger, A, b"1")
@@ -182,7 +197,7 @@ class Gathering(RuleBasedStateMachine):
         super().__init__()
         self.now_ns = 0
         self.linger = make(linger_ns=10, count_max=3, size_max=40)
-        self.waiting: dict[FakeWaiter, tuple[bytes, bytes, int]] = {}
+        self.waiting: dict[Waiter, tuple[bytes, bytes, int]] = {}
         self.on_their_way: list[Batch] = []
         self.count = 0
 

@@ -21,8 +21,11 @@ from nsqkit.errors import (
     OptionError,
 )
 from nsqkit.producer.pipeline import OUTBOX_SIZE_MAX
+from nsqkit.producer.serializers import JSON
 from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME
+from tests.answering import answering, http_answer
 from tests.peers import ADDRESS, BACKENDS, PATIENCE, Peer, ScriptedBroker, settle
+from tests.producer.stage import PlayingBroker
 
 pytestmark = pytest.mark.anyio
 in_memory = pytest.mark.parametrize("anyio_backend", BACKENDS)
@@ -248,6 +251,94 @@ class TestPublishing:
 async def cancel_soon(scope: anyio.CancelScope) -> None:
     await settle()
     scope.cancel()
+
+
+@in_memory
+class TestTheRest:
+    async def test_a_ping_wants_a_connection_and_sends_a_nop(self):
+        async with connected() as (producer, peer):
+            await producer.ping()
+            assert await peer.line() == b"NOP"
+
+    async def test_without_a_connection_a_ping_says_so(self):
+        async with producing(connect_timeout=0.01) as (producer, broker, _):
+            broker.hanging = True
+            with pytest.raises(NotConnected):
+                await producer.ping()
+
+    async def test_outside_of_its_block_there_is_nothing_to_ask(self):
+        producer = make()
+        with pytest.raises(Closed):
+            await producer.ping()
+        with pytest.raises(Closed):
+            producer.publish_nowait("t", b"x")
+        assert producer.stats().nsqds == ()
+
+    async def test_a_serializer_makes_bodies_and_refuses_what_it_cannot_carry(self):
+        async with connected(serializer=JSON) as (producer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.publish, "t", {"n": 1})
+            assert await peer.command() == (b"PUB t", b'{"n":1}')
+            tasks.start_soon(producer.multi_publish, "t", [1, None])
+            assert await peer.command() == (b"MPUB t", b"\0\0\0\2\0\0\0\1" + b"1\0\0\0\4null")
+            tasks.start_soon(producer.deferred_publish, "t", "x", 1)
+            assert await peer.command() == (b"DPUB t 1000", b'"x"')
+            await peer.send(OK_FRAME * 3)
+            with pytest.raises(OptionError, match="allowed is what JSON can carry"):
+                await producer.publish("t", b"bytes")
+
+    @pytest.mark.parametrize("timeout", [-1, 3601, float("nan"), "5"], ids=repr)
+    async def test_a_wrong_timeout_is_refused(self, timeout):
+        async with connected() as (producer, _):
+            with pytest.raises(OptionError, match=r"timeout is .*; allowed is 0 to 3600 seconds"):
+                await producer.publish("t", b"x", timeout=timeout)
+
+    async def test_a_wrong_key_is_refused(self):
+        async with connected() as (producer, _):
+            with pytest.raises(OptionError, match="key is 5"):
+                await producer.publish("t", b"x", key=5)  # type: ignore[arg-type]
+
+    async def test_without_addresses_for_http_nothing_can_be_created(self):
+        async with connected() as (producer, _):
+            for call in (producer.ensure_topic("t"), producer.ensure_channel("t", "c")):
+                with pytest.raises(OptionError, match="nsqd_http_addresses is empty"):
+                    await call
+
+
+async def test_topics_and_channels_are_created_over_http():
+    async with answering(lambda _: http_answer(b"")) as server:
+        producer = Producer(ADDRESS, nsqd_http_addresses=[server.address], dial_timeout=15)
+        await producer.ensure_topic("t")
+        await producer.ensure_channel("t", "c")
+        assert [request.split(b" ")[1] for request in server.requests] == [
+            b"/topic/create?topic=t",
+            b"/topic/create?topic=t",
+            b"/channel/create?topic=t&channel=c",
+        ]
+
+
+@in_memory
+@pytest.mark.parametrize("more", [{}, {"max_outstanding_bytes": 500}])
+async def test_what_lingers_arrives_once_each_and_in_far_fewer_commands(more):
+    broker = PlayingBroker()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(broker.run)
+        async with Producer(
+            ADDRESS, dial=broker.broker.dial, clock=ManualClock(), linger=60, linger_max_messages=50, **more
+        ) as producer:
+            await producer.ping()
+
+            async def work(number: int) -> None:
+                for n in range(5):
+                    await producer.publish(f"t{number % 2}", b"%d-%d" % (number, n))
+
+            with anyio.fail_after(15):
+                async with anyio.create_task_group() as workers:
+                    for number in range(100):
+                        workers.start_soon(work, number)
+            assert producer.stats().message_count == 500
+        tasks.cancel_scope.cancel()
+    assert len(broker.arrived) == len({*broker.arrived}) == 500
+    assert broker.command_count < 250
 
 
 # ---- without a connection ------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ How to read it: ``act`` is one move of a player; what it has to say leaves when 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -27,8 +28,20 @@ class Publish:
     bodies: list[bytes]
     answers: list[NSQError | None] = attrs.field(factory=list)
 
-    def answered(self, error: NSQError | None) -> None:
-        self.answers.append(error)
+    def done(self) -> bool:
+        return False  # so that a second answer would be noted, too
+
+    def cancelled(self) -> bool:
+        return False
+
+    def cancel(self) -> None:
+        raise AssertionError("nobody gives up")
+
+    def set_result(self, result: NSQError | None, /) -> None:
+        self.answers.append(result)
+
+    def __await__(self) -> Generator[Any, None, NSQError | None]:
+        raise AssertionError("nobody awaits")
 
 
 class Producer:

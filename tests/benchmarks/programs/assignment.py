@@ -37,6 +37,7 @@ class Assignment:
         topic: an existing topic; its channel is called ``channel``.
         outstanding: commands that wait for an answer at a time.
         batch: messages in a command; above 1 it is an MPUB.
+        linger: seconds that single publishes wait for each other, for nsqkit.
         max_in_flight: of the consumer.
         loop: the event loop, for nsqkit.
     """
@@ -47,6 +48,7 @@ class Assignment:
     topic: str = ""
     outstanding: int = 1
     batch: int = 1
+    linger: float = 0.0
     max_in_flight: int = 2500
     loop: str = "asyncio"
 

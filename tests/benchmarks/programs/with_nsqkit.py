@@ -11,7 +11,7 @@ CONCURRENCY = 8
 
 
 async def publish(task: Assignment) -> None:
-    async with Producer(task.address) as producer:
+    async with Producer(task.address, linger=task.linger) as producer:
         bodies = [BODY] * task.batch
 
         async def work() -> None:

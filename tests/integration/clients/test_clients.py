@@ -24,19 +24,14 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any, TypeAlias
-from urllib.parse import parse_qs, urlsplit
 
 import anyio
-import attrs
 import pytest
-import trustme
 
 from nsqkit import Consumer, Producer
 from tests.integration.clients.features import HAS, clients_with
@@ -45,10 +40,10 @@ from tests.integration.clients.processes import (
     Program,
     Server,
     run_client,
-    run_nsqd,
     run_nsqlookupd,
     until,
 )
+from tests.integration.clients.protection import SECRET, AuthServer, Certificates
 
 FOLDER = Path(__file__).parent
 
@@ -68,11 +63,6 @@ RunNsqd: TypeAlias = Callable[..., AbstractContextManager[Server]]
 def client_program(client: str, role: str, **settings: object) -> AbstractContextManager[Program]:
     text = json.dumps({"topic": "topic", "channel": "channel", **settings})
     return run_client(*PROGRAMS[client], role, text)
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> RunNsqd:
-    return partial(run_nsqd, tmp_path)
 
 
 def bodies_of(values: list[dict[str, Any]]) -> list[str]:
@@ -172,28 +162,6 @@ def test_a_touched_message_does_not_time_out(client: str, feature: str, broker: 
     pytest.fail("each message timed out")
 
 
-@attrs.frozen
-class Certificates:
-    """Files in PEM: of an authority, and of what it has signed for a broker and for a client."""
-
-    ca: str
-    server: str
-    client: str
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    folder = tmp_path_factory.mktemp("certificates")
-    authority = trustme.CA()
-    server = authority.issue_cert("127.0.0.1", "localhost")
-    client = authority.issue_cert("client")
-    paths = [str(folder / name) for name in ("ca.pem", "server.pem", "client.pem")]
-    authority.cert_pem.write_to_path(paths[0])
-    server.private_key_and_cert_chain_pem.write_to_path(paths[1])
-    client.private_key_and_cert_chain_pem.write_to_path(paths[2])
-    return Certificates(*paths)
-
-
 @clients_with("large", "deflate", "snappy", "tls", "tls+deflate", "tls+snappy", "certificate")
 def test_all_goes_through_layers(client: str, feature: str, broker: RunNsqd, certificates: Certificates):
     flags: list[str] = []
@@ -227,45 +195,9 @@ def test_all_goes_through_layers(client: str, feature: str, broker: RunNsqd, cer
             assert session["snappy"] == (compression == "snappy")
 
 
-Asked: TypeAlias = list[dict[str, list[str]]]
-
-
-@attrs.frozen
-class AuthServer:
-    """Grants the secret "open sesame" all of the topic; keeps what it was asked."""
-
-    address: str
-    asked: Asked
-
-
-@pytest.fixture
-def auth_server() -> Iterator[AuthServer]:
-    asked: Asked = []
-    grant = {
-        "ttl": 3600,
-        "identity": "ali",
-        "authorizations": [{"topic": "^topic$", "channels": [".*"], "permissions": ["subscribe", "publish"]}],
-    }
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(parse_qs(urlsplit(self.path).query))
-            known = asked[-1].get("secret") == ["open sesame"]
-            self.send_response(200 if known else 403)
-            self.end_headers()
-            self.wfile.write(json.dumps(grant).encode() if known else b"{}")
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield AuthServer(f"127.0.0.1:{server.server_port}", asked)
-        server.shutdown()
-        thread.join()
-
-
 @clients_with("auth")
 def test_a_client_gives_its_secret(client: str, feature: str, broker: RunNsqd, auth_server: AuthServer):
-    settings = {"secret": "open sesame"}
+    settings = {"secret": SECRET}
     with (
         broker(f"--auth-http-address={auth_server.address}", "--http-client-request-timeout=60s") as nsqd,
         client_program(client, "publish", nsqd=nsqd.tcp_address, **settings) as publisher,
@@ -277,7 +209,7 @@ def test_a_client_gives_its_secret(client: str, feature: str, broker: RunNsqd, a
         for session in (nsqd.publisher, *nsqd.channel["clients"]):
             assert (session["authed"], session["auth_identity"]) == (True, "ali")
     for question in auth_server.asked:
-        assert question["secret"] == ["open sesame"]
+        assert question["secret"] == [SECRET]
         assert question["remote_ip"] == ["127.0.0.1"]
 
 

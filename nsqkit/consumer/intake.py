@@ -1,0 +1,244 @@
+"""What threads take from a consumer in the event-loop thread, and what they give back.
+
+    event loop   inbox ─▶ give ──────┐             ┌──▶ FIN, once for many
+    threads                          └─▶ taken ─▶ handled ─▶ finish
+
+The rule it guards: a thread and the event loop meet once for many messages. A thread takes all that waits; what threads
+have finished is collected, and the event loop, once it has been woken, looks again by itself for as long as there is
+more. Nothing is lost on the way: what was taken for a thread that waits no more, or that nobody has begun with at the
+end, is given back.
+
+How to read it: what threads call, then what the event loop does for them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import anyio
+
+from nsqkit.consumer.blocking_message import BlockingMessage
+from nsqkit.errors import Closed
+from nsqkit.portal import Call
+
+if TYPE_CHECKING:
+    from nsqkit.consumer.batches import Batches
+    from nsqkit.consumer.consumer import Consumer
+    from nsqkit.consumer.message import Message
+    from nsqkit.portal import Stay
+
+T = TypeVar("T")
+
+LOOK_EVERY: Final = 0.001
+"""Seconds for which a finished message may wait for others, unless the thread itself goes to wait."""
+
+
+class Demand(Call["list[Message]"]):
+    """A thread that waits for messages.
+
+    Attributes:
+        max_messages: how many it takes at most; None is no limit.
+        given: what it was given.
+    """
+
+    __slots__ = ("given", "max_messages")
+
+    def __init__(self, max_messages: int | None) -> None:
+        super().__init__()
+        self.max_messages = max_messages
+        self.given: list[Message] = []
+
+    def tell(self, result: list[Message]) -> None:
+        """End the wait."""
+        self.given = result
+        super().tell(result)
+
+
+class Intake:
+    """The way from one consumer to its threads, and back.
+
+    Args:
+        stay: the consumer's, in the event-loop thread.
+    """
+
+    def __init__(self, stay: Stay[Consumer]) -> None:
+        self._stay = stay
+        self._consumer = stay.client
+        self._waiting: deque[Demand] = deque()
+        self._taken: deque[BlockingMessage] = deque()
+        self._finished: deque[Message] = deque()
+        self._is_attentive = False
+        stay.start(self._feed)
+
+    # ---- for threads ---------------------------------------------------------------------------------------------
+
+    def next(self, timeout: float | None = None) -> BlockingMessage | None:
+        """Return a message to begin with; None if there is none in time, or will be none."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            try:
+                message = self._taken.popleft()
+            except IndexError:
+                left = None if deadline is None else max(deadline - monotonic(), 0.0)
+                messages = self.take(None, left)
+                if not messages:
+                    return None
+                self._taken.extend(messages)
+            else:
+                if not message.is_answered:  # its time may be over, or its connection lost
+                    return message
+
+    def take(self, max_messages: int | None, timeout: float | None) -> list[BlockingMessage]:
+        """Return what waits, or comes first; an empty list if there is nothing in time, or will be nothing."""
+        demand, stay = Demand(max_messages), self._stay
+        try:
+            stay.put(partial(self._on_demand, demand), demand.fail)
+            if timeout is None:
+                stay.wait(demand)
+            elif not demand.wait(timeout):
+                stay.put(partial(self._on_leave, demand))
+                stay.wait(demand)
+            return self._wrap(demand.result())
+        except Closed:
+            if stay.is_here:
+                return []
+            raise
+        except KeyboardInterrupt:
+            self._put(partial(self._on_drop, demand))
+            raise
+
+    def gather(self, batches: Batches, timeout: float | None) -> list[BlockingMessage]:
+        """As ``take``, of batches that wait until they are full."""
+        demand = Demand(None)
+
+        async def gather() -> None:
+            messages: list[Message] = []
+            with anyio.move_on_after(timeout):
+                messages = await anext(batches, [])
+            demand.tell(messages)
+
+        try:
+            self._stay.run(gather)
+        except Closed:
+            if self._stay.is_here:
+                return []
+            raise
+        except KeyboardInterrupt:
+            self._put(partial(self._on_drop, demand))
+            raise
+        return self._wrap(demand.given)
+
+    def finish(self, message: Message) -> None:
+        """Have a message finished soon."""
+        self._finished.append(message)
+        if not self._is_attentive:
+            try:
+                self._is_attentive = True
+                self._put(self._attend)
+            except BaseException:
+                self._is_attentive = False
+                raise
+
+    def give_back(self, message: Message) -> None:
+        """Have a message delivered again at once; that is no failure."""
+        self._put(partial(message.session.requeue, message, 0, backoff=False))
+
+    def tell(self, function: Callable[[], object]) -> None:
+        """Have a function called in the event loop, after all that was finished before."""
+        self._put(partial(self._after_finished, function))
+
+    def answer(self, function: Callable[[], None]) -> None:
+        """Call a function in the event loop, after all that was finished before, and raise what it raises."""
+        with self._after_the_end():
+            self._stay.ask(partial(self._after_finished, function))
+
+    def _put(self, function: Callable[[], object]) -> None:
+        with self._after_the_end():
+            self._stay.put(function)
+
+    @contextmanager
+    def _after_the_end(self) -> Iterator[None]:
+        """After the end nothing is done, as with any answer on a lost connection."""
+        try:
+            yield
+        except Closed:
+            if not self._stay.is_here:
+                raise
+
+    def _wrap(self, messages: list[Message]) -> list[BlockingMessage]:
+        return [BlockingMessage(self, message) for message in messages]
+
+    # ---- in the event loop ---------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Finish what was finished, give back what nobody has begun with, and stop the consumer."""
+        self._finish_all()
+        self._consumer.stop()
+        for _ in range(len(self._taken)):
+            try:
+                message = self._taken.popleft().delivery
+            except IndexError:
+                return  # a thread was faster
+            message.session.requeue(message, 0, backoff=False)
+
+    async def _feed(self) -> None:
+        """Give messages to those who wait, for as long as there are any."""
+        while await self._consumer._wait_for_messages():
+            self._serve()
+        for demand in self._waiting:
+            demand.tell([])
+        self._waiting.clear()
+
+    def _serve(self) -> None:
+        inbox, waiting = self._consumer._core.inbox, self._waiting
+        while waiting and inbox:
+            demand = waiting.popleft()
+            count = min(len(inbox), demand.max_messages or len(inbox))
+            demand.tell([inbox.popleft() for _ in range(count)])
+
+    def _on_demand(self, demand: Demand) -> None:
+        self._finish_all()
+        if self._consumer._core.is_closing:
+            demand.tell([])
+            return
+        self._waiting.append(demand)
+        self._serve()
+
+    def _on_leave(self, demand: Demand) -> None:
+        """Let somebody go who has waited long enough."""
+        if demand in self._waiting:
+            self._waiting.remove(demand)
+            demand.tell([])
+
+    def _on_drop(self, demand: Demand) -> None:
+        """Let somebody go who was interrupted, and may have been given messages that nobody will see."""
+        if demand in self._waiting:
+            self._waiting.remove(demand)
+        for message in demand.given:
+            message.session.requeue(message, 0, backoff=False)
+
+    def _attend(self) -> None:
+        """Finish what there is to be finished, and look again soon; the threads need not wake anybody meanwhile."""
+        if self._finished:
+            self._finish_all()
+            self._stay.call_later(LOOK_EVERY, self._attend)
+            return
+        self._is_attentive = False
+        if self._finished:  # by a thread that has not seen that it would have to wake somebody
+            self._is_attentive = True
+            self._attend()
+
+    def _finish_all(self) -> None:
+        finished = self._finished
+        for _ in range(len(finished)):
+            message = finished.popleft()
+            message.session.finish(message)
+
+    def _after_finished(self, function: Callable[[], T]) -> T:
+        self._finish_all()
+        return function()

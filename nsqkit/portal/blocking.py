@@ -1,0 +1,74 @@
+"""What users hold who call without ``await``: opened, used by any thread, closed.
+
+The rule it guards: it belongs to the process that has opened it. A process that was forked meanwhile may open it, too;
+what it does then does not touch the parent's.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from nsqkit.errors import Closed
+from nsqkit.portal.stay import Stay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
+
+
+class Blocking(Generic[C]):
+    """What is opened and closed by any thread, and used by all of them: for ``with``, or ``open`` and ``close``.
+
+    It may be opened again after it was closed, and in a process that was forked while it was open.
+
+    Args:
+        make: makes the client; raises OptionError for what it cannot be made of, at once.
+        name: what users call it, for errors.
+    """
+
+    def __init__(self, make: Callable[[], C], name: str) -> None:
+        make()
+        self._make = make
+        self._name = name
+        self._stay: Stay[C] | None = None
+
+    def open(self) -> Self:
+        """Begin; connections are made meanwhile.
+
+        Raises:
+            Closed: it is open already.
+        """
+        if self._stay is not None and self._stay.is_here:
+            raise Closed(f"the {self._name} is open already; make another one")
+        self._stay = Stay(self._make, self._name)
+        return self
+
+    def close(self) -> None:
+        """End; nothing is left running. Does nothing if it is closed, or was opened in another process."""
+        stay = self._stay
+        if stay is not None and stay.is_here:
+            try:
+                stay.end()
+            finally:
+                self._stay = None
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _opened(self) -> Stay[C]:
+        if self._stay is None:
+            raise Closed(
+                f"the {self._name} is closed: use it inside of 'with', or between open() and close()"
+            )
+        return self._stay

@@ -1,0 +1,84 @@
+"""The thread: who needs it, and when it begins and ends.
+
+The rule it guards: one thread for a process, started when it is first needed and ended with the last who needs it. It
+is kept by process id, so that a process that was forked gets a thread of its own instead of a dead one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import Future
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class PortalProvider:
+    """The event-loop thread of one process, for ``with``, by any number of users at a time."""
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._user_count = 0
+        self._portal: BlockingPortal | None = None
+
+    def __enter__(self) -> BlockingPortal:
+        with self._lock:
+            if self._portal is None:
+                self._portal = self._start()
+            self._user_count += 1
+            return self._portal
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if os.getpid() != self._pid:
+            return  # the thread is the parent's
+        with self._lock:
+            self._user_count -= 1
+            if self._user_count:
+                return
+            portal, thread = self._portal, self.thread
+            self._portal = self.thread = None
+            assert portal is not None
+            assert thread is not None
+            portal.call(portal.stop)
+            thread.join()
+
+    def _start(self) -> BlockingPortal:
+        started: Future[BlockingPortal] = Future()
+        self.thread = threading.Thread(target=_serve, args=[started], name="nsqkit", daemon=True)
+        self.thread.start()
+        return started.result()
+
+
+def _serve(started: Future[BlockingPortal]) -> None:
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    try:
+        anyio.run(serve, backend="asyncio", backend_options={"use_uvloop": find_spec("uvloop") is not None})
+    except BaseException as error:
+        if started.done():
+            raise
+        started.set_exception(error)
+
+
+_providers: dict[int, PortalProvider] = {}  # those of parents stay: what they hold must not be collected here
+
+
+def portal_provider() -> PortalProvider:
+    """Return this process's provider; ``with`` it to get the portal."""
+    return _providers.get(os.getpid()) or _providers.setdefault(os.getpid(), PortalProvider())

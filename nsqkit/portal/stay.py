@@ -1,0 +1,187 @@
+"""One client in the event-loop thread, and how threads come to it.
+
+The rule it guards: what many threads want at once is one wake-up of the event loop; and nobody waits for ever. At the
+end those who wait are told, and who comes later, or from another process, is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+
+from nsqkit.errors import Closed
+from nsqkit.portal.call import Call
+from nsqkit.portal.provider import portal_provider
+from nsqkit.portal.waker import Waker
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
+
+Refuse: TypeAlias = Callable[[Exception], object]
+
+LOOK_EVERY: Final = 5.0
+"""Seconds after which a thread that waits looks whether the event loop is still there."""
+
+
+class Stay(Generic[C]):
+    """One client's time in the event-loop thread, from being made to ``end``.
+
+    Args:
+        make: makes the client, in the event loop; it is entered there at once.
+        name: what users call it, for errors.
+
+    Attributes:
+        client: the client; to be used in the event loop only.
+    """
+
+    def __init__(self, make: Callable[[], C], name: str) -> None:
+        self._pid = os.getpid()
+        self._name = name
+        self._is_open = True
+        self._queue: deque[tuple[Callable[[], object], Refuse | None]] = deque()
+        self._is_noted = False
+        with ExitStack() as stack:
+            provider = portal_provider()
+            self._portal = stack.enter_context(provider)
+            assert provider.thread is not None
+            self._thread = provider.thread
+            self._loop = self._portal.call(asyncio.get_running_loop)
+            self._waker = self._portal.call(Waker, self._loop, self._work_off)
+            stack.callback(self._portal.call, self._waker.close)
+            self.client = self._portal.call(make)
+            stack.enter_context(self._portal.wrap_async_context_manager(self.client))
+            self._stack = stack.pop_all()
+
+    @property
+    def is_here(self) -> bool:
+        """True in the process that it was begun in."""
+        return self._pid == os.getpid()
+
+    def check(self) -> None:
+        """Refuse to be used where that cannot be.
+
+        Raises:
+            Closed: after its end, or in another process than the one that began it.
+            RuntimeError: in the event-loop thread, which would wait for itself.
+        """
+        if not self._is_open:
+            raise Closed(f"the {self._name} is closed")
+        if not self.is_here:
+            raise Closed(f"the {self._name} was opened in another process; open it in this one, too")
+        if threading.get_ident() == self._thread.ident:
+            raise RuntimeError(
+                f"the {self._name} was used in the event-loop thread, which would wait for itself"
+            )
+
+    # ---- what does not wait in the event loop --------------------------------------------------------------------
+
+    def put(self, function: Callable[[], object], refuse: Refuse | None = None) -> None:
+        """Have a function called in the event loop soon, after all that were put before.
+
+        Args:
+            function: raises nothing; what it returns is dropped.
+            refuse: called instead, with an error, if the end comes first.
+
+        Raises:
+            Closed: as ``check``.
+        """
+        self.check()
+        self._queue.append((function, refuse))
+        # Many who come before the loop has time for them are one wake-up. The order counts: the loop takes the note
+        # away before it looks into the queue, so whoever finds the note is seen.
+        if not self._is_noted:
+            try:
+                self._is_noted = True
+                self._waker.wake()
+            except RuntimeError:  # the loop has ended
+                raise Closed(f"the {self._name} is closed") from None
+            except BaseException:  # Ctrl-C, perhaps before the loop was woken
+                self._is_noted = False
+                raise
+
+    def ask(self, function: Callable[[], T]) -> T:
+        """Return what a function returns in the event loop, or raise what it raises; it is not async."""
+        call: Call[T] = Call()
+
+        def act() -> None:
+            try:
+                result = function()
+            except Exception as error:
+                call.fail(error)
+            else:
+                call.tell(result)
+
+        self.put(act, call.fail)
+        return self.wait(call)
+
+    def wait(self, call: Call[T]) -> T:
+        """Return, or raise, what a call is told.
+
+        Raises:
+            Closed: the event loop has ended before.
+        """
+        while not call.wait(LOOK_EVERY):
+            if not self._thread.is_alive() and not call.wait(0):
+                raise Closed(f"the {self._name} is closed")
+        return call.result()
+
+    def call_later(self, delay: float, function: Callable[[], object]) -> None:
+        """Have a function called after some seconds, if there is an event loop by then; in the event loop only."""
+        self._loop.call_later(delay, function)
+
+    def _work_off(self) -> None:
+        self._is_noted = False
+        queue = self._queue
+        for _ in range(len(queue)):
+            function, _ = queue.popleft()
+            function()
+
+    # ---- what waits in the event loop ----------------------------------------------------------------------------
+
+    def start(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
+        """Start an async function in the event loop; its future cancels it.
+
+        Raises:
+            Closed: as ``check``.
+        """
+        self.check()
+        try:
+            return self._portal.start_task_soon(function)
+        except RuntimeError:  # the loop has ended
+            raise Closed(f"the {self._name} is closed") from None
+
+    def run(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Return what an async function returns in the event loop; one whose caller is interrupted is cancelled.
+
+        Raises:
+            Closed: as ``check``.
+        """
+        future = self.start(function)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    # ---- the end -------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Leave the client, and the thread. Those who still wait are told; in another process nothing is done."""
+        if not self._is_open or not self.is_here:
+            return
+        self._is_open = False
+        try:
+            self._stack.close()
+        finally:
+            while self._queue:
+                _, refuse = self._queue.popleft()
+                if refuse is not None:
+                    refuse(Closed(f"the {self._name} is closed"))

@@ -1,0 +1,74 @@
+"""What telemetry says about an operation: OpenTelemetry's names for messaging, and NSQ's values for them.
+
+The rule it guards: few values. An attribute of a metric takes no more values than there are topics, channels, nsqds
+and kinds of errors; what belongs to one message is an attribute of its span alone.
+
+How to read it: the names, as in version 1.37 of OpenTelemetry's conventions for messaging; then functions that return
+attributes, ready to be merged.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from nsqkit.errors import BrokerError, Closed, NotConnected, OptionError
+from nsqkit.transport.address import is_socket_path, split_address
+
+BATCH_MESSAGE_COUNT: Final = "messaging.batch.message_count"
+BODY_SIZE: Final = "messaging.message.body.size"
+DESTINATION: Final = "messaging.destination.name"
+ENVELOPE_SIZE: Final = "messaging.message.envelope.size"
+ERROR_TYPE: Final = "error.type"
+MESSAGE_ID: Final = "messaging.message.id"
+OPERATION_NAME: Final = "messaging.operation.name"
+OPERATION_TYPE: Final = "messaging.operation.type"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+SUBSCRIPTION: Final = "messaging.destination.subscription.name"
+SYSTEM: Final = "messaging.system"
+
+ATTEMPTS: Final = "messaging.nsq.message.attempts"
+"""Deliveries of a message so far; the conventions leave names below ``messaging.nsq`` to us."""
+
+NEVER_SENT: Final = (Closed, NotConnected, OptionError)
+"""Errors of a publish that has certainly not reached an nsqd."""
+
+Attributes = dict[str, str | int]
+
+
+def operation_attributes(
+    name: str, kind: str, topic: str, channel: str | None = None, nsqd_address: str | None = None
+) -> Attributes:
+    """Return what spans and metrics of an operation have in common.
+
+    Args:
+        name: what nsqkit calls the operation.
+        kind: what the conventions call it: ``send`` or ``process``.
+        topic: what it is about.
+        channel: that messages come from; the conventions' subscription.
+        nsqd_address: where the nsqd is; None if that is not known.
+    """
+    attributes: Attributes = {SYSTEM: "nsq", OPERATION_NAME: name, OPERATION_TYPE: kind, DESTINATION: topic}
+    if channel is not None:
+        attributes[SUBSCRIPTION] = channel
+    if nsqd_address is not None:
+        attributes.update(server_attributes(nsqd_address))
+    return attributes
+
+
+@lru_cache(maxsize=1024)
+def server_attributes(nsqd_address: str) -> Attributes:
+    """Return where an nsqd is; a Unix socket has no port."""
+    if is_socket_path(nsqd_address):
+        return {SERVER_ADDRESS: nsqd_address}
+    host, port = split_address(nsqd_address)
+    return {SERVER_ADDRESS: host, SERVER_PORT: port}
+
+
+def error_type(error: BaseException) -> str:
+    """Return the kind of an error: nsqd's code for what nsqd has refused, else the name of the class."""
+    if isinstance(error, BrokerError):
+        return error.code
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,131 @@
+"""One operation as OpenTelemetry sees it: a span, a duration, and messages that are counted.
+
+The rule it guards: telemetry has no opinion. What an operation raises comes out as it was, and a span that is begun is
+ended, however the operation ends.
+
+How to read it: ``Instruments`` is what a producer or a handler has, made once; ``Operation`` is one publish, or one
+message or batch that is handled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import context, metrics, trace
+from opentelemetry.trace import Link, SpanKind, StatusCode
+
+from nsqkit import __version__
+from nsqkit.telemetry.attributes import ERROR_TYPE, NEVER_SENT, Attributes, error_type
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import Counter, Histogram, MeterProvider
+    from opentelemetry.trace import Span, TracerProvider
+
+BOUNDARIES: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+"""The seconds between the buckets of durations, as the conventions want them."""
+
+
+class Instruments:
+    """A tracer, a counter of messages and a histogram of durations.
+
+    Args:
+        kind: the spans' kind, ``PRODUCER`` or ``CONSUMER``.
+        tracer_provider: where spans go; None is the global one.
+        meter_provider: where metrics go; None is the global one.
+        timer: tells the time in seconds, from any beginning.
+    """
+
+    def __init__(
+        self,
+        kind: SpanKind,
+        *,
+        tracer_provider: TracerProvider | None,
+        meter_provider: MeterProvider | None,
+        timer: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.kind = kind
+        self.timer = timer
+        self.tracer = trace.get_tracer("nsqkit", __version__, tracer_provider)
+        meter = metrics.get_meter("nsqkit", __version__, meter_provider)
+        self.messages: Counter
+        self.duration: Histogram
+        if kind is SpanKind.PRODUCER:
+            self.messages = meter.create_counter(
+                "messaging.client.sent.messages", "{message}", "Messages that were sent to an nsqd."
+            )
+            duration, description = "messaging.client.operation.duration", "Time until an nsqd has answered."
+        else:
+            self.messages = meter.create_counter(
+                "messaging.client.consumed.messages", "{message}", "Messages that were given to a handler."
+            )
+            duration, description = "messaging.process.duration", "Time that handlers take."
+        self.duration = meter.create_histogram(
+            duration, "s", description, explicit_bucket_boundaries_advisory=BOUNDARIES
+        )
+
+
+class Operation:
+    """One operation, for ``with``; within it its span is the current one.
+
+    Args:
+        instruments: what it is measured with.
+        name: the span's.
+        shared: attributes of the span and of the metrics.
+        own: further attributes of the span.
+        count: messages.
+        parent: the context that the operation belongs to; None is the current one.
+        links: to the contexts of its messages.
+    """
+
+    def __init__(
+        self,
+        instruments: Instruments,
+        name: str,
+        shared: Attributes,
+        own: Attributes,
+        *,
+        count: int,
+        parent: Context | None = None,
+        links: Sequence[Link] = (),
+    ) -> None:
+        self._instruments = instruments
+        self._name = name
+        self._shared = shared
+        self._own = own
+        self._count = count
+        self._parent = parent
+        self._links = links
+
+    def __enter__(self) -> Span:
+        instruments = self._instruments
+        self._span = instruments.tracer.start_span(
+            self._name, self._parent, instruments.kind, {**self._shared, **self._own}, self._links
+        )
+        self._token = context.attach(trace.set_span_in_context(self._span, self._parent))
+        self._began = instruments.timer()
+        return self._span
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        instruments, shared = self._instruments, self._shared
+        seconds = instruments.timer() - self._began
+        context.detach(self._token)
+        if exc is not None:
+            shared = {**shared, ERROR_TYPE: error_type(exc)}
+            self._span.set_attribute(ERROR_TYPE, shared[ERROR_TYPE])
+            self._span.set_status(StatusCode.ERROR, str(exc))
+        # Measured while the span is the parent, so that its trace is the example that a histogram shows.
+        measured = trace.set_span_in_context(self._span)
+        instruments.duration.record(seconds, shared, measured)
+        if instruments.kind is SpanKind.CONSUMER or not isinstance(exc, NEVER_SENT):
+            instruments.messages.add(self._count, shared, measured)
+        self._span.end()

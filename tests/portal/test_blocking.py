@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nsqkit.errors import Closed, OptionError
+from nsqkit.portal.blocking import Blocking
+from tests.portal.clients import Client
+
+
+def make() -> Blocking[Client]:
+    return Blocking(Client, "client")
+
+
+def test_it_is_used_between_open_and_close():
+    blocking = make()
+    with pytest.raises(Closed, match="use it inside of 'with'"):
+        blocking._opened()
+    assert blocking.open() is blocking
+    assert blocking._opened().ask(lambda: 7) == 7
+    blocking.close()
+    blocking.close()
+    with pytest.raises(Closed):
+        blocking._opened()
+
+
+def test_it_is_opened_once_at_a_time_and_again_after_its_end():
+    blocking = make()
+    for _ in range(2):
+        with blocking as entered, pytest.raises(Closed, match="the client is open already"):
+            entered.open()
+
+
+def test_in_another_process_it_is_opened_anew(monkeypatch):
+    blocking = make()
+    with blocking:
+        theirs = blocking._opened()
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        blocking.close()
+        with blocking:
+            assert blocking._opened() is not theirs
+        monkeypatch.undo()
+        assert theirs.ask(lambda: 7) == 7
+        theirs.end()
+
+
+def test_what_it_cannot_be_made_of_is_refused_at_once():
+    def fail() -> Client:
+        raise OptionError("no")
+
+    with pytest.raises(OptionError):
+        Blocking(fail, "client")

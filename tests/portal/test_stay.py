@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+
+import anyio
+import pytest
+
+from nsqkit.errors import Closed
+from nsqkit.portal import stay as stay_module
+from nsqkit.portal.call import Call
+from nsqkit.portal.stay import Stay
+from tests.portal.clients import Client
+from tests.threads import PATIENCE, interrupt_once, start, until
+
+
+@pytest.fixture
+def stay():
+    stay = Stay(Client, "client")
+    yield stay
+    stay.end()
+
+
+def test_a_client_spends_its_life_in_the_event_loop_thread():
+    stay = Stay(Client, "client")
+    thread = stay.ask(threading.current_thread)
+    stay.end()
+    stay.end()
+    assert stay.client.threads == [thread] * 3
+    assert thread is not threading.current_thread()
+
+
+def test_what_is_put_is_called_in_order(stay):
+    called: list[int] = []
+    for n in range(100):
+        stay.put(partial(called.append, n))
+    assert stay.ask(called.copy) == [*range(100)]
+
+
+def test_many_threads_are_answered(stay):
+    def work(n: int) -> int:
+        return sum(stay.ask(lambda: n) for _ in range(50))
+
+    results = [start(work, n) for n in range(8)]
+    assert [result.result(PATIENCE) for result in results] == [50 * n for n in range(8)]
+
+
+def test_errors_come_to_who_asked(stay):
+    def fail() -> None:
+        raise ValueError("no")
+
+    async def fail_later() -> None:
+        fail()
+
+    with pytest.raises(ValueError, match="no"):
+        stay.ask(fail)
+    with pytest.raises(ValueError, match="no"):
+        stay.run(fail_later)
+
+
+def test_what_waits_runs_in_a_task(stay):
+    async def work() -> int:
+        await anyio.lowlevel.checkpoint()
+        return 7
+
+    assert stay.run(work) == 7
+    assert stay.start(work).result(PATIENCE) == 7
+
+
+def test_a_task_whose_caller_is_interrupted_is_cancelled(stay):
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    interrupt_once(begun.is_set)
+    with pytest.raises(KeyboardInterrupt):
+        stay.run(work)
+    assert cancelled.wait(PATIENCE)
+
+
+def test_what_is_to_be_called_later_is(stay):
+    called = threading.Event()
+    stay.put(partial(stay.call_later, 0.001, called.set))
+    assert called.wait(PATIENCE)
+
+
+def test_after_the_end_nothing_is_taken(stay):
+    stay.end()
+    for use in (stay.put, stay.ask, stay.run, stay.start):
+        with pytest.raises(Closed, match="the client is closed"):
+            use(list)
+
+
+def test_in_another_process_nothing_is_taken_and_nothing_ended(stay, monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    for use in (stay.put, stay.ask, stay.run, stay.start):
+        with pytest.raises(Closed, match="opened in another process"):
+            use(list)
+    stay.end()
+    monkeypatch.undo()
+    assert stay.ask(lambda: 7) == 7
+
+
+def test_the_event_loop_does_not_wait_for_itself(stay):
+    with pytest.raises(RuntimeError, match="would wait for itself"):
+        stay.ask(lambda: stay.ask(list))
+
+
+def test_at_the_end_those_who_still_wait_are_told(stay):
+    refused: list[Exception] = []
+    client = stay.client
+
+    def hold() -> None:
+        client.may_leave = anyio.Event()
+
+    stay.ask(hold)
+    ending = start(stay.end)
+    assert client.leaving.wait(PATIENCE)
+    stay._queue.append((lambda: None, refused.append))  # somebody who has looked just before the end began
+    stay._loop.call_soon_threadsafe(client.may_leave.set)
+    ending.result(PATIENCE)
+    assert [type(error) for error in refused] == [Closed]
+
+
+def test_who_waits_for_an_event_loop_that_has_gone_is_told(stay, monkeypatch):
+    monkeypatch.setattr(stay_module, "LOOK_EVERY", 0.01)
+    stay.end()
+    with pytest.raises(Closed):
+        stay.wait(Call())
+
+
+def test_an_interrupted_note_does_not_keep_others_from_waking(stay, monkeypatch):
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stay._waker, "wake", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        stay.put(list)
+    monkeypatch.undo()
+    assert stay.ask(lambda: 7) == 7
+
+
+def test_an_event_loop_that_has_ended_is_closed(stay, monkeypatch):
+    def fail(*args: object) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    monkeypatch.setattr(stay._waker, "wake", fail)
+    monkeypatch.setattr(stay._portal, "start_task_soon", fail)
+    for use in (stay.put, stay.start):
+        with pytest.raises(Closed):
+            use(list)
+    monkeypatch.undo()
+    stay._is_noted = False
+    until(lambda: stay.ask(lambda: True))

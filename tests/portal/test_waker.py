@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+
+import pytest
+
+from nsqkit.portal.provider import PortalProvider
+from nsqkit.portal.waker import Waker
+from tests.threads import PATIENCE
+
+
+@pytest.mark.parametrize("platform", ["linux", "other"])
+def test_a_thread_wakes_the_event_loop_until_the_end(platform, monkeypatch):
+    if platform != "linux":
+        monkeypatch.setattr(sys, "platform", platform)
+    elif sys.platform != "linux":
+        pytest.skip("there is no eventfd")
+    threads: list[threading.Thread] = []
+    woken = threading.Event()
+
+    def look() -> None:
+        threads.append(threading.current_thread())
+        woken.set()
+
+    provider = PortalProvider()
+    with provider as portal:
+        waker = portal.call(lambda: Waker(asyncio.get_running_loop(), look))
+        for _ in range(2):
+            woken.clear()
+            waker.wake()
+            assert woken.wait(PATIENCE)
+        assert set(threads) == {provider.thread}
+        portal.call(waker.close)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no eventfd")
+def test_once_closed_it_wakes_nobody_and_touches_nothing():
+    provider = PortalProvider()
+    count = 0
+
+    def look() -> None:
+        nonlocal count
+        count += 1
+
+    with provider as portal:
+        waker = portal.call(lambda: Waker(asyncio.get_running_loop(), look))
+        portal.call(waker.close)
+        waker.wake()
+        portal.call(asyncio.sleep, 0.01)
+    waker.wake()  # its file is open for as long as somebody might
+    assert not count

@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from opentelemetry import baggage, context, trace
+from opentelemetry.trace import SpanKind
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from nsqkit import Consumer, Message, Producer
+from nsqkit.errors import BrokerError, OptionError
+from nsqkit.producer.serializers import JSON, RAW
+from nsqkit.telemetry.envelope import MAGIC, wrap
+from nsqkit.telemetry.opentelemetry import ConsumerTracing, ContextSerializer, TracedProducer
+from tests.peers import message_id
+from tests.telemetry.recorder import Recorder, deliver
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE = 15.0
+REMOTE = wrap({"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}, b"body")
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+def tracing(recorder: Recorder, **options: Any) -> ConsumerTracing:
+    return ConsumerTracing("clicks", "archive", **recorder.providers, **options)
+
+
+# ---- the producer's side -----------------------------------------------------------------------------------------
+
+
+async def test_each_publish_has_a_span(nsqd: Any, recorder: Recorder):
+    async with Producer(nsqd.tcp_address) as producer:
+        traced = TracedProducer(producer, **recorder.providers)
+        await traced.publish("clicks", b"one", timeout=PATIENCE)
+        await traced.deferred_publish("clicks", b"later", 60.0)
+        await traced.multi_publish("clicks", [b"two", b"three"])
+    assert [span.name for span in recorder.spans] == [
+        "publish clicks",
+        "deferred_publish clicks",
+        "multi_publish clicks",
+    ]
+    host, _, port = nsqd.tcp_address.rpartition(":")
+    shared = {
+        "messaging.system": "nsq",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "clicks",
+        "server.address": host,
+        "server.port": int(port),
+    }
+    assert [dict(span.attributes or {}) for span in recorder.spans] == [
+        {**shared, "messaging.operation.name": "publish", "messaging.message.body.size": 3},
+        {**shared, "messaging.operation.name": "deferred_publish", "messaging.message.body.size": 5},
+        {**shared, "messaging.operation.name": "multi_publish", "messaging.batch.message_count": 2},
+    ]
+    assert {span.kind for span in recorder.spans} == {SpanKind.PRODUCER}
+    points = recorder.points()
+    assert [point.value for point in points["messaging.client.sent.messages"]] == [1, 1, 2]
+    assert [point.count for point in points["messaging.client.operation.duration"]] == [1, 1, 1]
+
+
+async def test_what_a_publish_raises_is_told_of(nsqd: Any, recorder: Recorder):
+    async with Producer(nsqd.tcp_address, max_msg_size=1 << 30) as producer:
+        traced = TracedProducer(producer, **recorder.providers)
+        with pytest.raises(BrokerError):
+            await traced.publish("clicks", bytes(2 << 20))
+        with pytest.raises(OptionError):
+            await traced.multi_publish("clicks", [])
+        with pytest.raises(OptionError):
+            await traced.multi_publish("clicks", 5)  # type: ignore[arg-type]
+    kinds = [(span.attributes or {})["error.type"] for span in recorder.spans]
+    assert kinds == ["E_BAD_MESSAGE", "nsqkit.errors.OptionError", "nsqkit.errors.OptionError"]
+    (sent,) = recorder.points()["messaging.client.sent.messages"]
+    assert sent.attributes["error.type"] == "E_BAD_MESSAGE"
+
+
+async def test_of_several_nsqds_none_is_named(recorder: Recorder):
+    async with Producer("a:1", "b:2", connect_timeout=0) as producer:
+        with anyio.move_on_after(0):
+            await TracedProducer(producer, **recorder.providers).publish("clicks", b"one")
+    assert "server.address" not in (recorder.span.attributes or {})
+
+
+# ---- the consumer's side -----------------------------------------------------------------------------------------
+
+
+def test_a_message_has_a_span(recorder: Recorder):
+    (message,) = deliver(b"body")
+    with tracing(recorder).process(message):
+        pass
+    assert recorder.span.name == "process clicks"
+    assert recorder.span.kind is SpanKind.CONSUMER
+    assert dict(recorder.span.attributes or {}) == {
+        "messaging.system": "nsq",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "clicks",
+        "messaging.destination.subscription.name": "archive",
+        "messaging.message.id": message_id(1).decode(),
+        "messaging.message.body.size": 4,
+        "messaging.nsq.message.attempts": 1,
+        "server.address": "nsqd",
+        "server.port": 4150,
+    }
+    assert recorder.span.links == ()
+    (consumed,) = recorder.points()["messaging.client.consumed.messages"]
+    assert consumed.value == 1
+    assert not {"messaging.message.id", "messaging.nsq.message.attempts"} & consumed.attributes.keys()
+
+
+def test_a_batch_has_one_span_with_a_link_to_each_publisher(recorder: Recorder):
+    messages = deliver(REMOTE, b"plain", REMOTE)
+    with tracing(recorder, envelope=True).process_batch(messages):
+        pass
+    span = recorder.span
+    assert (span.attributes or {})["messaging.batch.message_count"] == 3
+    assert (span.attributes or {})["server.address"] == "nsqd"
+    assert span.parent is None
+    assert [(link.attributes or {})["messaging.message.id"] for link in span.links] == [
+        message_id(1).decode(),
+        message_id(3).decode(),
+    ]
+    assert {link.context.span_id for link in span.links} == {0xB7AD6B7169203331}
+    assert [message.body for message in messages] == [b"body", b"plain", b"body"]
+    (consumed,) = recorder.points()["messaging.client.consumed.messages"]
+    assert consumed.value == 3
+
+
+def test_a_batch_of_several_nsqds_names_none(recorder: Recorder):
+    (one,), (other,) = deliver(b"one"), deliver(b"two")
+    other.session.address = "elsewhere:4150"
+    with tracing(recorder).process_batch([one, other]):
+        pass
+    assert "server.address" not in (recorder.span.attributes or {})
+
+
+def test_the_publishers_span_is_the_parent_of_a_message(recorder: Recorder):
+    (message,) = deliver(REMOTE)
+    with tracing(recorder, envelope=True).process(message):
+        assert message.body == b"body"
+    span = recorder.span
+    assert span.parent is not None
+    assert span.parent.span_id == 0xB7AD6B7169203331
+    assert [link.context for link in span.links] == [span.parent]
+    assert (span.attributes or {})["messaging.message.body.size"] == 4
+    assert (span.attributes or {})["messaging.message.envelope.size"] == len(REMOTE)
+
+
+def test_nothing_is_looked_for_in_a_body_unless_asked(recorder: Recorder):
+    (message,) = deliver(REMOTE)
+    with tracing(recorder).process(message):
+        assert message.body == REMOTE
+    assert recorder.span.parent is None
+
+
+def test_baggage_travels(recorder: Recorder):
+    (message,) = deliver(wrap({"baggage": "tenant=acme"}, b"body"))
+    with tracing(recorder, envelope=True).process(message):
+        assert baggage.get_baggage("tenant") == "acme"
+    assert baggage.get_baggage("tenant") is None
+    assert recorder.span.links == ()
+
+
+def test_a_propagator_may_be_named(recorder: Recorder):
+    propagator = TraceContextTextMapPropagator()
+    token = context.attach(baggage.set_baggage("tenant", "acme"))
+    assert ContextSerializer(RAW, propagator=propagator).encode(b"body") == b"body"
+    context.detach(token)
+    (message,) = deliver(wrap({"baggage": "tenant=acme"}, b"body"))
+    with tracing(recorder, envelope=True, propagator=propagator).process(message):
+        assert baggage.get_baggage("tenant") is None
+
+
+# ---- handlers ----------------------------------------------------------------------------------------------------
+
+
+async def test_handlers_of_every_kind_run_within_their_span(recorder: Recorder):
+    seen: list[bool] = []
+
+    def look(message: Message) -> None:
+        seen.append(trace.get_current_span().get_span_context().is_valid)
+
+    async def wait_and_look(message: Message) -> None:
+        await anyio.lowlevel.checkpoint()
+        look(message)
+
+    def wait_elsewhere(message: Message) -> Any:
+        return wait_and_look(message)
+
+    handlers: list[Callable[[Message], Any]] = [look, wait_and_look, wait_elsewhere]
+    for handler in handlers:
+        (message,) = deliver(b"body")
+        result = tracing(recorder).handler(handler)(message)
+        if result is not None:
+            assert not seen
+            await result
+        assert seen == [True]
+        seen.clear()
+        assert not trace.get_current_span().get_span_context().is_valid
+    assert len(recorder.spans) == 3
+
+
+async def test_a_handler_in_a_thread_runs_within_its_span(recorder: Recorder):
+    (message,) = deliver(b"body")
+    spans = []
+    handler = tracing(recorder).handler(lambda message: spans.append(trace.get_current_span()))
+    await anyio.to_thread.run_sync(handler, message)
+    assert spans[0].get_span_context() == recorder.span.context
+
+
+async def test_what_a_handler_raises_comes_out(recorder: Recorder):
+    def fail(message: Message) -> None:
+        raise ValueError("no")
+
+    async def fail_later(message: Message) -> None:
+        await anyio.lowlevel.checkpoint()
+        fail(message)
+
+    for handler in (fail, fail_later):
+        (message,) = deliver(b"body")
+        with pytest.raises(ValueError, match="no"):
+            if (result := tracing(recorder).handler(handler)(message)) is not None:
+                await result
+    assert [(span.attributes or {})["error.type"] for span in recorder.spans] == ["ValueError", "ValueError"]
+
+
+def test_a_traced_handler_keeps_its_name(recorder: Recorder):
+    def archive(message: Message) -> None:
+        """Archive it."""
+
+    traced = tracing(recorder).handler(archive)
+    assert (traced.__name__, traced.__doc__) == ("archive", "Archive it.")
+
+
+# ---- both sides --------------------------------------------------------------------------------------------------
+
+
+def test_a_serializer_takes_off_what_it_has_put_on(recorder: Recorder):
+    serializer: ContextSerializer[object, Any] = ContextSerializer(JSON)
+    with recorder.tracer_provider.get_tracer("t").start_as_current_span("work"):
+        body = serializer.encode({"a": 1})
+    assert body.startswith(MAGIC)
+    assert serializer.decode(body) == {"a": 1}
+    assert serializer.decode(b'{"a":1}') == {"a": 1}
+    assert serializer.encode({"a": 1}) == b'{"a":1}'
+    assert repr(serializer) == "ContextSerializer(JSON)"
+
+
+@pytest.mark.parametrize("linger", [0.0, 0.01])
+async def test_a_trace_goes_through_a_broker(nsqd: Any, recorder: Recorder, linger: float):
+    async with (
+        Producer(nsqd.tcp_address, serializer=ContextSerializer(JSON), linger=linger) as producer,
+        Consumer("clicks", "archive", nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=10) as consumer,
+    ):
+        handled: list[object] = []
+
+        async def handle(message: Message) -> None:
+            handled.append(JSON.decode(message.body))
+            if len(handled) == 2:
+                consumer.stop()
+
+        traced = TracedProducer(producer, **recorder.providers)
+        with anyio.fail_after(PATIENCE):
+            await traced.publish("clicks", {"n": 1})
+            await traced.publish("clicks", {"n": 2})
+            await consumer.run(tracing(recorder, envelope=True).handler(handle))
+    assert handled == [{"n": 1}, {"n": 2}]
+    sent = [span for span in recorder.spans if span.kind is SpanKind.PRODUCER]
+    processed = [span for span in recorder.spans if span.kind is SpanKind.CONSUMER]
+    assert [_ids(span.parent) for span in processed] == [_ids(span.context) for span in sent]
+
+
+async def test_batches_are_traced_through_a_broker(nsqd: Any, recorder: Recorder):
+    async with (
+        Producer(nsqd.tcp_address, serializer=ContextSerializer(RAW)) as producer,
+        Consumer("clicks", "archive", nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=10) as consumer,
+    ):
+        bodies: list[bytes] = []
+
+        def handle(messages: Sequence[Message]) -> None:
+            bodies.extend(message.body for message in messages)
+            if len(bodies) == 3:
+                consumer.stop()
+
+        with anyio.fail_after(PATIENCE):
+            await TracedProducer(producer, **recorder.providers).multi_publish("clicks", [b"1", b"2", b"3"])
+            await consumer.run_batches(tracing(recorder, envelope=True).batch_handler(handle))
+    assert bodies == [b"1", b"2", b"3"]
+    sent, *processed = recorder.spans
+    links = [link for span in processed for link in span.links]
+    assert [_ids(link.context) for link in links] == [_ids(sent.context)] * 3
+
+
+def _ids(of: Any) -> tuple[int, int]:
+    return of.trace_id, of.span_id

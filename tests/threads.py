@@ -1,0 +1,86 @@
+"""What the tests of blocking code share: threads whose results are waited for, and an nsqd that never answers.
+
+The rule it guards: a test waits for the thing itself, with a limit that only a stuck program reaches.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+from nsqkit.wire.frames import encode_response
+
+PATIENCE = 15.0
+"""Seconds after which something counts as stuck."""
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Ask again and again, until ``condition`` holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it has not come about"
+        threading.Event().wait(0.001)
+
+
+def start(function: Callable[..., Any], *args: Any) -> Future[Any]:
+    """Call a function in a thread of its own."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def interrupt_once(condition: Callable[[], object]) -> None:
+    """Press Ctrl-C for the main thread, once ``condition`` holds."""
+
+    def press() -> None:
+        until(condition)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    start(press)
+
+
+@contextmanager
+def silent_nsqd() -> Iterator[str]:
+    """Give the address of an nsqd that greets, and then says nothing."""
+    connections: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            connection, _ = listener.accept()
+            connections.append(connection)
+            if is_over.is_set():
+                return
+            connection.sendall(encode_response(b"{}"))
+
+    is_over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"{address[0]}:{address[1]}"
+        is_over.set()
+        with socket.create_connection(address):
+            thread.join()
+    for connection in connections:
+        connection.close()
+
+
+@contextmanager
+def nobody() -> Iterator[str]:
+    """Give an address where nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield "{}:{}".format(*bound.getsockname())

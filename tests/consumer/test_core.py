@@ -191,7 +191,7 @@ class TestBackoff:
     @pytest.mark.parametrize(
         ("seconds", "wait"), [(0.25, 0.25), (-1, 0), (1000, 60), (float("inf"), 60), (float("nan"), 60)]
     )
-    def test_a_function_may_say_how_long_it_lasts(self, seconds, wait):
+    def test_a_function_may_say_how_long_it_lasts(self, seconds: float, wait: float):
         asked: list[int] = []
 
         def strategy(attempt: int) -> float:

@@ -76,7 +76,7 @@ def test_a_requeue_without_a_delay_grows_with_attempts_up_to_a_maximum():
     ("seconds", "delay_ms"),
     [(0.5, 500), (-1, 0), (100, 60_000), (float("inf"), 60_000), (float("nan"), 60_000)],
 )
-def test_a_function_may_say_after_how_long_it_comes_again(seconds, delay_ms):
+def test_a_function_may_say_after_how_long_it_comes_again(seconds: float, delay_ms: int):
     asked: list[int] = []
 
     def policy(attempts: int) -> float:

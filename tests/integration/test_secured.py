@@ -69,7 +69,7 @@ async def test_tls_with_certificates_at_both_ends(tmp_path: Path, compression: d
     files = write_files(tmp_path)
     own = str(tmp_path / "client.pem")
     client_certificate().private_key_and_cert_chain_pem.write_to_path(own)
-    flags = {
+    flags: dict[str, Any] = {
         "tls_cert": files.certificate,
         "tls_key": files.key,
         "tls_root_ca_file": files.authority,

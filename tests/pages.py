@@ -1,10 +1,12 @@
-"""The pages of the documentation, and the fenced blocks on them, for the tests that run what the pages show.
+"""The pages of the documentation: fenced blocks, for the tests that run what pages show, and tables that name tests.
 
-The rule it guards: a block is looked at in one way, whoever runs it.
+The rule it guards: a block, or a table, is looked at in one way, whoever looks.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
 import textwrap
 from collections.abc import Iterator
@@ -54,3 +56,34 @@ def blocks_of(page: Path) -> Iterator[Block]:
             match[2],
             textwrap.dedent(match[3]),
         )
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """Yield the cells of each row of each table, but for the heads."""
+    lines = text.splitlines()
+    for line, next_line in zip(lines, [*lines[1:], ""], strict=True):
+        if line.startswith("| ") and not next_line.startswith("|--"):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def quoted(text: str) -> list[str]:
+    """Return what stands between backticks."""
+    return re.findall(r"`([^`]+)`", text)
+
+
+def is_test(name: str) -> bool:
+    """Tell whether there is such a test: a file under tests/, or ``file::name`` of a function or class in it."""
+    file, _, inside = name.removeprefix("tests/").partition("::")
+    path = ROOT / "tests" / file
+    return path.is_file() and (not inside or inside in _names_in(path))
+
+
+@functools.cache
+def _names_in(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return {name for name in names if name.lower().startswith("test")}

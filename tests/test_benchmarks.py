@@ -52,7 +52,7 @@ def test_each_way_of_using_a_broker_runs(case: throughput.Case, monkeypatch: pyt
     assert bool(rows) is is_available(case.layer), bench.notes
 
 
-@pytest.mark.parametrize("program", ["nsqkit", "pynsq"])
+@pytest.mark.parametrize("program", ["nsqkit", "nsqkit_blocking", "pynsq"])
 def test_client_programs_run(program: str):
     with Bench(LEAST).serve() as broker:
         make_channel(broker.address, "bench")
@@ -64,6 +64,8 @@ def test_client_programs_run(program: str):
             ["consume-sync", "consume-async", "consume-batches"] if program == "nsqkit" else ["consume"]
         ):
             assert run_program(program, attrs.evolve(task, mode=mode, count=30))["cpu_per_100k"] > 0
+        if program == "nsqkit_blocking":
+            return
         latency = attrs.evolve(task, mode="latency", topic="latency", count=5, max_in_flight=1)
         assert run_program(program, latency)["p50_ms"] > 0
 

@@ -9,10 +9,10 @@ and answers from it is in ``intake``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast
 
 import anyio.to_thread
 import attrs
@@ -20,7 +20,7 @@ import attrs
 from nsqkit.client.options import make_options
 from nsqkit.consumer.batches import Batches
 from nsqkit.consumer.consumer import Consumer
-from nsqkit.consumer.giving_up import discard
+from nsqkit.consumer.giving_up import GivingUp, discard
 from nsqkit.consumer.handler_options import HandlerKeywords, HandlerOptions
 from nsqkit.consumer.intake import Intake
 from nsqkit.consumer.options import ConsumerKeywords
@@ -34,6 +34,16 @@ if TYPE_CHECKING:
     from nsqkit.consumer.stats import BackoffStats, ConsumerStats
 
 T = TypeVar("T")
+
+
+class BlockingHandlerKeywords(TypedDict, total=False):
+    """The options of ``HandlerOptions`` as keyword arguments, with functions that are plain."""
+
+    concurrency: int
+    key: Callable[[Message], Hashable] | None
+    in_threads: bool
+    auto_touch: bool
+    giving_up: Callable[[Any], object]
 
 
 class BlockingConsumer(Blocking[Consumer]):
@@ -154,7 +164,7 @@ class BlockingConsumer(Blocking[Consumer]):
         """
         return self._taking(max_messages, max_wait, timeout)()
 
-    def run(self, handler: Callable[[Any], object], **options: Unpack[HandlerKeywords]) -> None:
+    def run(self, handler: Callable[[Any], object], **options: Unpack[BlockingHandlerKeywords]) -> None:
         """Call ``handler`` with each message; finish the message when it returns, requeue it when it raises.
 
         The handler is called in this thread. With options that it takes more than one thread to fulfil, worker threads
@@ -179,8 +189,8 @@ class BlockingConsumer(Blocking[Consumer]):
         if given == HandlerOptions(giving_up=given.giving_up):
             self._work(handler, attrs.evolve(given, giving_up=giving_up))
             return
-        options["giving_up"], options["in_threads"] = giving_up, True
-        stay.run(partial(stay.client.run, cast("Callable[[Message], None]", handler), **options))
+        threaded = cast("HandlerKeywords", {**options, "giving_up": giving_up, "in_threads": True})
+        stay.run(partial(stay.client.run, cast("Callable[[Message], None]", handler), **threaded))
 
     # ---- while it runs -------------------------------------------------------------------------------------------
 
@@ -282,10 +292,12 @@ class BlockingConsumer(Blocking[Consumer]):
                     message.finish()
 
 
-def in_thread(giving_up: Callable[[Any], object]) -> Callable[[Message], Any]:
+def in_thread(giving_up: Callable[[Any], object]) -> GivingUp:
     """Return what calls a function of a message, from the event loop, in a worker thread."""
-    if giving_up is discard or iscoroutinefunction(giving_up):
-        return giving_up
+    if giving_up is discard:
+        return discard
+    if iscoroutinefunction(giving_up):
+        raise OptionError(f"giving_up is {giving_up!r}, which is async; allowed is a plain function")
 
     async def give_up(message: Message) -> None:
         await anyio.to_thread.run_sync(giving_up, ThreadMessage(message))

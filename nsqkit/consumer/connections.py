@@ -171,6 +171,7 @@ class Connections:
             version=answer.version if answer is not None else "",
             rdy_count=self._core.flow.rdy_count(session) if session in self._core.sessions else 0,
             in_flight=len(session.held) if session is not None else 0,
+            auth=session.auth if session is not None else None,
             **{
                 name: getattr(session, f"{name}_count", 0)
                 for name in ("received", "finished", "requeued", "touched", "timed_out", "refused")

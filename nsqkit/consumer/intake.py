@@ -79,6 +79,7 @@ class Intake:
 
     def next(self, timeout: float | None = None) -> BlockingMessage | None:
         """Return a message to begin with; None if there is none in time, or will be none."""
+        self._check_process()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             try:
@@ -98,12 +99,9 @@ class Intake:
         demand, stay = Demand(max_messages), self._stay
         try:
             stay.put(partial(self._on_demand, demand), demand.fail)
-            if timeout is None:
-                stay.wait(demand)
-            elif not demand.wait(timeout):
+            if timeout is not None and not demand.is_told(timeout):
                 stay.put(partial(self._on_leave, demand))
-                stay.wait(demand)
-            return self._wrap(demand.result())
+            return self._wrap(demand.wait())
         except Closed:
             if stay.is_here:
                 return []
@@ -135,6 +133,7 @@ class Intake:
 
     def finish(self, message: Message) -> None:
         """Have a message finished soon."""
+        self._check_process()
         self._finished.append(message)
         if not self._is_attentive:
             try:
@@ -169,6 +168,11 @@ class Intake:
         except Closed:
             if not self._stay.is_here:
                 raise
+
+    def _check_process(self) -> None:
+        """Refuse what memory of the parent a forked process finds here."""
+        if not self._stay.is_here:
+            self._stay.check()
 
     def _wrap(self, messages: list[Message]) -> list[BlockingMessage]:
         return [BlockingMessage(self, message) for message in messages]

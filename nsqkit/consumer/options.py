@@ -113,7 +113,3 @@ class ConsumerOptions(ConnectionOptions, LookupOptions):
         super().__attrs_post_init__()
         if not self.heartbeat_interval:
             raise OptionError("heartbeat_interval is 0; allowed is at least 1 second, but for producers")
-        if not self.heartbeat_interval:
-            raise OptionError(
-                "heartbeat_interval is 0; allowed is at least 1 second: nsqd demands it of consumers"
-            )

@@ -12,6 +12,7 @@ import attrs
 
 if TYPE_CHECKING:
     from nsqkit.consumer.backoff import BackoffState
+    from nsqkit.wire.auth import AuthAnswer
 
 
 @attrs.frozen(kw_only=True)
@@ -48,6 +49,7 @@ class ConnectionStats:
         touched: times that more time was asked for.
         timed_out: messages that were not answered in time.
         refused: answers that nsqd refused, mostly because the message had timed out.
+        auth: what it has answered to AUTH; None if it has asked for none.
     """
 
     address: str
@@ -62,6 +64,7 @@ class ConnectionStats:
     touched: int
     timed_out: int
     refused: int
+    auth: AuthAnswer | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -38,12 +38,16 @@ class Call(Generic[T]):
         self._error = error
         self._lock.release()
 
-    def wait(self, timeout: float) -> bool:
-        """Wait for at most ``timeout`` seconds; tell whether it was told."""
-        return self._lock.acquire(timeout=timeout)
-
-    def result(self) -> T:
-        """Return, or raise, what it was told."""
+    def wait(self) -> T:
+        """Wait, and return, or raise, what it is told."""
+        self._lock.acquire()
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
+
+    def is_told(self, timeout: float) -> bool:
+        """Wait for at most ``timeout`` seconds; tell whether it was told. It can still be waited for."""
+        # A wait with a limit arms a timer, which costs more than all the rest; so it is for those who need it.
+        if is_told := self._lock.acquire(timeout=timeout):
+            self._lock.release()
+        return is_told

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from nsqkit.errors import Closed
 from nsqkit.portal.call import Call
@@ -26,9 +26,6 @@ T = TypeVar("T")
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
 
 Refuse: TypeAlias = Callable[[Exception], object]
-
-LOOK_EVERY: Final = 5.0
-"""Seconds after which a thread that waits looks whether the event loop is still there."""
 
 
 class Stay(Generic[C]):
@@ -53,6 +50,7 @@ class Stay(Generic[C]):
             self._portal = stack.enter_context(provider)
             assert provider.thread is not None
             self._thread = provider.thread
+            self._thread_id = provider.thread.ident
             self._loop = self._portal.call(asyncio.get_running_loop)
             self._waker = self._portal.call(Waker, self._loop, self._work_off)
             stack.callback(self._portal.call, self._waker.close)
@@ -72,11 +70,11 @@ class Stay(Generic[C]):
             Closed: after its end, or in another process than the one that began it.
             RuntimeError: in the event-loop thread, which would wait for itself.
         """
+        if os.getpid() != self._pid:
+            raise Closed(f"the {self._name} was opened in another process; open it in this one, too")
         if not self._is_open:
             raise Closed(f"the {self._name} is closed")
-        if not self.is_here:
-            raise Closed(f"the {self._name} was opened in another process; open it in this one, too")
-        if threading.get_ident() == self._thread.ident:
+        if threading.get_ident() == self._thread_id:
             raise RuntimeError(
                 f"the {self._name} was used in the event-loop thread, which would wait for itself"
             )
@@ -106,6 +104,8 @@ class Stay(Generic[C]):
             except BaseException:  # Ctrl-C, perhaps before the loop was woken
                 self._is_noted = False
                 raise
+        if not self._is_open:  # by now; so perhaps nobody looks into the queue any more
+            self._refuse_all()
 
     def ask(self, function: Callable[[], T]) -> T:
         """Return what a function returns in the event loop, or raise what it raises; it is not async."""
@@ -120,18 +120,7 @@ class Stay(Generic[C]):
                 call.tell(result)
 
         self.put(act, call.fail)
-        return self.wait(call)
-
-    def wait(self, call: Call[T]) -> T:
-        """Return, or raise, what a call is told.
-
-        Raises:
-            Closed: the event loop has ended before.
-        """
-        while not call.wait(LOOK_EVERY):
-            if not self._thread.is_alive() and not call.wait(0):
-                raise Closed(f"the {self._name} is closed")
-        return call.result()
+        return call.wait()
 
     def call_later(self, delay: float, function: Callable[[], object]) -> None:
         """Have a function called after some seconds, if there is an event loop by then; in the event loop only."""
@@ -141,8 +130,20 @@ class Stay(Generic[C]):
         self._is_noted = False
         queue = self._queue
         for _ in range(len(queue)):
-            function, _ = queue.popleft()
+            try:
+                function, _ = queue.popleft()
+            except IndexError:  # at the end others take from it, too
+                return
             function()
+
+    def _refuse_all(self) -> None:
+        while True:
+            try:
+                _, refuse = self._queue.popleft()
+            except IndexError:
+                return
+            if refuse is not None:
+                refuse(Closed(f"the {self._name} is closed"))
 
     # ---- what waits in the event loop ----------------------------------------------------------------------------
 
@@ -181,7 +182,4 @@ class Stay(Generic[C]):
         try:
             self._stack.close()
         finally:
-            while self._queue:
-                _, refuse = self._queue.popleft()
-                if refuse is not None:
-                    refuse(Closed(f"the {self._name} is closed"))
+            self._refuse_all()

@@ -64,21 +64,20 @@ class Bodies:
         """
         if isinstance(bodies, bytes | str) or not isinstance(bodies, Sequence) or not bodies:
             raise OptionError(f"bodies is {bodies!r:.100}; allowed is a list of at least one bytes")
-        if self._encode is not None or not self._are_good(bodies):
+        # The types and sizes of all at once; which one is wrong is found out only if one is.
+        lengths = (
+            list(map(len, bodies)) if self._encode is None and set(map(type, bodies)) == {bytes} else [0]
+        )
+        if not min(lengths) or max(lengths) > self._max_msg_size:
             bodies = [self.take(body, f"bodies[{n}]") for n, body in enumerate(bodies)]
-        size = 4 + sum(map(len, bodies)) + 4 * len(bodies)
+            lengths = list(map(len, bodies))
+        size = 4 + sum(lengths) + 4 * len(lengths)
         if size > self._max_body_size:
             raise OptionError(
                 f"{len(bodies)} bodies are {size} bytes on the wire; allowed are max_body_size, "
                 f"{self._max_body_size}"
             )
         return bodies
-
-    def _are_good(self, bodies: Sequence[Any]) -> bool:
-        if set(map(type, bodies)) != {bytes}:
-            return False
-        lengths = list(map(len, bodies))
-        return min(lengths) > 0 and max(lengths) <= self._max_msg_size
 
 
 def encode_key(key: str | bytes | None) -> bytes | None:

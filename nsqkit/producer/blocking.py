@@ -221,10 +221,10 @@ class BlockingProducer(Blocking[Producer]):
         """Publish by the short way if it can go at once, otherwise by the long one."""
         stay = self._opened()
         if timeout is None and self._goes_once:
-            call: Call[None] = Call()
-            stay.put(partial(_begin, partial(begin, stay.client, *what, key=key), call.settle), call.fail)
+            publishing = Publishing(begin, stay.client, what, key)
+            stay.put(publishing.begin, publishing.fail)
             try:
-                stay.wait(call)
+                publishing.wait()
                 return
             except (WouldWait, NotConnected):
                 pass  # it has certainly not arrived, so it goes again, as every publish does
@@ -234,23 +234,77 @@ class BlockingProducer(Blocking[Producer]):
         stay = self._opened()
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
-        settle = partial(_settle, future)
-        stay.put(partial(_begin, partial(begin, stay.client, *what, key=key), settle), future.set_exception)
+        publishing = Promise(future, begin, stay.client, what, key)
+        stay.put(publishing.begin, publishing.fail)
         return future
 
 
-def _settle(future: Future[None], error: Exception | None) -> None:
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
+class Publishing(Call[None]):
+    """A thread that waits for the answer to a publish.
+
+    Args:
+        begin: the producer's method.
+        producer: the producer.
+        what: what is published.
+        key: what belongs together has the same.
+    """
+
+    __slots__ = ("_begin", "_key", "_producer", "_what")
+
+    def __init__(
+        self,
+        begin: Callable[..., Receipt],
+        producer: Producer,
+        what: tuple[Any, ...],
+        key: str | bytes | None,
+    ) -> None:
+        super().__init__()
+        self._begin = begin
+        self._producer = producer
+        self._what = what
+        self._key = key
+
+    def begin(self) -> None:
+        """Put it on its way, in the event loop."""
+        try:
+            receipt = self._begin(self._producer, *self._what, key=self._key)
+        except Exception as error:
+            self.fail(error)
+        else:
+            receipt.call_back(self.settle)
 
 
-def _begin(begin: Callable[[], Receipt], settle: Callable[[Exception | None], None]) -> None:
-    """Put a publish on its way, in the event loop; ``settle`` is told its answer."""
-    try:
-        receipt = begin()
-    except Exception as error:
-        settle(error)
-    else:
-        receipt.call_back(settle)
+class Promise(Publishing):
+    """A future that is told the answer to a publish.
+
+    Args:
+        future: the future.
+        begin: as for ``Publishing``; so are all others.
+        producer: the producer.
+        what: what is published.
+        key: what belongs together has the same.
+    """
+
+    __slots__ = ("_future",)
+
+    def __init__(
+        self,
+        future: Future[None],
+        begin: Callable[..., Receipt],
+        producer: Producer,
+        what: tuple[Any, ...],
+        key: str | bytes | None,
+    ) -> None:
+        super().__init__(begin, producer, what, key)
+        self._future = future
+
+    def fail(self, error: Exception) -> None:
+        """Tell it an error."""
+        self._future.set_exception(error)
+
+    def settle(self, error: Exception | None) -> None:
+        """Tell it the answer."""
+        if error is None:
+            self._future.set_result(None)
+        else:
+            self._future.set_exception(error)

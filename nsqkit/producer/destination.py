@@ -138,6 +138,7 @@ class Destination:
 
     def stats(self) -> NsqdStats:
         """Return how it is."""
+        session = self.connection.session
         return NsqdStats(
             address=self.address,
             is_connected=self.is_connected,
@@ -146,6 +147,7 @@ class Destination:
             lost_count=self.lost_count,
             outstanding_count=self.outstanding_count,
             error=self.connection.error,
+            auth=session.auth if session is not None else None,
         )
 
     def _on_batch(self, session: ProducerSession, linger: Linger) -> None:

@@ -143,8 +143,7 @@ class ProducerSession(ClientSession[NoReturn]):
     def _send_staged(self) -> None:
         staged = self._staged
         self._drop_cancelled(staged)
-        # One join here, and none below where this is all there is.
-        self.send(b"".join(staged.values()))
+        self._outbox += staged.values()
         self._sent.extend(staged)
         staged.clear()
         self._staged_size = 0

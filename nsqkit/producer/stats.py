@@ -5,7 +5,12 @@ The rule it guards: a picture of one moment, as plain values that stay as they a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
+
+if TYPE_CHECKING:
+    from nsqkit.wire.auth import AuthAnswer
 
 
 @attrs.frozen(kw_only=True)
@@ -20,6 +25,7 @@ class NsqdStats:
         lost_count: publishes that were sent and never answered.
         outstanding_count: commands that it has not answered yet, and publishes that linger.
         error: why there is no connection at present; None if there is one, or never was.
+        auth: what it has answered to AUTH; None if it has asked for none.
     """
 
     address: str
@@ -29,6 +35,7 @@ class NsqdStats:
     lost_count: int
     outstanding_count: int
     error: Exception | None
+    auth: AuthAnswer | None = None
 
 
 @attrs.frozen(kw_only=True)

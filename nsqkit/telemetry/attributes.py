@@ -3,8 +3,8 @@
 The rule it guards: few values. An attribute of a metric takes no more values than there are topics, channels, nsqds
 and kinds of errors; what belongs to one message is an attribute of its span alone.
 
-How to read it: the names, as in version 1.37 of OpenTelemetry's conventions for messaging; then functions that return
-attributes, ready to be merged.
+How to read it: the names, from OpenTelemetry's conventions for messaging; then functions that return attributes,
+ready to be merged.
 """
 
 from __future__ import annotations

@@ -17,7 +17,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from tests.benchmarks import consume, growth, idle, latency, memory, publish, start, throughput, wire
+from tests.benchmarks import (
+    blocking,
+    consume,
+    growth,
+    idle,
+    latency,
+    memory,
+    publish,
+    start,
+    throughput,
+    wire,
+)
 from tests.benchmarks.harness import PEERS, Bench, Effort
 from tests.benchmarks.table import Row, render, summary
 
@@ -25,6 +36,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "wire": wire.measure,
     "publish": publish.measure,
     "consume": consume.measure,
+    "blocking": blocking.measure,
     "latency": latency.measure,
     "broker": throughput.measure,
     "growth": growth.measure,

@@ -38,9 +38,11 @@ class Figure:
     floors: Sequence[Floor] = ()
 
 
-def nsqkit_subjects(bench: Bench, task: Assignment, prepare: Prepare) -> dict[str, Subject]:
-    """Return nsqkit on each event loop, by the loop's name."""
-    return {loop: _subject(bench, "nsqkit", attrs.evolve(task, loop=loop), prepare) for loop in bench.loops}
+def nsqkit_subjects(
+    bench: Bench, task: Assignment, prepare: Prepare, program: str = "nsqkit"
+) -> dict[str, Subject]:
+    """Return nsqkit on each event loop, by the loop's name; ``program`` is one of its own."""
+    return {loop: _subject(bench, program, attrs.evolve(task, loop=loop), prepare) for loop in bench.loops}
 
 
 def peer_subjects(bench: Bench, task: Assignment, prepare: Prepare) -> dict[str, Subject]:

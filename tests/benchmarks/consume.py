@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 
 from tests.benchmarks import raw_client
-from tests.benchmarks.clients import Figure, nsqkit_subjects, peer_subjects, rows
+from tests.benchmarks.clients import Figure, Prepare, nsqkit_subjects, peer_subjects, rows
 from tests.benchmarks.harness import Bench, BrokerProcess
 from tests.benchmarks.programs.assignment import Assignment
 from tests.benchmarks.table import Floor, Row
@@ -41,11 +41,11 @@ def measure(bench: Bench) -> Iterator[Row]:
             f"{mode} {loop}": subject
             for mode, _, _ in WAYS
             for loop, subject in nsqkit_subjects(
-                bench, attrs.evolve(task, mode=mode), _filled(broker, task)
+                bench, attrs.evolve(task, mode=mode), filled(broker, task)
             ).items()
         }
         peer_task = attrs.evolve(task, count=bench.effort.count(PEER_COUNT))
-        subjects.update(peer_subjects(bench, peer_task, _filled(broker, peer_task)))
+        subjects.update(peer_subjects(bench, peer_task, filled(broker, peer_task)))
         samples = bench.take_turns(subjects)
     for mode, what, cpu_seconds_max in WAYS:
         own = {name.removeprefix(f"{mode} "): sample for name, sample in samples.items()}
@@ -56,7 +56,9 @@ def measure(bench: Bench) -> Iterator[Row]:
         yield from rows(bench, what, own, [Figure("per_second", "msg/s"), cpu])
 
 
-def _filled(broker: BrokerProcess, task: Assignment):
+def filled(broker: BrokerProcess, task: Assignment) -> Prepare:
+    """Return what fills a topic with the messages of a task."""
+
     def prepare(topic: str) -> None:
         raw_client.make_channel(broker.address, topic)
         raw_client.fill(broker.address, topic, task.count + SLACK)

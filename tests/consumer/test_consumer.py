@@ -11,7 +11,9 @@ import pytest
 
 from nsqkit import Consumer, Message
 from nsqkit.clock import ManualClock
+from nsqkit.consumer.backoff import BackoffState
 from nsqkit.consumer.handling import BREATH
+from nsqkit.consumer.stats import BackoffStats
 from nsqkit.errors import (
     BadChannel,
     Closed,
@@ -139,6 +141,15 @@ class TestReceiving:
                     }.items()
                 )
                 tasks.start_soon(farewell, peer, b"RDY 0", b"CLS")
+
+    async def test_a_channel_may_be_one_that_goes_with_its_last_consumer(self):
+        broker = ScriptedBroker()
+        channel = "tail-1#ephemeral"
+        async with (
+            Consumer("t", channel, nsqd_tcp_addresses=[ADDRESS], dial=broker.dial, close_timeout=0),
+            await broker.greet() as peer,
+        ):
+            assert await peer.line() == b"SUB t tail-1#ephemeral"
 
     async def test_message_after_message(self):
         async with consuming() as (consumer, peer):
@@ -431,6 +442,39 @@ class TestRunning:
                     await peer.deliver(1, attempts=attempts)
                     assert [await peer.line() for _ in answers] == answers
                 tasks.start_soon(farewell, peer, b"RDY 0", b"CLS")
+
+    async def test_whoever_wants_to_is_told_of_each_step_of_the_backoff(self, caplog):
+        told: list[BackoffStats] = []
+
+        def hook(backoff: BackoffStats) -> None:
+            told.append(backoff)
+            raise KeyError("broken hook")
+
+        def step(state: BackoffState, counter: int, wait: float, seconds_left: float) -> BackoffStats:
+            return BackoffStats(state=state, counter=counter, wait=wait, seconds_left=seconds_left)
+
+        bench = Bench([ADDRESS], max_in_flight=5, on_backoff=hook)
+        async with anyio.create_task_group() as tasks:
+            async with bench.consumer as consumer:
+                peer = await bench.subscribe(5)
+                await peer.deliver(1)
+                (await anext(consumer)).requeue(0)
+                assert [await peer.line(), await peer.line()] == [req(1), b"RDY 0"]
+                await settle()
+                assert consumer.backoff == told[-1]
+                bench.clock.advance(2)
+                assert await peer.line() == b"RDY 1"
+                await peer.deliver(1, attempts=2)
+                (await anext(consumer)).finish()
+                assert [await peer.line() for _ in range(3)] == [b"RDY 0", fin(1), b"RDY 5"]
+                tasks.start_soon(farewell, peer, b"RDY 0", b"CLS")
+        assert told == [
+            step(BackoffState.WAITING, 1, 2.0, 2.0),
+            step(BackoffState.PROBING, 1, 2.0, 0.0),
+            step(BackoffState.RUNNING, 0, 0.0, 0.0),
+        ]
+        failures = [record for record in caplog.records if record.getMessage() == "on_backoff failed"]
+        assert [vars(record)["backoff_state"] for record in failures] == ["waiting", "probing", "running"]
 
     async def test_it_tells_which_nsqds_are_missing_and_why(self):
         bench = Bench(["one:1", "two:1"], max_in_flight=2, close_timeout=0)

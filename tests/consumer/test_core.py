@@ -79,6 +79,20 @@ class TestFlow:
             consumer.pass_time(5)
         assert {*seats} == {0, 1, 2}
 
+    @pytest.mark.parametrize(("is_busy", "kept"), [(False, 3), (True, 7)])
+    def test_options_say_how_long_a_seat_is_kept(self, is_busy, kept):
+        consumer = DrivenConsumer(
+            max_in_flight=1, rdy_redistribute_interval=1, low_rdy_idle_timeout=3, low_rdy_timeout=7
+        )
+        holder, other = consumer.connect("one:1"), consumer.connect("two:1")
+        for second in range(1, kept + 1):
+            if is_busy:
+                holder.deliver(second)[0].finish()
+            assert "RDY 0" not in holder.lines()
+            consumer.pass_time(1)
+        assert holder.lines() == ["RDY 0"]
+        assert other.lines() == ["RDY 1"]
+
     def test_what_a_lost_connection_held_is_in_flight_no_more(self):
         consumer = DrivenConsumer(max_in_flight=2)
         one, two = consumer.connect("one:1"), consumer.connect("two:1")
@@ -162,6 +176,34 @@ class TestBackoff:
         assert consumer.core.flow.gate is Gate.TESTING
         tester.session.receive_eof(consumer.now_ns)
         assert other.lines() == ["RDY 1"]
+
+    def test_it_may_be_jittered(self):
+        waits = set()
+        for seed in range(20):
+            consumer = DrivenConsumer(seed=seed, max_in_flight=3, backoff_strategy="full-jitter")
+            link = consumer.connect()
+            link.deliver(1)[0].requeue(0)
+            link.lines()
+            waits.add(consumer.core.backoff.wait_ns)
+        assert len(waits) == 20
+        assert all(0 <= wait <= 2 * S for wait in waits)
+
+    @pytest.mark.parametrize(
+        ("seconds", "wait"), [(0.25, 0.25), (-1, 0), (1000, 60), (float("inf"), 60), (float("nan"), 60)]
+    )
+    def test_a_function_may_say_how_long_it_lasts(self, seconds: float, wait: float):
+        asked: list[int] = []
+
+        def strategy(attempt: int) -> float:
+            asked.append(attempt)
+            return seconds
+
+        consumer = DrivenConsumer(max_in_flight=3, backoff_strategy=strategy, max_backoff_duration=60)
+        link = consumer.connect()
+        link.deliver(1)[0].requeue(0)
+        link.lines()
+        assert consumer.core.backoff_stats(0).seconds_left == wait
+        assert {*asked} == {1}
 
     def test_it_can_be_switched_off(self):
         consumer = DrivenConsumer(max_in_flight=3, max_backoff_duration=0)

@@ -219,6 +219,26 @@ class TestTime:
             assert await peer.line() == fin(1)
             tasks.cancel_scope.cancel()
 
+    async def test_it_is_touched_until_nsqd_gives_no_more_time(self):
+        bench = Bench([ADDRESS], read_timeout=300, close_timeout=0)
+
+        async def handle(message: Message) -> None:
+            await anyio.sleep_forever()
+
+        async with bench.consumer as consumer, anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(handle, auto_touch=True))
+            async with await bench.broker.subscribe(msg_timeout=20_000, max_msg_timeout=60_000) as peer:
+                assert await peer.line() == b"RDY 1"
+                await peer.deliver(1)
+                await settle()
+                for second in range(1, 61):
+                    assert consumer.stats().timed_out == 0, f"given up after {second - 1} seconds"
+                    bench.clock.advance(1)
+                    await settle()
+                assert consumer.stats().timed_out == 1
+                assert await peer.line() == b"TOUCH " + message_id(1)
+                tasks.cancel_scope.cancel()
+
     async def test_what_has_been_answered_is_not_touched(self):
         async def handle(message: Message) -> None:
             message.finish()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nsqkit.consumer.lanes import Lanes
 
 
-def lanes_of(inbox: deque[Any], count: int, key: Any = lambda message: message[0]) -> Lanes:
+def lanes_of(inbox: deque[Any], count: int, key: Any = lambda message: message[0]) -> Any:
     return Lanes(inbox, count, key, lambda message, error: refused.append((message, str(error))))
 
 

@@ -5,7 +5,7 @@ import pytest
 from nsqkit.consumer.message import Message
 from nsqkit.errors import MessageError, OptionError
 from nsqkit.wire.messages import encode_message
-from tests.consumer.driven import DrivenConsumer, DrivenSession
+from tests.consumer.driven import DrivenConsumer, DrivenSession, S
 
 
 @pytest.fixture
@@ -70,6 +70,39 @@ def test_a_requeue_without_a_delay_grows_with_attempts_up_to_a_maximum():
         (message,) = link.deliver(attempts, attempts=attempts)
         message.requeue()
     assert link.lines() == ["REQ 1 2000", "REQ 2 4000", "REQ 3 5000", "REQ 65535 5000"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "delay_ms"),
+    [(0.5, 500), (-1, 0), (100, 60_000), (float("inf"), 60_000), (float("nan"), 60_000)],
+)
+def test_a_function_may_say_after_how_long_it_comes_again(seconds: float, delay_ms: int):
+    asked: list[int] = []
+
+    def policy(attempts: int) -> float:
+        asked.append(attempts)
+        return seconds
+
+    consumer = DrivenConsumer(requeue_delay_policy=policy, max_requeue_delay=60, max_backoff_duration=0)
+    link = consumer.connect()
+    link.lines()
+    link.deliver(1, attempts=3)[0].requeue()
+    assert link.lines() == [f"REQ 1 {delay_ms}"]
+    assert asked == [3]
+
+
+def test_it_knows_how_long_it_may_still_be_answered():
+    consumer = DrivenConsumer()
+    (message,) = consumer.connect(msg_timeout=10_000, max_msg_timeout=25_000).deliver(1)
+    left = [message.time_left]
+    for _ in range(3):
+        consumer.core.now_ns += 8 * S
+        left.append(message.time_left)
+        message.touch()
+        left.append(message.time_left)
+    assert left == [10, 2, 10, 2, 9, 1, 1]
+    consumer.core.now_ns += S
+    assert message.time_left == 0
 
 
 @pytest.mark.parametrize("delay", [-1, -0.001, float("nan"), float("inf"), "5", [1]], ids=repr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -32,6 +33,22 @@ BODIES = [b"%d" % n for n in range(100)]
 
 class OutOfOrder(Exception):
     """What handlers fail with here."""
+
+
+# ---- where they run ------------------------------------------------------------------------------------------------
+
+
+async def test_signals_are_left_to_the_program(stage: Stage):
+    def handlers() -> dict[signal.Signals, object]:
+        return {number: signal.getsignal(number) for number in signal.Signals}
+
+    before = handlers()
+    async with stage.broker() as nsqd, stage.producer(nsqd) as producer, stage.consumer(nsqd) as consumer:
+        await producer.publish(TOPIC, b"one")
+        (message,) = await take(consumer, 1)
+        assert handlers() == before
+        message.finish()
+    assert handlers() == before
 
 
 # ---- publishing ----------------------------------------------------------------------------------------------------

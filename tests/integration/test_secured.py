@@ -16,6 +16,7 @@ from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
 from nsqkit.clock import ManualClock
 from nsqkit.errors import AuthFailed, NegotiationFailed, Unauthorized
+from nsqkit.wire.auth import AuthAnswer
 from tests.answering import answering, http_answer
 from tests.certificates import HOST, client_certificate, write_files
 from tests.integration.stage import until
@@ -68,7 +69,7 @@ async def test_tls_with_certificates_at_both_ends(tmp_path: Path, compression: d
     files = write_files(tmp_path)
     own = str(tmp_path / "client.pem")
     client_certificate().private_key_and_cert_chain_pem.write_to_path(own)
-    flags = {
+    flags: dict[str, Any] = {
         "tls_cert": files.certificate,
         "tls_key": files.key,
         "tls_root_ca_file": files.authority,
@@ -121,6 +122,19 @@ async def guarded(clock: ManualClock | None = None) -> AsyncIterator[tuple[str, 
 async def test_a_secret_opens_a_broker_that_asks_for_one():
     async with guarded() as (address, _):
         await check_roundtrip(address, auth_secret="hush")
+
+
+async def test_what_was_granted_can_be_seen():
+    expected = AuthAnswer(identity="me", permission_count=1)
+    async with (
+        guarded() as (address, _),
+        Producer(address, auth_secret="hush", **DIALLING) as producer,
+        Consumer("t", "c", nsqd_tcp_addresses=[address], auth_secret="hush", **DIALLING) as consumer,
+    ):
+        await producer.ping()
+        await consumer.wait_connected()
+        assert [nsqd.auth for nsqd in producer.stats().nsqds] == [expected]
+        assert [connection.auth for connection in consumer.stats().connections] == [expected]
 
 
 @pytest.mark.parametrize(

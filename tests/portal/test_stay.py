@@ -8,8 +8,6 @@ import anyio
 import pytest
 
 from nsqkit.errors import Closed
-from nsqkit.portal import stay as stay_module
-from nsqkit.portal.call import Call
 from nsqkit.portal.stay import Stay
 from tests.portal.clients import Client
 from tests.threads import PATIENCE, interrupt_once, start, until
@@ -128,11 +126,10 @@ def test_at_the_end_those_who_still_wait_are_told(stay):
     assert [type(error) for error in refused] == [Closed]
 
 
-def test_who_waits_for_an_event_loop_that_has_gone_is_told(stay, monkeypatch):
-    monkeypatch.setattr(stay_module, "LOOK_EVERY", 0.01)
-    stay.end()
+def test_who_comes_just_after_the_end_is_told(stay, monkeypatch):
+    monkeypatch.setattr(stay, "check", stay.end)  # it was open when somebody looked
     with pytest.raises(Closed):
-        stay.wait(Call())
+        stay.ask(list)
 
 
 def test_an_interrupted_note_does_not_keep_others_from_waking(stay, monkeypatch):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,7 @@ from nsqkit.errors import (
     WouldWait,
 )
 from nsqkit.wire.frames import OK_FRAME
+from tests.cancelling import CancelledAt
 from tests.peers import ADDRESS, BACKENDS, PATIENCE, Peer, ScriptedBroker, settle
 from tests.producer.stage import Call, PlayingBroker, pool
 
@@ -86,7 +86,7 @@ async def test_without_any_connection_it_says_so_for_all():
 
 
 async def test_a_broker_that_does_not_read_is_not_called_missing():
-    async with pool(1, connect_timeout=0.01) as stage, anyio.create_task_group() as tasks:
+    async with pool(1, connect_timeout=0.01, write_timeout=300) as stage, anyio.create_task_group() as tasks:
         (peer,) = await stage.greet()
         for _ in range(40):  # one write each, until the peer is full and the outbox, too
             tasks.start_soon(Call().run, stage.producer.publish, "t", bytes(1 << 20))
@@ -368,50 +368,6 @@ async def answer_later(peer: Peer) -> None:
 
 
 # ---- cancelled, wherever it waits --------------------------------------------------------------------------------
-
-
-class CancelledAt:
-    """Runs a coroutine, and cancels it at the ``n``-th time that it waits for something.
-
-    Attributes:
-        wait_count: how often it has waited so far.
-    """
-
-    def __init__(self, n: int) -> None:
-        self.wait_count = 0
-        self.scope = anyio.CancelScope()
-        self._n = n
-
-    async def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        with self.scope:
-            await _Watched(coroutine, self._on_wait)
-
-    def _on_wait(self) -> None:
-        self.wait_count += 1
-        if self.wait_count == self._n:
-            self.scope.cancel()
-
-
-class _Watched:
-    """Awaits a coroutine and calls ``on_wait`` whenever that gives way to the event loop."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, None], on_wait: Callable[[], None]) -> None:
-        self._coroutine = coroutine
-        self._on_wait = on_wait
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        step: Callable[[], Any] = partial(self._coroutine.send, None)
-        while True:
-            try:
-                wish = step()
-            except StopIteration:
-                return
-            self._on_wait()
-            try:
-                value = yield wish
-                step = partial(self._coroutine.send, value)
-            except BaseException as error:
-                step = partial(self._coroutine.throw, error)
 
 
 class Moody(PlayingBroker):

@@ -427,7 +427,10 @@ class TestConnecting:
 
     async def test_a_broker_that_does_not_read_holds_the_publishers_up(self):
         size = 1 << 20
-        async with producing() as (producer, broker, clock), anyio.create_task_group() as tasks:
+        async with (
+            producing(write_timeout=300) as (producer, broker, clock),
+            anyio.create_task_group() as tasks,
+        ):
             peer = await broker.greet()
             await settle()
             calls = [Call() for _ in range(30 + OUTBOX_SIZE_MAX // size)]

@@ -50,6 +50,7 @@ def framed(head: bytes) -> bytes:
         MAGIC + b"\0\0\0",
         framed(b"{}")[:-5],
         MAGIC + b"\xff\xff\xff\xff{}body",
+        MAGIC + b"\0\0\0\x09{}",
         framed(b""),
         framed(b"{"),
         framed(b"\xff"),

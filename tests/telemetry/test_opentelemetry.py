@@ -133,6 +133,12 @@ def test_a_batch_has_one_span_with_a_link_to_each_publisher(recorder: Recorder):
     assert consumed.value == 3
 
 
+def test_a_batch_has_no_link_to_a_publisher_without_a_span(recorder: Recorder):
+    with tracing(recorder, envelope=True).process_batch(deliver(wrap({"baggage": "tenant=acme"}, b"body"))):
+        pass
+    assert recorder.span.links == ()
+
+
 def test_a_batch_of_several_nsqds_names_none(recorder: Recorder):
     (one,), (other,) = deliver(b"one"), deliver(b"two")
     other.session.address = "elsewhere:4150"

@@ -306,7 +306,7 @@ OPTIONS = {
     field.name
     for options in (ConsumerOptions, ProducerOptions, HandlerOptions)
     for field in attrs.fields(options)
-} | {"nsqd_tcp_addresses", "lookupd_http_addresses", "on_backoff", "serializer"}
+} | {"nsqd_tcp_addresses", "lookupd_http_addresses", "on_backoff", "on_connection", "serializer"}
 
 OWNERS = {"producer": Producer, "consumer": Consumer, "message": Message}
 

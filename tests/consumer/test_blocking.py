@@ -1,0 +1,387 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from concurrent.futures import wait
+
+import pytest
+
+from nsqkit import BlockingConsumer, BlockingMessage, BlockingProducer
+from nsqkit.broker.core.broker import Broker
+from nsqkit.consumer import BackoffState
+from nsqkit.errors import Closed, OptionError
+from nsqkit.portal import portal_provider
+from nsqkit.testing.servers import NsqdServer
+from tests.threads import PATIENCE, interrupt_once, nobody, start, until
+
+
+def make(nsqd: NsqdServer, **options) -> BlockingConsumer:
+    return BlockingConsumer(
+        "t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], **{"max_in_flight": 100, **options}
+    )
+
+
+@pytest.fixture
+def consumer(nsqd):
+    with make(nsqd) as consumer:
+        yield consumer
+
+
+def fill(nsqd: NsqdServer, *bodies: bytes) -> None:
+    with BlockingProducer(nsqd.tcp_address) as producer:
+        producer.multi_publish("t", bodies)
+
+
+def take(consumer: BlockingConsumer) -> BlockingMessage:
+    """Return the next message."""
+    message = consumer.receive(PATIENCE)
+    assert message is not None
+    return message
+
+
+def left(nsqd: NsqdServer) -> int:
+    """Return how many messages of the channel are not finished."""
+
+    def look(broker: Broker) -> int:
+        channel = broker.topics[b"t"].channels[b"c"]
+        return len(channel.queue) + len(channel.deferred) + channel.in_flight_count
+
+    return nsqd.inspect(look)
+
+
+def waiting(nsqd: NsqdServer) -> int:
+    """Return how many messages were given back, or never taken."""
+    return nsqd.inspect(lambda broker: len(broker.topics[b"t"].channels[b"c"].queue))
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % n for n in range(count)]
+
+
+# ---- ways of receiving ----------------------------------------------------------------------------------------------
+
+
+def test_messages_are_iterated_over_until_it_is_stopped(consumer, nsqd):
+    fill(nsqd, *numbers(250))
+    bodies = []
+    for message in consumer:
+        bodies.append(message.body)
+        message.finish()
+        if len(bodies) == 250:
+            consumer.stop()
+    assert sorted(bodies) == sorted(numbers(250))
+    until(lambda: left(nsqd) == 0)
+
+
+def test_messages_come_one_by_one_or_not_in_time(consumer, nsqd):
+    assert consumer.receive(timeout=0.01) is None
+    assert consumer.receive(timeout=0) is None
+    fill(nsqd, b"1", b"2")
+    messages = [take(consumer), take(consumer)]
+    assert [message.body for message in messages] == [b"1", b"2"]
+    assert consumer.receive(timeout=0.01) is None
+    for message in messages:
+        message.finish()
+    until(lambda: consumer.stats().finished == 2)
+
+
+@pytest.mark.parametrize("max_wait", [0.0, 60.0])
+def test_batches_have_at_most_what_is_asked_for(consumer, nsqd, max_wait):
+    fill(nsqd, *numbers(40))
+    sizes = []
+    for batch in consumer.batches(10, max_wait):
+        sizes.append(len(batch))
+        for message in batch:
+            message.finish()
+        if sum(sizes) == 40:
+            consumer.stop()
+    assert max(sizes) <= 10
+    if max_wait:
+        assert sizes == [10] * 4
+
+
+@pytest.mark.parametrize("max_wait", [0.0, 60.0])
+def test_a_batch_may_come_in_time_or_not(consumer, nsqd, max_wait):
+    assert consumer.receive_batch(10, max_wait, timeout=0.01) == []
+    fill(nsqd, *numbers(10))
+    assert consumer.receive_batch(10, max_wait, timeout=PATIENCE)
+
+
+def test_batches_that_cannot_be_are_refused(consumer):
+    for limits in ((0, 0.0), (None, 1.0)):
+        with pytest.raises(OptionError):
+            consumer.batches(*limits)
+        with pytest.raises(OptionError):
+            consumer.receive_batch(*limits)
+
+
+def test_threads_share_what_comes(consumer, nsqd):
+    def work() -> list[bytes]:
+        bodies = []
+        for message in consumer:
+            bodies.append(message.body)
+            message.finish()
+        return bodies
+
+    working = [start(work) for _ in range(4)]
+    fill(nsqd, *numbers(1000))
+    until(lambda: consumer.stats().finished == 1000)
+    consumer.stop()
+    bodies = [body for future in working for body in future.result(PATIENCE)]
+    assert sorted(bodies) == sorted(numbers(1000))
+
+
+def test_what_nsqd_has_taken_back_is_not_begun_with(nsqd):
+    with make(nsqd, msg_timeout=1.0, max_attempts=0) as consumer:
+        fill(nsqd, b"1", b"2")
+        first = take(consumer)
+        until(lambda: first.is_answered)
+        bodies = [take(consumer), take(consumer)]
+        assert {message.attempts for message in bodies} == {2}
+        first.finish()  # too late, which is no error
+
+
+# ---- handlers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_handler_is_called_in_the_calling_thread(consumer, nsqd):
+    fill(nsqd, *numbers(250))
+    threads = []
+
+    def handle(message: BlockingMessage) -> None:
+        threads.append(threading.current_thread())
+        if len(threads) == 250:
+            consumer.stop()
+
+    consumer.run(handle)
+    assert set(threads) == {threading.current_thread()}
+    until(lambda: left(nsqd) == 0)
+
+
+def test_what_a_handler_fails_at_is_requeued_and_counts_for_backoff(nsqd, caplog):
+    with make(nsqd, default_requeue_delay=0.0, backoff_multiplier=0.001) as consumer:
+        fill(nsqd, b"1")
+        attempts = []
+
+        def handle(message: BlockingMessage) -> None:
+            attempts.append(message.attempts)
+            if message.attempts < 3:
+                raise ValueError("not yet")
+            consumer.stop()
+
+        consumer.run(handle)
+        assert attempts == [1, 2, 3]
+        until(lambda: consumer.stats().finished == 1)
+        assert consumer.stats().requeued == 2
+        assert consumer.backoff.state is not BackoffState.RUNNING or consumer.backoff.counter == 0
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError] * 2
+
+
+def test_what_a_handler_has_answered_is_left_alone(consumer, nsqd):
+    fill(nsqd, b"1", b"2", b"3")
+    seen = []
+
+    def handle(message: BlockingMessage) -> None:
+        seen.append(message.body)
+        match message.body:
+            case b"1":
+                message.finish()
+                raise ValueError("after it was finished")
+            case b"2":
+                message.requeue(60.0, backoff=False)
+        if len(seen) == 3:
+            consumer.stop()
+
+    consumer.run(handle)
+    until(lambda: consumer.stats().finished == 2)
+    assert consumer.stats().requeued == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"concurrency": 2}], ids=["here", "in threads"])
+def test_what_was_delivered_too_often_is_given_up(nsqd, options):
+    with make(nsqd, max_attempts=1, default_requeue_delay=0.0, max_backoff_duration=0.0) as consumer:
+        fill(nsqd, b"1")
+        given_up = []
+
+        def handle(message: BlockingMessage) -> None:
+            raise ValueError("never")
+
+        def give_up(message: BlockingMessage) -> None:
+            given_up.append((message.body, threading.current_thread() is portal_provider().thread))
+            consumer.stop()
+
+        consumer.run(handle, giving_up=give_up, **options)
+        assert given_up == [(b"1", False)]
+        until(lambda: consumer.stats().given_up == 1)
+
+
+def test_more_threads_than_one_handle_beside_each_other(consumer, nsqd):
+    fill(nsqd, *numbers(8))
+    together = threading.Barrier(4)
+    count = 0
+
+    def handle(message: BlockingMessage) -> None:
+        nonlocal count
+        together.wait(PATIENCE)
+        count += 1
+        if count == 8:
+            consumer.stop()
+
+    consumer.run(handle, concurrency=4)
+    until(lambda: left(nsqd) == 0)
+
+
+def test_handlers_that_cannot_be_are_refused(consumer):
+    async def handle(message: BlockingMessage) -> None:
+        pass
+
+    with pytest.raises(OptionError, match="async"):
+        consumer.run(handle)
+    with pytest.raises(OptionError, match="async"):
+        consumer.run(print, giving_up=handle)
+    with pytest.raises(OptionError, match="concurrency"):
+        consumer.run(print, concurrency=0)
+    with pytest.raises(OptionError, match="cancel_at_timeout"):
+        consumer.run(print, cancel_at_timeout=True)
+
+
+# ---- while it runs --------------------------------------------------------------------------------------------------
+
+
+def test_it_can_be_asked_and_changed(consumer, nsqd):
+    consumer.wait_connected()
+    assert consumer.unconnected == {}
+    assert not consumer.is_starved
+    assert consumer.backoff.counter == 0
+    consumer.pause()
+    assert consumer.stats().paused
+    consumer.resume()
+    consumer.change_max_in_flight(7)
+    assert consumer.stats().max_in_flight == 7
+    with nobody() as address, nobody() as lookupd:
+        consumer.connect_to_nsqd(address)
+        assert list(consumer.unconnected) == [address]
+        consumer.disconnect_from_nsqd(address)
+        consumer.connect_to_lookupd(lookupd)
+        consumer.disconnect_from_lookupd(lookupd)
+    with pytest.raises(OptionError):
+        consumer.change_max_in_flight(-1)
+
+
+def test_wrong_options_are_refused_when_it_is_made():
+    with pytest.raises(OptionError, match="max_in_flight"):
+        BlockingConsumer("t", "c", nsqd_tcp_addresses=["127.0.0.1:4150"], max_in_flight=-1)
+    with pytest.raises(OptionError, match="lookupd_http_addresses"):
+        BlockingConsumer("t", "c")
+
+
+# ---- the end --------------------------------------------------------------------------------------------------------
+
+
+def test_leaving_gives_back_what_was_taken_and_keeps_what_was_finished(nsqd):
+    fill_first = make(nsqd)
+    with fill_first as consumer:
+        fill(nsqd, *numbers(10))
+        for _ in range(3):
+            take(consumer).finish()
+        begun = take(consumer)
+    until(lambda: left(nsqd) == 7)
+    assert waiting(nsqd) == 7
+    assert begun.is_answered
+    for answer in (begun.finish, begun.requeue, begun.touch):
+        answer()  # nothing is done, for nsqd has it again
+
+
+def test_stopping_gives_back_what_nobody_has_begun_with(consumer, nsqd):
+    fill(nsqd, *numbers(10))
+    message = take(consumer)
+    until(lambda: consumer.stats().received == 10)
+    consumer.stop()
+    until(lambda: waiting(nsqd) == 9)
+    message.finish()
+    assert consumer.receive() is None
+    assert list(consumer) == list(consumer.batches()) == []
+    consumer.run(print)
+    until(lambda: left(nsqd) == 9)
+
+
+@pytest.mark.parametrize("closes", [BlockingConsumer.close, BlockingConsumer.stop])
+def test_threads_that_wait_are_told(nsqd, closes):
+    with make(nsqd) as consumer:
+        consumer.wait_connected()
+        idle = [
+            start(list, consumer),
+            start(list, consumer.batches()),
+            start(consumer.receive),
+            start(consumer.receive_batch, 10, 1.0),
+            start(consumer.run, print),
+            start(lambda: consumer.run(print, concurrency=2)),
+        ]
+        until(lambda: len(consumer._entered()._waiting) == 4)
+        closes(consumer)
+        wait(idle, PATIENCE)
+        assert [future.result(0) for future in idle] == [[], [], None, [], None, None]
+
+
+def test_outside_of_its_block_it_is_closed_and_can_be_opened_again(nsqd):
+    consumer = make(nsqd)
+    for _ in range(2):
+        for use in (consumer.receive, consumer.batches, consumer.stats, consumer.stop):
+            with pytest.raises(Closed):
+                use()
+        with pytest.raises(Closed):
+            next(iter(consumer))
+        with pytest.raises(Closed):
+            consumer.run(print)
+        with consumer:
+            fill(nsqd, b"1")
+            take(consumer).finish()
+    until(lambda: left(nsqd) == 0)
+
+
+@pytest.mark.parametrize(
+    "receive",
+    [
+        lambda consumer: consumer.receive(),
+        lambda consumer: consumer.receive_batch(10, 1.0),
+        lambda consumer: consumer.run(print),
+        lambda consumer: consumer.run(print, concurrency=2),
+    ],
+    ids=["receive", "gather", "run", "run in threads"],
+)
+def test_ctrl_c_ends_a_wait_and_leaves_nothing_running(nsqd, receive):
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt), make(nsqd) as consumer:
+        consumer.wait_connected()
+        interrupt_once(lambda: consumer.stats().connections)
+        receive(consumer)
+    until(lambda: threading.active_count() <= before)
+    fill(nsqd, b"1")
+    assert waiting(nsqd) == 1
+
+
+def test_ctrl_c_in_a_handler_gives_its_message_back(nsqd):
+    with make(nsqd) as consumer:
+        fill(nsqd, *numbers(5))
+
+        def handle(message: BlockingMessage) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+        with pytest.raises(KeyboardInterrupt):
+            consumer.run(handle)
+        until(lambda: consumer.stats().requeued == 1)
+    assert waiting(nsqd) == 5
+
+
+def test_in_another_process_it_is_closed_until_it_is_opened_there(nsqd, monkeypatch):
+    with make(nsqd) as consumer:
+        fill(nsqd, b"1", b"2")
+        message = take(consumer)
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        for use in (consumer.receive, consumer.stats, consumer.stop, message.finish, message.requeue):
+            with pytest.raises(Closed, match="another process"):
+                use()
+        monkeypatch.undo()
+        take(consumer).finish()
+    until(lambda: left(nsqd) == 1)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+
+from nsqkit import BlockingConsumer, BlockingProducer
+from nsqkit.errors import MessageError, OptionError
+from tests.threads import until
+
+
+@pytest.fixture
+def consumer(nsqd):
+    with BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address]) as consumer:
+        yield consumer
+
+
+@pytest.fixture
+def message(nsqd, consumer):
+    with BlockingProducer(nsqd.tcp_address) as producer:
+        producer.publish("t", b"body")
+    return consumer.receive()
+
+
+def test_it_has_what_the_message_has(message, nsqd):
+    delivery = message.delivery
+    for name in ("id", "body", "attempts", "timestamp_ns", "received_ns", "deadline_ns", "nsqd_address"):
+        assert getattr(message, name) == getattr(delivery, name)
+    assert 0 < message.time_left <= 60
+    assert message.nsqd_address == nsqd.tcp_address
+    assert repr(message).endswith("attempts=1 4 bytes>")
+
+
+def test_it_is_finished_once(message, consumer):
+    assert not message.is_answered
+    message.finish()
+    assert message.is_answered
+    with pytest.raises(MessageError):
+        message.finish()
+    with pytest.raises(MessageError):
+        message.requeue()
+    until(lambda: consumer.stats().finished == 1)
+
+
+def test_it_is_requeued_once(message, consumer):
+    with pytest.raises(OptionError, match="delay"):
+        message.requeue(-1)
+    message.requeue(60.0, backoff=False)
+    assert message.is_answered
+    for answer in (message.finish, message.requeue):
+        with pytest.raises(MessageError):
+            answer()
+    assert consumer.stats().requeued == 1
+    assert consumer.backoff.counter == 0
+
+
+def test_it_comes_again(message, consumer):
+    message.requeue(0, backoff=False)
+    again = consumer.receive()
+    assert (again.id, again.attempts) == (message.id, 2)
+
+
+def test_it_is_touched_for_more_time(message, consumer):
+    before = message.deadline_ns
+    message.touch()
+    assert message.deadline_ns > before
+    assert consumer.stats().touched == 1
+
+
+def test_what_its_connection_has_lost_may_be_answered_in_vain(message, consumer):
+    consumer.close()
+    assert message.is_answered
+    for answer in (message.finish, message.requeue, message.touch):
+        answer()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +25,10 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=5_000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# A shell that starts the tests in the background has Ctrl-C ignored, and what they start would ignore it, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The tests of Spark itself have an environment of their own (`tox -e spark`); elsewhere pyspark is not installed.
 NEED_SPARK = ["spark/test_jobs.py", "spark/test_rdd.py", "spark/test_sink.py"]

@@ -31,9 +31,10 @@ from nsqkit.wire.layers import Layers
 from nsqkit.wire.messages import RECORD_HEADER_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nsqkit.wire.auth import AuthAnswer
+    from nsqkit.wire.frames import Row
     from nsqkit.wire.identify import IdentifyAnswer, IdentifyRequest
     from nsqkit.wire.transform import SecureTransform
 
@@ -46,6 +47,7 @@ class ClientSession(Generic[M]):
     Args:
         identity: what is told and asked in IDENTIFY.
         make_message: makes what a message frame becomes.
+        make_messages: the same for many at once, from rows, as ``FrameDecoder`` says.
         read_timeout_ns: silence after which the broker counts as dead, unless it was asked for no heartbeats.
         max_msg_size: bytes that a received message may have; up to 64 KiB are always taken.
         now_ns: the time at which the connection was made.
@@ -64,6 +66,7 @@ class ClientSession(Generic[M]):
         identity: IdentifyRequest,
         make_message: Callable[[int, int, bytes, bytes], M],
         *,
+        make_messages: Callable[[Iterable[Row]], list[M]] | None = None,
         read_timeout_ns: int,
         max_msg_size: int,
         now_ns: int,
@@ -76,7 +79,9 @@ class ClientSession(Generic[M]):
         self.error: NSQError | None = None
         # A response may be larger than a small max_msg_size: the answer to IDENTIFY is some 400 bytes.
         self._decoder = FrameDecoder(
-            make_message, frame_size_max=max(max_msg_size, 1 << 16) + 4 + RECORD_HEADER_LENGTH
+            make_message,
+            make_messages=make_messages,
+            frame_size_max=max(max_msg_size, 1 << 16) + 4 + RECORD_HEADER_LENGTH,
         )
         self._read_timeout_ns = read_timeout_ns
         self._has_heartbeats = identity.heartbeat_interval != -1

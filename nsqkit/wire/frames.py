@@ -7,15 +7,17 @@ one read returned and gives back the list of all frames that are complete by now
 incomplete frame, and a size beyond the limit is refused when the size is read, not when the body has arrived.
 
 A message becomes whatever ``make_message`` makes of its four parts, so the consumer gets its own ``Message``
-objects without a second object in between.
+objects without a second object in between. Messages of one size that stand in a row are unpacked in one pass, and
+can be made in one, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from itertools import starmap
 from struct import Struct
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import attrs
 
@@ -36,10 +38,15 @@ FRAME_SIZE_MAX: Final = 64 << 20
 _SIZE_AND_TYPE = Struct(">ii")
 _SIZE = Struct(">i")
 _MESSAGE = Struct(">qH16s")
-_layout = lru_cache(maxsize=256)(lambda size: Struct(f">iiqH16s{size - 4 - RECORD_HEADER_LENGTH}s"))
+_HEAD_LENGTH = 8  # of size and type
+_layout = lru_cache(maxsize=256)(lambda size: Struct(f">8xqH16s{size - 4 - RECORD_HEADER_LENGTH}s"))
+_RUN_LENGTH_MIN = 16  # messages of one size in a row that are worth a pass of their own
 _CHUNKS_MAX = 1024  # pieces of an incomplete frame: small ones must not cost many times their size
 
 M = TypeVar("M")
+
+Row: TypeAlias = "tuple[int, int, bytes, bytes]"
+"""A message taken apart: timestamp (ns), attempts, id and body."""
 
 
 @attrs.frozen
@@ -85,17 +92,20 @@ class FrameDecoder(Generic[M]):
         make_message: called with timestamp (ns), attempts, id and body of each message; what it returns
             stands in the list.
         frame_size_max: bytes that a frame may announce.
+        make_messages: does the same for many; by default it calls ``make_message`` for each.
     """
 
-    __slots__ = ("_buffer", "_chunks", "_make_message", "_missing", "frame_size_max")
+    __slots__ = ("_buffer", "_chunks", "_make_message", "_make_messages", "_missing", "frame_size_max")
 
     def __init__(
         self,
         make_message: Callable[[int, int, bytes, bytes], M],
         *,
         frame_size_max: int = FRAME_SIZE_MAX,
+        make_messages: Callable[[Iterable[Row]], list[M]] | None = None,
     ) -> None:
         self._make_message = make_message
+        self._make_messages = make_messages or (lambda rows: list(starmap(make_message, rows)))
         self.frame_size_max = frame_size_max
         self._buffer = b""  # an incomplete frame …
         self._chunks: list[bytes] = []  # … and what has come of it since, joined when it is whole
@@ -143,7 +153,8 @@ class FrameDecoder(Generic[M]):
         message = _MESSAGE.unpack_from
         frame_size_max = self.frame_size_max
         position, end = 0, len(data)
-        while position + 8 <= end:
+        last_size = look_at = 0
+        while position + _HEAD_LENGTH <= end:
             size, frame_type = size_and_type(data, position)
             if not 4 <= size <= frame_size_max:
                 raise self._bad_size(size)
@@ -151,14 +162,21 @@ class FrameDecoder(Generic[M]):
             if after > end:
                 break
             if frame_type == MESSAGE_FRAME_TYPE:
+                if size == last_size and position >= look_at:
+                    # One look ahead tells whether a row may be long enough for a pass of its own.
+                    look_at = position + (_RUN_LENGTH_MIN - 1) * (4 + size)
+                    if data[look_at : look_at + _HEAD_LENGTH] == data[position : position + _HEAD_LENGTH]:
+                        position = self._decode_run(data, position, size, frames)
+                        continue
                 if size < 4 + RECORD_HEADER_LENGTH:
                     raise ProtocolError(f"message of size {size} is shorter than {4 + RECORD_HEADER_LENGTH}")
-                if data[after : after + 8] == data[position : position + 8]:
-                    position = self._decode_run(data, position, size, append)
-                    continue
+                last_size = size
                 timestamp_ns, attempts, message_id = message(data, position + 8)
-                body = data[position + FRAME_HEADER_LENGTH : after]
-                append(make_message(timestamp_ns, attempts, message_id, body))
+                append(
+                    make_message(
+                        timestamp_ns, attempts, message_id, data[position + FRAME_HEADER_LENGTH : after]
+                    )
+                )
             elif data[position:after] == OK_FRAME:
                 append(OK_RESPONSE)
             else:
@@ -167,19 +185,24 @@ class FrameDecoder(Generic[M]):
         self._keep(data[position:])
         return frames
 
-    def _decode_run(self, data: bytes, position: int, size: int, append: Callable[[M], None]) -> int:
-        """Decode messages of one size that stand in a row, four times as fast; return where the row ends."""
-        make_message = self._make_message
+    def _decode_run(
+        self, data: bytes, position: int, size: int, frames: list[Response | BrokerError | M]
+    ) -> int:
+        """Decode messages of one size that stand in a row, twice as fast; return where the row ends."""
         whole_size = 4 + size
-        whole = memoryview(data)[position : position + (len(data) - position) // whole_size * whole_size]
-        for its_size, frame_type, timestamp_ns, attempts, message_id, body in _layout(size).iter_unpack(
-            whole
-        ):
-            if its_size != size or frame_type != MESSAGE_FRAME_TYPE:
-                break
-            append(make_message(timestamp_ns, attempts, message_id, body))
-            position += whole_size
-        return position
+        head = data[position : position + _HEAD_LENGTH]
+        layout = _layout(size)
+        view = memoryview(data)
+        count_max = 4 * _RUN_LENGTH_MIN
+        while True:
+            count = _count_alike(data, position, head, whole_size, count_max)
+            end = position + count * whole_size
+            frames += self._make_messages(layout.iter_unpack(view[position:end]))
+            if count < count_max:
+                return end
+            # Looking is bounded by what was found, or short rows of many sizes would cost far more than they are worth.
+            position = end
+            count_max *= 2
 
     def _keep(self, rest: bytes) -> None:
         """Hold what follows the last whole frame until all of its frame, or at least its size, has come."""
@@ -193,6 +216,16 @@ class FrameDecoder(Generic[M]):
 
     def _bad_size(self, size: int) -> ProtocolError:
         return ProtocolError(f"frame size {size} is out of range 4-{self.frame_size_max}")
+
+
+def _count_alike(data: bytes, position: int, head: bytes, whole_size: int, count_max: int) -> int:
+    """Count the whole frames from ``position`` on, up to a maximum, that have this head."""
+    count = min((len(data) - position) // whole_size, count_max)
+    for offset in range(_HEAD_LENGTH):
+        # One byte of each head: those at the beginning that are as they should be are stripped.
+        column = data[position + offset : position + count * whole_size : whole_size]
+        count -= len(column.lstrip(head[offset : offset + 1]))
+    return count
 
 
 def _decode_other(frame_type: int, payload: bytes) -> Response | BrokerError:

@@ -22,6 +22,7 @@ from nsqkit.errors import (
 )
 from nsqkit.producer.pipeline import OUTBOX_SIZE_MAX
 from nsqkit.producer.serializers import JSON
+from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish
 from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME
 from tests.answering import answering, http_answer
 from tests.peers import ADDRESS, BACKENDS, PATIENCE, Peer, ScriptedBroker, settle
@@ -584,3 +585,20 @@ async def test_a_broker_that_does_not_close_is_not_waited_for_without_end():
             peer = await broker.greet()
             await settle()
     await peer.close()
+
+
+@in_memory
+async def test_every_kind_of_publish_goes_without_waiting():
+    async with connected() as (producer, peer):
+        many = producer.multi_publish_nowait("t", [b"1", b"2"])
+        late = producer.deferred_publish_nowait("t", b"3", 1.5, key="k")
+        expected = encode_multi_publish(b"t", [b"1", b"2"]) + encode_deferred_publish(b"t", b"3", 1500)
+        assert await peer.take(len(expected)) == expected
+        await peer.send(OK_FRAME + OK_FRAME)
+        await many
+        await late
+        assert producer.stats().message_count == 3
+        with pytest.raises(OptionError, match="delay"):
+            producer.deferred_publish_nowait("t", b"3", -1)
+        with pytest.raises(OptionError, match="bodies"):
+            producer.multi_publish_nowait("t", [])

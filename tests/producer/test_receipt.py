@@ -52,3 +52,14 @@ async def test_who_waits_may_be_cancelled_and_the_answer_is_still_wanted():
             tasks.start_soon(receipt.wait)
             await anyio.wait_all_tasks_blocked()
             receipt.set_result(None)
+
+
+async def test_a_function_is_called_back_once_whenever_it_comes():
+    for answer in (None, BadMessage("no")):
+        told, early, late = Told(), Told(), Told()
+        receipt = Receipt(told.append)
+        receipt.call_back(early.append)
+        assert not early
+        receipt.set_result(answer)
+        receipt.call_back(late.append)
+        assert told == early == late == [answer]

@@ -14,6 +14,7 @@ from nsqkit.wire.frames import (
     FRAME_SIZE_MAX,
     HEARTBEAT_FRAME,
     OK_FRAME,
+    OK_RESPONSE,
     FrameDecoder,
     MessageFrame,
     Response,
@@ -90,6 +91,24 @@ def test_rows_of_messages_of_one_size(count: int, after: bytes) -> None:
     for cut in (1, 7, 8, 9, len(MESSAGE) - 1, len(MESSAGE) + 1):
         stream = b"".join(row) + after
         assert decode([stream[:-cut], stream[-cut:]]) == expected
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from([0, 1, 5]), st.sampled_from([1, 2, 15, 16, 17, 63, 64, 65, 128, 192, 193])),
+        max_size=5,
+    ),
+    maker=st.booleans(),
+)
+def test_rows_of_rows(rows: list[tuple[int, int]], maker: bool) -> None:
+    sizes = [size for size, count in rows for _ in range(count)]
+    messages = [MessageFrame(n, 1, b"%016d" % n, b"x" * size) for n, size in enumerate(sizes)]
+    decoder = FrameDecoder(
+        MessageFrame,
+        make_messages=(lambda rows: [MessageFrame(*row) for row in rows]) if maker else None,
+    )
+    data = b"".join(encode_message(m.timestamp_ns, m.attempts, m.id, m.body) for m in messages)
+    assert decoder.feed(data + OK_FRAME) == [*messages, OK_RESPONSE]
 
 
 def test_what_is_wrong_after_a_row_of_messages_is_refused() -> None:

@@ -94,6 +94,8 @@ class ConsumerSpec:
     connect_timeout: float = _seconds(10.0, 0.001)
 
     def __attrs_post_init__(self) -> None:
+        if not self.nsqd_tcp_addresses:
+            raise OptionError("nsqd_tcp_addresses is empty; allowed is one address or more")
         # The consumer's own checks of names, addresses and timeout, before the spec travels.
         Consumer(
             self.topic,

@@ -23,15 +23,8 @@ class ThreadMessage(Message):
     __slots__ = ("_message",)
 
     def __init__(self, message: Message) -> None:
-        super().__init__(
-            message.session,
-            message.received_ns,
-            message.deadline_ns,
-            message.timestamp_ns,
-            message.attempts,
-            message.id,
-            message.body,
-        )
+        for name in Message.__slots__:
+            setattr(self, name, getattr(message, name))
         self._message = message
 
     def finish(self) -> None:

@@ -39,6 +39,7 @@ class DrivenConsumer:
             identity=IdentifyRequest(feature_negotiation=True),
             random=Random(seed),
             on_output=self.outputs.append,
+            tell_time=lambda: self.now_ns,
         )
 
     def connect(self, address: str = "nsqd:4150", **answer: object) -> DrivenSession:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ import anyio
 import pytest
 
 from nsqkit import Consumer, Message
+from nsqkit.client.background import Background
 from nsqkit.clock import ManualClock
 from nsqkit.consumer.backoff import BackoffState
 from nsqkit.consumer.handling import BREATH
@@ -308,15 +310,15 @@ class TestReceiving:
                 await anyio.lowlevel.checkpoint()
 
         seen_at: list[int] = []
-        message_count = 10
+        message_count = 20  # trio lets tasks run in any order, so one turn for others may well go to nobody
 
         def handle(message: Message) -> None:
             seen_at.append(turns)
-            until = time.monotonic() + 2 * BREATH / message_count
+            until = time.monotonic() + BREATH
             while time.monotonic() < until:
                 pass
 
-        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+        async with consuming(max_in_flight=20) as (consumer, peer), anyio.create_task_group() as tasks:
             await peer.deliver(*range(message_count))
             await settle()
             tasks.start_soon(count)
@@ -675,6 +677,17 @@ class TestLeaving:
                     await anyio.sleep_forever()
             assert scope.cancelled_caught
 
+    async def test_an_interrupt_is_a_good_bye_like_any_other(self):
+        bench = Bench([ADDRESS], max_in_flight=3)
+        async with anyio.create_task_group() as tasks:
+            with pytest.raises(KeyboardInterrupt):
+                async with bench.consumer as consumer:
+                    peer = await bench.subscribe(3)
+                    await peer.deliver(1, 2)
+                    await anext(consumer)
+                    tasks.start_soon(farewell, peer, b"RDY 0", req(2), b"CLS", req(1))
+                    raise KeyboardInterrupt
+
     async def test_an_exception_of_the_users_comes_out_as_itself(self):
         bench = Bench([ADDRESS], max_in_flight=3)
         async with anyio.create_task_group() as tasks:
@@ -737,6 +750,41 @@ class TestLeaving:
                 await consumer.__aenter__()
         with pytest.raises(Closed, match="entered once"):
             await consumer.__aenter__()
+
+
+class TestCtrlC:
+    """SIGINT as it comes from a terminal, with the event loop's own way of passing it on."""
+
+    @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+    def test_what_was_received_is_given_back_before_the_program_ends(self, backend):
+        lines: list[bytes] = []
+
+        async def be_the_broker(peer: Peer) -> None:
+            while not lines or not {b"CLS", req(1), req(2)} <= {*lines}:
+                lines.append(await peer.line())
+            await peer.dismiss()
+            await peer.wait_end()
+            await peer.close()
+
+        async def main() -> None:
+            bench = Bench([ADDRESS], max_in_flight=3, close_timeout=15)
+            tasks = Background()  # so that the broker outlives what the signal cancels
+            await tasks.start()
+            try:
+                async with bench.consumer as consumer:
+                    peer = await bench.subscribe(3)
+                    await peer.deliver(1, 2)
+                    tasks.start_soon(be_the_broker, peer)
+                    await anext(consumer)
+                    signal.raise_signal(signal.SIGINT)
+                    await anyio.sleep_forever()
+            finally:
+                await tasks.end(None, None, None)
+
+        with pytest.raises(KeyboardInterrupt):
+            anyio.run(main, backend=backend)
+        assert [line for line in lines if not line.startswith(b"REQ")] == [b"RDY 0", b"CLS"]
+        assert {*lines} >= {req(1), req(2)}
 
 
 # ---- closing from within ---------------------------------------------------------------------------------------

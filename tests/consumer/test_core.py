@@ -205,6 +205,43 @@ class TestBackoff:
         assert consumer.core.backoff_stats(0).seconds_left == wait
         assert {*asked} == {1}
 
+    @pytest.mark.parametrize(
+        ("options", "waits"),
+        [
+            ({"max_backoff_duration": 0.5}, [0.5, 0.5, 0.5]),
+            ({"backoff_strategy": lambda attempt: attempt * 1.5}, [1.5, 3.0, 4.5]),
+            ({"backoff_strategy": lambda attempt: 1e400}, [120.0, 120.0, 120.0]),
+            ({"backoff_strategy": lambda attempt: float("nan")}, [120.0, 120.0, 120.0]),
+            ({"backoff_strategy": lambda attempt: -1}, [0.0, 0.0, 0.0]),
+        ],
+        ids=["small maximum", "own", "infinite", "no number", "negative"],
+    )
+    def test_how_long_it_waits(self, options, waits):
+        consumer = DrivenConsumer(max_in_flight=3, **options)
+        link = consumer.connect()
+        seen = []
+        for attempts in (1, 2, 3):
+            link.lines()
+            link.deliver(1, attempts=attempts)[0].requeue(0)
+            link.lines()
+            stats = consumer.core.backoff_stats(consumer.now_ns)
+            assert stats.seconds_left == stats.wait
+            seen.append(stats.wait)
+            consumer.pass_time(stats.wait)
+            assert consumer.core.backoff_stats(consumer.now_ns).seconds_left == 0
+        assert seen == waits
+
+    def test_full_jitter_waits_at_random(self):
+        waits = set()
+        for seed in range(5):
+            consumer = DrivenConsumer(seed=seed, max_in_flight=3, backoff_strategy="full-jitter")
+            link = consumer.connect()
+            link.deliver(1)[0].requeue(0)
+            link.lines()
+            waits.add(consumer.core.backoff_stats(0).wait)
+        assert len(waits) > 1
+        assert all(0 <= wait <= 2 for wait in waits)
+
     def test_it_can_be_switched_off(self):
         consumer = DrivenConsumer(max_in_flight=3, max_backoff_duration=0)
         link = consumer.connect()
@@ -213,6 +250,92 @@ class TestBackoff:
         assert link.lines() == ["REQ 1 0"]
         assert consumer.core.backoff.next_deadline() is None
         assert consumer.core.backoff.state is BackoffState.RUNNING
+
+
+class TestTime:
+    def test_a_message_that_nobody_answers_frees_its_place_when_nsqd_takes_it_back(self):
+        consumer = DrivenConsumer(max_in_flight=1)
+        one, two = consumer.connect("one:1", msg_timeout=60_000), consumer.connect("two:1")
+        (message,) = one.deliver(1)
+        consumer.core.inbox.clear()
+        consumer.pass_time(30)
+        assert one.lines() == ["RDY 1", "RDY 0"]
+        consumer.pass_time(29.9)
+        assert not message.is_answered
+        assert two.lines() == []  # its turn has come, but the place is taken
+        consumer.pass_time(0.1)
+        assert message.is_answered
+        assert two.lines() == ["RDY 1"]
+        message.finish()
+        message.requeue()
+        message.touch()
+        assert one.lines() == []
+        core = consumer.core
+        assert (core.timed_out_count, core.finished_count, one.session.timed_out_count) == (1, 0, 1)
+
+    def test_nobody_begins_with_what_is_too_late(self):
+        consumer = DrivenConsumer(max_in_flight=5)
+        link = consumer.connect(msg_timeout=20_000)
+        link.deliver(1)
+        consumer.pass_time(10)
+        link.deliver(2)
+        consumer.pass_time(10)
+        assert inbox(consumer) == [2]
+        assert consumer.core.next_deadline() == 30 * S
+
+    def test_a_touch_gives_the_whole_time_anew_up_to_the_limit(self):
+        consumer = DrivenConsumer(max_in_flight=5)
+        link = consumer.connect(msg_timeout=20_000, max_msg_timeout=50_000)
+        (message,) = link.deliver(1)
+        deadlines = []
+        for _ in range(4):
+            consumer.pass_time(12)
+            message.touch()
+            deadlines.append(message.deadline_ns // S)
+        assert deadlines == [32, 44, 50, 50]
+        consumer.pass_time(2)
+        assert message.is_answered
+
+    def test_a_test_message_that_nobody_answers_is_followed_by_another(self):
+        consumer = DrivenConsumer(max_in_flight=3)
+        link = consumer.connect(msg_timeout=20_000)
+        link.deliver(1)[0].requeue(0)
+        link.lines()
+        consumer.pass_time(2)
+        link.lines()
+        link.deliver(1, attempts=2)
+        assert link.lines() == ["RDY 0"]
+        consumer.pass_time(20)
+        assert link.lines() == ["RDY 1"]
+        link.deliver(1, attempts=3)[0].finish()
+        assert link.lines() == ["RDY 0", "FIN 1", "RDY 3"]
+
+    def test_a_result_counts_even_if_the_connection_is_lost_before_it_is_sent(self):
+        consumer = DrivenConsumer(max_in_flight=3)
+        link = consumer.connect()
+        link.deliver(1)[0].requeue(0)
+        link.lines()
+        consumer.pass_time(2)
+        link.lines()
+        link.deliver(1, attempts=2)[0].finish()
+        link.session.receive_eof(consumer.now_ns)
+        assert consumer.core.backoff.state is BackoffState.RUNNING
+
+    def test_a_connection_that_is_left_ends_when_the_last_message_there_is_too_late(self):
+        consumer = DrivenConsumer(max_in_flight=3)
+        link = consumer.connect(msg_timeout=20_000)
+        link.deliver(1)
+        consumer.core.inbox.clear()
+        consumer.core.leave(link.session, 0)
+        link.lines()
+        link.dismiss()
+        assert not link.session.ended
+        consumer.pass_time(20)
+        assert link.session.ended
+
+    def test_a_broker_that_does_not_say_what_its_timeout_is_has_nsqds_default(self):
+        link = DrivenConsumer(max_in_flight=3).connect(msg_timeout=0)
+        assert link.deliver(1)[0].deadline_ns == 60 * S
 
 
 class TestClosing:

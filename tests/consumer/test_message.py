@@ -96,13 +96,24 @@ def test_it_knows_how_long_it_may_still_be_answered():
     (message,) = consumer.connect(msg_timeout=10_000, max_msg_timeout=25_000).deliver(1)
     left = [message.time_left]
     for _ in range(3):
-        consumer.core.now_ns += 8 * S
+        consumer.now_ns += 8 * S
         left.append(message.time_left)
         message.touch()
         left.append(message.time_left)
     assert left == [10, 2, 10, 2, 9, 1, 1]
-    consumer.core.now_ns += S
+    consumer.now_ns += S
     assert message.time_left == 0
+
+
+@pytest.mark.parametrize(("said", "delay_ms"), [(1.5, 3000), (-1, 0), (1e9, 7000), (float("nan"), 7000)])
+def test_a_policy_of_ones_own_says_the_delay_within_the_maximum(said, delay_ms):
+    consumer = DrivenConsumer(
+        max_in_flight=10, requeue_delay_policy=lambda attempts: said * attempts, max_requeue_delay=7
+    )
+    link = consumer.connect()
+    link.lines()
+    link.deliver(1, attempts=2)[0].requeue(backoff=False)
+    assert link.lines() == [f"REQ 1 {delay_ms}"]
 
 
 @pytest.mark.parametrize("delay", [-1, -0.001, float("nan"), float("inf"), "5", [1]], ids=repr)

@@ -35,6 +35,14 @@ NEED_SPARK = ["spark/test_jobs.py", "spark/test_rdd.py", "spark/test_sink.py"]
 collect_ignore = [] if importlib.util.find_spec("pyspark") else NEED_SPARK
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup(
+        "nsq", "programs that the tests of tests/integration/anywhere are run against, too"
+    )
+    for program in ("nsqd", "nsqlookupd"):
+        group.addoption(f"--{program}-binary", metavar="PATH", help=f"an {program}")
+
+
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     backend: str = request.param

@@ -80,7 +80,8 @@ class NsqdServer(_Server[Nsqd]):
     """A broker in a thread, for ``with``.
 
     Args:
-        options: ``BrokerOptions`` by name; the addresses default to free ports of 127.0.0.1.
+        options: ``BrokerOptions`` by name; the addresses default to free ports of 127.0.0.1. Without ``data_path`` all
+            is in memory.
 
     Attributes:
         tcp_address: ``host:port`` that clients connect to.
@@ -91,7 +92,8 @@ class NsqdServer(_Server[Nsqd]):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(partial(Nsqd, BrokerOptions(**{**_ADDRESSES, **options})))
+        made = BrokerOptions(**{**_ADDRESSES, **options})
+        super().__init__(partial(Nsqd, made, data_path=made.data_path or None))
 
     def inspect(self, look: Callable[[Broker], T]) -> T:
         """Return what ``look`` returns of the engine, called in the broker's thread between two commands."""

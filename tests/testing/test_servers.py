@@ -50,6 +50,15 @@ def test_options_are_nsqds():
         assert server.inspect(lambda broker: broker.options.max_msg_size) == 5
 
 
+def test_one_with_a_data_path_keeps_its_messages(tmp_path):
+    for kept in ([], [1]):
+        with NsqdServer(data_path=str(tmp_path)) as server:
+            assert (
+                server.inspect(lambda broker: [len(topic.queue) for topic in broker.topics.values()]) == kept
+            )
+            publish(server, b"t", b"x")
+
+
 def test_a_wrong_option_is_refused_at_the_line_that_wrote_it():
     with pytest.raises(OptionError, match="max_rdy_count"):
         NsqdServer(max_rdy_count=-1)

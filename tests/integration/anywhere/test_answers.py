@@ -1,0 +1,154 @@
+"""What becomes of a message: it is finished, requeued, touched, or its time is over."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from functools import partial
+
+import anyio
+import pytest
+
+from nsqkit import Consumer, Message
+from nsqkit.consumer.giving_up import DeadLetter
+from tests.integration.anywhere.clients import (
+    consuming,
+    producing,
+    running,
+    take,
+    until,
+    until_channel,
+    until_finished,
+)
+from tests.integration.anywhere.servers import PATIENCE, Server
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * PATIENCE)]
+
+DELAY = 0.2
+MSG_TIMEOUT = 1.0
+"""Seconds; the least that nsqd grants."""
+WORK = 1.25
+"""Seconds; more than MSG_TIMEOUT."""
+
+
+async def test_a_requeued_message_comes_again(nsqd: Server, topic: str):
+    async with producing(nsqd) as producer, consuming(topic, nsqd) as consumer:
+        await producer.publish(topic, b"x")
+        (first,) = await take(consumer, 1)
+        requeued = time.monotonic()
+        first.requeue(DELAY, backoff=False)
+        (second,) = await take(consumer, 1)
+        assert time.monotonic() - requeued >= DELAY
+        second.requeue(0, backoff=False)
+        (third,) = await take(consumer, 1)
+        assert [message.attempts for message in (first, second, third)] == [1, 2, 3]
+        assert {message.id for message in (first, second, third)} == {first.id}
+        assert {message.timestamp_ns for message in (first, second, third)} == {first.timestamp_ns}
+        third.finish()
+        stats = await until_finished(1, nsqd, topic)
+        assert stats.requeue_count == 2
+        assert consumer.stats().requeued == 2
+
+
+async def test_a_message_times_out_unless_it_is_touched(nsqd: Server, topic: str):
+    attempts: dict[Consumer, list[int]] = defaultdict(list)
+
+    async def work(consumer: Consumer, message: Message) -> None:
+        attempts[consumer].append(message.attempts)
+        begun = time.monotonic()
+        while time.monotonic() < begun + WORK and not message.is_answered:
+            if consumer is by_hand:
+                message.touch()
+            await anyio.sleep(MSG_TIMEOUT / 10)
+
+    options = {"msg_timeout": MSG_TIMEOUT, "max_attempts": 0}
+    async with (
+        producing(nsqd) as producer,
+        consuming(topic, nsqd, channel="by_hand", **options) as by_hand,
+        consuming(topic, nsqd, channel="by_itself", **options) as by_itself,
+    ):
+        await by_hand.wait_connected()
+        await by_itself.wait_connected()
+        await producer.publish(topic, b"x")
+        for first in [*await take(by_hand, 1), *await take(by_itself, 1)]:
+            assert first.attempts == 1
+            await until(lambda: first.is_answered)  # noqa: B023
+            first.finish()  # too late, so it says nothing, or it would finish the next one
+        async with (
+            running(by_hand, partial(work, by_hand)),
+            running(by_itself, partial(work, by_itself), auto_touch=True),
+        ):
+            for consumer, channel in ((by_hand, "by_hand"), (by_itself, "by_itself")):
+                # A machine that stalls may let a message time out that was touched; then it comes once more.
+                await until(lambda: consumer.stats().finished)  # noqa: B023
+                stats = await until_finished(1, nsqd, topic, channel)
+                assert attempts[consumer] == [*range(2, stats.timeout_count + 2)]
+                assert consumer.stats().touched >= 1
+
+
+async def test_one_that_fails_too_often_goes_to_another_topic(nsqd: Server, topic: str):
+    dead = f"{topic}_dead"
+    attempts = []
+
+    def fail(message: Message) -> None:
+        attempts.append(message.attempts)
+        raise ValueError(message.body)
+
+    async with (
+        producing(nsqd) as producer,
+        consuming(topic, nsqd, max_attempts=3, max_backoff_duration=0) as consumer,
+        consuming(dead, nsqd) as undertaker,
+    ):
+        await producer.publish(topic, b"hopeless")
+        async with running(consumer, fail, giving_up=DeadLetter(producer, dead)):
+            (message,) = await take(undertaker, 1)
+            assert (message.body, message.attempts) == (b"hopeless", 1)
+            message.finish()
+            await until_finished(1, nsqd, dead)
+            await until(lambda: consumer.stats().given_up == 1)
+            stats = await until_finished(1, nsqd, topic)
+        assert attempts == [1, 2, 3]
+        assert stats.requeue_count == 3
+
+
+async def test_who_leaves_gives_back_what_it_has_not_begun_with(nsqd: Server, topic: str):
+    async with producing(nsqd) as producer:
+        await producer.multi_publish(topic, [b"%d" % number for number in range(10)])
+        async with consuming(topic, nsqd, max_in_flight=6) as leaving:
+            (begun,) = await take(leaving, 1)
+            await until(lambda: leaving.stats().in_flight == 6)
+            begun.finish()
+        assert leaving.stats().requeued >= 5
+        stats = await until_channel(lambda stats: stats.depth == 9, nsqd, topic)
+        assert (stats.in_flight_count, stats.client_count) == (0, 0)
+        async with consuming(topic, nsqd) as other:
+            messages = await take(other, 9)
+            attempts = sorted(message.attempts for message in messages)
+            assert attempts[0] == 1
+            assert attempts[-5:] == [2] * 5
+            assert begun.id not in {message.id for message in messages}
+            for message in messages:
+                message.finish()
+            stats = await until_finished(10, nsqd, topic)
+        assert stats.timeout_count == 0
+
+
+async def test_who_stops_finishes_what_it_has_begun_with(nsqd: Server, topic: str):
+    begun, stopped = anyio.Event(), anyio.Event()
+    handled = []
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        await stopped.wait()
+        handled.append(message.id)
+
+    async with producing(nsqd) as producer, consuming(topic, nsqd) as consumer:
+        await producer.multi_publish(topic, [b"%d" % number for number in range(5)])
+        async with running(consumer, handle):
+            await begun.wait()
+            await until(lambda: consumer.stats().in_flight == 5)
+            consumer.stop()
+            stopped.set()
+        assert len(handled) == 1
+    stats = await until_channel(lambda stats: stats.depth == 4, nsqd, topic)
+    assert (stats.in_flight_count, stats.timeout_count) == (0, 0)

@@ -117,13 +117,14 @@ async def test_one_that_fails_too_often_goes_to_another_topic(nsqd: Server, topi
         assert stats.requeue_count == 3
 
 
-async def test_who_leaves_gives_back_what_it_has_not_begun_with(nsqd: Server, topic: str):
+async def test_who_leaves_gives_back_what_it_has_not_finished(nsqd: Server, topic: str):
     async with producing(nsqd) as producer:
         await producer.multi_publish(topic, [b"%d" % number for number in range(10)])
         async with consuming(topic, nsqd, max_in_flight=6) as leaving:
-            (begun,) = await take(leaving, 1)
+            finished, begun = await take(leaving, 2)
             await until(lambda: leaving.stats().in_flight == 6)
-            begun.finish()
+            finished.finish()
+        assert begun.is_answered
         assert leaving.stats().requeued >= 5
         stats = await until_channel(lambda stats: stats.depth == 9, nsqd, topic)
         assert (stats.in_flight_count, stats.client_count) == (0, 0)
@@ -132,7 +133,7 @@ async def test_who_leaves_gives_back_what_it_has_not_begun_with(nsqd: Server, to
             attempts = sorted(message.attempts for message in messages)
             assert attempts[0] == 1
             assert attempts[-5:] == [2] * 5
-            assert begun.id not in {message.id for message in messages}
+            assert finished.id not in {message.id for message in messages}
             for message in messages:
                 message.finish()
             stats = await until_finished(10, nsqd, topic)

@@ -151,7 +151,7 @@ class ConnectionOptions:
     write_timeout: float = seconds(1.0, 0.1, 300.0)
     local_addr: str = text("")
     tls_v1: bool = flag(False)
-    tls_context: Context | None = instance_with("wrap_bio", "ssl.create_default_context()")  # noqa: RUF009
+    tls_context: Context | None = instance_with("wrap_bio", "ssl.create_default_context()")
     tls_root_ca_file: str = text("")
     tls_cert: str = text("")
     tls_key: str = text("")
@@ -170,7 +170,7 @@ class ConnectionOptions:
     max_body_size: int = whole(5 << 20, 9, 1 << 30)
     reconnect_delay_min: float = seconds(0.1, 0.001, 60.0)
     reconnect_delay_max: float = seconds(15.0, 0.001, 3600.0)
-    on_connection: OnConnection | None = function()  # noqa: RUF009
+    on_connection: OnConnection | None = function()
 
     def __attrs_post_init__(self) -> None:
         if self.heartbeat_interval > self.read_timeout:

@@ -99,7 +99,7 @@ class ConsumerOptions(ConnectionOptions, LookupOptions):
     sample_rate: int = whole(0, 0, 99)
     default_requeue_delay: float = seconds(90.0, 0.0, 3600.0)
     max_requeue_delay: float = seconds(900.0, 0.0, 3600.0)
-    requeue_delay_policy: RequeueDelayPolicy | None = function()  # noqa: RUF009
+    requeue_delay_policy: RequeueDelayPolicy | None = function()
     max_attempts: int = whole(5, 0, 65_535)
     backoff_strategy: BackoffStrategy = attrs.field(default="exponential", validator=_check_strategy)
     backoff_multiplier: float = seconds(1.0, 0.0, 3600.0)

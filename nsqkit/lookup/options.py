@@ -56,13 +56,13 @@ class LookupOptions:
     lookupd_poll_jitter: float = fraction(0.3)
     lookupd_poll_timeout: float = seconds(60.0, 0.1, 300.0)
     lookupd_authorization: str = secret()
-    lookupd_tls_context: SSLContext | None = instance_with("wrap_bio", "ssl.create_default_context()")  # noqa: RUF009
+    lookupd_tls_context: SSLContext | None = instance_with("wrap_bio", "ssl.create_default_context()")
     lookupd_tls_root_ca_file: str = text("")
     lookupd_tls_cert: str = text("")
     lookupd_tls_key: str = text("")
-    lookupd_http_request: HTTPRequest | None = function()  # noqa: RUF009
-    discovery_filter: DiscoveryFilter | None = function()  # noqa: RUF009
-    address_map: AddressMap | None = function(or_mapping=True)  # noqa: RUF009
+    lookupd_http_request: HTTPRequest | None = function()
+    discovery_filter: DiscoveryFilter | None = function()
+    address_map: AddressMap | None = function(or_mapping=True)
 
     def daemon(self, address: str) -> Daemon:
         """Return the nsqlookupd at an address of any form.

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from nsqkit.wire.frames import encode_response
@@ -42,14 +43,40 @@ def start(function: Callable[..., Any], *args: Any) -> Future[Any]:
     return future
 
 
-def interrupt_once(condition: Callable[[], object]) -> None:
-    """Press Ctrl-C for the main thread, once ``condition`` holds."""
+@contextmanager
+def interrupted_once(condition: Callable[[], object]) -> Iterator[None]:
+    """Press Ctrl-C for the main thread, once ``condition`` holds, until it is felt there; then no more.
+
+    A signal that comes between Python's last look at signals and the system call that waits ends no wait, so pressing
+    it once would leave a thread that is about to wait there for ever, now and then.
+    """
+    is_felt = False
+
+    def feel(number: int, frame: FrameType | None) -> None:
+        nonlocal is_felt
+        if not is_felt:
+            is_felt = True
+            raise KeyboardInterrupt
 
     def press() -> None:
-        until(condition)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        is_begun.wait()
+        try:
+            until(condition)
+        finally:
+            while not is_felt:
+                signal.pthread_kill(main_thread, signal.SIGINT)
+                threading.Event().wait(0.01)
 
-    start(press)
+    is_begun, main_thread = threading.Event(), threading.get_ident()
+    before = signal.signal(signal.SIGINT, feel)
+    pressing = start(press)
+    try:
+        is_begun.set()
+        yield
+    finally:
+        is_felt = True
+        pressing.result(PATIENCE)
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

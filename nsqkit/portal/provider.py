@@ -52,7 +52,8 @@ class PortalProvider:
             self._portal = self.thread = None
             assert portal is not None
             assert thread is not None
-            portal.call(portal.stop)
+            # Whoever was interrupted while coming has left something running, which nobody would end.
+            portal.call(portal.stop, True)
             thread.join()
 
     def _start(self) -> BlockingPortal:

@@ -11,8 +11,10 @@ import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+
+import anyio
 
 from nsqkit.errors import Closed
 from nsqkit.portal.call import Call
@@ -101,8 +103,9 @@ class Stay(Generic[C]):
                 self._waker.wake()
             except RuntimeError:  # the loop has ended
                 raise Closed(f"the {self._name} is closed") from None
-            except BaseException:  # Ctrl-C, perhaps before the loop was woken
+            except BaseException:  # Ctrl-C, perhaps before the loop was woken, and others rely on it by now
                 self._is_noted = False
+                self._waker.wake()
                 raise
         if not self._is_open:  # by now; so perhaps nobody looks into the queue any more
             self._refuse_all()
@@ -165,11 +168,27 @@ class Stay(Generic[C]):
         Raises:
             Closed: as ``check``.
         """
-        future = self.start(function)
+        is_left = False
+        scope: anyio.CancelScope | None = None
+
+        async def work() -> T:
+            nonlocal scope
+            with anyio.CancelScope() as scope:
+                if not is_left:
+                    return await function()
+            raise Closed("its caller was interrupted")
+
+        def leave() -> None:
+            nonlocal is_left
+            is_left = True
+            if scope is not None:
+                scope.cancel()
+
         try:
-            return future.result()
-        except BaseException:
-            future.cancel()
+            return self.start(work).result()
+        except BaseException:  # perhaps before there was a future to be cancelled
+            with suppress(Closed):
+                self.put(leave)
             raise
 
     # ---- the end -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from nsqkit.consumer import BackoffState
 from nsqkit.errors import Closed, OptionError
 from nsqkit.portal import portal_provider
 from nsqkit.testing.servers import NsqdServer
-from tests.threads import PATIENCE, interrupt_once, nobody, start, until
+from tests.threads import PATIENCE, interrupted_once, nobody, start, until
 
 
 def make(nsqd: NsqdServer, **options) -> BlockingConsumer:
@@ -354,8 +354,8 @@ def test_ctrl_c_ends_a_wait_and_leaves_nothing_running(nsqd, receive):
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt), make(nsqd) as consumer:
         consumer.wait_connected()
-        interrupt_once(lambda: consumer.stats().connections)
-        receive(consumer)
+        with interrupted_once(lambda: consumer.stats().connections):
+            receive(consumer)
     until(lambda: threading.active_count() <= before)
     fill(nsqd, b"1")
     assert waiting(nsqd) == 1

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import threading
 
+import anyio
 import pytest
 from anyio import to_thread
 from sniffio import current_async_library
@@ -27,6 +28,14 @@ def test_all_who_need_it_share_one_thread_and_the_last_one_ends_it():
         assert outer.call(threading.current_thread) is thread
     assert not thread.is_alive()
     assert provider.thread is None
+
+
+def test_what_is_left_running_does_not_keep_it_from_its_end():
+    provider = PortalProvider()
+    with provider as portal:
+        future = portal.start_task_soon(anyio.sleep_forever)
+    assert provider.thread is None
+    assert future.cancelled()
 
 
 def test_it_starts_again_after_its_end():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 from nsqkit.errors import Closed
 from nsqkit.portal.stay import Stay
 from tests.portal.clients import Client
-from tests.threads import PATIENCE, interrupt_once, start, until
+from tests.threads import PATIENCE, interrupted_once, start, until
 
 
 @pytest.fixture
@@ -76,10 +77,41 @@ def test_a_task_whose_caller_is_interrupted_is_cancelled(stay):
         finally:
             cancelled.set()
 
-    interrupt_once(begun.is_set)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), interrupted_once(begun.is_set):
         stay.run(work)
     assert cancelled.wait(PATIENCE)
+
+
+def test_a_task_whose_caller_is_interrupted_before_it_has_a_future_ends(stay, monkeypatch):
+    def interrupt(function: Callable[[], Awaitable[None]]) -> None:
+        futures.append(begin(function))
+        assert begun.wait(PATIENCE)
+        raise KeyboardInterrupt
+
+    async def work() -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    begun, futures = threading.Event(), []
+    begin = stay._portal.start_task_soon
+    monkeypatch.setattr(stay._portal, "start_task_soon", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        stay.run(work)
+    with pytest.raises(Closed):
+        futures[0].result(PATIENCE)
+
+
+def test_a_task_whose_caller_is_interrupted_before_it_begins_does_not_begin(stay, monkeypatch):
+    def interrupt(function: Callable[[], Awaitable[None]]) -> None:
+        functions.append(function)
+        raise KeyboardInterrupt
+
+    functions = []
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(stay._portal, "start_task_soon", interrupt)
+        stay.run(anyio.sleep_forever)
+    with pytest.raises(Closed):
+        stay.run(functions[0])
 
 
 def test_what_is_to_be_called_later_is(stay):
@@ -133,14 +165,19 @@ def test_who_comes_just_after_the_end_is_told(stay, monkeypatch):
 
 
 def test_an_interrupted_note_does_not_keep_others_from_waking(stay, monkeypatch):
+    others = []
+
     def interrupt() -> None:
+        monkeypatch.undo()
+        others.append(start(stay.ask, lambda: 7))  # relies on the wake-up that does not come about
+        until(lambda: len(stay._queue) == 2)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(stay._waker, "wake", interrupt)
     with pytest.raises(KeyboardInterrupt):
         stay.put(list)
-    monkeypatch.undo()
-    assert stay.ask(lambda: 7) == 7
+    assert others[0].result(PATIENCE) == 7
+    assert stay.ask(lambda: 8) == 8
 
 
 def test_an_event_loop_that_has_ended_is_closed(stay, monkeypatch):

@@ -11,7 +11,7 @@ from nsqkit.errors import Closed, NotConnected, OptionError, PublishTimeout, Wou
 from nsqkit.portal import portal_provider
 from nsqkit.producer.serializers import JSON
 from nsqkit.testing.servers import NsqdServer
-from tests.threads import PATIENCE, interrupt_once, nobody, silent_nsqd, start, until
+from tests.threads import PATIENCE, interrupted_once, nobody, silent_nsqd, start, until
 
 
 def depth(nsqd: NsqdServer, name: bytes = b"t") -> int:
@@ -186,8 +186,8 @@ def test_ctrl_c_leaves_nothing_running(timeout, monkeypatch):
     with silent_nsqd() as address:
         with pytest.raises(KeyboardInterrupt), BlockingProducer(address) as producer:
             producer.ping()
-            interrupt_once(lambda: producer.stats().nsqds[0].outstanding_count)
-            producer.publish("t", b"1", timeout=timeout)
+            with interrupted_once(lambda: producer.stats().nsqds[0].outstanding_count):
+                producer.publish("t", b"1", timeout=timeout)
         assert portal_provider().thread is before
 
 

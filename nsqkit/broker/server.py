@@ -271,6 +271,11 @@ class Nsqd:
             pump = self._pumps.get(session)
             if pump is not None:
                 pump.wake()
+        if self.broker.agenda.has_news or self.broker.commits is not None:
+            self._look_at_news()
+
+    def _look_at_news(self) -> None:
+        self.broker.agenda.has_news = False
         if self._neighbours is not None:
             self._neighbours.check()
         if self._persistence is not None:
@@ -282,6 +287,7 @@ class Nsqd:
         """Act on what was done to the engine from outside a connection, such as by an HTTP route."""
         self.broker.settle(self.clock.now_ns())
         self._after()
+        self._look_at_news()  # options may be others now
 
     async def save(self) -> None:
         """Return when the topics and channels of this moment are named on disk, if there is one."""

@@ -42,6 +42,10 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
 
     Args:
         on_connect: called with the stream when its connection stands.
+
+    Attributes:
+        is_writable: True while it is open and the kernel has taken all that was sent.
+        send_nowait: sends bytes without waiting until the kernel has taken them; only while the stream is writable.
     """
 
     def __init__(self, on_connect: Callable[[AsyncioStream], None] | None = None) -> None:
@@ -57,7 +61,8 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
         self._writers: list[asyncio.Future[None]] = []
         self._on_data: Callable[[bytes], None] | None = None
         self._on_end: Callable[[], None] | None = None
-        self._is_writable = True
+        self.is_writable = True
+        self.send_nowait: Callable[[bytes], None]
         self._transport: asyncio.Transport
         self._addresses: dict[Any, tuple[str, int]] = {}
 
@@ -66,6 +71,7 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast(asyncio.Transport, transport)
+        self.send_nowait = self._transport.write
         # So a send returns when the kernel has all of it, and a slow peer is felt at once.
         self._transport.set_write_buffer_limits(0)
         # Once the peer has gone, uvloop's transports cannot be asked any more.
@@ -97,7 +103,7 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
         """Take note of the loss."""
         self._at_end = True
         self._error = exc
-        self._is_writable = False
+        self.is_writable = False
         self._is_reading = True  # nothing more comes that would have to be held back
         self._wake_reader()
         self._hand_on()
@@ -105,11 +111,11 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Take note that the kernel takes no more."""
-        self._is_writable = False
+        self.is_writable = False
 
     def resume_writing(self) -> None:
         """Take note that it does."""
-        self._is_writable = True
+        self.is_writable = not self._closed
         self._wake_writers()
 
     def _wake_reader(self) -> None:
@@ -176,24 +182,15 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
         return chunk
 
     @property
-    def is_writable(self) -> bool:
-        """True while the kernel has taken all that was sent."""
-        return self._is_writable and not self._closed
-
-    @property
     def unsent_size(self) -> int:
         """Bytes that were sent and that the kernel has not taken."""
         return self._transport.get_write_buffer_size()
-
-    def send_nowait(self, item: bytes) -> None:
-        """Send ``item`` without waiting until the kernel has taken it; only while the stream is writable."""
-        self._transport.write(item)
 
     async def send(self, item: bytes) -> None:
         """Return when the kernel has taken all of ``item``."""
         self._check_open()
         self._transport.write(item)
-        while not self._is_writable:
+        while not self.is_writable:
             self._check_open()
             if self._transport.is_closing():
                 raise BrokenResourceError
@@ -215,6 +212,7 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
     def abort(self) -> None:
         """Close; what the kernel has not taken is thrown away."""
         self._closed = True
+        self.is_writable = False
         self._on_data = self._on_end = None
         self._transport.abort()
 

@@ -84,6 +84,7 @@ class Pump:
         self._writer_waits = False
         self._wake = anyio.Event()
         self._flush_is_due = False
+        self._is_taking = False
 
     async def run(self) -> None:
         """Read and write until the machine has ended or the peer has gone.
@@ -152,16 +153,20 @@ class Pump:
         """Hand the machine what one read returned, and send the answers."""
         machine = self._machine
         now_ns = self._clock.now_ns()
-        machine.receive_data(data, now_ns)
-        if machine.has_output and not self._send_now(now_ns):
+        self._is_taking = True
+        try:
+            machine.receive_data(data, now_ns)
+            self._after()
+        finally:
+            self._is_taking = False
+        if machine.ended or (machine.has_output and not self._send_now(now_ns)):
             self.wake()
-        self._after()
         self._reading_paused = machine.outbox_full and not machine.ended
 
     def _read_on(self) -> None:
         """Read again once the machine takes more."""
         machine = self._machine
-        if self._reading_paused and (machine.ended or not machine.outbox_full):
+        if machine.ended or not machine.outbox_full:
             self._reading_paused = False
             self._may_read.set()
             if self._direct is not None:
@@ -182,6 +187,8 @@ class Pump:
     def wake(self) -> None:
         """Have sent what there is to send, once for all calls in a turn of the event loop."""
         machine = self._machine
+        if self._is_taking:
+            return  # what there is by its end is sent then
         if machine.ended:
             self._wake.set()
             self._limit_time()
@@ -215,7 +222,8 @@ class Pump:
             stream.send_nowait(data)
             if self._watches_writes and not stream.is_writable:
                 self._wake.set()  # the writer watches over the rest
-        self._read_on()
+        if self._reading_paused:
+            self._read_on()
         return True
 
     def _take_output(self, now_ns: int) -> bytes:
@@ -236,7 +244,8 @@ class Pump:
                     await send(data)
                 if self._watches_writes and self._direct is not None and not self._direct.is_writable:
                     await send(b"")
-                self._read_on()
+                if self._reading_paused:
+                    self._read_on()
                 if machine.ended:
                     break
                 self._writer_waits = True

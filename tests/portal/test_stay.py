@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from functools import partial
 
 import anyio
@@ -92,7 +93,8 @@ def test_a_task_whose_caller_is_interrupted_before_it_has_a_future_ends(stay, mo
         begun.set()
         await anyio.sleep_forever()
 
-    begun, futures = threading.Event(), []
+    begun = threading.Event()
+    futures: list[Future[None]] = []
     begin = stay._portal.start_task_soon
     monkeypatch.setattr(stay._portal, "start_task_soon", interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -106,7 +108,7 @@ def test_a_task_whose_caller_is_interrupted_before_it_begins_does_not_begin(stay
         functions.append(function)
         raise KeyboardInterrupt
 
-    functions = []
+    functions: list[Callable[[], Awaitable[None]]] = []
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(stay._portal, "start_task_soon", interrupt)
         stay.run(anyio.sleep_forever)

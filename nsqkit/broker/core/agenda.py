@@ -39,15 +39,20 @@ class Agenda:
 
     Attributes:
         revision: goes up when a topic or channel is made, deleted, paused or unpaused.
+        has_news: there are deadlines, names or questions since somebody has set it to False; bytes are no news.
     """
 
-    __slots__ = ("_count", "_heap", "_heap_length_max", "_to_ask", "_to_deliver", "_to_write", "revision")
+    __slots__ = (
+        *("_count", "_heap", "_heap_length_max", "_to_ask", "_to_deliver", "_to_write"),
+        *("has_news", "revision"),
+    )
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timed]] = []
         self._heap_length_max = _HEAP_LENGTH_MIN
         self._count = 0  # makes equal times come in the order in which they were noted
         self.revision = 0
+        self.has_news = False
         self._to_ask: dict[Session, None] = {}
         self._to_deliver: dict[Channel, None] = {}
         self._to_write: dict[Session, None] = {}
@@ -56,6 +61,7 @@ class Agenda:
         """Call ``owner`` at ``due_ns`` or earlier; a later time than the one already noted changes nothing."""
         if owner.due_ns is None or due_ns < owner.due_ns:
             owner.due_ns = due_ns
+            self.has_news = True
             self._count += 1
             heappush(self._heap, (due_ns, self._count, owner))
             if len(self._heap) > self._heap_length_max:
@@ -94,6 +100,11 @@ class Agenda:
             if again_ns is not None:
                 self.schedule(owner, again_ns)
 
+    def note_names(self) -> None:
+        """Note that a topic or channel was made, deleted, paused or unpaused."""
+        self.revision += 1
+        self.has_news = True
+
     def deliver(self, channel: Channel) -> None:
         """Note that ``channel`` may have something for a session that has room."""
         self._to_deliver[channel] = None
@@ -119,6 +130,7 @@ class Agenda:
     def ask(self, session: Session) -> None:
         """Note that an auth server has to be asked for ``session``, which waits for the answer."""
         self._to_ask[session] = None
+        self.has_news = True
 
     @property
     def has_questions(self) -> bool:

@@ -155,7 +155,7 @@ class Broker:
                 self.options,
                 started=not self.asks_for_channels,
             )
-            self.agenda.revision += 1
+            self.agenda.note_names()
             if self.asks_for_channels:
                 self._new_topics.append(topic)
         return topic
@@ -185,7 +185,7 @@ class Broker:
             KeyError: there is none.
         """
         topic = self.topics.pop(name)
-        self.agenda.revision += 1
+        self.agenda.note_names()
         for channel_name in list(topic.channels):
             self._delete_channel(topic, channel_name)
         topic.delete()

@@ -259,12 +259,12 @@ class Channel:
     def pause(self) -> None:
         """Deliver nothing from now on."""
         self.paused = True
-        self._agenda.revision += 1
+        self._agenda.note_names()
 
     def unpause(self) -> None:
         """Deliver again."""
         self.paused = False
-        self._agenda.revision += 1
+        self._agenda.note_names()
         self._agenda.deliver(self)
 
     def empty(self) -> None:

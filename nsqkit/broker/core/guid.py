@@ -34,6 +34,9 @@ class GuidFactory:
         tick = now_ns >> 20
         if tick > self._tick:
             self._begin(tick)
+        if count == 1 and self._sequence < SEQUENCE_LENGTH:
+            self._sequence += 1
+            return [self._prefix + _SUFFIXES[self._sequence - 1]]
         ids: list[bytes] = []
         while True:
             prefix = self._prefix

@@ -42,6 +42,7 @@ class Link:
         size: bytes of the frames that wait to be sent.
         rest: what followed the command that added a layer; ``receive_rest`` goes on with it.
         waits: commands are not acted on for now.
+        is_plain: there are no layers.
     """
 
     __slots__ = (
@@ -55,13 +56,14 @@ class Link:
             "_sendable",
             "_unread",
         ),
-        *("rest", "size", "waits"),
+        *("is_plain", "rest", "size", "waits"),
     )
 
     def __init__(self, decoder: CommandDecoder) -> None:
         self.size = 0
         self.rest = b""
         self.waits = False
+        self.is_plain = True
         self._decoder = decoder
         self._rest_depth = 0  # layers that the rest has come through
         self._layers = Layers()
@@ -101,7 +103,7 @@ class Link:
     @property
     def has_output(self) -> bool:
         """True while there is something to send now."""
-        return bool(self._sendable) or (bool(self._layers) and self._layers.has_output)
+        return bool(self._sendable) or (not self.is_plain and self._layers.has_output)
 
     @property
     def is_full(self) -> bool:
@@ -111,7 +113,7 @@ class Link:
     def take(self) -> bytes:
         """Return, and forget, what can be sent now."""
         data = self._take_frames()
-        return self._layers.encode(data) if self._layers else data
+        return data if self.is_plain else self._layers.encode(data)
 
     def _take_frames(self) -> bytes:
         frames = self._sendable
@@ -145,7 +147,7 @@ class Link:
         if self.waits:
             self._unread.append(data)
             return iter(())
-        return self._decode(data, 0) if self._layers else self._decoder.feed(data)
+        return self._decoder.feed(data) if self.is_plain else self._decode(data, 0)
 
     def _decode(self, data: bytes, depth: int) -> Iterator[Command]:
         """Yield the commands in ``data``, which has come through ``depth`` layers."""
@@ -162,7 +164,7 @@ class Link:
     @property
     def at_end(self) -> bool:
         """True once the client has said in one of the layers that it sends nothing more."""
-        return bool(self._layers) and self._layers.at_end
+        return self._layers.at_end
 
     def end(self) -> BrokerError | None:
         """Say that the client sends nothing more: return the error to answer if that cut a command off."""
@@ -201,6 +203,7 @@ class Link:
             self.rest = self._decoder.take_rest()
             self._rest_depth = above
         self._layers.add(layer, above=above, unsent=unsent)
+        self.is_plain = False
 
     def strip(self) -> None:
         """Have what is sent from here on go out plain; before it goes what the outermost layer still has to say.
@@ -208,5 +211,6 @@ class Link:
         For a client with which TLS could not be agreed on: it is told so outside of it.
         """
         self._take_frames()
+        self.is_plain = True
         if last := self._layers.strip():
             self.send(last)

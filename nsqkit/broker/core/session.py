@@ -86,7 +86,7 @@ class Session:
     """
 
     __slots__ = (
-        *("_agenda", "_broker", "_eof_came", "_first_grant", "_identified"),
+        *("_admitted", "_agenda", "_broker", "_eof_came", "_first_grant", "_identified"),
         *("_link", "_needs_tls", "_now_ns", "_options", "_pulse"),
         *("access", "channel", "compression", "connect_time_ns", "due_ns", "end_reason"),
         *("ended", "finish_count", "grant", "identity", "in_flight", "message_count"),
@@ -118,6 +118,7 @@ class Session:
         self.access = Access(self._ask) if broker.options.auth_http_addresses else None
         self._broker = broker
         self._agenda = broker.agenda
+        self._admitted: list[bytes] | None = None  # the words that were looked at last, in this state
         self._options = broker.options
         self._needs_tls = broker.options.tls_demanded != "false"
         self._link = self._make_link()
@@ -136,9 +137,13 @@ class Session:
         if self.ended:
             return
         self._now_ns = now_ns
-        self._act_on(self._link.receive(data))
-        if self._link.at_end:
-            self.receive_eof(now_ns)
+        link = self._link
+        self._act_on(link.receive(data))
+        if not link.is_plain:
+            if link.has_output:  # a layer's own
+                self._agenda.write(self)
+            if link.at_end:
+                self.receive_eof(now_ns)
         self._broker.settle(now_ns)
 
     def _act_on(self, commands: Iterator[Command]) -> None:
@@ -157,14 +162,14 @@ class Session:
                 self._refuse_upgrade(str(error))
             else:
                 self.end(str(error))
-        if self._link.has_output:
-            self._agenda.write(self)
 
     def go_on(self, now_ns: int) -> None:
         """Act on the commands that had to wait."""
         if not self.ended and self._link.waits:
             self._now_ns = now_ns
             self._act_on(self._link.go_on())
+            if self._link.has_output:  # a layer's own
+                self._agenda.write(self)
             if self._eof_came and not self._link.waits:
                 self.receive_eof(now_ns)
             self._broker.settle(now_ns)
@@ -273,12 +278,14 @@ class Session:
 
     def _admit(self, verb: bytes, params: list[bytes]) -> None:
         """Refuse a command that may not come now, or whose words are wrong."""
-        if self._needs_tls and self.tls is None and verb != b"IDENTIFY":
-            raise InvalidCommand(f"cannot {text(verb)} in current state (TLS required)")
-        check_state(verb, self.state)
-        if verb == b"SUB" and not self.grant.heartbeat_interval_ns:
-            raise InvalidCommand("cannot SUB with heartbeats disabled")
-        check_words(verb, params, max_req_timeout_ns=self._options.max_req_timeout_ns)
+        if params is not self._admitted:  # whoever publishes says the same again and again
+            if self._needs_tls and self.tls is None and verb != b"IDENTIFY":
+                raise InvalidCommand(f"cannot {text(verb)} in current state (TLS required)")
+            check_state(verb, self.state)
+            if verb == b"SUB" and not self.grant.heartbeat_interval_ns:
+                raise InvalidCommand("cannot SUB with heartbeats disabled")
+            check_words(verb, params, max_req_timeout_ns=self._options.max_req_timeout_ns)
+            self._admitted = params
         if verb == b"MPUB" and not (self.access and self.access.is_expired(self._now_ns)):
             self._check_access(verb, params[0])
             self._broker.topic(params[0])  # there even if the body is refused, as in nsqd
@@ -368,6 +375,7 @@ class Session:
         self.channel = channel
         self.topic_name = topic_name
         self.state = SUBSCRIBED
+        self._admitted = None
         self._send(OK_FRAME)
 
     def _publish(self, command: Command) -> None:
@@ -386,7 +394,7 @@ class Session:
         topic_name = command.params[0]
         self._check_access(command.verb, topic_name)
         try:
-            self._broker.topic(topic_name).put(command.bodies, self._now_ns, delay_ns=delay_ns)
+            self._broker.topic(topic_name).put(command.bodies, self._now_ns, delay_ns)
         except OSError as error:
             raise failed(f"{command.verb.decode()} failed {describe(error)}") from error
         self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + len(command.bodies)
@@ -453,6 +461,7 @@ class Session:
 
     def _start_close(self, command: Command) -> None:
         self.state = CLOSING
+        self._admitted = None
         self.rdy_count = 0
         self._look_for_more()
         self._send(CLOSE_WAIT_FRAME)

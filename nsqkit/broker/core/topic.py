@@ -67,7 +67,7 @@ class Topic:
 
     # ---- in ----------------------------------------------------------------------------------------------------
 
-    def put(self, bodies: Sequence[bytes], now_ns: int, *, delay_ns: int = 0) -> None:
+    def put(self, bodies: Sequence[bytes], now_ns: int, delay_ns: int = 0) -> None:
         """Publish messages, to be delivered after ``delay_ns``.
 
         Raises:
@@ -109,7 +109,7 @@ class Topic:
             due_times = self._storage.due_times(self.name + b":" + name, ephemeral=is_ephemeral(name))
             channel = Channel(name, self._agenda, queue, due_times, self._latency(now_ns))
             self.channels[name] = channel
-            self._agenda.revision += 1
+            self._agenda.note_names()
             self._agenda.deliver(channel)  # its files may hold messages
             self._flush(now_ns)
         return channel
@@ -169,19 +169,19 @@ class Topic:
         """
         channel = self.channels.pop(name)
         self._flows = self._flows and bool(self.channels)
-        self._agenda.revision += 1
+        self._agenda.note_names()
         return channel
 
     def pause(self) -> None:
         """Keep what is published from now on."""
         self.paused = True
         self._flows = False
-        self._agenda.revision += 1
+        self._agenda.note_names()
 
     def unpause(self, now_ns: int) -> None:
         """Give the channels what has waited, and what comes."""
         self.paused = False
-        self._agenda.revision += 1
+        self._agenda.note_names()
         self._flush(now_ns)
 
     def empty(self) -> None:

@@ -267,11 +267,12 @@ class Nsqd:
 
     def _after(self) -> None:
         """Act on what the last call of the engine has left: wake writers, tell the others, look at the deadlines."""
-        for session in self.broker.take_sessions():
+        agenda = self.broker.agenda
+        for session in agenda.take_sessions():
             pump = self._pumps.get(session)
             if pump is not None:
                 pump.wake()
-        if self.broker.agenda.has_news or self.broker.commits is not None:
+        if agenda.has_news or self.broker.commits is not None:
             self._look_at_news()
 
     def _look_at_news(self) -> None:

@@ -260,6 +260,8 @@ class CommandDecoder:
     def _next_line(self) -> Command | None:
         """Cut out one line, and its body if all of it is there; else start the body's reader or keep the rest."""
         data, start = self._data, self._position
+        if self._line and data.startswith(self._line, start):
+            return self._act_on_line(start + len(self._line))
         newline = data.find(b"\n", start)
         length = (newline + 1 if newline >= 0 else len(data)) - start
         if length > LINE_LENGTH_MAX or (newline < 0 and length == LINE_LENGTH_MAX):
@@ -267,15 +269,18 @@ class CommandDecoder:
         if newline < 0:
             self._keep(1)
             return None
-        self._position = newline + 1
-        line = data[start : self._position]
-        if line != self._line:
-            self._line, self._words = line, _split_line(line)
+        self._line = data[start : newline + 1]
+        self._words = _split_line(self._line)
+        return self._act_on_line(newline + 1)
+
+    def _act_on_line(self, position: int) -> Command | None:
+        """Make a command of the line that was read, whose body begins at ``position``, if it has one."""
+        self._position = position
         verb, params = self._words
         self._admit(verb, params)
         if verb not in READERS:
             return Command(verb, params)
-        bodies = self._whole(verb, line)
+        bodies = self._whole(verb, self._line)
         if bodies:
             return Command(verb, params, bodies)
         self._verb, self._params = verb, params

@@ -52,17 +52,27 @@ _NAMING = frozenset((b"SUB", b"PUB", b"MPUB", b"DPUB"))
 _ANSWERING = frozenset((b"FIN", b"REQ", b"TOUCH"))
 
 
-def check_state(verb: bytes, state: int) -> None:
+def check_state(verb: bytes, state: int, *, has_heartbeats: bool = True, lacks_tls: bool = False) -> None:
     """Refuse a command that there is not, or that may not come in this state of a session.
+
+    Args:
+        verb: its first word.
+        state: one of CONNECTED, SUBSCRIBED and CLOSING.
+        has_heartbeats: the client answers heartbeats.
+        lacks_tls: the client has to begin with TLS, and has not yet.
 
     Raises:
         InvalidCommand: what to answer.
     """
+    if lacks_tls and verb != b"IDENTIFY":
+        raise InvalidCommand(f"cannot {text(verb)} in current state (TLS required)")
     states = ALLOWED_STATES.get(verb)
     if states is None:
         raise InvalidCommand(f"invalid command {text(verb)}")
     if state not in states:
         raise InvalidCommand(f"cannot {verb.decode()} in current state")
+    if verb == b"SUB" and not has_heartbeats:
+        raise InvalidCommand("cannot SUB with heartbeats disabled")
 
 
 def check_words(verb: bytes, params: list[bytes], *, max_req_timeout_ns: int) -> None:

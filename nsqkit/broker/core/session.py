@@ -137,13 +137,9 @@ class Session:
         if self.ended:
             return
         self._now_ns = now_ns
-        link = self._link
-        self._act_on(link.receive(data))
-        if not link.is_plain:
-            if link.has_output:  # a layer's own
-                self._agenda.write(self)
-            if link.at_end:
-                self.receive_eof(now_ns)
+        self._act_on(self._link.receive(data))
+        if not self._link.is_plain and self._link.at_end:
+            self.receive_eof(now_ns)
         self._broker.settle(now_ns)
 
     def _act_on(self, commands: Iterator[Command]) -> None:
@@ -162,14 +158,14 @@ class Session:
                 self._refuse_upgrade(str(error))
             else:
                 self.end(str(error))
+        if not self._link.is_plain and self._link.has_output:  # the layers' own
+            self._agenda.write(self)
 
     def go_on(self, now_ns: int) -> None:
         """Act on the commands that had to wait."""
         if not self.ended and self._link.waits:
             self._now_ns = now_ns
             self._act_on(self._link.go_on())
-            if self._link.has_output:  # a layer's own
-                self._agenda.write(self)
             if self._eof_came and not self._link.waits:
                 self.receive_eof(now_ns)
             self._broker.settle(now_ns)
@@ -279,22 +275,16 @@ class Session:
     def _admit(self, verb: bytes, params: list[bytes]) -> None:
         """Refuse a command that may not come now, or whose words are wrong."""
         if params is not self._admitted:  # whoever publishes says the same again and again
-            if self._needs_tls and self.tls is None and verb != b"IDENTIFY":
-                raise InvalidCommand(f"cannot {text(verb)} in current state (TLS required)")
-            check_state(verb, self.state)
-            if verb == b"SUB" and not self.grant.heartbeat_interval_ns:
-                raise InvalidCommand("cannot SUB with heartbeats disabled")
+            has_heartbeats = self.grant.heartbeat_interval_ns > 0
+            lacks_tls = self._needs_tls and self.tls is None
+            check_state(verb, self.state, has_heartbeats=has_heartbeats, lacks_tls=lacks_tls)
             check_words(verb, params, max_req_timeout_ns=self._options.max_req_timeout_ns)
             self._admitted = params
         if verb == b"MPUB" and not (self.access and self.access.is_expired(self._now_ns)):
             if self.access is not None:
-                self._check_access(verb, params[0])
+                self.access.check(verb, params[0], b"", self._now_ns)
             if params[0] not in self._broker.topics:
                 self._broker.topic(params[0])  # there even if the body is refused, as in nsqd
-
-    def _check_access(self, verb: bytes, topic: bytes, channel: bytes = b"") -> None:
-        if self.access is not None:
-            self.access.check(verb, topic, channel, self._now_ns)
 
     # ---- one method for each command ------------------------------------------------------------------------------
 
@@ -364,7 +354,8 @@ class Session:
 
     def _subscribe(self, command: Command) -> None:
         topic_name, channel_name = command.params[:2]
-        self._check_access(b"SUB", topic_name, channel_name)
+        if self.access is not None:
+            self.access.check(b"SUB", topic_name, channel_name, self._now_ns)
         channel = self._broker.topic(topic_name).channel(channel_name, self._now_ns)
         consumers_max = self._options.max_channel_consumers
         if consumers_max and len(channel.sessions) >= consumers_max:
@@ -395,7 +386,7 @@ class Session:
     def _put(self, command: Command, failed: type[BrokerError], delay_ns: int = 0) -> None:
         topic_name = command.params[0]
         if self.access is not None:
-            self._check_access(command.verb, topic_name)
+            self.access.check(command.verb, topic_name, b"", self._now_ns)
         try:
             topic = self._broker.topics.get(topic_name) or self._broker.topic(topic_name)
             topic.put(command.bodies, self._now_ns, delay_ns)
@@ -416,9 +407,6 @@ class Session:
         if not self._link.is_holding:
             self.go_on(now_ns)
         return self._link.is_holding
-
-    def _nop(self, command: Command) -> None:
-        pass
 
     def _ready(self, command: Command) -> None:
         if self.state == CLOSING:
@@ -502,7 +490,7 @@ ACTIONS: Final[dict[bytes, Callable[[Session, Command], None]]] = {
     b"PUB": Session._publish,
     b"MPUB": Session._multi_publish,
     b"DPUB": Session._deferred_publish,
-    b"NOP": Session._nop,
+    b"NOP": lambda session, command: None,  # that it was heard is all
     b"RDY": Session._ready,
     b"FIN": Session._finish,
     b"REQ": Session._requeue,

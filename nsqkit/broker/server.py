@@ -267,15 +267,12 @@ class Nsqd:
 
     def _after(self) -> None:
         """Act on what the last call of the engine has left: wake writers, tell the others, look at the deadlines."""
-        agenda = self.broker.agenda
-        for session in agenda.take_sessions():
+        for session in self.broker.take_sessions():
             pump = self._pumps.get(session)
             if pump is not None:
                 pump.wake()
-        if agenda.has_news or self.broker.commits is not None:
-            self._look_at_news()
-
-    def _look_at_news(self) -> None:
+        if not self.broker.agenda.has_news:
+            return
         self.broker.agenda.has_news = False
         if self._neighbours is not None:
             self._neighbours.check()
@@ -287,8 +284,8 @@ class Nsqd:
     def settle(self) -> None:
         """Act on what was done to the engine from outside a connection, such as by an HTTP route."""
         self.broker.settle(self.clock.now_ns())
+        self.broker.agenda.has_news = True  # options may be others now
         self._after()
-        self._look_at_news()  # options may be others now
 
     async def save(self) -> None:
         """Return when the topics and channels of this moment are named on disk, if there is one."""

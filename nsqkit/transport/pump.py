@@ -130,11 +130,11 @@ class Pump:
         """Take what a stream hands on; no caller is there who could be told of an error."""
         assert self._direct is not None
         try:
-            if self._wait_for_peer or not self._machine.ended:
+            if self._wants_data:
                 self._take(data)
         except Exception as fault:
             self._fail(fault)
-        if self._reading_paused or (self._machine.ended and not self._wait_for_peer):
+        if self._reading_paused or not self._wants_data:
             self._direct.pause_reading()
 
     def _on_end(self) -> None:

@@ -144,6 +144,12 @@ def run_program(name: str, assignment: Assignment) -> Sample:
     return figures
 
 
+def memory_bytes(process_id: int) -> int:
+    """Return how much of a process's memory is resident."""
+    pages = Path(f"/proc/{process_id}/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
 class BrokerProcess:
     """A broker as a child process, for ``with``: it listens when it is entered, and is gone when it is left.
 
@@ -208,8 +214,7 @@ class BrokerProcess:
 
     def memory_bytes(self) -> int:
         """Return how much of its memory is resident."""
-        pages = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return memory_bytes(self._process.pid)
 
     def stop(self) -> float:
         """End it by SIGTERM; return after how many seconds it had gone."""

@@ -6,16 +6,17 @@ much it has grown since its first tenth, when all that is made once has been mad
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import attrs
 
 from tests.benchmarks import raw_client
-from tests.benchmarks.harness import NSQKIT_NSQD, ROOT, Bench, BrokerProcess, RunFailed
+from tests.benchmarks.harness import NSQKIT_NSQD, ROOT, Bench, BrokerProcess, RunFailed, Sample, memory_bytes
 from tests.benchmarks.programs.assignment import Assignment
 from tests.benchmarks.table import Floor, Row
 
@@ -30,40 +31,57 @@ PARTS: Final = 10
 GROWTH_MAX: Final = 4.0
 """MB by which it may have grown between the first part and the last: the allocator's, not the messages'."""
 
+TIMEOUT: Final = 600.0
+"""Seconds after which a consumer counts as failed."""
+
 TOPIC: Final = "soak"
 
 
 def measure(bench: Bench) -> Iterator[Row]:
     """Measure a consumer that is idle, and one that is not; one round, for both are of the program alone."""
+    once = Bench(attrs.evolve(bench.effort, rounds=1), notes=bench.notes)
+    part = bench.effort.count(MESSAGES // PARTS)
     # All of 127.0.0.0/8 are addresses of this machine, so one broker stands for many.
     with BrokerProcess(NSQKIT_NSQD, "--tcp-address=0.0.0.0:0") as broker:
         address = f"127.0.0.1:{broker.address.rpartition(':')[2]}"
         raw_client.make_channel(address, TOPIC)
-        task = Assignment(mode="stay", address=address, topic=TOPIC, count=0, outstanding=CONNECTIONS)
-        (idle,) = _memory(task)
-        part = bench.effort.count(MESSAGES // PARTS)
-        busy = attrs.evolve(task, outstanding=1, batch=part, count=part * PARTS)
-        _, first, *_, last = _memory(busy)
-    yield _row(f"a consumer with {CONNECTIONS} idle connections", idle, MEMORY_MAX)
-    yield _row(f"a consumer after {busy.count:,} messages", last, None)
-    yield _row("the same, more than after the first tenth", max(last - first, 0.0), GROWTH_MAX)
+        idle = Assignment(mode="stay", address=address, topic=TOPIC, count=0, outstanding=CONNECTIONS)
+        busy = attrs.evolve(idle, outstanding=1, batch=part, count=part * PARTS)
+        samples = once.take_turns({"idle": partial(_memory, idle), "busy": partial(_memory, busy)})
+    rows: tuple[tuple[str, str, str, list[Floor]], ...] = (
+        ("idle", "last", f"a consumer with {CONNECTIONS} idle connections", [Floor(at_most=MEMORY_MAX)]),
+        ("busy", "last", f"a consumer after {busy.count:,} messages", []),
+        ("busy", "growth", "the same, more than after the first tenth", [Floor(at_most=GROWTH_MAX)]),
+    )
+    for subject, figure, what, floors in rows:
+        if subject in samples:
+            value = samples[subject][figure]
+            yield Row(what=what, unit="MB", value=value, less_is_better=True, floors=floors)
 
 
-def _row(what: str, value: float, at_most: float | None) -> Row:
-    floors = [] if at_most is None else [Floor(at_most=at_most)]
-    return Row(what=what, unit="MB", value=value, less_is_better=True, floors=floors)
-
-
-def _memory(task: Assignment) -> list[float]:
-    """Have a program consume while a topic is filled; return what it tells of its memory."""
+def _memory(task: Assignment) -> Sample:
+    """Have a program consume a topic that is filled in parts; return how much memory it has in the end."""
     command = [sys.executable, "-m", "tests.benchmarks.programs.staying", task.as_argument()]
     told: list[float] = []
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdin is not None
         assert program.stdout is not None
-        for line in program.stdout:
-            told.append(json.loads(line)["MB"])
-            if (len(told) - 1) * task.batch < task.count:
-                raw_client.fill(task.address, task.topic, task.batch)
+        limit = threading.Timer(TIMEOUT, program.kill)
+        limit.start()
+        try:
+            for line in program.stdout:
+                told.append(memory_bytes(program.pid) / 1e6)
+                if int(line) < task.count:
+                    raw_client.fill(task.address, task.topic, task.batch)
+                program.stdin.write("\n")
+                program.stdin.flush()
+        except BaseException:
+            program.kill()
+            raise
+        finally:
+            limit.cancel()
     if program.returncode:
-        raise RunFailed(f"the consumer ended with code {program.returncode}")
-    return told
+        raise RunFailed(f"a consumer of {task.count} messages ended with code {program.returncode}")
+    return {"last": told[-1], "growth": max(told[-1] - told[min(1, len(told) - 1)], 0.0)}

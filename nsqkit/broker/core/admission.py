@@ -52,7 +52,7 @@ _NAMING = frozenset((b"SUB", b"PUB", b"MPUB", b"DPUB"))
 _ANSWERING = frozenset((b"FIN", b"REQ", b"TOUCH"))
 
 
-def check_state(verb: bytes, state: int, *, has_heartbeats: bool = True, lacks_tls: bool = False) -> None:
+def check_state(verb: bytes, state: int, *, has_heartbeats: bool, lacks_tls: bool) -> None:
     """Refuse a command that there is not, or that may not come in this state of a session.
 
     Args:

@@ -39,7 +39,8 @@ class Agenda:
 
     Attributes:
         revision: goes up when a topic or channel is made, deleted, paused or unpaused.
-        has_news: there are deadlines, names or questions since somebody has set it to False; bytes are no news.
+        has_news: deadlines, names, questions or wishes for a commit came since somebody has set it to False; bytes
+            to send are no news.
     """
 
     __slots__ = (

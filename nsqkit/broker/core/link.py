@@ -105,6 +105,11 @@ class Link:
         """True while there is something to send now."""
         return bool(self._sendable) or (not self.is_plain and self._layers.has_output)
 
+    @property
+    def is_full(self) -> bool:
+        """True while the client does not read what it was sent."""
+        return self.size >= OUTBOX_SIZE_MAX
+
     def take(self) -> bytes:
         """Return, and forget, what can be sent now."""
         data = self._take_frames()

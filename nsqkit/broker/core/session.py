@@ -28,7 +28,7 @@ from nsqkit.broker.core.admission import (
     text,
 )
 from nsqkit.broker.core.in_flight import InFlight
-from nsqkit.broker.core.link import OUTBOX_SIZE_MAX, Link, Wait
+from nsqkit.broker.core.link import Link, Wait
 from nsqkit.broker.core.pulse import Pulse
 from nsqkit.broker.core.salvage import describe
 from nsqkit.broker.core.timing import BufferingLink
@@ -187,7 +187,7 @@ class Session:
     def data_to_send(self, now_ns: int) -> bytes:
         """Return, and forget, what is to be sent; call again when it has been."""
         link = self._link
-        was_full = link.size >= OUTBOX_SIZE_MAX
+        was_full = link.is_full
         data = link.take()
         self._pulse.taken = True
         if was_full and self.channel is not None:
@@ -218,7 +218,7 @@ class Session:
     @property
     def room(self) -> int:
         """How many messages it can be given now."""
-        if self.state != SUBSCRIBED or self.ended or self._link.size >= OUTBOX_SIZE_MAX:
+        if self.state != SUBSCRIBED or self.ended or self._link.is_full:
             return 0
         return self.rdy_count - len(self.in_flight)
 
@@ -230,7 +230,7 @@ class Session:
     @property
     def outbox_full(self) -> bool:
         """True while nothing more is to be read: the client does not take what it was sent, or a command waits."""
-        return self._link.size >= OUTBOX_SIZE_MAX or self._link.waits
+        return self._link.is_full or self._link.waits
 
     def deliver(self, frames: list[bytes], now_ns: int) -> None:
         """Send messages; with a sample rate, the others are gone from this channel."""
@@ -281,10 +281,12 @@ class Session:
             check_words(verb, params, max_req_timeout_ns=self._options.max_req_timeout_ns)
             self._admitted = params
         if verb == b"MPUB" and not (self.access and self.access.is_expired(self._now_ns)):
-            if self.access is not None:
-                self.access.check(verb, params[0], b"", self._now_ns)
-            if params[0] not in self._broker.topics:
-                self._broker.topic(params[0])  # there even if the body is refused, as in nsqd
+            self._check_access(verb, params[0])
+            self._broker.topic(params[0])  # there even if the body is refused, as in nsqd
+
+    def _check_access(self, verb: bytes, topic: bytes, channel: bytes = b"") -> None:
+        if self.access is not None:
+            self.access.check(verb, topic, channel, self._now_ns)
 
     # ---- one method for each command ------------------------------------------------------------------------------
 
@@ -354,8 +356,7 @@ class Session:
 
     def _subscribe(self, command: Command) -> None:
         topic_name, channel_name = command.params[:2]
-        if self.access is not None:
-            self.access.check(b"SUB", topic_name, channel_name, self._now_ns)
+        self._check_access(b"SUB", topic_name, channel_name)
         channel = self._broker.topic(topic_name).channel(channel_name, self._now_ns)
         consumers_max = self._options.max_channel_consumers
         if consumers_max and len(channel.sessions) >= consumers_max:
@@ -385,11 +386,9 @@ class Session:
 
     def _put(self, command: Command, failed: type[BrokerError], delay_ns: int = 0) -> None:
         topic_name = command.params[0]
-        if self.access is not None:
-            self.access.check(command.verb, topic_name, b"", self._now_ns)
+        self._check_access(command.verb, topic_name)
         try:
-            topic = self._broker.topics.get(topic_name) or self._broker.topic(topic_name)
-            topic.put(command.bodies, self._now_ns, delay_ns)
+            self._broker.topic(topic_name).put(command.bodies, self._now_ns, delay_ns=delay_ns)
         except OSError as error:
             raise failed(f"{command.verb.decode()} failed {describe(error)}") from error
         self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + len(command.bodies)
@@ -398,6 +397,7 @@ class Session:
         """Answer a publish, when it is safe."""
         if self._broker.commits is not None:
             self._link.hold(self._broker.commits.hold(self))
+            self._agenda.has_news = True
         self._send(frame)
 
     def release(self, ticket: int, now_ns: int) -> bool:

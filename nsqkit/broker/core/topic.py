@@ -67,7 +67,7 @@ class Topic:
 
     # ---- in ----------------------------------------------------------------------------------------------------
 
-    def put(self, bodies: Sequence[bytes], now_ns: int, delay_ns: int = 0) -> None:
+    def put(self, bodies: Sequence[bytes], now_ns: int, *, delay_ns: int = 0) -> None:
         """Publish messages, to be delivered after ``delay_ns``.
 
         Raises:

@@ -60,12 +60,12 @@ def test_what_is_held_waits_and_so_does_what_comes_after_it():
     assert link.size == 0
 
 
-def test_what_waits_is_counted_until_it_has_been_taken():
+def test_it_is_full_until_what_waits_has_been_taken():
     link = begun()
     link.send(b"x" * OUTBOX_SIZE_MAX)
-    assert link.size == OUTBOX_SIZE_MAX
+    assert link.is_full
     link.take()
-    assert link.size == 0
+    assert not link.is_full
 
 
 def test_commands_wait_with_all_that_comes_after_them():

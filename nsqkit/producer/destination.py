@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nsqkit.clock import Clock
     from nsqkit.errors import NSQError
     from nsqkit.producer.linger import Linger
+    from nsqkit.producer.outstanding import Outstanding
     from nsqkit.producer.waiter import Waiter
 
 
@@ -31,6 +32,7 @@ class Destination:
         connection: to it.
         linger: gathers publishes for it; None where nothing is gathered.
         clock: the time.
+        outstanding: gets back the bytes of publishes that are settled; None where nothing is limited.
 
     Attributes:
         address: where it is.
@@ -40,7 +42,13 @@ class Destination:
         lost_count: publishes that were sent and never answered.
     """
 
-    def __init__(self, connection: Connection[ProducerSession], linger: Linger | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        connection: Connection[ProducerSession],
+        linger: Linger | None,
+        clock: Clock,
+        outstanding: Outstanding | None = None,
+    ) -> None:
         self.address = connection.address
         self.connection = connection
         self.message_count = 0
@@ -48,6 +56,7 @@ class Destination:
         self.lost_count = 0
         self._linger = linger
         self._clock = clock
+        self._outstanding = outstanding
         self._alarm = None if linger is None else Alarm(linger, clock, after=connection.wake)
 
     @property
@@ -113,6 +122,12 @@ class Destination:
             self.refused_count += 1
         elif not isinstance(error, NotConnected):
             self.lost_count += 1
+
+    def settle(self, error: NSQError | None, count: int, size: int) -> None:
+        """Count a publish of ``count`` messages that has come to its end here, and give back its bytes."""
+        self.take_note(error, count)
+        if self._outstanding is not None:
+            self._outstanding.give_back(size)
 
     def say(self, command: bytes) -> None:
         """Send a command that has no answer, if there is a connection."""

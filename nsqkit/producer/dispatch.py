@@ -142,24 +142,19 @@ class Dispatch:
         """
         if self._closed:
             raise Closed(CLOSED)
-        destination = self._only or self._choose(key, ())
-        if destination is None or not destination.is_ready:
-            raise WouldWait(f"{self._names()}: there is no connection that takes a publish now")
         outstanding, size = self.outstanding, len(data)
         if outstanding is not None and not outstanding.take(size):
             raise WouldWait(
                 f"{outstanding.size} bytes are outstanding, so there is no room for {size} more now"
             )
-        chosen = destination
-
-        def on_answer(error: NSQError | None) -> None:
-            chosen.take_note(error, count)
-            if outstanding is not None:
-                outstanding.give_back(size)
-
-        receipt = Receipt(on_answer)
-        destination.offer(topic, data, receipt)
-        return receipt
+        destination = self._only or self._choose(key, ())
+        if destination is not None:
+            receipt = Receipt(destination.settle, count, size)
+            if destination.offer(topic, data, receipt) is not None:
+                return receipt
+        if outstanding is not None:
+            outstanding.give_back(size)
+        raise WouldWait(f"{self._names()}: there is no connection that takes a publish now")
 
     # ---- change and end ------------------------------------------------------------------------------------------
 

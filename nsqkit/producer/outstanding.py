@@ -38,7 +38,7 @@ class Outstanding:
 
     def take(self, size: int) -> bool:
         """Take room for ``size`` bytes if there is some and nobody waits for it; tell whether it was so."""
-        if self._waiting or not self._has_room(size):
+        if self._waiting or (self.size and self.size + size > self._size_max):
             return False
         self.size += size
         return True
@@ -59,7 +59,8 @@ class Outstanding:
     def give_back(self, size: int) -> None:
         """Take note that ``size`` bytes were answered."""
         self.size -= size
-        self._admit()
+        if self._waiting:
+            self._admit()
 
     def refuse(self, error: type[NSQError], why: str) -> None:
         """Tell all who wait that they will not get room."""
@@ -69,17 +70,14 @@ class Outstanding:
                 self.size += waiting[waiter]  # whoever is told leaves, with what it was given
                 waiter.set_result(error(why))
 
-    def _has_room(self, size: int) -> bool:
-        return not self.size or self.size + size <= self._size_max
-
     def _admit(self) -> None:
         while self._waiting:
             waiter, size = next(iter(self._waiting.items()))
             if waiter.done():  # it was cancelled, and has not left yet
                 del self._waiting[waiter]
-            elif self._has_room(size):
+            elif self.size and self.size + size > self._size_max:
+                break
+            else:
                 del self._waiting[waiter]
                 self.size += size
                 waiter.set_result(None)
-            else:
-                break

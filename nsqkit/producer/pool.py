@@ -138,7 +138,7 @@ class Pool:
             ),
             on_change=self._on_change,
         )
-        return Destination(connection, linger, self._clock)
+        return Destination(connection, linger, self._clock, self._outstanding)
 
     def _on_change(self, connection: Connection[ProducerSession]) -> None:
         self.dispatch.on_change()

@@ -113,12 +113,7 @@ class Producer:
             PublishTimeout: there was no answer in time; the message may have arrived.
             Closed: outside of ``async with``.
         """
-        lane: bytes | None = topic_name(topic)
-        # A hundred thousand a second come by here: the checks of nearly all of them are these two.
-        plain = type(body) is bytes and 0 < len(body) <= self._plain_size_max
-        data = body if plain else self._bodies.take(body)
-        if not self._lingers:
-            data, lane = encode_publish(topic_name(topic), data), None
+        data, lane = self._lay_out(topic, body)
         if key is None and timeout is None and self._is_patient and self._dispatch is not None:
             await self._dispatch.send(lane, data, None, 1)
         else:
@@ -188,11 +183,8 @@ class Producer:
             WouldWait: there is no connection, or no room within ``max_outstanding_bytes``; nothing was sent.
             Closed: outside of ``async with``.
         """
-        data, name = self._bodies.take(body), topic_name(topic)
-        send = self._opened().send_now
-        if self._lingers:
-            return send(name, data, encode_key(key), 1)
-        return send(None, encode_publish(name, data), encode_key(key), 1)
+        data, lane = self._lay_out(topic, body)
+        return self._opened().send_now(lane, data, None if key is None else encode_key(key), 1)
 
     def multi_publish_nowait(
         self, topic: str, bodies: Sequence[Any], *, key: str | bytes | None = None
@@ -316,6 +308,14 @@ class Producer:
             self._is_entered = False
 
     # ---- within --------------------------------------------------------------------------------------------------
+
+    def _lay_out(self, topic: str, body: Any) -> tuple[bytes, bytes | None]:
+        """Return what to send of one message, and the topic if it may linger."""
+        name = topic_name(topic)
+        # A hundred thousand a second come by here: the checks of nearly all of them are these two.
+        plain = type(body) is bytes and 0 < len(body) <= self._plain_size_max
+        data = body if plain else self._bodies.take(body)
+        return (data, name) if self._lingers else (encode_publish(name, data), None)
 
     async def _send(
         self,

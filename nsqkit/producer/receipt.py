@@ -6,31 +6,37 @@ The rule it guards: the answer stays. Whoever waits for it may be cancelled, and
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
 if TYPE_CHECKING:
     from nsqkit.errors import NSQError
 
+Settle: TypeAlias = "Callable[[NSQError | None, int, int], object]"
+
 
 class Receipt:
     """The answer to one publish, some day: ``await receipt`` returns on OK and raises what came instead.
 
     Args:
-        on_answer: called once with the answer, None for OK.
+        settle: called once with the answer (None for OK), and with ``count`` and ``size``.
+        count: how many messages it is for.
+        size: bytes of what was published.
 
     Attributes:
         is_answered: True once the answer is there.
         error: what came instead of OK; None before, too.
     """
 
-    __slots__ = ("_callback", "_event", "_on_answer", "error", "is_answered")
+    __slots__ = ("_callback", "_count", "_event", "_settle", "_size", "error", "is_answered")
 
-    def __init__(self, on_answer: Callable[[NSQError | None], None]) -> None:
+    def __init__(self, settle: Settle, count: int, size: int) -> None:
         self.error: NSQError | None = None
         self.is_answered = False
-        self._on_answer = on_answer
+        self._settle = settle
+        self._count = count
+        self._size = size
         self._callback: Callable[[NSQError | None], object] | None = None
         self._event: anyio.Event | None = None  # made for those who wait, of whom there may be none
 
@@ -42,11 +48,7 @@ class Receipt:
             ConnectionLost: the connection was lost before the answer; the message may have arrived.
             NotConnected: it was lost before the message was sent.
         """
-        if not self.is_answered:
-            self._event = self._event or anyio.Event()
-            await self._event.wait()
-        if self.error is not None:
-            raise self.error
+        await self
 
     def call_back(self, callback: Callable[[NSQError | None], object]) -> None:
         """Have a function called once with the answer, None for OK: when it comes, or now if it is there."""
@@ -56,7 +58,11 @@ class Receipt:
             self._callback = callback
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self.wait().__await__()
+        if not self.is_answered:
+            self._event = self._event or anyio.Event()
+            yield from self._event.wait().__await__()
+        if self.error is not None:
+            raise self.error
 
     # ---- as a waiter ---------------------------------------------------------------------------------------------
 
@@ -75,7 +81,7 @@ class Receipt:
         """Take the answer."""
         self.error = result
         self.is_answered = True
-        self._on_answer(result)
+        self._settle(result, self._count, self._size)
         if self._callback is not None:
             self._callback(result)
         if self._event is not None:

@@ -11,8 +11,10 @@ The record inside is what nsqd writes to disk as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from struct import Struct
+from typing import Final
 
 MESSAGE_FRAME_TYPE = 2
 ID_LENGTH = 16
@@ -22,6 +24,9 @@ ATTEMPTS_MAX = 0xFFFF
 
 ID = slice(18, 34)
 """Where the id is in a frame."""
+
+id_of: Final[Callable[[bytes], bytes]] = itemgetter(ID)
+"""Return the id in a frame."""
 
 _HEAD = Struct(">iiqH")
 _ATTEMPTS = Struct(">H")

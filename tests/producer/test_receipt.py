@@ -12,10 +12,14 @@ pytestmark = pytest.mark.anyio
 class Told(list[NSQError | None]):
     """What a receipt has told whoever gave it out."""
 
+    def settle(self, error: NSQError | None, count: int, size: int) -> None:
+        assert (count, size) == (2, 30)
+        self.append(error)
+
 
 async def test_the_answer_stays_for_whoever_comes():
     told = Told()
-    receipt = Receipt(told.append)
+    receipt = Receipt(told.settle, 2, 30)
     assert (receipt.is_answered, receipt.error, receipt.done()) == (False, None, False)
     receipt.set_result(None)
     assert (receipt.is_answered, receipt.error, receipt.done()) == (True, None, True)
@@ -27,7 +31,7 @@ async def test_the_answer_stays_for_whoever_comes():
 
 async def test_a_refusal_is_raised_and_can_be_looked_at():
     told = Told()
-    receipt = Receipt(told.append)
+    receipt = Receipt(told.settle, 2, 30)
     refusal = BadMessage("no")
     receipt.set_result(refusal)
     assert receipt.error is refusal
@@ -38,7 +42,7 @@ async def test_a_refusal_is_raised_and_can_be_looked_at():
 
 
 async def test_who_waits_may_be_cancelled_and_the_answer_is_still_wanted():
-    receipt = Receipt(Told().append)
+    receipt = Receipt(Told().settle, 2, 30)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(receipt.wait)
         await anyio.wait_all_tasks_blocked()
@@ -57,7 +61,7 @@ async def test_who_waits_may_be_cancelled_and_the_answer_is_still_wanted():
 async def test_a_function_is_called_back_once_whenever_it_comes():
     for answer in (None, BadMessage("no")):
         told, early, late = Told(), Told(), Told()
-        receipt = Receipt(told.append)
+        receipt = Receipt(told.settle, 2, 30)
         receipt.call_back(early.append)
         assert not early
         receipt.set_result(answer)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from nsqkit.broker.core.deferred import Deferred
 from nsqkit.broker.core.in_flight import InFlight
 from nsqkit.broker.core.topology import PROXIMITIES
-from nsqkit.wire.messages import ID, for_redelivery
+from nsqkit.wire.messages import for_redelivery, id_of
 from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Channel:
         due_times = self._due_times.by_id
         rest = []
         for frame in frames:
-            due_ns = due_times.pop(frame[ID], now_ns)
+            due_ns = due_times.pop(id_of(frame), now_ns)
             if due_ns > now_ns:
                 self._defer(frame, due_ns)
             else:

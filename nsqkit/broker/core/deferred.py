@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from nsqkit.wire.messages import ID
+from nsqkit.wire.messages import id_of
 
 
 class Deferred:
@@ -36,7 +36,7 @@ class Deferred:
 
     def times(self) -> dict[bytes, int]:
         """Return when each message is due, by id."""
-        return {frame[ID]: due_ns for due_ns, _, frame in self._heap}
+        return {id_of(frame): due_ns for due_ns, _, frame in self._heap}
 
     def take_all(self) -> list[bytes]:
         """Remove and return the frames of all messages, earliest first."""

@@ -22,7 +22,7 @@ import attrs
 from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue, Keeper, Position
 from nsqkit.broker.core.queue import MessageQueue
 from nsqkit.broker.core.salvage import cut_off, describe
-from nsqkit.wire.messages import ID
+from nsqkit.wire.messages import id_of
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.directory import Directory, File
@@ -48,7 +48,7 @@ class DurableQueue(DiskQueue):
         Raises:
             OSError: they could not be written, or not all of them.
         """
-        ids = [frame[ID] for frame in frames]
+        ids = list(map(id_of, frames))
         self._aside.update(dict.fromkeys(ids, False))
         try:
             self.put(frames)
@@ -70,7 +70,7 @@ class DurableQueue(DiskQueue):
         file, offset = self._read.file, self._read.offset
         frames = []
         for frame in super()._next_frames(count):
-            message_id = frame[ID]
+            message_id = id_of(frame)
             is_finished = self._aside.pop(message_id, None)
             if not is_finished:
                 # It may be there twice if a stop was interrupted; then what stands between counts as well.
@@ -166,7 +166,7 @@ class DurableQueue(DiskQueue):
             OSError: they could not be written, or not all of them; then the old ones are read again.
         """
         try:
-            self.put([frame for frame in frames if frame[ID] not in self._aside])
+            self.put([frame for frame in frames if id_of(frame) not in self._aside])
             self.sync_data()
             self._directory.sync()
             self._unfinished.clear()
@@ -203,4 +203,4 @@ class KeptQueue(MessageQueue):
 
     def finish(self, frames: Iterable[bytes]) -> None:
         """Take note that messages need not be kept any longer."""
-        self._durable.finish([frame[ID] for frame in frames])
+        self._durable.finish(list(map(id_of, frames)))

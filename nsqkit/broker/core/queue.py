@@ -77,7 +77,9 @@ class MemoryBackend:
         """Forget all."""
         self._frames.clear()
 
-    delete = empty
+    def delete(self) -> None:
+        """Forget all."""
+        self.empty()
 
     def close(self, frames: Sequence[bytes]) -> None:
         """Do nothing: there is no next start."""
@@ -102,7 +104,8 @@ class DiscardBackend:
     def empty(self) -> None:
         """Do nothing."""
 
-    delete = empty
+    def delete(self) -> None:
+        """Do nothing."""
 
     def close(self, frames: Sequence[bytes]) -> None:
         """Drop messages."""

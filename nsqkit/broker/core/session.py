@@ -52,7 +52,7 @@ from nsqkit.wire.compression import Deflate, Snappy
 from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_response
 from nsqkit.wire.identify import NS_PER_MS, Grant, IdentifyRequest, decode_request, negotiate
 from nsqkit.wire.identify import encode_response as encode_identify_response
-from nsqkit.wire.messages import ID
+from nsqkit.wire.messages import id_of
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.auth import AuthState
@@ -242,7 +242,7 @@ class Session:
             if not frames:
                 return
         deadline_ns = now_ns + grant.msg_timeout_ns
-        self.in_flight.add([frame[ID] for frame in frames], frames, now_ns, deadline_ns)
+        self.in_flight.add(list(map(id_of, frames)), frames, now_ns, deadline_ns)
         self.channel.schedule(self.in_flight, deadline_ns)
         self.message_count += len(frames)
         self._link.send_messages(frames, grant.output_buffer_size if self.room > 0 else 0, now_ns)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from nsqkit.broker.core.channel import READ_PAUSE_NS, Channel
 from nsqkit.broker.core.guid import GuidFactory
 from nsqkit.broker.core.latency import Latency
-from nsqkit.wire.messages import ID, encode_messages
+from nsqkit.wire.messages import encode_messages, id_of
 from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
@@ -148,13 +148,13 @@ class Topic:
 
     def _give(self, frames: Sequence[bytes], now_ns: int) -> None:
         delays_ns = self._waiting_delays_ns
-        at_once = [frame for frame in frames if frame[ID] not in delays_ns] if delays_ns else frames
+        at_once = [frame for frame in frames if id_of(frame) not in delays_ns] if delays_ns else frames
         are_safe = [channel.put_waiting(at_once) for channel in self.channels.values()]
         if all(are_safe):
             self.queue.finish(at_once)
         if len(at_once) < len(frames):
             for frame in frames:
-                delay_ns = delays_ns.pop(frame[ID], 0)
+                delay_ns = delays_ns.pop(id_of(frame), 0)
                 if delay_ns:
                     self._fan_out((frame,), now_ns, delay_ns)
                     self.queue.finish((frame,))

@@ -163,6 +163,8 @@ class CommandDecoder:
 
     __slots__ = (
         "_admit",
+        "_alone",
+        "_alone_size",
         "_chunks",
         "_cut_off",
         "_data",
@@ -193,6 +195,13 @@ class CommandDecoder:
         self._params: list[bytes] = []
         self._line = b""  # the last one; who publishes says the same again and again …
         self._words: tuple[bytes, list[bytes]] = (b"", [])  # … so its verb and params are kept
+        # Who waits for each answer sends one PUB after the other, each a buffer of its own and like the one before:
+        self._alone: tuple[bytes, bytes, list[bytes]] = (
+            b"",
+            b"",
+            [],
+        )  # what stands before its body, and its words
+        self._alone_size = -1  # of all of it
         self._start(_read_magic())
 
     def feed(self, data: bytes) -> Iterator[Command]:
@@ -213,6 +222,12 @@ class CommandDecoder:
                     self._chunks = [b"".join(self._chunks)]
                 return
             data = self.take_rest()
+        elif len(data) == self._alone_size and self._reader is None:
+            head, verb, params = self._alone
+            if data.startswith(head):
+                self._admit(verb, params)
+                yield Command(verb, params, (data[len(head) :],))
+                return
         self._data = data
         self._position = 0
         self._missing = 0
@@ -307,6 +322,9 @@ class CommandDecoder:
             if verb != b"PUB" or not data.startswith(line, after):
                 break
             position = after + len(line)
+        if verb == b"PUB" and len(bodies) == 1 and len(data) == len(line) + 4 + len(bodies[0]):
+            self._alone = data[: len(line) + 4], *self._words
+            self._alone_size = len(data)
         return bodies
 
     def _whole_batch(self) -> Sequence[bytes]:

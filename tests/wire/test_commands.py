@@ -464,6 +464,43 @@ def test_publishes_in_a_row_to_one_topic_are_one_command() -> None:
     ]
 
 
+ONE = commands.encode_publish(b"t", b"one")
+NESTED = commands.encode_publish(b"t", ONE)
+READS = [
+    (ONE,),
+    (commands.encode_publish(b"t", b"two"),),
+    (commands.encode_publish(b"u", b"one"),),
+    (commands.encode_publish(b"t", b"four"),),
+    (NESTED[: -len(ONE)], ONE),
+    (NESTED[: -len(ONE) - 1], NESTED[-len(ONE) - 1 :]),
+    (ONE + ONE,),
+    (ONE[:4], ONE[4:]),
+    (commands.encode_multi_publish(b"t", [b"one"]),),
+    (NOP,),
+]
+"""Commands, each as the reads in which it comes; a body may look like the PUB that was a read of its own."""
+
+
+@given(st.lists(st.sampled_from(READS), max_size=8))
+def test_a_read_that_is_like_the_one_before_is_read_as_any_other(
+    commands_in_reads: list[tuple[bytes, ...]],
+) -> None:
+    reads = [MAGIC_V2, *(read for command in commands_in_reads for read in command)]
+    assert decode(reads) == nsqd_reads(b"".join(reads))
+
+
+def test_the_next_publish_of_a_kind_is_admitted_as_the_first_one_was() -> None:
+    def admit(verb: bytes, params: Sequence[bytes]) -> None:
+        if refused:
+            raise refused[0]
+
+    refused: list[BrokerError] = []
+    decoder = CommandDecoder(admit, max_msg_size=9, max_body_size=9)
+    assert decode([MAGIC_V2, ONE, ONE], decoder) == ([(b"PUB", (b"t",), (b"one",))] * 2, None)
+    refused.append(InvalidCommand("not now"))
+    assert decode([ONE], decoder) == ([], "E_INVALID not now")
+
+
 def test_the_rest_is_whole_when_it_came_in_pieces() -> None:
     decoder = after_magic()
     for piece in (b"PUB t\n", int32(10) + b"one", b"two", b"thr"):

@@ -59,6 +59,8 @@ def test_client_programs_run(program: str):
         task = Assignment(mode="publish", address=broker.address, topic="bench", count=40, outstanding=4)
         assert run_program(program, task)["per_second"] > 0
         assert run_program(program, attrs.evolve(task, batch=5))["per_second"] > 0
+        if program == "nsqkit":
+            assert run_program(program, attrs.evolve(task, mode="publish-nowait"))["per_second"] > 0
         fill(broker.address, "bench", 1000)
         for mode in (
             ["consume-sync", "consume-async", "consume-batches"] if program == "nsqkit" else ["consume"]
@@ -121,6 +123,8 @@ def test_the_ratio_is_to_the_best_peer(row: Row, best: str | None, ratio: float 
         (COST, Floor(at_most=1.9), False),
         (COST, Floor(ratio=1.5), True),
         (COST, Floor(ratio=4, peer="dear"), True),
+        (RATE, Floor(at_least=3000), True),
+        (RATE, Floor(at_least=3001), False),
         (RATE, Floor(ratio=1.6), False),
         (RATE, Floor(ratio=3, peer="slow"), True),
         (RATE, Floor(ratio=3, peer="absent"), None),

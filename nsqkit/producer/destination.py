@@ -114,18 +114,19 @@ class Destination:
             self._on_batch(session, self._linger)
         return session
 
-    def take_note(self, error: NSQError | None, count: int) -> None:
-        """Count a publish of ``count`` messages that has come to its end here."""
-        if error is None:
-            self.message_count += count
-        elif isinstance(error, BrokerError):
+    def take_note(self, error: NSQError) -> None:
+        """Count a publish that has failed here."""
+        if isinstance(error, BrokerError):
             self.refused_count += 1
         elif not isinstance(error, NotConnected):
             self.lost_count += 1
 
     def settle(self, error: NSQError | None, count: int, size: int) -> None:
         """Count a publish of ``count`` messages that has come to its end here, and give back its bytes."""
-        self.take_note(error, count)
+        if error is None:
+            self.message_count += count
+        else:
+            self.take_note(error)
         if self._outstanding is not None:
             self._outstanding.give_back(size)
 

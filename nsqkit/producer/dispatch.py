@@ -122,7 +122,7 @@ class Dispatch:
                 if error is None:
                     destination.message_count += count
                     return
-                destination.take_note(error, count)
+                destination.take_note(error)
                 if not isinstance(error, NotConnected):
                     attempts_left -= 1
                     if self._closed or not attempts_left or not isinstance(error, MAY_GO_AGAIN):

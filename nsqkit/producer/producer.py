@@ -184,7 +184,8 @@ class Producer:
             Closed: outside of ``async with``.
         """
         data, lane = self._lay_out(topic, body)
-        return self._opened().send_now(lane, data, None if key is None else encode_key(key), 1)
+        dispatch = self._dispatch or self._opened()
+        return dispatch.send_now(lane, data, None if key is None else encode_key(key), 1)
 
     def multi_publish_nowait(
         self, topic: str, bodies: Sequence[Any], *, key: str | bytes | None = None

@@ -24,8 +24,13 @@ WAYS = (
 )
 
 
-LINGERING = Assignment(mode="publish", address="", count=400_000, outstanding=2_000, linger=0.005)
+LINGERING = Assignment(mode="", address="", count=400_000, outstanding=2_000, linger=0.005)
 """What no peer can do: single publishes, each answered, that share commands."""
+
+LINGERING_WAYS = (
+    ("PUB with linger, 2,000 tasks", "publish", ()),
+    ("PUB with linger, 2,000 receipts", "publish-nowait", (Floor(at_least=300_000),)),
+)
 
 
 def measure(bench: Bench) -> Iterator[Row]:
@@ -43,8 +48,11 @@ def measure(bench: Bench) -> Iterator[Row]:
             subjects = {**nsqkit_subjects(bench, task, prepare), **peer_subjects(bench, task, prepare)}
             samples = bench.take_turns(subjects)
         yield from rows(bench, what, samples, [Figure("per_second", "msg/s", floors=floors)])
-    with bench.serve() as broker:
-        task = attrs.evolve(LINGERING, address=broker.address, count=bench.effort.count(LINGERING.count))
-        subjects = nsqkit_subjects(bench, task, partial(raw_client.make_channel, broker.address))
-        samples = bench.take_turns(subjects)
-    yield from rows(bench, "PUB with linger, 2,000 outstanding", samples, [Figure("per_second", "msg/s")])
+    for what, mode, floors in LINGERING_WAYS:
+        with bench.serve() as broker:
+            task = attrs.evolve(
+                LINGERING, mode=mode, address=broker.address, count=bench.effort.count(LINGERING.count)
+            )
+            subjects = nsqkit_subjects(bench, task, partial(raw_client.make_channel, broker.address))
+            samples = bench.take_turns(subjects)
+        yield from rows(bench, what, samples, [Figure("per_second", "msg/s", floors=floors)])

@@ -23,17 +23,21 @@ class Floor:
 
     Attributes:
         at_most: the figure itself is this or less; None leaves that open.
+        at_least: the figure itself is this or more; None leaves that open.
         ratio: nsqkit is at least so many times better; None leaves that open.
         peer: than this peer; by default than the best one.
     """
 
     at_most: float | None = None
+    at_least: float | None = None
     ratio: float | None = None
     peer: str | None = None
 
     def __str__(self) -> str:
         if self.at_most is not None:
             return f"≤ {self.at_most:g}"
+        if self.at_least is not None:
+            return f"≥ {self.at_least:,.0f}"
         return f"≥ {self.ratio:g}× {self.peer or 'best peer'}"
 
 
@@ -74,6 +78,8 @@ class Row:
         """Tell whether ``floor`` is met; None if there was no peer to tell it by."""
         if floor.at_most is not None:
             return self.value <= floor.at_most
+        if floor.at_least is not None:
+            return self.value >= floor.at_least
         ratio = self.ratio(floor.peer)
         return None if ratio is None else ratio >= (floor.ratio or 0)
 

@@ -96,7 +96,7 @@ def test_what_comes_of_publishes_is_counted():
         (ConnectionLost(), 9),
         (NotConnected(), 1),
     ):
-        destination.take_note(error, count)
+        destination.settle(error, count, 0)
     stats = destination.stats()
     assert (stats.message_count, stats.refused_count, stats.lost_count) == (4, 1, 1)
     assert (stats.address, stats.is_connected, stats.outstanding_count) == ("nsqd:4150", True, 0)

@@ -329,6 +329,7 @@ async def test_where_it_would_wait_it_does_not_publish():
     async with pool(1, max_outstanding_bytes=20) as stage:
         with pytest.raises(WouldWait, match="nsqd-0:4150: there is no connection that takes a publish now"):
             stage.producer.publish_nowait("t", b"x")
+        assert stage.producer.stats().outstanding_bytes == 0
         (peer,) = await stage.greet()
         stage.producer.publish_nowait("t", b"x")
         with pytest.raises(WouldWait, match="11 bytes are outstanding, so there is no room for 12 more now"):

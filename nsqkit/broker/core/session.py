@@ -28,7 +28,7 @@ from nsqkit.broker.core.admission import (
     text,
 )
 from nsqkit.broker.core.in_flight import InFlight
-from nsqkit.broker.core.link import Link, Wait
+from nsqkit.broker.core.link import OUTBOX_SIZE_MAX, Link, Wait
 from nsqkit.broker.core.pulse import Pulse
 from nsqkit.broker.core.salvage import describe
 from nsqkit.broker.core.timing import BufferingLink
@@ -186,12 +186,11 @@ class Session:
 
     def data_to_send(self, now_ns: int) -> bytes:
         """Return, and forget, what is to be sent; call again when it has been."""
-        link = self._link
-        was_full = link.is_full
-        data = link.take()
+        was_full = self.channel is not None and self._link.is_full
+        data = self._link.take()
         self._pulse.taken = True
-        if was_full and self.channel is not None:
-            self.channel.update_ready(self)
+        if was_full:
+            self._look_for_more()
             self._broker.settle(now_ns)
         return data
 
@@ -230,7 +229,8 @@ class Session:
     @property
     def outbox_full(self) -> bool:
         """True while nothing more is to be read: the client does not take what it was sent, or a command waits."""
-        return self._link.is_full or self._link.waits
+        link = self._link
+        return link.size >= OUTBOX_SIZE_MAX or link.waits  # asked twice for each read
 
     def deliver(self, frames: list[bytes], now_ns: int) -> None:
         """Send messages; with a sample rate, the others are gone from this channel."""

@@ -31,7 +31,7 @@ class Assignment:
     """What to do.
 
     Attributes:
-        mode: see the table above; nsqkit's program knows more than one way to consume.
+        mode: see the table above; nsqkit's program knows more than one way to publish and to consume.
         address: the broker's.
         count: messages.
         topic: an existing topic; its channel is called ``channel``.

@@ -1,10 +1,11 @@
-"""The client program on nsqkit: see ``assignment``. It consumes in three ways, each a mode."""
+"""The client program on nsqkit: see ``assignment``. It publishes in two ways and consumes in three, each a mode."""
 
 from __future__ import annotations
 
 import anyio
 
 from nsqkit import Consumer, Message, Producer
+from nsqkit.producer.receipt import Receipt
 from tests.benchmarks.programs.assignment import BODY, Assignment, Meter, read_assignment
 
 CONCURRENCY = 8
@@ -27,6 +28,23 @@ async def publish(task: Assignment) -> None:
             for _ in range(task.outstanding):
                 tasks.start_soon(work)
         meter.report(task.commands_each * task.outstanding * task.batch)
+
+
+async def publish_nowait(task: Assignment) -> None:
+    """Publish without a task for each message: half of what may be outstanding, then the answers of the half before."""
+    half = task.outstanding // 2
+    before: list[Receipt] = []
+    async with Producer(task.address, linger=task.linger) as producer:
+        await producer.publish(task.topic, BODY)
+        meter = Meter(task.count)
+        for _ in range(task.count // half):
+            receipts = [producer.publish_nowait(task.topic, BODY) for _ in range(half)]
+            for receipt in before:
+                await receipt
+            before = receipts
+        for receipt in before:
+            await receipt
+        meter.report(task.count // half * half)
 
 
 async def consume(task: Assignment) -> None:
@@ -88,5 +106,5 @@ async def latency(task: Assignment) -> None:
 
 if __name__ == "__main__":
     given = read_assignment()
-    work = {"publish": publish, "latency": latency}.get(given.mode, consume)
+    work = {"publish": publish, "publish-nowait": publish_nowait, "latency": latency}.get(given.mode, consume)
     anyio.run(work, given, backend_options={"use_uvloop": given.loop == "uvloop"})

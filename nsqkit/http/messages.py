@@ -41,9 +41,11 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # Go escapes these in JSON, so that it may stand inside HTML and JavaScript.
 _JSON_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
-_NSQ_TYPE = ("X-NSQ-Content-Type", "nsq; version=1.0")
+_NSQ_TYPE = ("X-Nsq-Content-Type", "nsq; version=1.0")
 _TEXT_TYPE = ("Content-Type", "text/plain; charset=utf-8")
 _JSON_TYPE = ("Content-Type", "application/json; charset=utf-8")
+_HTML_TYPE = ("Content-Type", "text/html; charset=utf-8")
+_GO_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"})
 
 
 class HTTPError(NSQError):
@@ -184,6 +186,15 @@ class Response:
     def v1_error(cls, status: int, message: str, *headers: tuple[str, str]) -> Response:
         """Return a refusal in the form that most routes have: ``{"message":"NOT_FOUND"}``."""
         return cls(status, (_JSON_TYPE, _NSQ_TYPE, *headers), encode_json({"message": message}))
+
+    @classmethod
+    def moved(cls, location: str, method: str) -> Response:
+        """Return an answer that says where to ask instead; Go's puts a link into that of a GET (net/http, Redirect)."""
+        if method != "GET":
+            return cls(307, (("Location", location),))
+        link = location.translate(_GO_HTML)
+        body = f'<a href="{link}">{REASONS[301]}</a>.\n\n'
+        return cls(301, (_HTML_TYPE, ("Location", location)), _encode(body))
 
 
 Handler: TypeAlias = Callable[[Request], Response | Awaitable[Response]]

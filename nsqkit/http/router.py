@@ -53,9 +53,8 @@ class Router:
         if handler is not None:
             return handler(attrs.evolve(request, params=params) if params else request)
         if location := self._corrected(request):
-            status = 301 if request.method == "GET" else 307
             query = f"?{request.raw_query}" if request.raw_query else ""
-            return Response(status, (("Location", location + query),))
+            return Response.moved(location + query, request.method)
         if not handlers:
             return Response.v1_error(404, "NOT_FOUND")
         allow = ("Allow", ", ".join(sorted({*handlers, "OPTIONS"})))

@@ -135,7 +135,7 @@ class _Connection:
             await self._write(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
 
     async def _send(self, response: Response, *, close: bool, without_body: bool = False) -> None:
-        headers = [*response.headers, ("Content-Length", str(len(response.body))), ("Date", _http_date())]
+        headers = [*response.headers, ("Date", _http_date()), ("Content-Length", str(len(response.body)))]
         if close:
             headers.append(("Connection", "close"))
         reason = REASONS.get(response.status, "")

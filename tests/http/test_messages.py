@@ -128,7 +128,7 @@ def test_a_stored_body_is_read_with_one_byte_over_the_limit():
 
 TEXT = ("Content-Type", "text/plain; charset=utf-8")
 JSON = ("Content-Type", "application/json; charset=utf-8")
-NSQ = ("X-NSQ-Content-Type", "nsq; version=1.0")
+NSQ = ("X-Nsq-Content-Type", "nsq; version=1.0")
 
 
 @pytest.mark.parametrize(

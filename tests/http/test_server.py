@@ -81,7 +81,7 @@ def ok(text: str, *headers: str) -> str:
         [
             "HTTP/1.1 200 OK",
             "Content-Type: text/plain; charset=utf-8",
-            "X-NSQ-Content-Type: nsq; version=1.0",
+            "X-Nsq-Content-Type: nsq; version=1.0",
             f"Content-Length: {len(text)}",
             *headers,
             "",
@@ -109,7 +109,7 @@ def error(status: str, message: str, *headers: str) -> str:
         [
             f"HTTP/1.1 {status}",
             "Content-Type: application/json; charset=utf-8",
-            "X-NSQ-Content-Type: nsq; version=1.0",
+            "X-Nsq-Content-Type: nsq; version=1.0",
             f"Content-Length: {len(text)}",
             *headers,
             "",

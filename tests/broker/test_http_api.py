@@ -63,7 +63,7 @@ class Api:
         """Return status and message of a refusal."""
         status, text = await self.ask(method, target, body, chunked=chunked)
         assert self.headers["Content-Type"] == JSON_TYPE
-        assert self.headers["X-NSQ-Content-Type"] == "nsq; version=1.0"
+        assert self.headers["X-Nsq-Content-Type"] == "nsq; version=1.0"
         assert list(json.loads(text)) == ["message"]
         return status, json.loads(text)["message"]
 
@@ -91,7 +91,7 @@ async def test_ping():
     async with running() as api:
         assert await api.ask("GET", "/ping") == (200, "OK")
         assert api.headers["Content-Type"] == TEXT_TYPE
-        assert "X-NSQ-Content-Type" not in api.headers
+        assert "X-Nsq-Content-Type" not in api.headers
 
 
 async def test_ping_tells_what_is_wrong():
@@ -230,7 +230,7 @@ async def test_publish():
     async with running() as api:
         assert await api.post("/pub?topic=t", bytes(range(256))) == "OK"
         assert api.headers["Content-Type"] == TEXT_TYPE
-        assert api.headers["X-NSQ-Content-Type"] == "nsq; version=1.0"
+        assert api.headers["X-Nsq-Content-Type"] == "nsq; version=1.0"
         assert api.bodies(b"t") == [bytes(range(256))]
 
 

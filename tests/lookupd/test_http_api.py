@@ -75,14 +75,14 @@ class Api:
         """Return the document of a good answer."""
         status, text = await self.ask("GET", target)
         assert (status, self.headers["Content-Type"]) == (200, JSON_TYPE), text
-        assert self.headers["X-NSQ-Content-Type"] == "nsq; version=1.0"
+        assert self.headers["X-Nsq-Content-Type"] == "nsq; version=1.0"
         return json.loads(text)
 
     async def post(self, target):
         """Have it answered by 200 and nothing."""
         assert await self.ask("POST", target) == (200, "")
         assert "Content-Type" not in self.headers
-        assert self.headers["X-NSQ-Content-Type"] == "nsq; version=1.0"
+        assert self.headers["X-Nsq-Content-Type"] == "nsq; version=1.0"
 
 
 @asynccontextmanager
@@ -97,7 +97,7 @@ async def test_ping_is_plain_text():
     async with running() as api:
         assert await api.ask("GET", "/ping?;") == (200, "OK")
         assert api.headers["Content-Type"] == TEXT_TYPE
-        assert "X-NSQ-Content-Type" not in api.headers
+        assert "X-Nsq-Content-Type" not in api.headers
 
 
 async def test_info_tells_the_version():
@@ -235,7 +235,7 @@ async def test_refusals(method, target, status, message):
     async with running() as api:
         assert await api.ask(method, target) == (status, f'{{"message":"{message}"}}')
         assert api.headers["Content-Type"] == JSON_TYPE
-        assert api.headers["X-NSQ-Content-Type"] == "nsq; version=1.0"
+        assert api.headers["X-Nsq-Content-Type"] == "nsq; version=1.0"
 
 
 @pytest.mark.parametrize("path", ["/debug/pprof", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=1"])
@@ -244,7 +244,7 @@ async def test_profiles_are_where_nsqlookupd_has_them(path, caplog):
     async with running() as api:
         status, text = await api.ask("GET", path)
         assert (status, bool(text)) == (200, True)
-        assert "X-NSQ-Content-Type" not in api.headers
+        assert "X-Nsq-Content-Type" not in api.headers
     assert not any("pprof" in message for message in caplog.messages)
 
 

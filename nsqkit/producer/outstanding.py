@@ -38,7 +38,7 @@ class Outstanding:
 
     def take(self, size: int) -> bool:
         """Take room for ``size`` bytes if there is some and nobody waits for it; tell whether it was so."""
-        if self._waiting or (self.size and self.size + size > self._size_max):
+        if self._waiting or not self._has_room(size):
             return False
         self.size += size
         return True
@@ -70,14 +70,17 @@ class Outstanding:
                 self.size += waiting[waiter]  # whoever is told leaves, with what it was given
                 waiter.set_result(error(why))
 
+    def _has_room(self, size: int) -> bool:
+        return not self.size or self.size + size <= self._size_max
+
     def _admit(self) -> None:
         while self._waiting:
             waiter, size = next(iter(self._waiting.items()))
             if waiter.done():  # it was cancelled, and has not left yet
                 del self._waiting[waiter]
-            elif self.size and self.size + size > self._size_max:
-                break
-            else:
+            elif self._has_room(size):
                 del self._waiting[waiter]
                 self.size += size
                 waiter.set_result(None)
+            else:
+                break

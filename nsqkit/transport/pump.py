@@ -129,13 +129,12 @@ class Pump:
     def _on_data(self, data: bytes) -> None:
         """Take what a stream hands on; no caller is there who could be told of an error."""
         assert self._direct is not None
-        machine = self._machine
         try:
-            if not machine.ended or self._wait_for_peer:
+            if self._wants_data:
                 self._take(data)
         except Exception as fault:
             self._fail(fault)
-        if self._reading_paused or (machine.ended and not self._wait_for_peer):
+        if self._reading_paused or not self._wants_data:
             self._direct.pause_reading()
 
     def _on_end(self) -> None:

@@ -195,13 +195,10 @@ class CommandDecoder:
         self._params: list[bytes] = []
         self._line = b""  # the last one; who publishes says the same again and again …
         self._words: tuple[bytes, list[bytes]] = (b"", [])  # … so its verb and params are kept
-        # Who waits for each answer sends one PUB after the other, each a buffer of its own and like the one before:
-        self._alone: tuple[bytes, bytes, list[bytes]] = (
-            b"",
-            b"",
-            [],
-        )  # what stands before its body, and its words
-        self._alone_size = -1  # of all of it
+        # Of the last PUB that was a buffer of its own: what stands before its body, its words, and the size of it all.
+        # Who waits for each answer sends the like again and again.
+        self._alone: tuple[bytes, bytes, list[bytes]] = (b"", b"", [])
+        self._alone_size = -1
         self._start(_read_magic())
 
     def feed(self, data: bytes) -> Iterator[Command]:

@@ -230,7 +230,7 @@ class Session:
     def outbox_full(self) -> bool:
         """True while nothing more is to be read: the client does not take what it was sent, or a command waits."""
         link = self._link
-        return link.size >= OUTBOX_SIZE_MAX or link.waits  # asked twice for each read
+        return link.size >= OUTBOX_SIZE_MAX or link.waits  # not asked of it, for each read asks twice
 
     def deliver(self, frames: list[bytes], now_ns: int) -> None:
         """Send messages; with a sample rate, the others are gone from this channel."""
@@ -386,8 +386,7 @@ class Session:
 
     def _put(self, command: Command, failed: type[BrokerError], delay_ns: int = 0) -> None:
         topic_name = command.params[0]
-        if self.access is not None:
-            self._check_access(command.verb, topic_name)
+        self._check_access(command.verb, topic_name)
         try:
             self._broker.topic(topic_name).put(command.bodies, self._now_ns, delay_ns=delay_ns)
         except OSError as error:

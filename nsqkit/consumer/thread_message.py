@@ -23,13 +23,8 @@ class ThreadMessage(Message):
     __slots__ = ("_message",)
 
     def __init__(self, message: Message) -> None:
-        self.session = message.session
-        self.received_ns = message.received_ns
-        self.deadline_ns = message.deadline_ns
-        self.timestamp_ns = message.timestamp_ns
-        self.attempts = message.attempts
-        self.id = message.id
-        self.body = message.body
+        for name in Message.__slots__:
+            setattr(self, name, getattr(message, name))
         self._message = message
 
     def finish(self) -> None:

@@ -77,9 +77,7 @@ class MemoryBackend:
         """Forget all."""
         self._frames.clear()
 
-    def delete(self) -> None:
-        """Forget all."""
-        self.empty()
+    delete = empty
 
     def close(self, frames: Sequence[bytes]) -> None:
         """Do nothing: there is no next start."""
@@ -104,8 +102,7 @@ class DiscardBackend:
     def empty(self) -> None:
         """Do nothing."""
 
-    def delete(self) -> None:
-        """Do nothing."""
+    delete = empty
 
     def close(self, frames: Sequence[bytes]) -> None:
         """Drop messages."""

@@ -28,7 +28,7 @@ from nsqkit.broker.core.admission import (
     text,
 )
 from nsqkit.broker.core.in_flight import InFlight
-from nsqkit.broker.core.link import OUTBOX_SIZE_MAX, Link, Wait
+from nsqkit.broker.core.link import Link, Wait
 from nsqkit.broker.core.pulse import Pulse
 from nsqkit.broker.core.salvage import describe
 from nsqkit.broker.core.timing import BufferingLink
@@ -229,8 +229,7 @@ class Session:
     @property
     def outbox_full(self) -> bool:
         """True while nothing more is to be read: the client does not take what it was sent, or a command waits."""
-        link = self._link
-        return link.size >= OUTBOX_SIZE_MAX or link.waits  # not asked of it, for each read asks twice
+        return self._link.is_full or self._link.waits
 
     def deliver(self, frames: list[bytes], now_ns: int) -> None:
         """Send messages; with a sample rate, the others are gone from this channel."""

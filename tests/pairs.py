@@ -118,8 +118,13 @@ class DrivenClient:
 
     def read(self) -> None:
         """Read what the broker has said until now."""
-        while data := self.session.data_to_send(self._driven.now_ns):
+        session = self.session
+        while True:
+            had_ended = session.ended
+            data = session.data_to_send(self._driven.now_ns)
             self._said += map(_answer, self._decoder.feed(data))
+            if not data and (had_ended or not session.has_output):
+                break
 
     def say(self, *commands: bytes) -> list[Answer]:
         """Send, and read."""

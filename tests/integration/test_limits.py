@@ -20,8 +20,10 @@ import pytest
 from nsqkit import Consumer, Producer
 from nsqkit.broker.core.link import OUTBOX_SIZE_MAX
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.session import TURN_WORDS, Session
 from nsqkit.broker.server import Nsqd
+from nsqkit.wire.commands import encode_finish
+from nsqkit.wire.frames import MessageFrame
 from tests.integration.garbage import sized
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.stage import TOPIC, channel_of, until
@@ -181,3 +183,20 @@ async def test_a_stalled_publisher_keeps_nobody_from_publishing():
 async def publish_for_ever(client: RawClient) -> None:
     while True:
         await client.send((b"PUB deaf#ephemeral\n" + sized(b"x")) * 10_000)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_who_answers_much_at_once_is_heard_to_the_end(leaves: bool):
+    count = 10 * TURN_WORDS
+    async with broker() as nsqd, raw_client(nsqd) as client:
+        await client.send(b"SUB %b c\nRDY %d\n" % (TOPIC.encode(), count), (PUB + sized(b"m")) * count)
+        answers = [await client.answer() for _ in range(2 * count + 1)]
+        channel = channel_of(nsqd)
+        assert channel.in_flight_count == count
+        await client.send(
+            *(encode_finish(answer.id) for answer in answers if isinstance(answer, MessageFrame))
+        )
+        if leaves:
+            await client.send_eof()
+        await until(lambda: channel.in_flight_count == 0)
+        assert leaves or await client.is_alive()

@@ -170,10 +170,10 @@ class Link:
         """Say that the client sends nothing more: return the error to answer if that cut a command off."""
         return self._decoder.end()
 
-    def wait(self, command: Command, rest: Iterator[Command]) -> None:
-        """Keep ``command``, which could not be acted on, and the ``rest`` of its buffer until ``go_on``."""
+    def wait(self, commands: Iterator[Command]) -> None:
+        """Keep the ``commands`` that have not been acted on until ``go_on``."""
         self.waits = True
-        self._commands = chain((command,), rest)
+        self._commands = commands
 
     def go_on(self) -> Iterator[Command]:
         """Return the commands that were kept, and those that came meanwhile."""

@@ -173,7 +173,10 @@ class MessageQueue:
         Raises:
             OSError: they cannot be read now.
         """
-        frames = _take(self._memory, count) if self._memory else self.backend.take(count)
+        if self._memory:  # as many as there may be if all are like the first: not all that then go back
+            frames = _take(self._memory, min(count, size_max // len(self._memory[0]) or 1))
+        else:
+            frames = self.backend.take(count)
         if sum(map(len, frames)) > size_max:
             size = kept = 0
             for frame in frames:

@@ -15,6 +15,8 @@ for each command.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.access import Access
@@ -28,10 +30,10 @@ from nsqkit.broker.core.admission import (
     text,
 )
 from nsqkit.broker.core.in_flight import InFlight
-from nsqkit.broker.core.link import Link, Wait
+from nsqkit.broker.core.link import Wait
 from nsqkit.broker.core.pulse import Pulse
 from nsqkit.broker.core.salvage import describe
-from nsqkit.broker.core.timing import BufferingLink
+from nsqkit.broker.core.timing import make_link
 from nsqkit.broker.core.topology import GLOBAL, proximity_of
 from nsqkit.errors import (
     AuthDisabled,
@@ -47,7 +49,7 @@ from nsqkit.errors import (
     SubscribeFailed,
     TouchFailed,
 )
-from nsqkit.wire.commands import Command, CommandDecoder, parse_number
+from nsqkit.wire.commands import Command, parse_number
 from nsqkit.wire.compression import Deflate, Snappy
 from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_response
 from nsqkit.wire.identify import NS_PER_MS, Grant, IdentifyRequest, decode_request, negotiate
@@ -58,7 +60,11 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.auth import AuthState
     from nsqkit.broker.core.broker import Broker
     from nsqkit.broker.core.channel import Channel
+    from nsqkit.broker.core.link import Link
     from nsqkit.wire.transform import SecureTransform, Transform
+
+TURN_WORDS: Final = 128
+"""Words of commands that a consumer is heard for before it is the others' turn; of a row of FINs each id is one."""
 
 
 class Session:
@@ -86,7 +92,7 @@ class Session:
     """
 
     __slots__ = (
-        *("_admitted", "_agenda", "_broker", "_eof_came", "_first_grant", "_identified"),
+        *("_admitted", "_agenda", "_broker", "_eof_came", "_first_grant", "_has_more", "_identified"),
         *("_link", "_needs_tls", "_now_ns", "_options", "_pulse"),
         *("access", "channel", "compression", "connect_time_ns", "due_ns", "end_reason"),
         *("ended", "finish_count", "grant", "identity", "in_flight", "message_count"),
@@ -115,18 +121,19 @@ class Session:
         self.finish_count = 0
         self.requeue_count = 0
         self.pub_counts: dict[bytes, int] = {}
-        self.access = Access(self._ask) if broker.options.auth_http_addresses else None
         self._broker = broker
         self._agenda = broker.agenda
+        self.access = Access(partial(self._agenda.ask, self)) if broker.options.auth_http_addresses else None
         self._admitted: list[bytes] | None = None  # the words that were looked at last, in this state
         self._options = broker.options
         self._needs_tls = broker.options.tls_demanded != "false"
-        self._link = self._make_link()
+        self._link: Link = make_link(self._admit, self._options)
         self._now_ns = now_ns
         self._pulse = Pulse(self.grant.heartbeat_interval_ns, now_ns)
         self._link.flush_every(self.grant.output_buffer_timeout_ns, now_ns)
         self._identified = False
         self._eof_came = False
+        self._has_more = False  # commands are left for the next turn
         self._first_grant = self.grant  # nsqd's message pump goes by the first IDENTIFY, all else by the last
         self._agenda.schedule(self, now_ns + self.grant.heartbeat_interval_ns)
 
@@ -143,14 +150,22 @@ class Session:
         self._broker.settle(now_ns)
 
     def _act_on(self, commands: Iterator[Command]) -> None:
+        words = 0
         try:
             for command in commands:
                 self._pulse.heard_ns = self._now_ns
                 ACTIONS[command.verb](self, command)
+                if self.channel is not None:
+                    words += len(command.params)
+                    if words >= TURN_WORDS:
+                        self._has_more = True
+                        self._link.wait(commands)
+                        self._agenda.write(self)
+                        return
             if self._link.rest:
                 self._act_on(self._link.receive_rest())
         except Wait:
-            self._link.wait(command, commands)
+            self._link.wait(chain((command,), commands))
         except BrokerError as error:
             self._refuse(error)
         except ProtocolError as error:
@@ -165,6 +180,7 @@ class Session:
         """Act on the commands that had to wait."""
         if not self.ended and self._link.waits:
             self._now_ns = now_ns
+            self._has_more = False
             self._act_on(self._link.go_on())
             if self._eof_came and not self._link.waits:
                 self.receive_eof(now_ns)
@@ -174,6 +190,8 @@ class Session:
         """Take note that the client sends nothing more."""
         if self._link.waits:
             self._eof_came = True
+            while self._has_more and not self.ended:  # whoever has left has answered all the same
+                self.go_on(now_ns)
         elif not self.ended:
             self._now_ns = now_ns
             error = self._link.end()
@@ -192,6 +210,8 @@ class Session:
         if was_full:
             self._look_for_more()
             self._broker.settle(now_ns)
+        if self._has_more:
+            self.go_on(now_ns)
         return data
 
     def handle_deadline(self, now_ns: int) -> int | None:
@@ -224,7 +244,7 @@ class Session:
     @property
     def has_output(self) -> bool:
         """True while there is something to send, or the end to be carried out."""
-        return self.ended or self._link.has_output
+        return self.ended or self._has_more or self._link.has_output
 
     @property
     def outbox_full(self) -> bool:
@@ -259,15 +279,8 @@ class Session:
 
     def discard(self) -> None:
         """Forget what waits in either direction: the connection is gone, but an old deadline may still name this."""
-        self._link = self._make_link()
+        self._link = make_link(self._admit, self._options)
         self.tls = None
-
-    def _make_link(self) -> Link:
-        options = self._options
-        decoder = CommandDecoder(
-            self._admit, max_msg_size=options.max_msg_size, max_body_size=options.max_body_size
-        )
-        return BufferingLink(decoder) if options.timing == "nsqd" else Link(decoder)
 
     # ---- before a body is read ------------------------------------------------------------------------------------
 
@@ -318,13 +331,10 @@ class Session:
             self.compression = ""
             self._agenda.schedule(self, self._pulse.shake_hands(self._now_ns))
             self._add_layer(self.tls, above=0)
-        inside = 0 if self.tls is None else 1
-        if grant.snappy:
-            self.compression = "snappy"
-            self._add_layer(Snappy(), above=inside)
-        if grant.deflate:
-            self.compression = "deflate"
-            self._add_layer(Deflate(grant.deflate_level), above=inside)
+        if grant.snappy or grant.deflate:
+            self.compression = "snappy" if grant.snappy else "deflate"
+            layer = Snappy() if grant.snappy else Deflate(grant.deflate_level)
+            self._add_layer(layer, above=0 if self.tls is None else 1)
 
     def _add_layer(self, layer: Transform, *, above: int) -> None:
         self._link.upgrade(layer, above=above)
@@ -343,9 +353,6 @@ class Session:
         if self.access is None:
             raise AuthDisabled("AUTH disabled")
         self._send(encode_response(self.access.authenticate(command.bodies[0])))
-
-    def _ask(self) -> None:
-        self._agenda.ask(self)
 
     def authorize(self, state: AuthState | None, now_ns: int) -> None:
         """Go on with what an auth server has granted; None if no server has given a usable answer."""
@@ -372,18 +379,16 @@ class Session:
         self._send(OK_FRAME)
 
     def _publish(self, command: Command) -> None:
-        self._put(command, PublishFailed)
-        self._acknowledge(OK_FRAME * len(command.bodies))
+        self._put(command, PublishFailed, OK_FRAME * len(command.bodies))
 
     def _multi_publish(self, command: Command) -> None:
-        self._put(command, MultiPublishFailed)
-        self._acknowledge(OK_FRAME)
+        self._put(command, MultiPublishFailed, OK_FRAME)
 
     def _deferred_publish(self, command: Command) -> None:
-        self._put(command, DeferredPublishFailed, parse_number(command.params[1]) * NS_PER_MS)
-        self._acknowledge(OK_FRAME)
+        self._put(command, DeferredPublishFailed, OK_FRAME, parse_number(command.params[1]) * NS_PER_MS)
 
-    def _put(self, command: Command, failed: type[BrokerError], delay_ns: int = 0) -> None:
+    def _put(self, command: Command, failed: type[BrokerError], answer: bytes, delay_ns: int = 0) -> None:
+        """Take what is published, and answer when it is safe."""
         topic_name = command.params[0]
         self._check_access(command.verb, topic_name)
         try:
@@ -391,13 +396,10 @@ class Session:
         except OSError as error:
             raise failed(f"{command.verb.decode()} failed {describe(error)}") from error
         self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + len(command.bodies)
-
-    def _acknowledge(self, frame: bytes) -> None:
-        """Answer a publish, when it is safe."""
         if self._broker.commits is not None:
             self._link.hold(self._broker.commits.hold(self))
             self._agenda.has_news = True
-        self._send(frame)
+        self._send(answer)
 
     def release(self, ticket: int, now_ns: int) -> bool:
         """Let go the answers that have waited for this commit; tell whether others wait for a later one."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.agenda import Agenda
 from nsqkit.broker.core.link import Link
+from nsqkit.wire.commands import CommandDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
     from nsqkit.broker.core.agenda import Timed
     from nsqkit.broker.core.channel import Channel
-    from nsqkit.wire.commands import CommandDecoder
+    from nsqkit.broker.core.options import BrokerOptions
+    from nsqkit.wire.commands import Admit
 
 SCAN_INTERVAL_NS: Final = 100_000_000
 REFRESH_INTERVAL_NS: Final = 5_000_000_000
@@ -124,3 +126,9 @@ class BufferingLink(Link):
         self.size -= self._buffered_size  # it is counted again where it goes
         self._buffered_size = 0
         self.send_all(buffered)
+
+
+def make_link(admit: Admit, options: BrokerOptions) -> Link:
+    """Return the link of a session which refuses commands by ``admit``."""
+    decoder = CommandDecoder(admit, max_msg_size=options.max_msg_size, max_body_size=options.max_body_size)
+    return BufferingLink(decoder) if options.timing == "nsqd" else Link(decoder)

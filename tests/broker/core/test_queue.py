@@ -84,6 +84,13 @@ def test_not_more_is_taken_than_the_size_allows():
     assert queue.take(5, 12) == frames(2, 3, 4)
 
 
+def test_after_a_large_message_small_ones_are_taken_the_next_time():
+    queue = MessageQueue(10, MemoryBackend())
+    queue.put([b"x" * 100, *frames(1, 2)])
+    assert queue.take(3, 104) == [b"x" * 100]
+    assert queue.take(3, 104) == frames(1, 2)
+
+
 def test_one_message_is_taken_however_large_it_is():
     queue = filled(10, 2)
     assert queue.take(2, 1) == frames(0)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nsqkit.broker.core.admission import ALLOWED_STATES, CLOSING, CONNECTED, SUBSCRIBED
 from nsqkit.broker.core.link import OUTBOX_SIZE_MAX
+from nsqkit.broker.core.session import TURN_WORDS
 from nsqkit.wire.commands import (
     CLS,
     MAGIC_V2,
@@ -640,12 +641,12 @@ def test_one_that_does_not_read_leaves_the_messages_to_the_others(driven):
 
 def test_answers_fill_the_outbox_as_messages_do(driven):
     consumer = driven.consumer(10)
-    consumer.feed(NOBODYS_FINISH * (OUTBOX_SIZE_MAX // len(NOBODYS_FINISH) + 1))
+    consumer.feed(encode_publish(b"other", b"m") * (OUTBOX_SIZE_MAX // len(OK_FRAME) + 1))
     assert consumer.session.outbox_full
     driven.publish(b"m")
     assert len(consumer.session.in_flight) == 0
     said = consumer.answers()
-    assert (said[-1].body, set(said[:-1])) == (b"m", {*ANSWERS[b"FIN"]})
+    assert (said[-1].body, set(said[:-1])) == (b"m", {b"OK"})
 
 
 def test_a_producer_may_have_a_full_outbox_too(driven):
@@ -654,6 +655,82 @@ def test_a_producer_may_have_a_full_outbox_too(driven):
     assert client.session.outbox_full
     assert client.session.data_to_send(driven.now_ns) == OK_FRAME * (OUTBOX_SIZE_MAX // len(OK_FRAME) + 1)
     assert not client.session.outbox_full
+
+
+# A consumer that says much at once.
+
+
+def holding(driven: DrivenBroker, count: int) -> tuple[DrivenClient, bytes]:
+    """Return a consumer that has ``count`` messages in flight, and a FIN for each of them."""
+    consumer = driven.consumer(count)
+    driven.publish(*[b"m"] * count)
+    return consumer, b"".join(encode_finish(message.id) for message in consumer.messages())
+
+
+def test_who_answers_much_at_once_is_heard_in_turns(driven):
+    consumer, finishes = holding(driven, 3 * TURN_WORDS + 5)
+    consumer.feed(finishes, encode_ready(1))
+    session = consumer.session
+    in_flight = [len(session.in_flight)]
+    while session.has_output:
+        assert session.outbox_full, "it is not read from before all of it is heard"
+        assert driven.broker.take_sessions() == {session: None}
+        assert session.data_to_send(driven.now_ns) == b""
+        in_flight.append(len(session.in_flight))
+    assert in_flight == [2 * TURN_WORDS + 5, TURN_WORDS + 5, 5, 0]
+    assert not session.outbox_full
+    assert session.rdy_count == 1
+
+
+def test_what_comes_between_two_turns_is_heard_after_what_came_before(driven):
+    consumer, finishes = holding(driven, TURN_WORDS + 5)
+    consumer.feed(finishes, encode_ready(1))
+    consumer.feed(encode_ready(2))
+    assert (len(consumer.session.in_flight), consumer.session.rdy_count) == (5, TURN_WORDS + 5)
+    assert consumer.answers() == []
+    assert (len(consumer.session.in_flight), consumer.session.rdy_count) == (0, 2)
+
+
+def test_each_word_counts(driven):
+    consumer = driven.consumer(1)
+    driven.publish(b"m")
+    (message,) = consumer.messages()
+    consumer.feed(encode_touch(message.id) * (TURN_WORDS - 1), encode_requeue(NOBODYS_ID, 0), encode_ready(5))
+    assert consumer.session.rdy_count == 1
+    assert consumer.answers() == ANSWERS[b"REQ"]
+    assert consumer.session.rdy_count == 5
+
+
+def test_who_publishes_much_at_once_is_heard_at_once(driven):
+    client = driven.client()
+    client.feed(PUB * 2 * TURN_WORDS, COMMANDS[b"DPUB"] * 2 * TURN_WORDS)
+    assert client.session.data_to_send(driven.now_ns) == OK_FRAME * 4 * TURN_WORDS
+
+
+@pytest.mark.parametrize("count", [1, 5 * TURN_WORDS])
+def test_who_has_left_has_answered_all_the_same(driven, count):
+    consumer, finishes = holding(driven, count)
+    consumer.feed(finishes)
+    consumer.session.receive_eof(driven.now_ns)
+    assert len(consumer.session.in_flight) == 0
+    assert not consumer.is_alive
+
+
+def test_what_is_left_for_the_next_turn_ends_with_its_session(driven):
+    consumer, finishes = holding(driven, 2 * TURN_WORDS)
+    consumer.feed(finishes)
+    consumer.session.end("somebody wants it so")
+    assert consumer.session.data_to_send(driven.now_ns) == b""
+    consumer.session.receive_eof(driven.now_ns)
+    assert len(consumer.session.in_flight) == TURN_WORDS
+
+
+def test_a_refusal_in_a_later_turn_ends_the_session(driven):
+    consumer, finishes = holding(driven, 2 * TURN_WORDS)
+    consumer.feed(finishes, b"HELLO\n", finishes)
+    assert consumer.answers() == [b"E_INVALID invalid command HELLO"]
+    assert len(consumer.session.in_flight) == 0
+    assert not consumer.is_alive
 
 
 # Deflate.

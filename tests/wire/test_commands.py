@@ -246,7 +246,7 @@ def test_rows_of_finishes_and_what_only_looks_like_one(odd: bytes, cut: int | No
 
 def test_a_row_of_finishes_is_cut_out_at_once() -> None:
     runs = [len(command.params) for command in after_magic().feed(FIN * 200 + NOP + FIN)]
-    assert runs == [128, 72, 0, 1]
+    assert runs == [100, 100, 0, 1]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.link import Link
     from nsqkit.wire.transform import SecureTransform, Transform
 
-TURN_WORDS: Final = 128
+TURN_WORDS: Final = 100
 """Words of commands that a consumer is heard for before it is the others' turn; of a row of FINs each id is one."""
 
 

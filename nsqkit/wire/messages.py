@@ -44,7 +44,8 @@ def encode_messages(timestamp_ns: int, ids: Sequence[bytes], bodies: Sequence[by
     A batch mostly has few different sizes, so their heads are packed once.
     """
     if len(bodies) == 1:
-        return [encode_message(timestamp_ns, 1, ids[0], bodies[0])]
+        (body,) = bodies
+        return [_first_head(timestamp_ns, len(body)) + ids[0] + body]
     heads = {length: _first_head(timestamp_ns, length) for length in set(map(len, bodies))}
     if len(heads) == 1:
         (head,) = heads.values()

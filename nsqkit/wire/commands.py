@@ -39,7 +39,7 @@ _TWO_INT32 = Struct(">ii")
 _PUBLISHES = frozenset((b"PUB", b"DPUB"))
 _FIN_PREFIX = b"FIN "
 _FIN_LENGTH = len(_FIN_PREFIX) + ID_LENGTH + 1
-_FIN_RUN_MAX = 100  # a row is acted on at once while others wait; and to look far ahead is quadratic in mixed rows
+_FIN_RUN_MAX = 100  # others wait while a row is acted on; and looking far ahead makes mixed rows quadratic
 _CHUNKS_MAX = 1024  # pieces of an incomplete body: small ones must not cost many times their size
 _UINT64 = 1 << 64
 

@@ -112,8 +112,7 @@ class Link:
 
     def take(self) -> bytes:
         """Return, and forget, what can be sent now."""
-        data = self._take_frames()
-        return data if self.is_plain else self._layers.encode(data)
+        return self._take_frames() if self.is_plain else self._layers.encode(self._take_frames())
 
     def _take_frames(self) -> bytes:
         frames = self._sendable

@@ -66,6 +66,12 @@ if TYPE_CHECKING:
 TURN_WORDS: Final = 100
 """Words of commands that a consumer is heard for before it is the others' turn; of a row of FINs each id is one."""
 
+PUBLISH_FAILED: Final[dict[bytes, type[BrokerError]]] = {
+    b"PUB": PublishFailed,
+    b"MPUB": MultiPublishFailed,
+    b"DPUB": DeferredPublishFailed,
+}
+
 
 class Session:
     """The broker's side of one connection.
@@ -379,27 +385,18 @@ class Session:
         self._send(OK_FRAME)
 
     def _publish(self, command: Command) -> None:
-        self._put(command, PublishFailed, OK_FRAME * len(command.bodies))
-
-    def _multi_publish(self, command: Command) -> None:
-        self._put(command, MultiPublishFailed, OK_FRAME)
-
-    def _deferred_publish(self, command: Command) -> None:
-        self._put(command, DeferredPublishFailed, OK_FRAME, parse_number(command.params[1]) * NS_PER_MS)
-
-    def _put(self, command: Command, failed: type[BrokerError], answer: bytes, delay_ns: int = 0) -> None:
-        """Take what is published, and answer when it is safe."""
-        topic_name = command.params[0]
-        self._check_access(command.verb, topic_name)
+        verb, topic_name, count = command.verb, command.params[0], len(command.bodies)
+        delay_ns = parse_number(command.params[1]) * NS_PER_MS if verb == b"DPUB" else 0
+        self._check_access(verb, topic_name)
         try:
             self._broker.topic(topic_name).put(command.bodies, self._now_ns, delay_ns=delay_ns)
         except OSError as error:
-            raise failed(f"{command.verb.decode()} failed {describe(error)}") from error
-        self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + len(command.bodies)
-        if self._broker.commits is not None:
+            raise PUBLISH_FAILED[verb](f"{verb.decode()} failed {describe(error)}") from error
+        self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + count
+        if self._broker.commits is not None:  # it is answered when it is safe
             self._link.hold(self._broker.commits.hold(self))
             self._agenda.has_news = True
-        self._send(answer)
+        self._send(OK_FRAME if verb == b"MPUB" else OK_FRAME * count)
 
     def release(self, ticket: int, now_ns: int) -> bool:
         """Let go the answers that have waited for this commit; tell whether others wait for a later one."""
@@ -488,9 +485,7 @@ ACTIONS: Final[dict[bytes, Callable[[Session, Command], None]]] = {
     b"IDENTIFY": Session._identify,
     b"AUTH": Session._auth,
     b"SUB": Session._subscribe,
-    b"PUB": Session._publish,
-    b"MPUB": Session._multi_publish,
-    b"DPUB": Session._deferred_publish,
+    **dict.fromkeys(PUBLISH_FAILED, Session._publish),
     b"NOP": lambda session, command: None,  # that it was heard is all
     b"RDY": Session._ready,
     b"FIN": Session._finish,

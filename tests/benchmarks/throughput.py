@@ -41,7 +41,8 @@ class Case:
 
     Attributes:
         what: its name in the table.
-        ways: what is measured: "in", "out", "both", or "single", which is in by PUBs.
+        ways: what is measured: "in", "out", "both", "single", which is in by PUBs, or "writer", which is in by
+            MPUBs of one message, as nsqd's own bench_writer sends them.
         ratio: the share of nsqd's rate that is to be reached.
         flags: the broker's.
         layer: what lies between.
@@ -60,6 +61,7 @@ CASES: Final = (
     Case(what="memory", compares_cpu=True),
     Case(what="memory", ways=("both",), compares_cpu=True),
     Case(what="memory", ways=("single",), ratio=0.85),
+    Case(what="memory", ways=("writer",), ratio=0.85),
     Case(what="disk", flags=ON_DISK, ratio=1.5),
     *(Case(what=layer, layer=layer, ratio=0.7) for layer in LAYERS),
 )
@@ -71,12 +73,15 @@ NAMES: Final = {
     "both, out": "both at once, out",
     "both": "both at once, in and out",
     "single": "in, PUB, 1 outstanding",
+    "writer": "in, MPUB of 1, 1 outstanding",
 }
 
 
 def measure(bench: Bench) -> Iterator[Row]:
     """Measure all cases."""
     for case in CASES:
+        if "writer" in case.ways and bench.nsq_bench_directory is None:
+            continue
         if not is_available(case.layer):
             bench.notes.append(f"{NEEDS[case.layer]} is not installed: broker, {case.what} is left out")
             continue
@@ -135,6 +140,8 @@ def _flow(way: str, traffic: Traffic, seconds: float) -> dict[str, Flow]:
         case "in":
             return {way: traffic.publish(seconds).wait()}
         case "single":
+            return {way: traffic.publish_singly(seconds).wait()}
+        case "writer":
             return {way: traffic.publish(seconds, batch=1).wait()}
         case "out":
             return {way: traffic.consume(seconds).wait()}

@@ -94,10 +94,14 @@ class Traffic:
     directory: str | None = None
 
     def publish(self, seconds: float, *, batch: int = raw_client.BATCH) -> Program:
-        """Start to publish MPUBs of ``batch`` messages, or PUBs."""
-        if self.directory is None or self.layer or batch == 1:
+        """Start to publish MPUBs of ``batch`` messages."""
+        if self.directory is None or self.layer:
             return self._raw("publish", seconds, batch)
         return self._own("bench_writer", seconds, f"-batch-size={batch}")
+
+    def publish_singly(self, seconds: float) -> Program:
+        """Start to publish PUBs, which nsqd's own clients cannot."""
+        return self._raw("publish", seconds, 1)
 
     def consume(self, seconds: float) -> Program:
         """Start to consume with RDY 2500."""

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from nsqkit.errors import OptionError
+from nsqkit.wire.commands import batch_size
 from nsqkit.wire.names import encode_topic
 
 if TYPE_CHECKING:
@@ -65,13 +66,11 @@ class Bodies:
         if isinstance(bodies, bytes | str) or not isinstance(bodies, Sequence) or not bodies:
             raise OptionError(f"bodies is {bodies!r:.100}; allowed is a list of at least one bytes")
         # The types and sizes of all at once; which one is wrong is found out only if one is.
-        lengths = (
-            list(map(len, bodies)) if self._encode is None and set(map(type, bodies)) == {bytes} else [0]
-        )
+        plain = self._encode is None and set(map(type, bodies)) == {bytes}
+        lengths = set(map(len, bodies)) if plain else {0}
         if not min(lengths) or max(lengths) > self._max_msg_size:
             bodies = [self.take(body, f"bodies[{n}]") for n, body in enumerate(bodies)]
-            lengths = list(map(len, bodies))
-        size = 4 + sum(lengths) + 4 * len(lengths)
+        size = batch_size(bodies)
         if size > self._max_body_size:
             raise OptionError(
                 f"{len(bodies)} bodies are {size} bytes on the wire; allowed are max_body_size, "

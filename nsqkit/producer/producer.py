@@ -31,6 +31,7 @@ from nsqkit.producer.stats import ProducerStats
 from nsqkit.wire.commands import NOP, encode_deferred_publish, encode_multi_publish, encode_publish
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from types import TracebackType
 
     from nsqkit.producer.receipt import Receipt
@@ -87,7 +88,7 @@ class Producer:
         self._identity = self.options.identify_request(socket.gethostname())
         self._plain_size_max = 0 if serializer else self.options.max_msg_size
         self._lingers = self.options.linger > 0
-        self._is_patient = not self.options.publish_timeout
+        self._publish_timeout = self.options.publish_timeout
         self._pool: Pool | None = None
         self._dispatch: Dispatch | None = None
         self._is_entered = False
@@ -114,10 +115,7 @@ class Producer:
             Closed: outside of ``async with``.
         """
         data, lane = self._lay_out(topic, body)
-        if key is None and timeout is None and self._is_patient and self._dispatch is not None:
-            await self._dispatch.send(lane, data, None, 1)
-        else:
-            await self._send(lane, data, 1, key, timeout)
+        await self._send(lane, data, 1, key, timeout)
 
     async def multi_publish(
         self,
@@ -318,29 +316,31 @@ class Producer:
         data = body if plain else self._bodies.take(body)
         return (data, name) if self._lingers else (encode_publish(name, data), None)
 
-    async def _send(
+    def _send(
         self,
         topic: bytes | None,
         data: bytes,
         count: int,
         key: str | bytes | None,
         timeout: float | None,
-    ) -> None:
-        """Send with all that may be asked for."""
+    ) -> Coroutine[Any, Any, None]:
+        """Return what sends with all that may be asked for, to be awaited at once."""
         if timeout is None:
-            timeout = self.options.publish_timeout
+            timeout = self._publish_timeout
         else:
             check_seconds("timeout", timeout, TIMEOUT_MAX)
-        send = self._opened().send
-        if not timeout:  # a cancel scope costs as much as all the rest
-            await send(topic, data, encode_key(key), count)
-            return
-        with anyio.move_on_after(timeout):
-            await send(topic, data, encode_key(key), count)
-            return
-        raise PublishTimeout(f"no answer within {timeout:g} seconds; what was published may have arrived")
+        sending = self._opened().send(topic, data, None if key is None else encode_key(key), count)
+        # A cancel scope costs as much as all the rest.
+        return _within(timeout, sending) if timeout else sending
 
     def _opened(self) -> Dispatch:
         if self._dispatch is None:
             raise Closed(CLOSED)
         return self._dispatch
+
+
+async def _within(timeout: float, sending: Coroutine[Any, Any, None]) -> None:
+    with anyio.move_on_after(timeout):
+        await sending
+        return
+    raise PublishTimeout(f"no answer within {timeout:g} seconds; what was published may have arrived")

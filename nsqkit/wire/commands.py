@@ -104,18 +104,24 @@ def encode_batch(bodies: Sequence[bytes]) -> bytes:
     return _encode_batch(b"", bodies, has_size=False)
 
 
+def batch_size(bodies: Sequence[bytes]) -> int:
+    """Return what the size of an MPUB with these bodies says: the bytes that follow it."""
+    return 4 + 4 * len(bodies) + sum(map(len, bodies))
+
+
 def _encode_batch(head: bytes, bodies: Sequence[bytes], *, has_size: bool) -> bytes:
     """Return head, size of the rest, count and bodies; each body is copied once."""
-    lengths = list(map(len, bodies))
     if has_size:
-        head += _INT32.pack(4 + sum(lengths) + 4 * len(lengths))
-    head += _INT32.pack(len(lengths))
-    packed = {length: _INT32.pack(length) for length in set(lengths)}  # batches have few different lengths
+        head += _INT32.pack(batch_size(bodies))
+    head += _INT32.pack(len(bodies))
+    packed = {
+        length: _INT32.pack(length) for length in set(map(len, bodies))
+    }  # they have few different lengths
     if len(packed) == 1:
         (prefix,) = packed.values()
         return prefix.join((head, *bodies))
     parts = [head] * (2 * len(bodies) + 1)
-    parts[1::2] = [packed[length] for length in lengths]
+    parts[1::2] = [packed[len(body)] for body in bodies]
     parts[2::2] = bodies
     return b"".join(parts)
 

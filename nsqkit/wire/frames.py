@@ -126,6 +126,8 @@ class FrameDecoder(Generic[M]):
                 return []
             data = b"".join((self._buffer, *self._chunks))
             self._chunks.clear()
+        elif data == OK_FRAME:  # the answer that somebody waits for
+            return [OK_RESPONSE]
         return self._decode(data)
 
     def feed_one(self, data: bytes) -> tuple[Response | BrokerError | M | None, bytes]:

@@ -41,11 +41,12 @@ class Agenda:
         revision: goes up when a topic or channel is made, deleted, paused or unpaused.
         has_news: deadlines, names, questions or wishes for a commit came since somebody has set it to False; bytes
             to send are no news.
+        published_ns: when somebody has published last; whoever publishes waits for an answer.
     """
 
     __slots__ = (
         *("_count", "_heap", "_heap_length_max", "_to_ask", "_to_deliver", "_to_write"),
-        *("has_news", "revision"),
+        *("has_news", "published_ns", "revision"),
     )
 
     def __init__(self) -> None:
@@ -54,6 +55,7 @@ class Agenda:
         self._count = 0  # makes equal times come in the order in which they were noted
         self.revision = 0
         self.has_news = False
+        self.published_ns = 0
         self._to_ask: dict[Session, None] = {}
         self._to_deliver: dict[Channel, None] = {}
         self._to_write: dict[Session, None] = {}

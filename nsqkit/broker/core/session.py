@@ -66,6 +66,9 @@ if TYPE_CHECKING:
 TURN_WORDS: Final = 100
 """Words of commands that a consumer is heard for before it is the others' turn; of a row of FINs each id is one."""
 
+TURNS_NS: Final = 10_000_000
+"""How long after somebody has published consumers are heard in turns; else nobody waits for an answer meanwhile."""
+
 PUBLISH_FAILED: Final[dict[bytes, type[BrokerError]]] = {
     b"PUB": PublishFailed,
     b"MPUB": MultiPublishFailed,
@@ -163,7 +166,7 @@ class Session:
                 ACTIONS[command.verb](self, command)
                 if self.channel is not None:
                     words += len(command.params)
-                    if words >= TURN_WORDS:
+                    if words >= TURN_WORDS and self._now_ns < self._agenda.published_ns + TURNS_NS:
                         self._has_more = True
                         self._link.wait(commands)
                         self._agenda.write(self)

@@ -73,6 +73,7 @@ class Topic:
         Raises:
             OSError: there is no place for them, or not for all, or not in all channels.
         """
+        self._agenda.published_ns = now_ns
         ids = self._guids.take(len(bodies), now_ns)
         frames = encode_messages(now_ns, ids, bodies)
         if self._flows:

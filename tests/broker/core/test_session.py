@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nsqkit.broker.core.admission import ALLOWED_STATES, CLOSING, CONNECTED, SUBSCRIBED
 from nsqkit.broker.core.link import OUTBOX_SIZE_MAX
-from nsqkit.broker.core.session import TURN_WORDS
+from nsqkit.broker.core.session import TURN_WORDS, TURNS_NS
 from nsqkit.wire.commands import (
     CLS,
     MAGIC_V2,
@@ -689,6 +689,13 @@ def test_what_comes_between_two_turns_is_heard_after_what_came_before(driven):
     assert (len(consumer.session.in_flight), consumer.session.rdy_count) == (5, TURN_WORDS + 5)
     assert consumer.answers() == []
     assert (len(consumer.session.in_flight), consumer.session.rdy_count) == (0, 2)
+
+
+def test_who_answers_much_at_once_is_heard_at_once_if_nobody_publishes(driven):
+    consumer, finishes = holding(driven, 3 * TURN_WORDS)
+    driven.advance(TURNS_NS / NS_PER_S)
+    consumer.feed(finishes)
+    assert len(consumer.session.in_flight) == 0
 
 
 def test_each_word_counts(driven):

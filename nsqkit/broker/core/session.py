@@ -8,8 +8,7 @@ The rule it guards: a command is looked at in nsqd's order (state, number of wor
 nsqd's words; a refusal that is fatal ends the session after it has been sent. Nothing here waits: bytes and time
 come in, bytes and deadlines go out.
 
-How to read it: ``admission`` says which command may come when, and what its words may be; then there is one method
-for each command.
+How to read it: ``admission`` says which command may come when, and with which words; here is a method for each.
 """
 
 from __future__ import annotations
@@ -170,6 +169,7 @@ class Session:
                         self._has_more = True
                         self._link.wait(commands)
                         self._agenda.write(self)
+                        self._agenda.schedule(self, self._now_ns + TURNS_NS)  # if nothing is taken until then
                         return
             if self._link.rest:
                 self._act_on(self._link.receive_rest())
@@ -227,6 +227,8 @@ class Session:
         """Send a heartbeat, or end a session whose client is not there any more; return when to look again."""
         if self.ended:
             return None
+        if self._has_more:
+            self.go_on(now_ns)
         pulse, link = self._pulse, self._link
         if self._is_shaking_hands and pulse.handshake_is_over(now_ns):
             self._refuse_upgrade(f"read tcp {self.remote_address}: i/o timeout")

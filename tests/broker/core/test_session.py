@@ -682,6 +682,15 @@ def test_who_answers_much_at_once_is_heard_in_turns(driven):
     assert session.rdy_count == 1
 
 
+def test_who_takes_nothing_has_answered_all_the_same(driven):
+    consumer, finishes = holding(driven, 3 * TURN_WORDS)
+    consumer.reads = False
+    consumer.feed(finishes)
+    assert len(consumer.session.in_flight) == 2 * TURN_WORDS
+    driven.advance(TURNS_NS / NS_PER_S)
+    assert len(consumer.session.in_flight) == 0
+
+
 def test_what_comes_between_two_turns_is_heard_after_what_came_before(driven):
     consumer, finishes = holding(driven, TURN_WORDS + 5)
     consumer.feed(finishes, encode_ready(1))

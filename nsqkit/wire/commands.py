@@ -114,9 +114,8 @@ def _encode_batch(head: bytes, bodies: Sequence[bytes], *, has_size: bool) -> by
     if has_size:
         head += _INT32.pack(batch_size(bodies))
     head += _INT32.pack(len(bodies))
-    packed = {
-        length: _INT32.pack(length) for length in set(map(len, bodies))
-    }  # they have few different lengths
+    # They have few different lengths.
+    packed = {length: _INT32.pack(length) for length in set(map(len, bodies))}
     if len(packed) == 1:
         (prefix,) = packed.values()
         return prefix.join((head, *bodies))

@@ -29,14 +29,14 @@ id_of: Final[Callable[[bytes], bytes]] = itemgetter(ID)
 """Return the id in a frame."""
 
 _HEAD = Struct(">iiqH")
-_HEADER = Struct(f">iiqH{ID_LENGTH}s")
+_HEAD_AND_ID = Struct(f">iiqH{ID_LENGTH}s")
 _ATTEMPTS = Struct(">H")
 
 
 def encode_message(timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> bytes:
     """Return the frame of one message."""
     size = 4 + RECORD_HEADER_LENGTH + len(body)
-    return _HEADER.pack(size, MESSAGE_FRAME_TYPE, timestamp_ns, attempts, message_id) + body
+    return _HEAD_AND_ID.pack(size, MESSAGE_FRAME_TYPE, timestamp_ns, attempts, message_id) + body
 
 
 def encode_messages(timestamp_ns: int, ids: Sequence[bytes], bodies: Sequence[bytes]) -> list[bytes]:

@@ -112,7 +112,8 @@ class Link:
 
     def take(self) -> bytes:
         """Return, and forget, what can be sent now."""
-        return self._take_frames() if self.is_plain else self._layers.encode(self._take_frames())
+        data = self._take_frames()
+        return data if self.is_plain else self._layers.encode(data)
 
     def _take_frames(self) -> bytes:
         frames = self._sendable
@@ -169,10 +170,10 @@ class Link:
         """Say that the client sends nothing more: return the error to answer if that cut a command off."""
         return self._decoder.end()
 
-    def wait(self, commands: Iterator[Command]) -> None:
-        """Keep the ``commands`` that have not been acted on until ``go_on``."""
+    def wait(self, command: Command, rest: Iterator[Command]) -> None:
+        """Keep ``command``, which could not be acted on, and the ``rest`` of its buffer until ``go_on``."""
         self.waits = True
-        self._commands = commands
+        self._commands = chain((command,), rest)
 
     def go_on(self) -> Iterator[Command]:
         """Return the commands that were kept, and those that came meanwhile."""

@@ -173,7 +173,8 @@ class MessageQueue:
         Raises:
             OSError: they cannot be read now.
         """
-        if self._memory:  # as many as there may be if all are like the first: not all that then go back
+        if self._memory:
+            # No more than there can be if all are like the first, or thousands would be taken to be put back.
             frames = _take(self._memory, min(count, size_max // len(self._memory[0]) or 1))
         else:
             frames = self.backend.take(count)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.access import Access
@@ -68,11 +67,7 @@ TURN_WORDS: Final = 100
 TURNS_NS: Final = 10_000_000
 """How long after somebody has published consumers are heard in turns; else nobody waits for an answer meanwhile."""
 
-PUBLISH_FAILED: Final[dict[bytes, type[BrokerError]]] = {
-    b"PUB": PublishFailed,
-    b"MPUB": MultiPublishFailed,
-    b"DPUB": DeferredPublishFailed,
-}
+PUBLISH_FAILED: Final = {b"PUB": PublishFailed, b"MPUB": MultiPublishFailed, b"DPUB": DeferredPublishFailed}
 
 
 class Session:
@@ -161,20 +156,18 @@ class Session:
         words = 0
         try:
             for command in commands:
+                if words >= TURN_WORDS and self._lets_others_be_heard:
+                    self._has_more = True
+                    self._agenda.write(self)
+                    self._agenda.schedule(self, self._now_ns + TURNS_NS)  # if nothing is taken until then
+                    raise Wait
                 self._pulse.heard_ns = self._now_ns
                 ACTIONS[command.verb](self, command)
-                if self.channel is not None:
-                    words += len(command.params)
-                    if words >= TURN_WORDS and self._now_ns < self._agenda.published_ns + TURNS_NS:
-                        self._has_more = True
-                        self._link.wait(commands)
-                        self._agenda.write(self)
-                        self._agenda.schedule(self, self._now_ns + TURNS_NS)  # if nothing is taken until then
-                        return
+                words += len(command.params)
             if self._link.rest:
                 self._act_on(self._link.receive_rest())
         except Wait:
-            self._link.wait(chain((command,), commands))
+            self._link.wait(command, commands)
         except BrokerError as error:
             self._refuse(error)
         except ProtocolError as error:
@@ -184,6 +177,10 @@ class Session:
                 self.end(str(error))
         if not self._link.is_plain and self._link.has_output:  # the layers' own
             self._agenda.write(self)
+
+    @property
+    def _lets_others_be_heard(self) -> bool:
+        return self.channel is not None and self._now_ns < self._agenda.published_ns + TURNS_NS
 
     def go_on(self, now_ns: int) -> None:
         """Act on the commands that had to wait."""
@@ -225,10 +222,10 @@ class Session:
 
     def handle_deadline(self, now_ns: int) -> int | None:
         """Send a heartbeat, or end a session whose client is not there any more; return when to look again."""
-        if self.ended:
-            return None
         if self._has_more:
             self.go_on(now_ns)
+        if self.ended:
+            return None
         pulse, link = self._pulse, self._link
         if self._is_shaking_hands and pulse.handshake_is_over(now_ns):
             self._refuse_upgrade(f"read tcp {self.remote_address}: i/o timeout")
@@ -259,7 +256,7 @@ class Session:
 
     @property
     def outbox_full(self) -> bool:
-        """True while nothing more is to be read: the client does not take what it was sent, or a command waits."""
+        """True while nothing more is to be read: the client does not take what it was sent, or commands wait."""
         return self._link.is_full or self._link.waits
 
     def deliver(self, frames: list[bytes], now_ns: int) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -73,13 +72,13 @@ def test_commands_wait_with_all_that_comes_after_them():
     link = begun()
     commands = link.receive(b"NOP\nRDY 1\nCLS\n")
     assert next(commands).verb == b"NOP"
-    link.wait(chain((next(commands),), commands))
+    link.wait(next(commands), commands)
     assert link.waits
     assert list(link.receive(b"RDY 2\nRD")) == []
     assert list(link.receive(b"Y 3\n")) == []
     again = link.go_on()
     assert not link.waits
-    link.wait(again)
+    link.wait(next(again), again)
     assert list(link.receive(b"NOP\n")) == []
     assert verbs(link.go_on()) == [b"RDY", b"CLS", b"RDY", b"RDY", b"NOP"]
 
@@ -155,7 +154,7 @@ def test_what_follows_two_upgrades_at_once_goes_through_both():
 def test_what_followed_an_upgrade_goes_before_what_came_while_it_waited():
     link = begun()
     commands = link.receive(b"NOP\nrdy 1\n")
-    link.wait(chain((next(commands),), commands))
+    link.wait(next(commands), commands)
     assert list(link.receive(b"rdy 2\n")) == []
     seen = []
     for command in link.go_on():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqkit.broker.core import session
 from nsqkit.broker.core.admission import ALLOWED_STATES, CLOSING, CONNECTED, SUBSCRIBED
 from nsqkit.broker.core.link import OUTBOX_SIZE_MAX
 from nsqkit.broker.core.session import TURN_WORDS, TURNS_NS
@@ -970,12 +971,19 @@ def test_garbage_is_answered_and_disturbs_nobody(pieces):
     assert client.answers() == consumer.answers() == [HEARTBEAT]
 
 
-@given(st.data())
-def test_any_chunking_gives_the_same_answers(data):
+@given(st.data(), st.sampled_from([1, 2, 3, TURN_WORDS]))
+def test_any_chunking_and_any_turn_give_the_same_answers(data, turn_words):
     verbs = [b"IDENTIFY", b"PUB", b"MPUB", b"SUB", b"DPUB", b"FIN", b"FIN", b"NOP", b"TOUCH", b"REQ", b"CLS"]
     stream = b"".join([COMMANDS[verb] for verb in verbs]) + b"bad\n" + PUB
     client = DrivenBroker().client()
-    said = [answer for piece in data.draw(strategies.chunkings(stream)) for answer in client.say(piece)]
+    said = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "TURN_WORDS", turn_words)
+        for piece in data.draw(strategies.chunkings(stream)):
+            client.feed(piece)
+            if data.draw(st.booleans()):
+                said += client.answers()
+        said += client.answers()
     assert said == [answer for verb in verbs for answer in ANSWERS[verb]] + [b"E_INVALID invalid command bad"]
 
 

@@ -88,7 +88,6 @@ class Producer:
         self._identity = self.options.identify_request(socket.gethostname())
         self._plain_size_max = 0 if serializer else self.options.max_msg_size
         self._lingers = self.options.linger > 0
-        self._publish_timeout = self.options.publish_timeout
         self._pool: Pool | None = None
         self._dispatch: Dispatch | None = None
         self._is_entered = False
@@ -326,7 +325,7 @@ class Producer:
     ) -> Coroutine[Any, Any, None]:
         """Return what sends with all that may be asked for, to be awaited at once."""
         if timeout is None:
-            timeout = self._publish_timeout
+            timeout = self.options.publish_timeout
         else:
             check_seconds("timeout", timeout, TIMEOUT_MAX)
         sending = self._opened().send(topic, data, None if key is None else encode_key(key), count)

@@ -159,10 +159,9 @@ class Pump:
             self._after()
         finally:
             self._is_taking = False
-        is_full = machine.outbox_full
-        if machine.ended or (machine.has_output and not self._send_now(now_ns, is_full)):
+        if machine.ended or (machine.has_output and not self._send_now(now_ns)):
             self.wake()
-        self._reading_paused = is_full and machine.outbox_full and not machine.ended
+        self._reading_paused = machine.outbox_full and not machine.ended
 
     def _read_on(self) -> None:
         """Read again once the machine takes more."""
@@ -211,15 +210,15 @@ class Pump:
         """Send what there is to send now if that needs no waiting, else have the writer do it."""
         if self._machine.ended:
             self.wake()
-        elif not self._send_now(self._clock.now_ns(), self._machine.outbox_full):
+        elif not self._send_now(self._clock.now_ns()):
             self._wake.set()
 
-    def _send_now(self, now_ns: int, is_full: bool) -> bool:
+    def _send_now(self, now_ns: int) -> bool:
         """Send what there is to send, if that needs no waiting and the writer is not at it; tell whether it was so."""
         stream = self._direct
         if stream is None or not self._writer_waits or not stream.is_writable:
             return False
-        if data := self._take_output(now_ns, is_full):
+        if data := self._take_output(now_ns):
             stream.send_nowait(data)
             if self._watches_writes and not stream.is_writable:
                 self._wake.set()  # the writer watches over the rest
@@ -227,8 +226,10 @@ class Pump:
             self._read_on()
         return True
 
-    def _take_output(self, now_ns: int, was_full: bool) -> bytes:
-        data = self._machine.data_to_send(now_ns)
+    def _take_output(self, now_ns: int) -> bytes:
+        machine = self._machine
+        was_full = machine.outbox_full
+        data = machine.data_to_send(now_ns)
         if was_full:
             self._after()
         return data
@@ -239,7 +240,7 @@ class Pump:
             while True:
                 # The event is renewed before looking, so that what is added from now on wakes the writer again.
                 wake = self._wake = anyio.Event()
-                while data := self._take_output(clock.now_ns(), machine.outbox_full):
+                while data := self._take_output(clock.now_ns()):
                     await send(data)
                 if self._watches_writes and self._direct is not None and not self._direct.is_writable:
                     await send(b"")

@@ -29,14 +29,13 @@ id_of: Final[Callable[[bytes], bytes]] = itemgetter(ID)
 """Return the id in a frame."""
 
 _HEAD = Struct(">iiqH")
-_HEAD_AND_ID = Struct(f">iiqH{ID_LENGTH}s")
 _ATTEMPTS = Struct(">H")
 
 
 def encode_message(timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> bytes:
     """Return the frame of one message."""
     size = 4 + RECORD_HEADER_LENGTH + len(body)
-    return _HEAD_AND_ID.pack(size, MESSAGE_FRAME_TYPE, timestamp_ns, attempts, message_id) + body
+    return _HEAD.pack(size, MESSAGE_FRAME_TYPE, timestamp_ns, attempts) + message_id + body
 
 
 def encode_messages(timestamp_ns: int, ids: Sequence[bytes], bodies: Sequence[bytes]) -> list[bytes]:
@@ -45,8 +44,7 @@ def encode_messages(timestamp_ns: int, ids: Sequence[bytes], bodies: Sequence[by
     A batch mostly has few different sizes, so their heads are packed once.
     """
     if len(bodies) == 1:
-        (message_id,), (body,) = ids, bodies
-        return [encode_message(timestamp_ns, 1, message_id, body)]
+        return [encode_message(timestamp_ns, 1, ids[0], bodies[0])]
     heads = {length: _first_head(timestamp_ns, length) for length in set(map(len, bodies))}
     if len(heads) == 1:
         (head,) = heads.values()

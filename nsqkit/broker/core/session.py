@@ -138,7 +138,7 @@ class Session:
         self._eof_came = False
         self._has_more = False  # commands are left for the next turn
         self._first_grant = self.grant  # nsqd's message pump goes by the first IDENTIFY, all else by the last
-        self._agenda.schedule(self, now_ns + self.grant.heartbeat_interval_ns)
+        self._schedule_pulse()
 
     # ---- the five verbs (events go to the broker's agenda) --------------------------------------------------------
 
@@ -323,8 +323,7 @@ class Session:
             self._link.flush_every(grant.output_buffer_timeout_ns, self._now_ns)
             self._pulse.begin(grant.heartbeat_interval_ns, self._now_ns)
         self._pulse.allow_silence(grant.heartbeat_interval_ns)
-        if grant.heartbeat_interval_ns:
-            self._agenda.schedule(self, self._now_ns + grant.heartbeat_interval_ns)
+        self._schedule_pulse()
         if not request.feature_negotiation:
             self._send(OK_FRAME)
             return
@@ -459,6 +458,10 @@ class Session:
         self._send(CLOSE_WAIT_FRAME)
 
     # ---- within -----------------------------------------------------------------------------------------------
+
+    def _schedule_pulse(self) -> None:
+        if (deadline_ns := self._pulse.next_deadline(self._now_ns)) is not None:
+            self._agenda.schedule(self, deadline_ns)
 
     def _send(self, frame: bytes) -> None:
         self._link.send(frame)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from nsqkit.broker.core.pulse import Pulse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.broker.core.pulse import TICK_NS, Pulse
+from nsqkit.wire.identify import NS_PER_MS
 from tests.pairs import NS_PER_S, DrivenBroker
 
 SECOND = NS_PER_S
@@ -42,6 +46,19 @@ class TestHeartbeats:
         assert it.beats(35 * SECOND)
         assert not it.beats(39 * SECOND)
         assert it.beats(40 * SECOND)
+
+    @given(start_ns=st.integers(0, 2 * SECOND), interval_ms=st.integers(1000, 60_000))
+    def test_each_falls_on_a_tick_that_all_share_and_is_less_than_one_late(self, start_ns, interval_ms):
+        interval_ns = interval_ms * NS_PER_MS
+        it = Pulse(interval_ns, start_ns)
+        for count in range(1, 5):
+            beat_ns = it.next_deadline(start_ns)
+            assert beat_ns is not None
+            assert beat_ns % TICK_NS == 0
+            assert 0 <= beat_ns - (start_ns + count * interval_ns) < TICK_NS
+            assert not it.beats(beat_ns - 1)
+            assert it.beats(beat_ns)
+            it.heard_ns = beat_ns
 
     def test_without_an_interval_there_are_none(self):
         it = pulse(0)
@@ -104,3 +121,15 @@ def test_a_client_that_takes_nothing_is_left_though_it_talks():
             client.feed(b"NOP\n")
     assert (talker.is_alive, reader.is_alive) == (False, True)
     assert talker.session.end_reason == "took nothing for a heartbeat interval of 1000 ms"
+
+
+def test_many_idle_clients_wake_the_broker_once():
+    driven = DrivenBroker()
+    clients = []
+    for _ in range(10):
+        driven.jump(0.001)
+        clients.append(driven.client(heartbeat_interval=1000))
+    due_ns = driven.broker.next_deadline()
+    assert due_ns is not None
+    driven.broker.handle_deadline(due_ns)
+    assert [client.answers() for client in clients] == [[b"_heartbeat_"]] * 10

@@ -80,5 +80,4 @@ class BatchHandling:
         except Exception as error:
             self._single.fail_all(batch, error)
         else:
-            for message in batch:
-                message.session.finish(message)
+            self._single.finish_all(list(batch))  # the batch itself is the user's

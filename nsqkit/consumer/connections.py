@@ -142,6 +142,11 @@ class Connections:
         if (connection := self._owners.get(session)) is not None:
             connection.wake()
 
+    def flush(self, session: ConsumerSession) -> None:
+        """Have it sent at once, where that is possible."""
+        if (connection := self._owners.get(session)) is not None:
+            connection.flush()
+
     @property
     def unconnected(self) -> dict[str, Exception | None]:
         """The addresses whose subscription does not stand, each with the last error of its connection."""

@@ -98,6 +98,7 @@ class Consumer:
             ),
             random=random,
             on_output=self._on_output,
+            on_finished=self._on_finished,
             on_backoff=self._on_backoff,
             tell_time=self._now_ns,
         )
@@ -399,6 +400,9 @@ class Consumer:
             self._discovery.wake()  # perhaps its nsqd has moved
         if self._alarm is not None:
             self._alarm.check()
+
+    def _on_finished(self, session: ConsumerSession) -> None:
+        self._connections.flush(session)
 
     def _on_backoff(self) -> None:
         backoff = self.backoff

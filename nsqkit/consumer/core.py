@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
 from nsqkit.consumer.backoff import Action, Backoff, BackoffState, ExponentialStrategy, Result
@@ -44,6 +46,7 @@ class ConsumerCore:
         identity: what is told and asked in IDENTIFY.
         random: picks the connection of a test message, and draws waits.
         on_output: called with a session when it has something to send, has ended, or may have moved a deadline.
+        on_finished: called with a session when it has FINs to send that no others will join; by default ``on_output``.
         on_backoff: called when the backoff's state has changed.
         tell_time: what messages ask how much time they have left; by default the time of the last call.
 
@@ -66,6 +69,7 @@ class ConsumerCore:
         identity: IdentifyRequest,
         random: Random,
         on_output: Callable[[ConsumerSession], None],
+        on_finished: Callable[[ConsumerSession], None] | None = None,
         on_backoff: Callable[[], None] = lambda: None,
         tell_time: Callable[[], int] | None = None,
     ) -> None:
@@ -74,6 +78,7 @@ class ConsumerCore:
         self.options = options
         self.identity = identity
         self.on_output = on_output
+        self.on_finished = on_finished or on_output
         self.tell_time: Callable[[], int] = tell_time or (lambda: self.now_ns)
         self.read_timeout_ns: int = round(options.read_timeout * NS_PER_S)
         self.inbox: deque[Message] = deque()
@@ -223,6 +228,15 @@ class ConsumerCore:
             self.inbox.popleft().requeue(0, backoff=False)
         for session in list(self.sessions):
             session.start_close()
+
+    def finish_all(self, messages: list[Message]) -> None:
+        """Finish messages, those of one connection that stand in a row together."""
+        if len(self.sessions) == 1:  # it holds nothing of those that were lost
+            (session,) = self.sessions
+            session.finish_all(messages)
+            return
+        for session, run in groupby(messages, attrgetter("session")):
+            session.finish_all(list(run))
 
     def give_back_all(self) -> None:
         """Give back what was begun with and not answered, too."""

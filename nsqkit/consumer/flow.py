@@ -184,7 +184,8 @@ class FlowStatistics:
     starved: bool
 
 
-@attrs.define(eq=False, kw_only=True)
+# Options are looked at when it is made; to do so whenever an attribute is set would cost as much as a decision does.
+@attrs.define(eq=False, kw_only=True, on_setattr=attrs.setters.NO_OP)
 class Flow(Generic[K]):
     """Decide which connection of a consumer gets how much RDY.
 

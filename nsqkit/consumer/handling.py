@@ -116,38 +116,49 @@ class Handling:
                 self._lanes.sort()
             if queue:
                 await work_through(queue)
-                await anyio.lowlevel.checkpoint()
+                if queue:
+                    await anyio.lowlevel.checkpoint()
             elif not await self._wait():
                 break
 
     async def _work_through(self, queue: deque[Message]) -> None:
-        """Handle what waits, for a breath."""
+        """Handle what waits, for a breath; what plain handlers have done is finished together, at its end."""
         handler, attempts_max, is_shared = self._handler, self.attempts_max, self._lanes is None
         breath_ends = monotonic() + BREATH
         count = 0
         look_at = 1
-        while queue:
-            message = queue.popleft()
-            if message.attempts > attempts_max:
-                await self.give_up(message)
-            elif is_shared or not message.is_answered:  # a lane is not tidied
-                session = message.session
-                try:
-                    result = handler(message)
-                    if result is not None and isawaitable(result):
-                        await result
-                except Exception as error:
-                    self.fail(message, error)
-                except BaseException:
-                    session.requeue(message, 0, backoff=False)
-                    raise
-                else:
-                    session.finish(message)
-            count += 1
-            if count == look_at:
-                if monotonic() >= breath_ends:
-                    return
-                look_at += min(count, LOOK_EVERY)
+        done: list[Message] = []
+        try:
+            while queue:
+                message = queue.popleft()
+                if message.attempts > attempts_max:
+                    self.finish_all(done)
+                    await self.give_up(message)
+                elif is_shared or not message.is_answered:  # a lane is not tidied
+                    is_awaited = False
+                    try:
+                        result = handler(message)
+                        if result is not None and isawaitable(result):
+                            is_awaited = True
+                            self.finish_all(done)  # others may have a turn now
+                            await result
+                    except Exception as error:
+                        self.fail(message, error)
+                    except BaseException:
+                        message.session.requeue(message, 0, backoff=False)
+                        raise
+                    else:
+                        if is_awaited:
+                            message.session.finish(message)
+                        else:
+                            done.append(message)
+                count += 1
+                if count == look_at:
+                    if monotonic() >= breath_ends:
+                        return
+                    look_at += min(count, LOOK_EVERY)
+        finally:
+            self.finish_all(done)
 
     async def _work_through_watched(self, queue: deque[Message]) -> None:
         message = queue.popleft()
@@ -194,6 +205,12 @@ class Handling:
             extra=_fields(message),
         )
         message.session.requeue(message, None, backoff=True)
+
+    def finish_all(self, done: list[Message]) -> None:
+        """Finish messages, and forget them."""
+        if done:
+            self._core.finish_all(done)
+            done.clear()
 
     def fail_all(self, messages: list[Message], error: Exception) -> None:
         """Requeue the messages of a batch whose handler has raised; for backoff that is one failure."""

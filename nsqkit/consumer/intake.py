@@ -238,10 +238,8 @@ class Intake:
             self._attend()
 
     def _finish_all(self) -> None:
-        finished = self._finished
-        for _ in range(len(finished)):
-            message = finished.popleft()
-            message.session.finish(message)
+        if finished := self._finished:
+            self._consumer._core.finish_all([finished.popleft() for _ in range(len(finished))])
 
     def _after_finished(self, function: Callable[[], T]) -> T:
         self._finish_all()

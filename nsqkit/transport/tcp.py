@@ -11,6 +11,7 @@ import math
 import os
 import socket
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,7 +19,7 @@ from anyio.abc import SocketAttribute
 from anyio.streams.stapled import MultiListener
 
 from nsqkit.transport.address import is_path, is_socket_path, join_address, split_address
-from nsqkit.transport.asyncio_stream import AsyncioStream, asyncio_loop
+from nsqkit.transport.asyncio_stream import AsyncioStream, asyncio_loop, make_stream
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -61,7 +62,7 @@ async def connect_tcp(host: str, port: int, *, local_host: str | None = None) ->
     if loop is None:
         return await anyio.connect_tcp(host, port, local_host=local_host)
     local_addr = None if local_host is None else (local_host, 0)
-    _, stream = await loop.create_connection(AsyncioStream, host, port, local_addr=local_addr)
+    _, stream = await loop.create_connection(make_stream, host, port, local_addr=local_addr)
     return stream
 
 
@@ -78,7 +79,7 @@ async def connect_path(path: str) -> ByteStream:
     try:
         sock.setblocking(False)
         await loop.sock_connect(sock, _kernel_path(path))
-        _, stream = await loop.create_unix_connection(AsyncioStream, sock=sock)
+        _, stream = await loop.create_unix_connection(make_stream, sock=sock)
     except BaseException:
         sock.close()
         raise
@@ -183,7 +184,7 @@ class Listener:
             for listener in self._sockets.listeners:
                 sock = stack.enter_context(listener.extra(SocketAttribute.raw_socket).dup())
                 create_server = loop.create_unix_server if self._path else loop.create_server
-                server = await create_server(lambda: AsyncioStream(take), sock=sock, start_serving=False)
+                server = await create_server(partial(make_stream, take), sock=sock, start_serving=False)
                 stack.callback(server.close)
                 await server.start_serving()
             async for stream in coming:

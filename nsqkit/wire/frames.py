@@ -117,18 +117,26 @@ class FrameDecoder(Generic[M]):
         Raises:
             ProtocolError: a size or a type that no frame has. The decoder is of no use afterwards.
         """
-        if self._buffer:
-            self._chunks.append(data)
+        if not self._buffer:
+            if data == OK_FRAME:  # the answer that somebody waits for
+                return [OK_RESPONSE]
+            return self._decode(data, 0)
+        missing = self._missing
+        if len(data) < missing:
             self._missing -= len(data)
-            if self._missing > 0:
-                if len(self._chunks) == _CHUNKS_MAX:
-                    self._chunks = [b"".join(self._chunks)]
-                return []
-            data = b"".join((self._buffer, *self._chunks))
-            self._chunks.clear()
-        elif data == OK_FRAME:  # the answer that somebody waits for
-            return [OK_RESPONSE]
-        return self._decode(data)
+            self._chunks.append(data)
+            if len(self._chunks) == _CHUNKS_MAX:
+                self._chunks = [b"".join(self._chunks)]
+            return []
+        # Only the frame that was cut is put together: what follows it may be a thousand times as long.
+        cut = b"".join((self._buffer, *self._chunks, data[:missing]))
+        self._chunks.clear()
+        frames = self._decode(cut, 0)
+        if self._buffer:  # it was no more than the size of one
+            return self.feed(data[missing:])
+        if missing < len(data):
+            frames += self._decode(data, missing)
+        return frames
 
     def feed_one(self, data: bytes) -> tuple[Response | BrokerError | M | None, bytes]:
         """Return the frame that ``data`` completes, None if it completes none, and what follows it.
@@ -147,14 +155,15 @@ class FrameDecoder(Generic[M]):
             start = end
         return None, b""
 
-    def _decode(self, data: bytes) -> list[Response | BrokerError | M]:
+    def _decode(self, data: bytes, position: int) -> list[Response | BrokerError | M]:
+        """Return the frames from ``position`` on, where one begins."""
         frames: list[Response | BrokerError | M] = []
         append = frames.append
         make_message = self._make_message
         size_and_type = _SIZE_AND_TYPE.unpack_from
         message = _MESSAGE.unpack_from
         frame_size_max = self.frame_size_max
-        position, end = 0, len(data)
+        end = len(data)
         last_size = look_at = 0
         while position + _HEAD_LENGTH <= end:
             size, frame_type = size_and_type(data, position)
@@ -224,9 +233,11 @@ def _count_alike(data: bytes, position: int, head: bytes, whole_size: int, count
     """Count the whole frames from ``position`` on, up to a maximum, that have this head."""
     count = min((len(data) - position) // whole_size, count_max)
     for offset in range(_HEAD_LENGTH):
-        # One byte of each head: those at the beginning that are as they should be are stripped.
+        # One byte of each head: mostly all are as they should be, else those at the beginning that are get stripped.
         column = data[position + offset : position + count * whole_size : whole_size]
-        count -= len(column.lstrip(head[offset : offset + 1]))
+        byte = head[offset : offset + 1]
+        if column != byte * count:
+            count -= len(column.lstrip(byte))
     return count
 
 

@@ -27,7 +27,7 @@ from nsqkit.errors import (
     ProtocolError,
 )
 from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME
-from tests.peers import ADDRESS, BACKENDS, Peer, ScriptedBroker, body_of, message_id, settle
+from tests.peers import ADDRESS, BACKENDS, Peer, ScriptedBroker, body_of, encode_numbered, message_id, settle
 
 in_memory = pytest.mark.parametrize("anyio_backend", BACKENDS)
 
@@ -269,6 +269,40 @@ class TestReceiving:
             lines = [await peer.line() for _ in range(4)]
             assert lines == [req(1, 1500), b"TOUCH " + message_id(3), fin(2), fin(3)]
             tasks.cancel_scope.cancel()
+
+    @pytest.mark.parametrize("waits_for", ["handler", "giving up"])
+    async def test_what_is_done_is_finished_before_anything_is_waited_for(self, waits_for):
+        gate = anyio.Event()
+
+        async def wait(message: Message) -> None:
+            await gate.wait()
+
+        def handle(message: Message) -> Any:
+            return wait(message) if message.body == body_of(2) else None
+
+        async with consuming(max_attempts=5) as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(handle, giving_up=wait))
+            await peer.send(
+                encode_numbered(1) + encode_numbered(2, attempts=1 if waits_for == "handler" else 6)
+            )
+            assert await peer.line() == fin(1)
+            gate.set()
+            assert await peer.line() == fin(2)
+            tasks.cancel_scope.cancel()
+
+    async def test_what_is_done_is_finished_though_the_next_handler_ends_it_all(self):
+        class End(BaseException):
+            pass
+
+        def handle(message: Message) -> None:
+            if message.body == body_of(3):
+                raise End
+
+        async with consuming() as (consumer, peer):
+            await peer.deliver(1, 2, 3)
+            with pytest.raises(End):
+                await consumer.run(handle)
+            assert sorted([await peer.line() for _ in range(3)]) == [fin(1), fin(2), req(3)]
 
     async def test_a_handler_that_is_cancelled_gives_its_message_back_at_once(self):
         async def handle(message: Message) -> None:

@@ -17,6 +17,7 @@ from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session import Session
 from nsqkit.consumer.backoff import BackoffState
 from nsqkit.consumer.flow import Gate
+from nsqkit.consumer.message import Message
 from nsqkit.consumer.session import ConsumerSession
 from tests.consumer.driven import DrivenConsumer, S
 from tests.peers import body_of
@@ -387,6 +388,58 @@ class TestClosing:
         consumer.core.close(0)
         link.say(b"\0\0\0\x06\0\0\0\0OK")
         assert link.lines() == ["CLS"]
+
+
+class TestFinishingTogether:
+    @given(
+        addresses=st.integers(1, 3),
+        steps=st.lists(
+            st.tuples(st.sampled_from(["deliver", "finish", "requeue", "lose"]), st.integers(0, 11)),
+            max_size=30,
+        ),
+        chosen=st.permutations(range(30)),
+        count=st.integers(0, 30),
+    )
+    def test_it_is_what_finishing_each_is(self, addresses, steps, chosen, count):
+        said = []
+        for together in (True, False):
+            consumer = DrivenConsumer(max_in_flight=100)
+            links = [consumer.connect(f"nsqd-{number}:4150") for number in range(addresses)]
+            came: list[Message] = []
+            for what, number in steps:
+                link = links[number % addresses]
+                if what == "deliver":  # perhaps again
+                    came += link.deliver(number)
+                elif what == "lose":
+                    link.session.receive_eof(0)
+                    links[number % addresses] = consumer.connect(link.session.address)
+                elif number < len(came):
+                    message = came[number]
+                    if what == "finish":
+                        message.session.finish(message)
+                    else:
+                        message.session.requeue(message, 0, backoff=False)
+            messages = [came[index] for index in chosen if index < len(came)][:count]
+            if together:
+                consumer.core.finish_all(messages)
+            else:
+                for message in messages:
+                    message.session.finish(message)
+            said.append(
+                [(link.lines(), {*link.session.held}, consumer.core.finished_count) for link in links]
+            )
+        assert said[0] == said[1]
+
+    def test_whoever_sends_is_told_once_for_each_connection(self):
+        consumer = DrivenConsumer(max_in_flight=10)
+        links = [consumer.connect(f"nsqd-{number}:4150") for number in range(2)]
+        messages = [message for link in links for message in link.deliver(1, 2, 3)]
+        for link in links:
+            link.lines()
+        consumer.outputs.clear()
+        consumer.core.finish_all(messages)
+        assert consumer.outputs == [link.session for link in links]
+        assert [link.lines() for link in links] == [["FIN 1", "FIN 2", "FIN 3"]] * 2
 
 
 class World:

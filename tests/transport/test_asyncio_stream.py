@@ -6,11 +6,19 @@ import asyncio
 from typing import cast
 
 import anyio
+import anyio.to_thread
 import pytest
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 from anyio.abc import SocketAttribute
 
-from nsqkit.transport.asyncio_stream import READ_AHEAD_MAX, AsyncioStream, asyncio_loop
+from nsqkit.transport.asyncio_stream import (
+    READ_AHEAD_MAX,
+    READ_SIZE,
+    AsyncioStream,
+    BufferedStream,
+    asyncio_loop,
+    make_stream,
+)
 from tests.transport.played import PlayedTransport
 
 pytestmark = pytest.mark.anyio
@@ -282,3 +290,38 @@ async def test_after_closing_nothing_is_handed_on(stream: AsyncioStream) -> None
     stream.data_received(b"a")
     stream.connection_lost(None)
     assert taker.got == []
+
+
+class TestBuffers:
+    async def test_what_was_read_into_the_buffer_is_kept_when_the_next_read_overwrites_it(
+        self, transport: PlayedTransport
+    ) -> None:
+        stream = make_stream()
+        assert isinstance(stream, BufferedStream)
+        stream.connection_made(transport)
+        for data in (b"abc", b"de"):
+            stream.get_buffer(-1)[: len(data)] = data
+            stream.buffer_updated(len(data))
+        assert [await stream.receive(), await stream.receive()] == [b"abc", b"de"]
+
+    async def test_streams_of_a_thread_share_it_and_those_of_others_do_not(self) -> None:
+        def of_another_thread() -> memoryview:
+            async def get() -> memoryview:
+                return cast(BufferedStream, make_stream()).get_buffer(-1)
+
+            return asyncio.run(get())
+
+        one, two = (cast(BufferedStream, make_stream()) for _ in range(2))
+        assert one.get_buffer(-1) is two.get_buffer(-1)
+        assert one.get_buffer(-1) is not await anyio.to_thread.run_sync(of_another_thread)
+        assert len(one.get_buffer(-1)) == READ_SIZE
+
+
+def test_a_loop_that_has_a_buffer_itself_is_given_a_plain_stream() -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def make() -> AsyncioStream:
+        return make_stream()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert type(runner.run(make())) is AsyncioStream

@@ -67,6 +67,14 @@ def test_where_reads_end_changes_nothing(data: st.DataObject, samples: list[Samp
     assert decode(data.draw(strategies.chunkings(stream))) == [sample.value for sample in samples]
 
 
+@pytest.mark.parametrize("size", range(1, 2 * len(MESSAGE) + 2))
+def test_reads_of_any_one_size_bring_the_same(size: int) -> None:
+    stream = OK_FRAME + MESSAGE * 7 + HEARTBEAT_FRAME
+    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+    assert decode(pieces) == decode([stream])
+    assert len(decode([stream])) == 9
+
+
 def test_a_message_is_what_its_maker_makes() -> None:
     decoder = FrameDecoder(lambda *parts: [*parts])
     assert decoder.feed(MESSAGE + OK_FRAME) == [[5, 1, b"0123456789abcdef", b"hello"], Response(b"OK")]

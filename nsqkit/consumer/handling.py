@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from time import monotonic
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -88,9 +89,12 @@ class Handling:
         self._is_watched = options.auto_touch or options.cancel_at_timeout
         self._is_plain = not (self._is_watched or options.in_threads)
         self._threads = anyio.CapacityLimiter(options.concurrency) if options.in_threads else None
+        self._line: anyio.Lock | None = None  # of workers who share a queue
         self._lanes: Lanes | None = None
         if options.key is not None:
             self._lanes = Lanes(core.inbox, options.concurrency, options.key, self.fail)
+        elif options.concurrency > 1:
+            self._line = anyio.Lock(fast_acquire=True)
 
     async def run(self) -> None:
         """Return when the consumer is closed and the handlers that had begun have returned."""
@@ -118,8 +122,15 @@ class Handling:
                 await work_through(queue)
                 if queue:
                     await anyio.lowlevel.checkpoint()
-            elif not await self._wait():
+            elif not await self._wait_in_line(queue):
                 break
+
+    async def _wait_in_line(self, queue: deque[Message]) -> bool:
+        """Wait for messages: one worker is woken, and wakes the next, or all would find what the first has left."""
+        if self._line is None:
+            return await self._wait()
+        async with self._line:
+            return bool(queue) or await self._wait()
 
     async def _work_through(self, queue: deque[Message]) -> None:
         """Handle what waits, for a breath; what plain handlers have done is finished together, at its end."""
@@ -132,15 +143,16 @@ class Handling:
             while queue:
                 message = queue.popleft()
                 if message.attempts > attempts_max:
-                    self.finish_all(done)
+                    _finish_each(done)
                     await self.give_up(message)
                 elif is_shared or not message.is_answered:  # a lane is not tidied
                     is_awaited = False
                     try:
                         result = handler(message)
-                        if result is not None and isawaitable(result):
+                        if result is not None and (type(result) is CoroutineType or isawaitable(result)):
                             is_awaited = True
-                            self.finish_all(done)  # others may have a turn now
+                            if done:
+                                _finish_each(done)
                             await result
                     except Exception as error:
                         self.fail(message, error)
@@ -158,7 +170,8 @@ class Handling:
                         return
                     look_at += min(count, LOOK_EVERY)
         finally:
-            self.finish_all(done)
+            if done:
+                self._core.finish_all(done)
 
     async def _work_through_watched(self, queue: deque[Message]) -> None:
         message = queue.popleft()
@@ -206,11 +219,9 @@ class Handling:
         )
         message.session.requeue(message, None, backoff=True)
 
-    def finish_all(self, done: list[Message]) -> None:
-        """Finish messages, and forget them."""
-        if done:
-            self._core.finish_all(done)
-            done.clear()
+    def finish_all(self, messages: list[Message]) -> None:
+        """Finish the messages of a batch whose handler has returned."""
+        self._core.finish_all(messages)
 
     def fail_all(self, messages: list[Message], error: Exception) -> None:
         """Requeue the messages of a batch whose handler has raised; for backoff that is one failure."""
@@ -271,6 +282,13 @@ class Handling:
                 ):
                     message.touch()
             await self._clock.wait_until(now_ns + timeout_ns // TOUCH_PARTS)
+
+
+def _finish_each(done: list[Message]) -> None:
+    """Finish messages before others have a turn, who may have more to be sent with it."""
+    for message in done:
+        message.session.finish(message)
+    done.clear()
 
 
 def _fields(message: Message) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsqkit.consumer.backoff import BackoffState
+from nsqkit.consumer.batches import Batch
 from nsqkit.consumer.blocking import BlockingConsumer
 from nsqkit.consumer.blocking_message import BlockingMessage
 from nsqkit.consumer.consumer import Consumer
@@ -13,6 +14,7 @@ from nsqkit.consumer.stats import BackoffStats, ConnectionStats, ConsumerStats
 __all__ = [
     "BackoffState",
     "BackoffStats",
+    "Batch",
     "BlockingConsumer",
     "BlockingMessage",
     "ConnectionStats",

@@ -8,7 +8,8 @@ the consumer stops.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
@@ -17,6 +18,31 @@ from nsqkit.errors import OptionError
 if TYPE_CHECKING:
     from nsqkit.consumer.consumer import Consumer
     from nsqkit.consumer.message import Message
+
+M = TypeVar("M")
+
+
+class Batch(list[M]):
+    """Messages that came together: a list of them.
+
+    Args:
+        messages: the messages.
+        finish_all: finishes a list of them, those that are not answered.
+    """
+
+    __slots__ = ("_finish_all",)
+
+    def __init__(self, messages: Iterable[M], finish_all: Callable[[list[M]], object]) -> None:
+        super().__init__(messages)
+        self._finish_all = finish_all
+
+    def finish(self) -> None:
+        """Say that all of them are done, which costs a third of saying it of each; nsqd forgets them.
+
+        Those that were answered before are left alone, as are those that have timed out and those whose connection was
+        lost.
+        """
+        self._finish_all(list(self))
 
 
 class Batches:
@@ -42,13 +68,14 @@ class Batches:
             raise OptionError(f"max_wait is {max_wait!r}; allowed is 0 where max_messages is None")
         self._consumer = consumer
         self._inbox = consumer._core.inbox
+        self._finish_all = consumer._core.finish_all
         self._max_messages = max_messages
         self._max_wait = max_wait
 
     def __aiter__(self) -> Batches:
         return self
 
-    async def __anext__(self) -> list[Message]:
+    async def __anext__(self) -> Batch[Message]:
         while not self._inbox:
             if not await self._consumer._wait_for_messages():
                 raise StopAsyncIteration
@@ -66,10 +93,10 @@ class Batches:
                 if not await self._consumer._wait_for_messages():
                     return
 
-    def _take(self) -> list[Message]:
+    def _take(self) -> Batch[Message]:
         inbox, limit = self._inbox, self._max_messages
         if limit is None or len(inbox) <= limit:
-            batch = list(inbox)
+            batch = Batch(inbox, self._finish_all)
             inbox.clear()
             return batch
-        return [inbox.popleft() for _ in range(limit)]
+        return Batch((inbox.popleft() for _ in range(limit)), self._finish_all)

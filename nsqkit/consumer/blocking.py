@@ -18,7 +18,7 @@ import anyio.to_thread
 import attrs
 
 from nsqkit.client.options import make_options
-from nsqkit.consumer.batches import Batches
+from nsqkit.consumer.batches import Batch, Batches
 from nsqkit.consumer.consumer import Consumer
 from nsqkit.consumer.giving_up import GivingUp, discard
 from nsqkit.consumer.handler_options import HandlerKeywords, HandlerOptions
@@ -132,8 +132,10 @@ class BlockingConsumer(Blocking[Consumer]):
 
     def batches(
         self, max_messages: int | None = None, max_wait: float = 0.0
-    ) -> Iterator[list[BlockingMessage]]:
+    ) -> Iterator[Batch[BlockingMessage]]:
         """Return an iterator over lists of at least one message, until the consumer is stopped.
+
+        Each has a method ``finish`` for all of it.
 
         Args:
             max_messages: how many a batch has at most; None is no limit.
@@ -144,11 +146,11 @@ class BlockingConsumer(Blocking[Consumer]):
             Closed: while it is not open in this process.
         """
         take = self._taking(max_messages, max_wait, None)
-        return iter(take, [])
+        return iter(take, [])  # an empty batch is the end
 
     def receive_batch(
         self, max_messages: int | None = None, max_wait: float = 0.0, *, timeout: float | None = None
-    ) -> list[BlockingMessage]:
+    ) -> Batch[BlockingMessage]:
         """Return the next batch.
 
         Args:
@@ -266,7 +268,7 @@ class BlockingConsumer(Blocking[Consumer]):
 
     def _taking(
         self, max_messages: int | None, max_wait: float, timeout: float | None
-    ) -> Callable[[], list[BlockingMessage]]:
+    ) -> Callable[[], Batch[BlockingMessage]]:
         intake, batches = self._entered(), Batches(self._opened().client, max_messages, max_wait)
         if max_wait:
             return partial(intake.gather, batches, timeout)

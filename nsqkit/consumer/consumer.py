@@ -132,7 +132,7 @@ class Consumer:
         return inbox.popleft()
 
     def batches(self, max_messages: int | None = None, max_wait: float = 0.0) -> Batches:
-        """Return an iterator over lists of at least one message.
+        """Return an iterator over lists of at least one message, each with a method ``finish`` for all of it.
 
         It is the fastest way: nothing is awaited for a message, only for a batch.
 

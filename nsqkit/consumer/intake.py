@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
+from nsqkit.consumer.batches import Batch
 from nsqkit.consumer.blocking_message import BlockingMessage
 from nsqkit.errors import Closed
 from nsqkit.portal import Call
@@ -94,7 +95,7 @@ class Intake:
                 if not message.is_answered:  # its time may be over, or its connection lost
                     return message
 
-    def take(self, max_messages: int | None, timeout: float | None) -> list[BlockingMessage]:
+    def take(self, max_messages: int | None, timeout: float | None) -> Batch[BlockingMessage]:
         """Return what waits, or comes first; an empty list if there is nothing in time, or will be nothing."""
         demand, stay = Demand(max_messages), self._stay
         try:
@@ -104,13 +105,13 @@ class Intake:
             return self._wrap(demand.wait())
         except Closed:
             if stay.is_here:
-                return []
+                return self._wrap([])
             raise
         except KeyboardInterrupt:
             self._put(partial(self._on_drop, demand))
             raise
 
-    def gather(self, batches: Batches, timeout: float | None) -> list[BlockingMessage]:
+    def gather(self, batches: Batches, timeout: float | None) -> Batch[BlockingMessage]:
         """As ``take``, of batches that wait until they are full."""
         demand = Demand(None)
 
@@ -124,7 +125,7 @@ class Intake:
             self._stay.run(gather)
         except Closed:
             if self._stay.is_here:
-                return []
+                return self._wrap([])
             raise
         except KeyboardInterrupt:
             self._put(partial(self._on_drop, demand))
@@ -174,8 +175,8 @@ class Intake:
         if not self._stay.is_here:
             self._stay.check()
 
-    def _wrap(self, messages: list[Message]) -> list[BlockingMessage]:
-        return [BlockingMessage(self, message) for message in messages]
+    def _wrap(self, messages: list[Message]) -> Batch[BlockingMessage]:
+        return Batch((BlockingMessage(self, message) for message in messages), _finish_all)
 
     # ---- in the event loop ---------------------------------------------------------------------------------------
 
@@ -244,3 +245,9 @@ class Intake:
     def _after_finished(self, function: Callable[[], T]) -> T:
         self._finish_all()
         return function()
+
+
+def _finish_all(messages: list[BlockingMessage]) -> None:
+    for message in messages:
+        if not message.is_answered:
+            message.finish()

@@ -5,7 +5,7 @@ import pytest
 
 from nsqkit import Consumer
 from nsqkit.errors import OptionError
-from tests.consumer.test_consumer import consuming, in_memory
+from tests.consumer.test_consumer import consuming, fin, in_memory, req
 from tests.peers import ADDRESS, body_of, settle
 
 pytestmark = pytest.mark.anyio
@@ -42,6 +42,19 @@ class TestBatches:
                 assert taker.bodies == [body_of(n) for n in expected]
             for _ in range(3):
                 await peer.line()
+
+    async def test_a_batch_is_finished_as_a_whole_but_for_what_was_answered(self):
+        async with consuming() as (consumer, peer):
+            await peer.deliver(1, 2, 3, 4)
+            await settle()
+            batch = await anext(consumer.batches(3))
+            batch[1].requeue(0, backoff=False)
+            batch.finish()
+            batch.finish()
+            assert [await peer.line() for _ in range(3)] == [req(2), fin(1), fin(3)]
+            assert all(message.is_answered for message in batch)
+            (await anext(consumer)).finish()
+            assert await peer.line() == fin(4)
 
     async def test_it_waits_until_it_is_full(self):
         async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:

@@ -101,6 +101,18 @@ def test_batches_have_at_most_what_is_asked_for(consumer, nsqd, max_wait):
         assert sizes == [10] * 4
 
 
+def test_a_batch_is_finished_as_a_whole_but_for_what_was_answered(consumer, nsqd):
+    fill(nsqd, *numbers(10))
+    left_over = 10
+    while left_over:
+        batch = consumer.receive_batch(10, timeout=PATIENCE)
+        batch[0].finish()
+        batch.finish()
+        left_over -= len(batch)
+    until(lambda: left(nsqd) == 0)
+    assert consumer.stats().finished == 10
+
+
 @pytest.mark.parametrize("max_wait", [0.0, 60.0])
 def test_a_batch_may_come_in_time_or_not(consumer, nsqd, max_wait):
     assert consumer.receive_batch(10, max_wait, timeout=0.01) == []

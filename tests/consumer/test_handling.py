@@ -33,6 +33,51 @@ async def timed(**options: Any) -> AsyncIterator[tuple[Consumer, Peer, ManualClo
 
 
 @in_memory
+class TestWorkers:
+    async def test_a_message_does_not_wake_all_of_them(self, monkeypatch):
+        waits = 0
+        wait_for_messages = Consumer._wait_for_messages
+
+        async def count(consumer: Consumer) -> bool:
+            nonlocal waits
+            waits += 1
+            return await wait_for_messages(consumer)
+
+        monkeypatch.setattr(Consumer, "_wait_for_messages", count)
+        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(print, concurrency=8))
+            await settle()
+            assert waits == 1
+            for number in range(5):
+                await peer.deliver(number)
+                assert await peer.line() == fin(number)
+            await settle()
+            assert waits == 6
+            tasks.cancel_scope.cancel()
+
+    async def test_as_many_begin_as_there_are_messages(self):
+        begun = 0
+
+        async def handle(message: Message) -> None:
+            nonlocal begun
+            begun += 1
+            await anyio.sleep_forever()
+
+        async with consuming() as (consumer, peer):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: consumer.run(handle, concurrency=8))
+                await settle()
+                await peer.deliver(0, 1, 2)
+                await settle()
+                assert begun == 3
+                await peer.deliver(3, 4)
+                await settle()
+                assert begun == 5
+                tasks.cancel_scope.cancel()
+            assert {await peer.line() for _ in range(5)} == set(map(req, range(5)))
+
+
+@in_memory
 class TestLanes:
     async def test_what_has_one_key_is_handled_one_after_the_other(self):
         begun: list[bytes] = []

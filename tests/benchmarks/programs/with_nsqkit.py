@@ -67,8 +67,7 @@ async def consume(task: Assignment) -> None:
             await consumer.run(handle_async, concurrency=CONCURRENCY)
         else:
             async for batch in consumer.batches():
-                for message in batch:
-                    message.finish()
+                batch.finish()
                 if meter.take(len(batch)):
                     meter.report()
                     consumer.stop()

@@ -168,11 +168,12 @@ class BrokerProcess:
 
     def __enter__(self) -> BrokerProcess:
         self._folder = tempfile.TemporaryDirectory(prefix="nsqkit-bench-")
-        flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--broadcast-address=127.0.0.1"]
+        flags = [f"--{name}-address=127.0.0.1:0" for name in ("tcp", "http", "https")]
         self._process = subprocess.Popen(
             [
                 *self._command,
                 *flags,
+                "--broadcast-address=127.0.0.1",
                 f"--mem-queue-size={MEM_QUEUE_SIZE}",
                 f"--data-path={self._folder.name}",
                 *self._flags,
@@ -184,6 +185,7 @@ class BrokerProcess:
             text=True,
         )
         addresses: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._last_line = ""
         self._log = threading.Thread(target=self._read_log, args=[addresses], daemon=True)
         self._log.start()
         try:
@@ -196,7 +198,8 @@ class BrokerProcess:
             raise
         if not self.address:
             self._stop()
-            raise RunFailed(f"{' '.join(self._command)} ended with code {self._process.returncode}")
+            code = self._process.returncode
+            raise RunFailed(f"{' '.join(self._command)} ended with code {code}: {self._last_line}")
         return self
 
     def __exit__(
@@ -227,6 +230,7 @@ class BrokerProcess:
         """Tell the address, then read on, so that the broker never waits for a reader of its log."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            self._last_line = line.rstrip()
             _, found, address = line.rstrip().partition("TCP: listening on ")
             if found:
                 addresses.put(address)

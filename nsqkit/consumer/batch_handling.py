@@ -64,20 +64,21 @@ class BatchHandling:
                     for message in batch:
                         if message.attempts > self._attempts_max:
                             await self._single.give_up(message)
-                if begun:
-                    await self._handle(begun)
+                if begun and await self._handle(begun):
+                    batch.finish()
             except BaseException:
                 for message in batch:
                     message.session.requeue(message, 0, backoff=False)
                 raise
             await anyio.lowlevel.checkpoint()
 
-    async def _handle(self, batch: list[Message]) -> None:
+    async def _handle(self, batch: list[Message]) -> bool:
+        """Call the handler; tell whether it has done its work."""
         try:
             result = self._handler(batch)
             if result is not None and isawaitable(result):
                 await result
         except Exception as error:
             self._single.fail_all(batch, error)
-        else:
-            self._single.finish_all(list(batch))  # the batch itself is the user's
+            return False
+        return True

@@ -219,10 +219,6 @@ class Handling:
         )
         message.session.requeue(message, None, backoff=True)
 
-    def finish_all(self, messages: list[Message]) -> None:
-        """Finish the messages of a batch whose handler has returned."""
-        self._core.finish_all(messages)
-
     def fail_all(self, messages: list[Message], error: Exception) -> None:
         """Requeue the messages of a batch whose handler has raised; for backoff that is one failure."""
         first = messages[0]

@@ -176,7 +176,7 @@ class Intake:
             self._stay.check()
 
     def _wrap(self, messages: list[Message]) -> Batch[BlockingMessage]:
-        return Batch((BlockingMessage(self, message) for message in messages), _finish_all)
+        return Batch((BlockingMessage(self, message) for message in messages), _finish_those_left)
 
     # ---- in the event loop ---------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class Intake:
         return function()
 
 
-def _finish_all(messages: list[BlockingMessage]) -> None:
+def _finish_those_left(messages: list[BlockingMessage]) -> None:
     for message in messages:
         if not message.is_answered:
             message.finish()

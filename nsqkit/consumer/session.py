@@ -122,7 +122,7 @@ class ConsumerSession(ClientSession[Message]):
         return True
 
     def finish_all(self, messages: list[Message]) -> None:
-        """Do as ``finish`` for each, in a third of the time."""
+        """Do as ``finish`` for each, together, and have it sent at once."""
         held = self.held
         if len(held) == len(messages) and list(held.values()) == messages:  # mostly it is all that came
             self._finished += held

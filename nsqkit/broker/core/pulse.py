@@ -7,7 +7,8 @@ The rule it guards: a connection that does not work any more ends, in either dir
 heartbeat intervals, and each write one (nsqd/client_v2.go); a client without heartbeats is never left for its silence.
 
 Heartbeats fall on ticks that all sessions share. Of ten thousand idle clients each would wake the broker by itself
-otherwise, which is nearly all that they cost; so each heartbeat is up to a tick late, and their mean interval exact.
+otherwise, which is nearly all that they cost. None is late by that, but up to a tick early: a client may count a broker
+as dead that is silent for an interval.
 
 How to read it: ``why_gone`` and ``beats`` are asked when a deadline has come; ``next_deadline`` says when that is.
 """
@@ -49,7 +50,7 @@ class Pulse:
     def begin(self, interval_ns: int, now_ns: int) -> None:
         """Make heartbeats from now on; 0 is none."""
         self._interval_ns = interval_ns
-        self._beat_ns = now_ns + interval_ns
+        self._beat_ns = _tick(now_ns + interval_ns)
 
     def allow_silence(self, interval_ns: int) -> None:
         """Let the client be silent for two such intervals; 0 is for ever."""
@@ -76,15 +77,15 @@ class Pulse:
         if self._silence_ns and now_ns >= self.heard_ns + self._silence_ns:
             interval_ms = self._silence_ns // 2 // NS_PER_MS
             return f"no command for two heartbeat intervals of {interval_ms} ms"
-        if self._beat_is_due(now_ns) and has_output and not self.taken:
+        if self._interval_ns and now_ns >= self._beat_ns and has_output and not self.taken:
             return f"took nothing for a heartbeat interval of {self._interval_ns // NS_PER_MS} ms"
         return None
 
     def beats(self, now_ns: int) -> bool:
         """Tell whether a heartbeat is to be made now; the next one is due an interval later."""
-        if not self._beat_is_due(now_ns):
+        if not self._interval_ns or now_ns < self._beat_ns:
             return False
-        self._beat_ns += self._interval_ns * (1 + (now_ns - self._beat_ns) // self._interval_ns)
+        self._beat_ns = _tick(now_ns + self._interval_ns)
         self.taken = False
         return True
 
@@ -94,15 +95,12 @@ class Pulse:
         if self._silence_ns:
             deadlines_ns.append(self.heard_ns + self._silence_ns)
         if self._interval_ns:
-            deadlines_ns.append(self._tick_ns)
+            deadlines_ns.append(self._beat_ns)
         if self._handshake_end_ns > now_ns:
             deadlines_ns.append(self._handshake_end_ns)
         return min(deadlines_ns, default=None)
 
-    @property
-    def _tick_ns(self) -> int:
-        """The tick at which the next heartbeat is made."""
-        return -(-self._beat_ns // TICK_NS) * TICK_NS
 
-    def _beat_is_due(self, now_ns: int) -> bool:
-        return self._interval_ns > 0 and now_ns >= self._tick_ns
+def _tick(time_ns: int) -> int:
+    """Return the last tick until then."""
+    return time_ns // TICK_NS * TICK_NS

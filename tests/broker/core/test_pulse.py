@@ -44,21 +44,22 @@ class TestHeartbeats:
     def test_those_that_were_missed_are_one(self):
         it = pulse()
         assert it.beats(35 * SECOND)
-        assert not it.beats(39 * SECOND)
-        assert it.beats(40 * SECOND)
+        assert not it.beats(44 * SECOND)
+        assert it.beats(45 * SECOND)
 
     @given(start_ns=st.integers(0, 2 * SECOND), interval_ms=st.integers(1000, 60_000))
-    def test_each_falls_on_a_tick_that_all_share_and_is_less_than_one_late(self, start_ns, interval_ms):
+    def test_each_falls_on_a_tick_that_all_share_and_is_never_late(self, start_ns, interval_ms):
         interval_ns = interval_ms * NS_PER_MS
         it = Pulse(interval_ns, start_ns)
-        for count in range(1, 5):
-            beat_ns = it.next_deadline(start_ns)
+        before_ns = start_ns
+        for _ in range(5):
+            beat_ns = it.next_deadline(before_ns)
             assert beat_ns is not None
             assert beat_ns % TICK_NS == 0
-            assert 0 <= beat_ns - (start_ns + count * interval_ns) < TICK_NS
+            assert 0 <= before_ns + interval_ns - beat_ns < TICK_NS
             assert not it.beats(beat_ns - 1)
             assert it.beats(beat_ns)
-            it.heard_ns = beat_ns
+            it.heard_ns = before_ns = beat_ns
 
     def test_without_an_interval_there_are_none(self):
         it = pulse(0)

@@ -581,15 +581,26 @@ def test_a_client_that_is_no_longer_watched_still_gets_heartbeats(driven):
     assert (client.answers(), client.is_alive) == ([HEARTBEAT] * 5, True)
 
 
-def test_a_clock_that_jumps_brings_one_heartbeat_and_keeps_the_beat(driven):
+def test_a_clock_that_jumps_brings_one_heartbeat_and_the_next_an_interval_later(driven):
     client = driven.client(heartbeat_interval=10_000)
     driven.jump(19.5)
     assert client.answers() == [HEARTBEAT]
     client.feed(b"NOP\n")
-    driven.advance(0.499)
+    driven.advance(9.999)
     assert client.answers() == []
     driven.advance(0.001)
     assert client.answers() == [HEARTBEAT]
+
+
+def test_after_a_clock_that_jumped_a_client_has_a_whole_interval_to_take_something(driven):
+    client = driven.client(heartbeat_interval=10_000)
+    client.reads = False
+    driven.jump(19.9)
+    client.feed(b"NOP\n")
+    driven.advance(9.9)
+    assert client.is_alive
+    driven.advance(0.1)
+    assert not client.is_alive
 
 
 def test_heartbeats_that_were_missed_are_not_made_up_for(driven):
@@ -597,7 +608,7 @@ def test_heartbeats_that_were_missed_are_not_made_up_for(driven):
     client.identify(heartbeat_interval=60_000)
     driven.jump(10)
     assert client.answers() == [HEARTBEAT]
-    driven.advance(1.999)
+    driven.advance(2.999)
     assert client.answers() == []
     driven.advance(0.001)
     assert client.answers() == [HEARTBEAT]

@@ -42,7 +42,7 @@ class Batch(list[M]):
         Those that were answered before are left alone, as are those that have timed out and those whose connection was
         lost.
         """
-        self._finish_all(list(self))
+        self._finish_all(self)
 
 
 class Batches:

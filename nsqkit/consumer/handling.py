@@ -149,6 +149,7 @@ class Handling:
                     is_awaited = False
                     try:
                         result = handler(message)
+                        # Mostly it is None or a coroutine; to call ``isawaitable`` costs a tenth of what handling does.
                         if result is not None and (type(result) is CoroutineType or isawaitable(result)):
                             is_awaited = True
                             if done:

@@ -231,7 +231,7 @@ class BrokerProcess:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._last_line = line.rstrip()
-            _, found, address = line.rstrip().partition("TCP: listening on ")
+            _, found, address = self._last_line.partition("TCP: listening on ")
             if found:
                 addresses.put(address)
         addresses.put("")

@@ -200,8 +200,8 @@ class CommandDecoder:
         self._params: list[bytes] = []
         self._line = b""  # the last one; who publishes says the same again and again …
         self._words: tuple[bytes, list[bytes]] = (b"", [])  # … so its verb and params are kept
-        # Of the last PUB that was a buffer of its own: what stands before its body, its words, and the size of it all.
-        # Who waits for each answer sends the like again and again.
+        # Of the last command with one body that was a buffer of its own: what stands before the body, its words, and
+        # the size of it all. Who waits for each answer to a PUB or MPUB sends the like again and again.
         self._alone: tuple[bytes, bytes, list[bytes]] = (b"", b"", [])
         self._alone_size = -1
         self._start(_read_magic())
@@ -299,6 +299,10 @@ class CommandDecoder:
             return Command(verb, params)
         bodies = self._whole(verb, self._line)
         if bodies:
+            size = self._position
+            if len(bodies) == 1 and size == len(self._data) and position == len(self._line):
+                self._alone = self._data[: size - len(bodies[0])], verb, params
+                self._alone_size = size
             return Command(verb, params, bodies)
         self._verb, self._params = verb, params
         self._start(READERS[verb](verb.decode(), self))
@@ -324,9 +328,6 @@ class CommandDecoder:
             if verb != b"PUB" or not data.startswith(line, after):
                 break
             position = after + len(line)
-        if verb == b"PUB" and len(bodies) == 1 and len(data) == len(line) + 4 + len(bodies[0]):
-            self._alone = data[: len(line) + 4], *self._words
-            self._alone_size = len(data)
         return bodies
 
     def _whole_batch(self) -> Sequence[bytes]:

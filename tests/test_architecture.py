@@ -67,6 +67,7 @@ PERFORMERS = {
     "transport.memory",
     "transport.pump",
     "transport.tcp",
+    "transport.vigil",
     "portal.call",
     "portal.provider",
     "portal.stay",

@@ -22,7 +22,7 @@ def run(options: BrokerOptions) -> int:
     Returns:
         The exit code: 0, or 1 if the broker could not start.
     """
-    nsqd = Nsqd(options, data_path=options.data_path or os.curdir)
+    nsqd = Nsqd(options, data_path=options.data_path or os.curdir, owns_loop=True)
     service.start_log(options.log_prefix, lambda: nsqd.options.log_level)
     logger.info(version_line())
     logger.info("ID: %d", options.node_id)

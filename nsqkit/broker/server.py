@@ -14,7 +14,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio.abc import SocketAttribute
 
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
@@ -23,10 +22,13 @@ from nsqkit.broker.neighbours import Neighbours
 from nsqkit.broker.persistence import Persistence
 from nsqkit.clock import Clock, LoopClock
 from nsqkit.errors import Closed
-from nsqkit.transport.address import join_address, path_of, port_of
+from nsqkit.transport.accept import accept, remote_address
+from nsqkit.transport.address import port_of
 from nsqkit.transport.alarm import Alarm
+from nsqkit.transport.asyncio_stream import asyncio_loop
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.tcp import Listener, listen
+from nsqkit.transport.vigil import Vigil
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -40,9 +42,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nsqkit.broker")
 
-ACCEPT_PAUSE = 0.05
-"""Seconds before connections are accepted again after that has failed."""
-
 STOP_TIMEOUT = 0.05
 """Seconds that clients have to take what is still to be sent to them when the broker stops."""
 
@@ -55,6 +54,8 @@ class Nsqd:
         clock: the time; by default the real one.
         random: chance; by default seeded by the system.
         data_path: a directory for messages on disk and metadata; by default all is in memory, and gone at the end.
+        owns_loop: the event loop has nothing else to do, so it may keep a vigil for publishers (see
+            ``nsqkit.transport.vigil``).
 
     Attributes:
         broker: the engine.
@@ -72,6 +73,7 @@ class Nsqd:
         clock: Clock | None = None,
         random: Random | None = None,
         data_path: str | None = None,
+        owns_loop: bool = False,
     ) -> None:
         self.options = BrokerOptions() if options is None else options
         self._persistence = (
@@ -86,6 +88,8 @@ class Nsqd:
         self.https_address = ""
         self.start_time_ns = 0
         self._clock = clock
+        self._owns_loop = owns_loop
+        self._vigil: Vigil | None = None
         self._pumps: dict[Session, Pump] = {}
         self._stack = AsyncExitStack()
         self._tasks: TaskGroup | None = None
@@ -135,6 +139,8 @@ class Nsqd:
                 self.https_address = https.address
             self.start_time_ns = self.clock.now_ns()
             self._alarm = Alarm(self.broker, self.clock, after=self._after)
+            if self._owns_loop and (loop := asyncio_loop()) is not None:
+                self._vigil = Vigil(loop, self.clock)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             self._tasks.start_soon(self._alarm.run)
             if persistence is not None:
@@ -168,25 +174,8 @@ class Nsqd:
         address: str,
     ) -> None:
         assert self._tasks is not None
-        self._tasks.start_soon(self._accept, listener, handler, self._tasks)
+        self._tasks.start_soon(accept, listener, handler, self._tasks, logger)
         logger.info("%s: listening on %s", name, address)
-
-    async def _accept(
-        self,
-        listener: Listener,
-        handler: Callable[[ByteStream], Awaitable[None]],
-        tasks: TaskGroup,
-    ) -> None:
-        """Serve all who come, until cancelled.
-
-        That one could not be accepted, mostly because too many files are open, must not be the end of the others.
-        """
-        while True:
-            try:
-                await listener.serve(handler, tasks)
-            except* OSError as errors:
-                logger.error("accept failed - %s", errors.exceptions[0])
-            await anyio.sleep(ACCEPT_PAUSE)
 
     async def __aexit__(
         self,
@@ -232,7 +221,7 @@ class Nsqd:
         return theirs
 
     async def _serve_client(self, stream: ByteStream) -> None:
-        await self._serve_session(stream, _remote_address(stream))
+        await self._serve_session(stream, remote_address(stream))
 
     async def _serve_session(self, stream: ByteStream, remote_address: str) -> None:
         broker, clock = self.broker, self.clock
@@ -258,12 +247,12 @@ class Nsqd:
         # h11 and the routes are imported when they are first needed, so that a start does not wait for them.
         from nsqkit.broker.http_api import serve_http
 
-        await serve_http(self, stream, _remote_address(stream))
+        await serve_http(self, stream, remote_address(stream))
 
     async def _serve_https(self, context: Context, stream: ByteStream) -> None:
         from nsqkit.broker.https import serve_https
 
-        await serve_https(self, context, stream, _remote_address(stream))
+        await serve_https(self, context, stream, remote_address(stream))
 
     def _after(self) -> None:
         """Act on what the last call of the engine has left: wake writers, tell the others, look at the deadlines."""
@@ -271,6 +260,8 @@ class Nsqd:
             pump = self._pumps.get(session)
             if pump is not None:
                 pump.wake()
+        if self._vigil is not None:
+            self._vigil.keep(self.broker.agenda.published_ns)
         if not self.broker.agenda.has_news:
             return
         self.broker.agenda.has_news = False
@@ -295,16 +286,3 @@ class Nsqd:
     async def committed(self) -> bool:
         """Return when what was put before is as safe as the options want it; tell whether it is."""
         return self._persistence is None or await self._persistence.committed(self.broker)
-
-
-def _remote_address(stream: ByteStream) -> str:
-    # A client that has gone already has no address.
-    return _address(stream.extra(SocketAttribute.remote_address, ("", 0)))
-
-
-def _address(address: tuple[str, int] | str | bytes) -> str:
-    if isinstance(address, str | bytes):
-        return path_of(address)
-    host, port = address[:2]
-    # A socket for both families shows IPv4 clients as IPv6 ones.
-    return join_address(host.removeprefix("::ffff:"), port)

@@ -359,36 +359,6 @@ class TestBadClients:
             for each in late:
                 each.close()
 
-    async def test_a_connection_that_cannot_be_accepted_is_not_the_end_of_the_others(self, caplog):
-        class Exhausted:
-            """A listener that fails once, as one does when too many files are open."""
-
-            def __init__(self) -> None:
-                self.serve_count = 0
-                self.recovered = anyio.Event()
-
-            async def serve(self, handler: Any, tasks: Any) -> None:
-                self.serve_count += 1
-                if self.serve_count == 3:
-                    self.recovered.set()
-                if self.serve_count == 1:
-                    raise OSError(24, "Too many open files")
-                async with anyio.create_task_group() as children:
-                    if self.serve_count == 2:
-                        children.start_soon(self.fail)
-
-            async def fail(self) -> None:
-                raise OSError(24, "Too many open files")
-
-        listener: Any = Exhausted()
-        async with Nsqd(options()) as nsqd, connected(nsqd) as client:
-            nsqd._serve(listener, nsqd._serve_client, "TCP", "nowhere:0")
-            with anyio.fail_after(60):
-                await listener.recovered.wait()
-            await client.say(encode_publish(b"t", b"x"))
-        messages = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-        assert messages.count("accept failed - [Errno 24] Too many open files") == 2
-
 
 @pytest.mark.parametrize(
     "anyio_backend", ["asyncio", "trio", pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop")]
@@ -404,6 +374,26 @@ async def test_clients_that_are_gone_before_they_are_seen(anyio_backend):
                     gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         async with connected(nsqd) as client:
             await client.say(encode_publish(b"t", b"x"))
+
+
+@pytest.mark.parametrize("owns_loop", [True, False])
+async def test_a_broker_that_owns_its_loop_keeps_a_vigil_for_publishers(
+    monkeypatch, anyio_backend_name, owns_loop
+):
+    kept: list[int] = []
+
+    class Spy:
+        def __init__(self, loop: Any, clock: Any) -> None:
+            pass
+
+        def keep(self, came_ns: int) -> None:
+            kept.append(came_ns)
+
+    monkeypatch.setattr("nsqkit.broker.server.Vigil", Spy)
+    clock = ManualClock()
+    async with Nsqd(options(), clock=clock, owns_loop=owns_loop) as nsqd, connected(nsqd) as client:
+        await client.say(encode_publish(b"t", b"x"))
+    assert (clock.now_ns() in kept) == (owns_loop and anyio_backend_name == "asyncio")
 
 
 async def test_a_fault_of_ours_with_one_client_is_not_the_end_of_the_others(

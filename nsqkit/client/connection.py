@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import anyio
 
@@ -18,6 +20,7 @@ from nsqkit.client.options import ConnectionOptions
 from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.errors import ConnectionLost, ConnectTimeout, NotConnected, NSQError, WriteTimeout
 from nsqkit.transport.alarm import Alarm
+from nsqkit.transport.loan import Loan
 from nsqkit.transport.machine import Machine, Timed
 from nsqkit.transport.pump import Pump
 
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
     from nsqkit.client.reconnect import Reconnect
+
+LOAN_MARGIN_NS: Final = NS_PER_S
+"""A session is lent only if its next deadline is further away: several times what a loan may be unused."""
 
 __all__ = ["ClientMachine", "Connection", "Dial"]
 
@@ -115,6 +121,38 @@ class Connection(Generic[S]):
         """Have it sent without a turn of the event loop, where that is possible."""
         if self._pump is not None:
             self._pump.flush()
+
+    def lend(self, on_idle: Callable[[], None]) -> Loan | None:
+        """Hand the connection to threads, if nothing is on its way there.
+
+        Args:
+            on_idle: as for ``Loan``.
+
+        Returns:
+            The loan; until it is over, nobody else may use the session. None if that cannot be now.
+        """
+        session, pump = self.session, self._pump
+        if sys.platform == "win32" or session is None or pump is None or not session.is_open:
+            return None  # there, an event loop that waits for a socket cannot be kept from taking what comes
+        deadline_ns = session.next_deadline()
+        if deadline_ns is not None and deadline_ns < self._clock.now_ns() + LOAN_MARGIN_NS:
+            return None  # the alarm would come while a thread has the session
+        fileno = pump.hand_over()
+        if fileno is None:
+            return None
+        self._pump = None
+        return Loan(session, fileno, self._clock, on_idle=on_idle, on_back=partial(self._take_back, pump))
+
+    def _take_back(self, pump: Pump, loan: Loan) -> None:
+        self._pump = pump
+        if loan.is_broken:
+            assert self.session is not None
+            self.session.end(ConnectionLost("a thread was interrupted while it talked to the broker"))
+            pump.abort()
+            self._on_change(self)
+        else:
+            pump.go_on(loan.unsent)
+            self._after()
 
     def stop(self) -> None:
         """Dial no more once the present session has ended."""

@@ -12,7 +12,8 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import anyio
 
@@ -24,8 +25,23 @@ from nsqkit.portal.waker import Waker
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+
+class Loan(Protocol):
+    """What threads have of a client, for a while."""
+
+    use_count: int
+
+    def take_back(self) -> bool:
+        """End it if no thread uses it now, and tell whether it is over; otherwise ask for it."""
+        ...
+
+
 T = TypeVar("T")
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
+L = TypeVar("L", bound=Loan)
+
+LOAN_UNUSED_MAX: Final = 0.1
+"""Seconds after which a loan that nobody uses is taken back; a heartbeat waits for twice that at most."""
 
 Refuse: TypeAlias = Callable[[Exception], object]
 
@@ -47,6 +63,8 @@ class Stay(Generic[C]):
         self._is_open = True
         self._queue: deque[tuple[Callable[[], object], Refuse | None]] = deque()
         self._is_noted = False
+        self._loan: Loan | None = None
+        self._task_count = 0
         with ExitStack() as stack:
             provider = portal_provider()
             self._portal = stack.enter_context(provider)
@@ -58,6 +76,7 @@ class Stay(Generic[C]):
             stack.callback(self._portal.call, self._waker.close)
             self.client = self._portal.call(make)
             stack.enter_context(self._portal.wrap_async_context_manager(self.client))
+            stack.callback(self._portal.call, self._have_back)
             self._stack = stack.pop_all()
 
     @property
@@ -131,6 +150,8 @@ class Stay(Generic[C]):
 
     def _work_off(self) -> None:
         self._is_noted = False
+        if self._loan is not None and not self._has_back():
+            return  # and when it can be had, this is called again
         queue = self._queue
         for _ in range(len(queue)):
             try:
@@ -148,6 +169,52 @@ class Stay(Generic[C]):
             if refuse is not None:
                 refuse(Closed(f"the {self._name} is closed"))
 
+    # ---- what threads borrow ---------------------------------------------------------------------------------------
+
+    def borrow(self, lend: Callable[[Callable[[], None]], L | None]) -> L | None:
+        """Return what the client lends to threads, None if it lends nothing now.
+
+        Until it is over, nothing else happens to the client: whatever is put or started has the loan asked back, and
+        waits for that. It is also over once nobody has used it for a while.
+
+        Args:
+            lend: lends, in the event loop; told what to call when a loan that was asked back can be had.
+
+        Raises:
+            Closed: as ``check``.
+        """
+        return self.ask(partial(self._lend, lend))
+
+    def _lend(self, lend: Callable[[Callable[[], None]], L | None]) -> L | None:
+        if self._task_count or self._queue:
+            return None
+        loan = self._loan = lend(self._waker.wake)
+        if loan is not None:
+            self._came_back = anyio.Event()
+            self._look_after(loan, -1)
+        return loan
+
+    def _look_after(self, loan: Loan, use_count: int) -> None:
+        """End a loan that was not used since this was called last; a thread may have been interrupted in its use."""
+        if self._loan is not loan:
+            return
+        if loan.use_count == use_count and self._has_back():
+            self._work_off()
+        else:
+            self._loop.call_later(LOAN_UNUSED_MAX, self._look_after, loan, loan.use_count)
+
+    def _has_back(self) -> bool:
+        """Ask back what is lent; tell whether nothing is."""
+        if self._loan is not None and self._loan.take_back():
+            self._loan = None
+            self._came_back.set()
+        return self._loan is None
+
+    async def _have_back(self) -> None:
+        """Return when nothing is lent."""
+        while not self._has_back():
+            await self._came_back.wait()
+
     # ---- what waits in the event loop ----------------------------------------------------------------------------
 
     def start(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
@@ -158,9 +225,17 @@ class Stay(Generic[C]):
         """
         self.check()
         try:
-            return self._portal.start_task_soon(function)
+            return self._portal.start_task_soon(partial(self._run, function))
         except RuntimeError:  # the loop has ended
             raise Closed(f"the {self._name} is closed") from None
+
+    async def _run(self, function: Callable[[], Awaitable[T]]) -> T:
+        await self._have_back()
+        self._task_count += 1
+        try:
+            return await function()
+        finally:
+            self._task_count -= 1
 
     def run(self, function: Callable[[], Awaitable[T]]) -> T:
         """Return what an async function returns in the event loop; one whose caller is interrupted is cancelled.

@@ -2,9 +2,10 @@
 
 The rule it guards: there is one producer, and it lives in the event-loop thread (``nsqkit.portal``). Here is only how a
 thread comes to it and waits for it. A publish that can go at once takes the short way: it costs no task, and those of
-many threads share wake-ups, writes and reads. One that has to wait, or may go more than once, takes the long way.
+many threads share wake-ups, writes and reads. One that has to wait, or may go more than once, takes the long way. And a
+thread that publishes alone, one by one, has a way of its own (``nsqkit.producer.direct``).
 
-How to read it: ``_publish`` is both ways; the methods say what is published.
+How to read it: ``_publish`` is all three ways; the methods say what is published.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from nsqkit.errors import NotConnected, WouldWait
 from nsqkit.portal import Blocking, Call
+from nsqkit.producer.direct import Direct
 from nsqkit.producer.options import ProducerKeywords
 from nsqkit.producer.producer import Producer
 
@@ -57,7 +59,19 @@ class BlockingProducer(Blocking[Producer]):
 
         super().__init__(make, "producer")
         self.options = make().options
+        self._goes_direct = serializer is None
+        self._direct: Direct | None = None
         self._goes_once = self.options.publish_attempts == 1 and not self.options.publish_timeout
+
+    def open(self) -> Self:
+        """Begin; connections are made meanwhile.
+
+        Raises:
+            Closed: it is open already.
+        """
+        super().open()
+        self._direct = Direct(self._opened()) if self._goes_direct else None
+        return self
 
     # ---- publishing ----------------------------------------------------------------------------------------------
 
@@ -218,12 +232,14 @@ class BlockingProducer(Blocking[Producer]):
         key: str | bytes | None,
         timeout: float | None,
     ) -> None:
-        """Publish by the short way if it can go at once, otherwise by the long one."""
+        """Publish in this thread, or by the short way if it can go at once, otherwise by the long one."""
         stay = self._opened()
         if timeout is None and self._goes_once:
-            publishing = Publishing(begin, stay.client, what, key)
-            stay.put(publishing.begin, publishing.fail)
             try:
+                if self._direct is not None and self._direct.publish(begin, what, key):
+                    return
+                publishing = Publishing(begin, stay.client, what, key)
+                stay.put(publishing.begin, publishing.fail)
                 publishing.wait()
                 return
             except (WouldWait, NotConnected):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nsqkit.producer.linger import Linger
     from nsqkit.producer.outstanding import Outstanding
     from nsqkit.producer.waiter import Waiter
+    from nsqkit.transport.loan import Loan
 
 
 class Destination:
@@ -113,6 +114,12 @@ class Destination:
         elif self._linger is not None and self._linger.join(topic, data, waiter):
             self._on_batch(session, self._linger)
         return session
+
+    def lend(self, on_idle: Callable[[], None]) -> Loan | None:
+        """Hand the connection to threads, if nothing is on its way there; see ``Connection.lend``."""
+        if self._linger is not None or self.outstanding_count:
+            return None
+        return self.connection.lend(on_idle)
 
     def take_note(self, error: NSQError) -> None:
         """Count a publish that has failed here."""

@@ -14,7 +14,7 @@ How to read it: ``send``, then what it waits for; ``send_now`` is for those who 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nsqkit.producer.outstanding import Outstanding
     from nsqkit.producer.policy import Policy
     from nsqkit.producer.waiter import MakeWaiter
+    from nsqkit.transport.loan import Loan
 
 MAY_GO_AGAIN: Final = (ConnectionLost, PublishFailed, MultiPublishFailed, DeferredPublishFailed)
 """After which another attempt makes sense; all other refusals are for what was published."""
@@ -155,6 +156,16 @@ class Dispatch:
         if outstanding is not None:
             outstanding.give_back(size)
         raise WouldWait(f"{self._names()}: there is no connection that takes a publish now")
+
+    def lend(self, on_idle: Callable[[], None]) -> Loan | None:
+        """Hand the one connection to threads, where nobody else wants it; ``send_now`` is for them until it is back.
+
+        Args:
+            on_idle: as for ``Loan``.
+        """
+        if self._only is None or self.outstanding is not None or self._waiting_count or self._closed:
+            return None
+        return self._only.lend(on_idle)
 
     # ---- change and end ------------------------------------------------------------------------------------------
 

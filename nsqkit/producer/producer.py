@@ -31,11 +31,12 @@ from nsqkit.producer.stats import ProducerStats
 from nsqkit.wire.commands import NOP, encode_deferred_publish, encode_multi_publish, encode_publish
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
     from nsqkit.producer.receipt import Receipt
     from nsqkit.producer.serializers import Serializer
+    from nsqkit.transport.loan import Loan
 
 REQUEST_TIMEOUT = 5.0
 """Seconds for creating a topic or a channel; what nsqd has for its own requests."""
@@ -273,6 +274,10 @@ class Producer:
     def is_connected(self) -> bool:
         """True while there is a connection that was greeted, to one nsqd at least."""
         return self._dispatch is not None and any(one.is_connected for one in self._dispatch.destinations)
+
+    def lend(self, on_idle: Callable[[], None]) -> Loan | None:
+        """Hand the connection to threads, for the façade; see ``Dispatch.lend``."""
+        return self._opened().lend(on_idle)
 
     # ---- entering and leaving ------------------------------------------------------------------------------------
 

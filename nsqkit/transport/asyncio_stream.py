@@ -159,6 +159,18 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
             self._transport.resume_reading()
             self._hand_on()
 
+    def hand_over(self) -> int | None:
+        """Read no more, and return the socket's number, for others to read from it until ``resume_reading``.
+
+        None, and nothing has changed, if something waits to be handed on or sent, or there is no such number.
+        """
+        sock = self._transport.get_extra_info("socket")
+        if sock is None or self._chunks or self._at_end or not (self._is_reading and self.is_writable):
+            return None
+        self.pause_reading()
+        fileno: int = sock.fileno()
+        return fileno
+
     def _hand_on(self) -> None:
         """Call those who were named to ``hand_to`` with what has been kept."""
         while self._chunks and self._on_data is not None and self._is_reading:

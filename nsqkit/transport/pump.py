@@ -234,6 +234,32 @@ class Pump:
             self._after()
         return data
 
+    # ---- on loan ---------------------------------------------------------------------------------------------------
+
+    def hand_over(self) -> int | None:
+        """Neither read nor write until ``go_on``, and return the socket's number for others to do so.
+
+        None, and nothing has changed, where there is no such number or something is on its way.
+        """
+        is_quiet = self._writer_waits and not self._flush_is_due and not self._machine.has_output
+        return self._direct.hand_over() if self._direct is not None and is_quiet else None
+
+    def go_on(self, unsent: bytes) -> None:
+        """Send what others have left unsent, and read and write again."""
+        assert self._direct is not None
+        if unsent:
+            self._direct.send_nowait(unsent)
+            self._wake.set()
+        self._direct.resume_reading()
+
+    def abort(self) -> None:
+        """Close without another word, which might be taken for the rest of one that was cut off."""
+        assert self._direct is not None
+        self._direct.abort()
+        self._scope.cancel()
+
+    # ---- writing, where it has to wait -----------------------------------------------------------------------------
+
     async def _write(self) -> None:
         machine, clock, send = self._machine, self._clock, self._send
         try:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
+from typing import ClassVar
 
 import anyio
 import pytest
@@ -194,3 +195,117 @@ def test_an_event_loop_that_has_ended_is_closed(stay, monkeypatch):
     monkeypatch.undo()
     stay._is_noted = False
     until(lambda: stay.ask(lambda: True))
+
+
+# ---- what threads borrow --------------------------------------------------------------------------------------------
+
+
+class Lent:
+    """A loan that a test gives back when it likes."""
+
+    made: ClassVar[list[Lent]] = []
+
+    def __init__(self, on_idle: Callable[[], None]) -> None:
+        self.made.append(self)
+        self.on_idle = on_idle
+        self.use_count = 0
+        self.asked_count = 0
+        self.is_free = False
+
+    def take_back(self) -> bool:
+        self.asked_count += 1
+        return self.is_free
+
+    def give_back(self) -> None:
+        self.is_free = True
+        self.on_idle()
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """Have loans taken back only when somebody asks for them."""
+    monkeypatch.setattr("nsqkit.portal.stay.LOAN_UNUSED_MAX", 3600.0)
+    yield
+    for lent in Lent.made:
+        lent.give_back()
+    Lent.made.clear()
+
+
+def test_what_is_put_and_started_waits_for_a_loan(stay, used):
+    lent = stay.borrow(Lent)
+    assert lent.asked_count == 0
+
+    async def work() -> int:
+        return 7
+
+    asked = [start(stay.ask, lambda: 6) for _ in range(3)]
+    ran = stay.start(work)
+    until(lambda: lent.asked_count >= 2)  # once by what was put, however often, and once by what was started
+    assert not any(each.done() for each in (*asked, ran))
+    lent.give_back()
+    assert ran.result(PATIENCE) == 7
+    assert [each.result(PATIENCE) for each in asked] == [6] * 3
+    assert stay.ask(lambda: 8) == 8
+
+
+def test_nothing_is_lent_while_something_is_under_way_or_lent_already(stay, used):
+    may_end = threading.Event()
+
+    async def work() -> None:
+        while not may_end.is_set():
+            await anyio.lowlevel.checkpoint()
+
+    working = stay.start(work)
+    assert stay.borrow(Lent) is None
+    may_end.set()
+    working.result(PATIENCE)
+    assert stay.borrow(lambda on_idle: None) is None
+    lent = stay.borrow(Lent)
+    again = start(stay.borrow, Lent)
+    until(lambda: lent.asked_count)
+    lent.give_back()
+    second = again.result(PATIENCE)
+    assert second is not lent
+    second.give_back()
+
+
+def test_a_loan_that_is_not_used_is_taken_back(stay, monkeypatch):
+    monkeypatch.setattr("nsqkit.portal.stay.LOAN_UNUSED_MAX", 0.001)
+    lent = stay.borrow(Lent)
+    until(lambda: lent.asked_count)
+    waiting = start(stay.ask, lambda: 7)
+    lent.is_free = True  # without a word, as by a thread that was interrupted
+    assert waiting.result(PATIENCE) == 7
+
+
+def test_a_loan_that_is_used_stays(stay, monkeypatch):
+    monkeypatch.setattr("nsqkit.portal.stay.LOAN_UNUSED_MAX", 0.001)
+
+    class Busy(Lent):
+        looked_count = 0
+
+        @property
+        def use_count(self) -> int:
+            self.looked_count += 1
+            return self.looked_count
+
+        @use_count.setter
+        def use_count(self, count: int) -> None:
+            pass
+
+    lent = stay.borrow(Busy)
+    until(lambda: lent.looked_count > 10)
+    assert lent.asked_count == 0
+    lent.give_back()
+
+
+def test_the_end_waits_for_a_loan(used):
+    stay = Stay(Client, "client")
+    lent = stay.borrow(Lent)
+    assert lent is not None
+    ending = start(stay.end)
+    until(lambda: lent.asked_count)
+    assert not stay.client.leaving.is_set()
+    lent.give_back()
+    ending.result(PATIENCE)
+    assert stay.client.leaving.is_set()

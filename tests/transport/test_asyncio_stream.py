@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -325,3 +325,43 @@ def test_a_loop_that_has_a_buffer_itself_is_given_a_plain_stream() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert type(runner.run(make())) is AsyncioStream
+
+
+# ---- on loan --------------------------------------------------------------------------------------------------------
+
+
+class Numbered:
+    """A socket as far as its number goes."""
+
+    def fileno(self) -> int:
+        return 7
+
+
+class WithSocket(PlayedTransport):
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return Numbered() if name == "socket" else super().get_extra_info(name, default)
+
+
+async def test_a_quiet_stream_is_handed_over() -> None:
+    transport, stream = WithSocket(), AsyncioStream()
+    stream.connection_made(transport)
+    assert stream.hand_over() == 7
+    assert transport.calls == ["limit 0", "pause"]
+    assert stream.hand_over() is None
+    stream.resume_reading()
+    stream.pause_writing()
+    assert stream.hand_over() is None
+    stream.resume_writing()
+    stream.data_received(b"a")
+    assert stream.hand_over() is None
+    await stream.receive()
+    stream.eof_received()
+    assert stream.hand_over() is None
+    assert transport.calls == ["limit 0", "pause", "resume"]
+
+
+async def test_without_a_socket_it_is_not_handed_over(
+    stream: AsyncioStream, transport: PlayedTransport
+) -> None:
+    assert stream.hand_over() is None
+    assert transport.calls == ["limit 0"]

@@ -1,0 +1,85 @@
+"""An nsqd that a test plays by hand: it answers publishes with OK, as long as it is told to."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from typing import Self
+
+from nsqkit.wire.frames import encode_response
+from tests.threads import PATIENCE, start, until
+
+OK = encode_response(b"OK")
+HEARTBEAT = encode_response(b"_heartbeat_")
+
+
+class PlayedNsqd:
+    """For ``with``. It takes each ``PUB`` and ``MPUB`` that it reads for a publish, so bodies are not to say that.
+
+    Attributes:
+        address: where it listens.
+        answers: while it is set, publishes are answered; what came meanwhile is not.
+        reads: while it is set, it reads.
+        received: all bytes that came, of all connections.
+    """
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "{}:{}".format(*self._listener.getsockname())
+        self.answers, self.reads = threading.Event(), threading.Event()
+        self.answers.set()
+        self.reads.set()
+        self.received = bytearray()
+        self._connections: list[socket.socket] = []
+        self._is_over = False
+        self._serving = [start(self._accept)]
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            if self._is_over:
+                connection.close()
+                return
+            self._connections.append(connection)
+            self._serving.append(start(self._serve, connection))
+
+    def _serve(self, connection: socket.socket) -> None:
+        greeting = b""
+        while not greeting.endswith(b"}"):
+            greeting += connection.recv(1000)
+        connection.sendall(encode_response(b"{}"))
+        while data := connection.recv(1 << 20):
+            self.received += data
+            if self.answers.is_set():
+                connection.sendall(OK * len(re.findall(rb"M?PUB ", data)))
+            self.reads.wait(PATIENCE)
+        connection.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def connection(self) -> socket.socket:
+        """The last one."""
+        return self._connections[-1]
+
+    def cut(self) -> None:
+        """Close the last connection."""
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def wait_received(self, word: bytes, count: int = 1) -> None:
+        """Return when something has come so often."""
+        until(lambda: self.received.count(word) >= count)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._is_over = True
+        self.reads.set()
+        with socket.create_connection(self._listener.getsockname()):
+            pass
+        self._listener.close()
+        for each in self._serving[1:]:
+            each.exception(PATIENCE)
+        self._serving[0].exception(PATIENCE)
+        for connection in self._connections:
+            connection.close()

@@ -354,3 +354,20 @@ def test_wherever_it_is_interrupted_others_and_later_ones_publish(nsqd):
 def _published_alone(producer: BlockingProducer) -> bool:
     alone(producer)
     return has_loan(producer)
+
+
+def test_wherever_it_is_interrupted_as_it_borrows_others_and_later_ones_publish(nsqd):
+    n = 0
+    was_felt = True
+    with BlockingProducer(nsqd.tcp_address, reconnect_delay_min=0.001, reconnect_delay_max=0.001) as producer:
+        while was_felt:
+            n += 1
+            producer.stats()  # so nothing is lent
+            producer._direct = direct.Direct(producer._opened())
+            alone(producer, direct.ALONE_MIN)
+            with InterruptedAt(n) as interrupted:
+                producer.publish("t", b"x")
+            was_felt = interrupted.was_felt
+            start(producer.publish, "t", b"1").result(PATIENCE)
+            assert producer.stats().nsqds[0].outstanding_count == 0
+    assert n > 50

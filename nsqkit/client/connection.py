@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     from nsqkit.client.reconnect import Reconnect
 
-LOAN_MARGIN_NS: Final = NS_PER_S
-"""A session is lent only if its next deadline is further away: several times what a loan may be unused."""
-
 __all__ = ["ClientMachine", "Connection", "Dial"]
 
 logger = logging.getLogger("nsqkit.client")
+
+LOAN_MARGIN_NS: Final = NS_PER_S
+"""A session is lent only if its next deadline is further away: several times what a loan may be unused."""
 
 
 class ClientMachine(Machine, Timed, Securable, Protocol):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nsqkit.transport.loan import Loan
 
 ALONE_MIN: Final = 16
-"""Publishes of one thread in a row after which it borrows: a loan costs about as much as four of them."""
+"""Publishes of one thread in a row after which it borrows; whoever publishes now and then is not to pay for a loan."""
 
 REFUSED_PAUSE: Final = 1000
 """Publishes after which it is tried again when nothing was lent: the producer may be one that never lends."""

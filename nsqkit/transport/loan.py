@@ -101,22 +101,27 @@ class Loan:
         """
         if self._is_asked_for or self._lock.locked():
             return None
-        with self._lock:
-            if not self._is_out or self._is_asked_for or self.is_broken:
-                return None
-            self.is_broken = True  # until it is seen that it is not
-            try:
-                question = ask()
-            except NSQError:
-                self.is_broken = False
-                raise
-            if not self._converse(question):
-                leave(question)
-                self._is_asked_for = True
-            self.use_count += 1
+        try:
+            with self._lock:
+                if not self._is_out or self._is_asked_for or self.is_broken:
+                    return None
+                return self._use(ask, leave)
+        finally:
+            if self._is_asked_for:  # whoever held the lock as it was asked for, and however that ends
+                self._on_idle()
+
+    def _use(self, ask: Callable[[], Q], leave: Callable[[Q], object]) -> Q:
+        self.is_broken = True  # until it is seen that it is not
+        try:
+            question = ask()
+        except NSQError:
             self.is_broken = False
-        if self._is_asked_for:
-            self._on_idle()
+            raise
+        if not self._converse(question):
+            leave(question)
+            self._is_asked_for = True
+        self.use_count += 1
+        self.is_broken = False
         return question
 
     def _converse(self, question: Question) -> bool:

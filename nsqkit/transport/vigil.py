@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 VIGIL_NS: Final = 100_000
 """How close upon each other two things come for a vigil to begin, and how long it lasts after the last of them.
 
-A round trip takes half of it where both ends are woken. Why this long: docs/decisions/0016-the-broker-keeps-vigil.md.
+Measured: docs/decisions/0016-the-broker-keeps-vigil.md.
 """
 
 

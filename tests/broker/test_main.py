@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from nsqkit.broker import main
+from nsqkit.broker.core.options import BrokerOptions
+
 ADDRESSES = ("-tcp-address", "127.0.0.1:0", "--http-address=127.0.0.1:0")
 LINE = r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} "
 NO_UVLOOP = "import sys; sys.modules['uvloop'] = None; from nsqkit.__main__ import main; sys.exit(main())"
@@ -131,3 +134,16 @@ def test_the_event_loop_is_told(python, name):
         assert re.search(rf"(?m)^{LINE}INFO: event loop: {name}$", read_log(process))
         process.terminate()
         assert process.wait(timeout=60) == 0
+
+
+def test_the_program_owns_its_event_loop(monkeypatch):
+    made = {}
+
+    def make(options: BrokerOptions, **keywords: object) -> None:
+        made.update(keywords)
+
+    monkeypatch.setattr(main, "Nsqd", make)
+    monkeypatch.setattr("nsqkit.program.service.start_log", lambda prefix, level: None)
+    monkeypatch.setattr("nsqkit.program.service.run", lambda nsqd, logger: 0)
+    assert main.run(BrokerOptions()) == 0
+    assert made == {"data_path": ".", "owns_loop": True}

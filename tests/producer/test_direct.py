@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +27,14 @@ def alone(producer: BlockingProducer, count: int = direct.ALONE_MIN + 4) -> None
     """Publish as one who gets a loan."""
     for _ in range(count):
         producer.publish("t", b"1")
+
+
+def waiting(producer: BlockingProducer, played: PlayedNsqd) -> Future[None]:
+    """Have a thread publish, and wait for an answer that the nsqd, which has read it, keeps back."""
+    played.answers.clear()
+    publishing = start(producer.publish, "t", b"2")
+    played.wait_received(b"PUB t\n\0\0\0\1" + b"2")
+    return publishing
 
 
 def has_loan(producer: BlockingProducer) -> bool:
@@ -143,9 +151,7 @@ def test_what_nobody_uses_goes_back(producer, played):
 
 
 def test_a_heartbeat_is_answered_meanwhile(producer, played):
-    played.answers.clear()
-    publishing = start(producer.publish, "t", b"2")
-    played.wait_received(b"PUB t\n\0\0\0\1" + b"2")
+    publishing = waiting(producer, played)
     played.connection.sendall(HEARTBEAT + OK)
     publishing.result(PATIENCE)
     played.wait_received(b"NOP\n")
@@ -213,9 +219,7 @@ def test_what_a_broker_does_not_read_is_sent_later(producer, played):
 
 def test_nobody_waits_for_a_thread_whose_broker_is_silent(producer, played, monkeypatch):
     monkeypatch.setattr("nsqkit.transport.loan.PATIENCE_MS", 3_600_000)
-    played.answers.clear()
-    publishing = start(producer.publish, "t", b"2")
-    played.wait_received(b"PUB t\n\0\0\0\1" + b"2")
+    publishing = waiting(producer, played)
     assert producer.stats().nsqds[0].outstanding_count == 1
     assert not is_lent(producer)
     also = producer.publish_nowait("t", b"3")
@@ -233,9 +237,7 @@ def test_the_event_loop_goes_on_with_what_takes_long(producer, played):
 
 
 def test_a_connection_that_is_lost_is_made_again(producer, played):
-    played.answers.clear()
-    publishing = start(producer.publish, "t", b"2")
-    played.wait_received(b"PUB t\n\0\0\0\1" + b"2")
+    publishing = waiting(producer, played)
     played.answers.set()
     played.cut()
     with pytest.raises(ConnectionLost):
@@ -255,9 +257,7 @@ def test_a_connection_that_was_lost_before_is_noticed(producer, played):
 
 
 def test_closing_answers_who_waits_there(producer, played):
-    played.answers.clear()
-    publishing = start(producer.publish, "t", b"2")
-    played.wait_received(b"PUB t\n\0\0\0\1" + b"2")
+    publishing = waiting(producer, played)
     closing = start(producer.close)
     until(lambda: not is_lent(producer) if producer._stay else True)
     played.connection.sendall(OK)

@@ -229,6 +229,47 @@ def test_after_an_interruption_nobody_has_it(lent, patient):
     assert lent.loan.is_broken
 
 
+@pytest.mark.parametrize("error", [NSQError, KeyboardInterrupt])
+def test_however_a_use_ends_the_event_loop_is_told(lent, error):
+    def ask() -> Question:
+        assert not lent.loan.take_back()
+        raise error
+
+    with pytest.raises(error):
+        lent.use(ask)
+    assert lent.idle_count == 1
+    assert lent.loan.take_back()
+
+
+def test_a_thread_that_comes_as_it_is_asked_for_tells_the_event_loop(lent):
+    """It has found the lock free, another thread had it meanwhile, and the event loop has asked that one."""
+    lock: threading.Lock = lent.loan._lock
+
+    class Late:
+        def locked(self) -> bool:
+            return False
+
+        def acquire(self, *, blocking: bool) -> bool:
+            return lock.acquire(blocking)
+
+        def release(self) -> None:
+            lock.release()
+
+        def __enter__(self) -> None:
+            with lock:
+                assert not lent.loan.take_back()
+            lock.acquire()
+            assert not lent.loan.take_back()
+
+        def __exit__(self, *exc_info: object) -> None:
+            lock.release()
+
+    lent.loan._lock = Late()
+    assert lent.use() is None
+    assert lent.idle_count == 1
+    assert lent.loan.take_back()
+
+
 def test_a_thread_that_comes_as_it_ends_gets_nothing(lent):
     """It has found the lock free, and then the event loop was first."""
     begun, may_go_on = threading.Event(), threading.Event()

@@ -70,8 +70,10 @@ class Bodies:
         lengths = set(map(len, bodies)) if plain else {0}
         if not min(lengths) or max(lengths) > self._max_msg_size:
             bodies = [self.take(body, f"bodies[{n}]") for n, body in enumerate(bodies)]
-        size = batch_size(bodies)
-        if size > self._max_body_size:
+            lengths = set(map(len, bodies))
+        # They are counted one by one only if so many of the longest would be too much.
+        size = 4 + len(bodies) * (4 + max(lengths))
+        if size > self._max_body_size and (size := batch_size(bodies)) > self._max_body_size:
             raise OptionError(
                 f"{len(bodies)} bodies are {size} bytes on the wire; allowed are max_body_size, "
                 f"{self._max_body_size}"

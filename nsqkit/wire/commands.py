@@ -111,15 +111,17 @@ def batch_size(bodies: Sequence[bytes]) -> int:
 
 def _encode_batch(head: bytes, bodies: Sequence[bytes], *, has_size: bool) -> bytes:
     """Return head, size of the rest, count and bodies; each body is copied once."""
-    if has_size:
-        head += _INT32.pack(batch_size(bodies))
-    head += _INT32.pack(len(bodies))
+    count = len(bodies)
     # They have few different lengths.
     packed = {length: _INT32.pack(length) for length in set(map(len, bodies))}
     if len(packed) == 1:
-        (prefix,) = packed.values()
-        return prefix.join((head, *bodies))
-    parts = [head] * (2 * len(bodies) + 1)
+        ((length, prefix),) = packed.items()
+        size = _INT32.pack(4 + count * (4 + length)) if has_size else b""
+        return prefix.join((head + size + _INT32.pack(count), *bodies))
+    if has_size:
+        head += _INT32.pack(batch_size(bodies))
+    head += _INT32.pack(count)
+    parts = [head] * (2 * count + 1)
     parts[1::2] = [packed[len(body)] for body in bodies]
     parts[2::2] = bodies
     return b"".join(parts)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nsqkit.errors import OptionError
 from nsqkit.producer.arguments import Bodies, check_seconds, delay_ms, encode_key, topic_name
@@ -64,6 +66,17 @@ def test_together_they_have_a_limit_too():
     assert bodies(max_body_size=4 + 2 * 14).take_all([b"x" * 10] * 2)
     with pytest.raises(OptionError, match="2 bodies are 32 bytes on the wire; allowed are max_body_size, 31"):
         bodies(max_body_size=31).take_all([b"x" * 10] * 2)
+
+
+@given(sizes=st.lists(st.integers(1, 10), min_size=1, max_size=8), most=st.integers(5, 120))
+def test_they_are_refused_exactly_if_all_of_them_are_too_much(sizes, most):
+    many = [b"x" * size for size in sizes]
+    size = 4 + sum(4 + one for one in sizes)
+    if size <= most:
+        assert bodies(max_body_size=most).take_all(many) is many
+    else:
+        with pytest.raises(OptionError, match=f"{len(many)} bodies are {size} bytes on the wire; .*, {most}"):
+            bodies(max_body_size=most).take_all(many)
 
 
 def test_a_key_is_text_or_bytes():

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -124,6 +125,29 @@ def test_a_client_that_fails_says_why():
 )
 def test_the_ratio_is_to_the_best_peer(row: Row, best: str | None, ratio: float | None):
     assert (row.best_peer, row.ratio()) == (best, ratio)
+
+
+@pytest.mark.parametrize(
+    ("less_is_better", "best", "ratio"),
+    [(False, "steady", 2.0), (True, "rising", 0.2)],
+)
+def test_figures_of_several_rounds_are_compared_round_by_round(less_is_better: bool, best: str, ratio: float):
+    turns = {"nsqkit": [2.0, 20.0, 30.0], "steady": [1.0, 10.0, 10.0], "rising": [0.5, 1.0, 6.0]}
+    samples = Bench(Effort(rounds=3)).take_turns(
+        {
+            name: partial(next, iter([{"figure": figure} for figure in figures]))
+            for name, figures in turns.items()
+        }
+    )
+    assert {name: sample["figure"] for name, sample in samples.items()} == {
+        "nsqkit": 20,
+        "steady": 10,
+        "rising": 1,
+    }
+    peers = {name: samples[name]["figure"] for name in ("steady", "rising")}
+    row = Row(what="", unit="", value=samples["nsqkit"]["figure"], peers=peers, less_is_better=less_is_better)
+    assert row.best_peer == best
+    assert row.ratio() == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def _environment(bench: Bench) -> dict[str, str]:
         "Python": f"{platform.python_version()} with {', '.join(versions)}",
         "a call of a function that does nothing": f"{_call_ns():.0f} ns",
         "broker for the clients": bench.nsqd_binary or "python -m nsqkit nsqd",
-        "rounds": f"{bench.effort.rounds}, the median of each figure counts",
+        "rounds": f"{bench.effort.rounds}, the median of each figure counts, and of each ratio",
     }
 
 

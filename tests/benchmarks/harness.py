@@ -1,8 +1,8 @@
 """What all measurements share: how much to measure, processes, turns.
 
 The rule it guards: every figure is fair and bounded. Subjects take turns (A B A B), so that a busy machine is busy
-for all of them, and the median of the rounds counts; clients and brokers are processes of their own, each with a
-limit of time; none of them outlives the run.
+for all of them; the median of the rounds counts, and between two subjects that of their ratios. Clients and brokers
+are processes of their own, each with a limit of time; none of them outlives the run.
 
 How to read it: ``Bench`` is what a measurement is given, ``BrokerProcess`` a broker to measure or to measure
 against, ``run_program`` a client.
@@ -15,7 +15,6 @@ import itertools
 import json
 import os
 import queue
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from types import TracebackType
 import attrs
 
 from tests.benchmarks.programs.assignment import Assignment
+from tests.benchmarks.table import Median
 
 ROOT = Path(__file__).resolve().parents[2]
 NSQKIT_NSQD = (sys.executable, "-m", "nsqkit", "nsqd")
@@ -109,7 +109,7 @@ class Bench:
         return f"bench-{next(self._topic_numbers)}"
 
     def take_turns(self, subjects: Mapping[str, Callable[[], Sample]]) -> dict[str, Sample]:
-        """Run every subject once a round; return each one's median figures. Who fails is left out, with a note."""
+        """Run every subject once a round; return each one's ``Median`` figures. Who fails is left out, with a note."""
         samples: dict[str, list[Sample]] = {name: [] for name in subjects}
         for _ in range(self.effort.rounds):
             for name in list(samples):
@@ -122,7 +122,7 @@ class Bench:
 
 
 def _medians(samples: Sequence[Sample]) -> Sample:
-    return {key: statistics.median(sample[key] for sample in samples) for key in samples[0]}
+    return {key: Median([sample[key] for sample in samples]) for key in samples[0]}
 
 
 def run_program(name: str, assignment: Assignment) -> Sample:

@@ -1,7 +1,8 @@
 """What was measured, as rows, and the rows as a table.
 
 The rule it guards: a row says what it is worth. Beside nsqkit's figure stand the best peer's of the same run, how
-many times nsqkit is better, and, where there is a floor, whether it was met.
+many times nsqkit is better, and, where there is a floor, whether it was met. Figures of several rounds are compared
+round by round: a machine is slower in one than in another, for both.
 
 How to read it: ``Row`` and ``Floor`` first, then how they are printed.
 """
@@ -9,12 +10,31 @@ How to read it: ``Row`` and ``Floor`` first, then how they are printed.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import attrs
 
 COLUMNS = ("what", "unit", "nsqkit", "best peer", "ratio", "floor")
+
+
+class Median(float):
+    """The median of some rounds, which it remembers.
+
+    Args:
+        rounds: the figure of each; at least one.
+
+    Attributes:
+        rounds: the same.
+    """
+
+    rounds: Sequence[float]
+
+    def __new__(cls, rounds: Sequence[float]) -> Self:
+        median = super().__new__(cls, statistics.median(rounds))
+        median.rounds = rounds
+        return median
 
 
 @attrs.frozen
@@ -63,16 +83,21 @@ class Row:
 
     @property
     def best_peer(self) -> str | None:
-        """The name of the best peer, None if there was none."""
-        best = min if self.less_is_better else max
-        return best(self.peers, key=self.peers.__getitem__, default=None)
+        """The name of the peer that nsqkit is the fewest times better than, None if there was none."""
+        return min(self.peers, key=lambda peer: self._times_better(self.peers[peer]), default=None)
 
     def ratio(self, peer: str | None = None) -> float | None:
         """Return how many times nsqkit is better than ``peer``, by default the best one."""
         other = self.peers.get(peer or self.best_peer or "")
-        if not other or not self.value:
-            return None
-        return other / self.value if self.less_is_better else self.value / other
+        return self._times_better(other) if other and self.value else None
+
+    def _times_better(self, other: float) -> float:
+        ours, theirs = _rounds(self.value), _rounds(other)
+        if len(ours) != len(theirs):
+            ours, theirs = (self.value,), (other,)
+        if self.less_is_better:
+            ours, theirs = theirs, ours
+        return statistics.median(a / b if b else math.inf for a, b in zip(ours, theirs, strict=True))
 
     def is_met(self, floor: Floor) -> bool | None:
         """Tell whether ``floor`` is met; None if there was no peer to tell it by."""
@@ -113,6 +138,10 @@ def summary(rows: Iterable[Row]) -> str:
     if without := len(verdicts) - len(told):
         parts.append(f"{without} have no peer in this run")
     return ", ".join(parts)
+
+
+def _rounds(figure: float) -> Sequence[float]:
+    return figure.rounds if isinstance(figure, Median) else (figure,)
 
 
 def _comparison(row: Row, floor: Floor) -> str:

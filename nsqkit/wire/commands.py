@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from nsqkit.errors import BadProtocol, BrokerError, ProtocolError
-from nsqkit.wire.bodies import READERS, Reader, split_batch
+from nsqkit.wire.bodies import READERS, Need, Read, Reader, split_batch
 from nsqkit.wire.messages import ID_LENGTH
 
 MAGIC_V2: Final = b"  V2"
@@ -173,11 +173,10 @@ class CommandDecoder:
         "_alone",
         "_alone_size",
         "_chunks",
-        "_cut_off",
         "_data",
         "_line",
         "_missing",
-        "_needed",
+        "_need",
         "_params",
         "_position",
         "_reader",
@@ -196,8 +195,7 @@ class CommandDecoder:
         self._chunks: list[bytes] = []  # … and what has come since, joined once there is enough of it
         self._missing = 0  # bytes without which it is of no use to look again
         self._reader: Reader | None = None
-        self._needed = 0  # bytes that the reader has asked for
-        self._cut_off: BrokerError | None = None  # what to answer if the stream ends here
+        self._need = Need(0)  # what the reader has asked for
         self._verb = b""  # whose body is being read, with its words; empty for the magic
         self._params: list[bytes] = []
         self._line = b""  # the last one; who publishes says the same again and again …
@@ -251,7 +249,7 @@ class CommandDecoder:
 
     def end(self) -> BrokerError | None:
         """Say that the stream has ended: return the error to answer if that cut a body off."""
-        return self._cut_off
+        return self._need.cut_off
 
     def take_rest(self) -> bytes:
         """Return and forget the bytes after the last command: they belong to whatever layer begins there."""
@@ -349,22 +347,24 @@ class CommandDecoder:
 
     def _start(self, reader: Reader) -> None:
         self._reader = reader
-        self._needed, self._cut_off = next(reader)
+        self._need = next(reader)
 
     def _resume(self) -> Command | None:
         """Give the reader what it asks for while there is enough; then keep the rest for it."""
         assert self._reader is not None
-        data = self._data
+        data, need = self._data, self._need
         try:
-            while self._position + self._needed <= len(data):
+            while self._position + need.size <= len(data):
                 start = self._position
-                self._position += self._needed
-                self._needed, self._cut_off = self._reader.send(data[start : self._position])
+                self._position = len(data) if need.or_more else start + need.size
+                need = self._need = self._reader.send(data[start : self._position])
         except StopIteration as stop:
             self._reader = None
-            self._cut_off = None
-            return Command(self._verb, self._params, stop.value) if self._verb else None
-        self._keep(self._needed - (len(data) - self._position))
+            self._need = Need(0)
+            bodies, rest = stop.value
+            self._position -= len(rest)
+            return Command(self._verb, self._params, bodies) if self._verb else None
+        self._keep(need.size - (len(data) - self._position))
         return None
 
 
@@ -376,10 +376,10 @@ def _split_line(line: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _read_magic() -> Reader:
-    magic = yield len(MAGIC_V2), None
+    magic = yield Need(len(MAGIC_V2))
     if magic != MAGIC_V2:
         raise BadProtocol
-    return ()
+    return Read(())
 
 
 def _finish_run(data: bytes, position: int) -> list[bytes]:

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.errors import BadBody
-from nsqkit.wire.bodies import READERS, batch_count_max, parse_int32, read_batch, split_batch
+from nsqkit.wire.bodies import (
+    READERS,
+    Need,
+    Read,
+    Reader,
+    batch_count_max,
+    parse_int32,
+    read_batch,
+    split_batch,
+)
 from tests import strategies
 from tests.strategies import int32
 
@@ -19,25 +28,42 @@ class Limits:
 
 def test_a_reader_says_how_much_it_needs_and_what_to_answer_if_that_does_not_come() -> None:
     reader = READERS[b"PUB"]("PUB", Limits())
-    needed, cut_off = next(reader)
-    assert (needed, str(cut_off)) == (4, "E_BAD_MESSAGE PUB failed to read message body size")
-    needed, cut_off = reader.send(int32(3))
-    assert (needed, str(cut_off)) == (3, "E_BAD_MESSAGE PUB failed to read message body")
+    need = next(reader)
+    assert (need.size, str(need.cut_off)) == (4, "E_BAD_MESSAGE PUB failed to read message body size")
+    need = reader.send(int32(3))
+    assert (need.size, str(need.cut_off)) == (3, "E_BAD_MESSAGE PUB failed to read message body")
     with pytest.raises(StopIteration) as stop:
         reader.send(b"abc")
-    assert stop.value.value == (b"abc",)
+    assert stop.value.value == Read((b"abc",))
+
+
+def batch_of(count: int, size: int = 20) -> Reader:
+    """Return a reader that has been told how many messages follow."""
+    reader = read_batch("MPUB", Limits())
+    next(reader)
+    reader.send(int32(size))
+    reader.send(int32(count))
+    return reader
 
 
 def test_messages_share_the_limit_of_the_body_whatever_was_announced() -> None:
-    reader = read_batch("MPUB", Limits())
-    next(reader)
-    reader.send(int32(20))
-    reader.send(int32(9))
-    for _ in range(6):
-        reader.send(int32(10))
-        reader.send(b"x" * 10)
+    reader = batch_of(9)
+    reader.send((int32(10) + b"x" * 10) * 6)
     with pytest.raises(BadBody, match="MPUB body too big 102 > 100"):
         reader.send(int32(10))
+
+
+def test_who_reads_a_batch_takes_what_there_is_and_asks_for_what_is_missing() -> None:
+    reader = batch_of(4)
+    need = reader.send(int32(1) + b"a" + int32(2) + b"bb" + b"\0")
+    assert need == Need(3, need.cut_off, or_more=True)
+    assert str(need.cut_off) == "E_BAD_MESSAGE MPUB failed to read message(2) body size"
+    need = reader.send(b"\0\0\3cc")
+    assert need == Need(1, need.cut_off, or_more=True)
+    assert str(need.cut_off) == "E_BAD_MESSAGE MPUB failed to read message body"
+    with pytest.raises(StopIteration) as stop:
+        reader.send(b"c" + int32(1) + b"d" + b"NOP\n")
+    assert stop.value.value == Read([b"a", b"bb", b"ccc", b"d"], b"NOP\n")
 
 
 @given(strategies.INT32)

@@ -1,4 +1,4 @@
-"""A vigil: where something comes soon after something else, the event loop looks again rather than sleeps.
+"""A vigil: where something comes soon after something else was answered, the event loop looks again, not sleeps.
 
 The rule it guards: whoever sends one thing after the other and waits for each answer does not wait for a sleeper. To
 fall asleep and be woken takes longer than to answer, and no less processor time than to look again. What comes further
@@ -17,10 +17,16 @@ if TYPE_CHECKING:
     from nsqkit.clock import Clock
 
 VIGIL_NS: Final = 100_000
-"""How close upon each other two things come for a vigil to begin, and how long it lasts after the last of them.
+"""How soon after an answer the next thing comes for a vigil to begin, and how long one lasts after each answer.
 
-Measured: docs/decisions/0016-the-broker-keeps-vigil.md.
+Measured, as the two below: docs/decisions/0016-the-broker-keeps-vigil.md.
 """
+
+WOKEN_NS: Final = 50_000
+"""What a sleeper makes of that time: it sees what comes so much later."""
+
+AGAIN_NS: Final = 2_000_000
+"""How long after a vigil the next one begins only if even a sleeper was quick: vigils in vain are rare, then."""
 
 
 class Vigil:
@@ -35,20 +41,30 @@ class Vigil:
         self._loop = loop
         self._clock = clock
         self._came_ns = 0
+        self._answered_ns = 0
         self._end_ns = 0
+        self._over_ns = 0
         self._is_kept = False
 
     def keep(self, came_ns: int) -> None:
-        """Take note of when something came last; to say the same again changes nothing."""
-        if 0 < came_ns - self._came_ns < VIGIL_NS:
-            self._end_ns = came_ns + VIGIL_NS
-            if not self._is_kept:
-                self._is_kept = True
-                self._loop.call_soon(self._look_again)
+        """Take note of when something came that is answered now; to say the same again changes nothing."""
+        if came_ns == self._came_ns:
+            return
         self._came_ns = came_ns
+        gap_ns = came_ns - self._answered_ns
+        self._answered_ns = now_ns = self._clock.now_ns()
+        if self._is_kept:
+            self._end_ns = now_ns + VIGIL_NS
+        elif gap_ns < VIGIL_NS or (gap_ns < VIGIL_NS + WOKEN_NS and now_ns - self._over_ns > AGAIN_NS):
+            self._is_kept = True
+            self._end_ns = now_ns + VIGIL_NS
+            self._loop.call_soon(self._look_again)
 
     def _look_again(self) -> None:
         """Have another turn of the loop, which does not sleep before it."""
-        self._is_kept = self._clock.now_ns() < self._end_ns
-        if self._is_kept:
+        now_ns = self._clock.now_ns()
+        if now_ns < self._end_ns:
             self._loop.call_soon(self._look_again)
+        else:
+            self._is_kept = False
+            self._over_ns = now_ns

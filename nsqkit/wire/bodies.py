@@ -127,7 +127,10 @@ def read_batch(name: str, limits: Limits) -> Reader:
             missing, what = start - len(data), f"message({len(bodies)}) body size"
         cut_off = BadMessage(f"{name} failed to read {what}")
         data = data[position:] + (yield Need(missing, cut_off, or_more=True))
-        position = 0
+        run = _equal_bodies(data, 0, count - len(bodies), limits.max_msg_size, limits.max_body_size - total)
+        bodies += run
+        position = len(run) * (_BATCH_OVERHEAD + len(run[0])) if run else 0
+        total += position
     return Read(bodies, data[position:])
 
 
@@ -141,6 +144,21 @@ READERS: Final[dict[bytes, Callable[[str, Limits], Reader]]] = {
 """The commands that have a body."""
 
 
+def _equal_bodies(data: bytes, position: int, count_max: int, size_max: int, room: int) -> Sequence[bytes]:
+    """Return the bodies from ``position`` on, or none where not all that are whole have the size of the first.
+
+    Mostly they have. Then one ``unpack`` does it: of ``count_max`` and ``room`` bytes at most.
+    """
+    if len(data) - position < _BATCH_OVERHEAD:
+        return ()
+    size: int = _INT32.unpack_from(data, position)[0]
+    if not 0 < size <= size_max:
+        return ()
+    count = min(count_max, min(room, len(data) - position) // (_BATCH_OVERHEAD + size), 1024)
+    fields = _equal_sizes(count, size).unpack_from(data, position)
+    return fields[1::2] if fields[0::2].count(size) == count else ()
+
+
 @lru_cache(maxsize=256)
 def _equal_sizes(count: int, size: int) -> Struct:
     """Return the layout of an MPUB body with ``count`` messages of ``size`` bytes each."""
@@ -148,21 +166,10 @@ def _equal_sizes(count: int, size: int) -> Struct:
 
 
 def split_batch(data: bytes, position: int, end: int, count: int, size_max: int) -> Sequence[bytes] | None:
-    """Return the ``count`` bodies that fill ``data[position:end]`` exactly, or None if they do not.
-
-    Mostly all bodies have the size of the first: then one ``unpack`` does it.
-    """
-    if end - position < _BATCH_OVERHEAD:
-        return None
-    size: int = _INT32.unpack_from(data, position)[0]
-    if not 0 < size <= size_max:
-        return None
-    if count == 1:
-        return (data[position + _BATCH_OVERHEAD : end],) if end - position == _BATCH_OVERHEAD + size else None
-    if count <= 1024 and end - position == count * (_BATCH_OVERHEAD + size):
-        fields = _equal_sizes(count, size).unpack_from(data, position)
-        if fields[0::2].count(size) == count:
-            return fields[1::2]
+    """Return the ``count`` bodies that fill ``data[position:end]`` exactly, or None if they do not."""
+    run = _equal_bodies(data, position, count, size_max, end - position)
+    if run and len(run) == count:
+        return run if end - position == count * (_BATCH_OVERHEAD + len(run[0])) else None
     bodies: list[bytes] = []
     append = bodies.append
     unpack = _INT32.unpack_from

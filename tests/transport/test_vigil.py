@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from nsqkit.clock import ManualClock
-from nsqkit.transport.vigil import VIGIL_NS, Vigil
+from nsqkit.transport.vigil import AGAIN_NS, VIGIL_NS, WOKEN_NS, Vigil
 
 
 class Turns:
@@ -35,14 +35,22 @@ class Watched:
         self.turns = Turns()
         self.vigil = Vigil(cast(asyncio.AbstractEventLoop, self.turns), self.clock)
 
-    def after(self, gap_ns: int) -> Watched:
-        """Have something come such a time after what came last."""
+    def after(self, gap_ns: int, takes_ns: int = 0) -> Watched:
+        """Have something come such a time after the last answer, whose answer takes some time, too."""
         self.pass_(gap_ns)
-        self.vigil.keep(self.clock.now_ns())
+        came_ns = self.clock.now_ns()
+        self.pass_(takes_ns)
+        self.vigil.keep(came_ns)
         return self
 
     def pass_(self, ns: int) -> None:
         self.clock.advance(ns / 1e9)
+
+    def let_it_end(self) -> Watched:
+        self.pass_(VIGIL_NS)
+        self.turns.run_one()
+        assert self.turns.may_sleep
+        return self
 
 
 @pytest.fixture
@@ -52,22 +60,28 @@ def watched() -> Watched:
 
 def test_what_comes_alone_lets_the_loop_sleep(watched):
     for _ in range(3):
-        watched.after(VIGIL_NS)
+        watched.after(VIGIL_NS + WOKEN_NS)
         assert watched.turns.may_sleep
 
 
-def test_what_comes_close_upon_another_keeps_it_looking_for_as_long(watched):
-    watched.after(VIGIL_NS).after(VIGIL_NS - 1000)
+def test_what_comes_soon_after_an_answer_keeps_it_looking_for_as_long(watched):
+    watched.after(1_000_000_000).after(VIGIL_NS - 1000)
     for _ in range(3):
         assert not watched.turns.may_sleep
         watched.turns.run_one()
-    watched.pass_(VIGIL_NS)
+    watched.let_it_end()
+
+
+def test_how_long_the_answer_took_does_not_matter(watched):
+    watched.after(1_000_000_000, takes_ns=VIGIL_NS).after(VIGIL_NS - 1000, takes_ns=VIGIL_NS)
+    assert not watched.turns.may_sleep
+    watched.pass_(VIGIL_NS - 1000)
     watched.turns.run_one()
-    assert watched.turns.may_sleep
+    assert not watched.turns.may_sleep
 
 
 def test_what_comes_meanwhile_makes_it_last_and_begins_no_second_one(watched):
-    watched.after(VIGIL_NS).after(1000)
+    watched.after(1_000_000_000).after(1000)
     for _ in range(5):
         watched.after(VIGIL_NS // 2)
         assert len(watched.turns.due) == 1
@@ -75,15 +89,30 @@ def test_what_comes_meanwhile_makes_it_last_and_begins_no_second_one(watched):
     assert not watched.turns.may_sleep
 
 
-def test_it_begins_anew_after_one_that_is_over(watched):
-    watched.after(VIGIL_NS).after(1000).pass_(VIGIL_NS)
-    watched.turns.run_one()
-    watched.after(VIGIL_NS).after(1000)
+def test_a_sleeper_sees_later_what_came_soon(watched):
+    watched.after(1_000_000_000).after(VIGIL_NS + WOKEN_NS - 1000)
+    assert not watched.turns.may_sleep
+
+
+def test_soon_after_a_vigil_only_what_even_a_sleeper_sees_soon_begins_the_next(watched):
+    watched.after(1_000_000_000).after(1000).let_it_end()
+    watched.after(VIGIL_NS + WOKEN_NS - 1000)
+    assert watched.turns.may_sleep
+    watched.after(VIGIL_NS - 1000)
+    assert not watched.turns.may_sleep
+
+
+def test_a_while_after_a_vigil_it_tries_again(watched):
+    watched.after(1_000_000_000).after(1000).let_it_end()
+    for _ in range(AGAIN_NS // VIGIL_NS):
+        watched.after(VIGIL_NS)
+        assert watched.turns.may_sleep
+    watched.after(VIGIL_NS)
     assert not watched.turns.may_sleep
 
 
 def test_the_same_said_again_changes_nothing(watched):
-    watched.after(VIGIL_NS)
+    watched.after(1_000_000_000)
     for _ in range(3):
         watched.vigil.keep(watched.clock.now_ns())
     assert watched.turns.may_sleep

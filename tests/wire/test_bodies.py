@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.errors import BadBody
+from nsqkit.errors import BadBody, BrokerError
 from nsqkit.wire.bodies import (
     READERS,
     Need,
@@ -64,6 +64,34 @@ def test_who_reads_a_batch_takes_what_there_is_and_asks_for_what_is_missing() ->
     with pytest.raises(StopIteration) as stop:
         reader.send(b"c" + int32(1) + b"d" + b"NOP\n")
     assert stop.value.value == Read([b"a", b"bb", b"ccc", b"d"], b"NOP\n")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error"),
+    [
+        ([3] * 9, None),
+        ([2] * 3 + [5] + [2] * 3, None),
+        ([3] * 6 + [0], "E_BAD_MESSAGE MPUB invalid message(6) body size 0"),
+        ([3] * 4 + [-4] + [3], "E_BAD_MESSAGE MPUB invalid message(4) body size -4"),
+        ([3] * 4 + [11] + [3], "E_BAD_MESSAGE MPUB message too big 11 > 10"),
+        ([10] * 7, "E_BAD_BODY MPUB body too big 102 > 100"),
+        ([9] * 7 + [2], "E_BAD_BODY MPUB body too big 101 > 100"),
+    ],
+)
+def test_wherever_a_batch_is_cut_its_messages_and_errors_are_the_same(
+    sizes: list[int], error: str | None
+) -> None:
+    packed = b"".join(int32(size) + b"x" * size for size in sizes)
+    for cut in range(len(packed)):
+        reader = batch_of(len(sizes))
+        parts = iter([packed[:cut], packed[cut:]] if cut else [packed])
+        with pytest.raises(StopIteration if error is None else BrokerError) as ended:  # noqa: PT012
+            for part in parts:
+                reader.send(part)
+        if error is None:
+            assert [len(body) for body in ended.value.value.bodies] == sizes
+        else:
+            assert str(ended.value) == error
 
 
 @given(strategies.INT32)

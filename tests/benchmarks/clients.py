@@ -29,6 +29,7 @@ class Figure:
         suffix: what the row is called, besides what was done.
         less_is_better: the row's.
         floors: the row's.
+        floors_on: the event loop that the floors are for; by default each.
     """
 
     key: str
@@ -36,6 +37,7 @@ class Figure:
     suffix: str = ""
     less_is_better: bool = False
     floors: Sequence[Floor] = ()
+    floors_on: str | None = None
 
 
 def nsqkit_subjects(
@@ -70,5 +72,5 @@ def rows(bench: Bench, what: str, samples: Mapping[str, Sample], figures: Sequen
                     value=samples[loop][figure.key],
                     peers={peer: samples[peer][figure.key] for peer in bench.peers if peer in samples},
                     less_is_better=figure.less_is_better,
-                    floors=figure.floors,
+                    floors=figure.floors if figure.floors_on in (None, loop) else (),
                 )

@@ -38,14 +38,22 @@ def encode_message(timestamp_ns: int, attempts: int, message_id: bytes, body: by
     return _HEAD.pack(size, MESSAGE_FRAME_TYPE, timestamp_ns, attempts) + message_id + body
 
 
-def encode_messages(timestamp_ns: int, ids: Sequence[bytes], bodies: Sequence[bytes]) -> list[bytes]:
+def encode_messages(
+    timestamp_ns: int, ids: Sequence[bytes], bodies: Sequence[bytes], *, prefix: bytes = b""
+) -> list[bytes]:
     """Return the frames of messages that were published together, each with attempts 1.
 
     A batch mostly has few different sizes, so their heads are packed once.
+
+    Args:
+        timestamp_ns: when they were published.
+        ids: as many as bodies.
+        bodies: the bodies.
+        prefix: what each id begins with, where ``ids`` have only how it goes on.
     """
     if len(bodies) == 1:
-        return [encode_message(timestamp_ns, 1, ids[0], bodies[0])]
-    heads = {length: _first_head(timestamp_ns, length) for length in set(map(len, bodies))}
+        return [encode_message(timestamp_ns, 1, prefix + ids[0], bodies[0])]
+    heads = {length: _first_head(timestamp_ns, length) + prefix for length in set(map(len, bodies))}
     if len(heads) == 1:
         (head,) = heads.values()
         return [head + message_id + body for message_id, body in zip(ids, bodies, strict=True)]

@@ -8,11 +8,18 @@ used up, or refuses because the clock went back, this takes the next tick early:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 EPOCH_TICKS = 1288834974288
 SEQUENCE_LENGTH = 4096
 
 _PREFIX_MASK = (1 << 52) - 1  # a time before the epoch (a test's clock may show it) wraps, as Go's numbers do
 _SUFFIXES = tuple(b"%03x" % sequence for sequence in range(SEQUENCE_LENGTH))
+
+
+Run: TypeAlias = tuple[bytes, Sequence[bytes]]
+"""Ids that begin alike: what they begin with, and how each of them goes on."""
 
 
 class GuidFactory:
@@ -29,23 +36,21 @@ class GuidFactory:
         self._sequence = 0
         self._begin(0)
 
-    def take(self, count: int, now_ns: int) -> list[bytes]:
-        """Return the next ``count`` ids."""
+    def take(self, count: int, now_ns: int) -> list[Run]:
+        """Return the next ``count`` ids: a run for each tick that they need."""
         tick = now_ns >> 20
         if tick > self._tick:
             self._begin(tick)
-        if count == 1 and self._sequence < SEQUENCE_LENGTH:
-            self._sequence += 1
-            return [self._prefix + _SUFFIXES[self._sequence - 1]]
-        ids: list[bytes] = []
-        while True:
-            prefix = self._prefix
-            end = self._sequence + count - len(ids)
-            ids += [prefix + suffix for suffix in _SUFFIXES[self._sequence : end]]
-            if end <= SEQUENCE_LENGTH:
-                self._sequence = end
-                return ids
+        runs: list[Run] = []
+        while count > (room := SEQUENCE_LENGTH - self._sequence):
+            if room:
+                runs.append((self._prefix, _SUFFIXES[self._sequence :]))
+                count -= room
             self._begin(self._tick + 1)
+        end = self._sequence + count
+        runs.append((self._prefix, _SUFFIXES[self._sequence : end]))
+        self._sequence = end
+        return runs
 
     def _begin(self, tick: int) -> None:
         self._tick = tick

@@ -74,18 +74,28 @@ class Topic:
             OSError: there is no place for them, or not for all, or not in all channels.
         """
         self._agenda.published_ns = now_ns
-        ids = self._guids.take(len(bodies), now_ns)
-        frames = encode_messages(now_ns, ids, bodies)
+        frames = self._make_frames(bodies, now_ns)
         if self._flows:
             self._fan_out(frames, now_ns, delay_ns)
         else:
             in_memory = self.queue.put(frames)
             if delay_ns:
                 # Of what has no room in memory the delay is lost, as in nsqd, unless it is to be kept.
-                kept = ids if self._delays.are_kept else ids[:in_memory]
-                self._waiting_delays_ns.update(dict.fromkeys(kept, delay_ns))
+                kept = frames if self._delays.are_kept else frames[:in_memory]
+                self._waiting_delays_ns.update(dict.fromkeys(map(id_of, kept), delay_ns))
         self.message_count += len(bodies)
         self.message_bytes += sum(map(len, bodies))
+
+    def _make_frames(self, bodies: Sequence[bytes], now_ns: int) -> list[bytes]:
+        runs = self._guids.take(len(bodies), now_ns)
+        if len(runs) == 1:
+            ((prefix, ids),) = runs
+            return encode_messages(now_ns, ids, bodies, prefix=prefix)
+        frames: list[bytes] = []
+        for prefix, ids in runs:
+            run = bodies[len(frames) : len(frames) + len(ids)]
+            frames += encode_messages(now_ns, ids, run, prefix=prefix)
+        return frames
 
     def _fan_out(self, frames: Sequence[bytes], now_ns: int, delay_ns: int) -> None:
         failed: OSError | None = None

@@ -12,14 +12,19 @@ NOW_NS = 1_704_067_200 * 10**9
 TICK_NS = 1 << 20
 
 
+def take(factory: GuidFactory, count: int, now_ns: int) -> list[bytes]:
+    """Return ids in one piece each."""
+    return [prefix + suffix for prefix, suffixes in factory.take(count, now_ns) for suffix in suffixes]
+
+
 def test_an_id_is_made_of_time_node_and_sequence():
-    ids = GuidFactory(node_id=0x2A5).take(2, NOW_NS)
+    ids = take(GuidFactory(node_id=0x2A5), 2, NOW_NS)
     expected = ((NOW_NS >> 20) - EPOCH_TICKS) << 22 | 0x2A5 << 12
     assert ids == [b"%016x" % expected, b"%016x" % (expected + 1)]
 
 
 def test_an_id_tells_when_and_where():
-    (given_id,) = GuidFactory(node_id=1).take(1, NOW_NS)
+    (given_id,) = take(GuidFactory(node_id=1), 1, NOW_NS)
     ticks = (int(given_id, 16) >> 22) + EPOCH_TICKS
     assert 0 <= NOW_NS - ticks * TICK_NS < TICK_NS
     assert int(given_id, 16) >> 12 & 0x3FF == 1
@@ -27,31 +32,38 @@ def test_an_id_tells_when_and_where():
 
 def test_the_sequence_begins_anew_with_each_tick():
     factory = GuidFactory(0)
-    factory.take(7, NOW_NS)
-    assert factory.take(1, NOW_NS)[0].endswith(b"007")
-    assert factory.take(1, NOW_NS + TICK_NS)[0].endswith(b"000")
+    take(factory, 7, NOW_NS)
+    assert take(factory, 1, NOW_NS)[0].endswith(b"007")
+    assert take(factory, 1, NOW_NS + TICK_NS)[0].endswith(b"000")
 
 
 def test_when_a_tick_is_used_up_the_next_one_is_taken_early():
     factory = GuidFactory(0)
-    ids = factory.take(SEQUENCE_LENGTH, NOW_NS)
-    ids += factory.take(1, NOW_NS)
+    ids = take(factory, SEQUENCE_LENGTH, NOW_NS)
+    ids += take(factory, 1, NOW_NS)
     assert [message_id[13:] for message_id in ids[-2:]] == [b"fff", b"000"]
     assert int(ids[-1], 16) >> 22 == (int(ids[0], 16) >> 22) + 1
     # The tick that was taken early is not begun again when its time comes.
-    assert factory.take(1, NOW_NS + TICK_NS)[0].endswith(b"001")
+    assert take(factory, 1, NOW_NS + TICK_NS)[0].endswith(b"001")
 
 
 def test_a_batch_may_need_many_ticks():
-    ids = GuidFactory(0).take(3 * SEQUENCE_LENGTH + 5, NOW_NS)
+    ids = take(GuidFactory(0), 3 * SEQUENCE_LENGTH + 5, NOW_NS)
     assert ids == sorted(set(ids))
     assert len(ids) == 3 * SEQUENCE_LENGTH + 5
 
 
+def test_ids_that_begin_alike_are_one_run():
+    factory = GuidFactory(0)
+    assert [len(suffixes) for _, suffixes in factory.take(5, NOW_NS)] == [5]
+    runs = factory.take(SEQUENCE_LENGTH, NOW_NS)
+    assert [len(suffixes) for _, suffixes in runs] == [SEQUENCE_LENGTH - 5, 5]
+
+
 def test_none_are_given_when_none_are_wanted():
     factory = GuidFactory(0)
-    assert factory.take(0, NOW_NS) == []
-    assert factory.take(1, NOW_NS)[0].endswith(b"000")
+    assert take(factory, 0, NOW_NS) == []
+    assert take(factory, 1, NOW_NS)[0].endswith(b"000")
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(-3 * TICK_NS, 3 * TICK_NS)), max_size=12))
@@ -59,7 +71,7 @@ def test_ids_ascend_whatever_the_clock_does(steps):
     factory, now_ns, ids = GuidFactory(1023), NOW_NS, []
     for count, ns in steps:
         now_ns += ns
-        taken = factory.take(count, now_ns)
+        taken = take(factory, count, now_ns)
         assert len(taken) == count
         ids += taken
     assert ids == sorted(set(ids))
@@ -68,7 +80,7 @@ def test_ids_ascend_whatever_the_clock_does(steps):
 
 @pytest.mark.parametrize("now_ns", [0, 1, (EPOCH_TICKS - 1) * TICK_NS, (1 << 63) - 1])
 def test_any_time_gives_sixteen_digits(now_ns):
-    ids = GuidFactory(5).take(SEQUENCE_LENGTH + 1, now_ns)
+    ids = take(GuidFactory(5), SEQUENCE_LENGTH + 1, now_ns)
     assert {len(message_id) for message_id in ids} == {16}
     assert len(set(ids)) == SEQUENCE_LENGTH + 1
     assert int(ids[0], 16) >> 12 & 0x3FF == 5

@@ -8,6 +8,7 @@ import pytest
 
 from nsqkit.broker.core.agenda import Agenda
 from nsqkit.broker.core.channel import Channel
+from nsqkit.broker.core.guid import SEQUENCE_LENGTH
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.storage import DiskStorage, MemoryStorage
 from nsqkit.broker.core.topic import PART_COUNT, Topic
@@ -45,6 +46,18 @@ def test_a_message_gets_an_id_the_time_and_attempts_1():
     assert first == encode_message(NOW_NS, 1, first[ID], b"one")
     assert second == encode_message(NOW_NS, 1, second[ID], b"two")
     assert first[ID] < second[ID]
+
+
+def test_a_batch_that_needs_the_ids_of_many_ticks_is_complete_and_in_order():
+    topic = make(mem_queue_size=10_000)
+    channel = topic.channel(b"c", NOW_NS)
+    topic.put([b"m"], NOW_NS)
+    bodies = [b"%d" % n for n in range(2 * SEQUENCE_LENGTH + 3)]
+    topic.put(bodies, NOW_NS)
+    frames = take_all(channel.queue)
+    assert [frame[FRAME_HEADER_LENGTH:] for frame in frames] == [b"m", *bodies]
+    ids = [frame[ID] for frame in frames]
+    assert ids == sorted(set(ids))
 
 
 def test_every_channel_gets_every_message_and_shares_its_frame():

@@ -39,7 +39,7 @@ def encode_message(timestamp_ns: int, attempts: int, message_id: bytes, body: by
 
 
 def encode_messages(
-    timestamp_ns: int, ids: Sequence[bytes], bodies: Sequence[bytes], *, prefix: bytes = b""
+    timestamp_ns: int, ids: Sequence[bytes], bodies: Sequence[bytes], prefix: bytes = b""
 ) -> list[bytes]:
     """Return the frames of messages that were published together, each with attempts 1.
 

@@ -42,12 +42,11 @@ class GuidFactory:
         if tick > self._tick:
             self._begin(tick)
         runs: list[Run] = []
-        while count > (room := SEQUENCE_LENGTH - self._sequence):
-            if room:
-                runs.append((self._prefix, _SUFFIXES[self._sequence :]))
-                count -= room
+        while (end := self._sequence + count) > SEQUENCE_LENGTH:
+            if rest := _SUFFIXES[self._sequence :]:
+                runs.append((self._prefix, rest))
+            count = end - SEQUENCE_LENGTH
             self._begin(self._tick + 1)
-        end = self._sequence + count
         runs.append((self._prefix, _SUFFIXES[self._sequence : end]))
         self._sequence = end
         return runs

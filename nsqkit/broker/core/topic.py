@@ -20,6 +20,7 @@ from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.agenda import Agenda
+    from nsqkit.broker.core.guid import Run
     from nsqkit.broker.core.options import BrokerOptions
     from nsqkit.broker.core.storage import Storage
 
@@ -74,7 +75,12 @@ class Topic:
             OSError: there is no place for them, or not for all, or not in all channels.
         """
         self._agenda.published_ns = now_ns
-        frames = self._make_frames(bodies, now_ns)
+        runs = self._guids.take(len(bodies), now_ns)
+        prefix, ids = runs[0]
+        if len(runs) == 1:
+            frames = encode_messages(now_ns, ids, bodies, prefix)
+        else:
+            frames = _encode_runs(now_ns, runs, bodies)
         if self._flows:
             self._fan_out(frames, now_ns, delay_ns)
         else:
@@ -85,17 +91,6 @@ class Topic:
                 self._waiting_delays_ns.update(dict.fromkeys(map(id_of, kept), delay_ns))
         self.message_count += len(bodies)
         self.message_bytes += sum(map(len, bodies))
-
-    def _make_frames(self, bodies: Sequence[bytes], now_ns: int) -> list[bytes]:
-        runs = self._guids.take(len(bodies), now_ns)
-        if len(runs) == 1:
-            ((prefix, ids),) = runs
-            return encode_messages(now_ns, ids, bodies, prefix=prefix)
-        frames: list[bytes] = []
-        for prefix, ids in runs:
-            run = bodies[len(frames) : len(frames) + len(ids)]
-            frames += encode_messages(now_ns, ids, run, prefix=prefix)
-        return frames
 
     def _fan_out(self, frames: Sequence[bytes], now_ns: int, delay_ns: int) -> None:
         failed: OSError | None = None
@@ -217,3 +212,10 @@ class Topic:
             except OSError as error:
                 failures.append(error)
         return failures
+
+
+def _encode_runs(now_ns: int, runs: Sequence[Run], bodies: Sequence[bytes]) -> list[bytes]:
+    frames: list[bytes] = []
+    for prefix, ids in runs:
+        frames += encode_messages(now_ns, ids, bodies[len(frames) : len(frames) + len(ids)], prefix)
+    return frames

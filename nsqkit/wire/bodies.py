@@ -154,7 +154,11 @@ def _equal_bodies(data: bytes, position: int, count_max: int, size_max: int, roo
     size: int = _INT32.unpack_from(data, position)[0]
     if not 0 < size <= size_max:
         return ()
-    count = min(count_max, min(room, len(data) - position) // (_BATCH_OVERHEAD + size), 1024)
+    each = _BATCH_OVERHEAD + size
+    count = min(count_max, min(room, len(data) - position) // each, 1024)
+    # Where they have not, what stands at the place of the last size is seldom the same by chance.
+    if count < 1 or _INT32.unpack_from(data, position + (count - 1) * each)[0] != size:
+        return ()
     fields = _equal_sizes(count, size).unpack_from(data, position)
     return fields[1::2] if fields[0::2].count(size) == count else ()
 

@@ -29,7 +29,7 @@ WAYS = (
         100_000,
         1,
         100,
-        (attrs.evolve(RATE, floors=(FLOOR,), floors_on="uvloop"), COST),
+        (attrs.evolve(RATE, floors=(FLOOR,), floors_at_nsqd=True), COST),
     ),
     ("MPUB of 100, 10 outstanding", 200_000, 10, 100, (RATE, COST)),
 )

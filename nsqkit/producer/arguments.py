@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from nsqkit.errors import OptionError
-from nsqkit.wire.commands import batch_size
+from nsqkit.wire.commands import batch_size, equal_batch_size
 from nsqkit.wire.names import encode_topic
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Bodies:
             bodies = [self.take(body, f"bodies[{n}]") for n, body in enumerate(bodies)]
             lengths = set(map(len, bodies))
         # They are counted one by one only if so many of the longest would be too much.
-        size = 4 + len(bodies) * (4 + max(lengths))
+        size = equal_batch_size(len(bodies), max(lengths))
         if size > self._max_body_size and (size := batch_size(bodies)) > self._max_body_size:
             raise OptionError(
                 f"{len(bodies)} bodies are {size} bytes on the wire; allowed are max_body_size, "

@@ -3,8 +3,8 @@
 The rule it guards: an error comes at the same byte and with the same words as nsqd's (nsqd/protocol_v2.go), however
 the bytes were cut on their way. A *reader* is a generator: it yields how many bytes it needs next, with the error to
 answer if the stream ends before them, is sent those bytes, and returns the bodies. Who reads a batch is sent all that
-has come, since most publishers' batches come in parts (go-nsq writes 16 KiB at a time): a turn of the reader for each
-size and each body would take twenty times as long.
+has come, since batches come in parts (go-nsq writes 16 KiB at a time): a turn of the reader for each size and each body
+takes several times as long.
 
 How to read it: the readers, smallest first; then ``split_batch``, the fast way for an MPUB that has come whole.
 """

@@ -109,6 +109,11 @@ def batch_size(bodies: Sequence[bytes]) -> int:
     return 4 + 4 * len(bodies) + sum(map(len, bodies))
 
 
+def equal_batch_size(count: int, length: int) -> int:
+    """Return the same for so many bodies of one length."""
+    return 4 + count * (4 + length)
+
+
 def _encode_batch(head: bytes, bodies: Sequence[bytes], *, has_size: bool) -> bytes:
     """Return head, size of the rest, count and bodies; each body is copied once."""
     count = len(bodies)
@@ -116,7 +121,7 @@ def _encode_batch(head: bytes, bodies: Sequence[bytes], *, has_size: bool) -> by
     packed = {length: _INT32.pack(length) for length in set(map(len, bodies))}
     if len(packed) == 1:
         ((length, prefix),) = packed.items()
-        size = _INT32.pack(4 + count * (4 + length)) if has_size else b""
+        size = _INT32.pack(equal_batch_size(count, length)) if has_size else b""
         return prefix.join((head + size + _INT32.pack(count), *bodies))
     if has_size:
         head += _INT32.pack(batch_size(bodies))

@@ -29,7 +29,6 @@ class Figure:
         suffix: what the row is called, besides what was done.
         less_is_better: the row's.
         floors: the row's.
-        floors_at_nsqd: the floors are for clients of nsqd itself; nsqkit's broker answers too soon to tell clients by.
     """
 
     key: str
@@ -37,7 +36,6 @@ class Figure:
     suffix: str = ""
     less_is_better: bool = False
     floors: Sequence[Floor] = ()
-    floors_at_nsqd: bool = False
 
 
 def nsqkit_subjects(
@@ -64,7 +62,6 @@ def _subject(bench: Bench, program: str, task: Assignment, prepare: Prepare) -> 
 def rows(bench: Bench, what: str, samples: Mapping[str, Sample], figures: Sequence[Figure]) -> Iterator[Row]:
     """Yield a row for each figure on each event loop; ``samples`` are by loop or peer."""
     for figure in figures:
-        floors = figure.floors if bench.nsqd_binary or not figure.floors_at_nsqd else ()
         for loop in bench.loops:
             if loop in samples:
                 yield Row(
@@ -73,5 +70,5 @@ def rows(bench: Bench, what: str, samples: Mapping[str, Sample], figures: Sequen
                     value=samples[loop][figure.key],
                     peers={peer: samples[peer][figure.key] for peer in bench.peers if peer in samples},
                     less_is_better=figure.less_is_better,
-                    floors=floors,
+                    floors=figure.floors,
                 )

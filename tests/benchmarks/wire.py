@@ -36,6 +36,9 @@ IDS = [b"%016x" % number for number in range(COUNT)]
 EQUAL = [BODY] * COUNT
 MIXED = [BODY[: 150 + number % 50] for number in range(COUNT)]
 
+PART_SIZE = 16 * 1024
+"""Of a batch, as go-nsq writes it."""
+
 
 def measure(bench: Bench) -> Iterator[Row]:
     """Measure each direction of the wire format."""
@@ -67,13 +70,16 @@ def _nsqkit() -> dict[str, Callable[[], object]]:
         "decode message frames of many sizes": lambda: FrameDecoder(MessageFrame).feed(mixed),
         "decode PUB": lambda: _decode_commands(publishes),
         "decode MPUB": lambda: _decode_commands(batch),
+        "decode MPUB in parts": lambda: _decode_commands(batch, PART_SIZE),
         "decode FIN": lambda: _decode_commands(finishes),
     }
 
 
-def _decode_commands(data: bytes) -> None:
+def _decode_commands(data: bytes, part_size: int = 1 << 20) -> None:
     decoder = CommandDecoder(lambda verb, params: None, max_msg_size=1 << 20, max_body_size=5 << 20)
-    deque(decoder.feed(MAGIC_V2 + data), maxlen=0)
+    data = MAGIC_V2 + data
+    for start in range(0, len(data), part_size):
+        deque(decoder.feed(data[start : start + part_size]), maxlen=0)
 
 
 def _pynsq() -> dict[str, Callable[[], object]]:

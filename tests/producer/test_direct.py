@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -334,21 +335,39 @@ class InterruptedAt:
         return exc_type is KeyboardInterrupt
 
 
-def test_wherever_it_is_interrupted_others_and_later_ones_publish(nsqd):
+def interrupted_everywhere(
+    producer: BlockingProducer, prepare: Callable[[BlockingProducer], object]
+) -> Iterator[bool]:
+    """Interrupt a publish at each place in turn, and have another thread publish; tell whether it was felt."""
     n = 0
     was_felt = True
-    with BlockingProducer(nsqd.tcp_address, reconnect_delay_min=0.001, reconnect_delay_max=0.001) as producer:
-        while was_felt:
-            n += 1
-            until(lambda: _published_alone(producer))
-            before = depth(nsqd)
-            with InterruptedAt(n) as interrupted:
-                producer.publish("t", b"x")
-            was_felt = interrupted.was_felt
-            start(producer.publish, "t", b"1").result(PATIENCE)
-            assert producer.stats().nsqds[0].outstanding_count == 0
-            assert depth(nsqd) - before in ((1, 2) if was_felt else (2,))
+    while was_felt:
+        n += 1
+        prepare(producer)
+        with InterruptedAt(n) as interrupted:
+            producer.publish("t", b"x")
+        was_felt = interrupted.was_felt
+        start(producer.publish, "t", b"1").result(PATIENCE)
+        assert producer.stats().nsqds[0].outstanding_count == 0
+        yield was_felt
     assert n > 50
+
+
+def eager(nsqd: NsqdServer) -> BlockingProducer:
+    """Return a producer that is soon back after each interruption."""
+    return BlockingProducer(nsqd.tcp_address, reconnect_delay_min=0.001, reconnect_delay_max=0.001)
+
+
+def test_wherever_it_is_interrupted_others_and_later_ones_publish(nsqd):
+    depths = []
+
+    def lend(producer: BlockingProducer) -> None:
+        until(lambda: _published_alone(producer))
+        depths.append(depth(nsqd))
+
+    with eager(nsqd) as producer:
+        for was_felt in interrupted_everywhere(producer, lend):
+            assert depth(nsqd) - depths[-1] in ((1, 2) if was_felt else (2,))
 
 
 def _published_alone(producer: BlockingProducer) -> bool:
@@ -357,17 +376,10 @@ def _published_alone(producer: BlockingProducer) -> bool:
 
 
 def test_wherever_it_is_interrupted_as_it_borrows_others_and_later_ones_publish(nsqd):
-    n = 0
-    was_felt = True
-    with BlockingProducer(nsqd.tcp_address, reconnect_delay_min=0.001, reconnect_delay_max=0.001) as producer:
-        while was_felt:
-            n += 1
-            producer.stats()  # so nothing is lent
-            producer._direct = direct.Direct(producer._opened())
-            alone(producer, direct.ALONE_MIN)
-            with InterruptedAt(n) as interrupted:
-                producer.publish("t", b"x")
-            was_felt = interrupted.was_felt
-            start(producer.publish, "t", b"1").result(PATIENCE)
-            assert producer.stats().nsqds[0].outstanding_count == 0
-    assert n > 50
+    def lend_nothing(producer: BlockingProducer) -> None:
+        producer.stats()
+        producer._direct = direct.Direct(producer._opened())
+        alone(producer, direct.ALONE_MIN)
+
+    with eager(nsqd) as producer:
+        assert not list(interrupted_everywhere(producer, lend_nothing))[-1]

@@ -9,27 +9,30 @@ and answers from it is in ``intake``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast
 
-import anyio.to_thread
 import attrs
 
 from nsqkit.client.options import make_options
 from nsqkit.consumer.batches import Batch, Batches
 from nsqkit.consumer.consumer import Consumer
-from nsqkit.consumer.giving_up import GivingUp, discard
+from nsqkit.consumer.giving_up import discard
+from nsqkit.consumer.handler import call_plain, check_handler
 from nsqkit.consumer.handler_options import HandlerKeywords, HandlerOptions
 from nsqkit.consumer.intake import Intake
-from nsqkit.consumer.options import ConsumerKeywords
+from nsqkit.consumer.options import ConsumerKeywords, check_timeout
+from nsqkit.consumer.policy import policy_in_thread
+from nsqkit.consumer.stop_signals import StopSignals, check_signals
 from nsqkit.consumer.thread_message import ThreadMessage
-from nsqkit.errors import OptionError
+from nsqkit.errors import Closed
 from nsqkit.portal import Blocking
 
 if TYPE_CHECKING:
     from nsqkit.consumer.blocking_message import BlockingMessage
+    from nsqkit.consumer.handling import Handling
     from nsqkit.consumer.message import Message
     from nsqkit.consumer.stats import BackoffStats, ConsumerStats
 
@@ -57,6 +60,8 @@ class BlockingConsumer(Blocking[Consumer]):
         nsqd_tcp_addresses: ``host:port`` of each nsqd.
         lookupd_http_addresses: ``host:port`` or URL of each nsqlookupd.
         on_backoff: called in the event-loop thread with each change of the backoff's state.
+        stop_signals: as for ``Consumer``; a second signal also interrupts the main thread. It is opened and closed in
+            the main thread then.
         options: see ``ConsumerOptions``.
 
     Raises:
@@ -71,6 +76,7 @@ class BlockingConsumer(Blocking[Consumer]):
         nsqd_tcp_addresses: Sequence[str] = (),
         lookupd_http_addresses: Sequence[str] = (),
         on_backoff: Callable[[BackoffStats], None] | None = None,
+        stop_signals: Collection[int] = (),
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         def make() -> Consumer:
@@ -83,7 +89,9 @@ class BlockingConsumer(Blocking[Consumer]):
                 **options,
             )
 
-        super().__init__(make, "consumer")
+        super().__init__(make, "consumer", interrupt=lambda consumer: consumer.stop(0))
+        self._stop_signals = check_signals(stop_signals)
+        self._signals = ExitStack()
         self._intake: Intake | None = None
 
     def open(self) -> Self:
@@ -92,21 +100,29 @@ class BlockingConsumer(Blocking[Consumer]):
         Raises:
             Closed: it is open already.
         """
-        super().open()
-        self._intake = Intake(self._opened())
+        signals = StopSignals(self._stop_signals, self._on_signal)
+        with ExitStack() as stack:
+            stack.enter_context(signals)
+            super().open()
+            self._intake = Intake(self._opened())
+            self._signals = stack.pop_all()
         return self
 
     def close(self) -> None:
-        """Give everything back that is not answered, wait for the brokers, close; nothing is left running.
+        """Stop, wait for handlers of ``run`` up to ``close_timeout``, give back what is not answered, and close.
 
-        Threads that wait for messages get none. Does nothing if it is closed, or was opened in another process.
+        Threads that wait for messages get none. Does nothing if it is closed, or was opened in another process. Where
+        it is interrupted by Ctrl-C, it gives back at once what is not answered.
         """
         stay = self._stay
-        try:
-            if stay is not None and stay.is_here and self._intake is not None:
-                stay.ask(self._intake.stop)
-        finally:
-            super().close()
+        if stay is None or not stay.is_here:
+            return
+        with self._signals:
+            try:
+                if self._intake is not None:
+                    stay.ask(self._intake.stop)
+            finally:
+                super().close()
 
     # ---- ways of receiving ---------------------------------------------------------------------------------------
 
@@ -171,23 +187,24 @@ class BlockingConsumer(Blocking[Consumer]):
 
         The handler is called in this thread. With options that it takes more than one thread to fulfil, worker threads
         call it, and this one waits. Returns when the consumer is stopped and the handlers that had begun have
-        returned. What becomes of a message is told in ``nsqkit.consumer.handling``; where the handler is interrupted,
-        its message is given back.
+        returned. All outcomes are listed in ``nsqkit.consumer.handling``. Where Ctrl-C interrupts the handler, its
+        message is given back; handlers in worker threads go on, for ``close_timeout`` while the consumer is closed.
 
         Args:
             handler: a plain function of a message.
             options: see ``HandlerOptions``. ``giving_up`` is a plain function as well and is called in a worker thread;
-                ``in_threads`` goes without saying if there are others than it.
+                ``in_threads`` is implied by all options but that one.
 
         Raises:
-            OptionError: an option that cannot be used, or a handler that is async.
+            OptionError: an option that cannot be used, or a handler that is async or a generator function.
             Closed: while it is not open in this process.
         """
-        if iscoroutinefunction(handler):
-            raise OptionError(f"handler is {handler!r}, which is async; allowed is a plain function")
+        check_handler(handler, can_await=False)
         stay = self._opened()
         given = make_options(HandlerOptions, dict(options))
-        giving_up = in_thread(given.giving_up)
+        giving_up = given.giving_up
+        if giving_up is not discard:
+            giving_up = policy_in_thread(giving_up, ThreadMessage)
         if given == HandlerOptions(giving_up=given.giving_up):
             self._work(handler, attrs.evolve(given, giving_up=giving_up))
             return
@@ -199,21 +216,21 @@ class BlockingConsumer(Blocking[Consumer]):
     @property
     def is_starved(self) -> bool:
         """As ``Consumer.is_starved``."""
-        return self._ask(lambda consumer: consumer.is_starved)
+        return self._look(lambda consumer: consumer.is_starved)
 
     @property
     def backoff(self) -> BackoffStats:
         """As ``Consumer.backoff``."""
-        return self._ask(lambda consumer: consumer.backoff)
+        return self._look(lambda consumer: consumer.backoff)
 
     @property
     def unconnected(self) -> dict[str, Exception | None]:
         """As ``Consumer.unconnected``."""
-        return self._ask(lambda consumer: consumer.unconnected)
+        return self._look(lambda consumer: consumer.unconnected)
 
     def stats(self) -> ConsumerStats:
-        """As ``Consumer.stats``."""
-        return self._ask(Consumer.stats)
+        """As ``Consumer.stats``; once it is closed, the figures of its end."""
+        return self._look(Consumer.stats)
 
     def wait_connected(self) -> None:
         """As ``Consumer.wait_connected``."""
@@ -248,14 +265,28 @@ class BlockingConsumer(Blocking[Consumer]):
         """As ``Consumer.disconnect_from_lookupd``."""
         self._ask(lambda consumer: consumer.disconnect_from_lookupd(address))
 
-    def stop(self) -> None:
-        """Ask for no more messages and give back what nobody has begun with; ``run`` and loops over messages end.
+    def stop(self, timeout: float | None = None) -> None:
+        """Ask for no more messages and give back those that no handler has begun; ``run`` and loops over messages end.
 
         It may be called by any thread, handlers among them, and by signal handlers of the main thread.
+
+        Args:
+            timeout: as for ``Consumer.stop``. No thread can be cancelled, but its message is given back.
+
+        Raises:
+            OptionError: as for ``Consumer.stop``.
+            Closed: while it is not open in this process.
         """
-        self._opened().put(self._entered().stop)
+        check_timeout(timeout)
+        self._opened().put(partial(self._entered().stop, timeout))
 
     # ---- within --------------------------------------------------------------------------------------------------
+
+    def _on_signal(self, is_first: bool) -> None:
+        """Act on a signal; called anywhere in the main thread."""
+        if self._stay is not None and self._intake is not None:
+            with suppress(Closed):
+                self._stay.put(partial(self._intake.stop, None if is_first else 0))
 
     def _entered(self) -> Intake:
         self._opened().check()
@@ -277,31 +308,48 @@ class BlockingConsumer(Blocking[Consumer]):
     def _work(self, handler: Callable[[Any], object], options: HandlerOptions) -> None:
         """Handle one message after the other in this thread."""
         stay, intake = self._opened(), self._entered()
-        handling = stay.ask(partial(stay.client._handling, handler, options))
-        while (message := intake.next()) is not None:
-            if message.attempts > handling.attempts_max:
-                stay.run(partial(handling.give_up, message.delivery))
-                continue
-            try:
-                handler(message)
-            except Exception as error:
-                intake.tell(partial(handling.fail, message.delivery, error))
-            except BaseException:
-                intake.give_back(message.delivery)
-                raise
-            else:
-                if not message.is_answered:
-                    message.finish()
+        handling = stay.ask(partial(self._begin, handler, options))
+        try:
+            while (message := intake.next()) is not None:
+                if message.attempts >= handling.attempts_max:
+                    self._work_on_last(handling, handler, message)
+                    continue
+                try:
+                    call_plain(handler, message)
+                except Exception as error:
+                    intake.tell(partial(handling.requeue, message.delivery, error))
+                except BaseException:
+                    intake.give_back(message.delivery)
+                    raise
+                else:
+                    if not message.is_answered:
+                        message.finish()
+        finally:
+            intake.tell(partial(stay.client._handlers.remove, handling))
 
+    def _begin(self, handler: Callable[[Any], object], options: HandlerOptions) -> Handling:
+        consumer = self._opened().client
+        handling = consumer._handling(handler, options)
+        consumer._handlers.add(handling, 1, consumer._now_ns())
+        return handling
 
-def in_thread(giving_up: Callable[[Any], object]) -> GivingUp:
-    """Return what calls a function of a message, from the event loop, in a worker thread."""
-    if giving_up is discard:
-        return discard
-    if iscoroutinefunction(giving_up):
-        raise OptionError(f"giving_up is {giving_up!r}, which is async; allowed is a plain function")
-
-    async def give_up(message: Message) -> None:
-        await anyio.to_thread.run_sync(giving_up, ThreadMessage(message))
-
-    return give_up
+    def _work_on_last(
+        self, handling: Handling, handler: Callable[[Any], object], message: BlockingMessage
+    ) -> None:
+        """Handle a message at its last attempt: the event loop has to know that it was begun, and how it ended."""
+        stay, intake, delivery = self._opened(), self._entered(), message.delivery
+        last_attempts = stay.client._core.last_attempts
+        if not stay.ask(partial(last_attempts.begin, delivery)):
+            stay.run(lambda: handling.give_up(delivery, last_attempts.error(delivery)))
+            return
+        try:
+            call_plain(handler, message)
+        except Exception as error:
+            stay.run(partial(handling.fail, delivery, error))
+        except BaseException:
+            intake.tell(partial(last_attempts.forget, delivery))
+            intake.give_back(delivery)
+            raise
+        else:
+            if not message.is_answered:
+                intake.tell(partial(handling.finish, delivery))

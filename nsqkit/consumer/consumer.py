@@ -1,7 +1,8 @@
 """The consumer: receives the messages of a channel from every nsqd that has it.
 
-The rule it guards: what was received is answered or given back. Leaving the consumer, by whatever way, asks for no
-more, gives back what nobody has begun with, and waits for each nsqd to say that it has understood.
+The rule it guards: what was received is answered or given back. A stop asks for no more messages and gives back those
+that no handler has begun. Handlers that have begun may complete within ``close_timeout``; then they are cancelled and
+their messages given back. Leaving the consumer stops it, and waits for that and for each nsqd's CLOSE_WAIT.
 
 How to read it: the three ways of receiving (``async for message``, ``batches``, ``run``), what can be asked and changed
 while it runs, then how it starts and stops. What is sent when is decided in ``core``, which nsqds there are, in
@@ -10,28 +11,32 @@ while it runs, then how it starts and stops. What is sent when is decided in ``c
 
 from __future__ import annotations
 
-import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Unpack
 
 import anyio
+import attrs
 
 from nsqkit.client.background import Background
 from nsqkit.client.dialler import Dial, Dialler
 from nsqkit.client.options import check_addresses, make_options
-from nsqkit.clock import Clock, LoopClock
-from nsqkit.consumer.backoff import BackoffState
+from nsqkit.clock import NS_PER_S, Clock, LoopClock
+from nsqkit.consumer.active_handlers import ActiveHandlers
 from nsqkit.consumer.batch_handling import BatchHandling
 from nsqkit.consumer.batches import Batches
+from nsqkit.consumer.callbacks import guard_callbacks
 from nsqkit.consumer.connections import Connections
 from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.giving_up import GivingUp, discard
+from nsqkit.consumer.handler import check_handler
 from nsqkit.consumer.handler_options import HandlerKeywords, HandlerOptions
 from nsqkit.consumer.handling import Handling
-from nsqkit.consumer.options import ConsumerKeywords, ConsumerOptions
+from nsqkit.consumer.log import ConsumerLog
+from nsqkit.consumer.options import ConsumerKeywords, ConsumerOptions, check_timeout
 from nsqkit.consumer.stats import BackoffStats, ConsumerStats
+from nsqkit.consumer.stop_signals import StopSignals, check_signals, signal_caller
 from nsqkit.errors import Closed, OptionError
 from nsqkit.lookup.discovery import Discovery
 from nsqkit.transport.alarm import Alarm
@@ -43,7 +48,8 @@ if TYPE_CHECKING:
     from nsqkit.consumer.message import Message
     from nsqkit.consumer.session import ConsumerSession
 
-logger = logging.getLogger("nsqkit.consumer")
+CLOSE_WAIT_MAX = 5.0
+"""Seconds that nsqds are given to answer CLS, if ``close_timeout`` is not less."""
 
 
 class Consumer:
@@ -56,6 +62,8 @@ class Consumer:
         lookupd_http_addresses: ``host:port`` or URL of each nsqlookupd; the nsqds that they list are dialled, too,
             for as long as one of them lists them.
         on_backoff: called with each change of the backoff's state; it is to be quick, and what it raises is logged.
+        stop_signals: signals that stop the consumer, such as ``[signal.SIGTERM, signal.SIGINT]``; a second one ends its
+            handlers at once. They are the program's own again when the consumer is left.
         clock: the time; by default the real one.
         dial: how to reach an address, in the place of connecting to it.
         random: chance, in reconnecting and in picking connections; by default seeded by the system.
@@ -73,6 +81,7 @@ class Consumer:
         nsqd_tcp_addresses: Sequence[str] = (),
         lookupd_http_addresses: Sequence[str] = (),
         on_backoff: Callable[[BackoffStats], None] | None = None,
+        stop_signals: Collection[int] = (),
         clock: Clock | None = None,
         dial: Dial | None = None,
         random: Random | None = None,
@@ -86,11 +95,13 @@ class Consumer:
             )
         self._clock = clock
         self._backoff_hook = on_backoff
+        self._signals = StopSignals(check_signals(stop_signals), self._on_signal)
+        self._log = ConsumerLog(topic, channel)
         random = random or Random()
         self._core = ConsumerCore(
             encode_topic(topic),
             encode_channel(channel),
-            options=self.options,
+            options=guard_callbacks(self.options, self._log.fields),
             identity=self.options.identify_request(
                 socket.gethostname(),
                 msg_timeout_ms=round(self.options.msg_timeout * 1000),
@@ -113,15 +124,17 @@ class Consumer:
             clock=clock,
             random=random,
         )
-        self._log_fields = {"topic": topic, "channel": channel}
         self._tasks: Background | None = None
         self._alarm: Alarm | None = None
         self._arrived = anyio.Event()
-        self._handlings: set[Handling] = set()
+        self._handlers = ActiveHandlers(
+            self._core, self._log, follows_concurrency="max_in_flight" not in options
+        )
 
     # ---- three ways of receiving ---------------------------------------------------------------------------------
 
     def __aiter__(self) -> Consumer:
+        self._warn_of_attempts()
         return self
 
     async def __anext__(self) -> Message:
@@ -144,6 +157,7 @@ class Consumer:
         Raises:
             OptionError: a limit below 1, or a wait below 0 or without a limit.
         """
+        self._warn_of_attempts()
         return Batches(self, max_messages, max_wait)
 
     async def run(
@@ -152,8 +166,8 @@ class Consumer:
         """Call ``handler`` with each message; finish the message when it returns, requeue it when it raises.
 
         A handler that has answered the message itself is left alone. One that is cancelled has its message given
-        back at once. Returns when the consumer is closed and the handlers that had begun have returned. What else may
-        become of a message is told in ``nsqkit.consumer.handling``.
+        back at once. Returns when the consumer is stopped and the handlers that had begun have returned, or were
+        cancelled after ``close_timeout``. All outcomes are listed in ``nsqkit.consumer.handling``.
 
         Args:
             handler: an async function, of which ``concurrency`` run at a time, or a plain one, which is called in
@@ -162,16 +176,11 @@ class Consumer:
                 ``cancel_at_timeout``, ``giving_up``.
 
         Raises:
-            OptionError: an option that cannot be used.
+            OptionError: a handler or an option that cannot be used.
             Closed: outside of ``async with``.
         """
         handling = self._handling(handler, make_options(HandlerOptions, dict(options)))
-        self._handlings.add(handling)
-        try:
-            await handling.run()
-        finally:
-            self._handlings.discard(handling)
-            handling.empty_lanes()
+        await self._handlers.serve(handling, handling.concurrency, handling.run, self._now_ns())
 
     async def run_batches(
         self,
@@ -182,7 +191,7 @@ class Consumer:
         concurrency: int = 1,
         giving_up: GivingUp = discard,
     ) -> None:
-        """Call ``handler`` with whole lists of messages: as ``run``, with the fate of all in one hand.
+        """Call ``handler`` with whole lists of messages: as ``run``, with one outcome for all of a list.
 
         Args:
             handler: an async function, or a plain one that is quick, of a list of at least one message.
@@ -192,17 +201,29 @@ class Consumer:
             giving_up: as in ``run``; such a message is not in the list.
 
         Raises:
-            OptionError: an option that cannot be used.
+            OptionError: a handler or an option that cannot be used.
             Closed: outside of ``async with``.
         """
-        options = HandlerOptions(concurrency=concurrency, giving_up=giving_up)
-        single = self._handling(handler, options)
-        await BatchHandling(self.batches(max_messages, max_wait), handler, concurrency, single).run()
+        single = self._handling(handler, HandlerOptions(concurrency=concurrency, giving_up=giving_up))
+        handling = BatchHandling(
+            Batches(self, max_messages, max_wait),
+            handler,
+            concurrency,
+            single,
+            last_attempts=self._core.last_attempts,
+            finish_all=self._core.finish_all,
+        )
+        await self._handlers.serve(single, concurrency * (max_messages or 1), handling.run, self._now_ns())
 
     def _handling(self, handler: Callable[[Any], object], options: HandlerOptions) -> Handling:
+        check_handler(handler, can_await=not options.in_threads)
         self._check_entered()
         assert self._clock is not None
         return Handling(self._core, handler, options, clock=self._clock, wait=self._wait_for_messages)
+
+    def _warn_of_attempts(self) -> None:
+        if self.options.max_attempts != attrs.fields(ConsumerOptions).max_attempts.default:
+            self._log.attempts_not_limited(self.options.max_attempts)
 
     async def _wait_for_messages(self) -> bool:
         """Return True when there may be messages, False when there will be none."""
@@ -288,6 +309,7 @@ class Consumer:
         """
         if not isinstance(max_in_flight, int) or max_in_flight < 0:
             raise OptionError(f"max_in_flight is {max_in_flight!r}; allowed is a whole number of at least 0")
+        self._handlers.follows_concurrency = False
         self._core.set_max_in_flight(max_in_flight, self._now_ns())
         self._after()
 
@@ -347,22 +369,36 @@ class Consumer:
         """
         self._discovery.remove_lookupd(address)
 
-    def stop(self) -> None:
-        """Ask for no more messages and give back what nobody has begun with; ``run`` and ``async for`` end.
+    def stop(self, timeout: float | None = None) -> None:
+        """Ask for no more messages and give back those that no handler has begun; ``run`` and ``async for`` end.
 
-        What has been begun with can still be answered: each connection stays until all of it is.
+        Messages that were begun can still be answered; each connection stays until all of them are. When the time is
+        over, handlers are cancelled, except in threads, where that is impossible, and messages without an answer are
+        given back.
+
+        Args:
+            timeout: seconds for that; None is ``close_timeout``. Of several calls the earliest end counts.
+
+        Raises:
+            OptionError: the time is negative or not a number.
         """
-        for handling in self._handlings:
-            handling.empty_lanes()
-        self._core.close(self._now_ns())
+        check_timeout(timeout)
+        if timeout is None:
+            timeout = self.options.close_timeout
+        now_ns = self._now_ns()
+        self._core.close(now_ns, now_ns + round(timeout * NS_PER_S))
         self._connections.stop()
         self._arrived.set()
+        if self._alarm is not None:
+            self._alarm.check()
 
     # ---- start and stop ------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Consumer:
         if self._core.is_closing or self._tasks is not None:
             raise Closed("a consumer is entered once; make another one")
+        self._signals.__enter__()
+        self._call_soon = signal_caller()
         self._clock = self._clock or LoopClock()
         self._alarm = Alarm(self._core, self._clock, after=self._after)
         self._tasks = Background()
@@ -378,15 +414,26 @@ class Consumer:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        """Give everything back that is not answered, wait for the brokers, close; nothing is left running."""
+        """Stop, wait until handlers have ended and brokers have understood, close; nothing is left running."""
         assert self._tasks is not None
-        tasks = self._tasks
-        self.stop()
-        self._core.give_back_all()
-        with anyio.move_on_after(self.options.close_timeout, shield=True):
-            await self._connections.wait_gone()
-        self._tasks = None
-        return await tasks.end(exc_type, exc, traceback)
+        try:
+            self.stop()
+            await self._drain()
+        finally:
+            # A task of asyncio may be cancelled a second time, which no shield keeps away: as a second Ctrl-C does.
+            tasks, self._tasks = self._tasks, None
+            self._signals.__exit__(exc_type, exc, traceback)
+            suppresses = await tasks.end(exc_type, exc, traceback)
+        return suppresses
+
+    async def _drain(self) -> None:
+        """Wait for handlers, up to the end of their time, give back what is not answered, and wait for CLOSE_WAIT."""
+        seconds = min(self.options.close_timeout, CLOSE_WAIT_MAX)
+        with anyio.CancelScope(shield=True):
+            await self._handlers.wait_ended(seconds)
+            self._core.give_back_all()
+            with anyio.move_on_after(seconds):
+                await self._connections.wait_gone()
 
     # ---- within --------------------------------------------------------------------------------------------------
 
@@ -406,33 +453,39 @@ class Consumer:
 
     def _on_backoff(self) -> None:
         backoff = self.backoff
-        if backoff.state is BackoffState.WAITING:
-            logger.warning(
-                "backing off for %.3f s, counter %d",
-                backoff.wait,
-                backoff.counter,
-                extra=self._fields(backoff),
-            )
-        elif backoff.state is BackoffState.PROBING:
-            logger.info("backoff: waiting for a test message", extra=self._fields(backoff))
-        else:
-            logger.info("backoff is over", extra=self._fields(backoff))
+        self._log.backoff(backoff)
         if self._backoff_hook is not None:
             try:
                 self._backoff_hook(backoff)
-            except Exception:
-                logger.exception("on_backoff failed", extra=self._fields(backoff))
+            except Exception as error:
+                self._log.callback_failed("on_backoff", error)
 
-    def _fields(self, backoff: BackoffStats) -> dict[str, object]:
-        return {**self._log_fields, "backoff_state": backoff.state.value, "backoff_counter": backoff.counter}
+    def _on_signal(self, is_first: bool) -> None:
+        """Hand a signal to the event loop; called anywhere in the main thread."""
+
+        def act() -> None:
+            self._signals.is_handled = True
+            self.stop(None if is_first else 0)
+
+        self._call_soon(act)
 
     def _after(self) -> None:
         if self._core.inbox:
             self._arrived.set()
-        for handling in self._handlings:
-            handling.look()
+        self._handlers.look()
+        if self._core.kept_count:
+            self._warn_of_waiting()
         if self._alarm is not None:
             self._alarm.check()
 
+    def _warn_of_waiting(self) -> None:
+        core = self._core
+        timeout_ns = min((session.msg_timeout_ns for session in core.sessions), default=0)
+        waiting = sum(map(len, core.queues))
+        self._log.messages_wait(core.flow.max_in_flight, timeout_ns / NS_PER_S, waiting, core.finished_count)
+
     def _now_ns(self) -> int:
-        return self._clock.now_ns() if self._clock is not None else 0
+        # Outside of the block, figures stay as they were: a clock may ask the event loop, which has perhaps ended.
+        return (
+            self._clock.now_ns() if self._tasks is not None and self._clock is not None else self._core.now_ns
+        )

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, cast
 
 from nsqkit.consumer.backoff import Action, Backoff, BackoffState, ExponentialStrategy, Result
 from nsqkit.consumer.flow import Flow, Gate
-from nsqkit.consumer.session import ConsumerSession
+from nsqkit.consumer.giving_up import LastAttempts
+from nsqkit.consumer.session import GIVE_BACK_PART, TOUCH_PART, ConsumerSession
 from nsqkit.consumer.stats import BackoffStats
 from nsqkit.wire.identify import IdentifyRequest
 
@@ -36,6 +37,10 @@ EXPIRY_PAUSE_NS = NS_PER_S // 10
 """How often, at most, is looked for messages whose time is over; nsqd looks for them as often."""
 
 
+REFRESHES = 16
+"""How often, at most, the messages that wait are looked at in one message timeout."""
+
+
 class ConsumerCore:
     """All that a consumer knows and decides.
 
@@ -51,12 +56,17 @@ class ConsumerCore:
         tell_time: what messages ask how much time they have left; by default the time of the last call.
 
     Attributes:
-        inbox: messages that nobody has begun with.
+        inbox: messages that no handler has begun.
+        queues: all queues of such messages: the inbox, and those of a handler's workers. Threads may take messages from
+            the latter at any time.
+        last_attempts: the messages of which a handler has begun the last attempt.
         is_probing: True while backoff awaits a test message's result.
         is_closing: True once no more messages are wanted.
+        is_over: True once the time that handlers were given at the stop is over.
+        kept_count: how often a message that waited for a handler was touched or given back, so as not to time out.
         now_ns: the time of the last call.
         received_count, finished_count, requeued_count, touched_count, timed_out_count, given_up_count: messages so
-            far.
+            far. Those count as finished or requeued for which FIN or REQ was sent and not refused.
         refused_count: answers that nsqd has refused so far.
     """
 
@@ -82,8 +92,12 @@ class ConsumerCore:
         self.tell_time: Callable[[], int] = tell_time or (lambda: self.now_ns)
         self.read_timeout_ns: int = round(options.read_timeout * NS_PER_S)
         self.inbox: deque[Message] = deque()
+        self.queues: list[deque[Message]] = [self.inbox]
+        self.last_attempts = LastAttempts()
         self.is_probing = False
         self.is_closing = False
+        self.is_over = False
+        self.kept_count = 0
         self.received_count = 0
         self.finished_count = 0
         self.requeued_count = 0
@@ -106,6 +120,8 @@ class ConsumerCore:
         )
         self._on_backoff = on_backoff
         self._expiry_ns: int | None = None  # no message's time is over before
+        self._refresh_ns: int | None = None  # no message that waits needs more time before
+        self._limit_ns: int | None = None  # when handlers that have begun are to end, after the stop
         self.now_ns: int = 0
 
     # ---- what sessions report ------------------------------------------------------------------------------------
@@ -126,6 +142,9 @@ class ConsumerCore:
         expiry_ns = now_ns + session.msg_timeout_ns
         if self._expiry_ns is None or expiry_ns < self._expiry_ns:
             self._expiry_ns = expiry_ns
+        refresh_ns = now_ns + session.msg_timeout_ns // TOUCH_PART
+        if self._refresh_ns is None or refresh_ns < self._refresh_ns:
+            self._refresh_ns = refresh_ns
         is_expected = self.flow.gate is Gate.PROBING
         self._send(self.flow.received(session, len(messages), now_ns))
         if is_expected and self.flow.gate is Gate.TESTING:
@@ -142,7 +161,7 @@ class ConsumerCore:
         requeued: Collection[tuple[Message, Result | None]],
         now_ns: int,
     ) -> None:
-        """Take note of the answers that one write is about to send.
+        """Book the answers that one write is about to send, or that the end of a session has kept from being sent.
 
         Args:
             session: where they are sent.
@@ -151,8 +170,6 @@ class ConsumerCore:
             now_ns: the time.
         """
         self.now_ns = now_ns
-        self.finished_count += len(finished)
-        self.requeued_count += len(requeued)
         if session in self.sessions:
             self._send(self.flow.answered(session, len(finished) + len(requeued), now_ns))
         for message, result in requeued:
@@ -211,23 +228,42 @@ class ConsumerCore:
             self._send(self.flow.resume(now_ns))
 
     def leave(self, session: ConsumerSession, now_ns: int) -> None:
-        """Ask one nsqd for no more, give back what nobody has begun with, and say good-bye to it."""
+        """Ask one nsqd for no more messages, give back those that no handler has begun, and send CLS."""
         if session in self.sessions and not session.is_closing:
             self._send(self.flow.retire(session, now_ns))
-            session.give_back(message for message in self.inbox if message.session is session)
+            waiting = [message for queue in self.queues for message in queue.copy()]
+            session.give_back(message for message in waiting if message.session is session)
             self._tidy_inbox()
             session.start_close()
 
-    def close(self, now_ns: int) -> None:
-        """Ask for no more messages, give back what nobody has begun with, and say good-bye to every nsqd."""
+    def close(self, now_ns: int, limit_ns: int) -> None:
+        """Ask for no more messages, give back those that no handler has begun, and send CLS to every nsqd.
+
+        Args:
+            now_ns: the time.
+            limit_ns: when handlers that have begun are to end; of several limits the earliest counts.
+        """
+        if self._limit_ns is None or limit_ns < self._limit_ns:
+            self._limit_ns = limit_ns
         if self.is_closing:
             return
         self.is_closing = True
         self.pause(now_ns)
-        while self.inbox:
-            self.inbox.popleft().requeue(0, backoff=False)
+        for queue in self.queues:
+            while message := take(queue):
+                message.session.requeue(message, 0, backoff=False)
         for session in list(self.sessions):
             session.start_close()
+
+    def remove_queues(self, queues: Collection[deque[Message]]) -> None:
+        """Put the messages of queues that are not needed any more back into the inbox."""
+        for queue in queues:
+            self.queues = [other for other in self.queues if other is not queue]
+            self.inbox.extendleft(reversed(queue))
+            queue.clear()
+        if self.is_closing:
+            while message := take(self.inbox):
+                message.session.requeue(message, 0, backoff=False)
 
     def finish_all(self, messages: list[Message]) -> None:
         """Finish messages, those of one connection that stand in a row together."""
@@ -239,7 +275,7 @@ class ConsumerCore:
             session.finish_all(list(run))
 
     def give_back_all(self) -> None:
-        """Give back what was begun with and not answered, too."""
+        """Give back all messages that are not answered. What a handler answers later does nothing."""
         for session in list(self.sessions):
             session.give_back(session.held.values())
 
@@ -257,16 +293,26 @@ class ConsumerCore:
 
     def next_deadline(self) -> int | None:
         """Return when to call ``handle_deadline`` if nothing else happens."""
-        deadlines = (self.flow.next_deadline(), self.backoff.next_deadline(), self._expiry_ns)
+        deadlines = (
+            self.flow.next_deadline(),
+            self.backoff.next_deadline(),
+            self._expiry_ns,
+            self._refresh_ns,
+            None if self.is_over else self._limit_ns,
+        )
         return min((due for due in deadlines if due is not None), default=None)
 
     def handle_deadline(self, now_ns: int) -> None:
-        """Redistribute RDY, let the test message through, or let go of messages whose time is over."""
+        """Redistribute RDY, let the test message through, drop messages that timed out, or keep those that wait."""
         self.now_ns = now_ns
         self._act(self.backoff.handle_deadline(now_ns), now_ns)
         self._send(self.flow.handle_deadline(now_ns))
         if self._expiry_ns is not None and now_ns >= self._expiry_ns:
             self._expire(now_ns)
+        if self._refresh_ns is not None and now_ns >= self._refresh_ns:
+            self._refresh(now_ns)
+        if self._limit_ns is not None and now_ns >= self._limit_ns:
+            self.is_over = True
 
     def _expire(self, now_ns: int) -> None:
         """Let go of what nsqd has taken back: it is in flight no more, and nobody is to begin with it."""
@@ -275,6 +321,33 @@ class ConsumerCore:
                 self.timed_out(session, expired, now_ns)
         deadlines = [message.deadline_ns for session in self.sessions for message in session.held.values()]
         self._expiry_ns = max(min(deadlines), now_ns + EXPIRY_PAUSE_NS) if deadlines else None
+
+    def _refresh(self, now_ns: int) -> None:
+        """Touch messages that wait for a handler, and give back those that nsqd's maximum keeps from more time.
+
+        So a handler begins with at least a quarter of the message timeout, and no message that waits here comes again
+        because of that.
+        """
+        self._refresh_ns = None
+        pause_ns = EXPIRY_PAUSE_NS
+        for session in self.sessions:
+            if session.held:
+                pause_ns = min(pause_ns, session.msg_timeout_ns // REFRESHES)
+                self._refresh_at(now_ns + session.msg_timeout_ns // GIVE_BACK_PART)
+        for queue in self.queues:
+            for message in queue.copy():
+                due_ns = message.session.keep(message, now_ns)
+                if due_ns is None:
+                    self.kept_count += 1
+                else:
+                    self._refresh_at(due_ns)
+        if self._refresh_ns is not None:
+            self._refresh_ns = max(self._refresh_ns, now_ns + pause_ns)
+        self._tidy_inbox()
+
+    def _refresh_at(self, due_ns: int) -> None:
+        if self._refresh_ns is None or due_ns < self._refresh_ns:
+            self._refresh_ns = due_ns
 
     # ---- within --------------------------------------------------------------------------------------------------
 
@@ -310,6 +383,14 @@ class ConsumerCore:
         self.is_probing = self.backoff.state is BackoffState.PROBING
         if not (was_probing and self.is_probing):  # another test message instead of a lost one is no news
             self._on_backoff()
+
+
+def take(queue: deque[Message]) -> Message | None:
+    """Return the first message of a queue from which threads take, too; None if it is empty."""
+    try:
+        return queue.popleft()
+    except IndexError:
+        return None
 
 
 def _strategy(options: ConsumerOptions) -> Strategy:

@@ -1,56 +1,210 @@
-"""What becomes of a message that was delivered more than ``max_attempts`` times.
+"""What happens to a message on which handlers have failed ``max_attempts`` times.
 
-The rule it guards: a message is given up only when its successor is safe. It is finished after the policy has returned;
-when that raises, the message is requeued and given up again at its next delivery.
+The policy ``giving_up`` is called with the message and a ``GivenUp``, which says why. The message is finished after the
+policy has returned, so a dead letter is acknowledged before its original is gone. If the policy raises, the message is
+requeued, and the policy is called again at the next delivery.
 
-How to read it: a policy is any function of a message, async or plain; ``discard`` and ``DeadLetter`` are two.
+A message is given up only after a handler of this consumer has begun it at its last attempt. ``attempts`` counts
+deliveries, and a delivery is no attempt of a handler: a message also comes again after a lost connection or a restart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+import base64
+import binascii
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+import attrs
+
+from nsqkit.consumer.handler import check_handler, is_async
 from nsqkit.errors import OptionError
 from nsqkit.wire.names import encode_topic
 
 if TYPE_CHECKING:
     from nsqkit.consumer.message import Message
 
-GivingUp: TypeAlias = "Callable[[Message], Awaitable[object] | None]"
-"""Called in the event loop with a message that is to be given up; it is finished when this has returned."""
+GivingUp: TypeAlias = "Callable[[Message, GivenUp], object] | Callable[[Message], object]"
+"""A policy: a function of a message, or of a message and a ``GivenUp``; async, or plain and quick."""
+
+REMEMBERED_MAX: Final = 10_000
+"""Messages whose last attempt is remembered. One that is forgotten is handled once more."""
+
+
+@attrs.frozen(kw_only=True)
+class GivenUp:
+    """Why a message is given up, and what it was.
+
+    Attributes:
+        topic: its topic.
+        channel: the channel that it was consumed from.
+        nsqd_address: ``host:port`` of the nsqd that delivered it.
+        id: its 16 bytes, as text.
+        attempts: deliveries, the last one included.
+        timestamp_ns: when it was published, ns since the Unix epoch, by the broker's clock.
+        given_up_ns: when it was given up, ns since the Unix epoch, by this machine's clock.
+        error: what the handler raised last; None if it gave no answer in time.
+        error_type: the name of the error's class; empty for none.
+        error_text: the text of the error; empty for none.
+        body: what was published.
+    """
+
+    topic: str
+    channel: str
+    nsqd_address: str
+    id: str
+    attempts: int
+    timestamp_ns: int
+    given_up_ns: int
+    body: bytes = attrs.field(repr=False)
+    error: Exception | None = attrs.field(default=None, eq=False)
+    error_type: str = attrs.field()
+    error_text: str = attrs.field()
+
+    @error_type.default
+    def _error_type(self) -> str:
+        return "" if self.error is None else type(self.error).__qualname__
+
+    @error_text.default
+    def _error_text(self) -> str:
+        return "" if self.error is None else str(self.error)
+
+    def encode(self) -> bytes:
+        """Return the envelope of a dead letter: a JSON object of the attributes above, ``body`` in Base64.
+
+        ``error`` is left out; ``error_type`` and ``error_text`` stand for it.
+        """
+        fields = attrs.asdict(self, filter=lambda field, _: field.name not in {"error", "body"})
+        return json.dumps({**fields, "body": base64.b64encode(self.body).decode()}).encode()
+
+    @classmethod
+    def decode(cls, envelope: bytes) -> GivenUp:
+        """Return what ``encode`` was called on, without ``error``.
+
+        Raises:
+            ValueError: it is no such envelope.
+        """
+        try:
+            fields = json.loads(envelope)
+            return cls(**{**fields, "body": base64.b64decode(fields["body"], validate=True)})
+        except (TypeError, KeyError, ValueError, binascii.Error) as error:
+            raise ValueError(f"{envelope[:100]!r} is not the envelope of a dead letter: {error}") from error
 
 
 def discard(message: Message) -> None:
-    """Do nothing, so that the message is finished and gone; as go-nsq does it, and the default."""
+    """Do nothing, so that the message is finished; as in go-nsq, and the default."""
 
 
 class Publisher(Protocol):
-    """What ``DeadLetter`` wants of a ``Producer``."""
+    """A producer, as ``DeadLetter`` uses it: async or blocking."""
 
-    async def publish(self, topic: str, body: bytes, /) -> object:
-        """Publish one message; return when the broker has answered."""
+    def publish(self, topic: str, body: bytes, /) -> object:
+        """Publish one message; return, or be awaited, when the broker has acknowledged it."""
         ...
 
 
 class DeadLetter:
-    """Publishes the body of a message to another topic, and then lets the message be finished.
+    """Publishes a message to another topic before it is finished.
 
     Args:
-        producer: a ``Producer`` that has been entered.
+        producer: an open ``Producer``, ``HTTPProducer`` or ``BlockingProducer``. A ``BlockingConsumer`` takes a
+            ``BlockingProducer`` alone, since the others belong to an event loop of the program.
         topic: the topic to publish to.
+        envelope: False publishes the body as it is, True the JSON object of ``GivenUp.encode``.
 
     Raises:
-        OptionError: the topic's name is not valid.
+        OptionError: the topic's name is not valid, or the producer cannot publish.
     """
 
-    def __init__(self, producer: Publisher, topic: str) -> None:
+    def __init__(self, producer: Publisher, topic: str, *, envelope: bool = False) -> None:
         encode_topic(topic)
-        if not hasattr(producer, "publish"):
-            raise OptionError(f"producer is {producer!r}; allowed is a Producer")
-        self._producer = producer
+        publish = getattr(producer, "publish", None)
+        if isinstance(producer, type) or not callable(publish):
+            raise OptionError(f"producer is {producer!r}; allowed is a Producer or a BlockingProducer")
+        if not isinstance(envelope, bool):
+            raise OptionError(f"envelope is {envelope!r}; allowed is True or False")
+        self._publish = publish
         self._topic = topic
+        self._envelope = envelope
+        self.is_async = is_async(publish) or hasattr(producer, "__aenter__")
 
-    async def __call__(self, message: Message) -> None:
-        """Publish the message's body."""
-        await self._producer.publish(self._topic, message.body)
+    def __call__(self, message: Message, given_up: GivenUp) -> object:
+        """Publish the message; with an async producer, return what is to be awaited."""
+        return self._publish(self._topic, given_up.encode() if self._envelope else message.body)
+
+
+Policy: TypeAlias = "Callable[[Message, GivenUp], object]"
+"""A policy as it is called: with both arguments."""
+
+
+def check_policy(giving_up: object) -> None:
+    """Check a policy where it is given.
+
+    Raises:
+        OptionError: it is no function of a message, or of a message and a ``GivenUp``.
+    """
+    check_handler(giving_up, can_await=True, name="giving_up")
+    with_two_arguments(giving_up)  # type: ignore[arg-type]
+
+
+def with_two_arguments(giving_up: Callable[..., Any]) -> Policy:
+    """Return the policy as a function of two arguments.
+
+    Raises:
+        OptionError: it is no function of a message, or of a message and a ``GivenUp``.
+    """
+    try:
+        parameters = signature(giving_up).parameters.values()
+    except (TypeError, ValueError):  # built-in functions need not tell
+        return giving_up
+    positional = [
+        p for p in parameters if p.kind in {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
+    ]
+    required_count = sum(parameter.default is Parameter.empty for parameter in positional)
+    takes_any = any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters)
+    if required_count <= 2 and (takes_any or len(positional) >= 2):
+        return giving_up
+    if required_count <= 1 and len(positional) == 1:
+        return lambda message, given_up: giving_up(message)
+    raise OptionError(
+        f"giving_up is {giving_up!r}; allowed is a function of a message, or of a message and a GivenUp"
+    )
+
+
+class LastAttempts:
+    """The messages of which a handler has begun the last attempt, each with the error that it raised, if it did.
+
+    A message is forgotten when it is finished, and when more than ``REMEMBERED_MAX`` others have come since.
+    """
+
+    def __init__(self) -> None:
+        self._errors: OrderedDict[tuple[str, bytes], Exception | None] = OrderedDict()
+
+    def begin(self, message: Message) -> bool:
+        """Tell whether a handler may begin the message; False if one has done so at an earlier delivery."""
+        key = _key(message)
+        if key in self._errors:
+            return False
+        self._errors[key] = None
+        if len(self._errors) > REMEMBERED_MAX:
+            self._errors.popitem(last=False)
+        return True
+
+    def fail(self, message: Message, error: Exception) -> None:
+        """Remember the error of the last attempt."""
+        self._errors[_key(message)] = error
+
+    def error(self, message: Message) -> Exception | None:
+        """Return the error of the last attempt; None if it had none."""
+        return self._errors.get(_key(message))
+
+    def forget(self, message: Message) -> None:
+        """Forget a message: it was finished, or its handler was cancelled and has not failed."""
+        self._errors.pop(_key(message), None)
+
+
+def _key(message: Message) -> tuple[str, bytes]:
+    return message.nsqd_address, message.id

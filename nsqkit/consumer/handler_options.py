@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import attrs
 
 from nsqkit.client.option import flag, whole
-from nsqkit.consumer.giving_up import GivingUp, discard
+from nsqkit.consumer.giving_up import GivingUp, check_policy, discard
 from nsqkit.errors import OptionError
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 def _check_callable(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if not callable(value):
         raise OptionError(f"{attribute.name} is {value!r}; allowed is a function of a message")
+
+
+def _check_policy(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    check_policy(value)
 
 
 class HandlerKeywords(TypedDict, total=False):
@@ -45,7 +49,8 @@ class HandlerOptions:
         in_threads: call the handler, which is a plain function, in worker threads, ``concurrency`` of them.
         auto_touch: touch a message while its handler runs, until nsqd's ``--max-msg-timeout`` after its delivery.
         cancel_at_timeout: cancel the handler, which is an async function, when nsqd has taken its message back.
-        giving_up: what is done with a message that was delivered more than ``max_attempts`` times.
+        giving_up: called with a message on which the handler has failed at its last attempt (``max_attempts``), and
+            with a ``GivenUp`` that says why; a function of the message alone is allowed. Then the message is finished.
     """
 
     concurrency: int = whole(1, 1, 1_000_000)
@@ -55,7 +60,7 @@ class HandlerOptions:
     in_threads: bool = flag(False)
     auto_touch: bool = flag(False)
     cancel_at_timeout: bool = flag(False)
-    giving_up: GivingUp = attrs.field(default=discard, validator=_check_callable)
+    giving_up: GivingUp = attrs.field(default=discard, validator=_check_policy)
 
     def __attrs_post_init__(self) -> None:
         if self.in_threads and self.cancel_at_timeout:

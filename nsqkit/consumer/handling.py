@@ -1,19 +1,21 @@
-"""What runs a user's handlers: standing workers, each with one message, or one batch, at a time.
+"""Runs a user's handler: standing workers, each with one message at a time.
 
     the handler …                        the message is …
     returns                              finished
-    raises                               requeued with its delay, which counts for backoff
+    raises                               requeued with its delay, which counts for backoff; at the last of
+                                         ``max_attempts``, given up: see ``giving_up``
     has answered it itself               left alone
-    is cancelled from outside            given back at once
-    outlives the message's time          nsqd's again: what is answered later does nothing; with ``cancel_at_timeout``
-                                         the handler is cancelled
-    would be called too often            given up: see ``giving_up``
+    is cancelled                         given back at once
+    outlives the message's time          delivered again by nsqd; a later answer does nothing. With
+                                         ``cancel_at_timeout`` the handler is cancelled
+    returns what nothing can await       as if the handler had raised: see ``handler``
 
 The rule it guards: a message has one outcome, of which nsqd is told once. Nothing is awaited, made or logged for a
-message beyond what its handler does; a plain handler that keeps the event loop for a breath lets others have a turn.
+message beyond what its handler does. A plain handler that keeps the event loop for ``TIME_SLICE`` gives other tasks a
+turn.
 
-How to read it: ``run`` starts the workers, ``_work`` is one of them; then what is done for one message, and for those
-who asked for more: threads, batches, touching, cancelling.
+How to read it: ``run`` starts the workers, ``_work`` is one of them; then what is done for one message, and for the
+options: threads, touching, cancelling.
 """
 
 from __future__ import annotations
@@ -29,11 +31,17 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
+from nsqkit.clock import NS_PER_S
+from nsqkit.consumer.giving_up import GivenUp
+from nsqkit.consumer.handler import call_plain, check_result, name_of
 from nsqkit.consumer.lanes import Lanes
+from nsqkit.consumer.policy import policy_of
 from nsqkit.consumer.session import TIMED_OUT
 from nsqkit.consumer.thread_message import ThreadMessage
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
     from nsqkit.clock import Clock
     from nsqkit.consumer.core import ConsumerCore
     from nsqkit.consumer.handler_options import HandlerOptions
@@ -41,8 +49,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nsqkit.consumer")
 
-BREATH = 0.02
+TIME_SLICE = 0.02
 """Seconds that a handler which is not async may keep the event loop before other tasks get a turn."""
+
+BLOCKED_MAX = 1.0
+"""Seconds that it may keep it before a warning says so: heartbeats wait meanwhile."""
 
 LOOK_EVERY = 16
 """Messages between two looks at the clock, once so many have been quick."""
@@ -67,7 +78,9 @@ class Handling:
         wait: returns True when there may be messages, False when there will be none.
 
     Attributes:
-        attempts_max: deliveries after which a message is given up.
+        attempts_max: the attempt after which a message on which the handler fails is given up.
+        concurrency: handlers that run at a time.
+        scope: cancels the handlers, where they run in the event loop; None before they do.
     """
 
     def __init__(
@@ -82,33 +95,60 @@ class Handling:
         self._core = core
         self._handler = handler
         self._options = options
+        self._give_up = policy_of(options.giving_up)
         self._clock = clock
         self._wait = wait
         self.attempts_max = core.options.max_attempts or ATTEMPTS_NO_LIMIT
-        self._begun: dict[Message, anyio.CancelScope] = {}  # only where somebody asks for it
+        self.concurrency = options.concurrency
+        self.scope: anyio.CancelScope | None = None
+        self._begun: dict[Message, anyio.CancelScope] = {}  # only where an option asks for it
         self._is_watched = options.auto_touch or options.cancel_at_timeout
         self._is_plain = not (self._is_watched or options.in_threads)
         self._threads = anyio.CapacityLimiter(options.concurrency) if options.in_threads else None
+        self._thread_scopes: set[anyio.CancelScope] = set()
+        self._limit = anyio.CancelScope()
+        self._working_count = 0
+        self._has_warned_of_time = False
+        self._has_warned_of_cancelling = False
         self._line: anyio.Lock | None = None  # of workers who share a queue
         self._lanes: Lanes | None = None
         if options.key is not None:
-            self._lanes = Lanes(core.inbox, options.concurrency, options.key, self.fail)
+            self._lanes = Lanes(core.inbox, options.concurrency, options.key)
+            core.queues += self._lanes.queues
         elif options.concurrency > 1:
             self._line = anyio.Lock(fast_acquire=True)
 
     async def run(self) -> None:
         """Return when the consumer is closed and the handlers that had begun have returned."""
         queues = [self._core.inbox] * self._options.concurrency if self._lanes is None else self._lanes.queues
-        if len(queues) == 1 and not self._options.auto_touch:
+        if len(queues) == 1 and self._is_plain:
             await self._work(queues[0])
             return
-        async with anyio.create_task_group() as watching:
+        async with anyio.create_task_group() as tasks:
             if self._options.auto_touch:
-                watching.start_soon(self._keep_touching)
-            async with anyio.create_task_group() as workers:
-                for queue in queues:
-                    workers.start_soon(self._work, queue)
-            watching.cancel_scope.cancel()
+                tasks.start_soon(self._keep_touching)
+            if self._threads is not None:
+                tasks.start_soon(self._limit_threads)
+            self._working_count = len(queues)
+            for queue in queues:
+                tasks.start_soon(self._work_in, tasks, queue)
+
+    async def _work_in(self, tasks: TaskGroup, queue: deque[Message]) -> None:
+        """Be one of several workers, the last of which ends the other tasks."""
+        try:
+            await self._work(queue)
+        finally:
+            self._working_count -= 1
+            if not self._working_count:
+                tasks.cancel_scope.cancel()
+                self._limit.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the handlers, and wait no longer for those in threads, which cannot be cancelled."""
+        if self.scope is not None:
+            self.scope.cancel()
+        for scope in list(self._thread_scopes):
+            scope.cancel()
 
     # ---- a worker ------------------------------------------------------------------------------------------------
 
@@ -117,13 +157,22 @@ class Handling:
         work_through = self._work_through if self._is_plain else self._work_through_watched
         while True:
             if self._lanes is not None:
-                self._lanes.sort()
+                for message, error in self._lanes.sort():
+                    await self.fail(message, error)
             if queue:
+                self._refresh()
                 await work_through(queue)
                 if queue:
                     await anyio.lowlevel.checkpoint()
             elif not await self._wait_in_line(queue):
                 break
+
+    def _refresh(self) -> None:
+        """Have messages that wait touched, or dropped, if a handler has kept the event loop from doing so in time."""
+        now_ns = self._clock.now_ns()
+        deadline_ns = self._core.next_deadline()
+        if deadline_ns is not None and deadline_ns <= now_ns:
+            self._core.handle_deadline(now_ns)
 
     async def _wait_in_line(self, queue: deque[Message]) -> bool:
         """Wait for messages: one worker is woken, and wakes the next, or all would find what the first has left."""
@@ -133,20 +182,22 @@ class Handling:
             return bool(queue) or await self._wait()
 
     async def _work_through(self, queue: deque[Message]) -> None:
-        """Handle what waits, for a breath; what plain handlers have done is finished together, at its end."""
+        """Handle what waits, for a time slice; what plain handlers have done is finished together, at its end."""
         handler, attempts_max, is_shared = self._handler, self.attempts_max, self._lanes is None
-        breath_ends = monotonic() + BREATH
+        looked_at = monotonic()
+        slice_ends = looked_at + TIME_SLICE
         count = 0
         look_at = 1
+        is_awaited = False
         done: list[Message] = []
         try:
             while queue:
                 message = queue.popleft()
-                if message.attempts > attempts_max:
+                if message.attempts >= attempts_max:
                     _finish_each(done)
-                    await self.give_up(message)
+                    is_awaited = True
+                    await self._handle(message)
                 elif is_shared or not message.is_answered:  # a lane is not tidied
-                    is_awaited = False
                     try:
                         result = handler(message)
                         # Mostly it is None or a coroutine; to call ``isawaitable`` costs a tenth of what handling does.
@@ -155,62 +206,179 @@ class Handling:
                             if done:
                                 _finish_each(done)
                             await result
-                    except Exception as error:
-                        self.fail(message, error)
-                    except BaseException:
-                        message.session.requeue(message, 0, backoff=False)
-                        raise
-                    else:
-                        if is_awaited:
                             message.session.finish(message)
                         else:
+                            if result is not None:
+                                check_result(result)
                             done.append(message)
+                    except Exception as error:
+                        self.requeue(message, error)
+                    except BaseException:
+                        _give_back(message)
+                        raise
                 count += 1
                 if count == look_at:
-                    if monotonic() >= breath_ends:
+                    now = monotonic()
+                    if now - looked_at >= BLOCKED_MAX and not is_awaited:
+                        self.check_time(now - looked_at)
+                    if now >= slice_ends:
                         return
                     look_at += min(count, LOOK_EVERY)
+                    looked_at = now
+                    is_awaited = False
         finally:
             if done:
                 self._core.finish_all(done)
 
     async def _work_through_watched(self, queue: deque[Message]) -> None:
-        message = queue.popleft()
-        if message.attempts > self.attempts_max:
-            await self.give_up(message)
-        elif not message.is_answered:
-            await self._handle(message)
+        await self._handle(queue.popleft())
+
+    # ---- one message ---------------------------------------------------------------------------------------------
 
     async def _handle(self, message: Message) -> None:
+        """Handle a message by itself: with an option that asks for it, or at its last attempt."""
+        is_last = message.attempts >= self.attempts_max
+        if message.is_answered:
+            return
+        if is_last and not self._core.last_attempts.begin(message):
+            await self.give_up(message, self._core.last_attempts.error(message))
+            return
+        failure: Exception | None = None
         with anyio.CancelScope() as scope:
             if self._is_watched:
                 self._begun[message] = scope
             try:
-                await self._call(message)
-            except Exception as error:
-                self.fail(message, error)
+                try:
+                    await self._call(message)
+                except Exception as error:
+                    failure = error
+                else:
+                    self.finish(message)
             except BaseException:
-                message.session.requeue(message, 0, backoff=False)
+                if not scope.cancel_called:
+                    self._core.last_attempts.forget(message)
+                    _give_back(message)
                 raise
-            else:
-                message.session.finish(message)
             finally:
-                self._begun.pop(message, None)
+                if failure is None:
+                    self._begun.pop(message, None)
         if scope.cancelled_caught:
             logger.warning(
                 "the handler of %r was cancelled: its time was over", message, extra=_fields(message)
             )
+        if failure is not None:
+            try:
+                await self.fail(message, failure)
+            finally:
+                self._begun.pop(message, None)
+
+    def finish(self, message: Message) -> None:
+        """Finish a message. A handler that was too late for that has used up an attempt."""
+        if message.session.finish(message):
+            self._core.last_attempts.forget(message)
 
     async def _call(self, message: Message) -> None:
         if self._threads is not None:
-            await anyio.to_thread.run_sync(self._handler, ThreadMessage(message), limiter=self._threads)
+            await self._call_in_thread(message, self._threads)
             return
+        began_at = monotonic()
         result = self._handler(message)
         if result is not None and isawaitable(result):
             await result
+            return
+        if result is not None:
+            check_result(result)
+        self.check_time(monotonic() - began_at)
+        if self._options.cancel_at_timeout and not self._has_warned_of_cancelling:
+            self._has_warned_of_cancelling = True
+            logger.warning(
+                "cancel_at_timeout does nothing: the handler %s is not async",
+                name_of(self._handler),
+                extra=_fields(message),
+            )
 
-    def fail(self, message: Message, error: Exception) -> None:
-        """Requeue a message whose handler has raised."""
+    async def _call_in_thread(self, message: Message, limiter: anyio.CapacityLimiter) -> None:
+        """Wait for the handler even if this task is cancelled, since the thread goes on; ``cancel`` ends the wait."""
+        with anyio.CancelScope(shield=True) as scope:
+            self._thread_scopes.add(scope)
+            try:
+                await anyio.to_thread.run_sync(
+                    call_plain, self._handler, ThreadMessage(message), limiter=limiter, abandon_on_cancel=True
+                )
+                return
+            finally:
+                self._thread_scopes.discard(scope)
+        logger.warning(
+            "the handler of %r still runs in its thread and cannot be cancelled; the message is given back",
+            message,
+            extra=_fields(message),
+        )
+        _give_back(message)
+
+    async def _limit_threads(self) -> None:
+        """Once ``run`` is cancelled, wait for handlers in threads for ``close_timeout``, and then no longer."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True) as self._limit:
+                if self._thread_scopes:
+                    limit_ns = round(self._core.options.close_timeout * NS_PER_S)
+                    await self._clock.wait_until(self._clock.now_ns() + limit_ns)
+                    self.cancel()
+
+    async def fail(self, message: Message, error: Exception) -> None:
+        """Requeue a message on which its handler has failed, or give it up at its last attempt."""
+        if message.attempts < self.attempts_max:
+            self.requeue(message, error)
+        elif not message.is_answered:
+            self._core.last_attempts.fail(message, error)
+            await self.give_up(message, error)
+
+    async def give_up(self, message: Message, error: Exception | None) -> None:
+        """Finish a message once ``giving_up`` has done with it; requeue it if that fails.
+
+        Args:
+            message: the message.
+            error: what its handler raised last; None if it gave no answer in time.
+        """
+        if message.is_answered:
+            return
+        logger.warning(
+            "giving up on %r from %s", message, message.nsqd_address, exc_info=error, extra=_fields(message)
+        )
+        try:
+            result = self._give_up(message, self._given_up(message, error))
+            if result is not None:
+                if isawaitable(result):
+                    await result
+                else:
+                    check_result(result, name="giving_up")
+        except Exception as failure:
+            logger.error("giving_up failed on %r", message, exc_info=failure, extra=_fields(message))
+            message.session.requeue(message, None, backoff=True)
+        except BaseException:
+            _give_back(message)
+            raise
+        else:
+            message.session.finish(message)
+            self._core.given_up_count += 1
+            self._core.last_attempts.forget(message)
+
+    def _given_up(self, message: Message, error: Exception | None) -> GivenUp:
+        return GivenUp(
+            topic=self._core.topic.decode("ascii"),
+            channel=self._core.channel.decode("ascii"),
+            nsqd_address=message.nsqd_address,
+            id=message.id.decode(errors="replace"),
+            attempts=message.attempts,
+            timestamp_ns=message.timestamp_ns,
+            given_up_ns=self._clock.now_ns(),
+            error=error,
+            body=message.body,
+        )
+
+    def requeue(self, message: Message, error: Exception) -> None:
+        """Requeue a message on which its handler has failed."""
         logger.error(
             "the handler failed on %r from %s",
             message,
@@ -220,8 +388,11 @@ class Handling:
         )
         message.session.requeue(message, None, backoff=True)
 
-    def fail_all(self, messages: list[Message], error: Exception) -> None:
-        """Requeue the messages of a batch whose handler has raised; for backoff that is one failure."""
+    async def fail_all(self, messages: list[Message], error: Exception) -> None:
+        """Requeue the messages of a batch whose handler has raised, or give up those at their last attempt.
+
+        For backoff that is one failure.
+        """
         first = messages[0]
         logger.error(
             "the handler failed on %d messages, the first of them %r",
@@ -230,28 +401,30 @@ class Handling:
             exc_info=error,
             extra=_fields(first),
         )
+        last = [message for message in messages if message.attempts >= self.attempts_max]
         backoff = True
         for message in messages:
-            if message.session.requeue(message, None, backoff=backoff):
+            if message.attempts < self.attempts_max and message.session.requeue(
+                message, None, backoff=backoff
+            ):
                 backoff = False
+        for message in last:
+            await self.fail(message, error)
 
-    async def give_up(self, message: Message) -> None:
-        """Finish a message that was delivered too often, once the policy has done what it does."""
-        if message.is_answered:
-            return
-        logger.warning("giving up on %r", message, extra=_fields(message))
-        try:
-            result = self._options.giving_up(message)
-            if result is not None and isawaitable(result):
-                await result
-        except Exception as error:
-            self.fail(message, error)
-        except BaseException:
-            message.session.requeue(message, 0, backoff=False)
-            raise
-        else:
-            message.session.finish(message)
-            self._core.given_up_count += 1
+    def check_time(self, seconds: float) -> None:
+        """Warn once if a handler that is not async has kept the event loop for too long."""
+        if seconds >= BLOCKED_MAX and not self._has_warned_of_time:
+            self._has_warned_of_time = True
+            logger.warning(
+                "the handler %s kept the event loop for %.1f s. No heartbeat is answered meanwhile, and nsqd may close "
+                "the connection: make the handler async, or call run with in_threads=True",
+                name_of(self._handler),
+                seconds,
+                extra={
+                    "topic": self._core.topic.decode("ascii"),
+                    "channel": self._core.channel.decode("ascii"),
+                },
+            )
 
     # ---- what is watched -----------------------------------------------------------------------------------------
 
@@ -263,9 +436,9 @@ class Handling:
                     scope.cancel()
 
     def empty_lanes(self) -> None:
-        """Put what waits in lanes back where it came from: nobody has begun with it."""
+        """Put messages that wait in lanes back into the inbox."""
         if self._lanes is not None:
-            self._core.inbox.extendleft(reversed(self._lanes.take_all()))
+            self._core.remove_queues(self._lanes.queues)
 
     async def _keep_touching(self) -> None:
         """Touch what is being handled, in time, until its handler returns or nsqd gives no more time."""
@@ -286,6 +459,10 @@ def _finish_each(done: list[Message]) -> None:
     for message in done:
         message.session.finish(message)
     done.clear()
+
+
+def _give_back(message: Message) -> None:
+    message.session.give_back([message])
 
 
 def _fields(message: Message) -> dict[str, object]:

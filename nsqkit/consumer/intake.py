@@ -24,8 +24,10 @@ import anyio
 
 from nsqkit.consumer.batches import Batch
 from nsqkit.consumer.blocking_message import BlockingMessage
+from nsqkit.consumer.core import take
 from nsqkit.errors import Closed
 from nsqkit.portal import Call
+from nsqkit.portal.stay import SIGNAL_WAIT_MAX
 
 if TYPE_CHECKING:
     from nsqkit.consumer.batches import Batches
@@ -71,9 +73,10 @@ class Intake:
         self._stay = stay
         self._consumer = stay.client
         self._waiting: deque[Demand] = deque()
-        self._taken: deque[BlockingMessage] = deque()
+        self._taken: deque[Message] = deque()
         self._finished: deque[Message] = deque()
         self._is_attentive = False
+        self._consumer._core.queues.append(self._taken)
         stay.start(self._feed)
 
     # ---- for threads ---------------------------------------------------------------------------------------------
@@ -83,29 +86,33 @@ class Intake:
         self._check_process()
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            try:
-                message = self._taken.popleft()
-            except IndexError:
+            message = take(self._taken)
+            if message is None:
                 left = None if deadline is None else max(deadline - monotonic(), 0.0)
-                messages = self.take(None, left)
+                messages = self._demand(None, left)
                 if not messages:
                     return None
                 self._taken.extend(messages)
-            else:
-                if not message.is_answered:  # its time may be over, or its connection lost
-                    return message
+            elif not message.is_answered:  # its time may be over, or its connection lost
+                return BlockingMessage(self, message)
 
     def take(self, max_messages: int | None, timeout: float | None) -> Batch[BlockingMessage]:
         """Return what waits, or comes first; an empty list if there is nothing in time, or will be nothing."""
+        return self._wrap(self._demand(max_messages, timeout))
+
+    def _demand(self, max_messages: int | None, timeout: float | None) -> list[Message]:
         demand, stay = Demand(max_messages), self._stay
         try:
             stay.put(partial(self._on_demand, demand), demand.fail)
-            if timeout is not None and not demand.is_told(timeout):
+            if timeout is None:
+                while not demand.is_told(SIGNAL_WAIT_MAX):
+                    pass
+            elif not demand.is_told(timeout):
                 stay.put(partial(self._on_leave, demand))
-            return self._wrap(demand.wait())
+            return demand.wait()
         except Closed:
             if stay.is_here:
-                return self._wrap([])
+                return []
             raise
         except KeyboardInterrupt:
             self._put(partial(self._on_drop, demand))
@@ -146,7 +153,7 @@ class Intake:
 
     def give_back(self, message: Message) -> None:
         """Have a message delivered again at once; that is no failure."""
-        self._put(partial(message.session.requeue, message, 0, backoff=False))
+        self._put(partial(message.session.give_back, [message]))
 
     def tell(self, function: Callable[[], object]) -> None:
         """Have a function called in the event loop, after all that was finished before."""
@@ -180,16 +187,10 @@ class Intake:
 
     # ---- in the event loop ---------------------------------------------------------------------------------------
 
-    def stop(self) -> None:
-        """Finish what was finished, give back what nobody has begun with, and stop the consumer."""
+    def stop(self, timeout: float | None = None) -> None:
+        """Finish what threads have finished so far, and stop the consumer."""
         self._finish_all()
-        self._consumer.stop()
-        for _ in range(len(self._taken)):
-            try:
-                message = self._taken.popleft().delivery
-            except IndexError:
-                return  # a thread was faster
-            message.session.requeue(message, 0, backoff=False)
+        self._consumer.stop(timeout)
 
     async def _feed(self) -> None:
         """Give messages to those who wait, for as long as there are any."""

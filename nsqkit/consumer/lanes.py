@@ -23,8 +23,7 @@ class Lanes:
     Args:
         inbox: where messages come from.
         count: how many lanes there are.
-        key: returns the key of a message; what it raises is that message's failure.
-        refuse: called with a message of which the key could not be had, and with what was raised.
+        key: returns the key of a message.
 
     Attributes:
         queues: the messages of each lane, in order.
@@ -35,28 +34,21 @@ class Lanes:
         inbox: deque[Message],
         count: int,
         key: Callable[[Message], Hashable],
-        refuse: Callable[[Message, Exception], None],
     ) -> None:
         self.queues: list[deque[Message]] = [deque() for _ in range(count)]
         self._inbox = inbox
         self._key = key
-        self._refuse = refuse
 
-    def sort(self) -> None:
-        """Take all messages from the inbox, each into its lane."""
+    def sort(self) -> list[tuple[Message, Exception]]:
+        """Move all messages from the inbox into their lanes; return those without a key, and what ``key`` raised."""
         inbox, queues, key = self._inbox, self.queues, self._key
+        failures: list[tuple[Message, Exception]] = []
         while inbox:
             message = inbox.popleft()
             try:
                 number = hash(key(message))
             except Exception as error:
-                self._refuse(message, error)
+                failures.append((message, error))
             else:
                 queues[number % len(queues)].append(message)
-
-    def take_all(self) -> list[Message]:
-        """Return the messages that nobody has begun with, and forget them."""
-        messages = [message for queue in self.queues for message in queue]
-        for queue in self.queues:
-            queue.clear()
-        return messages
+        return failures

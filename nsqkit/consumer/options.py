@@ -5,6 +5,7 @@ The rule it guards: as in ``nsqkit.client.options``, what is wrong is refused wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -35,6 +36,18 @@ def _check_strategy(instance: object, attribute: attrs.Attribute[Any], value: ob
         raise OptionError(
             f'{attribute.name} is {value!r}; allowed is "exponential", "full-jitter" or a function of the attempt'
         )
+
+
+def check_timeout(timeout: object) -> None:
+    """Check the time of a ``stop``.
+
+    Raises:
+        OptionError: it is neither None nor a number of seconds.
+    """
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < math.inf:
+        raise OptionError(f"timeout is {timeout!r}; allowed is 0 seconds or more")
 
 
 class ConsumerKeywords(ConnectionKeywords, total=False):
@@ -74,7 +87,8 @@ class ConsumerOptions(ConnectionOptions, LookupOptions):
     Durations are in seconds.
 
     Attributes:
-        max_in_flight: messages that may be delivered and unanswered at a time, over all connections; 0 pauses.
+        max_in_flight: messages that may be delivered and unanswered at a time, over all connections; 0 pauses. 1, or
+            what the concurrency of ``run`` needs if that is more and this was not set.
         msg_timeout: after how long nsqd delivers an unanswered message again, at least 1; 0 leaves it to nsqd, by
             default 60.
         sample_rate: percentage of the messages to deliver, the others being gone from the channel; 0 is all.
@@ -82,7 +96,8 @@ class ConsumerOptions(ConnectionOptions, LookupOptions):
         max_requeue_delay: the longest of these delays; 900.
         requeue_delay_policy: instead of a default delay times attempts, a function from a message's attempts to
             the seconds.
-        max_attempts: deliveries after which a message is given up; 5. 0 gives up none.
+        max_attempts: the attempt after which a message is given up if its handler fails, in ``run`` and
+            ``run_batches``; 5. 0 gives up none.
         backoff_strategy: how long a backoff lasts: "exponential", "full-jitter" (at random between 0 and that), or
             a function from the attempt (1, 2, 3, …) to the seconds.
         backoff_multiplier: half of the first backoff, which doubles with each further failure; 1.
@@ -91,7 +106,9 @@ class ConsumerOptions(ConnectionOptions, LookupOptions):
             connections than max_in_flight; 10.
         low_rdy_timeout: after how long it gives it up in any case; 30.
         rdy_redistribute_interval: how often that is looked at; 5.
-        close_timeout: how long leaving the consumer may wait for the brokers to say good-bye; 5.
+        close_timeout: how long handlers that have begun may go on after ``stop``, or when the consumer is left; then
+            they are cancelled and their messages given back. 25, for Kubernetes kills after 30. nsqds are given at
+            most 5 of it to answer CLS.
     """
 
     max_in_flight: int = whole(1, 0, 1_000_000)
@@ -107,7 +124,7 @@ class ConsumerOptions(ConnectionOptions, LookupOptions):
     low_rdy_idle_timeout: float = seconds(10.0, 1.0, 300.0)
     low_rdy_timeout: float = seconds(30.0, 1.0, 300.0)
     rdy_redistribute_interval: float = seconds(5.0, 0.001, 5.0)
-    close_timeout: float = seconds(5.0, 0.0, 3600.0)
+    close_timeout: float = seconds(25.0, 0.0, 3600.0)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 from nsqkit.client.session import ClientSession
 from nsqkit.consumer.backoff import Result
 from nsqkit.consumer.message import Message
-from nsqkit.errors import BrokerError, MessageError, OptionError, ProtocolError
+from nsqkit.errors import (
+    BrokerError,
+    FinishFailed,
+    MessageError,
+    OptionError,
+    ProtocolError,
+    RequeueFailed,
+)
 from nsqkit.wire.commands import CLS, encode_ready, encode_requeue, encode_subscribe, encode_touch
 from nsqkit.wire.frames import CLOSE_WAIT, OK, Response
 
@@ -33,7 +40,13 @@ MSG_TIMEOUT_NS = 60_000 * NS_PER_MS
 """nsqd's default, for a broker that does not say what it uses."""
 
 TIMED_OUT = -1
-"""The ``deadline_ns`` of a message whose time is over."""
+"""The ``deadline_ns`` of a message whose time is over, or that the consumer has given back by itself."""
+
+TOUCH_PART = 2
+"""A message that waits for a handler is touched once half of its timeout is left …"""
+
+GIVE_BACK_PART = 4
+"""… or, if nsqd's maximum allows less than a quarter of the timeout more, given back once a quarter is left."""
 
 
 class ConsumerSession(ClientSession[Message]):
@@ -48,7 +61,8 @@ class ConsumerSession(ClientSession[Message]):
         held: messages that were delivered and not answered, by id.
         is_closing: True once CLS was sent.
         msg_timeout_ns: after how long nsqd delivers an unanswered message again.
-        received_count, finished_count, requeued_count, touched_count, timed_out_count: messages so far.
+        received_count, finished_count, requeued_count, touched_count, timed_out_count: messages so far; those count
+            as finished or requeued for which FIN or REQ was sent and not refused.
         refused_count: answers that nsqd refused, mostly because the message had timed out.
     """
 
@@ -164,7 +178,7 @@ class ConsumerSession(ClientSession[Message]):
         return True
 
     def check_not_answered(self, message: Message) -> None:
-        """Refuse a second answer; one for what nsqd has taken back, or the connection has lost, is let be."""
+        """Refuse a second answer; one for a message that nsqd has back, or that was given back, does nothing."""
         taken_back = message.deadline_ns == TIMED_OUT or message.id in self.held
         if not self.ended and not taken_back:
             raise MessageError(f"message {message.id.decode(errors='replace')} was answered before")
@@ -182,9 +196,29 @@ class ConsumerSession(ClientSession[Message]):
             self._say(CLS)
 
     def give_back(self, messages: Iterable[Message]) -> None:
-        """Answer messages with a REQ that neither waits nor counts as a failure."""
+        """Answer messages with a REQ that neither waits nor counts as a failure; a later answer does nothing."""
         for message in list(messages):
-            self.requeue(message, 0, backoff=False)
+            if self.requeue(message, 0, backoff=False):
+                message.deadline_ns = TIMED_OUT
+
+    def keep(self, message: Message, now_ns: int) -> int | None:
+        """Keep a message that waits for a handler from timing out.
+
+        Returns:
+            When to call again; None if it was touched or, where nsqd's maximum allows no more time, given back.
+        """
+        if self.held.get(message.id) is not message:
+            return now_ns + self.msg_timeout_ns
+        last_ns = message.received_ns + self._max_msg_timeout_ns
+        can_touch = last_ns - message.deadline_ns >= self.msg_timeout_ns // GIVE_BACK_PART
+        due_ns = message.deadline_ns - self.msg_timeout_ns // (TOUCH_PART if can_touch else GIVE_BACK_PART)
+        if now_ns < due_ns:
+            return due_ns
+        if can_touch:
+            self.touch(message)
+        else:
+            self.give_back([message])
+        return None
 
     def expire(self, now_ns: int) -> list[Message]:
         """Let go of the messages whose time is over, and return them."""
@@ -221,8 +255,11 @@ class ConsumerSession(ClientSession[Message]):
         requeued, self._requeued = self._requeued, []
         if finished:
             self.send(b"FIN %b\n" % b"\nFIN ".join(finished))
-        self.finished_count += len(finished)
-        self.requeued_count += len(requeued)
+        if self.error is None:  # else the connection is lost, and nothing is sent any more
+            self.finished_count += len(finished)
+            self.requeued_count += len(requeued)
+            self._core.finished_count += len(finished)
+            self._core.requeued_count += len(requeued)
         self._core.answered(self, finished, requeued, now_ns)
 
     # ---- what comes in -----------------------------------------------------------------------------------------------
@@ -300,6 +337,12 @@ class ConsumerSession(ClientSession[Message]):
                 raise frame
             self.refused_count += 1
             self._core.refused_count += 1
+            if isinstance(frame, FinishFailed):
+                self.finished_count -= 1
+                self._core.finished_count -= 1
+            elif isinstance(frame, RequeueFailed):
+                self.requeued_count -= 1
+                self._core.requeued_count -= 1
         elif self._answer_heartbeat(frame):
             pass
         elif frame.payload == OK and not self.is_open:

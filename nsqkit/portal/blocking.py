@@ -7,6 +7,7 @@ what it does then does not touch the parent's.
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from nsqkit.errors import Closed
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+T = TypeVar("T")
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
 
 
@@ -27,13 +29,18 @@ class Blocking(Generic[C]):
     Args:
         make: makes the client; raises OptionError for what it cannot be made of, at once.
         name: what users call it, for errors.
+        interrupt: called in the event loop with the client if ``close`` is interrupted; it makes leaving it quick.
     """
 
-    def __init__(self, make: Callable[[], C], name: str) -> None:
+    def __init__(
+        self, make: Callable[[], C], name: str, interrupt: Callable[[C], object] | None = None
+    ) -> None:
         make()
         self._make = make
         self._name = name
+        self._interrupt = interrupt
         self._stay: Stay[C] | None = None
+        self._closed: C | None = None
 
     def open(self) -> Self:
         """Begin; connections are made meanwhile.
@@ -43,7 +50,7 @@ class Blocking(Generic[C]):
         """
         if self._stay is not None and self._stay.is_here:
             raise Closed(f"the {self._name} is open already; make another one")
-        self._stay = Stay(self._make, self._name)
+        self._stay = Stay(self._make, self._name, self._interrupt)
         return self
 
     def close(self) -> None:
@@ -54,6 +61,7 @@ class Blocking(Generic[C]):
                 stay.end()
             finally:
                 self._stay = None
+                self._closed = stay.client
 
     def __enter__(self) -> Self:
         return self.open()
@@ -65,6 +73,13 @@ class Blocking(Generic[C]):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _look(self, look: Callable[[C], T]) -> T:
+        """Return what ``look`` returns of the client: in the event loop, or here once it is closed."""
+        if self._stay is None and self._closed is not None:
+            return look(self._closed)
+        stay = self._opened()
+        return stay.ask(partial(look, stay.client))
 
     def _opened(self) -> Stay[C]:
         if self._stay is None:

@@ -43,6 +43,10 @@ L = TypeVar("L", bound=Loan)
 LOAN_UNUSED_MAX: Final = 0.1
 """Seconds after which a loan that nobody uses is taken back; a heartbeat waits for twice that at most."""
 
+SIGNAL_WAIT_MAX: Final = 1.0
+"""Seconds that a wait lasts at a time. Python calls signal handlers between instructions, so one for a signal that came
+just before a wait begins is called when that wait is over."""
+
 Refuse: TypeAlias = Callable[[Exception], object]
 
 
@@ -52,15 +56,19 @@ class Stay(Generic[C]):
     Args:
         make: makes the client, in the event loop; it is entered there at once.
         name: what users call it, for errors.
+        interrupt: called in the event loop with the client if ``end`` is interrupted, to make it leave quickly.
 
     Attributes:
         client: the client; to be used in the event loop only.
     """
 
-    def __init__(self, make: Callable[[], C], name: str) -> None:
+    def __init__(
+        self, make: Callable[[], C], name: str, interrupt: Callable[[C], object] | None = None
+    ) -> None:
         self._pid = os.getpid()
         self._name = name
         self._is_open = True
+        self._is_ending = False
         self._queue: deque[tuple[Callable[[], object], Refuse | None]] = deque()
         self._is_noted = False
         self._loan: Loan | None = None
@@ -75,6 +83,9 @@ class Stay(Generic[C]):
             self._waker = self._portal.call(Waker, self._loop, self._work_off)
             stack.callback(self._portal.call, self._waker.close)
             self.client = self._portal.call(make)
+            stack.callback(self._shut)
+            if interrupt is not None:
+                stack.push(partial(self._interrupt, interrupt))
             stack.enter_context(self._portal.wrap_async_context_manager(self.client))
             stack.callback(self._portal.call, self._have_back)
             self._stack = stack.pop_all()
@@ -260,20 +271,38 @@ class Stay(Generic[C]):
                 scope.cancel()
 
         try:
-            return self.start(work).result()
+            return _wait(self.start(work))
         except BaseException:  # perhaps before there was a future to be cancelled
             with suppress(Closed):
                 self.put(leave)
             raise
 
+    def _interrupt(self, interrupt: Callable[[C], object], exc_type: object, *_: object) -> None:
+        if exc_type is not None:
+            self._portal.call(interrupt, self.client)
+
     # ---- the end -------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Leave the client, and the thread. Those who still wait are told; in another process nothing is done."""
-        if not self._is_open or not self.is_here:
+        """Leave the client, and the thread. Those who still wait are told; in another process nothing is done.
+
+        The client can be used until it has been left: what threads have done meanwhile still reaches it.
+        """
+        if self._is_ending or not self.is_here:
             return
-        self._is_open = False
+        self._is_ending = True
         try:
             self._stack.close()
         finally:
+            self._is_open = False
             self._refuse_all()
+
+    def _shut(self) -> None:
+        self._is_open = False
+
+
+def _wait(future: Future[T]) -> T:
+    while not future.done():
+        with suppress(TimeoutError):
+            return future.result(SIGNAL_WAIT_MAX)
+    return future.result()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from nsqkit.consumer.giving_up import GivenUp
 from nsqkit.consumer.message import Message
 from tests.consumer.test_consumer import consuming, fin, req
 from tests.peers import BACKENDS, body_of, settle
@@ -43,17 +44,50 @@ async def test_a_batch_that_fails_is_one_failure():
         tasks.cancel_scope.cancel()
 
 
-async def test_what_came_too_often_is_not_in_the_batch():
-    handled: list[list[bytes]] = []
-    async with consuming(max_attempts=1) as (consumer, peer), anyio.create_task_group() as tasks:
+async def test_messages_at_their_last_attempt_are_given_up_when_their_batch_fails(caplog):
+    given_up: list[tuple[bytes, int, str]] = []
+
+    def fail(batch: list[Message]) -> None:
+        raise ValueError("no")
+
+    def give_up(message: Message, why: GivenUp) -> None:
+        given_up.append((message.body, why.attempts, why.error_text))
+
+    async with (
+        consuming(b"CLS", max_attempts=2, default_requeue_delay=1) as (consumer, peer),
+        anyio.create_task_group() as tasks,
+    ):
         await peer.deliver(1, attempts=2)
         await peer.deliver(2)
         await settle()
-        tasks.start_soon(
-            lambda: consumer.run_batches(lambda batch: handled.append([it.body for it in batch]))
-        )
+        tasks.start_soon(lambda: consumer.run_batches(fail, giving_up=give_up))
+        assert {await peer.line() for _ in range(3)} == {b"RDY 0", fin(1), req(2, 1000)}
+        assert given_up == [(body_of(1), 2, "no")]
+        assert consumer.stats().given_up == 1
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_message_whose_last_attempt_was_begun_before_is_not_in_the_batch():
+    handled: list[list[int]] = []
+    given_up: list[tuple[bytes, Exception | None]] = []
+    may_end = anyio.Event()
+
+    async def handle(batch: list[Message]) -> None:
+        handled.append([message.attempts for message in batch])
+        await may_end.wait()
+
+    def give_up(message: Message, why: GivenUp) -> None:
+        given_up.append((message.body, why.error))
+
+    async with consuming(max_attempts=2) as (consumer, peer), anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: consumer.run_batches(handle, giving_up=give_up))
+        await peer.deliver(1, attempts=2)
+        await settle()
+        await peer.deliver(1, attempts=3)  # nsqd has taken it back meanwhile
+        await peer.deliver(2, attempts=3)  # no handler here has begun this one
+        may_end.set()
         assert {await peer.line(), await peer.line()} == {fin(1), fin(2)}
-        assert handled == [[body_of(2)]]
+        assert (handled, given_up) == ([[2], [3]], [(body_of(1), None)])
         tasks.cancel_scope.cancel()
 
 

@@ -274,20 +274,72 @@ class TestTime:
         core = consumer.core
         assert (core.timed_out_count, core.finished_count, one.session.timed_out_count) == (1, 0, 1)
 
-    def test_nobody_begins_with_what_is_too_late(self):
+    def test_a_message_that_timed_out_is_not_begun(self):
         consumer = DrivenConsumer(max_in_flight=5)
         link = consumer.connect(msg_timeout=20_000)
         link.deliver(1)
-        consumer.pass_time(10)
+        consumer.now_ns += 9 * S
         link.deliver(2)
-        consumer.pass_time(10)
+        consumer.pass_time(11)  # as if the event loop had stood still
         assert inbox(consumer) == [2]
-        assert consumer.core.next_deadline() == 30 * S
+
+    def test_a_message_that_waits_is_touched_at_half_of_its_timeout(self):
+        consumer = DrivenConsumer(max_in_flight=5)
+        link = consumer.connect(msg_timeout=20_000, max_msg_timeout=900_000)
+        link.deliver(1, 2)
+        begun = consumer.core.inbox.popleft()
+        link.lines()
+        for second in range(1, 60):
+            consumer.pass_time(1)
+            assert link.lines() == (["TOUCH 2"] if second % 10 == 0 else [])
+            if second == 19:
+                begun.finish()
+                assert link.lines() == ["FIN 1"]
+        assert consumer.core.kept_count == 5
+        assert consumer.core.timed_out_count == 0
+
+    def test_a_message_that_waits_is_given_back_before_nsqds_maximum(self):
+        consumer = DrivenConsumer(max_in_flight=5)
+        link = consumer.connect(msg_timeout=20_000, max_msg_timeout=30_000)
+        link.deliver(1)
+        link.lines()
+        said = []
+        for second in range(1, 31):
+            consumer.pass_time(1)
+            said += [(second, line) for line in link.lines()]
+        assert said == [(10, "TOUCH 1"), (25, "REQ 1 0")]
+        assert inbox(consumer) == []
+        assert (consumer.core.timed_out_count, consumer.core.requeued_count) == (0, 1)
+
+    @given(
+        msg_timeout=st.integers(1, 60),
+        maximum=st.integers(1, 20),
+        steps=st.lists(
+            st.tuples(st.sampled_from(["deliver", "begin", "pass"]), st.floats(0, 5)), max_size=60
+        ),
+    )
+    def test_a_message_is_begun_with_a_quarter_of_its_timeout_left(self, msg_timeout, maximum, steps):
+        consumer = DrivenConsumer(max_in_flight=1000)
+        link = consumer.connect(msg_timeout=msg_timeout * 1000, max_msg_timeout=msg_timeout * maximum * 1000)
+        count = 0
+        for step, value in steps:
+            if step == "deliver":
+                link.deliver(count)
+                count += 1
+            elif step == "begin" and consumer.core.inbox:
+                message = consumer.core.inbox.popleft()
+                assert message.time_left >= msg_timeout / 4 - msg_timeout / 10
+                message.finish()
+            else:
+                for _ in range(round(value * 20)):
+                    consumer.pass_time(msg_timeout / 50)
+        assert consumer.core.timed_out_count == 0
 
     def test_a_touch_gives_the_whole_time_anew_up_to_the_limit(self):
         consumer = DrivenConsumer(max_in_flight=5)
         link = consumer.connect(msg_timeout=20_000, max_msg_timeout=50_000)
         (message,) = link.deliver(1)
+        consumer.core.inbox.clear()
         deadlines = []
         for _ in range(4):
             consumer.pass_time(12)
@@ -348,25 +400,25 @@ class TestClosing:
         one.deliver(1, 2)
         two.deliver(3)
         begun = consumer.core.inbox.popleft()
-        consumer.core.close(0)
+        consumer.core.close(0, S)
         assert one.lines() == ["RDY 0", "REQ 2 0", "CLS"]
         assert two.lines() == ["RDY 0", "REQ 3 0", "CLS"]
         assert inbox(consumer) == []
         begun.finish()
         assert one.lines() == ["FIN 1"]
-        consumer.core.close(0)
+        consumer.core.close(0, S)
         assert one.lines() == two.lines() == []
 
     def test_giving_back_is_no_failure(self):
         consumer = DrivenConsumer(max_in_flight=10)
         consumer.connect().deliver(1, 2)
-        consumer.core.close(0)
+        consumer.core.close(0, S)
         assert consumer.core.backoff.state is BackoffState.RUNNING
 
     def test_what_is_still_on_its_way_is_given_back(self):
         consumer = DrivenConsumer(max_in_flight=10)
         link = consumer.connect()
-        consumer.core.close(0)
+        consumer.core.close(0, S)
         link.lines()
         link.deliver(1)
         assert link.lines() == ["REQ 1 0"]
@@ -378,14 +430,14 @@ class TestClosing:
         link.lines()
         link.deliver(1, 2)
         consumer.core.inbox.clear()
-        consumer.core.close(0)
+        consumer.core.close(0, S)
         consumer.core.give_back_all()
         assert link.lines() == ["RDY 0", "CLS", "REQ 1 0", "REQ 2 0"]
 
     def test_a_subscription_that_comes_too_late_says_good_bye_at_once(self):
         consumer = DrivenConsumer(max_in_flight=10)
         link = consumer.greet()
-        consumer.core.close(0)
+        consumer.core.close(0, S)
         link.say(b"\0\0\0\x06\0\0\0\0OK")
         assert link.lines() == ["CLS"]
 

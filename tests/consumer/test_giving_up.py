@@ -1,14 +1,40 @@
 from __future__ import annotations
 
+import json
+import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nsqkit.consumer.giving_up import DeadLetter, discard
+from nsqkit import BlockingProducer, Producer
+from nsqkit.consumer import giving_up
+from nsqkit.consumer.giving_up import (
+    DeadLetter,
+    GivenUp,
+    LastAttempts,
+    check_policy,
+    discard,
+)
 from nsqkit.errors import OptionError
-from tests.peers import BACKENDS
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", BACKENDS)]
+MESSAGE: Any = SimpleNamespace(body=b"x", nsqd_address="nsqd:4150", id=b"0" * 16)
+
+
+def given_up_of(body: bytes = b"x", error: Exception | None = None) -> GivenUp:
+    return GivenUp(
+        topic="t",
+        channel="c",
+        nsqd_address="nsqd:4150",
+        id="0123456789abcdef",
+        attempts=3,
+        timestamp_ns=1,
+        given_up_ns=2,
+        body=body,
+        error=error,
+    )
 
 
 class Publisher:
@@ -19,22 +45,97 @@ class Publisher:
         self.published.append((topic, body))
 
 
-async def test_a_dead_letter_is_published_to_its_topic():
-    publisher = Publisher()
-    await DeadLetter(publisher, "dead")(SimpleNamespace(body=b"x"))  # type: ignore[arg-type]
-    assert publisher.published == [("dead", b"x")]
+class BlockingPublisher:
+    def __init__(self) -> None:
+        self.published: list[tuple[str, bytes]] = []
+        self.threads: set[int] = set()
+
+    def publish(self, topic: str, body: bytes, /) -> None:
+        self.threads.add(threading.get_ident())
+        self.published.append((topic, body))
 
 
-async def test_discarding_is_doing_nothing():
-    discard(SimpleNamespace())  # type: ignore[arg-type]
+class AsyncCallable:
+    async def __call__(self, message: object) -> None: ...
 
 
-async def test_a_wrong_topic_is_refused_when_the_policy_is_made():
-    with pytest.raises(OptionError, match="topic name"):
-        DeadLetter(Publisher(), "not a topic")
+class TestGivenUp:
+    @given(st.binary(), st.text())
+    def test_an_envelope_is_decoded_to_what_was_encoded(self, body, text):
+        given_up = given_up_of(body, ValueError(text))
+        decoded = GivenUp.decode(given_up.encode())
+        assert decoded == given_up
+        assert (decoded.error, decoded.error_type, decoded.error_text) == (None, "ValueError", text)
+
+    def test_it_is_json(self):
+        assert json.loads(given_up_of(b"\xff", KeyError("k")).encode()) == {
+            "topic": "t",
+            "channel": "c",
+            "nsqd_address": "nsqd:4150",
+            "id": "0123456789abcdef",
+            "attempts": 3,
+            "timestamp_ns": 1,
+            "given_up_ns": 2,
+            "body": "/w==",
+            "error_type": "KeyError",
+            "error_text": "'k'",
+        }
+
+    @given(
+        st.one_of(
+            st.binary(),
+            st.builds(lambda value: json.dumps(value).encode(), st.dictionaries(st.text(), st.text())),
+        )
+    )
+    def test_other_bodies_are_a_value_error(self, body):
+        with pytest.raises(ValueError, match="is not the envelope of a dead letter"):
+            GivenUp.decode(body)
 
 
-async def test_what_cannot_publish_is_refused():
-    with pytest.raises(OptionError) as caught:
-        DeadLetter("producer", "dead")  # type: ignore[arg-type]
-    assert str(caught.value) == "producer is 'producer'; allowed is a Producer"
+class TestPolicies:
+    def test_a_wrong_topic_is_refused_when_the_policy_is_made(self):
+        with pytest.raises(OptionError, match="topic name"):
+            DeadLetter(Publisher(), "not a topic")
+
+    @pytest.mark.parametrize("producer", ["producer", None, Producer, BlockingProducer])
+    def test_a_producer_that_cannot_publish_is_refused(self, producer):
+        with pytest.raises(OptionError) as caught:
+            DeadLetter(producer, "dead")
+        assert str(caught.value) == f"producer is {producer!r}; allowed is a Producer or a BlockingProducer"
+
+    @pytest.mark.parametrize(
+        "policy",
+        [discard, lambda message: None, lambda message, why: None, print, AsyncCallable()],
+        ids=range(5),
+    )
+    def test_a_function_of_a_message_or_also_of_a_reason_is_taken(self, policy):
+        check_policy(policy)
+
+    @pytest.mark.parametrize("policy", [None, "discard", lambda: None, lambda a, b, c: None], ids=range(4))
+    def test_others_are_refused(self, policy):
+        with pytest.raises(OptionError, match="giving_up is "):
+            check_policy(policy)
+
+
+def test_discarding_is_doing_nothing():
+    discard(MESSAGE)
+
+
+class TestLastAttempts:
+    def test_a_message_is_begun_once_until_it_is_forgotten(self):
+        attempts = LastAttempts()
+        assert attempts.begin(MESSAGE)
+        assert not attempts.begin(MESSAGE)
+        error = ValueError("no")
+        attempts.fail(MESSAGE, error)
+        assert attempts.error(MESSAGE) is error
+        attempts.forget(MESSAGE)
+        assert attempts.error(MESSAGE) is None
+        assert attempts.begin(MESSAGE)
+
+    def test_it_is_bounded(self, monkeypatch):
+        monkeypatch.setattr(giving_up, "REMEMBERED_MAX", 2)
+        attempts = LastAttempts()
+        messages: list[Any] = [SimpleNamespace(id=bytes([n]), nsqd_address="a") for n in range(3)]
+        assert all(map(attempts.begin, messages))
+        assert [attempts.begin(message) for message in reversed(messages)] == [False, False, True]

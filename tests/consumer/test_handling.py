@@ -13,7 +13,7 @@ import pytest
 
 from nsqkit import Consumer
 from nsqkit.clock import ManualClock
-from nsqkit.consumer.giving_up import DeadLetter
+from nsqkit.consumer.giving_up import DeadLetter, GivenUp
 from nsqkit.consumer.handling import TOUCH_PARTS
 from nsqkit.consumer.message import Message
 from nsqkit.errors import MessageError
@@ -175,17 +175,70 @@ class TestThreads:
 
 @in_memory
 class TestGivingUp:
-    async def test_after_max_attempts_a_message_is_finished_and_not_handled(self, caplog):
+    async def test_a_message_is_given_up_at_its_last_failure(self, caplog):
+        reasons: list[GivenUp] = []
+        failure = ValueError("no")
+
+        def fail(message: Message) -> None:
+            raise failure
+
+        def give_up(message: Message, given_up: GivenUp) -> None:
+            reasons.append(given_up)
+
+        async with timed(max_attempts=3, max_backoff_duration=0, default_requeue_delay=1) as (
+            consumer,
+            peer,
+            clock,
+        ):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: consumer.run(fail, giving_up=give_up))
+                await peer.deliver(1)
+                assert await peer.line() == req(1, 1000)
+                await peer.deliver(1, attempts=2)
+                assert await peer.line() == req(1, 2000)
+                await peer.deliver(1, attempts=3)
+                assert await peer.line() == fin(1)
+                (reason,) = reasons
+                assert consumer.stats().given_up == 1
+                tasks.cancel_scope.cancel()
+        assert reason.error is failure
+        assert (reason.error_type, reason.error_text, reason.attempts) == ("ValueError", "no", 3)
+        assert (reason.topic, reason.channel, reason.nsqd_address) == ("t", "c", ADDRESS)
+        assert (reason.id, reason.body) == (message_id(1).decode(), body_of(1))
+        assert reason.given_up_ns == clock.now_ns()
+        assert "giving up on <Message" in caplog.text
+
+    async def test_a_message_that_no_handler_has_begun_is_not_given_up(self):
         handled: list[int] = []
         async with consuming(max_attempts=2) as (consumer, peer), anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: consumer.run(lambda message: handled.append(message.attempts)))
-            await peer.deliver(1, attempts=2)
+            await peer.deliver(1, attempts=9)
             assert await peer.line() == fin(1)
-            await peer.deliver(2, attempts=3)
-            assert await peer.line() == fin(2)
-            assert (handled, consumer.stats().given_up) == ([2], 1)
+            assert (handled, consumer.stats().given_up) == ([9], 0)
             tasks.cancel_scope.cancel()
-        assert "giving up on <Message" in caplog.text
+
+    async def test_a_handler_that_gave_no_answer_in_time_has_used_up_its_attempt(self):
+        handled: list[int] = []
+        reasons: list[GivenUp] = []
+        may_end = anyio.Event()
+
+        async def handle(message: Message) -> None:
+            handled.append(message.attempts)
+            await may_end.wait()
+
+        def give_up(message: Message, given_up: GivenUp) -> None:
+            reasons.append(given_up)
+
+        async with consuming(max_attempts=2) as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(handle, giving_up=give_up))
+            await peer.deliver(1, attempts=2)
+            await settle()
+            await peer.deliver(1, attempts=3)  # nsqd has taken it back meanwhile
+            may_end.set()
+            assert await peer.line() == fin(1)
+            assert handled == [2]
+            assert [(reason.attempts, reason.error) for reason in reasons] == [(3, None)]
+            tasks.cancel_scope.cancel()
 
     async def test_with_0_there_is_no_end(self):
         async with consuming(max_attempts=0) as (consumer, peer), anyio.create_task_group() as tasks:
@@ -205,10 +258,13 @@ class TestGivingUp:
                 await may_publish.wait()
                 published.append((topic, body))
 
+        def fail(message: Message) -> None:
+            raise ValueError("no")
+
         policy = DeadLetter(Publisher(), "dead")
         async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: consumer.run(print, giving_up=policy))
-            await peer.deliver(1, attempts=6)
+            tasks.start_soon(lambda: consumer.run(fail, giving_up=policy))
+            await peer.deliver(1, attempts=5)
             await settle()
             assert consumer.stats().in_flight == 1
             may_publish.set()
@@ -217,27 +273,41 @@ class TestGivingUp:
             tasks.cancel_scope.cancel()
 
     async def test_what_cannot_be_given_up_is_requeued(self):
-        def refuse(message: Message) -> None:
-            raise OSError("dead letter office is closed")
+        failures = iter([OSError("the other topic cannot be reached")])
+        errors: list[Exception | None] = []
+
+        def fail(message: Message) -> None:
+            raise ValueError("no")
+
+        def give_up(message: Message, given_up: GivenUp) -> None:
+            errors.append(given_up.error)
+            for failure in failures:
+                raise failure
 
         async with (
-            consuming(b"CLS", default_requeue_delay=1) as (consumer, peer),
+            consuming(max_backoff_duration=0, default_requeue_delay=1) as (consumer, peer),
             anyio.create_task_group() as tasks,
         ):
-            tasks.start_soon(lambda: consumer.run(print, giving_up=refuse))
-            await peer.deliver(1, attempts=6)
-            assert {await peer.line(), await peer.line()} == {b"RDY 0", req(1, 6000)}
+            tasks.start_soon(lambda: consumer.run(fail, giving_up=give_up))
+            await peer.deliver(1, attempts=5)
+            assert await peer.line() == req(1, 5000)
             assert consumer.stats().given_up == 0
+            await peer.deliver(1, attempts=6)
+            assert await peer.line() == fin(1)
+            assert list(map(str, errors)) == ["no", "no"]  # the handler was not called again
             tasks.cancel_scope.cancel()
 
     async def test_cancelled_meanwhile_it_is_given_back(self):
+        def fail(message: Message) -> None:
+            raise ValueError("no")
+
         async def hang(message: Message) -> None:
             await anyio.sleep_forever()
 
         async with consuming() as (consumer, peer):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: consumer.run(print, giving_up=hang))
-                await peer.deliver(1, attempts=6)
+                tasks.start_soon(lambda: consumer.run(fail, giving_up=hang))
+                await peer.deliver(1, attempts=5)
                 await settle()
                 tasks.cancel_scope.cancel()
             assert await peer.line() == req(1)

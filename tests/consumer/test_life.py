@@ -203,7 +203,7 @@ class Life(RuleBasedStateMachine):
         """Leave: all that was received is answered, given back, or was taken back."""
         if not hasattr(self, "core"):
             return
-        self.core.close(self.consumer.now_ns)
+        self.core.close(self.consumer.now_ns, self.consumer.now_ns)
         self.core.give_back_all()
         self.settle()
         for nsqd in self.nsqds:

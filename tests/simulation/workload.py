@@ -124,7 +124,7 @@ class Consumer:
 
     def leave(self) -> None:
         """Give everything back and say good-bye."""
-        self.core.close(self._world.now_ns)
+        self.core.close(self._world.now_ns, self._world.now_ns)
         self.core.give_back_all()
         for link in self._links.values():
             if not link.machine.is_open:

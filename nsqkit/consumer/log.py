@@ -1,0 +1,92 @@
+"""What a consumer logs about itself: backoff, messages that wait too long, and options without effect.
+
+Each line names topic and channel in its text, and has them as fields.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from nsqkit.consumer.backoff import BackoffState
+
+if TYPE_CHECKING:
+    from nsqkit.consumer.stats import BackoffStats
+
+logger = logging.getLogger("nsqkit.consumer")
+
+
+class ConsumerLog:
+    """The log lines of one consumer.
+
+    Args:
+        topic: its topic.
+        channel: its channel.
+
+    Attributes:
+        fields: ``topic`` and ``channel``, for the ``extra`` of log lines.
+    """
+
+    def __init__(self, topic: str, channel: str) -> None:
+        self.fields: dict[str, object] = {"topic": topic, "channel": channel}
+        self._name = f"{topic}/{channel}"
+        self._said: set[str] = set()
+
+    def backoff(self, backoff: BackoffStats) -> None:
+        """Say that the state of the backoff has changed."""
+        extra = {**self.fields, "backoff_state": backoff.state.value, "backoff_counter": backoff.counter}
+        if backoff.state is BackoffState.WAITING:
+            logger.warning(
+                "[%s] backing off for %.3f s, counter %d",
+                self._name,
+                backoff.wait,
+                backoff.counter,
+                extra=extra,
+            )
+        elif backoff.state is BackoffState.PROBING:
+            logger.info("[%s] backoff: waiting for a test message", self._name, extra=extra)
+        else:
+            logger.info("[%s] backoff is over", self._name, extra=extra)
+
+    def callback_failed(self, option: str, error: Exception) -> None:
+        """Say that a function of the user has raised."""
+        logger.error("[%s] %s failed", self._name, option, exc_info=error, extra=self.fields)
+
+    def stop_timeout(self, count: int) -> None:
+        """Say that handlers have not ended in their time after the stop."""
+        logger.warning(
+            "[%s] the stop's time is over, and %d messages are not answered: handlers are cancelled where that is "
+            "possible, and the messages given back",
+            self._name,
+            count,
+            extra=self.fields,
+        )
+
+    def messages_wait(self, max_in_flight: int, msg_timeout: float, waiting: int, answered: int) -> None:
+        """Warn once that messages wait for handlers for longer than half of their timeout."""
+        self._warn_once(
+            "messages_wait",
+            f"max_in_flight is {max_in_flight}, more than the handlers answer within msg_timeout, {msg_timeout:g} s: "
+            f"{answered} messages were answered so far and {waiting} wait. They are touched or given back. Lower "
+            "max_in_flight, or raise concurrency or msg_timeout",
+        )
+
+    def few_in_flight(self, max_in_flight: int, count: int) -> None:
+        """Warn once that max_in_flight keeps handlers from running."""
+        self._warn_once(
+            "few_in_flight",
+            f"max_in_flight is {max_in_flight}, less than the {count} messages that the handlers can take at a time; "
+            "allowed is more, or leave it out",
+        )
+
+    def attempts_not_limited(self, max_attempts: int) -> None:
+        """Warn once that max_attempts has no effect."""
+        self._warn_once(
+            "attempts_not_limited",
+            f"max_attempts is {max_attempts}, which only run and run_batches apply: look at message.attempts",
+        )
+
+    def _warn_once(self, kind: str, sentence: str) -> None:
+        if kind not in self._said:
+            self._said.add(kind)
+            logger.warning("[%s] %s", self._name, sentence, extra=self.fields)

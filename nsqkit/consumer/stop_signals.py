@@ -1,0 +1,106 @@
+"""Signals that stop a consumer: the option ``stop_signals``.
+
+The first signal stops the consumer: no handler begins, and those that have begun may complete. The second ends them at
+once. If the event loop has not acted on the first one by then, because a plain handler keeps it, the second raises
+``KeyboardInterrupt`` for SIGINT and ``SystemExit`` for others in the main thread. The third does so in any case.
+
+Python calls signal handlers in the main thread alone, and there is one for each signal. Several consumers share it, and
+the program's own handler is put back when the last of them has left.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from nsqkit.errors import OptionError
+from nsqkit.transport.asyncio_stream import asyncio_loop
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+_listeners: Final[dict[int, list[StopSignals]]] = {}
+_previous: Final[dict[int, Any]] = {}
+
+
+def check_signals(stop_signals: object) -> tuple[signal.Signals, ...]:
+    """Return the signals.
+
+    Raises:
+        OptionError: it is no collection of signals.
+    """
+    if isinstance(stop_signals, str | bytes) or not isinstance(stop_signals, Collection):
+        raise OptionError(f"stop_signals is {stop_signals!r}; allowed is a list such as [signal.SIGTERM]")
+    try:
+        return tuple(signal.Signals(number) for number in stop_signals)
+    except ValueError as error:
+        raise OptionError(
+            f"stop_signals is {stop_signals!r}; allowed is a list such as [signal.SIGTERM]: {error}"
+        ) from error
+
+
+class StopSignals:
+    """The signals of one consumer, for ``with``.
+
+    Args:
+        signals: the signals.
+        notify: called in the main thread, between any two steps of the program, with True for the first signal and
+            False for all others. It hands the stop to the event loop and does not raise.
+
+    Attributes:
+        is_handled: set to True once the first signal was acted on.
+
+    Raises:
+        OptionError: when entered in another thread than the main thread.
+    """
+
+    def __init__(self, signals: Collection[signal.Signals], notify: Callable[[bool], object]) -> None:
+        self._signals = signals
+        self._notify = notify
+        self._count = 0
+        self.is_handled = False
+
+    def __enter__(self) -> StopSignals:
+        if self._signals and threading.current_thread() is not threading.main_thread():
+            raise OptionError("stop_signals works in the main thread alone, where Python handles signals")
+        for number in self._signals:
+            if not _listeners.get(number):
+                _previous[number] = signal.signal(number, _receive)
+            _listeners.setdefault(number, []).append(self)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number in self._signals:
+            _listeners[number].remove(self)
+            if not _listeners[number]:
+                signal.signal(number, _previous.pop(number))
+
+    def receive(self) -> bool:
+        """Take a signal; tell whether the consumer will act on it."""
+        self._count += 1
+        self._notify(self._count == 1)
+        return self._count == 1 or (self._count == 2 and self.is_handled)
+
+
+def signal_caller() -> Callable[[Callable[[], object]], object]:
+    """Return what has a function called in the running event loop, and may itself be called by a signal handler."""
+    if (loop := asyncio_loop()) is not None:
+        return loop.call_soon_threadsafe
+    import trio
+
+    return trio.lowlevel.current_trio_token().run_sync_soon
+
+
+def _receive(number: int, frame: FrameType | None) -> None:
+    will_act = [listener.receive() for listener in list(_listeners.get(number, ()))]
+    if not all(will_act):
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + number)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import anyio
+import pytest
+import trio
+
+from nsqkit.consumer.stop_signals import StopSignals, check_signals, signal_caller
+from nsqkit.errors import OptionError
+from tests.threads import PATIENCE, start
+
+USED = [signal.SIGUSR1, signal.SIGUSR2]
+
+
+@pytest.fixture(autouse=True)
+def handlers_are_put_back():
+    before = [signal.getsignal(number) for number in USED]
+    yield
+    assert [signal.getsignal(number) for number in USED] == before
+
+
+@pytest.mark.parametrize("value", ["SIGTERM", 15, None, ["SIGTERM"], [0], [4711]], ids=repr)
+def test_what_is_no_list_of_signals_is_refused(value):
+    with pytest.raises(OptionError, match=r"stop_signals is .*; allowed is a list such as"):
+        check_signals(value)
+
+
+def test_numbers_and_signals_are_taken():
+    assert check_signals([15, signal.SIGINT]) == (signal.SIGTERM, signal.SIGINT)
+    assert check_signals(()) == ()
+
+
+def test_the_first_signal_and_those_after_it_are_told_apart():
+    told: list[bool] = []
+    with StopSignals(USED, told.append) as signals:
+        signal.raise_signal(signal.SIGUSR1)
+        signals.is_handled = True
+        signal.raise_signal(signal.SIGUSR2)
+        with pytest.raises(SystemExit) as caught:
+            signal.raise_signal(signal.SIGUSR2)
+    assert told == [True, False, False]
+    assert caught.value.code == 128 + signal.SIGUSR2
+
+
+def test_a_second_signal_interrupts_a_program_that_has_not_acted_on_the_first():
+    told: list[bool] = []
+    with StopSignals([signal.SIGINT], told.append):
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert told == [True, False]
+
+
+def test_several_share_a_signal():
+    told: list[str] = []
+    with StopSignals(USED[:1], lambda is_first: told.append("one")):
+        with StopSignals(USED[:1], lambda is_first: told.append("two")):
+            signal.raise_signal(signal.SIGUSR1)
+        assert told == ["one", "two"]
+
+
+def test_another_thread_than_the_main_thread_is_refused():
+    entering = start(StopSignals(USED, print).__enter__)
+    assert isinstance(entering.exception(PATIENCE), OptionError)
+    assert start(StopSignals([], print).__enter__).exception(PATIENCE) is None
+
+
+@pytest.mark.parametrize(
+    "run", [asyncio.run, lambda coroutine: trio.run(lambda: coroutine)], ids=["asyncio", "trio"]
+)
+def test_a_signal_reaches_the_event_loop(run):
+    async def program() -> None:
+        came = []
+        call_soon = signal_caller()
+        with StopSignals(USED, lambda is_first: call_soon(lambda: came.append(is_first))):
+            signal.raise_signal(signal.SIGUSR1)
+            with anyio.fail_after(PATIENCE):
+                while not came:
+                    await anyio.lowlevel.checkpoint()
+
+    run(program())

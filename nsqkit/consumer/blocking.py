@@ -46,7 +46,7 @@ class BlockingHandlerKeywords(TypedDict, total=False):
     key: Callable[[Message], Hashable] | None
     in_threads: bool
     auto_touch: bool
-    giving_up: Callable[[Any], object]
+    giving_up: Callable[..., object]
 
 
 class BlockingConsumer(Blocking[Consumer]):

@@ -85,6 +85,7 @@ async def test_a_message_whose_last_attempt_was_begun_before_is_not_in_the_batch
         await settle()
         await peer.deliver(1, attempts=3)  # nsqd has taken it back meanwhile
         await peer.deliver(2, attempts=3)  # no handler here has begun this one
+        await settle()
         may_end.set()
         assert {await peer.line(), await peer.line()} == {fin(1), fin(2)}
         assert (handled, given_up) == ([[2], [3]], [(body_of(1), None)])

@@ -4,12 +4,14 @@ import os
 import signal
 import threading
 from concurrent.futures import wait
+from functools import partial
 
 import pytest
 
-from nsqkit import BlockingConsumer, BlockingMessage, BlockingProducer
+from nsqkit import BlockingConsumer, BlockingMessage, BlockingProducer, Producer
 from nsqkit.broker.core.broker import Broker
 from nsqkit.consumer import BackoffState
+from nsqkit.consumer.giving_up import DeadLetter, GivenUp
 from nsqkit.errors import Closed, OptionError
 from nsqkit.portal import portal_provider
 from nsqkit.testing.servers import NsqdServer
@@ -385,6 +387,186 @@ def test_ctrl_c_in_a_handler_gives_its_message_back(nsqd):
             consumer.run(handle)
         until(lambda: consumer.stats().requeued == 1)
     assert waiting(nsqd) == 5
+
+
+@pytest.mark.parametrize(
+    "options", [{"concurrency": 2}, {"in_threads": True}, {"auto_touch": True}], ids=repr
+)
+def test_after_ctrl_c_handlers_in_threads_complete_and_their_messages_are_finished(nsqd, options):
+    may_end, begun = threading.Event(), threading.Event()
+
+    def handle(message: BlockingMessage) -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE)
+
+    def end_once_it_is_closing() -> None:
+        until(lambda: consumer._stay is not None and consumer._stay._is_ending)
+        may_end.set()
+
+    with pytest.raises(KeyboardInterrupt), make(nsqd) as consumer:
+        fill(nsqd, b"1")
+        ending = start(end_once_it_is_closing)
+        with interrupted_once(begun.is_set):
+            consumer.run(handle, **options)
+    ending.result(PATIENCE)
+    assert left(nsqd) == 0
+    assert (consumer.stats().finished, consumer.stats().requeued) == (1, 0)
+
+
+def test_a_second_ctrl_c_gives_back_at_once(nsqd):
+    may_end, begun = threading.Event(), threading.Event()
+
+    def handle(message: BlockingMessage) -> None:
+        begun.set()
+        may_end.wait()
+
+    consumer = make(nsqd, close_timeout=3600.0).open()
+    fill(nsqd, b"1")
+    with pytest.raises(KeyboardInterrupt), interrupted_once(begun.is_set):
+        consumer.run(handle, concurrency=2)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        interrupted_once(lambda: consumer._stay is not None and consumer._stay._is_ending),
+    ):
+        consumer.close()
+    assert waiting(nsqd) == 1
+    may_end.set()
+
+
+def test_a_handler_in_another_thread_completes_while_it_is_closed(nsqd):
+    may_end, begun = threading.Event(), threading.Event()
+
+    def handle(message: BlockingMessage) -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE)
+
+    def end_once_it_is_closing() -> None:
+        until(lambda: consumer._stay is None or consumer._stay._is_ending)
+        may_end.set()
+
+    with make(nsqd) as consumer:
+        fill(nsqd, b"1")
+        running = start(consumer.run, handle)
+        assert begun.wait(PATIENCE)
+        ending = start(end_once_it_is_closing)
+    running.result(PATIENCE)
+    ending.result(PATIENCE)
+    assert left(nsqd) == 0
+
+
+def test_a_handler_that_hangs_keeps_nobody_longer_than_close_timeout(nsqd):
+    may_end, begun = threading.Event(), threading.Event()
+
+    def handle(message: BlockingMessage) -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE)
+
+    with make(nsqd, close_timeout=0.1) as consumer:
+        fill(nsqd, b"1")
+        running = start(consumer.run, handle)
+        assert begun.wait(PATIENCE)
+    assert waiting(nsqd) == 1
+    may_end.set()
+    running.result(PATIENCE)
+
+
+def test_a_signal_stops_it(nsqd):
+    before = signal.getsignal(signal.SIGTERM)
+    with make(nsqd, stop_signals=[signal.SIGTERM]) as consumer:
+        fill(nsqd, b"1", b"2")
+        handled = []
+
+        def handle(message: BlockingMessage) -> None:
+            handled.append(message.body)
+            signal.raise_signal(signal.SIGTERM)
+            until(lambda: waiting(nsqd) == 1)
+
+        consumer.run(handle)
+    assert (len(handled), left(nsqd), consumer.stats().finished) == (1, 1, 1)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_second_signal_interrupts_a_handler_that_hangs(nsqd):
+    with (
+        pytest.raises(SystemExit),
+        make(nsqd, stop_signals=[signal.SIGTERM], close_timeout=3600.0) as consumer,
+    ):
+        fill(nsqd, b"1")
+
+        def handle(message: BlockingMessage) -> None:
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+
+        consumer.run(handle)
+    assert waiting(nsqd) == 1
+
+
+def test_figures_can_be_read_after_it_was_closed(nsqd):
+    consumer = make(nsqd)
+    with pytest.raises(Closed):
+        consumer.stats()
+    with consumer:
+        fill(nsqd, b"1")
+        take(consumer).finish()
+    assert (consumer.stats().finished, consumer.stats().in_flight) == (1, 0)
+    assert consumer.backoff.state is BackoffState.RUNNING
+    assert consumer.is_starved is False
+
+
+@pytest.mark.parametrize("handler", [None, "handler"])
+def test_what_cannot_be_called_is_refused(consumer, handler):
+    with pytest.raises(OptionError, match=r"handler is .*; allowed is a function of a message"):
+        consumer.run(handler)
+
+
+def test_a_result_that_cannot_be_awaited_is_a_failure(nsqd, caplog):
+    with make(nsqd, default_requeue_delay=60.0) as consumer:
+        fill(nsqd, b"1")
+
+        async def handle(message: BlockingMessage) -> None: ...
+
+        def fail(message: BlockingMessage) -> object:
+            consumer.stop()
+            return handle(message)
+
+        consumer.run(fail)
+    assert (left(nsqd), consumer.stats().finished, consumer.stats().requeued) == (1, 0, 1)
+    assert "handler returned 'coroutine', which cannot be awaited here" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{}, {"concurrency": 2}], ids=["here", "in threads"])
+@pytest.mark.parametrize("envelope", [False, True])
+def test_a_dead_letter_is_acknowledged_before_the_message_is_finished(nsqd, options, envelope):
+    def fail(message: BlockingMessage) -> None:
+        raise ValueError("no")
+
+    with BlockingProducer(nsqd.tcp_address) as producer, make(nsqd, max_attempts=1) as consumer:
+        fill(nsqd, b"1")
+        running = start(
+            partial(consumer.run, fail, giving_up=DeadLetter(producer, "dead", envelope=envelope), **options)
+        )
+        until(lambda: consumer.stats().given_up == 1)
+        consumer.stop()
+        running.result(PATIENCE)
+    assert left(nsqd) == 0
+    with BlockingConsumer("dead", "c", nsqd_tcp_addresses=[nsqd.tcp_address]) as dead:
+        message = take(dead)
+        message.finish()
+        if envelope:
+            given_up = GivenUp.decode(message.body)
+            assert (given_up.body, given_up.error_text, given_up.attempts, given_up.topic) == (
+                b"1",
+                "no",
+                1,
+                "t",
+            )
+        else:
+            assert message.body == b"1"
+
+
+def test_a_dead_letter_of_an_event_loop_is_refused(consumer):
+    with pytest.raises(OptionError, match="allowed in a BlockingConsumer is one with a BlockingProducer"):
+        consumer.run(print, giving_up=DeadLetter(Producer("127.0.0.1:4150"), "dead"))
 
 
 def test_in_another_process_it_is_closed_until_it_is_opened_there(nsqd, monkeypatch):

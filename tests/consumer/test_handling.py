@@ -13,10 +13,11 @@ import pytest
 
 from nsqkit import Consumer
 from nsqkit.clock import ManualClock
+from nsqkit.consumer import handling
 from nsqkit.consumer.giving_up import DeadLetter, GivenUp
 from nsqkit.consumer.handling import TOUCH_PARTS
 from nsqkit.consumer.message import Message
-from nsqkit.errors import MessageError
+from nsqkit.errors import MessageError, OptionError
 from tests.consumer.test_consumer import Bench, consuming, fin, req
 from tests.peers import ADDRESS, BACKENDS, Peer, body_of, message_id, settle
 
@@ -234,6 +235,7 @@ class TestGivingUp:
             await peer.deliver(1, attempts=2)
             await settle()
             await peer.deliver(1, attempts=3)  # nsqd has taken it back meanwhile
+            await settle()
             may_end.set()
             assert await peer.line() == fin(1)
             assert handled == [2]
@@ -441,6 +443,84 @@ class TestTime:
             assert await peer.line() == fin(2)
             assert consumer.stats().timed_out == 1
             tasks.cancel_scope.cancel()
+
+
+@in_memory
+class TestWarnings:
+    @pytest.mark.parametrize("options", [{}, {"auto_touch": True}], ids=["plain", "watched"])
+    async def test_a_handler_that_keeps_the_event_loop_is_named_once(self, options, monkeypatch, caplog):
+        seconds = iter(range(0, 1000, 3))
+        monkeypatch.setattr(handling, "monotonic", lambda: next(seconds))
+
+        def handle(message: Message) -> None: ...
+
+        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(handle, **options))
+            for number in range(3):
+                await peer.deliver(number)
+                assert await peer.line() == fin(number)
+            tasks.cancel_scope.cancel()
+        (warning,) = [message for message in caplog.messages if "kept the event loop" in message]
+        assert "test_handling.TestWarnings" in warning
+        assert "handle kept the event loop for 3.0 s" in warning
+        assert "in_threads=True" in warning
+
+    async def test_an_async_handler_that_takes_as_long_is_not(self, monkeypatch, caplog):
+        seconds = iter(range(0, 1000, 3))
+        monkeypatch.setattr(handling, "monotonic", lambda: next(seconds))
+        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(lambda message: anyio.lowlevel.checkpoint()))
+            await peer.deliver(1)
+            assert await peer.line() == fin(1)
+            tasks.cancel_scope.cancel()
+        assert caplog.messages == []
+
+    async def test_cancel_at_timeout_says_that_it_cannot_cancel_a_plain_handler(self, caplog):
+        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(lambda message: None, cancel_at_timeout=True))
+            await peer.deliver(1, 2)
+            assert {await peer.line(), await peer.line()} == {fin(1), fin(2)}
+            tasks.cancel_scope.cancel()
+        assert (
+            len([message for message in caplog.messages if "cancel_at_timeout does nothing" in message]) == 1
+        )
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+class TestResults:
+    @pytest.mark.parametrize("in_threads", [False, True])
+    async def test_a_handler_that_cannot_run_is_refused(self, in_threads):
+        def generate(message: Message):
+            yield message
+
+        async def handle(message: Message) -> None: ...
+
+        async with consuming() as (consumer, _):
+            for handler in [None, generate, *([handle] if in_threads else [])]:
+                with pytest.raises(OptionError, match="handler is "):
+                    await consumer.run(handler, in_threads=in_threads)  # type: ignore[arg-type]
+            with pytest.raises(OptionError, match="handler is "):
+                await consumer.run_batches(None)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("in_threads", [False, True])
+    async def test_a_result_that_nothing_runs_is_a_failure(self, in_threads, caplog):
+        async def asynchronous() -> None: ...
+
+        def handle(message: Message) -> Any:
+            return asynchronous() if in_threads else iter_of(message)
+
+        def iter_of(message: Message) -> Any:
+            yield message
+
+        async with (
+            consuming(b"CLS", default_requeue_delay=1) as (consumer, peer),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(lambda: consumer.run(handle, in_threads=in_threads))
+            await peer.deliver(1)
+            assert {await peer.line(), await peer.line()} == {b"RDY 0", req(1, 1000)}
+            tasks.cancel_scope.cancel()
+        assert "handler returned" in caplog.text
 
 
 @in_memory

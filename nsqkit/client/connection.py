@@ -7,7 +7,6 @@ stopped, and when it ends nothing of the connection is left.
 from __future__ import annotations
 
 import logging
-import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -71,7 +70,7 @@ class Connection(Generic[S]):
         make_session: makes the session of each new connection, given the time.
         clock: the time.
         dial: how to reach the address; one that is no ``Dialler`` knows of neither TLS nor AUTH.
-        dial_timeout: seconds for dialling and greeting together, without what an auth server takes.
+        dial_timeout: seconds of ``clock`` for dialling and greeting together, without what an auth server takes.
         reconnect: how long to wait before dialling again.
         on_change: called after the session was handed bytes, was made, or has ended.
         log: where to say what happens to the connection.
@@ -101,13 +100,16 @@ class Connection(Generic[S]):
         self._make_session = make_session
         self._clock = clock
         self._dialler = dial if isinstance(dial, Dialler) else Dialler(ConnectionOptions(), dial)
-        self._dial_timeout = dial_timeout
+        self._dial_timeout_ns = round(dial_timeout * NS_PER_S)
+        self._alarm = Alarm(self, clock, after=self._after_deadline)
         self._reconnect = reconnect
         self._on_change = on_change
         self._log = log
         self._log_fields = {"nsqd_address": address}
         self._pump: Pump | None = None
-        self._greeting: anyio.CancelScope | None = None  # while it lasts
+        self._attempt: anyio.CancelScope | None = None  # from dialling to the end of the session
+        self._begun_ns = 0  # when it was dialled
+        self._greeting_deadline_ns: int | None = None  # while dialling and greeting last
         self._stopped = False
         self.is_running = True
         self.greeting_count = 0
@@ -161,7 +163,10 @@ class Connection(Generic[S]):
     async def run(self) -> None:
         """Keep the connection until stopped or cancelled."""
         try:
-            await self._keep()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._alarm.run)
+                await self._keep()
+                tasks.cancel_scope.cancel()
         finally:
             self.is_running = False
             self._on_change(self)
@@ -183,16 +188,22 @@ class Connection(Generic[S]):
     async def _run_once(self) -> NSQError | None:
         """Dial, greet and pump; return why that is over."""
         session = None
-        with anyio.CancelScope(deadline=anyio.current_time() + self._dial_timeout) as self._greeting:
-            try:
-                stream = await self._dialler(self.address)
-            except (OSError, NSQError) as error:
-                refused = NotConnected(f"cannot connect to {self.address}: {error}")
-                refused.__cause__ = error
-                return refused
-            session = self.session = self._make_session(self._clock.now_ns())
-            self._dialler.secure(session, self.address)
-            await self._talk(session, stream)
+        self._begun_ns = self._clock.now_ns()
+        self._greeting_deadline_ns = self._begun_ns + self._dial_timeout_ns
+        self._alarm.check()
+        try:
+            with anyio.CancelScope() as self._attempt:
+                try:
+                    stream = await self._dialler(self.address)
+                except (OSError, NSQError) as error:
+                    refused = NotConnected(f"cannot connect to {self.address}: {error}")
+                    refused.__cause__ = error
+                    return refused
+                session = self.session = self._make_session(self._clock.now_ns())
+                self._dialler.secure(session, self.address)
+                await self._talk(session, stream)
+        finally:
+            self._greeting_deadline_ns = None
         return session.error if session is not None else self._timeout()
 
     async def _talk(self, session: S, stream: ByteStream) -> None:
@@ -204,39 +215,57 @@ class Connection(Generic[S]):
             wait_for_peer=True,
             write_timeout=self._dialler.write_timeout,
         )
+        self._alarm.check()
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(Alarm(session, self._clock, after=self._after).run)
-                try:
-                    await pump.run()
-                except WriteTimeout as timeout:
-                    session.end(timeout)
-                tasks.cancel_scope.cancel()
+            await pump.run()
+        except WriteTimeout as timeout:
+            session.end(timeout)
         finally:
             self._pump = None
-            # A session that was told why has ended already; then this says nothing.
-            timed_out = self._greeting is not None and self._greeting.cancel_called
+            # A session that has ended keeps its own reason.
+            timed_out = self._attempt is not None and self._attempt.cancel_called
             session.end(self._timeout() if timed_out else ConnectionLost("the connection was cancelled"))
 
+    # ---- deadlines: of the greeting and of the session -------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        """Return when to call ``handle_deadline`` if nothing else happens."""
+        session_ns = None if self.session is None else self.session.next_deadline()
+        deadlines = (self._greeting_deadline_ns, session_ns)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def handle_deadline(self, now_ns: int) -> None:
+        """Give up a greeting that takes too long, or have the session do what is due."""
+        if self._greeting_deadline_ns is not None and now_ns >= self._greeting_deadline_ns:
+            self._greeting_deadline_ns = None
+            if self._attempt is not None:
+                self._attempt.cancel()
+        elif self.session is not None:
+            self.session.handle_deadline(now_ns)
+
+    def _after_deadline(self) -> None:
+        if self._pump is not None:
+            self._after()
+
     def _timeout(self) -> ConnectTimeout:
-        return ConnectTimeout(f"{self.address} did not answer within {self._dial_timeout:g} seconds")
+        seconds = self._dial_timeout_ns / NS_PER_S
+        return ConnectTimeout(f"{self.address} did not answer within {seconds:g} seconds")
 
     def _after(self) -> None:
         """Act on what the session was told."""
         session = self.session
         assert session is not None
-        if self._greeting is not None:
+        if self._greeting_deadline_ns is not None:
             if session.is_open:
-                self._greeting.deadline = math.inf
-                self._greeting = None
+                self._greeting_deadline_ns = None
                 self._reconnect.connected()
                 self.error = None
                 self.greeting_count += 1
                 self._log.info("[%s] connected", self.address, extra=self._log_fields)
                 self._tell(None)
             elif session.is_authenticating:
-                patience = max(self._dial_timeout, self._dialler.read_timeout)
-                self._greeting.deadline = anyio.current_time() + patience
+                patience_ns = max(self._dial_timeout_ns, round(self._dialler.read_timeout * NS_PER_S))
+                self._greeting_deadline_ns = self._begun_ns + self._dial_timeout_ns + patience_ns
         self._on_change(self)
         self.wake()
 

@@ -204,7 +204,6 @@ class Connections:
             on_change=self._after_change,
             log=self._log,
         )
-        self._scopes[connection] = anyio.CancelScope()
         self._tasks.start_soon(self._run, connection)
 
     def _make_session(self, connection: ConsumerConnection, now_ns: int) -> ConsumerSession:
@@ -218,7 +217,7 @@ class Connections:
             self._owners.pop(connection.session, None)
 
     async def _run(self, connection: ConsumerConnection) -> None:
-        with self._scopes[connection]:
+        with anyio.CancelScope() as self._scopes[connection]:
             await connection.run()
         self._forget(connection)
 
@@ -248,7 +247,7 @@ class Connections:
             self._leaving[connection] = None
             self._core.leave(connection.session, self._clock.now_ns())
             self._tasks.start_soon(self._see_off, connection, connection.session)
-        else:
+        elif connection in self._scopes:  # else its task has not begun, and will see that it is stopped
             self._scopes[connection].cancel()
 
     async def _see_off(self, connection: ConsumerConnection, session: ConsumerSession) -> None:

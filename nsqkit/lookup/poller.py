@@ -22,8 +22,6 @@ from nsqkit.lookup.options import LookupOptions
 from nsqkit.lookup.schedule import PollSchedule
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
-
     from nsqkit.http.daemon import Daemon
     from nsqkit.lookup.questions import Ask
 
@@ -55,12 +53,15 @@ class LookupdStatus:
 
 @attrs.define(eq=False)
 class _Lookupd:
-    """One nsqlookupd that is asked; ``scope`` ends its task, ``sleep`` ends the wait for the next question."""
+    """One nsqlookupd that is asked; ``scope`` ends its task, ``sleep`` ends the wait for the next question.
+
+    Both scopes are made by the task: clients are also made where no event loop runs.
+    """
 
     daemon: Daemon
     status: LookupdStatus
-    scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
-    sleep: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
+    scope: anyio.CancelScope | None = None
+    sleep: anyio.CancelScope | None = None
     schedule: PollSchedule | None = None
 
 
@@ -95,7 +96,8 @@ class LookupdPoller(Generic[T]):
         self._clock = clock
         self._random = random or Random()
         self._listings: Listings[T] = Listings()
-        self._tasks: TaskGroup | None = None
+        self._is_running = False
+        self._added = anyio.Event()
         self._lookupds = {
             key: _Lookupd(daemon, LookupdStatus(daemon.name))
             for key, daemon in self.options.daemons(lookupd_http_addresses).items()
@@ -115,9 +117,8 @@ class LookupdPoller(Generic[T]):
         daemon = self.options.daemon(address)
         if daemon.key in self._lookupds:
             return
-        lookupd = self._lookupds[daemon.key] = _Lookupd(daemon, LookupdStatus(daemon.name))
-        if self._tasks is not None:
-            self._start(lookupd, self._tasks)
+        self._lookupds[daemon.key] = _Lookupd(daemon, LookupdStatus(daemon.name))
+        self._added.set()
 
     def remove_lookupd(self, address: str) -> None:
         """Ask this nsqlookupd no more, and forget what only it has listed.
@@ -130,7 +131,8 @@ class LookupdPoller(Generic[T]):
         if lookupd is None:
             asked = ", ".join(status.name for status in self.lookupds)
             raise OptionError(f"nsqlookupd {daemon} is none of those that are asked: {asked or 'none'}")
-        lookupd.scope.cancel()
+        if lookupd.scope is not None:
+            lookupd.scope.cancel()
         self._listings.forget(daemon.key)
         self._on_listed(self._listings.united())
 
@@ -141,7 +143,8 @@ class LookupdPoller(Generic[T]):
         for lookupd in self._lookupds.values():
             if lookupd.schedule is not None:
                 lookupd.schedule.wake(self._clock.now_ns())
-                lookupd.sleep.cancel()
+                if lookupd.sleep is not None:
+                    lookupd.sleep.cancel()
 
     async def run(self) -> None:
         """Ask until cancelled.
@@ -149,21 +152,23 @@ class LookupdPoller(Generic[T]):
         Raises:
             Closed: it runs already.
         """
-        if self._tasks is not None:
+        if self._is_running:
             raise Closed("it runs already, and can run once at a time")
         self._clock = self._clock or LoopClock()
+        asked: set[_Lookupd] = set()
         async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
+            self._is_running = True
             try:
-                for lookupd in self._lookupds.values():
-                    self._start(lookupd, tasks)
-                await anyio.sleep_forever()
+                while True:
+                    self._added = anyio.Event()
+                    for lookupd in self._lookupds.values():
+                        if lookupd not in asked:
+                            asked.add(lookupd)
+                            tasks.start_soon(self._keep_asking, lookupd)
+                    asked.intersection_update(self._lookupds.values())
+                    await self._added.wait()
             finally:
-                self._tasks = None
-
-    def _start(self, lookupd: _Lookupd, tasks: TaskGroup) -> None:
-        lookupd.scope = anyio.CancelScope()
-        tasks.start_soon(self._keep_asking, lookupd)
+                self._is_running = False
 
     async def _keep_asking(self, lookupd: _Lookupd) -> None:
         clock = self._clock
@@ -174,8 +179,10 @@ class LookupdPoller(Generic[T]):
             random=self._random,
             now_ns=clock.now_ns(),
         )
-        with lookupd.scope:
-            while True:
+        with anyio.CancelScope() as lookupd.scope:
+            while (
+                self._lookupds.get(lookupd.daemon.key) is lookupd
+            ):  # it may be removed before this task begins
                 while schedule.next_poll_ns > clock.now_ns():
                     with anyio.CancelScope() as lookupd.sleep:
                         await clock.wait_until(schedule.next_poll_ns)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 import anyio
 
 from nsqkit.client.dialler import Dial, Dialler, Securable
+from nsqkit.client.failure import advice
 from nsqkit.client.options import ConnectionOptions
 from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.errors import ConnectionLost, ConnectTimeout, NotConnected, NSQError, WriteTimeout
@@ -78,6 +79,7 @@ class Connection(Generic[S]):
     Attributes:
         session: the session of the present connection, or of the last one; None before the first.
         error: why there is no connection at present.
+        failure: the permanent error after which the address is not dialled again, where the options say so.
         is_running: False once ``run`` has ended.
         greeting_count: how often a connection was made and greeted.
     """
@@ -97,6 +99,7 @@ class Connection(Generic[S]):
         self.address = address
         self.session: S | None = None
         self.error: Exception | None = None
+        self.failure: NSQError | None = None
         self._make_session = make_session
         self._clock = clock
         self._dialler = dial if isinstance(dial, Dialler) else Dialler(ConnectionOptions(), dial)
@@ -111,6 +114,7 @@ class Connection(Generic[S]):
         self._begun_ns = 0  # when it was dialled
         self._greeting_deadline_ns: int | None = None  # while dialling and greeting last
         self._stopped = False
+        self._logged = ""  # the last permanent error, as text
         self.is_running = True
         self.greeting_count = 0
 
@@ -173,10 +177,14 @@ class Connection(Generic[S]):
 
     async def _keep(self) -> None:
         while not self._stopped:
-            self.error = await self._run_once()
-            if self.error is not None:
-                self._log.warning("[%s] %s", self.address, self.error, extra=self._log_fields)
-                self._tell(self.error)
+            greeting_count = self.greeting_count
+            error = self.error = await self._run_once()
+            if error is not None:
+                is_permanent = error.permanent and self.greeting_count == greeting_count
+                self._report(error, is_permanent=is_permanent)
+                if is_permanent and self._dialler.end_on_permanent_error:
+                    self.failure = error
+                    break
             if self._stopped:
                 break
             delay_ns = self._reconnect.next_delay_ns()
@@ -184,6 +192,18 @@ class Connection(Generic[S]):
             delay = delay_ns / NS_PER_S
             self._log.info("[%s] dialling again in %.3f s", self.address, delay, extra=self._log_fields)
             await self._clock.wait_until(self._clock.now_ns() + delay_ns)
+
+    def _report(self, error: NSQError, *, is_permanent: bool) -> None:
+        """Log an error, a permanent one once, with what to do about it; and tell the user's function."""
+        text = str(error)
+        if not is_permanent:
+            self._log.warning("[%s] %s", self.address, text, extra=self._log_fields)
+        elif text == self._logged:
+            self._log.debug("[%s] %s", self.address, text, extra=self._log_fields)
+        else:
+            self._logged = text
+            self._log.error("[%s] %s (%s)", self.address, text, advice(error), extra=self._log_fields)
+        self._tell(error)
 
     async def _run_once(self) -> NSQError | None:
         """Dial, greet and pump; return why that is over."""
@@ -260,6 +280,7 @@ class Connection(Generic[S]):
                 self._greeting_deadline_ns = None
                 self._reconnect.connected()
                 self.error = None
+                self._logged = ""
                 self.greeting_count += 1
                 self._log.info("[%s] connected", self.address, extra=self._log_fields)
                 self._tell(None)

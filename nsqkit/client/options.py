@@ -93,6 +93,7 @@ class ConnectionKeywords(TypedDict, total=False):
     reconnect_delay_min: float
     reconnect_delay_max: float
     on_connection: OnConnection | None
+    end_on_permanent_error: bool
 
 
 @attrs.frozen(kw_only=True)
@@ -140,6 +141,9 @@ class ConnectionOptions:
         on_connection: called with the address of an nsqd and None when a connection to it was greeted, and with the
             address and the error when a connection was lost or could not be made, each time. It is to be quick, and
             what it raises is logged.
+        end_on_permanent_error: raise an error that connecting again cannot mend, such as a refused secret, instead of
+            connecting again for as long as it lasts: a consumer ends with it, and publishes that wait for a connection
+            raise it. Without it, the error is logged.
     """
 
     client_id: str = text("")
@@ -171,6 +175,7 @@ class ConnectionOptions:
     reconnect_delay_min: float = seconds(0.1, 0.001, 60.0)
     reconnect_delay_max: float = seconds(15.0, 0.001, 3600.0)
     on_connection: OnConnection | None = function()
+    end_on_permanent_error: bool = flag(False)
 
     def __attrs_post_init__(self) -> None:
         if self.heartbeat_interval > self.read_timeout:

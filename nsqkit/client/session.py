@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from nsqkit.client.failure import BEGINNING_LENGTH, explain
 from nsqkit.client.greeting import Greeting, Say, Upgrade, greet
 from nsqkit.errors import (
     BrokerError,
@@ -94,6 +95,7 @@ class ClientSession(Generic[M]):
         self._greeting: Greeting | None = None
         self._is_identified = False
         self._is_upgrading = False
+        self._beginning = b""  # of what the broker has said, until it has answered IDENTIFY
         self.secure()
 
     def secure(self, *, make_tls: Callable[[], SecureTransform] | None = None, auth_secret: str = "") -> None:
@@ -125,7 +127,10 @@ class ClientSession(Generic[M]):
 
     def receive_eof(self, now_ns: int) -> None:
         """Take note that the broker has closed the connection."""
-        self.end(ConnectionLost("the broker closed the connection"))
+        text = "the broker closed the connection"
+        if not self._is_identified:
+            text += " without an answer to IDENTIFY; perhaps it is no nsqd, or wants TLS from the first byte"
+        self.end(ConnectionLost(text))
 
     def data_to_send(self, now_ns: int) -> bytes:
         """Return, and forget, what is to be sent."""
@@ -198,11 +203,15 @@ class ClientSession(Generic[M]):
 
     def _receive_in_layers(self, data: bytes, now_ns: int) -> None:
         """Work through bytes that are not all frames yet, or not at once."""
+        if not self._is_identified:
+            self._beginning = (self._beginning + data)[:BEGINNING_LENGTH]
         try:
             self._decode(data, 0, now_ns)
         except ProtocolError as error:
             if self._is_upgrading:
                 raise NegotiationFailed(str(error)) from error
+            if not self._is_identified:
+                raise explain(self._beginning, error) from error
             raise
         if self._layers.at_end:
             self.receive_eof(now_ns)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import anyio
 
 from nsqkit.client.connection import Connection
+from nsqkit.client.dialler import Dialler
 from nsqkit.client.reconnect import Reconnect
 from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.consumer.nodes import Nodes
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from random import Random
 
     from nsqkit.client.background import Background
-    from nsqkit.client.dialler import Dialler
+    from nsqkit.client.dialler import Dial
     from nsqkit.consumer.core import ConsumerCore
+    from nsqkit.errors import NSQError
 
 logger = logging.getLogger("nsqkit.client")
 
@@ -50,9 +52,13 @@ class Connections:
     Args:
         core: the consumer's core.
         addresses: of the nsqds that the user has named.
-        dial: how to reach an address.
+        dial: how to reach an address, in the place of connecting to it.
         random: draws the delays before dialling again.
         on_change: called after something has come on a connection, or it has ended.
+        on_failure: called after a permanent error, if that is to be the end.
+
+    Attributes:
+        failure: that error.
     """
 
     def __init__(
@@ -60,15 +66,18 @@ class Connections:
         core: ConsumerCore,
         addresses: Iterable[str],
         *,
-        dial: Dialler,
+        dial: Dial | None,
         random: Random,
         on_change: Callable[[], None],
+        on_failure: Callable[[], None],
     ) -> None:
         self._core = core
         self._nodes = Nodes(addresses)
-        self._dial = dial
+        self._dial = Dialler(core.options, dial)
         self._random = random
         self._on_change = on_change
+        self._on_failure = on_failure
+        self.failure: NSQError | None = None
         self._log = TopicLog(
             logger, {"topic": core.topic.decode("ascii"), "channel": core.channel.decode("ascii")}
         )
@@ -123,6 +132,17 @@ class Connections:
         for connection in self._present.values():
             connection.stop()
         self._changed.set()
+
+    def fail(self, error: NSQError) -> None:
+        """Have it all end with a permanent error, if the options say so."""
+        if self._core.options.end_on_permanent_error and not self._stopped:
+            self.failure = error
+            self._on_failure()
+
+    def check_failure(self) -> None:
+        """Raise the permanent error that it all has ended with, if there is one."""
+        if self.failure is not None:
+            raise self.failure
 
     async def wait_gone(self) -> None:
         """Return when every good-bye is said; a connection that was never open has none to say."""
@@ -219,6 +239,8 @@ class Connections:
     async def _run(self, connection: ConsumerConnection) -> None:
         with anyio.CancelScope() as self._scopes[connection]:
             await connection.run()
+        if connection.failure is not None:
+            self.fail(connection.failure)
         self._forget(connection)
 
     def _forget(self, connection: ConsumerConnection) -> None:
@@ -227,7 +249,7 @@ class Connections:
         del self._scopes[connection]
         self._disown(connection)
         self._leaving.pop(connection, None)
-        if self._present.get(address) is connection:
+        if self._present.get(address) is connection and connection.failure is None:
             del self._present[address]
             if address in self._nodes:
                 self._connect(address)

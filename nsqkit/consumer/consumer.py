@@ -20,7 +20,7 @@ import anyio
 import attrs
 
 from nsqkit.client.background import Background
-from nsqkit.client.dialler import Dial, Dialler
+from nsqkit.client.dialler import Dial
 from nsqkit.client.options import check_addresses, make_options
 from nsqkit.clock import NS_PER_S, Clock, LoopClock
 from nsqkit.consumer.active_handlers import ActiveHandlers
@@ -114,12 +114,13 @@ class Consumer:
             tell_time=self._now_ns,
         )
         self._connections = Connections(
-            self._core, addresses, dial=Dialler(self.options, dial), random=random, on_change=self._after
+            self._core, addresses, dial=dial, random=random, on_change=self._after, on_failure=self.stop
         )
         self._discovery = Discovery(
             lookupd_http_addresses,
             topic=topic,
             on_change=self._on_discovered,
+            on_failure=self._connections.fail,
             options=self.options,
             clock=clock,
             random=random,
@@ -141,6 +142,7 @@ class Consumer:
         inbox = self._core.inbox
         while not inbox:
             if not await self._wait_for_messages():
+                self._connections.check_failure()
                 raise StopAsyncIteration
         return inbox.popleft()
 
@@ -178,9 +180,11 @@ class Consumer:
         Raises:
             OptionError: a handler or an option that cannot be used.
             Closed: outside of ``async with``.
+            NSQError: with ``end_on_permanent_error``, the permanent error that has ended the consumer.
         """
         handling = self._handling(handler, make_options(HandlerOptions, dict(options)))
         await self._handlers.serve(handling, handling.concurrency, handling.run, self._now_ns())
+        self._connections.check_failure()
 
     async def run_batches(
         self,
@@ -206,7 +210,7 @@ class Consumer:
         """
         single = self._handling(handler, HandlerOptions(concurrency=concurrency, giving_up=giving_up))
         handling = BatchHandling(
-            Batches(self, max_messages, max_wait),
+            Batches(self, max_messages, max_wait, raises=False),
             handler,
             concurrency,
             single,
@@ -214,6 +218,7 @@ class Consumer:
             finish_all=self._core.finish_all,
         )
         await self._handlers.serve(single, concurrency * (max_messages or 1), handling.run, self._now_ns())
+        self._connections.check_failure()
 
     def _handling(self, handler: Callable[[Any], object], options: HandlerOptions) -> Handling:
         check_handler(handler, can_await=not options.in_threads)
@@ -236,6 +241,7 @@ class Consumer:
         return True
 
     def _check_not_stopped(self) -> None:
+        self._connections.check_failure()
         if self._core.is_closing:
             raise Closed("the consumer is closed: it connects to no nsqd any more")
 
@@ -257,8 +263,9 @@ class Consumer:
 
     @property
     def unconnected(self) -> dict[str, Exception | None]:
-        """The nsqds whose subscription does not stand at present, each with the last error of its connection."""
-        return self._connections.unconnected
+        """The nsqds whose subscription does not stand, and the nsqlookupds that failed, each with its last error."""
+        failed = {lookupd.name: lookupd.error for lookupd in self._discovery.lookupds if lookupd.error}
+        return {**self._connections.unconnected, **failed}
 
     def stats(self) -> ConsumerStats:
         """Return what there is to be told about the consumer at this moment."""
@@ -285,6 +292,7 @@ class Consumer:
 
         Raises:
             Closed: outside of ``async with``, or stopped meanwhile.
+            NSQError: with ``end_on_permanent_error``, the permanent error that has ended the consumer.
         """
         self._check_entered()
         while not self._connections.are_complete:

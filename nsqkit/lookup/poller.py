@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import anyio
 import attrs
 
+from nsqkit.client.failure import advice
 from nsqkit.clock import NS_PER_S, Clock, LoopClock
 from nsqkit.errors import Closed, OptionError, RequestFailed
 from nsqkit.lookup.listings import Listings
@@ -22,6 +23,7 @@ from nsqkit.lookup.options import LookupOptions
 from nsqkit.lookup.schedule import PollSchedule
 
 if TYPE_CHECKING:
+    from nsqkit.errors import NSQError
     from nsqkit.http.daemon import Daemon
     from nsqkit.lookup.questions import Ask
 
@@ -72,6 +74,7 @@ class LookupdPoller(Generic[T]):
         lookupd_http_addresses: where they are.
         ask: puts the question to one of them.
         on_listed: called in the event loop with all that is listed, after each good answer and each removal.
+        on_failure: called in the event loop with each permanent error; None to go on.
         options: how they are asked.
         clock: the time; by default the real one.
         random: chance; by default seeded by the system.
@@ -86,6 +89,7 @@ class LookupdPoller(Generic[T]):
         *,
         ask: Ask[T],
         on_listed: Callable[[dict[str, T]], None],
+        on_failure: Callable[[NSQError], None] | None = None,
         options: LookupOptions | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -93,6 +97,7 @@ class LookupdPoller(Generic[T]):
         self.options = options or LookupOptions()
         self._ask = ask
         self._on_listed = on_listed
+        self._on_failure = on_failure
         self._clock = clock
         self._random = random or Random()
         self._listings: Listings[T] = Listings()
@@ -203,13 +208,21 @@ class LookupdPoller(Generic[T]):
                 self._on_listed(self._listings.united())
 
     def _failed(self, lookupd: _Lookupd, schedule: PollSchedule, error: Exception) -> None:
-        lookupd.status = attrs.evolve(lookupd.status, failure_count=schedule.failure_count, error=error)
-        # What is not foreseen is a fault of ours; even that must not be the end of a consumer.
-        logger.warning(
-            "nsqlookupd %s has failed %d times in a row: %s",
-            lookupd.daemon,
-            schedule.failure_count,
-            error,
-            exc_info=None if isinstance(error, RequestFailed) else error,
-            extra={"lookupd": lookupd.daemon.name, "failure_count": schedule.failure_count},
-        )
+        before = lookupd.status
+        lookupd.status = attrs.evolve(before, failure_count=schedule.failure_count, error=error)
+        fields = {"lookupd": lookupd.daemon.name, "failure_count": schedule.failure_count}
+        if not (isinstance(error, RequestFailed) and error.permanent):
+            # What is not foreseen is a fault of ours; even that must not be the end of a consumer.
+            logger.warning(
+                "nsqlookupd %s has failed %d times in a row: %s",
+                lookupd.daemon,
+                schedule.failure_count,
+                error,
+                exc_info=None if isinstance(error, RequestFailed) else error,
+                extra=fields,
+            )
+            return
+        level = logging.DEBUG if str(error) == str(before.error) else logging.ERROR
+        logger.log(level, "nsqlookupd %s: %s (%s)", lookupd.daemon, error, advice(error), extra=fields)
+        if self._on_failure is not None:
+            self._on_failure(error)

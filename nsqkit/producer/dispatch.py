@@ -15,10 +15,12 @@ How to read it: ``send``, then what it waits for; ``send_now`` is for those who 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from nsqkit.client.failure import not_connected
 from nsqkit.errors import (
     Closed,
     ConnectionLost,
@@ -172,7 +174,7 @@ class Dispatch:
     def on_change(self) -> None:
         """Take note that something was received, or that a connection has begun or ended."""
         # Nobody is woken in vain: there may be thousands who wait.
-        if self._watching or (self._waiting_count and self._is_ready()):
+        if self._watching or (self._waiting_count and (self._is_ready() or self._failure is not None)):
             self._announce()
 
     async def wait_ready(self) -> None:
@@ -180,6 +182,7 @@ class Dispatch:
 
         Raises:
             NotConnected: there was none for ``connect_timeout`` seconds.
+            NSQError: with ``end_on_permanent_error``, a permanent error.
             Closed: the producer is closed.
         """
         if not self._is_ready():
@@ -234,7 +237,7 @@ class Dispatch:
         self._waiting_count += 1
         try:
             with anyio.CancelScope(deadline=deadline):
-                while not self._closed:
+                while not self._closed and self._failure is None:
                     await self._changed.wait()
                     if self._is_ready():
                         return
@@ -244,15 +247,19 @@ class Dispatch:
             raise lost  # it may have arrived, which no later error may hide
         if self._closed:
             raise Closed(CLOSED)
-        raise self._not_connected()
+        raise copy(self._failure) if self._failure is not None else self._not_connected()
+
+    @property
+    def _failure(self) -> NSQError | None:
+        """The permanent error of an nsqd that is not dialled any more."""
+        return next((d.connection.failure for d in self.destinations if d.connection.failure), None)
 
     def _not_connected(self) -> NotConnected:
         within = f"within {self._connect_timeout:g} seconds"
         if any(destination.is_connected for destination in self.destinations):
             return NotConnected(f"{self._names()} did not take any more {within}")
-        error = NotConnected(f"no connection to {self._names()} {within}")
-        error.__cause__ = next((d.connection.error for d in self.destinations if d.connection.error), None)
-        return error
+        errors = {destination.address: destination.connection.error for destination in self.destinations}
+        return not_connected(f"no connection to {self._names()} {within}", errors)
 
     def _names(self) -> str:
         return " or ".join(destination.address for destination in self.destinations)

@@ -364,7 +364,9 @@ class TestConnecting:
             broker.refusal = ConnectionRefusedError("refused")
             with pytest.raises(NotConnected) as caught:
                 await producer.publish("t", b"x")
-            assert str(caught.value) == f"no connection to {ADDRESS} within 0.01 seconds"
+            assert str(caught.value) == (
+                f"no connection to {ADDRESS} within 0.01 seconds: cannot connect to {ADDRESS}: refused"
+            )
             assert "refused" in str(caught.value.__cause__)
 
     async def test_a_broker_that_never_answers_is_no_connection(self):

@@ -60,6 +60,11 @@ class Session:
 
     # ---- the verbs of a machine ----------------------------------------------------------------------------------
 
+    has_input: Final = False
+
+    def go_on(self, now_ns: int) -> None:
+        """Do nothing: all that is received is worked on at once."""
+
     @property
     def outbox_full(self) -> bool:
         """True while the nsqd does not read what it was answered."""

@@ -98,10 +98,10 @@ class Session:
         *("_admitted", "_agenda", "_broker", "_eof_came", "_first_grant", "_has_more", "_identified"),
         *("_link", "_needs_tls", "_now_ns", "_options", "_pulse"),
         *("access", "channel", "compression", "connect_time_ns", "due_ns", "end_reason"),
-        *("ended", "finish_count", "grant", "identity", "in_flight", "message_count"),
-        *("proximity", "pub_counts", "rdy_count", "remote_address", "requeue_count", "state"),
-        *("tls", "topic_name"),
+        *("ended", "finish_count", "grant", "identity", "in_flight", "message_count", "proximity"),
+        *("pub_counts", "rdy_count", "remote_address", "requeue_count", "state", "tls", "topic_name"),
     )
+    has_input: Final = False
 
     def __init__(self, broker: Broker, remote_address: str, now_ns: int) -> None:
         self.remote_address = remote_address

@@ -18,7 +18,7 @@ from nsqkit.client.dialler import Dial, Dialler, Securable
 from nsqkit.client.failure import advice
 from nsqkit.client.options import ConnectionOptions
 from nsqkit.clock import NS_PER_S, Clock
-from nsqkit.errors import ConnectionLost, ConnectTimeout, NotConnected, NSQError, WriteTimeout
+from nsqkit.errors import ConnectionLost, ConnectTimeout, NotConnected, NSQError, ProtocolError, WriteTimeout
 from nsqkit.transport.alarm import Alarm
 from nsqkit.transport.loan import Loan
 from nsqkit.transport.machine import Machine, Timed
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["ClientMachine", "Connection", "Dial"]
 
 logger = logging.getLogger("nsqkit.client")
+
+STEADY_NS: Final = 60 * NS_PER_S
+"""A connection that lasts so long was of use, even if the broker breaks the protocol in the end."""
 
 LOAN_MARGIN_NS: Final = NS_PER_S
 """A session is lent only if its next deadline is further away: several times what a loan may be unused."""
@@ -114,7 +117,7 @@ class Connection(Generic[S]):
         self._begun_ns = 0  # when it was dialled
         self._greeting_deadline_ns: int | None = None  # while dialling and greeting last
         self._stopped = False
-        self._logged = ""  # the last permanent error, as text
+        self._logged = ""  # the last error, as text
         self.is_running = True
         self.greeting_count = 0
 
@@ -179,10 +182,16 @@ class Connection(Generic[S]):
         while not self._stopped:
             greeting_count = self.greeting_count
             error = self.error = await self._run_once()
+            is_greeted = self.greeting_count > greeting_count
+            misbehaves = (
+                isinstance(error, ProtocolError) and self._clock.now_ns() - self._begun_ns < STEADY_NS
+            )
+            if is_greeted and not misbehaves:
+                self._reconnect.connected()
+                self._logged = ""
             if error is not None:
-                is_permanent = error.permanent and self.greeting_count == greeting_count
-                self._report(error, is_permanent=is_permanent)
-                if is_permanent and self._dialler.end_on_permanent_error:
+                self._report(error, is_permanent=error.permanent and not is_greeted)
+                if error.permanent and not is_greeted and self._dialler.end_on_permanent_error:
                     self.failure = error
                     break
             if self._stopped:
@@ -194,15 +203,15 @@ class Connection(Generic[S]):
             await self._clock.wait_until(self._clock.now_ns() + delay_ns)
 
     def _report(self, error: NSQError, *, is_permanent: bool) -> None:
-        """Log an error, a permanent one once, with what to do about it; and tell the user's function."""
+        """Log an error and tell the user's function; what comes again and again is a warning or an error once."""
         text = str(error)
-        if not is_permanent:
-            self._log.warning("[%s] %s", self.address, text, extra=self._log_fields)
-        elif text == self._logged:
+        if error.permanent and text == self._logged:
             self._log.debug("[%s] %s", self.address, text, extra=self._log_fields)
-        else:
-            self._logged = text
+        elif is_permanent:
             self._log.error("[%s] %s (%s)", self.address, text, advice(error), extra=self._log_fields)
+        else:
+            self._log.warning("[%s] %s", self.address, text, extra=self._log_fields)
+        self._logged = text
         self._tell(error)
 
     async def _run_once(self) -> NSQError | None:
@@ -278,9 +287,7 @@ class Connection(Generic[S]):
         if self._greeting_deadline_ns is not None:
             if session.is_open:
                 self._greeting_deadline_ns = None
-                self._reconnect.connected()
                 self.error = None
-                self._logged = ""
                 self.greeting_count += 1
                 self._log.info("[%s] connected", self.address, extra=self._log_fields)
                 self._tell(None)

@@ -72,7 +72,7 @@ class Connections:
         on_failure: Callable[[], None],
     ) -> None:
         self._core = core
-        self._nodes = Nodes(addresses)
+        self._nodes = Nodes(addresses, count_max=core.options.max_connections)
         self._dial = Dialler(core.options, dial)
         self._random = random
         self._on_change = on_change
@@ -96,8 +96,7 @@ class Connections:
         """Begin to connect."""
         self._tasks = tasks
         self._clock = clock
-        for address in self._nodes.wanted:
-            self._connect(address)
+        self._connect_wanted()
 
     def keep(self, address: str) -> None:
         """Have a connection to an address, for good."""
@@ -109,6 +108,7 @@ class Connections:
         known = address in self._nodes or address in self._present
         self._nodes.remove(address)
         self._drop(address)
+        self._connect_wanted()
         return known
 
     def listed(self, addresses: Iterable[str]) -> None:
@@ -116,15 +116,22 @@ class Connections:
 
         A connection to one that is not listed any more lasts until it is lost, and is not made again.
         """
+        was_complete = not self._nodes.left_out_count
         change = self._nodes.listed(addresses)
-        for address in change.come:
-            self._connect(address)
+        if was_complete and self._nodes.left_out_count:
+            self._log.warning(
+                "nsqlookupds list %d nsqds, and %d of them are not connected: max_connections is %d",
+                self._nodes.listed_count,
+                self._nodes.left_out_count,
+                self._core.options.max_connections,
+            )
         for address in change.gone:
             connection = self._present.get(address)
             if connection is not None and _is_open(connection):
                 connection.stop()
             else:
                 self._drop(address)
+        self._connect_wanted()
 
     def stop(self) -> None:
         """Dial nobody any more."""
@@ -168,6 +175,11 @@ class Connections:
             connection.flush()
 
     @property
+    def left_out_count(self) -> int:
+        """How many nsqds are listed and not connected, because ``max_connections`` are."""
+        return self._nodes.left_out_count
+
+    @property
     def unconnected(self) -> dict[str, Exception | None]:
         """The addresses whose subscription does not stand, each with the last error of its connection."""
         present = {address: self._present.get(address) for address in self._nodes.wanted}
@@ -204,6 +216,13 @@ class Connections:
         )
 
     # ---- within --------------------------------------------------------------------------------------------------
+
+    def _connect_wanted(self) -> None:
+        """Connect to all that are wanted; connections that stand and are wanted no more take their room, too."""
+        count_max = self._core.options.max_connections
+        for address in self._nodes.wanted:
+            if len(self._present) < count_max or self._nodes.is_named(address):
+                self._connect(address)
 
     def _connect(self, address: str) -> None:
         if self._tasks is None or self._stopped or address in self._present:
@@ -251,8 +270,7 @@ class Connections:
         self._leaving.pop(connection, None)
         if self._present.get(address) is connection and connection.failure is None:
             del self._present[address]
-            if address in self._nodes:
-                self._connect(address)
+            self._connect_wanted()
         self._changed.set()
         self._on_change()
 

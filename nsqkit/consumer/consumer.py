@@ -285,6 +285,7 @@ class Consumer:
             starved=flow.starved,
             backoff=self.backoff,
             connections=self._connections.stats(),
+            left_out=self._connections.left_out_count,
         )
 
     async def wait_connected(self) -> None:

@@ -14,7 +14,7 @@ is in ``greeting``; what layers are, in ``nsqkit.wire.layers``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from nsqkit.client.greeting import Greeting, Say, Upgrade, greet
 from nsqkit.errors import (
@@ -157,6 +157,11 @@ class ClientSession(Generic[M]):
         What it reads makes it say next to nothing, and two ends that both wait to be read would wait for ever.
         """
         return False
+
+    has_input: Final = False
+
+    def go_on(self, now_ns: int) -> None:
+        """Do nothing: all that is received is worked on at once."""
 
     @property
     def has_output(self) -> bool:

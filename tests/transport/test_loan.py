@@ -35,6 +35,11 @@ class Asker:
     def has_output(self) -> bool:
         return bool(self.outbox)
 
+    has_input = False
+
+    def go_on(self, now_ns: int) -> None:
+        pass
+
     def receive_data(self, data: bytes, now_ns: int) -> None:
         self.received += data
         if data == b"again":

@@ -32,7 +32,7 @@ def program(name: str, address: str, tmp_path):
         process.communicate()
 
 
-def depth(nsqd) -> int:
+def in_flight(nsqd):
     return nsqd.inspect(lambda broker: broker.topics[b"orders"].channels[b"billing"].in_flight_count)
 
 
@@ -55,7 +55,7 @@ def test_a_worker_handles_messages_until_it_gets_a_signal(name, number, nsqd, tm
         producer.publish("orders", b"one")
     with program(name, nsqd.tcp_address, tmp_path) as process:
         assert process.stdout.readline() == "b'one' 1\n"
-        until(lambda: depth(nsqd) == 0)
+        until(lambda: in_flight(nsqd) == 0)
         process.send_signal(number)
         assert process.wait(PATIENCE) == 0
         assert process.stderr.read() == ""

@@ -22,6 +22,7 @@ from nsqkit.errors import (
     ProtocolError,
     Unauthorized,
 )
+from nsqkit.transport.machine import Machine
 from nsqkit.transport.tls import TLS
 from nsqkit.wire.auth import AuthAnswer
 from nsqkit.wire.commands import (
@@ -303,17 +304,19 @@ class Pair:
             moved = False
             while data := client.data_to_send(0):
                 self.wire += data
-                self._hand(session.receive_data, data, driven.now_ns)
+                self._hand(session, data, driven.now_ns)
                 moved = True
             while data := session.data_to_send(driven.now_ns):
                 self.wire += data
-                self._hand(client.receive_data, data, 0)
+                self._hand(client, data, 0)
                 moved = True
 
-    def _hand(self, receive, data: bytes, now_ns: int) -> None:
+    def _hand(self, machine: Machine, data: bytes, now_ns: int) -> None:
         size = self._cut or len(data)
         for start in range(0, len(data), size):
-            receive(data[start : start + size], now_ns)
+            machine.receive_data(data[start : start + size], now_ns)
+            while machine.has_input:
+                machine.go_on(now_ns)
 
     def consume(self, *bodies: bytes) -> list[bytes]:
         """Publish, subscribe and receive."""

@@ -644,7 +644,7 @@ class TestHandedOn:
 
             tasks.start_soon(run)
             await settle()
-            it.machine.go_on = fail
+            it.machine.go_on = fail  # type: ignore[method-assign, assignment]
             await it.say(b"x")
             await it.bench.wait()
 

@@ -120,6 +120,10 @@ class Nsqd:
             OptionError: an address cannot be one, or a file of TLS cannot be used.
             OSError: an address or the data path cannot be had.
         """
+        if self.options.auth_http_addresses:
+            from nsqkit.broker.auth import check_library
+
+            check_library()
         async with AsyncExitStack() as stack:
             persistence = self._persistence
             if persistence is not None:

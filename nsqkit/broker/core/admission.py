@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nsqkit.errors import BadChannel, BadTopic, InvalidCommand
+from nsqkit.errors import BadChannel, BadTopic, BrokerError, InvalidCommand, NSQError
 from nsqkit.wire.commands import parse_number
 from nsqkit.wire.identify import NS_PER_MS
 from nsqkit.wire.messages import ID_LENGTH
@@ -125,3 +125,9 @@ def parse_word(word: bytes, what: str) -> int:
 def text(word: bytes) -> str:
     """Return a word for an error's text; what is not UTF-8 comes out as it went in."""
     return word.decode("utf-8", "surrogateescape")
+
+
+def log_text(error: BrokerError) -> str:
+    """Return what the log says of a refusal: what the client is told, and the reason that it is not told."""
+    cause = error.__cause__
+    return f"{error} - {cause}" if isinstance(cause, NSQError) else str(error)

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nsqkit.broker.core.access import Access
+from nsqkit.broker.core.access import Access, Answer
 from nsqkit.broker.core.admission import (
     CLOSING,
     CONNECTED,
     SUBSCRIBED,
     check_state,
     check_words,
+    log_text,
     parse_word,
     text,
 )
@@ -55,7 +56,6 @@ from nsqkit.wire.identify import encode_response as encode_identify_response
 from nsqkit.wire.messages import id_of
 
 if TYPE_CHECKING:
-    from nsqkit.broker.core.auth import AuthState
     from nsqkit.broker.core.broker import Broker
     from nsqkit.broker.core.channel import Channel
     from nsqkit.broker.core.link import Link
@@ -361,10 +361,10 @@ class Session:
             raise AuthDisabled("AUTH disabled")
         self._send(encode_response(self.access.authenticate(command.bodies[0])))
 
-    def authorize(self, state: AuthState | None, now_ns: int) -> None:
-        """Go on with what an auth server has granted; None if no server has given a usable answer."""
+    def authorize(self, answer: Answer, now_ns: int) -> None:
+        """Go on with the answer of the auth servers."""
         if self.access is not None:
-            self.access.answer(state)
+            self.access.answer(answer)
             self.go_on(now_ns)
 
     def _subscribe(self, command: Command) -> None:
@@ -469,7 +469,7 @@ class Session:
 
     def _refuse(self, error: BrokerError) -> None:
         self._send(encode_error(error))
-        self.end(str(error))
+        self.end(log_text(error))
 
     def _time_out(self, frames: list[bytes]) -> None:
         assert self.channel is not None

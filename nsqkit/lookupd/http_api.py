@@ -81,6 +81,8 @@ def _debug_entry(peer: Peer, category: str, topic: bytes) -> dict[str, Any]:
         "tcp_port": peer.node.tcp_port,
         "tombstoned": tombstoned_at_ns is not None,
         "tombstoned_at": _GO_ZERO_TIME_NS if tombstoned_at_ns is None else tombstoned_at_ns,
+        "topology_region": peer.node.topology_region,
+        "topology_zone": peer.node.topology_zone,
         "version": peer.node.version,
     }
 

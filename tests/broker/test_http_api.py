@@ -270,6 +270,8 @@ async def test_publish_with_a_delay(defer):
         ("/pub?topic=t&defer=%201", b"x", 400, "INVALID_DEFER"),
         ("/pub?topic=t&defer=-1", b"x", 400, "INVALID_DEFER"),
         ("/pub?topic=t&defer=3600001", b"x", 400, "INVALID_DEFER"),
+        ("/pub?topic=t&defer=9223372036855", b"x", 400, "INVALID_DEFER"),
+        ("/pub?topic=t&defer=18446744073709551616", b"x", 400, "INVALID_DEFER"),
         ("/pub?topic=t&defer=" + "9" * 5000, b"x", 400, "INVALID_DEFER"),
         # Of several things that are wrong the first is named: size, body, topic, delay.
         ("/pub", b"x" * 11, 413, "MSG_TOO_BIG"),

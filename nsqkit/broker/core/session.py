@@ -14,7 +14,6 @@ How to read it: ``admission`` says which command may come when, and with which w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.access import Access, Answer
@@ -48,10 +47,10 @@ from nsqkit.errors import (
     SubscribeFailed,
     TouchFailed,
 )
-from nsqkit.wire.commands import Command, parse_number
+from nsqkit.wire.commands import Command, milliseconds_ns, parse_number
 from nsqkit.wire.compression import Deflate, Snappy
 from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_response
-from nsqkit.wire.identify import NS_PER_MS, Grant, IdentifyRequest, decode_request, negotiate
+from nsqkit.wire.identify import Grant, IdentifyRequest, decode_request, negotiate
 from nsqkit.wire.identify import encode_response as encode_identify_response
 from nsqkit.wire.messages import id_of
 
@@ -126,7 +125,7 @@ class Session:
         self.pub_counts: dict[bytes, int] = {}
         self._broker = broker
         self._agenda = broker.agenda
-        self.access = Access(partial(self._agenda.ask, self)) if broker.options.auth_http_addresses else None
+        self.access = Access(lambda: self._agenda.ask(self)) if broker.options.auth_http_addresses else None
         self._admitted: list[bytes] | None = None  # the words that were looked at last, in this state
         self._options = broker.options
         self._needs_tls = broker.options.tls_demanded != "false"
@@ -153,7 +152,7 @@ class Session:
         self._broker.settle(now_ns)
 
     def _act_on(self, commands: Iterator[Command]) -> None:
-        words = 0
+        words, actions = 0, self._broker.actions
         try:
             for command in commands:
                 if words >= TURN_WORDS and self._lets_others_be_heard:
@@ -162,7 +161,7 @@ class Session:
                     self._agenda.schedule(self, self._now_ns + TURNS_NS)  # if nothing is taken until then
                     raise Wait
                 self._pulse.heard_ns = self._now_ns
-                ACTIONS[command.verb](self, command)
+                actions[command.verb](self, command)
                 words += len(command.params)
             if self._link.rest:
                 self._act_on(self._link.receive_rest())
@@ -387,7 +386,7 @@ class Session:
 
     def _publish(self, command: Command) -> None:
         verb, topic_name, count = command.verb, command.params[0], len(command.bodies)
-        delay_ns = parse_number(command.params[1]) * NS_PER_MS if verb == b"DPUB" else 0
+        delay_ns = milliseconds_ns(parse_number(command.params[1])) if verb == b"DPUB" else 0
         self._check_access(verb, topic_name)
         try:
             self._broker.topic(topic_name).put(command.bodies, self._now_ns, delay_ns=delay_ns)
@@ -428,7 +427,7 @@ class Session:
 
     def _requeue(self, command: Command) -> None:
         message_id = command.params[0]
-        delay_ns = parse_word(command.params[1], "REQ could not parse timeout") * NS_PER_MS
+        delay_ns = milliseconds_ns(parse_word(command.params[1], "REQ could not parse timeout"))
         frame = self.in_flight.remove(message_id)
         if frame is None:
             self._send(encode_error(RequeueFailed(self._why_not("REQ", message_id))))

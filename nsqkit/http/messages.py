@@ -10,14 +10,24 @@ How to read it: ``Request`` and what it is read from, then ``Response`` with one
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Protocol, TypeAlias
 
 import attrs
 
 from nsqkit.errors import NSQError
 
-__all__ = ["Body", "HTTPError", "Handler", "Request", "Response", "StoredBody", "parse_query", "parse_target"]
+__all__ = [
+    "Body",
+    "HTTPError",
+    "Handler",
+    "Request",
+    "Response",
+    "StoredBody",
+    "check_head",
+    "parse_query",
+    "parse_target",
+]
 
 REASONS: Final[Mapping[int, str]] = {
     200: "OK",
@@ -35,6 +45,12 @@ REASONS: Final[Mapping[int, str]] = {
 }
 """The phrase after each status that is in use."""
 
+_HOST = re.compile(r"[0-9A-Za-z!$%&'()*+,\-.:;=\[\]_~]*")
+"""What a Host may be made of (golang.org/x/net/http/httpguts, ValidHostHeader)."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_BLANK_LINE = re.compile(rb"\n\r?\n")
+_LENGTH_LIST = re.compile(rb"\ncontent-length:[^\n]*,", re.IGNORECASE)
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ESCAPES = re.compile(rb"%([0-9A-Fa-f]{2})")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -199,6 +215,31 @@ class Response:
 
 Handler: TypeAlias = Callable[[Request], Response | Awaitable[Response]]
 """What answers requests: a plain function, or one whose answer is to be awaited."""
+
+
+def check_head(head: bytes, http_version: bytes, headers: Iterable[tuple[str, str]]) -> None:
+    """Refuse the head of a request that h11 takes and Go's server refuses.
+
+    Two servers that read a length or a host differently can be made to disagree about where a request ends, or whom it
+    is for.
+
+    Args:
+        head: its bytes as they came, perhaps with more behind them.
+        http_version: ``b"1.1"`` or ``b"1.0"``.
+        headers: names in lower case, and values, as h11 gives them.
+
+    Raises:
+        ValueError: the text says why.
+    """
+    for name, value in headers:
+        if name == "host" and not _HOST.fullmatch(value):
+            raise ValueError("malformed Host header")
+        if name == "transfer-encoding" and http_version < b"1.1":
+            raise ValueError("Transfer-Encoding in HTTP/1.0")
+        if name == "content-length" and _LENGTH_LIST.search(_BLANK_LINE.split(head, 1)[0]):
+            raise ValueError("bad Content-Length")  # h11 makes one length of several that are equal
+        if _CONTROL.search(value):
+            raise ValueError("invalid header value")
 
 
 def parse_target(target: str) -> tuple[str, str]:

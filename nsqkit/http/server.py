@@ -17,8 +17,9 @@ import anyio
 import h11
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
+from nsqkit import __version__
 from nsqkit.errors import ConnectionLost
-from nsqkit.http.messages import REASONS, Handler, HTTPError, Request, Response
+from nsqkit.http.messages import REASONS, Handler, HTTPError, Request, Response, check_head
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -74,6 +75,7 @@ class _Connection:
         self._stream = stream
         self._body_max = body_max
         self._http = h11.Connection(h11.SERVER)
+        self._head = b""  # what had come when the last request was found
 
     async def serve(self, handle: Handler) -> None:
         while True:
@@ -84,7 +86,7 @@ class _Connection:
                 if not isinstance(event, h11.Request):
                     return
                 is_head = event.method == b"HEAD"
-                request = _request_of(event, body)
+                request = _request_of(event, self._head, body)
             except (h11.RemoteProtocolError, ValueError) as error:
                 await self._send(_refusal(error), close=True, without_body=is_head)
                 break
@@ -120,7 +122,7 @@ class _Connection:
             RemoteProtocolError: what came is not HTTP.
             ConnectionLost: the stream has broken.
         """
-        while (event := self._http.next_event()) is h11.NEED_DATA:
+        while (event := self._next_event()) is h11.NEED_DATA:
             try:
                 self._http.receive_data(await self._stream.receive(RECEIVE_SIZE))
             except EndOfStream:
@@ -129,13 +131,23 @@ class _Connection:
                 raise _ClientGone("the client has closed the connection") from error
         return event
 
+    def _next_event(self) -> object:
+        if self._http.their_state is h11.IDLE:
+            self._head = self._http.trailing_data[0]
+        return self._http.next_event()
+
     async def invite_body(self) -> None:
         """Tell a client that waits for it (``Expect: 100-continue``) to send the body."""
         if self._http.they_are_waiting_for_100_continue:
             await self._write(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
 
     async def _send(self, response: Response, *, close: bool, without_body: bool = False) -> None:
-        headers = [*response.headers, ("Date", _http_date()), ("Content-Length", str(len(response.body)))]
+        headers = [
+            *response.headers,
+            ("Server", f"nsqkit/{__version__}"),
+            ("Date", _http_date()),
+            ("Content-Length", str(len(response.body))),
+        ]
         if close:
             headers.append(("Connection", "close"))
         reason = REASONS.get(response.status, "")
@@ -201,8 +213,9 @@ class _StreamBody:
         return piece
 
 
-def _request_of(event: h11.Request, body: _StreamBody) -> Request:
+def _request_of(event: h11.Request, head: bytes, body: _StreamBody) -> Request:
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers)
+    check_head(head, event.http_version, headers)
     return Request.of(event.method.decode(), event.target.decode(), headers=headers, body=body)
 
 
@@ -222,7 +235,7 @@ async def _answer(handle: Handler, request: Request) -> Response:
 def _refusal(error: Exception) -> Response:
     """Return the answer to what is no request, in the words of Go's server."""
     status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-    reason = str(error)[:REASON_LENGTH_MAX]
+    reason = str(error).partition(": bytearray(")[0][:REASON_LENGTH_MAX]  # h11 shows its buffer
     return Response.plain(f"{status} {REASONS[status]}: {reason}", status=status)
 
 

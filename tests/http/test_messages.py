@@ -12,6 +12,7 @@ from nsqkit.http.messages import (
     Request,
     Response,
     StoredBody,
+    check_head,
     encode_json,
     parse_query,
     parse_target,
@@ -158,3 +159,14 @@ def test_answers_look_like_those_of_nsqd(response, expected):
 def test_json_is_written_as_go_writes_it():
     assert encode_json({"a": "<b> & \u2028\xe9"}) == b'{"a":"\\u003cb\\u003e \\u0026 \\u2028\xc3\xa9"}'
     assert encode_json("\udcff") == b'"\\ufffd"'
+
+
+@pytest.mark.parametrize("host", ["h", "", "h:4151", "[::1]:80", "a%b", "!$&'()*+,;=_~", "xn--e1a"])
+def test_a_host_that_go_takes(host):
+    check_head(b"", b"1.1", [("host", host), ("x", "\t\xe9")])
+
+
+@pytest.mark.parametrize("host", ["a b", "a/b", "u@h", 'a"', "a\\b", "{", "`", "<", "\xe9", "\x01", "a\n"])
+def test_a_host_that_go_refuses(host):
+    with pytest.raises(ValueError, match="malformed Host header"):
+        check_head(b"", b"1.1", [("host", host)])

@@ -27,7 +27,7 @@ from nsqkit.broker.version import version_line
 from nsqkit.errors import OptionError
 from nsqkit.http.access_log import logged
 from nsqkit.http.debug import MEMORY_ROUTES, pprof_routes
-from nsqkit.http.messages import HTTPError, Request, Response
+from nsqkit.http.messages import PROGRAM, HTTPError, Request, Response
 from nsqkit.http.query import BOOLEANS, Query
 from nsqkit.http.router import Router
 from nsqkit.http.server import serve_connection
@@ -86,7 +86,8 @@ def info(nsqd: Nsqd, request: Request) -> Response:
             "max_deflate_level": options.max_deflate_level,
             "topology_zone": options.topology_zone,
             "topology_region": options.topology_region,
-        }
+        },
+        PROGRAM,
     )
 
 

@@ -15,9 +15,11 @@ from typing import Final, Protocol, TypeAlias
 
 import attrs
 
+from nsqkit import __version__
 from nsqkit.errors import NSQError
 
 __all__ = [
+    "PROGRAM",
     "Body",
     "HTTPError",
     "Handler",
@@ -56,6 +58,9 @@ _ESCAPES = re.compile(rb"%([0-9A-Fa-f]{2})")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # Go escapes these in JSON, so that it may stand inside HTML and JavaScript.
 _JSON_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
+
+PROGRAM: Final = ("Server", f"nsqkit/{__version__}")
+"""The header that says which program answers; ``version`` in ``/info`` is that of nsqd, since tools parse it."""
 
 _NSQ_TYPE = ("X-Nsq-Content-Type", "nsq; version=1.0")
 _TEXT_TYPE = ("Content-Type", "text/plain; charset=utf-8")
@@ -187,14 +192,15 @@ class Response:
         return cls(status, (_TEXT_TYPE,), _encode(text))
 
     @classmethod
-    def v1(cls, value: object = None) -> Response:
+    def v1(cls, value: object = None, *headers: tuple[str, str]) -> Response:
         """Return a good answer in the form that most routes have.
 
         Args:
             value: a text or bytes are sent as they are, None as nothing; anything else becomes JSON.
+            headers: more of them, of an answer in JSON.
         """
         if value is not None and not isinstance(value, str | bytes):
-            return cls(200, (_JSON_TYPE, _NSQ_TYPE), encode_json(value))
+            return cls(200, (_JSON_TYPE, _NSQ_TYPE, *headers), encode_json(value))
         body = _encode(value) if isinstance(value, str) else value or b""
         return cls(200, (_TEXT_TYPE, _NSQ_TYPE) if body else (_NSQ_TYPE,), body)
 

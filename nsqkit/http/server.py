@@ -17,7 +17,6 @@ import anyio
 import h11
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
-from nsqkit import __version__
 from nsqkit.errors import ConnectionLost
 from nsqkit.http.messages import REASONS, Handler, HTTPError, Request, Response, check_head
 
@@ -142,12 +141,7 @@ class _Connection:
             await self._write(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
 
     async def _send(self, response: Response, *, close: bool, without_body: bool = False) -> None:
-        headers = [
-            *response.headers,
-            ("Server", f"nsqkit/{__version__}"),
-            ("Date", _http_date()),
-            ("Content-Length", str(len(response.body))),
-        ]
+        headers = [*response.headers, ("Date", _http_date()), ("Content-Length", str(len(response.body)))]
         if close:
             headers.append(("Connection", "close"))
         reason = REASONS.get(response.status, "")

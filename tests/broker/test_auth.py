@@ -188,7 +188,7 @@ async def test_many_patterns_do_not_keep_the_event_loop():
         tasks.start_soon(count_turns)
         await query(server.address, now_ns=now_ns)
         tasks.cancel_scope.cancel()
-    assert turns > 10
+    assert turns > 2
 
 
 # ---- https -------------------------------------------------------------------------------------------------------

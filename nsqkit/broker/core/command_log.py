@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.admission import text
 from nsqkit.broker.core.session import ACTIONS
+from nsqkit.errors import BrokerError
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.session import Session
@@ -25,11 +26,19 @@ logger = logging.getLogger("nsqkit.broker")
 
 def _logged(action: Callable[[Session, Command], None]) -> Callable[[Session, Command], None]:
     def act(session: Session, command: Command) -> None:
-        for line in _lines(command):
-            logger.debug("PROTOCOL(V2): [%s] [%s]", session.remote_address, text(line))
-        action(session, command)
+        try:
+            action(session, command)
+        except BrokerError:
+            _log(session, command)
+            raise
+        _log(session, command)  # not where the command has to wait, since the action is called again then
 
     return act
+
+
+def _log(session: Session, command: Command) -> None:
+    for line in _lines(command):
+        logger.debug("PROTOCOL(V2): [%s] [%s]", session.remote_address, text(line))
 
 
 def _lines(command: Command) -> Iterator[bytes]:

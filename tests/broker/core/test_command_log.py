@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from nsqkit.errors import RequestFailed
 from nsqkit.wire.commands import encode_publish
 from tests.pairs import DrivenBroker
 
@@ -30,6 +31,17 @@ def test_each_command_is_a_line_if_it_is_wanted_even_in_the_middle_of_a_connecti
     driven.broker.log_commands(False)
     client.say(b"NOP\n")
     assert len(caplog.messages) == len(lines)
+
+
+def test_a_command_that_is_refused_or_has_to_wait_is_one_line(caplog):
+    driven = DrivenBroker(auth_http_addresses=("127.0.0.1:1",))
+    driven.broker.log_commands(True)
+    client = driven.client()
+    client.say(b"AUTH\n\0\0\0\1s")
+    assert not caplog.messages
+    client.session.authorize(RequestFailed("down"), driven.now_ns)
+    assert caplog.messages == ["PROTOCOL(V2): [10.0.0.1:1] [AUTH]"]
+    assert client.session.ended
 
 
 def test_what_is_logged_is_done():

@@ -115,6 +115,11 @@ class DataPath:
         """Tell whether there is such a file."""
         return os.path.exists(self._at(name))
 
+    def newest_ns(self, part: str) -> int:
+        """Return the newest modification time of the files with ``part`` in their names, 0 if there is none."""
+        with os.scandir(self._path) as entries:
+            return max((entry.stat().st_mtime_ns for entry in entries if part in entry.name), default=0)
+
     def read(self, name: str) -> bytes | None:
         """Return all bytes of a file, None if there is none."""
         try:

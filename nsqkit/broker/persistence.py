@@ -71,6 +71,7 @@ class Persistence:
         """
         self._data_path.lock()
         try:
+            self.storage.open()
             document = self._data_path.read(metadata.FILE_NAME)
             if document is not None:
                 for name in metadata.restore(broker, document, now_ns):
@@ -176,4 +177,5 @@ class Persistence:
             logger.error("failed to persist metadata - %s", describe(error))
         for failure in broker.close():
             logger.error("failed to keep messages - %s", describe(failure))
+        self.storage.close()
         self._data_path.close()

@@ -91,3 +91,14 @@ def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch, call
         with pytest.raises(OSError, match="No space left"):
             path.replace("f", b"new")
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("f", b"old")]
+
+
+def test_the_newest_time_of_files_by_a_part_of_their_names(tmp_path):
+    path = DataPath(str(tmp_path))
+    assert path.newest_ns(".queue.") == 0
+    for name, modified_ns in (("a.queue.1", 5 * 10**9), ("b.queue.1", 7 * 10**9), ("other", 9 * 10**9)):
+        tmp_path.joinpath(name).touch()
+        os.utime(tmp_path / name, ns=(modified_ns, modified_ns))
+    assert path.newest_ns(".queue.") == 7 * 10**9
+    with pytest.raises(FileNotFoundError):
+        DataPath(str(tmp_path / "nowhere")).newest_ns(".queue.")

@@ -20,10 +20,22 @@ OUTSTANDING = 200
 OK = b"\0\0\0\6\0\0\0\0OK"
 
 
+AT_ANOTHER_TIME = """
+import sys, time
+now_ns = int(sys.argv.pop(1))
+time.time_ns, time.monotonic_ns = lambda: now_ns, lambda: 0
+from nsqkit.__main__ import main
+sys.exit(main())
+"""
+
+
 @contextmanager
-def broker(data_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
-    """Start a broker as a process of its own; it is killed at the end."""
-    words = [sys.executable, "-m", "nsqkit", "nsqd", "--tcp-address=127.0.0.1:0", "--http-address=", *flags]
+def broker(
+    data_path: Path, *flags: str, now_ns: int | None = None
+) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
+    """Start a broker as a process of its own, whose clock stands at ``now_ns`` if given; it is killed at the end."""
+    program = ["-m", "nsqkit"] if now_ns is None else ["-c", AT_ANOTHER_TIME, str(now_ns)]
+    words = [sys.executable, *program, "nsqd", "--tcp-address=127.0.0.1:0", "--http-address=", *flags]
     with subprocess.Popen([*words, f"--data-path={data_path}"], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None

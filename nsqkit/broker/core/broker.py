@@ -63,7 +63,7 @@ class Broker:
     def __init__(self, options: BrokerOptions, random: Random, storage: Storage | None = None) -> None:
         self.options = options
         self.random = random
-        self.storage = MemoryStorage(options.mem_queue_size) if storage is None else storage
+        self.storage = MemoryStorage(options.mem_queue_size, options.node_id) if storage is None else storage
         self.make_tls: Callable[[], SecureTransform] | None = None
         self.commits = Commits() if isinstance(self.storage, DurableStorage) else None
         self.asks_for_channels = False

@@ -59,6 +59,10 @@ class Directory(Protocol):
         """Tell whether there is such a file."""
         ...
 
+    def newest_ns(self, part: str) -> int:
+        """Return the newest modification time of the files with ``part`` in their names, 0 if there is none."""
+        ...
+
     def read(self, name: str) -> bytes | None:
         """Return all bytes of a file, None if there is none."""
         ...

@@ -60,6 +60,10 @@ class Keeper(Protocol):
         """Take note that the queue is to be synced when its time has come."""
         ...
 
+    def renew(self, frame: bytes) -> bytes:
+        """Return a message's frame with a new id in it."""
+        ...
+
 
 @attrs.define
 class Position:

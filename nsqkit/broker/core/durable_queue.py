@@ -70,11 +70,14 @@ class DurableQueue(DiskQueue):
         file, offset = self._read.file, self._read.offset
         frames = []
         for frame in super()._next_frames(count):
+            if id_of(frame) in self._unfinished:
+                # Written by a broker whose clock was set back, or twice since a stop was interrupted. Each is finished
+                # by itself, so each needs an id.
+                frame = self._keeper.renew(frame)
             message_id = id_of(frame)
             is_finished = self._aside.pop(message_id, None)
             if not is_finished:
-                # It may be there twice if a stop was interrupted; then what stands between counts as well.
-                self._unfinished.setdefault(message_id, (self._taken, file, offset))
+                self._unfinished[message_id] = (self._taken, file, offset)
             if is_finished is None:
                 frames.append(frame)
             self._taken += 1

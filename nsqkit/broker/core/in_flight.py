@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import TypeAlias
 
+from nsqkit.broker.core.guid import GuidFactory
+from nsqkit.wire.messages import id_of
+
 InFlightMessage: TypeAlias = tuple[bytes, int, int]
 """Frame as delivered, time of delivery (ns), deadline (ns)."""
 
@@ -23,12 +26,14 @@ class InFlight:
 
     Args:
         on_timeout: called with the frames that have timed out; puts them back into the channel.
+        guids: gives the broker's ids.
     """
 
-    __slots__ = ("_on_timeout", "_touched", "_untouched", "due_ns")
+    __slots__ = ("_guids", "_on_timeout", "_touched", "_untouched", "due_ns")
 
-    def __init__(self, on_timeout: Callable[[list[bytes]], None]) -> None:
+    def __init__(self, on_timeout: Callable[[list[bytes]], None], guids: GuidFactory) -> None:
         self._on_timeout = on_timeout
+        self._guids = guids
         self._untouched: dict[bytes, InFlightMessage] = {}
         self._touched: dict[bytes, InFlightMessage] = {}
         self.due_ns: int | None = None
@@ -39,9 +44,33 @@ class InFlight:
     def __contains__(self, message_id: bytes) -> bool:
         return message_id in self._untouched or message_id in self._touched
 
-    def add(self, ids: Sequence[bytes], frames: Sequence[bytes], now_ns: int, deadline_ns: int) -> None:
-        """Take over messages that are being delivered now."""
-        self._untouched.update(zip(ids, zip(frames, repeat(now_ns), repeat(deadline_ns)), strict=False))
+    def add(self, ids: list[bytes], frames: list[bytes], now_ns: int, deadline_ns: int) -> list[bytes]:
+        """Take over messages that are being delivered now; return their frames as they are to be sent."""
+        untouched, touched = self._untouched, self._touched
+        if not self._guids.gave_all and (
+            not untouched.keys().isdisjoint(ids) or (touched and not touched.keys().isdisjoint(ids))
+        ):
+            return self._add_each(frames, now_ns, deadline_ns)
+        count = len(untouched) + len(ids)
+        untouched.update(zip(ids, zip(frames, repeat(now_ns), repeat(deadline_ns)), strict=False))
+        if len(untouched) < count:
+            for message_id in ids:
+                untouched.pop(message_id, None)
+            return self._add_each(frames, now_ns, deadline_ns)
+        return frames
+
+    def _add_each(self, frames: list[bytes], now_ns: int, deadline_ns: int) -> list[bytes]:
+        """Take over messages of which two have the same id, or one has that of another message in flight.
+
+        Such messages come from the disk alone, written by a broker whose clock was set back. With one id both would be
+        finished when one of them is.
+        """
+        added = []
+        for frame in frames:
+            unique = self._guids.renew(frame) if id_of(frame) in self else frame
+            self._untouched[id_of(unique)] = (unique, now_ns, deadline_ns)
+            added.append(unique)
+        return added
 
     def remove(self, message_id: bytes) -> bytes | None:
         """Return the frame of a message that is in flight no longer, None if it was not."""

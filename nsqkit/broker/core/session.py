@@ -119,7 +119,7 @@ class Session(Turns):
         self.channel: Channel | None = None
         self.topic_name = b""
         self.proximity = GLOBAL
-        self.in_flight = InFlight(self._time_out)
+        self.in_flight = InFlight(self._time_out, broker.storage.guids)
         self.due_ns: int | None = None
         host = remote_address.rpartition(":")[0].strip("[]")
         self.identity = IdentifyRequest(client_id=host, hostname=host)
@@ -231,7 +231,7 @@ class Session(Turns):
             if not frames:
                 return
         deadline_ns = now_ns + grant.msg_timeout_ns
-        self.in_flight.add(list(map(id_of, frames)), frames, now_ns, deadline_ns)
+        frames = self.in_flight.add(list(map(id_of, frames)), frames, now_ns, deadline_ns)
         self.channel.schedule(self.in_flight, deadline_ns)
         self.message_count += len(frames)
         self._link.send_messages(frames, grant.output_buffer_size if self.room > 0 else 0, now_ns)

@@ -16,6 +16,8 @@ from nsqkit.broker.core.directory import Directory, File
 from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
 from nsqkit.broker.core.due_times import DueTimes
 from nsqkit.broker.core.durable_queue import DurableQueue, KeptQueue
+from nsqkit.broker.core.guid import GuidFactory
+from nsqkit.broker.core.id_mark import IdMark
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.queue import DiscardBackend, MemoryBackend, MessageQueue
 from nsqkit.broker.core.salvage import describe
@@ -37,6 +39,9 @@ class Storage(Protocol):
 
     due_ns: int | None
     """Kept by the agenda."""
+
+    guids: GuidFactory
+    """Gives the ids of all messages in its queues."""
 
     def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
         """Return the queue of this name, with what it may hold."""
@@ -60,10 +65,12 @@ class MemoryStorage:
 
     Args:
         mem_queue_size: messages that count as kept in memory; the others count as the backend's.
+        node_id: the broker's, for ids.
     """
 
-    def __init__(self, mem_queue_size: int) -> None:
+    def __init__(self, mem_queue_size: int, node_id: int = 0) -> None:
         self.health = HEALTHY
+        self.guids = GuidFactory(node_id)
         self.due_ns: int | None = None
         self._mem_queue_size = mem_queue_size
 
@@ -110,12 +117,24 @@ class DiskStorage:
             sync_every=options.sync_every,
         )
         self._report = report
+        self._id_mark = IdMark(directory, report)
+        self.guids = GuidFactory(options.node_id, self._id_mark.reserve)
+
+    def open(self) -> None:
+        """Learn which ids were given before; to be called when the directory is locked, before a queue is opened."""
+        self._id_mark.read()
+
+    def close(self) -> None:
+        """Note which ids were given; to be called when all queues are closed."""
+        self._id_mark.close(self.guids.tick)
 
     def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
         """Return the queue of this name, with what its files hold."""
         if ephemeral:
             return MessageQueue(self._mem_queue_size, DiscardBackend())
-        return self._open(name.decode())
+        queue = self._open(name.decode())
+        self.guids.gave_all = self.guids.gave_all and not queue
+        return queue
 
     def _open(self, name: str) -> MessageQueue:
         return MessageQueue(self._mem_queue_size, DiskQueue(self._directory, name, self._limits, self))
@@ -139,6 +158,10 @@ class DiskStorage:
     def used(self, queue: DiskQueue) -> None:
         """Take note that a queue is to be synced when its time has come."""
         self.unsynced[queue] = None
+
+    def renew(self, frame: bytes) -> bytes:
+        """Return a message's frame with a new id in it."""
+        return self.guids.renew(frame)
 
     # ---- time ----------------------------------------------------------------------------------------------------
 

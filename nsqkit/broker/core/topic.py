@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.channel import READ_PAUSE_NS, Channel
-from nsqkit.broker.core.guid import GuidFactory
 from nsqkit.broker.core.latency import Latency
 from nsqkit.wire.messages import encode_messages, id_of
 from nsqkit.wire.names import is_ephemeral
@@ -64,7 +63,7 @@ class Topic:
         self._agenda = agenda
         self._storage = storage
         self._options = options
-        self._guids = GuidFactory(options.node_id)
+        self._guids = storage.guids
 
     # ---- in ----------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from random import Random
 import attrs
 
 from nsqkit.broker.core.disk_queue import DiskQueue
+from nsqkit.broker.core.guid import GuidFactory
 
 SECTOR_SIZES = (16, 64, 512)
 """Bytes that a disk writes whole; the small ones make up for messages that are small as well."""
@@ -43,6 +44,7 @@ class Notes:
     reports: list[str] = attrs.field(factory=list)
     errors: list[OSError | None] = attrs.field(factory=list)
     queues: list[DiskQueue] = attrs.field(factory=list)
+    guids: GuidFactory = attrs.field(factory=lambda: GuidFactory(1023))
 
     def report(self, sentence: str) -> None:
         self.reports.append(sentence)
@@ -52,6 +54,9 @@ class Notes:
 
     def used(self, queue: DiskQueue) -> None:
         self.queues.append(queue)
+
+    def renew(self, frame: bytes) -> bytes:
+        return self.guids.renew(frame)
 
 
 class Ended(Exception):
@@ -180,6 +185,7 @@ class MemoryDirectory:
         capacity: bytes of all files together; a write beyond it writes what fits, and raises ENOSPC. None: no limit.
         operation_count: operations so far; sync_count: those that were syncs of files.
         open_count: files that are open.
+        modified_ns: when any file was modified last.
     """
 
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
@@ -187,6 +193,7 @@ class MemoryDirectory:
         self.operation_count = 0
         self.sync_count = 0
         self.open_count = 0
+        self.modified_ns = 0
         self._names = {name: Content(bytearray(data), data) for name, data in (files or {}).items()}
         self._synced_names = dict(self._names)
         self._changes: list[dict[str, Content | None]] = []
@@ -299,6 +306,10 @@ class MemoryDirectory:
 
     def exists(self, name: str) -> bool:
         return name in self._names
+
+    def newest_ns(self, part: str) -> int:
+        self.operate()
+        return self.modified_ns if any(part in name for name in self._names) else 0
 
     def read(self, name: str) -> bytes | None:
         self.operate()

@@ -12,6 +12,8 @@ from nsqkit.broker.core.broker import FAULT_PAUSE_NS
 from nsqkit.broker.core.channel import Channel
 from nsqkit.broker.core.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
 from nsqkit.wire.commands import CLS, encode_finish, encode_ready, encode_subscribe
+from nsqkit.wire.messages import id_of
+from tests.broker.core.queues import take_all
 from tests.pairs import NS_PER_S, DrivenBroker
 
 NEARNESS: dict[str, Any] = {"topology_zone": "z", "topology_region": "r"}
@@ -260,6 +262,14 @@ def test_what_is_not_there_cannot_be_deleted(driven, name):
         driven.broker.delete_channel(name, b"c")
     with pytest.raises(KeyError):
         driven.broker.delete_topic(b"nothing")
+
+
+def test_a_topic_that_is_made_again_gives_none_of_its_old_ids(driven):
+    driven.publish(*[b"m"] * 5000)  # more than one tick of the clock has
+    before = take_all(driven.topic().queue)
+    driven.broker.delete_topic(b"t")
+    driven.publish(b"again")
+    assert id_of(before[-1]) < id_of(take_all(driven.topic().queue)[0])
 
 
 def test_after_a_delete_there_is_nothing_to_come_for(driven):

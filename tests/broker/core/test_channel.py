@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from nsqkit.broker.core.agenda import Agenda
 from nsqkit.broker.core.channel import DELIVERY_SIZE_MAX, Channel
 from nsqkit.broker.core.due_times import DueTimes
+from nsqkit.broker.core.guid import GuidFactory
 from nsqkit.broker.core.in_flight import InFlight
 from nsqkit.broker.core.storage import MemoryStorage
 from nsqkit.broker.core.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
@@ -28,7 +29,7 @@ class Consumer:
         self.channel = channel
         self.rdy_count = rdy_count
         self.proximity = proximity
-        self.in_flight = InFlight(self.time_out)
+        self.in_flight = InFlight(self.time_out, GuidFactory(1))
         self.batches: list[list[bytes]] = []
         channel.add(self.as_session)
         channel.update_ready(self.as_session)

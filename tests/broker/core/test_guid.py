@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.broker.core.guid import EPOCH_TICKS, SEQUENCE_LENGTH, GuidFactory
+from nsqkit.wire.messages import encode_message, id_of
 
 NOW_NS = 1_704_067_200 * 10**9
 TICK_NS = 1 << 20
+FIRST_TICK = NOW_NS >> 20
 
 
 def take(factory: GuidFactory, count: int, now_ns: int) -> list[bytes]:
@@ -76,6 +78,36 @@ def test_ids_ascend_whatever_the_clock_does(steps):
         ids += taken
     assert ids == sorted(set(ids))
     assert all(len(message_id) == 16 for message_id in ids)
+
+
+def test_a_tick_is_reserved_before_its_first_id_is_given():
+    asked = []
+
+    def reserve(tick: int) -> tuple[int, int]:
+        asked.append(tick - FIRST_TICK)
+        return max(tick, FIRST_TICK + 5), max(tick, FIRST_TICK + 5) + 2
+
+    factory = GuidFactory(0, reserve)
+    (first,) = take(factory, 1, NOW_NS)
+    assert (int(first, 16) >> 22) + EPOCH_TICKS == FIRST_TICK + 5
+    for ticks in (1, 7):
+        take(factory, 1, NOW_NS + ticks * TICK_NS)
+    assert asked == [0]
+    take(factory, 2 * SEQUENCE_LENGTH, NOW_NS)
+    assert asked == [0, 8]
+    assert factory.tick == FIRST_TICK + 9
+
+
+def test_a_frame_gets_a_new_id_and_nothing_else():
+    factory = GuidFactory(3)
+    (before,) = take(factory, 1, NOW_NS)
+    frame = encode_message(7, 2, before, b"body")
+    renewed = factory.renew(frame)
+    assert renewed == encode_message(7, 2, id_of(renewed), b"body")
+    (after,) = take(factory, 1, NOW_NS)
+    assert before < id_of(renewed) < after
+    take(factory, SEQUENCE_LENGTH - 3, NOW_NS)
+    assert id_of(factory.renew(frame)).endswith(b"000")
 
 
 @pytest.mark.parametrize("now_ns", [0, 1, (EPOCH_TICKS - 1) * TICK_NS, (1 << 63) - 1])

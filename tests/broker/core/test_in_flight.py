@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from nsqkit.broker.core.guid import GuidFactory
 from nsqkit.broker.core.in_flight import InFlight
-from nsqkit.wire.messages import encode_message
+from nsqkit.wire.messages import ID, encode_message, id_of
 
 MAX_NS = 900
 
@@ -25,13 +27,49 @@ class Held(InFlight):
 
     def __init__(self) -> None:
         self.timed_out: list[bytes] = []
-        super().__init__(self.timed_out.extend)
+        self.guids = GuidFactory(1)
+        super().__init__(self.timed_out.extend, self.guids)
 
     def deliver(self, *numbers: int, now_ns: int = 0, timeout_ns: int = 60) -> None:
         self.add([*map(an_id, numbers)], [*map(a_frame, numbers)], now_ns, now_ns + timeout_ns)
 
 
 # Taking and giving.
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_message_with_the_id_of_another_in_flight_gets_one_of_its_own(touched: bool):
+    held = Held()
+    held.guids.gave_all = False
+    held.deliver(1, 2)
+    if touched:
+        held.touch(an_id(1), 0, 60, MAX_NS)
+    frames = [encode_message(5, 1, an_id(number), b"other") for number in (1, 3)]
+    sent = held.add([an_id(1), an_id(3)], frames, 0, 60)
+    assert sent[1] == frames[1]
+    assert sent[0] != frames[0]
+    assert [without_id(frame) for frame in sent] == [without_id(frame) for frame in frames]
+    assert len(held) == 4
+    assert held.remove(an_id(1)) == a_frame(1)
+    assert held.remove(id_of(sent[0])) == sent[0]
+    assert held.remove(an_id(2)) == a_frame(2)
+
+
+def test_messages_of_one_delivery_with_one_id_are_told_apart():
+    held = Held()
+    held.guids.gave_all = False
+    held.deliver(1)
+    frames = [encode_message(0, 1, an_id(2), body) for body in (b"one", b"two", b"three")]
+    sent = held.add([an_id(2)] * 3, frames, 0, 60)
+    assert len(held) == 4
+    assert len(set(map(id_of, sent))) == 3
+    assert [without_id(frame) for frame in sent] == [without_id(frame) for frame in frames]
+    assert held.remove_all(list(map(id_of, sent))) == []
+    assert held.remove(an_id(1)) == a_frame(1)
+
+
+def without_id(frame: bytes) -> bytes:
+    return frame[: ID.start] + frame[ID.stop :]
 
 
 def test_what_is_delivered_is_held_until_it_is_removed():

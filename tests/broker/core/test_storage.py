@@ -162,3 +162,19 @@ def test_files_that_cannot_all_be_had_are_given_up():
     with pytest.raises(OSError, match="Too many open files"):
         storage.files_to_sync()
     assert directory.open_count == count
+
+
+@pytest.mark.parametrize("kind", [DiskStorage, DurableStorage])
+def test_it_is_known_whether_there_are_messages_of_an_earlier_life(kind):
+    directory = MemoryDirectory()
+    storage = kind(directory, OPTIONS, pytest.fail)
+    queue = storage.open_queue(b"t", ephemeral=False)
+    queue.put([FRAME])
+    assert storage.guids.gave_all
+    queue.close()
+    storage = kind(directory, OPTIONS, pytest.fail)
+    storage.open_queue(b"t:c", ephemeral=False)
+    assert storage.guids.gave_all
+    storage.open_queue(b"t", ephemeral=False)
+    storage.open_queue(b"t:d", ephemeral=False)
+    assert not storage.guids.gave_all

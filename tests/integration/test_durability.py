@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+import resource
 import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -104,3 +108,42 @@ def test_nothing_that_was_acknowledged_is_lost(tmp_path, seed):
         process.wait(timeout=60)
     with broker(tmp_path, *flags) as (process, address):
         assert consume(address, "c", answered) >= set(range(answered))
+
+
+def http(address: str, method: str, target: str) -> Any:
+    """Ask the broker over HTTP; return what it answers, read as JSON if it is that."""
+    connection = HTTPConnection(address, timeout=60)
+    with closing(connection):
+        connection.request(method, target)
+        body = connection.getresponse().read()
+    return json.loads(body) if body[:1] == b"{" else body
+
+
+def test_deferred_messages_wait_in_their_topic_while_the_disk_takes_none(tmp_path: Path):
+    names = (
+        '{"topics":[{"name":"t","paused":true,"channels":[{"name":"c","paused":false}]}],"version":"1.3.0"}'
+    )
+    tmp_path.joinpath("nsqd.dat").write_text(names)
+    count = 50
+    with broker(tmp_path, "--durability=fsync", "--keep-deferred", "--http-address=127.0.0.1:0") as (
+        process,
+        address,
+    ):
+        assert process.stderr is not None
+        found = re.search(r"HTTP: listening on (.*)", process.stderr.readline())
+        assert found is not None
+        with socket.create_connection(address, timeout=60) as client, client.makefile("rb") as file:
+            bodies = [b"%d" % number for number in range(count)]
+            client.sendall(
+                b"  V2" + b"".join(b"DPUB t 100\n" + struct.pack(">i", len(body)) + body for body in bodies)
+            )
+            assert [read_frame(file) for _ in bodies] == [(0, b"OK")] * count
+        _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, most))
+        http(found[1], "POST", "/topic/unpause?topic=t")
+        (topic,) = http(found[1], "GET", "/stats?format=json")["topics"]
+        assert topic["depth"] == count
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
+        assert consume(address, "c", count) == set(range(count))
+        (topic,) = http(found[1], "GET", "/stats?format=json")["topics"]
+        assert topic["depth"] == 0

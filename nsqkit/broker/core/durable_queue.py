@@ -178,6 +178,10 @@ class DurableQueue(DiskQueue):
         finally:
             super().close()
 
+    def leave(self) -> None:
+        """Give the files up as they are."""
+        super().close()
+
 
 class KeptQueue(MessageQueue):
     """The queue of a topic or a channel whose messages are all on disk until they are finished.
@@ -203,6 +207,11 @@ class KeptQueue(MessageQueue):
             OSError: they could not be written, or not all of them.
         """
         self._durable.put_aside(frames)
+
+    def leave(self) -> None:
+        """Give the files up as they are: what was taken and not finished is read again at the next start."""
+        self._durable.leave()
+        self._memory.clear()
 
     def finish(self, frames: Iterable[bytes]) -> None:
         """Take note that messages need not be kept any longer."""

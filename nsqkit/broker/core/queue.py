@@ -209,6 +209,14 @@ class MessageQueue:
         self.backend.close([*self._memory, *chain(*others)])
         self._memory.clear()
 
+    def leave(self) -> None:
+        """Keep all messages for the next start, also those taken and not finished, as far as the queue still has them.
+
+        Raises:
+            OSError: there is no place for them, or not for all.
+        """
+        self.close()
+
 
 def _take(frames: deque[bytes], count: int) -> list[bytes]:
     if count >= len(frames):

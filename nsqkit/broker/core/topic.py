@@ -60,6 +60,9 @@ class Topic:
         self._flows = False  # what is published goes to the channels at once
         self._delays = storage.due_times(name, ephemeral=self.ephemeral)
         self._waiting_delays_ns = self._delays.by_id  # of deferred messages in the queue
+        self._given_to: dict[
+            bytes, list[Channel]
+        ] = {}  # deferred messages for which others have no place now
         self._agenda = agenda
         self._storage = storage
         self._options = options
@@ -146,23 +149,43 @@ class Topic:
             while given < PART_COUNT and (frames := self.queue.take(PART_COUNT - given, PART_SIZE)):
                 self._give(frames, now_ns)
                 given += len(frames)
-        except OSError:  # what waits on disk cannot be read now
+        except OSError:  # what waits on disk cannot be read now, or the channels have no place for it
             return now_ns + READ_PAUSE_NS
         self._flows = not self.queue
         return None if self._flows else now_ns
 
     def _give(self, frames: Sequence[bytes], now_ns: int) -> None:
+        """Give messages to the channels.
+
+        Raises:
+            OSError: there is no place for a deferred one; it waits here again, and so do those behind it.
+        """
         delays_ns = self._waiting_delays_ns
         at_once = [frame for frame in frames if id_of(frame) not in delays_ns] if delays_ns else frames
         are_safe = [channel.put_waiting(at_once) for channel in self.channels.values()]
         if all(are_safe):
             self.queue.finish(at_once)
         if len(at_once) < len(frames):
-            for frame in frames:
-                delay_ns = delays_ns.pop(id_of(frame), 0)
-                if delay_ns:
-                    self._fan_out((frame,), now_ns, delay_ns)
-                    self.queue.finish((frame,))
+            deferred = [frame for frame in frames if id_of(frame) in delays_ns]
+            for number, frame in enumerate(deferred):
+                try:
+                    self._defer(frame, now_ns + delays_ns[id_of(frame)])
+                except OSError:
+                    self.queue.put_back(deferred[number:])
+                    raise
+                del delays_ns[id_of(frame)]
+                self.queue.finish((frame,))
+
+    def _defer(self, frame: bytes, due_ns: int) -> None:
+        given = self._given_to.pop(id_of(frame), ())
+        for number, channel in enumerate(channels := list(self.channels.values())):
+            if channel in given:
+                continue
+            try:
+                channel.put_deferred((frame,), due_ns)
+            except OSError:
+                self._given_to[id_of(frame)] = [*given, *channels[:number]]
+                raise
 
     # ---- from outside ------------------------------------------------------------------------------------------
 
@@ -193,6 +216,7 @@ class Topic:
         """Forget the messages that wait in the topic; the channels keep theirs."""
         self.queue.empty()
         self._waiting_delays_ns.clear()
+        self._given_to.clear()
 
     def delete(self) -> None:
         """Forget the messages that wait in the topic, and leave no trace."""
@@ -203,14 +227,19 @@ class Topic:
     def close(self) -> list[OSError]:
         """Keep all messages, the channels' too, for the next start; return what went wrong."""
         self._delays.keep({})
-        closings: list[Callable[[], None]] = [channel.close for channel in self.channels.values()]
-        failures = []
-        for close in (*closings, self.queue.close):
-            try:
-                close()
-            except OSError as error:
-                failures.append(error)
-        return failures
+        failures = _failures(channel.close for channel in self.channels.values())
+        # What a channel could not keep is still in the topic's files, if those are kept until it is finished.
+        return failures + _failures([self.queue.leave if failures else self.queue.close])
+
+
+def _failures(closings: Iterable[Callable[[], None]]) -> list[OSError]:
+    failures = []
+    for close in closings:
+        try:
+            close()
+        except OSError as error:
+            failures.append(error)
+    return failures
 
 
 def _encode_runs(now_ns: int, runs: Sequence[Run], bodies: Sequence[bytes]) -> list[bytes]:

@@ -11,7 +11,7 @@ from nsqkit.broker.core.agenda import Agenda
 from nsqkit.broker.core.channel import Channel
 from nsqkit.broker.core.guid import SEQUENCE_LENGTH
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.storage import DiskStorage, MemoryStorage
+from nsqkit.broker.core.storage import DiskStorage, DurableStorage, MemoryStorage
 from nsqkit.broker.core.topic import PART_COUNT, Topic
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, encode_message
 from tests.broker.core.disks import MemoryDirectory
@@ -332,3 +332,57 @@ def test_deleting_a_topic_leaves_no_files():
     topic.put([b"1"], NOW_NS)
     topic.delete()
     assert [*directory.files] == [id_mark.FILE_NAME]
+
+
+# On a disk, with every message kept until it is finished.
+
+
+def kept(directory: MemoryDirectory, *channels: bytes) -> Topic:
+    options = BrokerOptions(durability="fsync", keep_deferred=True)
+    reports: list[str] = []
+    storage = DurableStorage(directory, options, reports.append)
+    storage.guids.take(0, NOW_NS)  # which writes a file
+    topic = Topic(b"t", Agenda(), storage, options, started=False)
+    for name in channels:
+        topic.channel(name, NOW_NS)
+    return topic
+
+
+@pytest.mark.parametrize("operations", range(20))
+def test_deferred_messages_for_which_the_channels_have_no_place_wait_in_the_topic(operations: int):
+    directory = MemoryDirectory()
+    topic = kept(directory, b"c", b"d")
+    for body in numbers(3):
+        topic.put([body], NOW_NS, delay_ns=50)
+    topic.put([b"at once"], NOW_NS)
+    directory.fail(errno.ENOSPC, after=operations)
+    topic.start([], NOW_NS)
+    for seconds in range(3):
+        assert topic.queue
+        for channel in topic.channels.values():
+            assert len(topic.queue) + len(channel.deferred) + len(channel.queue) >= 4
+        assert topic._agenda.next_deadline() == NOW_NS + (seconds + 1) * 10**9
+        topic._agenda.handle_deadline(NOW_NS + (seconds + 1) * 10**9)
+    directory.recover()
+    topic._agenda.handle_deadline(NOW_NS + 4 * 10**9)
+    assert len(topic.queue) == 0
+    for channel in topic.channels.values():
+        assert sorted(frame[-1:] for frame in channel.deferred.take_all()) == numbers(3)
+        assert channel.message_count == 4
+        assert waiting(channel) == [b"at once"]
+
+
+@pytest.mark.parametrize("delay_ns", [0, 50])
+def test_a_stop_on_a_full_disk_loses_nothing_that_the_topic_has_written(delay_ns: int):
+    directory = MemoryDirectory()
+    topic = kept(directory, b"c")
+    bodies = [number * 1000 for number in numbers(3)]
+    topic.put(bodies, NOW_NS, delay_ns=delay_ns)
+    directory.capacity = sum(map(len, directory.files.values())) + 500  # for positions, and not for messages
+    topic.start([], NOW_NS)
+    assert topic.close() != []
+    directory.recover()
+    again = kept(directory.kill(), b"c")
+    again.start([], NOW_NS)
+    channel = again.channels[b"c"]
+    assert sorted([*waiting(channel), *(body for _, body in deferred(channel))]) == bodies

@@ -115,6 +115,10 @@ class DataPath:
         """Tell whether there is such a file."""
         return os.path.exists(self._at(name))
 
+    def names(self, part: str) -> list[str]:
+        """Return the names of the files with ``part`` in them."""
+        return [name for name in os.listdir(self._path) if part in name]
+
     def newest_ns(self, part: str) -> int:
         """Return the newest modification time of the files with ``part`` in their names, 0 if there is none."""
         with os.scandir(self._path) as entries:

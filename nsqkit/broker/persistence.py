@@ -77,8 +77,11 @@ class Persistence:
                 for name in metadata.restore(broker, document, now_ns):
                     logger.warning("skipping creation of invalid %s", name)
             self._data_path.replace(metadata.FILE_NAME, metadata.document(broker))
-        except BaseException:
+        except BaseException as error:
             self._data_path.close()
+            if isinstance(error, OSError):
+                text = f"failed to load or persist metadata - {metadata.FILE_NAME}: {describe(error)}"
+                raise OSError(error.errno, text) from error
             raise
         self._saved_revision = broker.agenda.revision
         if self._durable is not None:

@@ -1,13 +1,30 @@
 from __future__ import annotations
 
+import decimal
+import errno
 import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from random import Random
+from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
+from nsqkit.broker.core import metadata
+from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.storage import DurableStorage
+from nsqkit.broker.persistence import Persistence
 from nsqkit.broker.server import Nsqd
+from nsqkit.clock import ManualClock
 from nsqkit.errors import OptionError
+from nsqkit.wire.messages import FRAME_HEADER_LENGTH
+from tests.broker.core.disks import MemoryDirectory, MemoryFile
+from tests.broker.core.queues import take_all
 
 pytestmark = pytest.mark.anyio
 
@@ -96,3 +113,142 @@ async def test_a_message_goes_to_the_channels_without_a_file_of_its_topic(tmp_pa
         nsqd.settle()
         files = {path.name for path in tmp_path.glob("*.diskqueue.*")}
         assert files == {"t:c.diskqueue.000000.dat", "t:c.diskqueue.meta.dat"}
+
+
+# ---- one damaged file ----------------------------------------------------------------------------------------------
+
+MODES: dict[str, dict[str, Any]] = {
+    "memory": {},
+    "disk": {"mem_queue_size": 0},
+    "deferred": {"keep_deferred": True},
+    "fsync": {"durability": "fsync", "keep_deferred": True},
+}
+FILE_SIZE = 200
+NUMBERS = [0, 1, 50, 10**6, 10**12, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 70, 10**4999]
+
+
+class Disk(MemoryDirectory):
+    """A data path of which one file cannot be opened.
+
+    Attributes:
+        refused: that file, and the number of the error.
+    """
+
+    def __init__(self, files: dict[str, bytes], refused: tuple[str, int] = ("", 0)) -> None:
+        super().__init__(files)
+        self.refused = refused
+
+    def lock(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _refuse(self, name: str, *numbers: int) -> None:
+        if name == self.refused[0] and self.refused[1] in numbers:
+            raise OSError(self.refused[1], os.strerror(self.refused[1]), name)
+
+    def open(self, name: str, *, create: bool = False) -> MemoryFile:
+        self._refuse(name, errno.EISDIR, errno.EACCES)
+        return super().open(name, create=create)
+
+    def read(self, name: str) -> bytes | None:
+        self._refuse(name, errno.EISDIR, errno.EACCES)
+        return super().read(name)
+
+    def rename(self, name: str, new_name: str) -> None:
+        self._refuse(new_name, errno.EISDIR)  # a file does not take a directory's name
+        super().rename(name, new_name)
+        if self.refused[0] in (name, new_name):
+            self.refused = (new_name if name == self.refused[0] else "", self.refused[1])
+
+    def remove(self, name: str) -> None:
+        self._refuse(name, errno.EISDIR)
+        super().remove(name)
+
+
+@asynccontextmanager
+async def life(disk: Disk, **options: Any) -> AsyncIterator[Broker]:
+    """One life of a broker on a disk."""
+    given_options = BrokerOptions(max_bytes_per_file=FILE_SIZE, **options)
+    with mock.patch("nsqkit.broker.persistence.DataPath", return_value=disk):
+        persistence = Persistence("disk", given_options, clock=ManualClock, after=lambda: None)
+    broker = Broker(given_options, Random(1), persistence.storage)
+    persistence.open(broker, 1)
+    yield broker
+    persistence.close(broker)
+
+
+def bodies_in(broker: Broker, name: bytes) -> list[bytes]:
+    """Return all messages of a topic and its channel, without an order."""
+    topic = broker.topics[name]
+    channel = topic.channels[b"c"]
+    frames = [*take_all(topic.queue), *take_all(channel.queue), *channel.deferred.take_all()]
+    return sorted(frame[FRAME_HEADER_LENGTH:] for frame in frames)
+
+
+BODIES = [b"%d" % number for number in range(9)]
+
+
+async def stopped(**options: Any) -> dict[str, bytes]:
+    """Return the files of a broker that was stopped with messages of two topics."""
+    disk = Disk({})
+    async with life(disk, **options) as broker:
+        for name in (b"t", b"u"):
+            topic = broker.topic(name)
+            topic.channel(b"c", 1)
+            topic.put(BODIES[:4], 1)
+            topic.put(BODIES[4:6], 1, delay_ns=10**18)
+            topic.pause()
+            topic.put(BODIES[6:], 1)
+    return disk.files
+
+
+def damages(data: bytes) -> st.SearchStrategy[bytes]:
+    """Return what may have become of the bytes of a file."""
+    numbers = st.sampled_from(NUMBERS).map(lambda number: str(decimal.Decimal(number)).encode())
+    meta = st.lists(numbers, min_size=5, max_size=5).map(lambda each: b"%s\n%s,%s\n%s,%s\n" % tuple(each))
+    places = st.integers(0, len(data))
+    cut = places.map(lambda place: data[:place])
+    other = st.tuples(places, st.binary(max_size=8)).map(
+        lambda found: data[: found[0]] + found[1] + data[found[0] + len(found[1]) :]
+    )
+    return st.one_of(st.just(b""), meta, cut, other, st.binary(max_size=40))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@given(data=st.data())
+@settings(deadline=None, max_examples=150)
+async def test_one_damaged_file_harms_no_other_topic(mode, data):
+    files = await stopped(**MODES[mode])
+    damaged = data.draw(st.sampled_from([name for name in files if not name.startswith(("nsqd.dat", "u"))]))
+    number = data.draw(st.sampled_from([0, errno.EISDIR, errno.EACCES]))
+    disk = Disk({**files, damaged: data.draw(damages(files[damaged]))}, (damaged, number))
+    async with life(disk, **MODES[mode]) as broker:
+        assert set(broker.topics) == {b"t", b"u"}
+        broker.topics[b"u"].put([b"new"], 1)
+        with suppress(OSError):
+            broker.topics[b"t"].put([b"new"], 1)
+    async with life(disk, **MODES[mode]) as broker:
+        assert bodies_in(broker, b"u") == sorted([*BODIES, b"new"])
+        with suppress(OSError):
+            bodies_in(broker, b"t")
+
+
+@given(st.one_of(st.binary(max_size=60), st.sampled_from([b"[" * 10**5, b'{"topics":' * 10**5, b"9" * 5000])))
+async def test_names_that_cannot_be_read_are_one_line_that_names_the_file(document):
+    disk = Disk({metadata.FILE_NAME: document})
+    with pytest.raises(OptionError, match=r"nsqd\.dat") as caught:
+        async with life(disk):
+            assume(False)  # by chance it was an empty object, or null
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 500
+    assert disk.files[metadata.FILE_NAME] == document
+
+
+@pytest.mark.parametrize("number", [errno.EISDIR, errno.EACCES])
+async def test_names_that_cannot_be_opened_end_the_start_with_the_file_named(number):
+    with pytest.raises(OSError, match=r"nsqd\.dat") as caught:
+        async with life(Disk({metadata.FILE_NAME: b"{}"}, (metadata.FILE_NAME, number))):
+            pass
+    assert "nsqd.dat" in str(caught.value.strerror)

@@ -35,15 +35,22 @@ sys.exit(main())
 
 @contextmanager
 def broker(
-    data_path: Path, *flags: str, now_ns: int | None = None
+    data_path: Path, *flags: str, now_ns: int | None = None, log: list[str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
-    """Start a broker as a process of its own, whose clock stands at ``now_ns`` if given; it is killed at the end."""
+    """Start a broker as a process of its own; it is killed at the end.
+
+    Args:
+        data_path: its directory.
+        flags: more flags.
+        now_ns: where its clock stands; by default it has the real time.
+        log: gets the lines that it writes before it listens.
+    """
     program = ["-m", "nsqkit"] if now_ns is None else ["-c", AT_ANOTHER_TIME, str(now_ns)]
     words = [sys.executable, *program, "nsqd", "--tcp-address=127.0.0.1:0", "--http-address=", *flags]
     with subprocess.Popen([*words, f"--data-path={data_path}"], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            log: list[str] = []
+            log = [] if log is None else log
             while not (found := re.search(r"TCP: listening on 127\.0\.0\.1:(\d+)", "".join(log[-1:]))):
                 log.append(process.stderr.readline())
                 assert log[-1], "".join(log)

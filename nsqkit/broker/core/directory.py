@@ -59,6 +59,10 @@ class Directory(Protocol):
         """Tell whether there is such a file."""
         ...
 
+    def names(self, part: str) -> list[str]:
+        """Return the names of the files with ``part`` in them."""
+        ...
+
     def newest_ns(self, part: str) -> int:
         """Return the newest modification time of the files with ``part`` in their names, 0 if there is none."""
         ...

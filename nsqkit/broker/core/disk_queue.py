@@ -1,7 +1,4 @@
-"""A queue on disk, in the files of nsqd (go-diskqueue 1.1).
-
-    NAME.diskqueue.meta.dat      depth, where the next record is read, where the next one is written
-    NAME.diskqueue.000007.dat    records; a file is complete when writing has gone on in the next one
+"""A queue on disk, in the files of nsqd (go-diskqueue 1.1), which ``nsqkit.broker.core.positions`` describes.
 
 The rule it guards: the files are always such that nsqd, and this class, can go on from them, whenever the process ends.
 A record is in its file before ``put`` returns; positions are written when the records they tell of have been synced.
@@ -14,22 +11,18 @@ How to read it: open, put, take, sync; then what is done when something is wrong
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Protocol
 
 import attrs
 
+from nsqkit.broker.core import positions
 from nsqkit.broker.core.directory import Directory, File
+from nsqkit.broker.core.positions import Position
 from nsqkit.broker.core.read_ahead import ReadAhead
 from nsqkit.broker.core.records import record_size, to_records
 from nsqkit.broker.core.salvage import count_unnoted, describe, size_of
-
-FILE_SEARCH: Final = 10_000
-"""File numbers among which the first is looked for when the positions are lost."""
-
-_META = re.compile(rb"\s*(-?\d+)\s+(\d+)\s*,\s*(\d+)\s+(\d+)\s*,\s*(\d+)")  # nsqd lets its depth go below 0
 
 
 class _UnreadableError(Exception):
@@ -63,17 +56,6 @@ class Keeper(Protocol):
     def renew(self, frame: bytes) -> bytes:
         """Return a message's frame with a new id in it."""
         ...
-
-
-@attrs.define
-class Position:
-    """A place between two records."""
-
-    file: int = 0
-    offset: int = 0
-
-    def __lt__(self, other: Position) -> bool:  # by hand, since every ``take`` compares
-        return self.file < other.file or (self.file == other.file and self.offset < other.offset)
 
 
 class DiskQueue:
@@ -112,48 +94,66 @@ class DiskQueue:
 
     @property
     def _meta_name(self) -> str:
-        return f"{self._name}.diskqueue.meta.dat"
+        return positions.meta_name(self._name)
 
     def _file_name(self, number: int) -> str:
-        return f"{self._name}.diskqueue.{number:06d}.dat"
+        return positions.file_name(self._name, number)
+
+    def _numbers(self, first: int, last: int) -> Sequence[int]:
+        return positions.file_numbers(self._directory, self._name, first, last)
 
     # ---- open ----------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        meta = self._directory.read(self._meta_name)
-        if meta is None:
-            return
-        found = _META.match(meta)
-        if found is not None:
-            numbers = list(map(int, found.groups()))
-            self._depth, self._read, self._write = numbers[0], Position(*numbers[1:3]), Position(*numbers[3:])
+        try:
+            meta = self._directory.read(self._meta_name)
+        except OSError as error:
+            self._read_anew(describe(error))
         else:
-            self._keeper.report(
-                f"{self._meta_name} is damaged, all that is in the files is read again: {meta[:80]!r}"
-            )
-            self._read = Position(self._first_file())
-            self._write = attrs.evolve(self._read)
-        self._find_unnoted()
+            if meta is None:
+                return
+            found = positions.from_meta(meta)
+            if found is None:
+                self._read_anew(repr(meta[:80]))
+            else:
+                self._depth, self._read, self._write = found
+                self._find_unnoted()
         if self._write < self._read:
             self._begin_anew()
         self._look_at_next()
         self._settle_depth()
 
-    def _first_file(self) -> int:
-        numbers = [number for number in range(FILE_SEARCH) if self._directory.exists(self._file_name(number))]
-        return min(numbers, default=0)
+    def _read_anew(self, why: str) -> None:
+        """Read all files from their beginnings: nobody knows what has been read of them."""
+        self._keeper.report(f"{self._meta_name} is damaged, all that is in the files is read again: {why}")
+        self._rename_bad(self._meta_name)
+        numbers = self._numbers(0, positions.NUMBER_MAX) or [0]
+        self._read = Position(numbers[0])
+        for number in numbers:
+            if number >= self._write.file:
+                self._write = Position(number)
+                self._find_unnoted()
+        try:  # without positions a queue is empty, and its files are written over
+            self._directory.replace(self._meta_name, positions.to_meta(self._depth, self._read, self._write))
+        except OSError as error:
+            self._keeper.report(f"{self._meta_name} cannot be written: {describe(error)}")
 
     def _find_unnoted(self) -> None:
         """Take in the records that were written after the positions were; go on writing in a file of its own."""
         number, offset = self._write.file, self._write.offset
-        while True:
-            if self._size_of(number) > offset:
-                self._depth += self._count_unnoted(number, offset)
-            elif not self._directory.exists(self._file_name(number + 1)):
-                break
+        while self._has_unnoted(number, offset) or self._directory.exists(self._file_name(number + 1)):
             number, offset = number + 1, 0
             self._write = Position(number)
             self._count(1)
+
+    def _has_unnoted(self, number: int, offset: int) -> bool:
+        try:
+            if self._size_of(number) <= offset:
+                return False
+            self._depth += self._count_unnoted(number, offset)
+        except OSError as error:  # how much it has is seen when it is read
+            self._report_unread(number, error)
+        return True
 
     def _count_unnoted(self, number: int, offset: int) -> int:
         start = self._read.offset if number == self._read.file else 0
@@ -161,7 +161,13 @@ class DiskQueue:
         return count_unnoted(self._directory, self._file_name(number), start, offset, limit, report)
 
     def _size_of(self, number: int) -> int:
-        return size_of(self._directory, self._file_name(number))
+        name = self._file_name(number)
+        try:
+            return size_of(self._directory, name)
+        except IsADirectoryError:
+            self._keeper.report(f"{name} is a directory")
+            self._rename_bad(name)
+            return 0
 
     def _begin_anew(self) -> None:
         """Leave files whose positions contradict each other."""
@@ -184,8 +190,11 @@ class DiskQueue:
                 offset, end = self._read.offset, self._end_of_read_file()
                 if offset != end and not self._ahead.finds_record(offset, end):
                     raise self._unreadable()
-            except (_UnreadableError, FileNotFoundError) as error:
+            except (_UnreadableError, FileNotFoundError, IsADirectoryError) as error:
                 self._set_aside(error)
+            except OSError as error:
+                self._report_unread(self._read.file, error)
+                break
             else:
                 break
         self._ahead.forget()  # most queues are not read soon, and there are many
@@ -298,7 +307,7 @@ class DiskQueue:
                 try:
                     frames += self._next_frames(count - len(frames))
                     self._leave_complete_file()
-                except (_UnreadableError, FileNotFoundError) as error:
+                except (_UnreadableError, FileNotFoundError, IsADirectoryError) as error:
                     self._set_aside(error)
         except OSError:
             if not frames:
@@ -381,9 +390,7 @@ class DiskQueue:
         return self._depth, self._read
 
     def _write_meta(self) -> None:
-        (depth, read), write = self._to_be_read(), self._write
-        meta = f"{depth}\n{read.file},{read.offset}\n{write.file},{write.offset}\n"
-        self._directory.replace(self._meta_name, meta.encode())
+        self._directory.replace(self._meta_name, positions.to_meta(*self._to_be_read(), self._write))
 
     # ---- end -----------------------------------------------------------------------------------------------------
 
@@ -394,7 +401,7 @@ class DiskQueue:
             OSError: a file could not be removed; the messages are forgotten all the same.
         """
         self._close_handles()
-        numbers = range(self._oldest_file, self._write.file + 1)
+        numbers = self._numbers(self._oldest_file, self._write.file)
         self._read = Position(self._write.file + 1)
         self._write = attrs.evolve(self._read)
         self._depth = 0
@@ -442,28 +449,38 @@ class DiskQueue:
 
     # ---- trouble -------------------------------------------------------------------------------------------------
 
-    def _set_aside(self, why: _UnreadableError | FileNotFoundError) -> None:
+    def _set_aside(self, why: _UnreadableError | FileNotFoundError | IsADirectoryError) -> None:
         """Give up the file that is being read, and go on behind it.
 
         Raises:
             OSError: there is no file because the whole directory is not there now.
         """
-        if isinstance(why, OSError) and not self._directory.exists(self._meta_name):
+        is_missing = isinstance(why, FileNotFoundError)
+        if is_missing and not self._directory.exists(self._meta_name):
             raise why
-        name, offset = self._file_name(self._read.file), self._read.offset
-        if self._read.file == self._write.file:
+        number, offset = self._read.file, self._read.offset
+        if number == self._write.file:
             self._close_write_handle()
-            self._write = Position(self._write.file + 1)
-        self._go_to_file(self._read.file + 1)
-        if isinstance(why, OSError):
-            self._keeper.report(f"{name} is missing, and so are its messages")
+            self._write = Position(number + 1)
+        following = self._numbers(number + 1, self._write.file) if is_missing else ()
+        self._go_to_file(next(iter(following), self._write.file if is_missing else number + 1))
+        name, last = self._file_name(number), self._file_name(self._read.file - 1)
+        if is_missing:
+            what = f"{name} is" if name == last else f"{name} to {last} are"
+            self._keeper.report(f"{what} missing, and so are the messages there")
         else:
-            self._keeper.report(f"{name} is damaged: {why}")
+            self._keeper.report(f"{name} is damaged: {describe(why)}")
             self._put_away(name, offset)
         self._count(1)
 
     def _put_away(self, name: str, offset: int) -> None:
         """Set a file aside that cannot be read from ``offset`` on; all before that has been handed on."""
+        self._rename_bad(name)
+
+    def _report_unread(self, number: int, error: OSError) -> None:
+        self._keeper.report(f"{self._file_name(number)} cannot be read now: {describe(error)}")
+
+    def _rename_bad(self, name: str) -> None:
         try:
             self._directory.rename(name, f"{name}.bad")
         except OSError as error:

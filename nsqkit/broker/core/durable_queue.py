@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue, Keeper, Position
+from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue, Keeper
+from nsqkit.broker.core.positions import Position
 from nsqkit.broker.core.queue import MessageQueue
 from nsqkit.broker.core.salvage import cut_off, describe
 from nsqkit.wire.messages import id_of
@@ -122,7 +123,7 @@ class DurableQueue(DiskQueue):
         first = self._settled[1].file
         if first > self._first_file_number:
             self._directory.sync()
-            for number in range(self._first_file_number, first):
+            for number in self._numbers(self._first_file_number, first - 1):
                 self._directory.remove(self._file_name(number))
             self._first_file_number = first
 
@@ -134,6 +135,9 @@ class DurableQueue(DiskQueue):
         """Set aside the rest of the file alone: what stands before it may be unfinished."""
         try:
             file = self._directory.open(name)
+        except IsADirectoryError:
+            self._rename_bad(name)
+            return
         except OSError as error:
             self._keeper.report(f"{name} cannot be mended: {describe(error)}")
             return

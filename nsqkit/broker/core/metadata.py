@@ -10,6 +10,7 @@ that cannot be read is refused, since starting without it would lose messages si
 from __future__ import annotations
 
 import json
+from reprlib import repr as _repr
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -55,7 +56,7 @@ def restore(broker: Broker, document: bytes, now_ns: int) -> list[str]:
     try:
         whole = json.loads(document.decode("utf-8", "replace"))
         topics = [_Entry.read(entry, "channels") for entry in _field(whole, "topics", list)]
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise OptionError(
             f"failed to load metadata: {FILE_NAME} is not what nsqd writes: {error!r}"
         ) from error
@@ -106,10 +107,10 @@ class _Entry:
 def _field(found: object, key: str, kind: type[_Kind]) -> _Kind:
     """Return a field of an object; what is not there, or null, is empty, as it is to nsqd."""
     if found is not None and not isinstance(found, dict):
-        raise TypeError(f"{found!r} is no object with {key!r}")
+        raise TypeError(f"{_repr(found)} is no object with {key!r}")
     value = found.get(key) if found else None
     if value is None:
         return kind()
     if not isinstance(value, kind):
-        raise TypeError(f"{key!r} is {value!r}")
+        raise TypeError(f"{key!r} is {_repr(value)}")
     return value

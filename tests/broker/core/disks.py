@@ -307,6 +307,10 @@ class MemoryDirectory:
     def exists(self, name: str) -> bool:
         return name in self._names
 
+    def names(self, part: str) -> list[str]:
+        self.operate()
+        return [name for name in self._names if part in name]
+
     def newest_ns(self, part: str) -> int:
         self.operate()
         return self.modified_ns if any(part in name for name in self._names) else 0

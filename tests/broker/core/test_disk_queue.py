@@ -286,10 +286,51 @@ LEFT: dict[str, tuple[str | None, dict[int, bytes], Found]] = {
     ),
     "reading within a record": ("3|0,7|0,150|", {0: R123}, Found([], BAD, 0, 2)),
     "no positions": (None, {0: R123}, Found([], {}, 0, 0)),
-    "positions that are none": ("garbage|", {2: R123, 3: R45}, Found([1, 2, 3, 4, 5], {}, 5, 1)),
-    "empty positions": ("", {0: R123}, Found([1, 2, 3], {}, 3, 1)),
-    "half of the positions": ("3|0,0|", {0: R123}, Found([1, 2, 3], {}, 3, 1)),
-    "damaged positions, and nothing else": ("garbage|", {}, Found([], {}, 0, 1)),
+    "positions that are none": (
+        "garbage|",
+        {2: R123, 3: R45},
+        Found([1, 2, 3, 4, 5], {"meta.dat.bad": 8}, 5, 1),
+    ),
+    "empty positions": ("", {0: R123}, Found([1, 2, 3], {"meta.dat.bad": 0}, 3, 1)),
+    "half of the positions": ("3|0,0|", {0: R123}, Found([1, 2, 3], {"meta.dat.bad": 6}, 3, 1)),
+    "damaged positions, and nothing else": ("garbage|", {}, Found([], {"meta.dat.bad": 8}, 0, 1)),
+    "damaged positions, and a gap": (
+        "garbage|",
+        {2: R123, 5: R45},
+        Found([1, 2, 3, 4, 5], {"meta.dat.bad": 8}, 5, 3),
+    ),
+    "damaged positions, and a great gap": (
+        "garbage|",
+        {2: R123, 10**12: R45},
+        Found([1, 2, 3, 4, 5], {"meta.dat.bad": 8}, 5, 2),
+    ),
+    "positions of more than 64 bits": (
+        f"20|0,{1 << 70}|0,{(1 << 70) + 5}|",
+        {0: R123},
+        Found([1, 2, 3], {"meta.dat.bad": 53}, 3, 1),
+    ),
+    "positions of 64 bits": (
+        f"3|0,0|0,{(1 << 64) - 1}|",
+        {0: R123},
+        Found([1, 2, 3], {"meta.dat.bad": 29}, 3, 1),
+    ),
+    "a depth of 64 bits": (
+        "9223372036854775807|0,0|0,150|",
+        {0: R123},
+        Found([1, 2, 3], {"meta.dat.bad": 30}, 3, 1),
+    ),
+    "positions of thousands of digits": (
+        f"3|0,0|0,{'1' * 5000}|",
+        {0: R123},
+        Found([1, 2, 3], {"meta.dat.bad": 5009}, 3, 1),
+    ),
+    "writing far behind the last file": (f"3|0,0|{10**12},7|", {0: R123}, Found([1, 2, 3], {}, 3, 1)),
+    "writing far behind the last of some files": (
+        f"5|0,0|{10**12},7|",
+        {0: R123, 2: R45},
+        Found([1, 2, 3, 4, 5], {}, 5, 2),
+    ),
+    "reading far behind the last file": (f"3|{10**12},0|0,150|", {0: R123}, Found([], BAD, 0, 2)),
 }
 
 

@@ -1,0 +1,67 @@
+"""Positions of a queue: to text and back, what is none, and the files between two of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.broker.core.positions import (
+    FILES_TRIED,
+    NUMBER_MAX,
+    Position,
+    file_name,
+    file_numbers,
+    from_meta,
+    meta_name,
+    to_meta,
+)
+from tests.broker.core.disks import MemoryDirectory
+
+NUMBERS = st.integers(0, NUMBER_MAX)
+PLACES = st.builds(Position, NUMBERS, NUMBERS)
+
+
+def test_the_file_is_that_of_nsqd():
+    assert to_meta(2, Position(0, 0), Position(1, 73)) == b"2\n0,0\n1,73\n"
+    assert meta_name("t:c") == "t:c.diskqueue.meta.dat"
+    assert file_name("t", 7) == "t.diskqueue.000007.dat"
+
+
+@given(NUMBERS, PLACES, PLACES)
+def test_what_is_written_is_read(depth, read, write):
+    assert from_meta(to_meta(depth, read, write)) == (depth, read, write)
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        b"",
+        b"1\n0,0\n",
+        b"1\n0,0\n0,-1\n",
+        b"1\n0,0\n0,%d\n" % (NUMBER_MAX + 1),
+        b"%d\n0,0\n0,1\n" % (NUMBER_MAX + 1),
+        b"-%d\n0,0\n0,1\n" % (NUMBER_MAX + 1),
+        b"20\n0,%d\n0,%d\n" % (1 << 70, (1 << 70) + 5),
+        b"1\n0,0\n0,%s\n" % (b"1" * 5000),
+    ],
+    ids=lambda meta: meta[:20],
+)
+def test_numbers_that_no_queue_has_are_no_positions(meta: bytes):
+    assert from_meta(meta) is None
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_positions_or_none(meta: bytes):
+    found = from_meta(meta)
+    assert found is None or abs(found[0]) <= NUMBER_MAX
+
+
+def test_files_are_counted_from_one_to_the_other_and_listed_where_there_may_be_gaps():
+    there = (3, 5, 10**12)
+    others = (meta_name("t"), f"{file_name('t', 4)}.bad", file_name("t:c", 4), file_name("u", 4))
+    directory = MemoryDirectory(dict.fromkeys((*others, *(file_name("t", number) for number in there)), b""))
+    assert list(file_numbers(directory, "t", 3, 6)) == [3, 4, 5, 6]
+    assert list(file_numbers(directory, "t", 6, 5)) == []
+    assert file_numbers(directory, "t", 3, 10**13) == [3, 5, 10**12]
+    assert file_numbers(directory, "t", 4, 4 + FILES_TRIED) == [5]

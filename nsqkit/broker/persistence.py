@@ -12,6 +12,7 @@ writes; that is ``nsqkit.broker.core.disk_queue``.
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.options import BrokerOptions
 
 logger = logging.getLogger("nsqkit.broker")
+
+CLOSING_THREADS: Final = 4
+"""Threads that write the topics' messages at a stop: while one waits for the disk another one writes."""
 
 SAVE_PAUSE: Final = 1.0
 """Seconds before names are written again after that has failed."""
@@ -178,7 +182,8 @@ class Persistence:
             self._data_path.replace(metadata.FILE_NAME, metadata.document(broker))
         except OSError as error:
             logger.error("failed to persist metadata - %s", describe(error))
-        for failure in broker.close():
-            logger.error("failed to keep messages - %s", describe(failure))
+        with ThreadPoolExecutor(CLOSING_THREADS) as pool:
+            for failure in broker.close(pool.map):
+                logger.error("failed to keep messages - %s", describe(failure))
         self.storage.close()
         self._data_path.close()

@@ -17,6 +17,7 @@ from tests.benchmarks.table import Floor, Row
 FIXTURES = 30
 COMMANDS = 10
 MESSAGES = 1_000_000
+TOPICS = 5_000
 
 
 def measure(bench: Bench) -> Iterator[Row]:
@@ -38,6 +39,15 @@ def measure(bench: Bench) -> Iterator[Row]:
     messages = bench.effort.count(MESSAGES)
     stops = {name: {"stop": _stop_full(command, messages)} for name, command in bench.brokers.items()}
     yield _row(f"the same with {messages:,} messages to be written", "stop", stops, None)
+    topics = bench.effort.count(TOPICS)
+    yield _row(
+        f"the same with {topics:,} topics of one message",
+        "stop",
+        bench.take_turns(
+            {name: partial(_stop_wide, command, topics) for name, command in bench.brokers.items()}
+        ),
+        None,
+    )
 
 
 def _row(what: str, key: str, samples: Mapping[str, Sample], at_most: float | None) -> Row:
@@ -70,3 +80,13 @@ def _stop_full(command: Sequence[str], count: int) -> float:
         raw_client.make_channel(broker.address, "stop")
         raw_client.fill(broker.address, "stop", count)
         return broker.stop() * 1e3
+
+
+def _stop_wide(command: Sequence[str], count: int) -> Sample:
+    with (
+        BrokerProcess(command) as broker,
+        raw_client.connect(broker.address, heartbeat_ms=60_000) as connection,
+    ):
+        for number in range(count):
+            raw_client.ask(connection, raw_client.publish_command(f"stop-{number}", 1))
+        return {"stop": broker.stop() * 1e3}

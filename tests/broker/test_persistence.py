@@ -252,3 +252,34 @@ async def test_names_that_cannot_be_opened_end_the_start_with_the_file_named(num
         async with life(Disk({metadata.FILE_NAME: b"{}"}, (metadata.FILE_NAME, number))):
             pass
     assert "nsqd.dat" in str(caught.value.strerror)
+
+
+# ---- stop ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["nsqd", "fsync"])
+async def test_a_stop_keeps_the_messages_of_many_topics(tmp_path, durability):
+    wanted = {b"t%d" % number: [b"%d" % number] for number in range(100)}
+    async with make(tmp_path, durability=durability) as nsqd:
+        for name, bodies in wanted.items():
+            nsqd.broker.topic(name).put(bodies, 1)
+    async with make(tmp_path, durability=durability) as nsqd:
+        found = {name: take_all(topic.queue) for name, topic in nsqd.broker.topics.items()}
+    assert {
+        name: [frame[FRAME_HEADER_LENGTH:] for frame in frames] for name, frames in found.items()
+    } == wanted
+
+
+async def test_a_stop_syncs_what_it_writes_and_all_names_once():
+    disk = Disk({})
+    async with life(disk) as broker:
+        for number in range(50):
+            broker.topic(b"t%d" % number).put([b"m"], 1)
+        assert broker.storage.guids.tick >= 0
+        before = disk.sync_count, disk.operation_count
+    assert disk.sync_count - before[0] == 2 * 50 + 2, (
+        "two files of each topic, nsqd.dat and the mark of the ids"
+    )
+    assert disk.operation_count - before[1] <= 12 * 50 + 20
+    names = set(disk.files)
+    assert set(disk.power_cut(Random(1)).files) == names, "all names are synced"

@@ -63,6 +63,7 @@ class Machine:
         else:
             self.storage = WatchedStorage(disk, options)
         self.broker = Broker(options, Random(0), self.storage)
+        self.storage.open()
         document = disk.read(metadata.FILE_NAME)
         if document is not None:
             assert metadata.restore(self.broker, document, now_ns) == []
@@ -97,6 +98,7 @@ class Machine:
         """End as ``Persistence`` does when it is asked to."""
         self.disk.replace(metadata.FILE_NAME, metadata.document(self.broker))
         assert self.broker.close() == []
+        self.storage.close()
 
     def contents(self) -> dict[tuple[bytes, bytes], set[bytes]]:
         """Take out all that there is."""

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue, Keeper
+from nsqkit.broker.core.directory import Keeper
+from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.queue import MessageQueue
 from nsqkit.broker.core.storage import DiskStorage
@@ -121,8 +122,14 @@ class WatchedQueue(DiskQueue):
 
     def put(self, frames: Sequence[bytes]) -> int:
         in_memory = super().put(frames)
-        self._there += frames
+        if not self._is_closing:
+            self._there += frames
         return in_memory
+
+    def close(self, frames: Sequence[bytes] = ()) -> None:
+        """What memory held is promised when the positions are written, and not before."""
+        super().close(frames)
+        self._there += frames
 
     def take(self, count: int) -> list[bytes]:
         self._taking = count
@@ -134,8 +141,11 @@ class WatchedQueue(DiskQueue):
 
     def sync(self) -> None:
         super().sync()
-        if not self.needs_sync:
-            self._synced = set(self._there)
+        if not self.needs_sync and not self._is_closing:
+            self.note_synced()
+
+    def note_synced(self) -> None:
+        self._synced = set(self._there)
 
     def empty(self) -> None:
         self._there.clear()
@@ -167,6 +177,11 @@ class WatchedStorage(DiskStorage):
     def _open(self, name: str) -> MessageQueue:
         self.queues[name] = queue = WatchedQueue(self._disk, name, self._limits, self)
         return MessageQueue(self._mem_queue_size, queue)
+
+    def close(self) -> None:
+        super().close()
+        for queue in self.queues.values():
+            queue.note_synced()
 
     def check(self, disk: MemoryDirectory, *, killed: bool) -> None:
         """Compare with what is there after a restart."""

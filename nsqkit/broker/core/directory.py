@@ -9,7 +9,10 @@ returned. Every method may raise OSError.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.disk_queue import DiskQueue
 
 
 class File(Protocol):
@@ -85,4 +88,24 @@ class Directory(Protocol):
 
     def sync(self) -> None:
         """Return when the disk has all names that were made, changed and removed."""
+        ...
+
+
+class Keeper(Protocol):
+    """Who looks after the queues of a directory."""
+
+    def report(self, sentence: str) -> None:
+        """Take note of what was wrong and has been dealt with."""
+        ...
+
+    def wrote(self, error: OSError | None) -> None:
+        """Take note of how the last write went."""
+        ...
+
+    def used(self, queue: DiskQueue) -> None:
+        """Take note that the queue is to be synced when its time has come."""
+        ...
+
+    def renew(self, frame: bytes) -> bytes:
+        """Return a message's frame with a new id in it."""
         ...

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import attrs
 
 from nsqkit.broker.core import positions
-from nsqkit.broker.core.directory import Directory, File
+from nsqkit.broker.core.directory import Directory, File, Keeper
 from nsqkit.broker.core.positions import Position
 from nsqkit.broker.core.read_ahead import ReadAhead
 from nsqkit.broker.core.records import record_size, to_records
@@ -36,26 +35,6 @@ class DiskLimits:
     max_bytes_per_file: int
     max_msg_size: int
     sync_every: int
-
-
-class Keeper(Protocol):
-    """Who looks after the queues of a directory."""
-
-    def report(self, sentence: str) -> None:
-        """Take note of what was wrong and has been dealt with."""
-        ...
-
-    def wrote(self, error: OSError | None) -> None:
-        """Take note of how the last write went."""
-        ...
-
-    def used(self, queue: DiskQueue) -> None:
-        """Take note that the queue is to be synced when its time has come."""
-        ...
-
-    def renew(self, frame: bytes) -> bytes:
-        """Return a message's frame with a new id in it."""
-        ...
 
 
 class DiskQueue:
@@ -80,6 +59,8 @@ class DiskQueue:
         self._ahead = ReadAhead(directory, limits.max_msg_size)
         self._unsynced_count = 0  # messages put and taken since the last sync
         self._names_are_synced = True
+        self._is_closing = False  # then positions are written once, at the end
+        self._meta = positions.to_meta(0, self._read, self._write)  # as on disk; no file says the same
         self._open()
 
     def __len__(self) -> int:
@@ -116,6 +97,7 @@ class DiskQueue:
             if found is None:
                 self._read_anew(repr(meta[:80]))
             else:
+                self._meta = meta
                 self._depth, self._read, self._write = found
                 self._find_unnoted()
         if self._write < self._read:
@@ -127,6 +109,7 @@ class DiskQueue:
         """Read all files from their beginnings: nobody knows what has been read of them."""
         self._keeper.report(f"{self._meta_name} is damaged, all that is in the files is read again: {why}")
         self._rename_bad(self._meta_name)
+        self._meta = b""
         numbers = self._numbers(0, positions.NUMBER_MAX) or [0]
         self._read = Position(numbers[0])
         for number in numbers:
@@ -273,7 +256,10 @@ class DiskQueue:
                 if handle.size() > self._write.offset:
                     handle.truncate(self._write.offset)
                 # What is in a file that the positions do not tell of is nothing to nsqd, and it writes over it.
-                if not self._write.offset or not self._directory.exists(self._meta_name):
+                if not self._is_closing and not (
+                    self._write.offset and self._directory.exists(self._meta_name)
+                ):
+                    self._meta = b""
                     self._write_meta()
             except OSError:
                 handle.close()
@@ -366,15 +352,18 @@ class DiskQueue:
         try:
             self.sync_data()
             self._write_meta()
-            if not self._names_are_synced:
-                self._directory.sync()
-                self._names_are_synced = True
+            self._sync_names()
         except OSError as error:
             self._keeper.report(f"failed to sync {self._name}: {describe(error)}")
             self._unsynced_count = 1
             self._keeper.used(self)
         else:
             self._unsynced_count = 0
+
+    def _sync_names(self) -> None:
+        if not self._names_are_synced and not self._is_closing:
+            self._directory.sync()
+            self._names_are_synced = True
 
     def sync_data(self) -> None:
         """Sync the file that is written to.
@@ -390,7 +379,10 @@ class DiskQueue:
         return self._depth, self._read
 
     def _write_meta(self) -> None:
-        self._directory.replace(self._meta_name, positions.to_meta(*self._to_be_read(), self._write))
+        meta = positions.to_meta(*self._to_be_read(), self._write)
+        if meta != self._meta:
+            self._directory.replace(self._meta_name, meta)
+            self._meta = meta
 
     # ---- end -----------------------------------------------------------------------------------------------------
 
@@ -406,6 +398,7 @@ class DiskQueue:
         self._write = attrs.evolve(self._read)
         self._depth = 0
         self._unsynced_count = 0
+        self._meta = b""
         failed: OSError | None = None
         for name in (*map(self._file_name, numbers), self._meta_name):
             try:
@@ -429,9 +422,12 @@ class DiskQueue:
     def close(self, frames: Sequence[bytes] = ()) -> None:
         """Write ``frames`` behind all others, sync, and give the files up.
 
+        The names of new files are not synced: that is done once for all queues, when each is closed.
+
         Raises:
             OSError: they could not be written, or not all of them; the files are given up all the same.
         """
+        self._is_closing = True
         try:
             self.put(frames)
         finally:

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue, Keeper
+from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
 from nsqkit.broker.core.positions import Position
 from nsqkit.broker.core.queue import MessageQueue
 from nsqkit.broker.core.salvage import cut_off, describe
 from nsqkit.wire.messages import id_of
 
 if TYPE_CHECKING:
-    from nsqkit.broker.core.directory import Directory, File
+    from nsqkit.broker.core.directory import Directory, File, Keeper
 
 
 class DurableQueue(DiskQueue):
@@ -175,7 +175,7 @@ class DurableQueue(DiskQueue):
         try:
             self.put([frame for frame in frames if id_of(frame) not in self._aside])
             self.sync_data()
-            self._directory.sync()
+            self._sync_names()
             self._unfinished.clear()
             self._aside.clear()
             self.settle()

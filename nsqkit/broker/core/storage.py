@@ -125,8 +125,12 @@ class DiskStorage:
         self._id_mark.read()
 
     def close(self) -> None:
-        """Note which ids were given; to be called when all queues are closed."""
+        """Note which ids were given, and sync the names of all files; to be called when all queues are closed."""
         self._id_mark.close(self.guids.tick)
+        try:
+            self._directory.sync()
+        except OSError as error:
+            self._report(f"failed to sync the data path: {describe(error)}")
 
     def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
         """Return the queue of this name, with what its files hold."""

@@ -712,3 +712,40 @@ def test_a_file_that_cannot_be_removed_is_reported_and_stands_in_nobodys_way(mon
     queue.put(frames(6))
     queue.delete()
     assert (len(queue), len(notes.reports)) == (0, 2)
+
+
+# What a stop does, which a supervisor does not wait for long.
+
+
+def test_a_close_writes_and_syncs_two_files_and_no_more():
+    directory = MemoryDirectory()
+    queue = opened(directory)
+    before = directory.operation_count
+    queue.close(frames(1))
+    assert directory.sync_count == 2, "the messages and the positions, as in nsqd"
+    assert directory.operation_count - before <= 11
+    assert left(opened(directory)) == frames(1)
+
+
+def test_a_close_of_a_queue_that_is_as_its_files_say_writes_nothing():
+    directory = MemoryDirectory()
+    queue = opened(directory)
+    queue.close()
+    assert directory.files == {}
+    queue = opened(directory)
+    queue.put(frames(1, 2))
+    queue.close()
+    queue = opened(directory)
+    before = directory.operation_count
+    queue.close()
+    assert directory.operation_count == before
+    assert left(opened(directory)) == frames(1, 2)
+
+
+def test_positions_are_written_again_after_a_queue_was_emptied():
+    directory = MemoryDirectory()
+    queue = opened(directory)
+    queue.put(frames(1))
+    queue.empty()
+    queue.put(frames(2))
+    assert left(opened(directory.kill())) == frames(2)

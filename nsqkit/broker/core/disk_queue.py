@@ -89,13 +89,15 @@ class DiskQueue:
         try:
             meta = self._directory.read(self._meta_name)
         except OSError as error:
-            self._read_anew(describe(error))
+            if error.errno in positions.OUT_OF_RESOURCES:
+                raise
+            self._read_anew(None, describe(error))
         else:
             if meta is None:
                 return
             found = positions.from_meta(meta)
             if found is None:
-                self._read_anew(repr(meta[:80]))
+                self._read_anew(meta, repr(meta[:80]))
             else:
                 self._meta = meta
                 self._depth, self._read, self._write = found
@@ -105,10 +107,9 @@ class DiskQueue:
         self._look_at_next()
         self._settle_depth()
 
-    def _read_anew(self, why: str) -> None:
+    def _read_anew(self, meta: bytes | None, why: str) -> None:
         """Read all files from their beginnings: nobody knows what has been read of them."""
         self._keeper.report(f"{self._meta_name} is damaged, all that is in the files is read again: {why}")
-        self._rename_bad(self._meta_name)
         self._meta = b""
         numbers = self._numbers(0, positions.NUMBER_MAX) or [0]
         self._read = Position(numbers[0])
@@ -117,7 +118,8 @@ class DiskQueue:
                 self._write = Position(number)
                 self._find_unnoted()
         try:  # without positions a queue is empty, and its files are written over
-            self._directory.replace(self._meta_name, positions.to_meta(self._depth, self._read, self._write))
+            new = positions.to_meta(self._depth, self._read, self._write)
+            positions.replace_damaged(self._directory, self._name, meta, new)
         except OSError as error:
             self._keeper.report(f"{self._meta_name} cannot be written: {describe(error)}")
 
@@ -136,6 +138,7 @@ class DiskQueue:
             self._depth += self._count_unnoted(number, offset)
         except OSError as error:  # how much it has is seen when it is read
             self._report_unread(number, error)
+            return self._directory.exists(self._file_name(number))
         return True
 
     def _count_unnoted(self, number: int, offset: int) -> int:

@@ -17,6 +17,7 @@ How to read it: ``Position`` is one place, ``to_meta`` and ``from_meta`` are the
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -31,6 +32,9 @@ NUMBER_MAX: Final = (1 << 62) - 1
 
 FILES_TRIED: Final = 100
 """File numbers that are tried one by one; if there are more the directory is listed, since positions may be damaged."""
+
+OUT_OF_RESOURCES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Errors that tell of the process, and not of the file."""
 
 _META = re.compile(
     rb"\s*(-?\d{1,19})\s+(\d{1,19})\s*,\s*(\d{1,19})\s+(\d{1,19})\s*,\s*(\d{1,19})(?!\d)"
@@ -71,6 +75,26 @@ def from_meta(meta: bytes) -> Positions | None:
 def meta_name(queue: str) -> str:
     """Return what the file of a queue's positions is called."""
     return f"{queue}.diskqueue.meta.dat"
+
+
+def replace_damaged(directory: Directory, queue: str, damaged: bytes | None, meta: bytes) -> None:
+    """Write the file of a queue's positions anew, and keep what was there as ``.bad``.
+
+    Args:
+        directory: where the file is.
+        queue: its name.
+        damaged: what was there, None if it cannot be read.
+        meta: what is to be there.
+
+    Raises:
+        OSError: it cannot be written; then what was there still is, unless it could not be read.
+    """
+    name = meta_name(queue)
+    if damaged is None:
+        directory.rename(name, f"{name}.bad")
+    else:
+        directory.replace(f"{name}.bad", damaged)
+    directory.replace(name, meta)
 
 
 def file_name(queue: str, number: int) -> str:

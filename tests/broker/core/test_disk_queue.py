@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+from contextlib import suppress
 from random import Random
 
 import attrs
@@ -749,3 +750,31 @@ def test_positions_are_written_again_after_a_queue_was_emptied():
     queue.empty()
     queue.put(frames(2))
     assert left(opened(directory.kill())) == frames(2)
+
+
+# Positions that cannot be read.
+
+
+def test_no_positions_are_set_aside_because_the_process_has_no_descriptors_left():
+    directory = MemoryDirectory()
+    queue = opened(directory)
+    queue.put(frames(1, 2, 3))
+    queue.take(2)
+    queue.close()
+    files = directory.files
+    directory.fail(errno.EMFILE, times=1)
+    with pytest.raises(OSError, match="Too many open files"):
+        opened(directory)
+    assert directory.files == files
+    assert left(opened(directory)) == frames(3)
+
+
+@pytest.mark.parametrize("failing", range(8))
+def test_damaged_positions_are_replaced_at_once_or_stay(failing: int):
+    """A queue without positions would be taken for an empty one, and be written over."""
+    directory = MemoryDirectory({data_name(0): R123})
+    directory.replace(META, b"garbage")
+    directory.fail(errno.ENOSPC, after=failing)
+    with suppress(OSError):
+        opened(directory)
+    assert left(opened(directory.kill())) == frames(1, 2, 3)

@@ -14,6 +14,7 @@ from nsqkit.broker.core.positions import (
     file_numbers,
     from_meta,
     meta_name,
+    replace_damaged,
     to_meta,
 )
 from tests.broker.core.disks import MemoryDirectory
@@ -65,3 +66,11 @@ def test_files_are_counted_from_one_to_the_other_and_listed_where_there_may_be_g
     assert list(file_numbers(directory, "t", 6, 5)) == []
     assert file_numbers(directory, "t", 3, 10**13) == [3, 5, 10**12]
     assert file_numbers(directory, "t", 4, 4 + FILES_TRIED) == [5]
+
+
+def test_what_was_damaged_is_kept_beside_what_is_written():
+    directory = MemoryDirectory({meta_name("t"): b"garbage"})
+    replace_damaged(directory, "t", b"garbage", b"new")
+    assert directory.files == {meta_name("t"): b"new", f"{meta_name('t')}.bad": b"garbage"}
+    replace_damaged(directory, "t", None, b"newer")
+    assert directory.files == {meta_name("t"): b"newer", f"{meta_name('t')}.bad": b"new"}

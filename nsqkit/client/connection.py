@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from nsqkit.client.reconnect import Reconnect
 
-__all__ = ["ClientMachine", "Connection", "Dial"]
+__all__ = ["ClientMachine", "Connection", "Dial", "no_connection"]
 
 logger = logging.getLogger("nsqkit.client")
 
@@ -247,3 +247,17 @@ class Connection(Generic[S]):
                 self._dialler.on_connection(self.address, error)
             except Exception:
                 self._log.exception("[%s] on_connection failed", self.address, extra=self._log_fields)
+
+
+def no_connection(errors: Mapping[str, Exception | None], within: str) -> NotConnected:
+    """Return the error for connections that there are not.
+
+    Args:
+        errors: the last error of each, by address; None of one that nothing is known of yet.
+        within: the time that was waited.
+    """
+    texts = [(address, str(error or "no answer yet")) for address, error in errors.items()]
+    told = "; ".join(text if address in text else f"{address}: {text}" for address, text in texts)
+    result = NotConnected(f"no connection to {' or '.join(errors)} {within} ({told})")
+    result.__cause__ = next(filter(None, errors.values()), None)
+    return result

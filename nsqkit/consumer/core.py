@@ -13,7 +13,7 @@ import math
 from collections import deque
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from nsqkit.consumer.backoff import Action, Backoff, BackoffState, ExponentialStrategy, Result
 from nsqkit.consumer.flow import Flow, Gate
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from random import Random
 
+    from nsqkit.client.serializers import Serializer
     from nsqkit.consumer.backoff import Strategy
     from nsqkit.consumer.flow import SetRdy
     from nsqkit.consumer.message import Message
@@ -54,8 +55,12 @@ class ConsumerCore:
         on_finished: called with a session when it has FINs to send that no others will join; by default ``on_output``.
         on_backoff: called when the backoff's state has changed.
         tell_time: what messages ask how much time they have left; by default the time of the last call.
+        serializer: makes values of bodies; None leaves them as they are.
 
     Attributes:
+        topic_name: the topic's name, as users write it.
+        channel_name: the channel's.
+        serializer: as given.
         inbox: messages that no handler has begun.
         queues: all queues of such messages: the inbox, and those of a handler's workers. Threads may take messages from
             the latter at any time.
@@ -82,9 +87,13 @@ class ConsumerCore:
         on_finished: Callable[[ConsumerSession], None] | None = None,
         on_backoff: Callable[[], None] = lambda: None,
         tell_time: Callable[[], int] | None = None,
+        serializer: Serializer[Any, Any] | None = None,
     ) -> None:
         self.topic = topic
         self.channel = channel
+        self.topic_name = topic.decode("ascii")
+        self.channel_name = channel.decode("ascii")
+        self.serializer = serializer
         self.options = options
         self.identity = identity
         self.on_output = on_output

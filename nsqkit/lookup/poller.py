@@ -55,12 +55,15 @@ class LookupdStatus:
 
 @attrs.define(eq=False)
 class _Lookupd:
-    """One nsqlookupd that is asked; ``scope`` ends its task, ``sleep`` ends the wait for the next question."""
+    """One nsqlookupd that is asked; ``scope`` ends its task, ``sleep`` ends the wait for the next question.
+
+    anyio makes a scope only inside of an event loop, and clients are made outside of one, too.
+    """
 
     daemon: Daemon
     status: LookupdStatus
-    scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
-    sleep: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
+    scope: anyio.CancelScope | None = None
+    sleep: anyio.CancelScope | None = None
     schedule: PollSchedule | None = None
 
 
@@ -130,7 +133,8 @@ class LookupdPoller(Generic[T]):
         if lookupd is None:
             asked = ", ".join(status.name for status in self.lookupds)
             raise OptionError(f"nsqlookupd {daemon} is none of those that are asked: {asked or 'none'}")
-        lookupd.scope.cancel()
+        if lookupd.scope is not None:
+            lookupd.scope.cancel()
         self._listings.forget(daemon.key)
         self._on_listed(self._listings.united())
 
@@ -141,7 +145,8 @@ class LookupdPoller(Generic[T]):
         for lookupd in self._lookupds.values():
             if lookupd.schedule is not None:
                 lookupd.schedule.wake(self._clock.now_ns())
-                lookupd.sleep.cancel()
+                if lookupd.sleep is not None:
+                    lookupd.sleep.cancel()
 
     async def run(self) -> None:
         """Ask until cancelled.
@@ -163,9 +168,9 @@ class LookupdPoller(Generic[T]):
 
     def _start(self, lookupd: _Lookupd, tasks: TaskGroup) -> None:
         lookupd.scope = anyio.CancelScope()
-        tasks.start_soon(self._keep_asking, lookupd)
+        tasks.start_soon(self._keep_asking, lookupd, lookupd.scope)
 
-    async def _keep_asking(self, lookupd: _Lookupd) -> None:
+    async def _keep_asking(self, lookupd: _Lookupd, scope: anyio.CancelScope) -> None:
         clock = self._clock
         assert clock is not None
         schedule = lookupd.schedule = PollSchedule(
@@ -174,7 +179,7 @@ class LookupdPoller(Generic[T]):
             random=self._random,
             now_ns=clock.now_ns(),
         )
-        with lookupd.scope:
+        with scope:
             while True:
                 while schedule.next_poll_ns > clock.now_ns():
                     with anyio.CancelScope() as lookupd.sleep:

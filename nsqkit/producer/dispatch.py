@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from nsqkit.client.connection import no_connection
 from nsqkit.errors import (
     Closed,
     ConnectionLost,
@@ -186,6 +187,17 @@ class Dispatch:
             deadline = anyio.current_time() + self._connect_timeout
             await self._wait_for_destination(deadline, None)
 
+    async def wait_connected(self) -> None:
+        """Return when there is a connection to an nsqd at least.
+
+        Raises:
+            Closed: the producer is closed.
+        """
+        while not any(destination.is_connected for destination in self.destinations):
+            if self._closed:
+                raise Closed(CLOSED)
+            await self.wait_change()
+
     def close(self) -> None:
         """Take no more publishes; those that still wait for a connection or for room are told."""
         self._closed = True
@@ -244,15 +256,14 @@ class Dispatch:
             raise lost  # it may have arrived, which no later error may hide
         if self._closed:
             raise Closed(CLOSED)
-        raise self._not_connected()
+        raise self.not_connected(self._connect_timeout)
 
-    def _not_connected(self) -> NotConnected:
-        within = f"within {self._connect_timeout:g} seconds"
+    def not_connected(self, timeout: float) -> NotConnected:
+        """Return the error for a wait of that many seconds, with the last error of each connection."""
+        within = f"within {timeout:g} seconds"
         if any(destination.is_connected for destination in self.destinations):
             return NotConnected(f"{self._names()} did not take any more {within}")
-        error = NotConnected(f"no connection to {self._names()} {within}")
-        error.__cause__ = next((d.connection.error for d in self.destinations if d.connection.error), None)
-        return error
+        return no_connection({one.address: one.connection.error for one in self.destinations}, within)
 
     def _names(self) -> str:
         return " or ".join(destination.address for destination in self.destinations)

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import TracerProvider
 
+    from nsqkit.client.serializers import Serializer
     from nsqkit.consumer.message import Message
     from nsqkit.producer.http_producer import HTTPProducer
-    from nsqkit.producer.serializers import Serializer
 
 __all__ = ["ConsumerTracing", "ContextSerializer", "TracedProducer"]
 
@@ -213,7 +213,7 @@ class ContextSerializer(Generic[V, R]):
     """A serializer that puts the current trace's context around what another one makes, for ``serializer=``.
 
     Args:
-        serializer: makes the bodies; see ``nsqkit.producer.serializers``.
+        serializer: makes the bodies; see ``nsqkit.client.serializers``.
         propagator: writes what is in an envelope; None is the global one.
 
     The context is some 80 bytes, and counts towards ``max_msg_size``. See ``nsqkit.telemetry.envelope`` for its form.

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from concurrent.futures import wait
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ from nsqkit import BlockingConsumer, BlockingMessage, BlockingProducer, Producer
 from nsqkit.broker.core.broker import Broker
 from nsqkit.consumer import BackoffState
 from nsqkit.consumer.giving_up import DeadLetter, GivenUp
-from nsqkit.errors import Closed, OptionError
+from nsqkit.errors import Closed, NotConnected, OptionError
 from nsqkit.portal import portal_provider
 from nsqkit.testing.servers import NsqdServer
 from tests.threads import PATIENCE, interrupted_once, nobody, start, until
@@ -289,6 +290,13 @@ def test_wrong_options_are_refused_when_it_is_made():
         BlockingConsumer("t", "c", nsqd_tcp_addresses=["127.0.0.1:4150"], max_in_flight=-1)
     with pytest.raises(OptionError, match="lookupd_http_addresses"):
         BlockingConsumer("t", "c")
+
+
+def test_it_finds_nsqds_by_nsqlookupds():
+    with nobody() as lookupd, BlockingConsumer("t", "c", lookupd_http_addresses=[lookupd]) as consumer:
+        with pytest.raises(NotConnected, match=rf"no connection to http://{lookupd} within 0.01 seconds"):
+            consumer.wait_connected(timedelta(milliseconds=10))
+        assert consumer.receive(timedelta(0)) is None
 
 
 # ---- the end --------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -408,11 +409,11 @@ class TestRunning:
         async with consuming() as (consumer, peer):
             consumer.change_max_in_flight(3)
             assert await peer.line() == b"RDY 3"
-            for wrong in (-1, 1.5, "2", None):
+            for wrong in (-1, 1.5, "2", None, True, 10**7):
                 with pytest.raises(OptionError) as caught:
                     consumer.change_max_in_flight(wrong)  # type: ignore[arg-type]
-                assert str(caught.value).startswith(
-                    f"max_in_flight is {wrong!r}; allowed is a whole number of"
+                assert str(caught.value) == (
+                    f"max_in_flight is {wrong!r}; allowed is a whole number from 0 to 1000000"
                 )
 
     async def test_it_can_be_paused(self):
@@ -538,6 +539,29 @@ class TestRunning:
                         await settle()
                         assert connected.is_set()
                         assert consumer.unconnected == {}
+
+    async def test_they_are_waited_for_no_longer_than_is_said(self):
+        bench = Bench(["one:1", "two:1"])
+        bench.brokers["two:1"].refusal = ConnectionRefusedError("refused")
+        async with bench.consumer as consumer, anyio.create_task_group() as tasks:
+            async with await bench.brokers["one:1"].subscribe():
+                refused: list[NotConnected] = []
+
+                async def wait() -> None:
+                    with pytest.raises(NotConnected) as caught:
+                        await consumer.wait_connected(timedelta(seconds=5))
+                    refused.append(caught.value)
+
+                tasks.start_soon(wait)
+                await settle()
+                bench.clock.advance(4.9)
+                await settle()
+                assert not refused
+                bench.clock.advance(0.1)
+                await settle()
+                assert [str(error) for error in refused] == [
+                    "no connection to two:1 within 5 seconds (cannot connect to two:1: refused)"
+                ]
 
     async def test_who_waits_for_connections_is_told_of_the_end(self):
         bench = Bench([ADDRESS])

@@ -11,8 +11,8 @@ from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from nsqkit import Consumer, Message, Producer
+from nsqkit.client.serializers import JSON, RAW
 from nsqkit.errors import BrokerError, OptionError
-from nsqkit.producer.serializers import JSON, RAW
 from nsqkit.telemetry.envelope import MAGIC, wrap
 from nsqkit.telemetry.opentelemetry import ConsumerTracing, ContextSerializer, TracedProducer
 from tests.peers import message_id

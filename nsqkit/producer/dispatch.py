@@ -3,18 +3,23 @@
     wait for room ─▶ choose an nsqd, or wait for one ─▶ offer ─▶ await the answer ─▶ OK
                      ▲                                             │
                      ├── certainly has not arrived ────────────────┤
+                     ├── was refused with others: alone now ───────┤
                      └── may have arrived, attempts are left ──────┴──▶ raise
 
 The rule it guards: what has certainly not arrived always goes again and costs no attempt; what may have arrived goes
-again only if the user has allowed duplicates; what a broker refuses for what it is never does. Wherever the task is
+again only if the user has allowed duplicates; what a broker refuses for what it is never does. A batch that is refused
+for one of its messages goes again in single messages, so that only that one fails. Wherever the task is
 cancelled, the bytes that it took room for are given back once, and the answers of others stay theirs.
 
-How to read it: ``send``, then what it waits for; ``send_now`` is for those who do not wait at all.
+How to read it: ``send``, then what it waits for; ``send_now`` is for those who do not wait at all, and
+``keep_sending_again`` for what of theirs was refused in a batch.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -30,7 +35,9 @@ from nsqkit.errors import (
     PublishFailed,
     WouldWait,
 )
+from nsqkit.producer.linger import BatchRefused
 from nsqkit.producer.receipt import Receipt
+from nsqkit.wire.commands import encode_publish
 
 if TYPE_CHECKING:
     from nsqkit.producer.destination import Destination
@@ -78,13 +85,18 @@ class Dispatch:
         self._waiting_count = 0
         self._watching = False
         self._changed = anyio.Event()
+        self._refused: deque[tuple[Receipt, bytes, bytes | None]] = deque()
+        self._has_refused = anyio.Event()
+        self._sending_again = False
 
     @property
     def waiting_count(self) -> int:
         """Publishes that wait for a connection or for room."""
         return self._waiting_count + (self.outstanding.waiting_count if self.outstanding else 0)
 
-    async def send(self, topic: bytes | None, data: bytes, key: bytes | None, count: int) -> None:
+    async def send(
+        self, topic: bytes | None, data: bytes, key: bytes | None, count: int, *, has_room: bool = False
+    ) -> None:
         """Return when a broker has acknowledged.
 
         Args:
@@ -92,13 +104,14 @@ class Dispatch:
             data: the body of that message, or the command.
             key: what belongs together has the same; None if nothing does.
             count: how many messages that is.
+            has_room: whether its bytes count towards what is outstanding already.
 
         Raises:
             NSQError: what came instead of an acknowledgement.
         """
         if self._closed:
             raise Closed(CLOSED)
-        outstanding, size = self.outstanding, len(data)
+        outstanding, size = None if has_room else self.outstanding, len(data)
         if outstanding is not None and not outstanding.take(size):
             await self._wait_for_room(outstanding, size)
         attempts_left = self._attempts
@@ -125,6 +138,10 @@ class Dispatch:
                     destination.message_count += count
                     return
                 destination.take_note(error)
+                if isinstance(error, BatchRefused) and topic is not None:
+                    data = encode_publish(topic, data)
+                    topic = None
+                    continue
                 if not isinstance(error, NotConnected):
                     attempts_left -= 1
                     if self._closed or not attempts_left or not isinstance(error, MAY_GO_AGAIN):
@@ -151,12 +168,49 @@ class Dispatch:
             )
         destination = self._only or self._choose(key, ())
         if destination is not None:
-            receipt = Receipt(destination.settle, count, size)
+            again = None if topic is None else partial(self._send_again, topic, data, key)
+            receipt = Receipt(destination.settle, count, size, again)
             if destination.offer(topic, data, receipt) is not None:
                 return receipt
         if outstanding is not None:
             outstanding.give_back(size)
         raise WouldWait(f"{self._names()}: there is no connection that takes a publish now")
+
+    def _send_again(self, topic: bytes, body: bytes, key: bytes | None, receipt: Receipt) -> None:
+        receipt.settle = self._settle_again
+        self._refused.append((receipt, encode_publish(topic, body), key))
+        self._has_refused.set()
+
+    def _settle_again(self, error: NSQError | None, count: int, size: int) -> None:
+        """Give back the bytes; ``send`` has counted the message."""
+        if self.outstanding is not None:
+            self.outstanding.give_back(size)
+
+    async def keep_sending_again(self) -> None:
+        """Send, one after the other, what was refused in a batch and has nobody else who sends it; until cancelled."""
+        try:
+            while True:
+                await self._has_refused.wait()
+                while self._refused:
+                    receipt, command, key = self._refused.popleft()
+                    await self._send_for(receipt, command, key)
+                self._has_refused = anyio.Event()
+                self.on_change()
+        finally:
+            for receipt, _, _ in self._refused:
+                receipt.set_result(Closed(CLOSED))
+
+    async def _send_for(self, receipt: Receipt, command: bytes, key: bytes | None) -> None:
+        error: NSQError | None = ConnectionLost("the producer was left before the broker answered")
+        self._sending_again = True
+        try:
+            await self.send(None, command, key, 1, has_room=True)
+            error = None
+        except NSQError as refusal:
+            error = refusal
+        finally:
+            self._sending_again = False
+            receipt.set_result(error)
 
     def lend(self, on_idle: Callable[[], None]) -> Loan | None:
         """Hand the one connection to threads, where nobody else wants it; ``send_now`` is for them until it is back.
@@ -209,7 +263,11 @@ class Dispatch:
         """Return when nobody waits for an answer any more."""
         for destination in self.destinations:
             destination.hurry()
-        while any(destination.is_awaited for destination in self.destinations):
+        while (
+            self._refused
+            or self._sending_again
+            or any(destination.is_awaited for destination in self.destinations)
+        ):
             await self.wait_change()
 
     async def wait_change(self) -> None:

@@ -86,6 +86,8 @@ class Pool:
         for destination in self._destinations:
             for task in destination.tasks:
                 self._tasks.start_soon(task)
+        if self._options.linger:
+            self._tasks.start_soon(self.dispatch.keep_sending_again)
 
     async def end(
         self,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
+from nsqkit.producer.linger import BatchRefused
+
 if TYPE_CHECKING:
     from nsqkit.errors import NSQError
 
@@ -23,18 +25,27 @@ class Receipt:
         settle: called once with the answer (None for OK), and with ``count`` and ``size``.
         count: how many messages it is for.
         size: bytes of what was published.
+        send_again: called with the receipt instead, if what was published was refused in a batch and goes again.
 
     Attributes:
+        settle: as given.
         is_answered: True once the answer is there.
         error: what came instead of OK; None before, too.
     """
 
-    __slots__ = ("_callback", "_count", "_event", "_settle", "_size", "error", "is_answered")
+    __slots__ = ("_callback", "_count", "_event", "_send_again", "_size", "error", "is_answered", "settle")
 
-    def __init__(self, settle: Settle, count: int, size: int) -> None:
+    def __init__(
+        self,
+        settle: Settle,
+        count: int,
+        size: int,
+        send_again: Callable[[Receipt], object] | None = None,
+    ) -> None:
         self.error: NSQError | None = None
         self.is_answered = False
-        self._settle = settle
+        self.settle = settle
+        self._send_again = send_again
         self._count = count
         self._size = size
         self._callback: Callable[[NSQError | None], object] | None = None
@@ -78,10 +89,13 @@ class Receipt:
         """Go on wanting the answer."""
 
     def set_result(self, result: NSQError | None, /) -> None:
-        """Take the answer."""
+        """Take the answer, unless what was published goes again."""
+        if self._send_again is not None and isinstance(result, BatchRefused):
+            self._send_again(self)
+            return
         self.error = result
         self.is_answered = True
-        self._settle(result, self._count, self._size)
+        self.settle(result, self._count, self._size)
         if self._callback is not None:
             self._callback(result)
         if self._event is not None:

@@ -4,6 +4,7 @@ import anyio
 import pytest
 
 from nsqkit.errors import BadMessage, NSQError
+from nsqkit.producer.linger import BatchRefused
 from nsqkit.producer.receipt import Receipt
 
 pytestmark = pytest.mark.anyio
@@ -67,3 +68,15 @@ async def test_a_function_is_called_back_once_whenever_it_comes():
         receipt.set_result(answer)
         receipt.call_back(late.append)
         assert told == early == late == [answer]
+
+
+async def test_what_was_refused_in_a_batch_goes_again_and_has_its_own_answer():
+    told = Told()
+    again: list[Receipt] = []
+    receipt = Receipt(told.settle, 2, 30, again.append)
+    receipt.set_result(BatchRefused("for another one"))
+    assert again == [receipt]
+    assert not receipt.is_answered
+    receipt.set_result(None)
+    await receipt
+    assert told == [None]

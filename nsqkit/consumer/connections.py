@@ -35,13 +35,17 @@ ConsumerConnection: TypeAlias = "Connection[ConsumerSession]"
 
 
 class TopicLog(logging.LoggerAdapter[logging.Logger]):
-    """Adds topic and channel to what is said about a connection."""
+    """Adds topic and channel to what is logged: to the text, and as fields."""
 
     def process(
         self, msg: object, kwargs: MutableMapping[str, Any]
     ) -> tuple[object, MutableMapping[str, Any]]:
         """Return the message and its arguments, with the fields of both."""
-        return msg, {**kwargs, "extra": {**(self.extra or {}), **kwargs.get("extra", {})}}
+        fields = self.extra or {}
+        return f"[{fields.get('topic')}/{fields.get('channel')}] {msg}", {
+            **kwargs,
+            "extra": {**fields, **kwargs.get("extra", {})},
+        }
 
 
 class Connections:

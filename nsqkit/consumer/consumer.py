@@ -29,7 +29,7 @@ from nsqkit.consumer.active_handlers import ActiveHandlers
 from nsqkit.consumer.batch_handling import BatchHandling
 from nsqkit.consumer.batches import Batches
 from nsqkit.consumer.callbacks import guard_callbacks
-from nsqkit.consumer.connections import Connections
+from nsqkit.consumer.connections import Connections, TopicLog
 from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.giving_up import GivingUp, discard
 from nsqkit.consumer.handler import check_handler
@@ -136,6 +136,7 @@ class Consumer:
             options=self.options,
             clock=clock,
             random=random,
+            log=TopicLog(logging.getLogger("nsqkit.lookup"), self._log.fields),
         )
         self._tasks: Background | None = None
         self._alarm: Alarm | None = None

@@ -41,6 +41,7 @@ class Discovery(LookupdPoller["Node"]):
         options: how nsqlookupds are asked, and what is made of their answers.
         clock: the time; by default the real one.
         random: chance; by default seeded by the system.
+        log: where to say what happens.
 
     Attributes:
         addresses: those that were found last.
@@ -58,6 +59,7 @@ class Discovery(LookupdPoller["Node"]):
         options: LookupOptions | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger] = logger,
     ) -> None:
         if topic is not None:
             encode_topic(topic)
@@ -68,6 +70,7 @@ class Discovery(LookupdPoller["Node"]):
             options=options,
             clock=clock,
             random=random,
+            log=log,
         )
         self.addresses: list[str] = []
         self._topic = topic
@@ -82,7 +85,7 @@ class Discovery(LookupdPoller["Node"]):
                 address_map=options.address_map,
             )
         except Exception:
-            logger.exception(
+            self._log.exception(
                 "topic %s: discovery_filter or address_map has failed; the nsqds stay", self._topic
             )
             return
@@ -91,7 +94,7 @@ class Discovery(LookupdPoller["Node"]):
         gone = [address for address in self.addresses if address not in wanted]
         if came or gone:
             self.addresses = selected
-            logger.info(
+            self._log.info(
                 "topic %s: found nsqds %s, lost nsqds %s",
                 self._topic,
                 came,

@@ -77,6 +77,7 @@ class LookupdPoller(Generic[T]):
         options: how they are asked.
         clock: the time; by default the real one.
         random: chance; by default seeded by the system.
+        log: where to say what happens.
 
     Raises:
         OptionError: an address that cannot be one.
@@ -91,8 +92,10 @@ class LookupdPoller(Generic[T]):
         options: LookupOptions | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger] = logger,
     ) -> None:
         self.options = options or LookupOptions()
+        self._log = log
         self._ask = ask
         self._on_listed = on_listed
         self._clock = clock
@@ -203,7 +206,7 @@ class LookupdPoller(Generic[T]):
     def _failed(self, lookupd: _Lookupd, schedule: PollSchedule, error: Exception) -> None:
         lookupd.status = attrs.evolve(lookupd.status, failure_count=schedule.failure_count, error=error)
         # What is not foreseen is a fault of ours; even that must not be the end of a consumer.
-        logger.warning(
+        self._log.warning(
             "nsqlookupd %s has failed %d times in a row: %s",
             lookupd.daemon,
             schedule.failure_count,

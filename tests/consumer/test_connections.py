@@ -46,6 +46,7 @@ async def test_the_log_says_whose_connection_it_is(caplog):
     record = next(record for record in caplog.records if record.name == "nsqkit.client")
     fields = vars(record)
     assert [fields[name] for name in ("nsqd_address", "topic", "channel")] == ["one:1", "t", "c"]
+    assert record.getMessage().startswith("[t/c] [one:1] cannot connect to one:1")
 
 
 async def test_one_that_is_added_before_it_begins_is_dialled_when_it_does():

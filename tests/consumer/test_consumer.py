@@ -512,6 +512,22 @@ class TestRunning:
         ]
         failures = [record for record in caplog.records if record.getMessage() == "[t/c] on_backoff failed"]
         assert len(failures) == 3
+        assert {(vars(record)["topic"], vars(record)["channel"]) for record in failures} == {("t", "c")}
+        assert "[t/c] backing off for 2.000 s, counter 1" in caplog.text
+
+    async def test_what_is_logged_of_nsqlookupds_names_topic_and_channel(self, caplog):
+        async def refuse(*_: object) -> tuple[int, bytes]:
+            raise ConnectionRefusedError("refused")
+
+        bench = Bench([ADDRESS], lookupd_http_addresses=["lookupd:4161"], lookupd_http_request=refuse)
+        bench.broker.refusal = ConnectionRefusedError("refused")
+        async with bench.consumer:
+            await settle()
+        record = next(record for record in caplog.records if record.name == "nsqkit.lookup")
+        assert record.getMessage().startswith(
+            "[t/c] nsqlookupd http://lookupd:4161 has failed 1 times in a row"
+        )
+        assert (vars(record)["topic"], vars(record)["channel"]) == ("t", "c")
 
     async def test_it_tells_which_nsqds_are_missing_and_why(self):
         bench = Bench(["one:1", "two:1"], max_in_flight=2, close_timeout=0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -38,8 +39,12 @@ class BlockingProducer(Blocking[Producer]):
         addresses: as for ``Producer``; so are all others.
         nsqd_tcp_addresses: further ones, as a list.
         nsqd_http_addresses: where the same nsqds speak HTTP.
-        serializer: makes a body of what is published; it runs in the event-loop thread.
+        serializer: makes a body of what is published; it runs in the event-loop thread, in the context of the caller.
         options: see ``ProducerOptions``.
+
+    Attributes:
+        options: all of its options.
+        nsqd_tcp_addresses: the nsqds that it publishes to.
 
     Raises:
         OptionError: an address or an option that cannot be used.
@@ -63,7 +68,9 @@ class BlockingProducer(Blocking[Producer]):
             )
 
         super().__init__(make, "producer")
-        self.options = make().options
+        example = make()
+        self.options = example.options
+        self.nsqd_tcp_addresses = example.nsqd_tcp_addresses
         self._goes_direct = serializer is None
         self._direct: Direct | None = None
         self._goes_once = self.options.publish_attempts == 1 and not self.options.publish_timeout
@@ -251,6 +258,8 @@ class BlockingProducer(Blocking[Producer]):
     ) -> None:
         """Publish in this thread, or by the short way if it can go at once, otherwise by the long one."""
         stay = self._opened()
+        if not self._goes_direct:
+            begin = _in_context(begin)
         if timeout is None and self._goes_once:
             try:
                 if self._direct is not None and self._direct.publish(begin, what, key):
@@ -267,9 +276,16 @@ class BlockingProducer(Blocking[Producer]):
         stay = self._opened()
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
+        if not self._goes_direct:
+            begin = _in_context(begin)
         publishing = Promise(future, begin, stay.client, what, key)
         stay.put(publishing.begin, publishing.fail)
         return future
+
+
+def _in_context(begin: Callable[..., Receipt]) -> Callable[..., Receipt]:
+    """Return ``begin`` with the caller's context variables, which a serializer may read: a trace's context is one."""
+    return partial(copy_context().run, begin)
 
 
 class Publishing(Call[None]):

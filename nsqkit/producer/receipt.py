@@ -63,10 +63,13 @@ class Receipt:
 
     def call_back(self, callback: Callable[[NSQError | None], object]) -> None:
         """Have a function called once with the answer, None for OK: when it comes, or now if it is there."""
+        earlier = self._callback
         if self.is_answered:
             callback(self.error)
-        else:
+        elif earlier is None:
             self._callback = callback
+        else:
+            self._callback = lambda error: (earlier(error), callback(error))
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.is_answered:

@@ -80,3 +80,13 @@ async def test_what_was_refused_in_a_batch_goes_again_and_has_its_own_answer():
     receipt.set_result(None)
     await receipt
     assert told == [None]
+
+
+def test_several_may_be_called_with_the_answer_in_order():
+    called: list[str] = []
+    receipt = Receipt(Told().settle, 2, 30)
+    for name in ("first", "second", "third"):
+        receipt.call_back(lambda error, name=name: called.append(name))
+    receipt.set_result(None)
+    receipt.call_back(lambda error: called.append("late"))
+    assert called == ["first", "second", "third", "late"]

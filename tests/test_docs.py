@@ -33,6 +33,7 @@ from tests.pages import MIGRATING, PAGES, ROOT, Block, blocks, blocks_of, name
 COMMANDS = {
     "make test": (".ci/run", "step make test"),
     "make demo": (".ci/run", "step make demo"),
+    "make versions": ("Makefile", "run -e py311,"),
     "make bench": ("Makefile", "run -e bench"),
     "python -m nsqkit nsqd": ("tox.ini", "-m nsqkit nsqd"),
 }

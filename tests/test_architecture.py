@@ -45,7 +45,7 @@ ARROWS = {
     "lookupd": "errors clock options program wire transport http",
     "telemetry": "errors transport client producer consumer",
     "testing": "errors clock transport portal broker broker.core lookupd",
-    "spark": "errors producer consumer",
+    "spark": "errors options producer consumer",
     "__init__": "errors admin client producer consumer",
     "__main__": "broker lookupd",
 }

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from nsqkit import Consumer, Message
+from nsqkit import JSON, Consumer, Message
 from nsqkit.client.background import Background
 from nsqkit.clock import ManualClock
 from nsqkit.consumer.backoff import BackoffState
@@ -253,6 +253,20 @@ class TestReceiving:
         assert record.name == "nsqkit.consumer"
         assert ADDRESS in record.getMessage()
         assert "broken handler" in str(record.exc_info)
+
+    async def test_a_body_that_cannot_be_decoded_fails_the_handler_that_asks_for_its_value(self, caplog):
+        def handle(message: Message) -> None:
+            assert message.value
+
+        async with (
+            consuming(b"CLS", serializer=JSON) as (consumer, peer),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(consumer.run, handle)
+            await peer.deliver(1)
+            assert [await peer.line(), await peer.line()] == [req(1, 90_000), b"RDY 0"]
+            tasks.cancel_scope.cancel()
+        assert "JSONDecodeError" in caplog.text
 
     async def test_a_handler_may_answer_by_itself(self):
         def handle(message: Message) -> None:

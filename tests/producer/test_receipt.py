@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 import pytest
 
@@ -83,10 +85,14 @@ async def test_what_was_refused_in_a_batch_goes_again_and_has_its_own_answer():
 
 
 def test_several_may_be_called_with_the_answer_in_order():
-    called: list[str] = []
+    called: list[tuple[str, NSQError | None]] = []
+
+    def note(name: str, error: NSQError | None) -> None:
+        called.append((name, error))
+
     receipt = Receipt(Told().settle, 2, 30)
     for name in ("first", "second", "third"):
-        receipt.call_back(lambda error, name=name: called.append(name))
+        receipt.call_back(partial(note, name))
     receipt.set_result(None)
-    receipt.call_back(lambda error: called.append("late"))
-    assert called == ["first", "second", "third", "late"]
+    receipt.call_back(partial(note, "late"))
+    assert called == [("first", None), ("second", None), ("third", None), ("late", None)]

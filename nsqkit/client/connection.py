@@ -256,8 +256,9 @@ def no_connection(errors: Mapping[str, Exception | None], within: str) -> NotCon
         errors: the last error of each, by address; None of one that nothing is known of yet.
         within: the time that was waited.
     """
-    texts = [(address, str(error or "no answer yet")) for address, error in errors.items()]
-    told = "; ".join(text if address in text else f"{address}: {text}" for address, text in texts)
-    result = NotConnected(f"no connection to {' or '.join(errors)} {within} ({told})")
+    known = [(address, str(error)) for address, error in errors.items() if error is not None]
+    causes = "; ".join(text if address in text else f"{address}: {text}" for address, text in known)
+    text = f"no connection to {' or '.join(errors)} {within}"
+    result = NotConnected(f"{text}: {causes}" if causes else text)
     result.__cause__ = next(filter(None, errors.values()), None)
     return result

@@ -269,7 +269,6 @@ def make_options(
     cls: type[T],
     values: dict[str, Any],
     *,
-    beside: Sequence[str] = (),
     elsewhere: Mapping[str, type[AttrsInstance]] | None = None,
 ) -> T:
     """Return ``cls(**values)``; a name that is no option is refused by name.
@@ -277,7 +276,6 @@ def make_options(
     Args:
         cls: the class of the options.
         values: the options.
-        beside: other keyword arguments of the same call, which a wrong name may be meant for.
         elsewhere: calls that take other options, such as ``run(…)``, with the classes of those.
 
     Raises:
@@ -286,7 +284,7 @@ def make_options(
     known = attrs.fields_dict(cls)
     for name in values:
         if name not in known:
-            raise unknown_name(name, cls, beside=beside, elsewhere=elsewhere)
+            raise unknown_name(name, cls, elsewhere=elsewhere)
     return cls(**values)
 
 
@@ -294,7 +292,6 @@ def unknown_name(
     name: str,
     cls: type[AttrsInstance],
     *,
-    beside: Sequence[str] = (),
     elsewhere: Mapping[str, type[AttrsInstance]] | None = None,
 ) -> OptionError:
     """Return the refusal of a name that is no option of ``cls``, with the one that is meant; see ``make_options``."""
@@ -304,6 +301,8 @@ def unknown_name(
     from difflib import get_close_matches  # only for the error
 
     known = list(attrs.fields_dict(cls))
+    addresses: tuple[str, ...] = getattr(cls, "addresses", ())
+    beside = (*addresses, "serializer") if addresses else ()  # arguments of the same calls
     if nearest := get_close_matches(name, [*known, *beside], n=1):
         return OptionError(f"there is no option {name!r}; did you mean {nearest[0]!r}?")
     return OptionError(f"there is no option {name!r}; there are {', '.join(known)}")

@@ -160,7 +160,7 @@ def _checked(cls: type[AttrsInstance], source: Source, others: Collection[str]) 
             elif name in others and setting.place:
                 continue
             else:
-                raise unknown_name(name, cls, beside=addresses)
+                raise unknown_name(name, cls)
         except OptionError as error:
             raise (OptionError(f"{setting.place}: {error}") if setting.place else error) from error
         checked[name] = Setting(value, setting.place)

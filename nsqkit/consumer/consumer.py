@@ -92,12 +92,7 @@ class Consumer:
         random: Random | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
-        self.options = make_options(
-            ConsumerOptions,
-            dict(options),
-            beside=(*ConsumerOptions.addresses, "on_backoff", "serializer", "clock", "dial"),
-            elsewhere={"run(…)": HandlerOptions},
-        )
+        self.options = make_options(ConsumerOptions, dict(options), elsewhere={"run(…)": HandlerOptions})
         check_tools(clock=clock, dial=dial, random=random, serializer=serializer)
         check_object("on_backoff", on_backoff, ["__call__"], "a function of a BackoffStats")
         addresses = check_addresses(nsqd_tcp_addresses, "nsqd_tcp_addresses")

@@ -87,9 +87,7 @@ class HTTPProducer:
         tls_context: SSLContext | None = None,
         **options: Unpack[HTTPProducerKeywords],
     ) -> None:
-        self.options = make_options(
-            HTTPProducerOptions, dict(options), beside=("nsqd_http_addresses", "serializer", "tls_context")
-        )
+        self.options = make_options(HTTPProducerOptions, dict(options))
         check_tools(serializer=serializer)
         wanted = unite_addresses(addresses, nsqd_http_addresses, "nsqd_http_addresses")
         self._daemons = daemons_at(

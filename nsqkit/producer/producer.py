@@ -84,9 +84,7 @@ class Producer:
         **options: Unpack[ProducerKeywords],
     ) -> None:
         self._addresses = unite_addresses(addresses, nsqd_tcp_addresses, "nsqd_tcp_addresses")
-        self.options = make_options(
-            ProducerOptions, dict(options), beside=(*ProducerOptions.addresses, "serializer", "clock", "dial")
-        )
+        self.options = make_options(ProducerOptions, dict(options))
         check_tools(clock=clock, dial=dial, random=random, serializer=serializer)
         self._daemons = daemons_at(
             nsqd_http_addresses,

@@ -248,7 +248,7 @@ class TestMakeOptions:
     )
     def test_a_name_that_is_no_option_is_refused_with_the_one_that_is_meant(self, name, nearest):
         with pytest.raises(OptionError) as caught:
-            make_options(ConnectionOptions, {"client_id": "me", name: 1}, beside=ConnectionOptions.addresses)
+            make_options(ConnectionOptions, {"client_id": "me", name: 1})
         assert str(caught.value) == f"there is no option {name!r}; did you mean {nearest!r}?"
 
     def test_one_that_is_like_none_is_refused_with_those_that_there_are(self):

@@ -590,7 +590,7 @@ class TestRunning:
                 bench.clock.advance(0.1)
                 await settle()
                 assert [str(error) for error in refused] == [
-                    "no connection to two:1 within 5 seconds (cannot connect to two:1: refused)"
+                    "no connection to two:1 within 5 seconds: cannot connect to two:1: refused"
                 ]
 
     async def test_who_waits_for_connections_is_told_of_the_end(self):

@@ -366,7 +366,7 @@ class TestConnecting:
             with pytest.raises(NotConnected) as caught:
                 await producer.publish("t", b"x")
             assert str(caught.value) == (
-                f"no connection to {ADDRESS} within 0.01 seconds (cannot connect to {ADDRESS}: refused)"
+                f"no connection to {ADDRESS} within 0.01 seconds: cannot connect to {ADDRESS}: refused"
             )
             assert "refused" in str(caught.value.__cause__)
 
@@ -383,7 +383,7 @@ class TestConnecting:
             tasks.start_soon(calls[0].run, producer.wait_connected)
             tasks.start_soon(calls[1].run, producer.wait_connected, timedelta(seconds=5))
             await settle()
-            clock.advance(4.9)
+            clock.advance(0.9)
             await settle()
             assert not any(call.done for call in calls)
             async with await broker.greet():
@@ -405,7 +405,7 @@ class TestConnecting:
             await settle()
             assert isinstance(call.error, NotConnected)
             assert str(call.error) == (
-                f"no connection to {ADDRESS} within 5 seconds (cannot connect to {ADDRESS}: refused)"
+                f"no connection to {ADDRESS} within 5 seconds: cannot connect to {ADDRESS}: refused"
             )
 
     async def test_who_waits_for_it_is_told_of_the_end(self):

@@ -95,7 +95,7 @@ class Dispatch:
         return self._waiting_count + (self.outstanding.waiting_count if self.outstanding else 0)
 
     async def send(
-        self, topic: bytes | None, data: bytes, key: bytes | None, count: int, *, has_room: bool = False
+        self, topic: bytes | None, data: bytes, key: bytes | None, count: int, *, is_again: bool = False
     ) -> None:
         """Return when a broker has acknowledged.
 
@@ -104,14 +104,15 @@ class Dispatch:
             data: the body of that message, or the command.
             key: what belongs together has the same; None if nothing does.
             count: how many messages that is.
-            has_room: whether its bytes count towards what is outstanding already.
+            is_again: whether it was sent before: its bytes count towards what is outstanding already, and ``close``
+                does not end it.
 
         Raises:
             NSQError: what came instead of an acknowledgement.
         """
-        if self._closed:
+        if self._closed and not is_again:
             raise Closed(CLOSED)
-        outstanding, size = None if has_room else self.outstanding, len(data)
+        outstanding, size = None if is_again else self.outstanding, len(data)
         if outstanding is not None and not outstanding.take(size):
             await self._wait_for_room(outstanding, size)
         attempts_left = self._attempts
@@ -125,7 +126,7 @@ class Dispatch:
                 session = None if destination is None else destination.offer(topic, data, waiter)
                 if destination is None or session is None:
                     deadline = deadline or anyio.current_time() + self._connect_timeout
-                    await self._wait_for_destination(deadline, lost)
+                    await self._wait_for_destination(deadline, lost, is_again=is_again)
                     continue
                 try:
                     error = await waiter
@@ -204,7 +205,7 @@ class Dispatch:
         error: NSQError | None = ConnectionLost("the producer was left before the broker answered")
         self._sending_again = True
         try:
-            await self.send(None, command, key, 1, has_room=True)
+            await self.send(None, command, key, 1, is_again=True)
             error = None
         except NSQError as refusal:
             error = refusal
@@ -296,7 +297,9 @@ class Dispatch:
             outstanding.leave(waiter, size)
             raise
 
-    async def _wait_for_destination(self, deadline: float, lost: NSQError | None) -> None:
+    async def _wait_for_destination(
+        self, deadline: float, lost: NSQError | None, *, is_again: bool = False
+    ) -> None:
         """Return once there is one.
 
         The broker answers all that it takes, so room, too, comes with something received: with a change.
@@ -304,7 +307,7 @@ class Dispatch:
         self._waiting_count += 1
         try:
             with anyio.CancelScope(deadline=deadline):
-                while not self._closed:
+                while is_again or not self._closed:
                     await self._changed.wait()
                     if self._is_ready():
                         return
@@ -312,7 +315,7 @@ class Dispatch:
             self._waiting_count -= 1
         if lost is not None:
             raise lost  # it may have arrived, which no later error may hide
-        if self._closed:
+        if self._closed and not is_again:
             raise Closed(CLOSED)
         raise self.not_connected(self._connect_timeout)
 

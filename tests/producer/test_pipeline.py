@@ -412,8 +412,10 @@ class Pipeline(RuleBasedStateMachine):
         if refusal is None:
             self.arrived += bodies
         self.session.receive_data(OK_FRAME if refusal is None else encode_error(refusal), self.now_ns)
+        # What nsqd refuses of several messages may be about any of them.
+        told = BatchRefused if isinstance(refusal, BadMessage) and len(bodies) > 1 else type(refusal)
         for waiter in waiting:
-            assert type(waiter.answer) is type(refusal)
+            assert type(waiter.answer) is told
         for waiter, answer in others.items():
             if waiter.answer is not answer:  # those behind a fatal refusal
                 assert isinstance(waiter.answer, NotConnected)

@@ -11,7 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio
 import pytest
 
-from nsqkit import BadMessage, BlockingConsumer, BlockingProducer, Closed, NSQError, Producer
+from nsqkit import (
+    BadMessage,
+    BlockingConsumer,
+    BlockingProducer,
+    Closed,
+    ConnectionLost,
+    NotConnected,
+    NSQError,
+    Producer,
+)
+from nsqkit.producer import pool
 from nsqkit.testing.servers import NsqdServer
 from tests.threads import PATIENCE
 
@@ -87,12 +97,25 @@ async def test_so_it_is_where_nobody_waits(strict, more):
     assert arrived(strict) == ARRIVING
 
 
-async def test_a_receipt_is_answered_when_the_producer_is_left(strict):
+async def test_leaving_the_producer_waits_for_what_goes_again(strict):
     async with Producer(strict.tcp_address, linger=0.01) as producer:
         await producer.wait_connected(PATIENCE)
         receipts = [producer.publish_nowait("t", body) for body in BODIES]
+    check({n: receipt.error for n, receipt in enumerate(receipts)})
     assert all(receipt.is_answered for receipt in receipts)
-    assert {type(receipt.error) for receipt in receipts} <= {type(None), BadMessage, Closed}
+    assert arrived(strict) == ARRIVING
+
+
+async def test_and_tells_those_that_did_not_arrive_in_time(strict, monkeypatch):
+    monkeypatch.setattr(pool, "DRAIN_TIMEOUT", 0.0)
+    async with Producer(strict.tcp_address, linger=0.01) as producer:
+        await producer.wait_connected(PATIENCE)
+        receipts = [producer.publish_nowait("t", body) for body in BODIES]
+        with anyio.fail_after(PATIENCE):
+            while producer.is_connected:  # until the batch is refused
+                await anyio.lowlevel.checkpoint()
+    assert all(receipt.is_answered for receipt in receipts)
+    assert {type(receipt.error) for receipt in receipts} <= {Closed, ConnectionLost, NotConnected}
 
 
 async def test_a_batch_that_is_too_large_as_a_whole_arrives_in_parts():
@@ -111,11 +134,11 @@ async def test_a_batch_that_is_too_large_as_a_whole_arrives_in_parts():
 def test_so_it_is_for_threads(strict, waits):
     with (
         BlockingProducer(strict.tcp_address, linger=0.01) as producer,
-        ThreadPoolExecutor(len(BODIES)) as pool,
+        ThreadPoolExecutor(len(BODIES)) as threads,
     ):
         producer.wait_connected(PATIENCE)
         if waits:
-            futures = [pool.submit(producer.publish, "t", body) for body in BODIES]
+            futures = [threads.submit(producer.publish, "t", body) for body in BODIES]
         else:
             futures = [producer.publish_nowait("t", body) for body in BODIES]
         outcomes = {n: future.exception(PATIENCE) for n, future in enumerate(futures)}

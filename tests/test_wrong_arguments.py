@@ -54,6 +54,7 @@ WRONG: dict[str, list[Any]] = {
     "whole": ["1", [1], True, 1.5, -1, 10**7],
     "at least one": ["1", [1], True, 1.5, 0, -1],
     "tool": NO_OBJECT,
+    "signals": ["SIGTERM", 15, None, ["SIGTERM"], [999]],
     "flag": ["true", None, 0, 1],
     "json": [object(), {1}, b"a"],
     "header": [None, 5, ["a"], "a\nb"],
@@ -69,6 +70,7 @@ CONSUMER = {
     "nsqd_tcp_addresses": "addresses",
     "lookupd_http_addresses": "http addresses",
     "on_backoff": "tool",
+    "stop_signals": "signals",
 }
 ADMIN = {
     "address": "http address",
@@ -90,6 +92,7 @@ PUBLISHING = {
     "ensure_channel": CHANNEL,
 }
 CONSUMING = {
+    "stop": {"timeout": "timeout"},
     "batches": {"max_messages": "at least one", "max_wait": "wait"},
     "wait_connected": {"timeout": "timeout"},
     "change_max_in_flight": {"max_in_flight": "whole"},

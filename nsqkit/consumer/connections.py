@@ -10,14 +10,15 @@ consequences when a connection has ended; ``_see_off`` is the good-bye.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, MutableMapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
 from nsqkit.client.connection import Connection
 from nsqkit.client.reconnect import Reconnect
 from nsqkit.clock import NS_PER_S, Clock
+from nsqkit.consumer.log import TopicLog
 from nsqkit.consumer.nodes import Nodes
 from nsqkit.consumer.session import ConsumerSession
 from nsqkit.consumer.stats import ConnectionStats
@@ -32,20 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nsqkit.client")
 
 ConsumerConnection: TypeAlias = "Connection[ConsumerSession]"
-
-
-class TopicLog(logging.LoggerAdapter[logging.Logger]):
-    """Adds topic and channel to what is logged: to the text, and as fields."""
-
-    def process(
-        self, msg: object, kwargs: MutableMapping[str, Any]
-    ) -> tuple[object, MutableMapping[str, Any]]:
-        """Return the message and its arguments, with the fields of both."""
-        fields = self.extra or {}
-        return f"[{fields.get('topic')}/{fields.get('channel')}] {msg}", {
-            **kwargs,
-            "extra": {**fields, **kwargs.get("extra", {})},
-        }
 
 
 class Connections:

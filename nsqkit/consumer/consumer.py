@@ -29,7 +29,7 @@ from nsqkit.consumer.active_handlers import ActiveHandlers
 from nsqkit.consumer.batch_handling import BatchHandling
 from nsqkit.consumer.batches import Batches
 from nsqkit.consumer.callbacks import guard_callbacks
-from nsqkit.consumer.connections import Connections, TopicLog
+from nsqkit.consumer.connections import Connections
 from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.giving_up import GivingUp, discard
 from nsqkit.consumer.handler import check_handler
@@ -131,7 +131,7 @@ class Consumer:
             options=self.options,
             clock=clock,
             random=random,
-            log=TopicLog(logging.getLogger("nsqkit.lookup"), self._log.fields),
+            log=self._log.named("nsqkit.lookup"),
         )
         self._tasks: Background | None = None
         self._alarm: Alarm | None = None
@@ -273,23 +273,7 @@ class Consumer:
 
     def stats(self) -> ConsumerStats:
         """Return what there is to be told about the consumer at this moment."""
-        core, flow = self._core, self._core.flow.statistics()
-        return ConsumerStats(
-            received=core.received_count,
-            finished=core.finished_count,
-            requeued=core.requeued_count,
-            touched=core.touched_count,
-            timed_out=core.timed_out_count,
-            given_up=core.given_up_count,
-            refused=core.refused_count,
-            in_flight=flow.in_flight,
-            waiting=len(core.inbox),
-            max_in_flight=flow.max_in_flight,
-            paused=flow.paused,
-            starved=flow.starved,
-            backoff=self.backoff,
-            connections=self._connections.stats(),
-        )
+        return self._core.stats(self._now_ns(), self._connections.stats())
 
     async def wait_connected(self, timeout: Seconds | None = None) -> None:
         """Return when there is an nsqd, and every one of them has answered the subscription.

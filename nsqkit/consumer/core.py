@@ -19,7 +19,7 @@ from nsqkit.consumer.backoff import Action, Backoff, BackoffState, ExponentialSt
 from nsqkit.consumer.flow import Flow, Gate
 from nsqkit.consumer.giving_up import LastAttempts
 from nsqkit.consumer.session import GIVE_BACK_PART, TOUCH_PART, ConsumerSession
-from nsqkit.consumer.stats import BackoffStats
+from nsqkit.consumer.stats import BackoffStats, ConsumerStats
 from nsqkit.wire.identify import IdentifyRequest
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nsqkit.consumer.flow import SetRdy
     from nsqkit.consumer.message import Message
     from nsqkit.consumer.options import ConsumerOptions
+    from nsqkit.consumer.stats import ConnectionStats
 
 NS_PER_S = 1_000_000_000
 
@@ -296,6 +297,31 @@ class ConsumerCore:
             counter=self.backoff.counter,
             wait=self.backoff.wait_ns / NS_PER_S,
             seconds_left=0.0 if deadline_ns is None else max(deadline_ns - now_ns, 0) / NS_PER_S,
+        )
+
+    def stats(self, now_ns: int, connections: tuple[ConnectionStats, ...]) -> ConsumerStats:
+        """Return the figures of the consumer.
+
+        Args:
+            now_ns: the time.
+            connections: the figures of its connections.
+        """
+        flow = self.flow.statistics()
+        return ConsumerStats(
+            received=self.received_count,
+            finished=self.finished_count,
+            requeued=self.requeued_count,
+            touched=self.touched_count,
+            timed_out=self.timed_out_count,
+            given_up=self.given_up_count,
+            refused=self.refused_count,
+            in_flight=flow.in_flight,
+            waiting=len(self.inbox),
+            max_in_flight=flow.max_in_flight,
+            paused=flow.paused,
+            starved=flow.starved,
+            backoff=self.backoff_stats(now_ns),
+            connections=connections,
         )
 
     # ---- time ----------------------------------------------------------------------------------------------------

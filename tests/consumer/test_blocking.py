@@ -407,13 +407,13 @@ def test_after_ctrl_c_handlers_in_threads_complete_and_their_messages_are_finish
         begun.set()
         assert may_end.wait(PATIENCE)
 
-    def end_once_it_is_closing() -> None:
+    def end_once_it_is_closing(consumer: BlockingConsumer) -> None:
         until(lambda: consumer._stay is not None and consumer._stay._is_ending)
         may_end.set()
 
     with pytest.raises(KeyboardInterrupt), make(nsqd) as consumer:
         fill(nsqd, b"1")
-        ending = start(end_once_it_is_closing)
+        ending = start(end_once_it_is_closing, consumer)
         with interrupted_once(begun.is_set):
             consumer.run(handle, **options)
     ending.result(PATIENCE)
@@ -448,7 +448,7 @@ def test_a_handler_in_another_thread_completes_while_it_is_closed(nsqd):
         begun.set()
         assert may_end.wait(PATIENCE)
 
-    def end_once_it_is_closing() -> None:
+    def end_once_it_is_closing(consumer: BlockingConsumer) -> None:
         until(lambda: consumer._stay is None or consumer._stay._is_ending)
         may_end.set()
 
@@ -456,7 +456,7 @@ def test_a_handler_in_another_thread_completes_while_it_is_closed(nsqd):
         fill(nsqd, b"1")
         running = start(consumer.run, handle)
         assert begun.wait(PATIENCE)
-        ending = start(end_once_it_is_closing)
+        ending = start(end_once_it_is_closing, consumer)
     running.result(PATIENCE)
     ending.result(PATIENCE)
     assert left(nsqd) == 0

@@ -36,7 +36,7 @@ from nsqkit.errors import (
     WouldWait,
 )
 from nsqkit.producer.linger import BatchRefused
-from nsqkit.producer.receipt import Receipt
+from nsqkit.producer.receipt import LingeringReceipt, Receipt
 from nsqkit.wire.commands import encode_publish
 
 if TYPE_CHECKING:
@@ -169,8 +169,11 @@ class Dispatch:
             )
         destination = self._only or self._choose(key, ())
         if destination is not None:
-            again = None if topic is None else partial(self._send_again, topic, data, key)
-            receipt = Receipt(destination.settle, count, size, again)
+            if topic is None:
+                receipt = Receipt(destination.settle, count, size)
+            else:
+                again = partial(self._send_again, topic, data, key)
+                receipt = LingeringReceipt(destination.settle, count, size, again)
             if destination.offer(topic, data, receipt) is not None:
                 return receipt
         if outstanding is not None:

@@ -25,7 +25,6 @@ class Receipt:
         settle: called once with the answer (None for OK), and with ``count`` and ``size``.
         count: how many messages it is for.
         size: bytes of what was published.
-        send_again: called with the receipt instead, if what was published was refused in a batch and goes again.
 
     Attributes:
         settle: as given.
@@ -33,19 +32,12 @@ class Receipt:
         error: what came instead of OK; None before, too.
     """
 
-    __slots__ = ("_callback", "_count", "_event", "_send_again", "_size", "error", "is_answered", "settle")
+    __slots__ = ("_callback", "_count", "_event", "_size", "error", "is_answered", "settle")
 
-    def __init__(
-        self,
-        settle: Settle,
-        count: int,
-        size: int,
-        send_again: Callable[[Receipt], object] | None = None,
-    ) -> None:
+    def __init__(self, settle: Settle, count: int, size: int) -> None:
         self.error: NSQError | None = None
         self.is_answered = False
         self.settle = settle
-        self._send_again = send_again
         self._count = count
         self._size = size
         self._callback: Callable[[NSQError | None], object] | None = None
@@ -92,10 +84,7 @@ class Receipt:
         """Go on wanting the answer."""
 
     def set_result(self, result: NSQError | None, /) -> None:
-        """Take the answer, unless what was published goes again."""
-        if self._send_again is not None and isinstance(result, BatchRefused):
-            self._send_again(self)
-            return
+        """Take the answer."""
         self.error = result
         self.is_answered = True
         self.settle(result, self._count, self._size)
@@ -103,3 +92,29 @@ class Receipt:
             self._callback(result)
         if self._event is not None:
             self._event.set()
+
+
+class LingeringReceipt(Receipt):
+    """The answer to a publish that may be sent with others.
+
+    Args:
+        settle: as for ``Receipt``; so are ``count`` and ``size``.
+        count: how many messages it is for.
+        size: bytes of what was published.
+        send_again: called with the receipt, instead of an answer, if the broker has kept nothing of the batch.
+    """
+
+    __slots__ = ("_send_again",)
+
+    def __init__(
+        self, settle: Settle, count: int, size: int, send_again: Callable[[Receipt], object]
+    ) -> None:
+        super().__init__(settle, count, size)
+        self._send_again = send_again
+
+    def set_result(self, result: NSQError | None, /) -> None:
+        """Take the answer, unless what was published goes again."""
+        if isinstance(result, BatchRefused):
+            self._send_again(self)
+        else:
+            super().set_result(result)

@@ -7,7 +7,7 @@ import pytest
 
 from nsqkit.errors import BadMessage, NSQError
 from nsqkit.producer.linger import BatchRefused
-from nsqkit.producer.receipt import Receipt
+from nsqkit.producer.receipt import LingeringReceipt, Receipt
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +75,7 @@ async def test_a_function_is_called_back_once_whenever_it_comes():
 async def test_what_was_refused_in_a_batch_goes_again_and_has_its_own_answer():
     told = Told()
     again: list[Receipt] = []
-    receipt = Receipt(told.settle, 2, 30, again.append)
+    receipt = LingeringReceipt(told.settle, 2, 30, again.append)
     receipt.set_result(BatchRefused("for another one"))
     assert again == [receipt]
     assert not receipt.is_answered

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         Unauthorized,
         WouldWait,
         WriteTimeout,
+        WrongServer,
     )
     from nsqkit.producer import BlockingProducer, HTTPProducer, Producer, ProducerOptions
 
@@ -111,6 +112,7 @@ __all__ = [
     "Unauthorized",
     "WouldWait",
     "WriteTimeout",
+    "WrongServer",
     "__version__",
     "load_options",
     "load_settings",

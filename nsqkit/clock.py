@@ -9,6 +9,7 @@ and trio's autojumping test clock moves it as well. ``ManualClock`` moves when a
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -40,7 +41,7 @@ class LoopClock:
     def __init__(self) -> None:
         # asyncio's loops run on the monotonic clock; asking that directly takes a twentieth of the time.
         is_monotonic = abs(anyio.current_time() - time.monotonic()) < 0.1
-        self._elapsed_ns = time.monotonic_ns if is_monotonic else _loop_time_ns
+        self._elapsed_ns = time.monotonic_ns if is_monotonic else _loop_time_ns()
         self._anchor_ns = time.time_ns() - self._elapsed_ns()
 
     def now_ns(self) -> int:
@@ -54,8 +55,14 @@ class LoopClock:
         await anyio.sleep(max(math.ceil((deadline_ns - self.now_ns()) / 1e6), 0) / 1e3)
 
 
-def _loop_time_ns() -> int:
-    return int(anyio.current_time() * NS_PER_S)
+def _loop_time_ns() -> Callable[[], int]:
+    """Return what tells the running event loop's time, in tasks and in callbacks."""
+    try:
+        # Outside of a task, anyio does not know that asyncio runs, unless anyio has started it.
+        loop_time = asyncio.get_running_loop().time
+    except RuntimeError:
+        loop_time = anyio.current_time
+    return lambda: int(loop_time() * NS_PER_S)
 
 
 class ManualClock:

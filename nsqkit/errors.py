@@ -18,13 +18,15 @@ The rule it guards: one root, and the depth of the class you catch is how much y
     │   │                      WriteTimeout, PublishTimeout
     │   ├── NegotiationFailed  the two ends do not agree on TLS, compression or AUTH
     │   └── RequestFailed      an HTTP request to nsqd, nsqlookupd or an auth server got no usable answer
-    │       └── RequestRefused it got an answer, which was a refusal: .status .message
+    │       ├── RequestRefused it got an answer, which was a refusal: .status .message
+    │       └── WrongServer    whoever was asked does not speak HTTP, or TLS, or has another certificate
     ├── WouldWait              publish_nowait would have had to wait
     ├── MessageError           a message was answered twice
     └── Closed                 the producer, the consumer or the broker was used after it was closed
 
 The broker raises the very BrokerError classes that the client gets: whether an error ends the connection is
-a property of the class, in one place (nsqd keeps it the same way, in its two client error types).
+a property of the class, in one place (nsqd keeps it the same way, in its two client error types). So is whether an
+error is permanent: whether a client that gets it while it connects would get it at every further attempt, too.
 """
 
 from __future__ import annotations
@@ -68,11 +70,20 @@ __all__ = [
     "Unauthorized",
     "WouldWait",
     "WriteTimeout",
+    "WrongServer",
 ]
 
 
 class NSQError(Exception):
-    """The root of all errors of nsqkit."""
+    """The root of all errors of nsqkit.
+
+    Attributes:
+        permanent: True where connecting again cannot help until somebody changes an option, a certificate or the
+            server. It counts for errors of dialling and of the greeting; on a connection that is of use already, the
+            same error says nothing of the next one.
+    """
+
+    permanent: bool = False
 
 
 class OptionError(NSQError, ValueError):
@@ -84,6 +95,8 @@ class OptionError(NSQError, ValueError):
 
 class ProtocolError(NSQError):
     """The peer sent bytes that are not the NSQ protocol, or more of them than the limit allows."""
+
+    permanent = True
 
 
 class MessageError(NSQError):
@@ -132,9 +145,15 @@ class NegotiationFailed(TransportError):
     Dialling again helps only once something has been changed: a certificate, an option, the broker.
     """
 
+    permanent = True
+
 
 class RequestFailed(TransportError):
     """A server that was asked over HTTP gave no answer that could be used; the text says why."""
+
+
+_TRY_AGAIN = (408, 425, 429)
+"""Statuses of HTTP that stand for a time-out or too many requests."""
 
 
 class RequestRefused(RequestFailed):
@@ -151,9 +170,19 @@ class RequestRefused(RequestFailed):
         self.asked = asked
         self.status = status
         self.message = message
+        self.permanent = 400 <= status < 500 and status not in _TRY_AGAIN
 
     def __str__(self) -> str:
         return f"{self.asked}: {self.status} {self.message}"
+
+
+class WrongServer(RequestFailed):
+    """A server that was asked over HTTP is not the right one; the text says which one may be meant.
+
+    It speaks another protocol, or its certificate is not one that is accepted.
+    """
+
+    permanent = True
 
 
 class BrokerError(NSQError):
@@ -180,24 +209,28 @@ class InvalidCommand(BrokerError):
     """A command that is unknown, malformed or not allowed in this state."""
 
     code = "E_INVALID"
+    permanent = True
 
 
 class BadBody(BrokerError):
     """The body of IDENTIFY, AUTH or MPUB is malformed or too large."""
 
     code = "E_BAD_BODY"
+    permanent = True
 
 
 class BadTopic(BrokerError):
     """The topic name is not valid."""
 
     code = "E_BAD_TOPIC"
+    permanent = True
 
 
 class BadChannel(BrokerError):
     """The channel name is not valid."""
 
     code = "E_BAD_CHANNEL"
+    permanent = True
 
 
 class BadMessage(BrokerError):
@@ -210,42 +243,49 @@ class BadProtocol(BrokerError):
     """The connection did not begin with the magic of a protocol that the broker speaks."""
 
     code = "E_BAD_PROTOCOL"
+    permanent = True
 
 
 class IdentifyFailed(BrokerError):
     """IDENTIFY asked for what cannot be had together."""
 
     code = "E_IDENTIFY_FAILED"
+    permanent = True
 
 
 class AuthFirst(BrokerError):
     """The broker wants AUTH before this command."""
 
     code = "E_AUTH_FIRST"
+    permanent = True
 
 
 class AuthDisabled(BrokerError):
     """AUTH was sent to a broker that has no auth server."""
 
     code = "E_AUTH_DISABLED"
+    permanent = True
 
 
 class AuthFailed(BrokerError):
     """The auth server refused, or could not be asked."""
 
     code = "E_AUTH_FAILED"
+    permanent = True
 
 
 class AuthError(BrokerError):
     """The AUTH command itself was in error."""
 
     code = "E_AUTH_ERROR"
+    permanent = True
 
 
 class Unauthorized(BrokerError):
     """The identity may not do this."""
 
     code = "E_UNAUTHORIZED"
+    permanent = True
 
 
 class SubscribeFailed(BrokerError):

@@ -1,7 +1,8 @@
 """What all tests share: the two event loops, and how hard Hypothesis tries.
 
 An async test is marked ``pytest.mark.anyio`` and runs twice, on asyncio and on trio. The fixture ``nsqd`` comes
-from nsqkit's own pytest plugin, as it does for users.
+from nsqkit's own pytest plugin, as it does for users. A plain test that takes the fixture ``run`` runs a program, an
+async function without arguments, in each of the ways that users have (``tests/runners.py``).
 
 Hypothesis profiles: ``default``, ``ci`` (chosen where the variable CI is set; always the same examples, so that a
 red run is red again) and ``thorough`` (``tox -e py -- --hypothesis-profile=thorough --timeout=900``).
@@ -15,6 +16,8 @@ import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.runners import RUNNERS, Run
 
 # Slow generation is a fault of a busy machine more often than of a strategy, and deadlines measure the machine.
 settings.register_profile(
@@ -47,3 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     backend: str = request.param
     return backend
+
+
+@pytest.fixture(params=RUNNERS)
+def run(request: pytest.FixtureRequest) -> Run:
+    return RUNNERS[request.param]

@@ -20,6 +20,9 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
 MIGRATING = ROOT / "docs" / "migrating"
 """Pages with programs beside those of other clients."""
 
+EXAMPLES = ROOT / "docs" / "examples"
+"""Programs that pages show whole; tests/test_examples.py runs them."""
+
 
 def name(page: Path) -> str:
     return str(page.relative_to(ROOT))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import time
 
 import anyio
@@ -8,7 +9,8 @@ import pytest
 from nsqkit.clock import NS_PER_S, LoopClock, ManualClock, wait_at_most
 from tests.peers import BACKENDS, settle
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", BACKENDS)]
+pytestmark = pytest.mark.anyio
+on_both = pytest.mark.parametrize("anyio_backend", BACKENDS)
 
 
 async def waiter(clock, deadline_ns, log, name):
@@ -16,6 +18,7 @@ async def waiter(clock, deadline_ns, log, name):
     log.append(name)
 
 
+@on_both
 class TestLoopClock:
     async def test_it_begins_with_the_wall_clock(self):
         assert abs(LoopClock().now_ns() - time.time_ns()) < NS_PER_S
@@ -51,6 +54,27 @@ class TestLoopClock:
         assert log == ["past"]
 
 
+class Ahead(asyncio.SelectorEventLoop):
+    """An event loop whose time is not the monotonic clock's."""
+
+    def time(self) -> float:
+        return super().time() + 1000
+
+
+def test_callbacks_can_ask_for_the_time_of_a_loop_that_has_its_own():
+    async def ask_in_callback() -> tuple[int, int]:
+        clock = LoopClock()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[int] = loop.create_future()
+        loop.call_soon(lambda: answer.set_result(clock.now_ns()))
+        return clock.now_ns(), await answer
+
+    with asyncio.Runner(loop_factory=Ahead) as runner:
+        in_task_ns, in_callback_ns = runner.run(ask_in_callback())
+    assert 0 <= in_callback_ns - in_task_ns < NS_PER_S
+
+
+@on_both
 class TestManualClock:
     async def test_it_stands(self):
         clock = ManualClock(7)

@@ -5,7 +5,8 @@ The rule it guards: no example that nobody has run. Each fenced block of a page 
 * ``python``: runs as it stands, with ``await`` at top level where the block uses it, on asyncio and on trio, with a
   broker of its own in the place of 127.0.0.1:4150. A block that defines ``test_…`` functions is given to pytest
   instead, and one that imports pyspark runs where that is installed (``tox -e spark``). There is no way to leave a
-  block out; but those under docs/migrating are whole programs, which run until they are told to stop, and are run by
+  block out. Those that are files of docs/examples are run by ``tests/test_examples.py``; those under docs/migrating are
+  whole programs, which run until they are told to stop, and are run by
   ``tests/integration/clients/test_migrating.py``.
 * ``sh`` and ``console``: each command begins with an entry of COMMANDS, which says where that command is run.
 * ``text``, ``toml``, ``json``: pictures, output and data, not looked at. ``go``: what somebody had before.
@@ -27,7 +28,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.pages import MIGRATING, PAGES, ROOT, Block, blocks, blocks_of, name
+from tests.pages import EXAMPLES, MIGRATING, PAGES, ROOT, Block, blocks, blocks_of, name
 
 # How a command of the documentation begins -> the file that runs it, and the words by which it does.
 COMMANDS = {
@@ -36,6 +37,7 @@ COMMANDS = {
     "make versions": ("Makefile", "run -e py311,"),
     "make bench": ("Makefile", "run -e bench"),
     "python -m nsqkit nsqd": ("tox.ini", "-m nsqkit nsqd"),
+    "pip install .": ("tox.ini", "-e ."),
 }
 
 LANGUAGES = ["python", "sh", "console", "text", "toml", "json", "go"]
@@ -43,6 +45,8 @@ LANGUAGES = ["python", "sh", "console", "text", "toml", "json", "go"]
 # The address that examples are written with, nsqd's own.
 ADDRESS = "127.0.0.1:4150"
 
+
+EXAMPLE_TEXTS = {path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.py")}
 
 PYTHON = [
     pytest.param(
@@ -54,7 +58,7 @@ PYTHON = [
         ),
     )
     for block in blocks("python")
-    if MIGRATING not in block.page.parents
+    if MIGRATING not in block.page.parents and block.text not in EXAMPLE_TEXTS
 ]
 
 

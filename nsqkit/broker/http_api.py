@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
+from nsqkit.broker.core.batch import PART_COUNT_MAX, Batch
 from nsqkit.broker.core.stats import collect, to_document, to_text
 from nsqkit.broker.memory_stats import read_memory_stats
 from nsqkit.broker.version import version_line
@@ -54,6 +55,9 @@ PPROF_ROUTES: Final = pprof_routes("/debug/pprof/")
 
 NOT_LOGGED: Final = frozenset(("/pub", "/mpub", *(path for _, path, _ in PPROF_ROUTES)))
 """Paths of which there is no line in the log for each request, as in nsqd."""
+
+SPLIT_SIZE: Final = 64 * 1024
+"""Bytes of a body that are split into lines at once."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
@@ -154,13 +158,16 @@ async def multi_publish(nsqd: Nsqd, request: Request) -> Response:
     topic = _made_topic(nsqd, query)
     binary = "binary" in query and BOOLEANS.get(query.get("binary"), True)
     body = await request.read(size_max)
-    bodies = (_split_batch if binary else _split_lines)(body, nsqd.options.max_msg_size, size_max)
+    bodies = await (_split_batch if binary else _split_lines)(nsqd, body)
     return await _put(nsqd, topic, bodies)
 
 
 async def _put(nsqd: Nsqd, topic: Topic, bodies: Sequence[bytes], delay_ns: int = 0) -> Response:
     try:
-        topic.put(bodies, nsqd.clock.now_ns(), delay_ns=delay_ns)
+        if len(bodies) > PART_COUNT_MAX:
+            await _put_in_parts(nsqd, Batch(nsqd.broker, topic.name, bodies))
+        else:
+            topic.put(bodies, nsqd.clock.now_ns(), delay_ns=delay_ns)
     except OSError as error:
         raise HTTPError(503, "EXITING") from error  # nsqd's word for whatever keeps it from taking a message
     finally:
@@ -170,24 +177,45 @@ async def _put(nsqd: Nsqd, topic: Topic, bodies: Sequence[bytes], delay_ns: int 
     return Response.v1("OK")
 
 
-def _split_lines(body: bytes, msg_size_max: int, body_size_max: int) -> list[bytes]:
+async def _put_in_parts(nsqd: Nsqd, batch: Batch) -> None:
+    try:
+        while batch.put_part(nsqd.clock.now_ns()):
+            nsqd.settle()
+            await nsqd.turn()
+    except OSError:
+        raise
+    except BaseException:  # the broker stops
+        batch.put_rest(nsqd.clock.now_ns())
+        raise
+
+
+async def _split_lines(nsqd: Nsqd, body: bytes) -> list[bytes]:
     """Return the lines that are not empty."""
+    msg_size_max, body_size_max = nsqd.options.max_msg_size, nsqd.options.max_body_size
     too_big = len(body) > body_size_max
     if too_big:
         body = body[:-1].rpartition(b"\n")[0]  # nsqd goes by lines, and has looked at those before the last
-    lines = [line for line in body.split(b"\n") if line]
-    if any(len(line) > msg_size_max for line in lines):
+    lines: list[bytes] = []
+    start = 0
+    while start < len(body):
+        end = body.find(b"\n", start + SPLIT_SIZE)
+        part = body[start : end if end >= 0 else len(body)]
+        start += len(part) + 1
+        lines += filter(None, part.split(b"\n"))
+        await nsqd.turn()
+    if max(map(len, lines), default=0) > msg_size_max:
         raise HTTPError(413, "MSG_TOO_BIG")
     if too_big:
         raise HTTPError(413, "BODY_TOO_BIG")
     return lines
 
 
-def _split_batch(body: bytes, msg_size_max: int, body_size_max: int) -> list[bytes]:
+async def _split_batch(nsqd: Nsqd, body: bytes) -> list[bytes]:
     """Return the messages; bytes after the last of them are nothing to nsqd.
 
     nsqd would read a chunked body of any length as long as each size is in order; here the limit holds for it, too.
     """
+    msg_size_max, body_size_max = nsqd.options.max_msg_size, nsqd.options.max_body_size
     if len(body) > body_size_max:
         raise HTTPError(413, "BODY_TOO_BIG")
     count = parse_int32(body[:4]) if len(body) >= 4 else 0
@@ -202,6 +230,8 @@ def _split_batch(body: bytes, msg_size_max: int, body_size_max: int) -> list[byt
         if not 0 < size <= msg_size_max or end > len(body):
             raise HTTPError(413, "BAD_MESSAGE")
         bodies.append(body[start:end])
+        if len(bodies) % PART_COUNT_MAX == 0:
+            await nsqd.turn()
     return bodies
 
 

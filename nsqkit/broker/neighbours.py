@@ -136,5 +136,5 @@ class Neighbours:
         except RequestFailed as error:
             logger.warning("PROTOCOL(V2): [%s] AUTH failed %s", session.remote_address, error)
             state = None
-        session.authorize(state, nsqd.clock.now_ns())
+        session.authorize(state)
         nsqd.settle()

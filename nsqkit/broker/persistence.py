@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.commits import Commits
     from nsqkit.broker.core.directory import File
     from nsqkit.broker.core.options import BrokerOptions
-    from nsqkit.clock import Clock
 
 logger = logging.getLogger("nsqkit.broker")
 
@@ -43,22 +42,18 @@ class Persistence:
     Args:
         path: the directory; it has to exist.
         options: nsqd's flags.
-        clock: tells the engine the time.
         after: called when the engine was told that a commit has ended, to act on what follows.
 
     Attributes:
         storage: where the broker's queues are.
     """
 
-    def __init__(
-        self, path: str, options: BrokerOptions, *, clock: Callable[[], Clock], after: Callable[[], None]
-    ) -> None:
+    def __init__(self, path: str, options: BrokerOptions, *, after: Callable[[], None]) -> None:
         self._data_path = DataPath(path)
         self._durable = (
             DurableStorage(self._data_path, options, logger.error) if options.durability == "fsync" else None
         )
         self.storage = self._durable or DiskStorage(self._data_path, options, logger.error)
-        self._clock = clock
         self._after = after
         self._committed_ticket = 0
         self._failed_ticket = 0
@@ -145,7 +140,7 @@ class Persistence:
             self._failed_ticket = ticket
             commits.fail(failure)
         else:
-            commits.end(ticket, self._clock().now_ns())
+            commits.end(ticket)
         self._committed_ticket = ticket
         self._commit_ended.set()
         self._commit_ended = anyio.Event()

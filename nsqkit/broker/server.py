@@ -77,9 +77,7 @@ class Nsqd:
     ) -> None:
         self.options = BrokerOptions() if options is None else options
         self._persistence = (
-            None
-            if data_path is None
-            else Persistence(data_path, self.options, clock=lambda: self.clock, after=self._after)
+            None if data_path is None else Persistence(data_path, self.options, after=self._after)
         )
         storage = None if self._persistence is None else self._persistence.storage
         self.broker = Broker(self.options, random or Random(), storage)
@@ -217,8 +215,14 @@ class Nsqd:
         from nsqkit.transport.memory import memory_pair
 
         ours, theirs = memory_pair()
-        self._tasks.start_soon(self._serve_session, ours, name)
+        self._tasks.start_soon(self._serve_memory, ours, name)
         return theirs
+
+    async def _serve_memory(self, stream: ByteStream, name: str) -> None:
+        try:
+            await self._serve_session(stream, name)
+        except Exception:  # as ``accept`` does it for sockets
+            logger.exception("[%s] - internal error", name)
 
     async def _serve_client(self, stream: ByteStream) -> None:
         await self._serve_session(stream, remote_address(stream))
@@ -227,21 +231,19 @@ class Nsqd:
         broker, clock = self.broker, self.clock
         session = broker.open_session(remote_address, clock.now_ns())
         pump = self._pumps[session] = Pump(session, stream, clock, after=self._after)
-        self._after()
         logger.info("TCP: new client(%s)", remote_address)
         try:
+            self._after()
             await pump.run()
-        except Exception:  # a fault of ours in what one client does must not be the end of all the others
-            logger.exception("[%s] - internal error", remote_address)
         finally:
             del self._pumps[session]
+            if not self._pumps:
+                self._all_gone.set()
             if session.end_reason:
                 logger.error("[%s] - %s", remote_address, session.end_reason)
             logger.info("PROTOCOL(V2): [%s] exiting", remote_address)
             broker.close_session(session, clock.now_ns())
             self._after()
-            if not self._pumps:
-                self._all_gone.set()
 
     async def _serve_http(self, stream: ByteStream) -> None:
         # h11 and the routes are imported when they are first needed, so that a start does not wait for them.
@@ -259,7 +261,10 @@ class Nsqd:
         for session in self.broker.take_sessions():
             pump = self._pumps.get(session)
             if pump is not None:
-                pump.wake()
+                try:
+                    pump.wake()
+                except Exception as fault:  # it ends that connection, not the one that is served now
+                    pump.fail(fault)
         if self._vigil is not None:
             self._vigil.keep(self.broker.agenda.published_ns)
         if not self.broker.agenda.has_news:
@@ -277,6 +282,10 @@ class Nsqd:
         self.broker.settle(self.clock.now_ns())
         self.broker.agenda.has_news = True  # options may be others now
         self._after()
+
+    async def turn(self) -> None:
+        """Return when all others that are ready have had a turn of the event loop."""
+        await anyio.lowlevel.checkpoint()
 
     async def save(self) -> None:
         """Return when the topics and channels of this moment are named on disk, if there is one."""

@@ -8,6 +8,8 @@ An error of a task is nobody's wish: it cancels the block and comes out in the g
 
 from __future__ import annotations
 
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, TypeVarTuple, Unpack
 
 import anyio
@@ -26,18 +28,20 @@ class Background:
 
     def __init__(self) -> None:
         self._tasks: TaskGroup | None = None
-        self._shelters: list[anyio.CancelScope] = []
+        self._waiting: deque[Callable[[], Awaitable[None]]] = deque()
+        self._added = anyio.Event()
+        self._shelters: set[anyio.CancelScope] = set()
+        self._is_ending = False
 
     async def start(self) -> None:
         """Open the block."""
         self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks.start_soon(self._run, self._start_waiting)
 
     def start_soon(self, function: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
-        """Start a task that calls ``function`` with ``args``."""
-        assert self._tasks is not None
-        shelter = anyio.CancelScope(shield=True)
-        self._shelters.append(shelter)
-        self._tasks.start_soon(_run, shelter, function, *args)
+        """Start a task that calls ``function`` with ``args``; callbacks of the event loop may call this, too."""
+        self._waiting.append(partial(function, *args))
+        self._added.set()
 
     async def end(
         self,
@@ -51,6 +55,7 @@ class Background:
             ExceptionGroup: of the errors that tasks have ended with.
         """
         assert self._tasks is not None
+        self._is_ending = True
         for shelter in self._shelters:
             shelter.cancel()
         self._tasks.cancel_scope.cancel()
@@ -59,9 +64,19 @@ class Background:
         await self._tasks.__aexit__(None, None, None)
         return None
 
+    async def _start_waiting(self) -> None:
+        """Start tasks from a task: outside of one, anyio can start none unless it has started the event loop."""
+        assert self._tasks is not None
+        while True:
+            self._added = anyio.Event()
+            while self._waiting:
+                self._tasks.start_soon(self._run, self._waiting.popleft())
+            await self._added.wait()
 
-async def _run(
-    shelter: anyio.CancelScope, function: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args
-) -> None:
-    with shelter:
-        await function(*args)
+    async def _run(self, function: Callable[[], Awaitable[None]]) -> None:
+        with anyio.CancelScope(shield=not self._is_ending) as shelter:
+            self._shelters.add(shelter)
+            try:
+                await function()
+            finally:
+                self._shelters.discard(shelter)

@@ -7,18 +7,18 @@ stopped, and when it ends nothing of the connection is left.
 from __future__ import annotations
 
 import logging
-import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import anyio
 
 from nsqkit.client.dialler import Dial, Dialler, Securable
+from nsqkit.client.failure import advice
 from nsqkit.client.options import ConnectionOptions
 from nsqkit.clock import NS_PER_S, Clock
-from nsqkit.errors import ConnectionLost, ConnectTimeout, NotConnected, NSQError, WriteTimeout
+from nsqkit.errors import ConnectionLost, ConnectTimeout, NotConnected, NSQError, ProtocolError, WriteTimeout
 from nsqkit.transport.alarm import Alarm
 from nsqkit.transport.loan import Loan
 from nsqkit.transport.machine import Machine, Timed
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
     from nsqkit.client.reconnect import Reconnect
 
-__all__ = ["ClientMachine", "Connection", "Dial", "no_connection"]
+__all__ = ["ClientMachine", "Connection", "Dial"]
 
 logger = logging.getLogger("nsqkit.client")
+
+STEADY_NS: Final = 60 * NS_PER_S
+"""A connection that lasts so long was of use, even if the broker breaks the protocol in the end."""
 
 LOAN_MARGIN_NS: Final = NS_PER_S
 """A session is lent only if its next deadline is further away: several times what a loan may be unused."""
@@ -71,7 +74,7 @@ class Connection(Generic[S]):
         make_session: makes the session of each new connection, given the time.
         clock: the time.
         dial: how to reach the address; one that is no ``Dialler`` knows of neither TLS nor AUTH.
-        dial_timeout: seconds for dialling and greeting together, without what an auth server takes.
+        dial_timeout: seconds of ``clock`` for dialling and greeting together, without what an auth server takes.
         reconnect: how long to wait before dialling again.
         on_change: called after the session was handed bytes, was made, or has ended.
         log: where to say what happens to the connection.
@@ -79,6 +82,7 @@ class Connection(Generic[S]):
     Attributes:
         session: the session of the present connection, or of the last one; None before the first.
         error: why there is no connection at present.
+        failure: the permanent error after which the address is not dialled again, where the options say so.
         is_running: False once ``run`` has ended.
         greeting_count: how often a connection was made and greeted.
     """
@@ -98,17 +102,22 @@ class Connection(Generic[S]):
         self.address = address
         self.session: S | None = None
         self.error: Exception | None = None
+        self.failure: NSQError | None = None
         self._make_session = make_session
         self._clock = clock
         self._dialler = dial if isinstance(dial, Dialler) else Dialler(ConnectionOptions(), dial)
-        self._dial_timeout = dial_timeout
+        self._dial_timeout_ns = round(dial_timeout * NS_PER_S)
+        self._alarm = Alarm(self, clock, after=self._after_deadline)
         self._reconnect = reconnect
         self._on_change = on_change
         self._log = log
         self._log_fields = {"nsqd_address": address}
         self._pump: Pump | None = None
-        self._greeting: anyio.CancelScope | None = None  # while it lasts
+        self._attempt: anyio.CancelScope | None = None  # from dialling to the end of the session
+        self._begun_ns = 0  # when it was dialled
+        self._greeting_deadline_ns: int | None = None  # while dialling and greeting last
         self._stopped = False
+        self._logged = ""  # the last error, as text
         self.is_running = True
         self.greeting_count = 0
 
@@ -161,17 +170,30 @@ class Connection(Generic[S]):
     async def run(self) -> None:
         """Keep the connection until stopped or cancelled."""
         try:
-            await self._keep()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._alarm.run)
+                await self._keep()
+                tasks.cancel_scope.cancel()
         finally:
             self.is_running = False
             self._on_change(self)
 
     async def _keep(self) -> None:
         while not self._stopped:
-            self.error = await self._run_once()
-            if self.error is not None:
-                self._log.warning("[%s] %s", self.address, self.error, extra=self._log_fields)
-                self._tell(self.error)
+            greeting_count = self.greeting_count
+            error = self.error = await self._run_once()
+            is_greeted = self.greeting_count > greeting_count
+            misbehaves = (
+                isinstance(error, ProtocolError) and self._clock.now_ns() - self._begun_ns < STEADY_NS
+            )
+            if is_greeted and not misbehaves:
+                self._reconnect.connected()
+                self._logged = ""
+            if error is not None:
+                self._report(error, is_permanent=error.permanent and not is_greeted)
+                if error.permanent and not is_greeted and self._dialler.end_on_permanent_error:
+                    self.failure = error
+                    break
             if self._stopped:
                 break
             delay_ns = self._reconnect.next_delay_ns()
@@ -180,19 +202,37 @@ class Connection(Generic[S]):
             self._log.info("[%s] dialling again in %.3f s", self.address, delay, extra=self._log_fields)
             await self._clock.wait_until(self._clock.now_ns() + delay_ns)
 
+    def _report(self, error: NSQError, *, is_permanent: bool) -> None:
+        """Log an error and tell the user's function; what comes again and again is a warning or an error once."""
+        text = str(error)
+        if error.permanent and text == self._logged:
+            self._log.debug("[%s] %s", self.address, text, extra=self._log_fields)
+        elif is_permanent:
+            self._log.error("[%s] %s (%s)", self.address, text, advice(error), extra=self._log_fields)
+        else:
+            self._log.warning("[%s] %s", self.address, text, extra=self._log_fields)
+        self._logged = text
+        self._tell(error)
+
     async def _run_once(self) -> NSQError | None:
         """Dial, greet and pump; return why that is over."""
         session = None
-        with anyio.CancelScope(deadline=anyio.current_time() + self._dial_timeout) as self._greeting:
-            try:
-                stream = await self._dialler(self.address)
-            except (OSError, NSQError) as error:
-                refused = NotConnected(f"cannot connect to {self.address}: {error}")
-                refused.__cause__ = error
-                return refused
-            session = self.session = self._make_session(self._clock.now_ns())
-            self._dialler.secure(session, self.address)
-            await self._talk(session, stream)
+        self._begun_ns = self._clock.now_ns()
+        self._greeting_deadline_ns = self._begun_ns + self._dial_timeout_ns
+        self._alarm.check()
+        try:
+            with anyio.CancelScope() as self._attempt:
+                try:
+                    stream = await self._dialler(self.address)
+                except (OSError, NSQError) as error:
+                    refused = NotConnected(f"cannot connect to {self.address}: {error}")
+                    refused.__cause__ = error
+                    return refused
+                session = self.session = self._make_session(self._clock.now_ns())
+                self._dialler.secure(session, self.address)
+                await self._talk(session, stream)
+        finally:
+            self._greeting_deadline_ns = None
         return session.error if session is not None else self._timeout()
 
     async def _talk(self, session: S, stream: ByteStream) -> None:
@@ -204,39 +244,56 @@ class Connection(Generic[S]):
             wait_for_peer=True,
             write_timeout=self._dialler.write_timeout,
         )
+        self._alarm.check()
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(Alarm(session, self._clock, after=self._after).run)
-                try:
-                    await pump.run()
-                except WriteTimeout as timeout:
-                    session.end(timeout)
-                tasks.cancel_scope.cancel()
+            await pump.run()
+        except WriteTimeout as timeout:
+            session.end(timeout)
         finally:
             self._pump = None
-            # A session that was told why has ended already; then this says nothing.
-            timed_out = self._greeting is not None and self._greeting.cancel_called
+            # A session that has ended keeps its own reason.
+            timed_out = self._attempt is not None and self._attempt.cancel_called
             session.end(self._timeout() if timed_out else ConnectionLost("the connection was cancelled"))
 
+    # ---- deadlines: of the greeting and of the session -------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        """Return when to call ``handle_deadline`` if nothing else happens."""
+        session_ns = None if self.session is None else self.session.next_deadline()
+        deadlines = (self._greeting_deadline_ns, session_ns)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def handle_deadline(self, now_ns: int) -> None:
+        """Give up a greeting that takes too long, or have the session do what is due."""
+        if self._greeting_deadline_ns is not None and now_ns >= self._greeting_deadline_ns:
+            self._greeting_deadline_ns = None
+            if self._attempt is not None:
+                self._attempt.cancel()
+        elif self.session is not None:
+            self.session.handle_deadline(now_ns)
+
+    def _after_deadline(self) -> None:
+        if self._pump is not None:
+            self._after()
+
     def _timeout(self) -> ConnectTimeout:
-        return ConnectTimeout(f"{self.address} did not answer within {self._dial_timeout:g} seconds")
+        seconds = self._dial_timeout_ns / NS_PER_S
+        return ConnectTimeout(f"{self.address} did not answer within {seconds:g} seconds")
 
     def _after(self) -> None:
         """Act on what the session was told."""
         session = self.session
         assert session is not None
-        if self._greeting is not None:
+        if self._greeting_deadline_ns is not None:
             if session.is_open:
-                self._greeting.deadline = math.inf
-                self._greeting = None
-                self._reconnect.connected()
+                self._greeting_deadline_ns = None
                 self.error = None
                 self.greeting_count += 1
                 self._log.info("[%s] connected", self.address, extra=self._log_fields)
                 self._tell(None)
             elif session.is_authenticating:
-                patience = max(self._dial_timeout, self._dialler.read_timeout)
-                self._greeting.deadline = anyio.current_time() + patience
+                patience_ns = max(self._dial_timeout_ns, round(self._dialler.read_timeout * NS_PER_S))
+                self._greeting_deadline_ns = self._begun_ns + self._dial_timeout_ns + patience_ns
         self._on_change(self)
         self.wake()
 
@@ -247,18 +304,3 @@ class Connection(Generic[S]):
                 self._dialler.on_connection(self.address, error)
             except Exception:
                 self._log.exception("[%s] on_connection failed", self.address, extra=self._log_fields)
-
-
-def no_connection(errors: Mapping[str, Exception | None], within: str) -> NotConnected:
-    """Return the error for connections that there are not.
-
-    Args:
-        errors: the last error of each, by address; None of one that nothing is known of yet.
-        within: the time that was waited.
-    """
-    known = [(address, str(error)) for address, error in errors.items() if error is not None]
-    causes = "; ".join(text if address in text else f"{address}: {text}" for address, text in known)
-    text = f"no connection to {' or '.join(errors)} {within}"
-    result = NotConnected(f"{text}: {causes}" if causes else text)
-    result.__cause__ = next(filter(None, errors.values()), None)
-    return result

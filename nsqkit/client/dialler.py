@@ -45,6 +45,7 @@ class Dialler:
         write_timeout: seconds in which a broker has to take something.
         read_timeout: seconds of silence after which it counts as dead.
         on_connection: whom to tell of connections; None for nobody.
+        end_on_permanent_error: whether an address is dialled no more after a permanent error.
 
     Raises:
         OptionError: a file that the options name cannot be used.
@@ -54,6 +55,7 @@ class Dialler:
         self.write_timeout = options.write_timeout
         self.read_timeout = options.read_timeout
         self.on_connection = options.on_connection
+        self.end_on_permanent_error = options.end_on_permanent_error
         self._dial = dial or partial(_connect, local_host=options.local_addr or None)
         self._context = client_context(options)
         self._server_name = options.tls_server_name

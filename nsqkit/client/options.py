@@ -97,6 +97,7 @@ class ConnectionKeywords(TypedDict, total=False):
     reconnect_delay_min: Seconds
     reconnect_delay_max: Seconds
     on_connection: OnConnection | None
+    end_on_permanent_error: bool
 
 
 @attrs.frozen(kw_only=True)
@@ -144,6 +145,9 @@ class ConnectionOptions:
         on_connection: called with the address of an nsqd and None when a connection to it was greeted, and with the
             address and the error when a connection was lost or could not be made, each time. It is to be quick, and
             what it raises is logged.
+        end_on_permanent_error: raise an error that connecting again cannot mend, such as a refused secret, instead of
+            connecting again for as long as it lasts: a consumer ends with it, and publishes that wait for a connection
+            raise it. Without it, the error is logged.
     """
 
     client_id: str = text("")
@@ -175,6 +179,7 @@ class ConnectionOptions:
     reconnect_delay_min: float = seconds(0.1, 0.001, 60.0)
     reconnect_delay_max: float = seconds(15.0, 0.001, 3600.0)
     on_connection: OnConnection | None = function()
+    end_on_permanent_error: bool = flag(False)
 
     addresses: ClassVar[tuple[str, ...]] = ("nsqd_tcp_addresses",)
     """The lists of addresses that such a client takes beside its options."""
@@ -358,7 +363,12 @@ def check_object(name: str, value: object, methods: Sequence[str], allowed: str)
 
 
 def check_tools(
-    *, clock: object = None, dial: object = None, random: object = None, serializer: object = None
+    *,
+    clock: object = None,
+    dial: object = None,
+    random: object = None,
+    serializer: object = None,
+    on_backoff: object = None,
 ) -> None:
     """Check what a client may be given besides its options.
 
@@ -369,3 +379,4 @@ def check_tools(
     check_object("dial", dial, ["__call__"], "an async function of an address")
     check_object("random", random, ["random", "uniform"], "a random.Random")
     check_object("serializer", serializer, ["encode", "decode"], "a serializer such as nsqkit.JSON")
+    check_object("on_backoff", on_backoff, ["__call__"], "a function of a BackoffStats")

@@ -1,7 +1,7 @@
 """When to dial again: exponential delays with full jitter.
 
 The rule it guards: after an outage, clients do not come back together. Each failure doubles the ceiling, up to the
-maximum, and the delay is drawn at random below it; a connection that was greeted starts again from the minimum.
+maximum, and the delay is drawn at random below it; a connection that was of use starts again from the minimum.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reconnect:
         self.failure_count = 0
 
     def connected(self) -> None:
-        """Say that a connection was made and greeted."""
+        """Say that there was a connection that was of use."""
         self.failure_count = 0
 
     def next_delay_ns(self) -> int:

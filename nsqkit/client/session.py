@@ -14,8 +14,9 @@ is in ``greeting``; what layers are, in ``nsqkit.wire.layers``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from nsqkit.client.failure import BEGINNING_LENGTH, explain
 from nsqkit.client.greeting import Greeting, Say, Upgrade, greet
 from nsqkit.errors import (
     BrokerError,
@@ -26,12 +27,13 @@ from nsqkit.errors import (
     ProtocolError,
 )
 from nsqkit.wire.commands import NOP
+from nsqkit.wire.compression import PIECE_SIZE_MAX
 from nsqkit.wire.frames import HEARTBEAT, FrameDecoder, Response
 from nsqkit.wire.layers import Layers
 from nsqkit.wire.messages import RECORD_HEADER_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from nsqkit.wire.auth import AuthAnswer
     from nsqkit.wire.frames import Row
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from nsqkit.wire.transform import SecureTransform
 
 M = TypeVar("M")
+
+TURN_SIZE: Final = PIECE_SIZE_MAX
+"""Plain bytes after which the rest of what came waits for the next turn; as many as one read brings."""
 
 
 class ClientSession(Generic[M]):
@@ -89,11 +94,15 @@ class ClientSession(Generic[M]):
         self._outbox: list[bytes] = []
         self._outbox_size = 0
         self._layers = Layers()
+        self._pieces: list[Iterator[bytes]] = []  # what layers have yet to decode, the last first
+        self._unread: list[bytes] = []  # what came meanwhile
+        self._eof_came = False
         self._is_plain = False  # True once nothing but frames is to be expected, without a layer around them
         self._identity = identity
         self._greeting: Greeting | None = None
         self._is_identified = False
         self._is_upgrading = False
+        self._beginning = b""  # of what the broker has said, until it has answered IDENTIFY
         self.secure()
 
     def secure(self, *, make_tls: Callable[[], SecureTransform] | None = None, auth_secret: str = "") -> None:
@@ -110,7 +119,7 @@ class ClientSession(Generic[M]):
     # ---- the five verbs --------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now_ns: int) -> None:
-        """Work through what one read has returned."""
+        """Work through what one read has returned, or begin to; see ``go_on``."""
         self._last_receive_ns = now_ns
         if self.ended:
             return
@@ -123,9 +132,33 @@ class ClientSession(Generic[M]):
         except NSQError as error:
             self.end(error)
 
+    @property
+    def has_input(self) -> bool:
+        """True while a part of what was received is left for ``go_on``."""
+        return bool(self._pieces) and not self.ended
+
+    def go_on(self, now_ns: int) -> None:
+        """Work on what is left, as far as one turn goes.
+
+        A few bytes can be decompressed to a thousand times as many. So a turn ends when ``TURN_SIZE`` plain bytes have
+        been worked on, which is what one read brings where there are no layers.
+        """
+        if self.ended or not self._pieces:
+            return
+        try:
+            self._take_turn(now_ns)
+        except NSQError as error:
+            self.end(error)
+
     def receive_eof(self, now_ns: int) -> None:
         """Take note that the broker has closed the connection."""
-        self.end(ConnectionLost("the broker closed the connection"))
+        if self.has_input:  # it has said something before
+            self._eof_came = True
+            return
+        text = "the broker closed the connection"
+        if not self._is_identified:
+            text += " without an answer to IDENTIFY; perhaps it is no nsqd, or wants TLS from the first byte"
+        self.end(ConnectionLost(text))
 
     def data_to_send(self, now_ns: int) -> bytes:
         """Return, and forget, what is to be sent."""
@@ -191,32 +224,53 @@ class ClientSession(Generic[M]):
         """Answer ``frame`` if it is a heartbeat, and tell whether it was."""
         if frame.payload != HEARTBEAT:
             return False
-        self._outbox.append(NOP)
+        # One is enough for all heartbeats that have come since the last write.
+        if not self._outbox or self._outbox[-1] is not NOP:
+            self._outbox.append(NOP)
         return True
 
     # ---- the greeting, and the layers --------------------------------------------------------------------------
 
     def _receive_in_layers(self, data: bytes, now_ns: int) -> None:
         """Work through bytes that are not all frames yet, or not at once."""
+        if not self._is_identified:
+            self._beginning = (self._beginning + data)[:BEGINNING_LENGTH]
+        self._unread.append(data)
+        if not self._pieces:
+            self._take_turn(now_ns)
+
+    def _take_turn(self, now_ns: int) -> None:
         try:
-            self._decode(data, 0, now_ns)
+            self._work(now_ns)
         except ProtocolError as error:
             if self._is_upgrading:
                 raise NegotiationFailed(str(error)) from error
+            if not self._is_identified:
+                raise explain(self._beginning, error) from error
             raise
-        if self._layers.at_end:
-            self.receive_eof(now_ns)
+        if not self._pieces:
+            self._is_plain = self._greeting is None and not self._layers
+            if self._eof_came or self._layers.at_end:
+                self.receive_eof(now_ns)
 
-    def _decode(self, data: bytes, depth: int, now_ns: int) -> None:
-        """Take what has come through ``depth`` layers."""
-        for piece in self._layers.decode(data, depth):
-            rest = piece if self._greeting is None else self._go_on(piece, now_ns)
-            if self.ended:
-                return
-            if rest and (frames := self._decoder.feed(rest)):
+    def _work(self, now_ns: int) -> None:
+        """Take what has come, piece by piece, until it is all or enough for one turn."""
+        size = 0
+        while size < TURN_SIZE and not self.ended:
+            if not self._pieces:
+                if not self._unread:
+                    return
+                self._pieces.append(self._layers.decode(self._unread.pop(0)))
+            piece = next(self._pieces[-1], None)
+            if piece is None:
+                self._pieces.pop()
+                continue
+            size += len(piece)
+            rest = piece if self._greeting is None else self._greet(piece, now_ns)
+            if rest and not self.ended and (frames := self._decoder.feed(rest)):
                 self._on_frames(frames, now_ns)
 
-    def _go_on(self, data: bytes, now_ns: int) -> bytes:
+    def _greet(self, data: bytes, now_ns: int) -> bytes:
         """Go on with the greeting; return what has come after it."""
         while data and self._greeting is not None and not self.ended:
             frame, data = self._decoder.feed_one(data)
@@ -224,7 +278,7 @@ class ClientSession(Generic[M]):
             if frame is not None:
                 self._take(self._greeting, frame, now_ns)
             if len(self._layers) > depth:
-                self._decode(data, depth, now_ns)
+                self._pieces.append(self._layers.decode(data, depth))
                 return b""
         return data
 
@@ -241,7 +295,6 @@ class ClientSession(Generic[M]):
         except StopIteration as stop:
             self._greeting = None
             self._is_upgrading = self.is_authenticating = False
-            self._is_plain = not self._layers
             self.answer, self.auth = stop.value.answer, stop.value.auth
             self._on_greeted(now_ns)
         self._is_identified = True

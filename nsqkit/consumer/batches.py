@@ -52,12 +52,15 @@ class Batches:
         consumer: whose messages they are.
         max_messages: how many a batch has at most; None is no limit.
         max_wait: seconds for which a batch that has begun waits for ``max_messages``.
+        raises: whether the error that has ended the consumer, if there is one, is raised at the end.
 
     Raises:
         OptionError: a limit below 1, or a wait below 0 or without a limit.
     """
 
-    def __init__(self, consumer: Consumer, max_messages: int | None, max_wait: Seconds) -> None:
+    def __init__(
+        self, consumer: Consumer, max_messages: int | None, max_wait: Seconds, *, raises: bool = True
+    ) -> None:
         is_whole = isinstance(max_messages, int) and not isinstance(max_messages, bool)
         if max_messages is not None and (not is_whole or max_messages < 1):
             raise OptionError(
@@ -71,6 +74,7 @@ class Batches:
         self._finish_all = consumer._core.finish_all
         self._max_messages = max_messages
         self._max_wait = max_wait
+        self._raises = raises
 
     def __aiter__(self) -> Batches:
         return self
@@ -78,6 +82,8 @@ class Batches:
     async def __anext__(self) -> Batch[Message]:
         while not self._inbox:
             if not await self._consumer._wait_for_messages():
+                if self._raises:
+                    self._consumer._connections.check_failure()
                 raise StopAsyncIteration
         if self._max_wait:
             await self._gather()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import anyio
 
 from nsqkit.client.connection import Connection
+from nsqkit.client.dialler import Dialler
 from nsqkit.client.reconnect import Reconnect
 from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.consumer.log import TopicLog
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from random import Random
 
     from nsqkit.client.background import Background
-    from nsqkit.client.dialler import Dialler
+    from nsqkit.client.dialler import Dial
     from nsqkit.consumer.core import ConsumerCore
+    from nsqkit.errors import NSQError
 
 logger = logging.getLogger("nsqkit.client")
 
@@ -41,9 +43,13 @@ class Connections:
     Args:
         core: the consumer's core.
         addresses: of the nsqds that the user has named.
-        dial: how to reach an address.
+        dial: how to reach an address, in the place of connecting to it.
         random: draws the delays before dialling again.
         on_change: called after something has come on a connection, or it has ended.
+        on_failure: called after a permanent error, if that is to be the end.
+
+    Attributes:
+        failure: that error.
     """
 
     def __init__(
@@ -51,15 +57,18 @@ class Connections:
         core: ConsumerCore,
         addresses: Iterable[str],
         *,
-        dial: Dialler,
+        dial: Dial | None,
         random: Random,
         on_change: Callable[[], None],
+        on_failure: Callable[[], None],
     ) -> None:
         self._core = core
-        self._nodes = Nodes(addresses)
-        self._dial = dial
+        self._nodes = Nodes(addresses, count_max=core.options.max_connections)
+        self._dial = Dialler(core.options, dial)
         self._random = random
         self._on_change = on_change
+        self._on_failure = on_failure
+        self.failure: NSQError | None = None
         self._log = TopicLog(
             logger, {"topic": core.topic.decode("ascii"), "channel": core.channel.decode("ascii")}
         )
@@ -78,8 +87,7 @@ class Connections:
         """Begin to connect."""
         self._tasks = tasks
         self._clock = clock
-        for address in self._nodes.wanted:
-            self._connect(address)
+        self._connect_wanted()
 
     def keep(self, address: str) -> None:
         """Have a connection to an address, for good."""
@@ -91,6 +99,7 @@ class Connections:
         known = address in self._nodes or address in self._present
         self._nodes.remove(address)
         self._drop(address)
+        self._connect_wanted()
         return known
 
     def listed(self, addresses: Iterable[str]) -> None:
@@ -98,15 +107,22 @@ class Connections:
 
         A connection to one that is not listed any more lasts until it is lost, and is not made again.
         """
+        was_complete = not self._nodes.left_out_count
         change = self._nodes.listed(addresses)
-        for address in change.come:
-            self._connect(address)
+        if was_complete and self._nodes.left_out_count:
+            self._log.warning(
+                "nsqlookupds list %d nsqds, and %d of them are not connected: max_connections is %d",
+                self._nodes.listed_count,
+                self._nodes.left_out_count,
+                self._core.options.max_connections,
+            )
         for address in change.gone:
             connection = self._present.get(address)
             if connection is not None and _is_open(connection):
                 connection.stop()
             else:
                 self._drop(address)
+        self._connect_wanted()
 
     def stop(self) -> None:
         """Dial nobody any more."""
@@ -114,6 +130,17 @@ class Connections:
         for connection in self._present.values():
             connection.stop()
         self._changed.set()
+
+    def fail(self, error: NSQError) -> None:
+        """Have it all end with a permanent error, if the options say so."""
+        if self._core.options.end_on_permanent_error and not self._stopped:
+            self.failure = error
+            self._on_failure()
+
+    def check_failure(self) -> None:
+        """Raise the permanent error that it all has ended with, if there is one."""
+        if self.failure is not None:
+            raise self.failure
 
     async def wait_gone(self) -> None:
         """Return when every good-bye is said; a connection that was never open has none to say."""
@@ -137,6 +164,11 @@ class Connections:
         """Have it sent at once, where that is possible."""
         if (connection := self._owners.get(session)) is not None:
             connection.flush()
+
+    @property
+    def left_out_count(self) -> int:
+        """How many nsqds are listed and not connected, because ``max_connections`` are."""
+        return self._nodes.left_out_count
 
     @property
     def unconnected(self) -> dict[str, Exception | None]:
@@ -176,6 +208,13 @@ class Connections:
 
     # ---- within --------------------------------------------------------------------------------------------------
 
+    def _connect_wanted(self) -> None:
+        """Connect to all that are wanted; connections that stand and are wanted no more take their room, too."""
+        count_max = self._core.options.max_connections
+        for address in self._nodes.wanted:
+            if len(self._present) < count_max or self._nodes.is_named(address):
+                self._connect(address)
+
     def _connect(self, address: str) -> None:
         if self._tasks is None or self._stopped or address in self._present:
             return
@@ -195,7 +234,6 @@ class Connections:
             on_change=self._after_change,
             log=self._log,
         )
-        self._scopes[connection] = anyio.CancelScope()
         self._tasks.start_soon(self._run, connection)
 
     def _make_session(self, connection: ConsumerConnection, now_ns: int) -> ConsumerSession:
@@ -209,8 +247,10 @@ class Connections:
             self._owners.pop(connection.session, None)
 
     async def _run(self, connection: ConsumerConnection) -> None:
-        with self._scopes[connection]:
+        with anyio.CancelScope() as self._scopes[connection]:
             await connection.run()
+        if connection.failure is not None:
+            self.fail(connection.failure)
         self._forget(connection)
 
     def _forget(self, connection: ConsumerConnection) -> None:
@@ -219,10 +259,9 @@ class Connections:
         del self._scopes[connection]
         self._disown(connection)
         self._leaving.pop(connection, None)
-        if self._present.get(address) is connection:
+        if self._present.get(address) is connection and connection.failure is None:
             del self._present[address]
-            if address in self._nodes:
-                self._connect(address)
+            self._connect_wanted()
         self._changed.set()
         self._on_change()
 
@@ -239,7 +278,7 @@ class Connections:
             self._leaving[connection] = None
             self._core.leave(connection.session, self._clock.now_ns())
             self._tasks.start_soon(self._see_off, connection, connection.session)
-        else:
+        elif connection in self._scopes:  # else its task has not begun, and will see that it is stopped
             self._scopes[connection].cancel()
 
     async def _see_off(self, connection: ConsumerConnection, session: ConsumerSession) -> None:

@@ -20,10 +20,10 @@ import anyio
 import attrs
 
 from nsqkit.client.background import Background
-from nsqkit.client.connection import no_connection
-from nsqkit.client.dialler import Dial, Dialler
+from nsqkit.client.dialler import Dial
+from nsqkit.client.failure import not_connected
 from nsqkit.client.option import Seconds, take_timeout
-from nsqkit.client.options import check_addresses, check_object, check_tools, check_value, make_options
+from nsqkit.client.options import check_addresses, check_tools, check_value, make_options
 from nsqkit.clock import NS_PER_S, Clock, LoopClock, wait_at_most
 from nsqkit.consumer.active_handlers import ActiveHandlers
 from nsqkit.consumer.batch_handling import BatchHandling
@@ -93,8 +93,7 @@ class Consumer:
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         self.options = make_options(ConsumerOptions, dict(options), elsewhere={"run(…)": HandlerOptions})
-        check_tools(clock=clock, dial=dial, random=random, serializer=serializer)
-        check_object("on_backoff", on_backoff, ["__call__"], "a function of a BackoffStats")
+        check_tools(clock=clock, dial=dial, random=random, serializer=serializer, on_backoff=on_backoff)
         addresses = check_addresses(nsqd_tcp_addresses, "nsqd_tcp_addresses")
         if not addresses and not lookupd_http_addresses:
             raise OptionError(
@@ -122,12 +121,13 @@ class Consumer:
             serializer=serializer,
         )
         self._connections = Connections(
-            self._core, addresses, dial=Dialler(self.options, dial), random=random, on_change=self._after
+            self._core, addresses, dial=dial, random=random, on_change=self._after, on_failure=self.stop
         )
         self._discovery = Discovery(
             lookupd_http_addresses,
             topic=topic,
             on_change=self._on_discovered,
+            on_failure=self._connections.fail,
             options=self.options,
             clock=clock,
             random=random,
@@ -150,6 +150,7 @@ class Consumer:
         inbox = self._core.inbox
         while not inbox:
             if not await self._wait_for_messages():
+                self._connections.check_failure()
                 raise StopAsyncIteration
         return inbox.popleft()
 
@@ -187,11 +188,13 @@ class Consumer:
         Raises:
             OptionError: a handler or an option that cannot be used.
             Closed: outside of ``async with``.
+            NSQError: with ``end_on_permanent_error``, the permanent error that has ended the consumer.
         """
         handling = self._handling(
             handler, make_options(HandlerOptions, dict(options), elsewhere={"Consumer(…)": ConsumerOptions})
         )
         await self._handlers.serve(handling, handling.concurrency, handling.run, self._now_ns())
+        self._connections.check_failure()
 
     async def run_batches(
         self,
@@ -217,7 +220,7 @@ class Consumer:
         """
         single = self._handling(handler, HandlerOptions(concurrency=concurrency, giving_up=giving_up))
         handling = BatchHandling(
-            Batches(self, max_messages, max_wait),
+            Batches(self, max_messages, max_wait, raises=False),
             handler,
             concurrency,
             single,
@@ -225,6 +228,7 @@ class Consumer:
             finish_all=self._core.finish_all,
         )
         await self._handlers.serve(single, concurrency * (max_messages or 1), handling.run, self._now_ns())
+        self._connections.check_failure()
 
     def _handling(self, handler: Callable[[Any], object], options: HandlerOptions) -> Handling:
         check_handler(handler, can_await=not options.in_threads)
@@ -247,6 +251,7 @@ class Consumer:
         return True
 
     def _check_not_stopped(self) -> None:
+        self._connections.check_failure()
         if self._core.is_closing:
             raise Closed("the consumer is closed: it connects to no nsqd any more")
 
@@ -268,29 +273,28 @@ class Consumer:
 
     @property
     def unconnected(self) -> dict[str, Exception | None]:
-        """The nsqds whose subscription does not stand at present, each with the last error of its connection."""
-        return self._connections.unconnected
+        """The nsqds whose subscription does not stand, and the nsqlookupds that failed, each with its last error."""
+        failed = {lookupd.name: lookupd.error for lookupd in self._discovery.lookupds if lookupd.error}
+        return {**self._connections.unconnected, **failed}
 
     def stats(self) -> ConsumerStats:
         """Return what there is to be told about the consumer at this moment."""
-        return self._core.stats(self._now_ns(), self._connections.stats())
+        return self._core.stats(self._now_ns(), self._connections.stats(), self._connections.left_out_count)
 
     async def wait_connected(self, timeout: Seconds | None = None) -> None:
         """Return when there is an nsqd, and every one of them has answered the subscription.
 
-        Args:
-            timeout: seconds to wait for it; None waits for as long as it takes.
-
         Raises:
-            NotConnected: not so in time; the text has each address with its last error.
+            NotConnected: not within ``timeout`` seconds, None for no limit; it names each address with its last error.
             Closed: outside of ``async with``, or stopped meanwhile.
+            NSQError: with ``end_on_permanent_error``, the permanent error that has ended the consumer.
         """
         self._check_entered()
         assert self._clock is not None
         seconds = take_timeout(timeout)
         if not await wait_at_most(self._clock, seconds, self._wait_complete):
-            lookupds = {one.name: one.error for one in self._discovery.lookupds}
-            raise no_connection(self.unconnected or lookupds, f"within {seconds:g} seconds")
+            whom = " or ".join(self.unconnected) or "any nsqd, since the nsqlookupds list none,"
+            raise not_connected(f"no connection to {whom} within {seconds:g} seconds", self.unconnected)
 
     async def _wait_complete(self) -> None:
         while not self._connections.are_complete:

@@ -299,12 +299,15 @@ class ConsumerCore:
             seconds_left=0.0 if deadline_ns is None else max(deadline_ns - now_ns, 0) / NS_PER_S,
         )
 
-    def stats(self, now_ns: int, connections: tuple[ConnectionStats, ...]) -> ConsumerStats:
+    def stats(
+        self, now_ns: int, connections: tuple[ConnectionStats, ...], left_out_count: int
+    ) -> ConsumerStats:
         """Return the figures of the consumer.
 
         Args:
             now_ns: the time.
             connections: the figures of its connections.
+            left_out_count: nsqds that are listed and have none, beyond ``max_connections``.
         """
         flow = self.flow.statistics()
         return ConsumerStats(
@@ -322,6 +325,7 @@ class ConsumerCore:
             starved=flow.starved,
             backoff=self.backoff_stats(now_ns),
             connections=connections,
+            left_out=left_out_count,
         )
 
     # ---- time ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import anyio
 from nsqkit.consumer.batches import Batch
 from nsqkit.consumer.blocking_message import BlockingMessage
 from nsqkit.consumer.core import take
-from nsqkit.errors import Closed
+from nsqkit.errors import Closed, NSQError
 from nsqkit.portal import Call
 from nsqkit.portal.stay import SIGNAL_WAIT_MAX
 
@@ -197,8 +197,17 @@ class Intake:
         while await self._consumer._wait_for_messages():
             self._serve()
         for demand in self._waiting:
-            demand.tell([])
+            self._end(demand)
         self._waiting.clear()
+
+    def _end(self, demand: Demand) -> None:
+        """Tell somebody that there are no more messages, or why the consumer has failed."""
+        try:
+            self._consumer._connections.check_failure()
+        except NSQError as error:
+            demand.fail(error)
+        else:
+            demand.tell([])
 
     def _serve(self) -> None:
         inbox, waiting = self._consumer._core.inbox, self._waiting
@@ -210,7 +219,7 @@ class Intake:
     def _on_demand(self, demand: Demand) -> None:
         self._finish_all()
         if self._consumer._core.is_closing:
-            demand.tell([])
+            self._end(demand)
             return
         self._waiting.append(demand)
         self._serve()

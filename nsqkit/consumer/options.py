@@ -54,6 +54,7 @@ class ConsumerKeywords(ConnectionKeywords, total=False):
     low_rdy_timeout: Seconds
     rdy_redistribute_interval: Seconds
     close_timeout: Seconds
+    max_connections: int
     lookupd_poll_interval: Seconds
     lookupd_poll_jitter: float
     lookupd_poll_timeout: Seconds
@@ -96,6 +97,9 @@ class ConsumerOptions(ConnectionOptions, LookupOptions):
         close_timeout: how long handlers that have begun may go on after ``stop``, or when the consumer is left; then
             they are cancelled and their messages given back. 25, for Kubernetes kills after 30. nsqds are given at
             most 5 of it to answer CLS.
+        max_connections: nsqds that the consumer is connected to at most, 1 to 100,000; 1,000, which is about as many
+            files as a process may have open by default. Those that the user has named are connected in any case; of
+            those that nsqlookupds list, the first. ``stats().left_out`` counts the others.
     """
 
     max_in_flight: int = whole(1, 0, 1_000_000)
@@ -112,6 +116,7 @@ class ConsumerOptions(ConnectionOptions, LookupOptions):
     low_rdy_timeout: float = seconds(30.0, 1.0, 300.0)
     rdy_redistribute_interval: float = seconds(5.0, 0.001, 5.0)
     close_timeout: float = seconds(25.0, 0.0, 3600.0)
+    max_connections: int = whole(1000, 1, 100_000)
 
     addresses: ClassVar[tuple[str, ...]] = ("nsqd_tcp_addresses", "lookupd_http_addresses")
 

@@ -10,6 +10,7 @@ once per write and not once per message.
 
 from __future__ import annotations
 
+import math
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,12 @@ NS_PER_MS = 1_000_000
 
 MSG_TIMEOUT_NS = 60_000 * NS_PER_MS
 """nsqd's default, for a broker that does not say what it uses."""
+
+MSG_TIMEOUT_MIN_MS = 1000
+"""What to reckon with where the broker does not say: it may have been told less than its default."""
+
+OVERSHOOT = 100
+"""Messages without an answer that a broker may send beyond what its RDY explains, before the connection is ended."""
 
 TIMED_OUT = -1
 """The ``deadline_ns`` of a message whose time is over, or that the consumer has given back by itself."""
@@ -66,8 +73,10 @@ class ConsumerSession(ClientSession[Message]):
         "_deadline_ns",
         "_dismissed",
         "_finished",
+        "_held_max",
         "_made_count",
         "_max_msg_timeout_ns",
+        "_rdy_max",
         "_received_ns",
         "_requeued",
         "address",
@@ -107,6 +116,8 @@ class ConsumerSession(ClientSession[Message]):
         self._max_msg_timeout_ns = MSG_TIMEOUT_NS
         self._received_ns = now_ns  # the buffer at hand …
         self._deadline_ns = now_ns  # … and until when its messages are to be answered
+        self._rdy_max = 0  # the highest RDY that was sent …
+        self._held_max = OVERSHOOT  # … and how many messages it explains
         self._made_count = 0  # messages among the frames of the buffer at hand
         self._finished: list[bytes] = []
         self._requeued: list[tuple[Message, Result | None]] = []
@@ -195,7 +206,23 @@ class ConsumerSession(ClientSession[Message]):
 
     def send_ready(self, rdy_count: int) -> None:
         """Send RDY."""
+        if rdy_count > self._rdy_max:
+            self._rdy_max = rdy_count
+            self._held_max = rdy_count * self._deliveries_max + OVERSHOOT
         self._say(encode_ready(rdy_count))
+
+    @property
+    def _deliveries_max(self) -> int:
+        """How often nsqd can have delivered as many messages as RDY says without an answer to any of them.
+
+        It delivers while fewer than RDY are in flight (nsqd/client_v2.go, IsReadyForMessages). What times out there is
+        in flight no more, and others are delivered, which a client that is busy sees all at once. It ends a connection
+        on which nothing came for two heartbeat intervals (nsqd/protocol_v2.go, IOLoop), so all can time out that often
+        within them, beside those that this end holds already and those that have just been sent.
+        """
+        assert self.answer is not None
+        msg_timeout_ms = self.answer.msg_timeout or MSG_TIMEOUT_MIN_MS
+        return 2 + math.ceil(2 * self._core.identity.heartbeat_interval / msg_timeout_ms)
 
     def start_close(self) -> None:
         """Ask for no more, and end when nsqd has said CLOSE_WAIT and all that is held is answered."""
@@ -323,6 +350,11 @@ class ConsumerSession(ClientSession[Message]):
             raise ProtocolError(f"the broker sent message {messages[0].id!r} before the subscription")
         held = self.held
         came = {message.id: message for message in messages}
+        if len(held) + len(came) > self._held_max and len(held.keys() | came.keys()) > self._held_max:
+            raise ProtocolError(
+                f"the broker does not keep to RDY: more than {self._held_max} of its messages have no answer, "
+                f"and the highest RDY was {self._rdy_max}"
+            )
         superseded: list[Message] = []
         if len(came) < len(messages) or not held.keys().isdisjoint(came.keys()):
             superseded += (held[message_id] for message_id in came if message_id in held)

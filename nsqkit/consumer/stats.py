@@ -86,6 +86,7 @@ class ConsumerStats:
         starved: as ``Consumer.is_starved``.
         backoff: as ``Consumer.backoff``.
         connections: every nsqd that the consumer has, or wants, a connection to.
+        left_out: nsqds that nsqlookupds list and that are not connected, because ``max_connections`` are.
     """
 
     received: int
@@ -102,3 +103,4 @@ class ConsumerStats:
     starved: bool
     backoff: BackoffStats
     connections: tuple[ConnectionStats, ...]
+    left_out: int = 0

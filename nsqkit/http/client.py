@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from ssl import SSLCertVerificationError, SSLError
 from string import punctuation
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, quote, unquote_to_bytes, urljoin, urlsplit
@@ -22,7 +23,7 @@ import attrs
 import h11
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
-from nsqkit.errors import RequestFailed
+from nsqkit.errors import RequestFailed, WrongServer
 from nsqkit.http.messages import Response
 from nsqkit.transport.tcp import connect_path, connect_tcp
 
@@ -48,6 +49,9 @@ SHOWN_LENGTH_MAX: Final = 200
 
 _USER: Final = re.compile(r"//[^/]*@")
 _PORTS: Final = {"http": 80, "https": 443}
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+"""OpenSSL's reasons where the first bytes of a server are no TLS."""
+
 _GET_NEXT: Final = frozenset((301, 302, 303))
 _SAME_NEXT: Final = frozenset((307, 308))
 
@@ -213,6 +217,10 @@ async def _ask(
             await anyio.aclose_forcefully(stream)
     except (BrokenResourceError, ClosedResourceError, EndOfStream) as error:
         raise RequestFailed(f"{target}: the server has closed the connection") from error
+    except WrongServer as error:
+        raise WrongServer(f"{target}: {error}") from None
+    except SSLError as error:
+        raise WrongServer(f"{target}: {_why_not_tls(error)}") from error
     except (OSError, ValueError, h11.ProtocolError) as error:
         raise RequestFailed(f"{target}: {error}") from error
 
@@ -253,10 +261,36 @@ async def _exchange(stream: ByteStream, request: h11.Request, body: bytes, body_
     return Response(head.status_code, headers, bytes(received))
 
 
+def _check_beginning(data: bytes) -> None:
+    """Refuse what servers say that speak something else.
+
+    Raises:
+        WrongServer: ``data``, the first of an answer, is none of HTTP's.
+    """
+    if data.startswith(b"\0\0\0"):  # the size of NSQ's answer to what is no magic
+        raise WrongServer(
+            "the server speaks NSQ's TCP protocol; give its HTTP port, "
+            "by default 4161 for nsqlookupd and 4151 for nsqd"
+        )
+    if data.startswith((b"\x15\x03", b"\x16\x03")):
+        raise WrongServer("the server speaks TLS; give a URL that begins with https://")
+
+
+def _why_not_tls(error: SSLError) -> str:
+    if isinstance(error, SSLCertVerificationError):
+        return f"the server's certificate is not accepted: {error.verify_message}"
+    if error.reason in _NO_TLS:
+        return "the server does not speak TLS; give a URL that begins with http://"
+    return f"TLS failed: {error.reason or error}"
+
+
 async def _next_event(stream: ByteStream, http: h11.Connection) -> object:
     while (event := http.next_event()) is h11.NEED_DATA:
         try:
-            http.receive_data(await stream.receive(RECEIVE_SIZE))
+            data = await stream.receive(RECEIVE_SIZE)
+            if http.their_state is h11.SEND_RESPONSE and not http.trailing_data[0]:
+                _check_beginning(data)
+            http.receive_data(data)
         except EndOfStream:
             if (
                 http.their_state is h11.SEND_RESPONSE

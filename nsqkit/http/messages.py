@@ -10,7 +10,8 @@ How to read it: ``Request`` and what it is read from, then ``Response`` with one
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final, Protocol, TypeAlias
 
 import attrs
@@ -34,6 +35,9 @@ REASONS: Final[Mapping[int, str]] = {
     503: "Service Unavailable",
 }
 """The phrase after each status that is in use."""
+
+PIECE_ITEMS: Final = 100
+"""Keys of a JSON object that are encoded at once, where it is sent in pieces."""
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ESCAPES = re.compile(rb"%([0-9A-Fa-f]{2})")
@@ -159,11 +163,19 @@ class Request:
 
 @attrs.frozen
 class Response:
-    """An answer, whole."""
+    """An answer.
+
+    Attributes:
+        status: its status.
+        headers: names and values.
+        body: its body, or the beginning of it.
+        pieces: what follows of a long one, each made when the one before was sent.
+    """
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
+    pieces: Iterable[bytes] = ()
 
     @classmethod
     def plain(cls, text: str, *, status: int = 200) -> Response:
@@ -181,6 +193,11 @@ class Response:
             return cls(200, (_JSON_TYPE, _NSQ_TYPE), encode_json(value))
         body = _encode(value) if isinstance(value, str) else value or b""
         return cls(200, (_TEXT_TYPE, _NSQ_TYPE) if body else (_NSQ_TYPE,), body)
+
+    @classmethod
+    def v1_pieces(cls, items: Iterable[tuple[str, object]]) -> Response:
+        """Return the same for a JSON object that may be long, from its keys and values; sent in pieces."""
+        return cls(200, (_JSON_TYPE, _NSQ_TYPE), pieces=_encode_pieces(items))
 
     @classmethod
     def v1_error(cls, status: int, message: str, *headers: tuple[str, str]) -> Response:
@@ -254,6 +271,16 @@ def encode_json(value: object) -> bytes:
 
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return _LONE_SURROGATE.sub(r"\\ufffd", text.translate(_JSON_ESCAPES)).encode()
+
+
+def _encode_pieces(items: Iterable[tuple[str, object]]) -> Iterator[bytes]:
+    """Yield a JSON object in pieces, as ``encode_json`` would return it."""
+    items = iter(items)
+    before = b"{"
+    while part := dict(islice(items, PIECE_ITEMS)):
+        yield before + encode_json(part)[1:-1]
+        before = b","
+    yield b"{}" if before == b"{" else b"}"
 
 
 def _encode(text: str) -> bytes:

@@ -2,6 +2,8 @@
 
 The rule it guards: never more of a client's bytes are kept than one read, plus what a handler asked for. A body is
 read when a handler reads it; what it leaves is thrown away up to a limit, and beyond that the connection is closed.
+And no connection keeps the others waiting: all others have a turn after each answer, each piece of a long one, and each
+``TURN_EVENTS`` events of h11's.
 
 How to read it: ``serve_connection`` → ``_Connection.serve`` → one pass of its loop per request. h11 knows HTTP and
 keeps its state; importing it takes a while, so a server imports this module when the first connection is there.
@@ -11,6 +13,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -29,6 +33,15 @@ logger = logging.getLogger("nsqkit.http")
 
 RECEIVE_SIZE: Final = 65536
 """The most bytes that are taken from the stream at once."""
+
+CHUNK_SIZE: Final = 2048
+"""Bytes from which an answer that is made in pieces is sent so, and without its length; as in Go's server."""
+
+SEND_SIZE: Final = 256 * 1024
+"""The most bytes of an answer that are sent at once."""
+
+TURN_EVENTS: Final = 50
+"""Events of h11's after which all others have a turn; each chunk of a body is one, and costs more than 10 µs."""
 
 LINGER: Final = 0.5
 """Seconds for which a connection that we end is still read from, thrown away, so that the last answer is not lost
@@ -74,6 +87,7 @@ class _Connection:
         self._stream = stream
         self._body_max = body_max
         self._http = h11.Connection(h11.SERVER)
+        self._event_count = 0
 
     async def serve(self, handle: Handler) -> None:
         while True:
@@ -90,6 +104,7 @@ class _Connection:
                 break
             response = await _answer(handle, request)
             await self._send(response, close=self._ends_after(request), without_body=is_head)
+            await anyio.lowlevel.checkpoint()
             if not await self._reaches_next_request(body):
                 break
         await self._linger()
@@ -127,6 +142,9 @@ class _Connection:
                 self._http.receive_data(b"")
             except (BrokenResourceError, ClosedResourceError) as error:
                 raise _ClientGone("the client has closed the connection") from error
+        self._event_count += 1
+        if self._event_count % TURN_EVENTS == 0:
+            await anyio.lowlevel.checkpoint()
         return event
 
     async def invite_body(self) -> None:
@@ -135,13 +153,28 @@ class _Connection:
             await self._write(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
 
     async def _send(self, response: Response, *, close: bool, without_body: bool = False) -> None:
-        headers = [*response.headers, ("Date", _http_date()), ("Content-Length", str(len(response.body)))]
+        body, pieces = response.body, iter(response.pieces)
+        while len(body) < CHUNK_SIZE and (piece := next(pieces, b"")):
+            body += piece
+        is_whole = len(body) < CHUNK_SIZE or not response.pieces
+        headers = [*response.headers, ("Date", _http_date())]
+        if is_whole:
+            headers.append(("Content-Length", str(len(body))))
         if close:
             headers.append(("Connection", "close"))
         reason = REASONS.get(response.status, "")
+        # Without a length, h11 sends chunks, or ends the connection to a client of HTTP/1.0.
         head = h11.Response(status_code=response.status, headers=headers, reason=reason)
-        content = [] if without_body or not response.body else [h11.Data(data=response.body)]
-        await self._write(head, *content, h11.EndOfMessage())
+        if without_body:
+            await self._write(head, h11.EndOfMessage())
+        elif is_whole and len(body) <= SEND_SIZE:
+            await self._write(head, h11.Data(data=body), h11.EndOfMessage())
+        else:
+            await self._write(head)
+            for piece in chain(_cut(body), pieces):
+                await self._write(h11.Data(data=piece))
+                await anyio.lowlevel.checkpoint()
+            await self._write(h11.EndOfMessage())
 
     async def _write(self, *events: h11.Event) -> None:
         data = b"".join([self._http.send(event) or b"" for event in events])
@@ -199,6 +232,10 @@ class _StreamBody:
                 self._ended = True
         piece, self._rest = self._rest[:size], self._rest[size:]
         return piece
+
+
+def _cut(body: bytes) -> Iterator[bytes]:
+    return (body[start : start + SEND_SIZE] for start in range(0, len(body), SEND_SIZE))
 
 
 def _request_of(event: h11.Request, body: _StreamBody) -> Request:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from nsqkit.clock import Clock
+    from nsqkit.errors import NSQError
     from nsqkit.wire.lookup import Node
 
 __all__ = ["Discovery"]
@@ -38,6 +39,7 @@ class Discovery(LookupdPoller["Node"]):
         lookupd_http_addresses: ``host:port`` or URL of each nsqlookupd; more can be added later.
         topic: the topic; None for the nsqds of all topics.
         on_change: called in the event loop with the addresses that have come and with those that have gone.
+        on_failure: called in the event loop with each error that asking again cannot mend; None to go on.
         options: how nsqlookupds are asked, and what is made of their answers.
         clock: the time; by default the real one.
         random: chance; by default seeded by the system.
@@ -56,6 +58,7 @@ class Discovery(LookupdPoller["Node"]):
         *,
         topic: str | None,
         on_change: Callable[[list[str], list[str]], None],
+        on_failure: Callable[[NSQError], None] | None = None,
         options: LookupOptions | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -67,6 +70,7 @@ class Discovery(LookupdPoller["Node"]):
             lookupd_http_addresses,
             ask=lambda daemon: ask_nsqds(daemon, topic),
             on_listed=self._listed,
+            on_failure=on_failure,
             options=options,
             clock=clock,
             random=random,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import anyio
 import attrs
 
+from nsqkit.client.failure import advice
 from nsqkit.clock import NS_PER_S, Clock, LoopClock
 from nsqkit.errors import Closed, OptionError, RequestFailed
 from nsqkit.lookup.listings import Listings
@@ -22,8 +23,7 @@ from nsqkit.lookup.options import LookupOptions
 from nsqkit.lookup.schedule import PollSchedule
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
-
+    from nsqkit.errors import NSQError
     from nsqkit.http.daemon import Daemon
     from nsqkit.lookup.questions import Ask
 
@@ -57,7 +57,7 @@ class LookupdStatus:
 class _Lookupd:
     """One nsqlookupd that is asked; ``scope`` ends its task, ``sleep`` ends the wait for the next question.
 
-    anyio makes a scope only inside of an event loop, and clients are made outside of one, too.
+    Both scopes are made by the task: clients are also made where no event loop runs.
     """
 
     daemon: Daemon
@@ -74,6 +74,7 @@ class LookupdPoller(Generic[T]):
         lookupd_http_addresses: where they are.
         ask: puts the question to one of them.
         on_listed: called in the event loop with all that is listed, after each good answer and each removal.
+        on_failure: called in the event loop with each permanent error; None to go on.
         options: how they are asked.
         clock: the time; by default the real one.
         random: chance; by default seeded by the system.
@@ -89,6 +90,7 @@ class LookupdPoller(Generic[T]):
         *,
         ask: Ask[T],
         on_listed: Callable[[dict[str, T]], None],
+        on_failure: Callable[[NSQError], None] | None = None,
         options: LookupOptions | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -98,10 +100,12 @@ class LookupdPoller(Generic[T]):
         self._log = log
         self._ask = ask
         self._on_listed = on_listed
+        self._on_failure = on_failure
         self._clock = clock
         self._random = random or Random()
         self._listings: Listings[T] = Listings()
-        self._tasks: TaskGroup | None = None
+        self._is_running = False
+        self._added = anyio.Event()
         self._lookupds = {
             key: _Lookupd(daemon, LookupdStatus(daemon.name))
             for key, daemon in self.options.daemons(lookupd_http_addresses).items()
@@ -121,9 +125,8 @@ class LookupdPoller(Generic[T]):
         daemon = self.options.daemon(address)
         if daemon.key in self._lookupds:
             return
-        lookupd = self._lookupds[daemon.key] = _Lookupd(daemon, LookupdStatus(daemon.name))
-        if self._tasks is not None:
-            self._start(lookupd, self._tasks)
+        self._lookupds[daemon.key] = _Lookupd(daemon, LookupdStatus(daemon.name))
+        self._added.set()
 
     def remove_lookupd(self, address: str) -> None:
         """Ask this nsqlookupd no more, and forget what only it has listed.
@@ -157,23 +160,25 @@ class LookupdPoller(Generic[T]):
         Raises:
             Closed: it runs already.
         """
-        if self._tasks is not None:
+        if self._is_running:
             raise Closed("it runs already, and can run once at a time")
         self._clock = self._clock or LoopClock()
+        asked: set[_Lookupd] = set()
         async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
+            self._is_running = True
             try:
-                for lookupd in self._lookupds.values():
-                    self._start(lookupd, tasks)
-                await anyio.sleep_forever()
+                while True:
+                    self._added = anyio.Event()
+                    for lookupd in self._lookupds.values():
+                        if lookupd not in asked:
+                            asked.add(lookupd)
+                            tasks.start_soon(self._keep_asking, lookupd)
+                    asked.intersection_update(self._lookupds.values())
+                    await self._added.wait()
             finally:
-                self._tasks = None
+                self._is_running = False
 
-    def _start(self, lookupd: _Lookupd, tasks: TaskGroup) -> None:
-        lookupd.scope = anyio.CancelScope()
-        tasks.start_soon(self._keep_asking, lookupd, lookupd.scope)
-
-    async def _keep_asking(self, lookupd: _Lookupd, scope: anyio.CancelScope) -> None:
+    async def _keep_asking(self, lookupd: _Lookupd) -> None:
         clock = self._clock
         assert clock is not None
         schedule = lookupd.schedule = PollSchedule(
@@ -182,8 +187,10 @@ class LookupdPoller(Generic[T]):
             random=self._random,
             now_ns=clock.now_ns(),
         )
-        with scope:
-            while True:
+        with anyio.CancelScope() as lookupd.scope:
+            while (
+                self._lookupds.get(lookupd.daemon.key) is lookupd
+            ):  # it may be removed before this task begins
                 while schedule.next_poll_ns > clock.now_ns():
                     with anyio.CancelScope() as lookupd.sleep:
                         await clock.wait_until(schedule.next_poll_ns)
@@ -204,13 +211,21 @@ class LookupdPoller(Generic[T]):
                 self._on_listed(self._listings.united())
 
     def _failed(self, lookupd: _Lookupd, schedule: PollSchedule, error: Exception) -> None:
-        lookupd.status = attrs.evolve(lookupd.status, failure_count=schedule.failure_count, error=error)
-        # What is not foreseen is a fault of ours; even that must not be the end of a consumer.
-        self._log.warning(
-            "nsqlookupd %s has failed %d times in a row: %s",
-            lookupd.daemon,
-            schedule.failure_count,
-            error,
-            exc_info=None if isinstance(error, RequestFailed) else error,
-            extra={"lookupd": lookupd.daemon.name, "failure_count": schedule.failure_count},
-        )
+        before = lookupd.status
+        lookupd.status = attrs.evolve(before, failure_count=schedule.failure_count, error=error)
+        fields = {"lookupd": lookupd.daemon.name, "failure_count": schedule.failure_count}
+        if not (isinstance(error, RequestFailed) and error.permanent):
+            # What is not foreseen is a fault of ours; even that must not be the end of a consumer.
+            self._log.warning(
+                "nsqlookupd %s has failed %d times in a row: %s",
+                lookupd.daemon,
+                schedule.failure_count,
+                error,
+                exc_info=None if isinstance(error, RequestFailed) else error,
+                extra=fields,
+            )
+            return
+        level = logging.DEBUG if str(error) == str(before.error) else logging.ERROR
+        self._log.log(level, "nsqlookupd %s: %s (%s)", lookupd.daemon, error, advice(error), extra=fields)
+        if self._on_failure is not None:
+            self._on_failure(error)

@@ -63,11 +63,11 @@ def info(lookupd: Nsqlookupd, request: Request) -> Response:
 
 def debug(lookupd: Nsqlookupd, request: Request) -> Response:
     """Tell every registration that somebody has, and who."""
-    found = {
-        registration.key: [_debug_entry(peer, registration.category, registration.topic) for peer in peers]
+    return Response.v1_pieces(
+        (registration.key, [_debug_entry(peer, registration.category, registration.topic) for peer in peers])
         for registration, peers in lookupd.registry.registrations()
-    }
-    return Response.v1({key: entries for key, entries in sorted(found.items()) if entries})
+        if peers
+    )
 
 
 def _debug_entry(peer: Peer, category: str, topic: bytes) -> dict[str, Any]:

@@ -11,7 +11,8 @@ channels of a topic are known independently of each other. Where HTTP asks, ``*`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import Final
 
 import attrs
@@ -90,15 +91,24 @@ class Registry:
         self._peers[peer] = None
         return peer
 
-    def remove_peer(self, peer: Peer) -> list[Registration]:
-        """Take away a peer and all it is registered for; return what that was."""
-        removed = [Registration("topic", topic) for topic in peer.topics]
-        removed += [Registration("channel", *names) for names in peer.channels]
-        for topic in list(peer.topics):
+    def __contains__(self, peer: Peer) -> bool:
+        """Tell whether a peer is there, or anything that it is registered for."""
+        return peer in self._peers
+
+    def remove_peer(self, peer: Peer, count: int) -> list[Registration]:
+        """Take away ``count`` of the things that a peer is registered for; return what they were.
+
+        When nothing else is left the peer itself is taken away.
+        """
+        topics = list(islice(peer.topics, count))
+        channels = list(islice(peer.channels, count - len(topics)))
+        removed = [Registration("topic", topic) for topic in topics]
+        removed += [Registration("channel", *names) for names in channels]
+        for topic in topics:
             self._remove_from_topic(peer, topic)
-        for topic, channel in list(peer.channels):
+        for topic, channel in channels:
             self._remove_from_channel(peer, topic, channel)
-        if peer in self._peers:
+        if peer in self._peers and not peer.topics and not peer.channels:
             del self._peers[peer]
             removed.append(CLIENT)
         return removed
@@ -232,14 +242,20 @@ class Registry:
         tombstoned_at_ns = peer.topics[topic]
         return tombstoned_at_ns is not None and now_ns - tombstoned_at_ns < self._tombstone_lifetime_ns
 
-    def registrations(self) -> Iterator[tuple[Registration, Iterable[Peer]]]:
-        """Yield everything that is known, with the peers registered for it."""
-        yield CLIENT, self._peers
-        for topic, peers in self._topics.items():
-            yield Registration("topic", topic), peers
-        for topic, channels in self._channels.items():
-            for channel, peers in channels.items():
-                yield Registration("channel", topic, channel), peers
+    def registrations(self) -> Iterator[tuple[Registration, list[Peer]]]:
+        """Yield everything that is known, with the peers registered for it, in the order of ``Registration.key``.
+
+        What comes or goes between two of them may be there or not.
+        """
+        for topic in sorted(self._channels, key=_key_part):
+            for channel in sorted(self._channels.get(topic, ())):
+                yield (
+                    Registration("channel", topic, channel),
+                    list(self._channels.get(topic, {}).get(channel, ())),
+                )
+        yield CLIENT, list(self._peers)
+        for topic in sorted(self._topics, key=_key_part):
+            yield Registration("topic", topic), list(self._topics.get(topic, ()))
 
     def _is_active(self, peer: Peer, now_ns: int) -> bool:
         return now_ns - peer.last_update_ns <= self._inactive_producer_timeout_ns
@@ -257,3 +273,7 @@ def _matching(known: Collection[bytes], topic: bytes) -> list[bytes]:
     if topic == ANY_TOPIC:
         return list(known)
     return [topic] if topic in known else []
+
+
+def _key_part(topic: bytes) -> bytes:
+    return topic + b":"

@@ -124,10 +124,11 @@ class Nsqlookupd:
         pump = Pump(session, stream, self.clock, after=wake)
         try:
             await pump.run()
-        except Exception:  # a fault of ours in what one nsqd says must not be the end of all the others
-            logger.exception("[%s] - internal error", address)
         finally:
             session.end("closed")
+            while session.has_input:
+                session.go_on(self.clock.now_ns())
+                await anyio.lowlevel.checkpoint()
 
     async def _serve_http(self, stream: ByteStream) -> None:
         # h11 and the routes are imported when they are first needed, so that a start does not wait for them.

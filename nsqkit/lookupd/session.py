@@ -1,8 +1,9 @@
 """One nsqd that talks to the nsqlookupd: the server's side of a connection, without the connection.
 
 The rule it guards: a command is looked at in nsqlookupd's order (nsqlookupd, lookup_protocol_v1.go) and answered with
-its words. Every refusal is fatal: it is sent, and the session ends. When a session ends, what its nsqd has registered
-goes at once, so that whoever sees the connection closed sees the registrations gone.
+its words. Every refusal is fatal: it is sent, and the session ends. Before a session has ended, what its nsqd has
+registered is gone, so that whoever sees the connection closed sees the registrations gone. Commands, and the
+registrations at the end, are worked on in turns, so that no nsqd keeps the others waiting.
 
 How to read it: the verbs of a machine, then ``_admit``, which says what may come when, then one method a command.
 """
@@ -10,6 +11,7 @@ How to read it: the verbs of a machine, then ``_admit``, which says what may com
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Final
 
 from nsqkit.errors import BadChannel, BadTopic, BrokerError, InvalidCommand, ProtocolError
@@ -29,6 +31,9 @@ from nsqkit.wire.names import is_valid_name
 
 OUTBOX_SIZE_MAX: Final = 1 << 16
 """Bytes that wait for a slow reader before nothing more is read from it."""
+
+TURN_COUNT: Final = 100
+"""Commands that are acted on in one turn, and registrations that are taken back in one."""
 
 _REASON_LENGTH_MAX: Final = 200  # characters of a refusal in the log: it may quote a whole line
 
@@ -57,6 +62,12 @@ class Session:
         self._decoder = LookupCommandDecoder(self._admit)
         self._outbox: list[bytes] = []
         self._outbox_size = 0
+        self._commands: Iterator[LookupCommand] | None = (
+            None  # those of a buffer that are left for the next turn
+        )
+        self._unread: list[bytes] = []  # what came meanwhile
+        self._eof_came = False
+        self._is_leaving = False  # no more commands are acted on, and registrations are taken back
 
     # ---- the verbs of a machine ----------------------------------------------------------------------------------
 
@@ -71,25 +82,59 @@ class Session:
         return self.ended or bool(self._outbox)
 
     def receive_data(self, data: bytes, now_ns: int) -> None:
-        """Take everything one read returned."""
-        if self.ended:
+        """Work through what one read has returned, as far as one turn goes."""
+        if self._is_leaving:
             return
+        self._unread.append(data)
+        if self._commands is None:
+            self._take_turn(now_ns)
+
+    @property
+    def has_input(self) -> bool:
+        """True while commands, or registrations that are to be taken back, are left for the next turn."""
+        if self._is_leaving:
+            return not self.ended
+        return self._commands is not None and not self.outbox_full
+
+    def go_on(self, now_ns: int) -> None:
+        """Do what is left, as far as one turn goes."""
+        if not self.has_input:
+            return
+        if self._is_leaving:
+            self._leave()
+        else:
+            self._take_turn(now_ns)
+            if self._eof_came:
+                self.receive_eof(now_ns)
+
+    def receive_eof(self, now_ns: int) -> None:
+        """Take note that the nsqd sends nothing more: that ends the session when all it has sent is acted on."""
+        if self._is_leaving:
+            return
+        if self._commands is not None:
+            self._eof_came = True
+        elif error := self._decoder.end():
+            self._refuse(error)
+        else:
+            self.end("EOF")
+
+    def _take_turn(self, now_ns: int) -> None:
+        commands, self._commands = self._commands, None
+        count = 0
         try:
-            for command in self._decoder.feed(data):
-                self._send(self._answer(command, now_ns))
+            while commands is not None or self._unread:
+                commands = commands or self._decoder.feed(self._unread.pop(0))
+                for command in commands:
+                    self._send(self._answer(command, now_ns))
+                    count += 1
+                    if count == TURN_COUNT or self.outbox_full:
+                        self._commands = commands
+                        return
+                commands = None
         except BrokerError as error:
             self._refuse(error)
         except ProtocolError as error:
             self.end(str(error))
-
-    def receive_eof(self, now_ns: int) -> None:
-        """Take note that the nsqd sends nothing more: that ends the session."""
-        if self.ended:
-            return
-        if error := self._decoder.end():
-            self._refuse(error)
-        else:
-            self.end("EOF")
 
     def data_to_send(self, now_ns: int) -> bytes:
         """Return what must be written, and forget it."""
@@ -99,14 +144,23 @@ class Session:
         return data
 
     def end(self, reason: str) -> None:
-        """Take no more commands, and take back what is registered; a second call changes nothing."""
-        if self.ended:
+        """Take no more commands, and begin to take back what is registered; a second call changes nothing."""
+        if self._is_leaving:
             return
-        self.ended = True
+        self._is_leaving = True
+        self._commands = None
+        self._unread.clear()
         logger.info("PROTOCOL(V1): [%s] exiting ioloop - %s", self._remote_address, reason)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Take back registrations; the session has ended when none is left."""
         if self.peer is not None:
-            self._log("UNREGISTER", self._registry.remove_peer(self.peer))
+            self._log("UNREGISTER", self._registry.remove_peer(self.peer, TURN_COUNT))
+            if self.peer in self._registry:
+                return
             self.peer = None
+        self.ended = True
 
     def _refuse(self, error: BrokerError) -> None:
         logger.error("[%s] - %s", self._remote_address, str(error)[:_REASON_LENGTH_MAX])

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from nsqkit.client.connection import no_connection
+from nsqkit.client.failure import not_connected
 from nsqkit.errors import (
     Closed,
     ConnectionLost,
@@ -231,7 +232,7 @@ class Dispatch:
     def on_change(self) -> None:
         """Take note that something was received, or that a connection has begun or ended."""
         # Nobody is woken in vain: there may be thousands who wait.
-        if self._watching or (self._waiting_count and self._is_ready()):
+        if self._watching or (self._waiting_count and (self._is_ready() or self._failure is not None)):
             self._announce()
 
     async def wait_ready(self) -> None:
@@ -239,6 +240,7 @@ class Dispatch:
 
         Raises:
             NotConnected: there was none for ``connect_timeout`` seconds.
+            NSQError: with ``end_on_permanent_error``, a permanent error.
             Closed: the producer is closed.
         """
         if not self._is_ready():
@@ -250,10 +252,13 @@ class Dispatch:
 
         Raises:
             Closed: the producer is closed.
+            NSQError: with ``end_on_permanent_error``, a permanent error.
         """
         while not any(destination.is_connected for destination in self.destinations):
             if self._closed:
                 raise Closed(CLOSED)
+            if self._failure is not None:
+                raise copy(self._failure)
             await self.wait_change()
 
     def close(self) -> None:
@@ -310,7 +315,7 @@ class Dispatch:
         self._waiting_count += 1
         try:
             with anyio.CancelScope(deadline=deadline):
-                while is_again or not self._closed:
+                while (is_again or not self._closed) and self._failure is None:
                     await self._changed.wait()
                     if self._is_ready():
                         return
@@ -320,14 +325,20 @@ class Dispatch:
             raise lost  # it may have arrived, which no later error may hide
         if self._closed and not is_again:
             raise Closed(CLOSED)
-        raise self.not_connected(self._connect_timeout)
+        raise copy(self._failure) if self._failure is not None else self.not_connected(self._connect_timeout)
+
+    @property
+    def _failure(self) -> NSQError | None:
+        """The permanent error of an nsqd that is not dialled any more."""
+        return next((d.connection.failure for d in self.destinations if d.connection.failure), None)
 
     def not_connected(self, timeout: float) -> NotConnected:
         """Return the error for a wait of that many seconds, with the last error of each connection."""
         within = f"within {timeout:g} seconds"
         if any(destination.is_connected for destination in self.destinations):
             return NotConnected(f"{self._names()} did not take any more {within}")
-        return no_connection({one.address: one.connection.error for one in self.destinations}, within)
+        errors = {destination.address: destination.connection.error for destination in self.destinations}
+        return not_connected(f"no connection to {self._names()} {within}", errors)
 
     def _names(self) -> str:
         return " or ".join(destination.address for destination in self.destinations)

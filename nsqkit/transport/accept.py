@@ -1,6 +1,6 @@
 """Accepting connections for as long as a server runs, and telling where they come from.
 
-The rule it guards: that one connection could not be accepted is not the end of the others.
+The rule it guards: that one connection could not be accepted, or served, is not the end of the others.
 
 How to read it: ``accept`` is a loop around ``Listener.serve``.
 """
@@ -36,13 +36,21 @@ async def accept(
 
     Args:
         listener: where they come to.
-        handler: called with the stream of each, in a task of its own.
+        handler: called with the stream of each, in a task of its own; what it raises is logged.
         tasks: what those tasks belong to.
         logger: told why one could not be accepted, mostly because too many files are open.
     """
+
+    async def serve(stream: ByteStream) -> None:
+        try:
+            await handler(stream)
+        except Exception:  # an error of ours in what one client does must not be the end of all the others
+            logger.exception("[%s] - internal error", remote_address(stream))
+            await anyio.aclose_forcefully(stream)
+
     while True:
         try:
-            await listener.serve(handler, tasks)
+            await listener.serve(serve, tasks)
         except* OSError as errors:
             logger.error("accept failed - %s", errors.exceptions[0])
         await anyio.sleep(ACCEPT_PAUSE)

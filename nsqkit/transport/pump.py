@@ -2,7 +2,8 @@
 
 The rule it guards: one read, one call, one write. Each receive buffer is handed to the machine; what the machine has
 to say is sent, joined, whenever the pump is woken. Nothing is awaited per message, and a peer that does not read
-stops being read from.
+stops being read from. In a turn of the event loop one buffer is read at most, and a machine that has not worked through
+it goes on in the next turn, after whatever else is ready by then; nothing is read before it is through.
 
 There are two ways to read and two to write, and one rule for when. A stream that hands on what comes (``AsyncioStream``
 does) is not received from: its calls go straight to the machine, and what needs no waiting is sent in the same turn of
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from nsqkit.transport.machine import Machine
 
 RECEIVE_SIZE = 256 * 1024
+
+FULL_READ_SIZE = 250_000
+"""A read of so many bytes was a full one; libuv would read on at once, up to 32 times, before all others."""
 
 
 class Pump:
@@ -84,6 +88,7 @@ class Pump:
         self._writer_waits = False
         self._wake = anyio.Event()
         self._flush_is_due = False
+        self._turn_is_due = False
         self._is_taking = False
 
     async def run(self) -> None:
@@ -117,14 +122,24 @@ class Pump:
                 try:
                     data = await receive(RECEIVE_SIZE)
                 except (EndOfStream, BrokenResourceError, ClosedResourceError):
+                    self._read_ended.set()
                     self._end_of_stream()
+                    await self._take_turns()
                     return
                 self._take(data)
-                if self._reading_paused:
-                    self._may_read = anyio.Event()
-                    await self._may_read.wait()
+                await self._take_turns()
         finally:
             self._read_ended.set()
+
+    async def _take_turns(self) -> None:
+        """Have the machine go on, a turn at a time; return when it takes more."""
+        while self._reading_paused:
+            if self._machine.has_input:
+                await anyio.lowlevel.checkpoint()
+                self._take(None)
+            else:
+                self._may_read = anyio.Event()
+                await self._may_read.wait()
 
     def _on_data(self, data: bytes) -> None:
         """Take what a stream hands on; no caller is there who could be told of an error."""
@@ -132,8 +147,11 @@ class Pump:
         try:
             if self._wants_data:
                 self._take(data)
+                if len(data) >= FULL_READ_SIZE:
+                    self._reading_paused = True
+                    self._wait_for_turn()
         except Exception as fault:
-            self._fail(fault)
+            self.fail(fault)
         if self._reading_paused or not self._wants_data:
             self._direct.pause_reading()
 
@@ -141,7 +159,7 @@ class Pump:
         try:
             self._end_of_stream()
         except Exception as fault:
-            self._fail(fault)
+            self.fail(fault)
         self._read_ended.set()
 
     @property
@@ -149,36 +167,71 @@ class Pump:
         """False once whatever comes would be of no use."""
         return self._wait_for_peer or not self._machine.ended
 
-    def _take(self, data: bytes) -> None:
-        """Hand the machine what one read returned, and send the answers."""
+    def _take(self, data: bytes | None) -> None:
+        """Hand the machine what one read returned, or have it go on with what is left, and send the answers."""
         machine = self._machine
         now_ns = self._clock.now_ns()
         self._is_taking = True
         try:
-            machine.receive_data(data, now_ns)
+            if data is None:
+                machine.go_on(now_ns)
+            else:
+                machine.receive_data(data, now_ns)
             self._after()
         finally:
             self._is_taking = False
         if machine.ended or (machine.has_output and not self._send_now(now_ns)):
             self.wake()
-        self._reading_paused = machine.outbox_full and not machine.ended
+        if machine.has_input:
+            self._pause_if_full()
+        else:
+            self._reading_paused = machine.outbox_full and not machine.ended
+
+    def _pause_if_full(self) -> None:
+        """Have nothing read while the machine takes nothing more."""
+        machine = self._machine
+        self._reading_paused = (machine.has_input or machine.outbox_full) and not machine.ended
+        if machine.has_input:
+            self._wait_for_turn()
 
     def _read_on(self) -> None:
         """Read again once the machine takes more."""
         machine = self._machine
-        if machine.ended or not machine.outbox_full:
+        if machine.has_input:
+            self._wait_for_turn()
+        elif machine.ended or not machine.outbox_full:
             self._reading_paused = False
             self._may_read.set()
             if self._direct is not None:
                 self._direct.resume_reading()
 
+    def _wait_for_turn(self) -> None:
+        """Have ``_turn_due`` called in the next turn of the event loop; where a task receives, it goes on."""
+        if self._direct is None or self._loop is None:
+            self._may_read.set()
+        elif not self._turn_is_due:
+            self._turn_is_due = True
+            self._loop.call_soon(self._turn_due)
+
+    def _turn_due(self) -> None:
+        self._turn_is_due = False
+        try:
+            if self._machine.has_input:
+                self._take(None)
+                self._reading_paused = True
+            if self._reading_paused:
+                self._read_on()
+        except Exception as fault:
+            self.fail(fault)
+
     def _end_of_stream(self) -> None:
         self._machine.receive_eof(self._clock.now_ns())
         self._after()
+        self._pause_if_full()
         self.wake()
 
-    def _fail(self, fault: Exception) -> None:
-        """Have ``run`` raise what came up outside of it."""
+    def fail(self, fault: Exception) -> None:
+        """End, and have ``run`` raise ``fault``, which came up outside of it."""
         self._fault = fault
         self._scope.cancel()
 
@@ -204,7 +257,7 @@ class Pump:
         try:
             self.flush()
         except Exception as fault:
-            self._fail(fault)
+            self.fail(fault)
 
     def flush(self) -> None:
         """Send what there is to send now if that needs no waiting, else have the writer do it."""
@@ -290,8 +343,20 @@ class Pump:
                 with anyio.move_on_after(self._linger):
                     await self._read_ended.wait()
             self._end_of_stream()
+            await self._work_off()
         except WriteTimeout as timeout:
-            self._fail(timeout)
+            self.fail(timeout)
+
+    async def _work_off(self) -> None:
+        """Have the machine work on what the peer has sent before it left; nobody is there to be answered."""
+        machine, clock = self._machine, self._clock
+        while not machine.ended:
+            machine.data_to_send(clock.now_ns())
+            if not machine.has_input:
+                break
+            await anyio.lowlevel.checkpoint()
+            machine.go_on(clock.now_ns())
+            self._after()
 
     def _limit_time(self) -> None:
         """Leave the peer ``linger`` seconds; the first call counts."""

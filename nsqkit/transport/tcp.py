@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteStream, SocketStream, TaskGroup
 
+BACKLOG = 65_535
+"""Connections that the system may hold until they are accepted; it holds no more than its own limit (somaxconn)."""
+
+ACCEPT_COUNT_MAX = 1000
+"""Connections that asyncio's loops accept in one turn; uvloop accepts all that there are."""
+
 _ANY_HOST = ("", "0.0.0.0")
 """Hosts that mean every interface; Go's listener takes IPv4 and IPv6 for both of them."""
 
@@ -184,9 +190,12 @@ class Listener:
             for listener in self._sockets.listeners:
                 sock = stack.enter_context(listener.extra(SocketAttribute.raw_socket).dup())
                 create_server = loop.create_unix_server if self._path else loop.create_server
-                server = await create_server(partial(make_stream, take), sock=sock, start_serving=False)
+                server = await create_server(
+                    partial(make_stream, take), sock=sock, backlog=ACCEPT_COUNT_MAX, start_serving=False
+                )
                 stack.callback(server.close)
                 await server.start_serving()
+                sock.listen(BACKLOG)
             async for stream in coming:
                 tasks.start_soon(handle, stream)
 

@@ -40,6 +40,7 @@ _PUBLISHES = frozenset((b"PUB", b"DPUB"))
 _FIN_PREFIX = b"FIN "
 _FIN_LENGTH = len(_FIN_PREFIX) + ID_LENGTH + 1
 _FIN_RUN_MAX = 100  # others wait while a row is acted on; and looking far ahead makes mixed rows quadratic
+_PUB_RUN_MAX = 2000  # as many bodies of 100 bytes fit in one read
 _CHUNKS_MAX = 1024  # pieces of an incomplete body: small ones must not cost many times their size
 _UINT64 = 1 << 64
 
@@ -252,6 +253,11 @@ class CommandDecoder:
             if command is not None:
                 yield command
 
+    @property
+    def is_drained(self) -> bool:
+        """True after a command that was the end of its buffer: the iteration that yielded it yields no more."""
+        return self._position == len(self._data)
+
     def end(self) -> BrokerError | None:
         """Say that the stream has ended: return the error to answer if that cut a body off."""
         return self._need.cut_off
@@ -323,8 +329,10 @@ class CommandDecoder:
         size_max = self.max_msg_size if verb in _PUBLISHES else self.max_body_size
         data, position, unpack = self._data, self._position, _INT32.unpack_from
         bodies: list[bytes] = []
-        while position + 4 <= len(data):
+        for _ in range(_PUB_RUN_MAX):
             start = position + 4
+            if start > len(data):
+                break
             after = start + unpack(data, position)[0]
             if not start < after <= start + size_max or after > len(data):
                 break

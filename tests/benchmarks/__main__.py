@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from tests.benchmarks import (
+    attacks,
     blocking,
     consume,
     growth,
@@ -42,6 +43,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "soak": soak.measure,
     "latency": latency.measure,
     "broker": throughput.measure,
+    "attacks": attacks.measure,
     "growth": growth.measure,
     "start": start.measure,
     "memory": memory.measure,

@@ -15,12 +15,15 @@ import itertools
 import json
 import os
 import queue
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -31,9 +34,12 @@ from tests.benchmarks.table import Median
 
 ROOT = Path(__file__).resolve().parents[2]
 NSQKIT_NSQD = (sys.executable, "-m", "nsqkit", "nsqd")
+NSQKIT_NSQLOOKUPD = (sys.executable, "-m", "nsqkit", "nsqlookupd")
 
 PEERS = {"pynsq": "nsq", "gnsq": "gnsq", "ansq": "ansq", "asyncnsq": "asyncnsq"}
 """Other clients in Python, each with the module that it installs."""
+
+_LISTENING = re.compile(r"\b(TCP|HTTP): listening on (\S+)")
 
 START_TIMEOUT = 20.0
 STOP_TIMEOUT = 10.0
@@ -159,48 +165,50 @@ class BrokerProcess:
 
     Attributes:
         address: ``host:port`` that clients connect to.
+        http_address: the same of the HTTP routes.
     """
 
     def __init__(self, command: Sequence[str], *flags: str) -> None:
         self.address = ""
+        self.http_address = ""
         self._command = command
         self._flags = flags
 
     def __enter__(self) -> BrokerProcess:
         self._folder = tempfile.TemporaryDirectory(prefix="nsqkit-bench-")
-        flags = [f"--{name}-address=127.0.0.1:0" for name in ("tcp", "http", "https")]
         self._process = subprocess.Popen(
-            [
-                *self._command,
-                *flags,
-                "--broadcast-address=127.0.0.1",
-                f"--mem-queue-size={MEM_QUEUE_SIZE}",
-                f"--data-path={self._folder.name}",
-                *self._flags,
-            ],
+            [*self._command, "--broadcast-address=127.0.0.1", *self._own_flags(), *self._flags],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        addresses: queue.SimpleQueue[str] = queue.SimpleQueue()
+        addresses: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
         self._last_line = ""
         self._log = threading.Thread(target=self._read_log, args=[addresses], daemon=True)
         self._log.start()
         try:
-            self.address = addresses.get(timeout=START_TIMEOUT)
+            found = addresses.get(timeout=START_TIMEOUT)
         except queue.Empty:
             self._stop()
             raise RunFailed(f"{' '.join(self._command)} took more than {START_TIMEOUT:g} seconds") from None
         except BaseException:
             self._stop()
             raise
-        if not self.address:
+        if not found:
             self._stop()
             code = self._process.returncode
             raise RunFailed(f"{' '.join(self._command)} ended with code {code}: {self._last_line}")
+        self.address, self.http_address = found["TCP"], found["HTTP"]
         return self
+
+    def _own_flags(self) -> list[str]:
+        return [
+            *(f"--{name}-address=127.0.0.1:0" for name in ("tcp", "http", "https")),
+            f"--mem-queue-size={MEM_QUEUE_SIZE}",
+            f"--data-path={self._folder.name}",
+        ]
 
     def __exit__(
         self,
@@ -209,6 +217,15 @@ class BrokerProcess:
         traceback: TracebackType | None,
     ) -> None:
         self._stop()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Keep it from running for as long as the block lasts."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def cpu_seconds(self) -> float:
         """Return the CPU time that the process has used so far, all of its threads together."""
@@ -226,15 +243,17 @@ class BrokerProcess:
         self._process.wait(STOP_TIMEOUT)
         return time.perf_counter() - begin
 
-    def _read_log(self, addresses: queue.SimpleQueue[str]) -> None:
-        """Tell the address, then read on, so that the broker never waits for a reader of its log."""
+    def _read_log(self, addresses: queue.SimpleQueue[dict[str, str]]) -> None:
+        """Tell both addresses, then read on, so that the broker never waits for a reader of its log."""
         assert self._process.stdout is not None
+        found: dict[str, str] = {}
         for line in self._process.stdout:
             self._last_line = line.rstrip()
-            _, found, address = self._last_line.partition("TCP: listening on ")
-            if found:
-                addresses.put(address)
-        addresses.put("")
+            if len(found) < 2 and (match := _LISTENING.search(self._last_line)):
+                found[match[1]] = match[2]
+                if len(found) == 2:
+                    addresses.put(found)
+        addresses.put({})
 
     def _stop(self) -> None:
         self._process.terminate()
@@ -247,3 +266,10 @@ class BrokerProcess:
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._folder.cleanup()
+
+
+class LookupdProcess(BrokerProcess):
+    """The same of an nsqlookupd."""
+
+    def _own_flags(self) -> list[str]:
+        return [f"--{name}-address=127.0.0.1:0" for name in ("tcp", "http")]

@@ -416,3 +416,63 @@ async def test_a_fault_of_ours_with_one_client_is_not_the_end_of_the_others(
     assert [record.getMessage() for record in caplog.records if record.exc_info] == [
         "[bad:2] - internal error"
     ]
+
+
+@pytest.mark.parametrize(
+    "verb", ["go_on", "receive_eof", "data_to_send", "handle_deadline", "has_output", "discard"]
+)
+async def test_wherever_an_error_of_ours_comes_up_it_ends_one_connection(
+    verb: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    async with (
+        Nsqd(options(), clock=clock) as nsqd,
+        nsqd.connect("good:1") as good,
+        nsqd.connect("bad:2") as bad,
+    ):
+        for stream in (good, bad):
+            await Client(stream).say(MAGIC_V2 + encode_publish(b"t", b"x"))
+        await settle()
+        works: Any = getattr(Session, verb)
+
+        def fails(session: Session, *args: Any) -> Any:
+            if session.remote_address == "bad:2":
+                raise KeyError("a fault")
+            get = works.fget if isinstance(works, property) else works
+            return get(session, *args)
+
+        monkeypatch.setattr(Session, verb, property(fails) if isinstance(works, property) else fails)
+        if verb == "handle_deadline":
+            clock.advance(30)
+        elif verb in ("receive_eof", "discard"):
+            await bad.send_eof()
+        else:
+            await bad.send(b"NOP\n" * 5000 + encode_publish(b"t", b"x"))
+        assert await Client(bad).is_closed()
+        await good.send(encode_publish(b"t", b"y"))
+        assert await Client(good).frame() in (b"OK", b"_heartbeat_")
+        await settle()
+        monkeypatch.undo()
+    assert [record.getMessage() for record in caplog.records if record.exc_info]
+
+
+async def test_an_error_of_ours_in_a_delivery_is_not_the_publishers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    async with (
+        Nsqd(options(), clock=clock) as nsqd,
+        nsqd.connect("good:1") as good,
+        nsqd.connect("bad:2") as bad,
+    ):
+        await Client(bad).say(MAGIC_V2 + encode_subscribe(b"t", b"c"))
+        await bad.send(encode_ready(1))
+        await settle()
+
+        def fails(*_: Any) -> None:
+            raise KeyError("a fault")
+
+        monkeypatch.setattr(Session, "deliver", fails)
+        await Client(good).say(MAGIC_V2 + encode_publish(b"t", b"x"))
+        await Client(good).say(encode_publish(b"t", b"y"))
+    assert {record.getMessage() for record in caplog.records if record.exc_info} == {"internal error"}

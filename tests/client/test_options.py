@@ -84,6 +84,7 @@ def test_the_defaults_are_those_of_go_nsq_where_it_has_the_option():
         "reconnect_delay_min": 0.1,
         "reconnect_delay_max": 15.0,
         "on_connection": None,
+        "end_on_permanent_error": False,
     }
 
 

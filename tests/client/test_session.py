@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.client.session import ClientSession
+from nsqkit.client.session import TURN_SIZE, ClientSession
 from nsqkit.errors import (
     AuthFailed,
     BadBody,
@@ -22,6 +22,7 @@ from nsqkit.errors import (
     ProtocolError,
     Unauthorized,
 )
+from nsqkit.transport.machine import Machine
 from nsqkit.transport.tls import TLS
 from nsqkit.wire.auth import AuthAnswer
 from nsqkit.wire.commands import (
@@ -303,17 +304,19 @@ class Pair:
             moved = False
             while data := client.data_to_send(0):
                 self.wire += data
-                self._hand(session.receive_data, data, driven.now_ns)
+                self._hand(session, data, driven.now_ns)
                 moved = True
             while data := session.data_to_send(driven.now_ns):
                 self.wire += data
-                self._hand(client.receive_data, data, 0)
+                self._hand(client, data, 0)
                 moved = True
 
-    def _hand(self, receive, data: bytes, now_ns: int) -> None:
+    def _hand(self, machine: Machine, data: bytes, now_ns: int) -> None:
         size = self._cut or len(data)
         for start in range(0, len(data), size):
-            receive(data[start : start + size], now_ns)
+            machine.receive_data(data[start : start + size], now_ns)
+            while machine.has_input:
+                machine.go_on(now_ns)
 
     def consume(self, *bodies: bytes) -> list[bytes]:
         """Publish, subscribe and receive."""
@@ -478,7 +481,7 @@ class TestAuth:
         client = self.greeted()
         client.data_to_send(0)
         client.receive_data(HEARTBEAT_FRAME * 2, 0)
-        assert client.data_to_send(0) == NOP * 2
+        assert client.data_to_send(0) == NOP
         assert client.is_authenticating
 
     @pytest.mark.parametrize(
@@ -504,3 +507,64 @@ class TestAuth:
         assert client.is_open
         assert b"hush" not in client.data_to_send(0)
         assert client.auth is None
+
+
+class TestTurns:
+    """What a few compressed bytes become is worked on in turns, each of which has a bound."""
+
+    HEARTBEATS = HEARTBEAT_FRAME * 500_000  # 9.5 MB
+
+    def begin(self, after: bytes = b"") -> tuple[Client, Deflate]:
+        client = Client(deflate=True)
+        layer = Deflate(9)
+        client.receive_data(encode_response(b'{"deflate":true}') + layer.encode(OK_FRAME), 0)
+        client.data_to_send(0)
+        assert client.is_open
+        assert not client.has_input
+        client.receive_data(layer.encode(self.HEARTBEATS + after), 1)
+        return client, layer
+
+    def test_a_turn_takes_no_more_than_a_read_brings(self):
+        client, _ = self.begin()
+        turn_count = 1
+        while client.has_input:
+            client.go_on(1)
+            turn_count += 1
+        assert turn_count == pytest.approx(len(self.HEARTBEATS) / TURN_SIZE, abs=2)
+        assert not client.ended
+
+    def test_many_heartbeats_have_one_answer(self):
+        client, _ = self.begin()
+        while client.has_input:
+            client.go_on(1)
+        assert client._outbox == [NOP]
+
+    def test_what_comes_meanwhile_comes_after_it(self):
+        client, layer = self.begin(encode_message(0, 1, b"0" * 16, b"first"))
+        client.receive_data(layer.encode(encode_message(0, 1, b"1" * 16, b"second")), 1)
+        assert client.frames == []
+        while client.has_input:
+            client.go_on(1)
+        assert [frame.body for frame in client.frames] == [b"first", b"second"]
+
+    def test_the_end_of_the_stream_comes_after_it(self):
+        client, _ = self.begin(encode_message(0, 1, b"0" * 16, b"last"))
+        client.receive_eof(1)
+        assert not client.ended
+        while client.has_input:
+            client.go_on(1)
+        assert [frame.body for frame in client.frames] == [b"last"]
+        assert isinstance(client.error, ConnectionLost)
+
+    def test_an_error_in_a_later_turn_ends_it(self):
+        client, _ = self.begin(bytes(64))
+        while client.has_input:
+            client.go_on(1)
+        assert isinstance(client.error, ProtocolError)
+
+    def test_after_the_end_nothing_is_left_to_do(self):
+        client, _ = self.begin()
+        client.end(None)
+        assert not client.has_input
+        client.go_on(1)
+        assert client.error is None

@@ -34,11 +34,14 @@ class DrivenConsumer:
     def __init__(self, *, seed: int = 0, serializer: Serializer[Any, Any] | None = None, **options) -> None:
         self.outputs: list[ConsumerSession] = []
         self.now_ns = 0
+        given = ConsumerOptions(**options)
         self.core = ConsumerCore(
             b"t",
             b"c",
-            options=ConsumerOptions(**options),
-            identity=IdentifyRequest(feature_negotiation=True),
+            options=given,
+            identity=IdentifyRequest(
+                feature_negotiation=True, heartbeat_interval=round(given.heartbeat_interval * 1000)
+            ),
             random=Random(seed),
             on_output=self.outputs.append,
             tell_time=lambda: self.now_ns,

@@ -401,6 +401,7 @@ def test_ctrl_c_in_a_handler_gives_its_message_back(nsqd):
     "options", [{"concurrency": 2}, {"in_threads": True}, {"auto_touch": True}], ids=repr
 )
 def test_after_ctrl_c_handlers_in_threads_complete_and_their_messages_are_finished(nsqd, options):
+    consumer: BlockingConsumer
     may_end, begun = threading.Event(), threading.Event()
 
     def handle(message: BlockingMessage) -> None:
@@ -442,6 +443,7 @@ def test_a_second_ctrl_c_gives_back_at_once(nsqd):
 
 
 def test_a_handler_in_another_thread_completes_while_it_is_closed(nsqd):
+    consumer: BlockingConsumer
     may_end, begun = threading.Event(), threading.Event()
 
     def handle(message: BlockingMessage) -> None:

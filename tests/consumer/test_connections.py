@@ -270,6 +270,10 @@ class Town:
             **options,
         )
 
+    def dialled(self) -> set[str]:
+        """Return the nsqds that were dialled."""
+        return {address for address, nsqd in self.nsqds.items() if nsqd.dial_count}
+
     async def poll(self) -> None:
         """Let 10 seconds pass, and all that is asked then be answered."""
         await settle()
@@ -375,3 +379,43 @@ async def test_an_unforeseen_error_of_a_dial_ends_the_consumer_and_is_told_once(
     assert len(caught.value.exceptions) == 1
     assert isinstance(bench.broker, ScriptedBroker)
     assert bench.broker.dial_count == 1
+
+
+class TestMaxConnections:
+    async def test_no_more_are_dialled_than_max_connections(self, caplog):
+        addresses = [f"n{number}:1" for number in range(10_000)]
+        town = Town(
+            "a:1", *addresses, nsqd_tcp_addresses=["a:1"], lookupd_http_addresses=["l:1"], max_connections=20
+        )
+        for nsqd in town.nsqds.values():
+            nsqd.hanging = True
+        town.lookupds.behaviours = {"l:1": lists(*addresses)}
+
+        async with town.consumer as consumer:
+            await settle()
+            assert town.dialled() == {"a:1", *addresses[:19]}
+            assert consumer.stats().left_out == 10_000 - 19
+            assert len(consumer.stats().connections) == 20
+            await town.poll()
+            assert len(town.dialled()) == 20
+            consumer.disconnect_from_nsqd("n3:1")
+            await settle()
+            assert town.dialled() == {"a:1", *addresses[:20]}
+        warnings = [record.getMessage() for record in caplog.records if "max_connections" in record.msg]
+        assert warnings == [
+            "[t/c] nsqlookupds list 10000 nsqds, and 9981 of them are not connected: max_connections is 20"
+        ]
+
+    async def test_connections_that_are_listed_no_more_take_their_room_until_they_are_lost(self):
+        town = Town("a:1", "b:1", "c:1", lookupd_http_addresses=["l:1"], max_connections=2)
+        town.lookupds.behaviours = {"l:1": lists("a:1", "b:1")}
+        async with town.consumer as consumer:
+            async with await town.nsqds["a:1"].subscribe(), await town.nsqds["b:1"].subscribe() as b:
+                await consumer.wait_connected()
+                town.lookupds.behaviours = {"l:1": lists("a:1", "c:1")}
+                await town.poll()
+                assert list(consumer.unconnected) == ["c:1"]
+                assert town.nsqds["c:1"].dial_count == 0
+                await b.close()
+                async with await town.nsqds["c:1"].subscribe():
+                    await consumer.wait_connected()

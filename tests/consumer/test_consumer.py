@@ -684,6 +684,7 @@ class TestBadBrokers:
         async with bench.consumer as consumer:
             async with await bench.broker.greet() as peer:
                 assert await peer.line() == b"SUB t c"
+                bench.clock.advance(0.1)
                 await peer.wait_end()
                 await settle()
                 assert isinstance(consumer.unconnected[ADDRESS], ConnectTimeout)

@@ -7,7 +7,7 @@ from nsqkit.consumer.nodes import Change, Nodes
 
 
 def test_named_ones_are_wanted_until_they_are_taken_back():
-    nodes = Nodes(["a:1"])
+    nodes = Nodes(["a:1"], count_max=100)
     nodes.add("b:1")
     assert nodes.wanted == ["a:1", "b:1"]
     assert nodes.listed([]) == Change(come=[], gone=[])
@@ -17,25 +17,54 @@ def test_named_ones_are_wanted_until_they_are_taken_back():
 
 
 def test_listed_ones_come_and_go_with_the_list():
-    nodes = Nodes()
+    nodes = Nodes(count_max=100)
     assert nodes.listed(["a:1", "b:1"]) == Change(come=["a:1", "b:1"], gone=[])
     assert nodes.listed(["b:1", "c:1"]) == Change(come=["c:1"], gone=["a:1"])
     assert nodes.wanted == ["b:1", "c:1"]
 
 
 def test_one_that_is_named_and_listed_stays_when_it_is_listed_no_more():
-    nodes = Nodes(["a:1"])
+    nodes = Nodes(["a:1"], count_max=100)
     assert nodes.listed(["a:1"]) == Change(come=[], gone=[])
     assert nodes.listed([]) == Change(come=[], gone=[])
     assert "a:1" in nodes
 
 
 def test_a_list_brings_back_what_the_user_has_left():
-    nodes = Nodes()
+    nodes = Nodes(count_max=100)
     nodes.listed(["a:1"])
     nodes.remove("a:1")
     assert "a:1" not in nodes
     assert nodes.listed(["a:1"]) == Change(come=["a:1"], gone=[])
+
+
+def test_no_more_are_wanted_than_there_is_room_for():
+    nodes = Nodes(["n:1"], count_max=3)
+    assert nodes.listed(["a:1", "b:1", "c:1", "d:1"]) == Change(come=["a:1", "b:1"], gone=[])
+    assert (nodes.listed_count, nodes.left_out_count) == (4, 2)
+    assert nodes.wanted == ["n:1", "a:1", "b:1"]
+    assert "c:1" not in nodes
+
+
+def test_those_that_have_a_place_keep_it_while_they_are_listed():
+    nodes = Nodes(count_max=2)
+    nodes.listed(["a:1", "b:1"])
+    assert nodes.listed(["x:1", "y:1", "b:1", "a:1"]) == Change(come=[], gone=[])
+    assert nodes.listed(["x:1", "y:1", "a:1"]) == Change(come=["x:1"], gone=["b:1"])
+
+
+def test_named_ones_count_first_and_are_never_left_out():
+    nodes = Nodes(["n:1", "n:2", "n:3"], count_max=2)
+    assert nodes.wanted == ["n:1", "n:2", "n:3"]
+    assert nodes.listed(["a:1", "n:1"]) == Change(come=[], gone=[])
+    assert nodes.left_out_count == 1
+    nodes.remove("n:2")
+    nodes.remove("n:3")
+    assert nodes.wanted == ["n:1", "a:1"]
+    nodes.add("n:4")
+    assert nodes.wanted == ["n:1", "n:4"]
+    assert nodes.is_named("n:4")
+    assert not nodes.is_named("a:1")
 
 
 addresses = st.sets(st.sampled_from("abcde"))
@@ -43,7 +72,7 @@ addresses = st.sets(st.sampled_from("abcde"))
 
 @given(named=addresses, lists=st.lists(addresses, max_size=6))
 def test_changes_lead_from_list_to_list(named, lists):
-    nodes = Nodes(sorted(named))
+    nodes = Nodes(sorted(named), count_max=100)
     wanted = set(named)
     for listed in lists:
         change = nodes.listed(sorted(listed))

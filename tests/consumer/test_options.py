@@ -84,6 +84,7 @@ def test_the_defaults_are_those_of_go_nsq():
         "low_rdy_timeout": 30.0,
         "rdy_redistribute_interval": 5.0,
         "close_timeout": 25.0,
+        "max_connections": 1000,
     }
 
 

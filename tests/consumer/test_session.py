@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqkit.consumer.session import OVERSHOOT
 from nsqkit.errors import (
     BadChannel,
     BadTopic,
@@ -189,3 +190,51 @@ def test_in_whatever_pieces_they_come_all_messages_are_held_until_answered(data)
     for message in held:
         message.finish()
     assert link.lines() == [f"FIN {number}" for number in numbers]
+
+
+class TestTooManyMessages:
+    """nsqd keeps to RDY. What this end holds beyond it can only be what has timed out at nsqd meanwhile."""
+
+    @pytest.mark.parametrize(("msg_timeout", "expected"), [(60_000, 3), (30_000, 4), (1_000, 62), (0, 62)])
+    def test_a_broker_that_does_not_keep_to_rdy_is_left(self, msg_timeout: int, expected: int):
+        link = DrivenConsumer(max_in_flight=10, heartbeat_interval=30).connect(msg_timeout=msg_timeout)
+        held_max = 10 * expected + OVERSHOOT
+        link.deliver(*range(held_max))
+        assert len(link.session.held) == held_max
+        assert not link.session.ended
+        link.deliver(held_max)
+        assert isinstance(link.session.error, ProtocolError)
+        assert str(link.session.error) == (
+            f"the broker does not keep to RDY: more than {held_max} of its messages have no answer, "
+            "and the highest RDY was 10"
+        )
+        assert not link.session.held
+
+    def test_all_that_it_ever_asked_for_may_still_come(self):
+        consumer = DrivenConsumer(max_in_flight=1000)
+        link = consumer.connect(msg_timeout=60_000)
+        consumer.core.set_max_in_flight(1, 0)
+        assert link.lines() == ["RDY 1000", "RDY 1"]
+        link.deliver(*range(1000))
+        link.deliver(*range(1000, 2000))
+        assert not link.session.ended
+
+    def test_messages_that_come_again_count_once(self):
+        link = DrivenConsumer(max_in_flight=10).connect(msg_timeout=60_000)
+        for attempts in range(1, 100):
+            link.deliver(*range(OVERSHOOT), attempts=attempts)
+        assert not link.session.ended
+
+    def test_what_is_answered_counts_no_more(self):
+        link = DrivenConsumer(max_in_flight=10).connect(msg_timeout=60_000)
+        for start in range(0, 10_000, OVERSHOOT):
+            for message in link.deliver(*range(start, start + OVERSHOOT)):
+                message.finish()
+        assert not link.session.ended
+        assert link.session.received_count == 10_000
+
+    def test_one_buffer_alone_may_be_too_much(self):
+        link = DrivenConsumer(max_in_flight=10).connect(msg_timeout=60_000)
+        assert link.deliver(*range(8000)) == []
+        assert isinstance(link.session.error, ProtocolError)
+        assert link.session.received_count == 0

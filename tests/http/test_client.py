@@ -9,7 +9,7 @@ import pytest
 import trustme
 from anyio.abc import ByteStream
 
-from nsqkit.errors import RequestFailed, TransportError
+from nsqkit.errors import RequestFailed, TransportError, WrongServer
 from nsqkit.http.client import REDIRECTS_MAX, fetch, fetch_v1
 from nsqkit.http.messages import Response
 from nsqkit.transport.tcp import listen
@@ -247,7 +247,9 @@ async def test_https_with_a_certificate_of_a_stranger():
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(theirs)
     async with answering(lambda _: b"", tls=theirs) as server:
-        with pytest.raises(RequestFailed, match=f"^https://{server.address}/: .*certificate verify failed"):
+        with pytest.raises(
+            WrongServer, match=f"^https://{server.address}/: the server's certificate is not accepted: "
+        ):
             await get(f"https://{server.address}/")
 
 
@@ -270,3 +272,36 @@ async def test_v1_wants_status_200(status):
     async with answering(lambda _: http_answer(b"no", status=status)) as server:
         with pytest.raises(RequestFailed, match=f"^got response {status[:3]} b'no'$"):
             await fetch_v1(f"http://{server.address}/", **LIMITS)
+
+
+# ---- other servers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"\0\0\0\x0eE_BAD_PROTOCOL", b"\0\0\0\x12\0\0\0\x01E_BAD_PROTOCOL"],
+    ids=["nsqlookupd", "nsqd"],
+)
+async def test_the_tcp_port_of_a_daemon_is_known_as_such(answer: bytes):
+    async with answering(lambda _: answer) as server:
+        with pytest.raises(WrongServer, match=r"^http://.*: the server speaks NSQ's TCP protocol; .* 4161 "):
+            await get(f"http://{server.address}/lookup")
+
+
+async def test_a_server_that_wants_tls_is_known_as_such():
+    async with answering(lambda _: b"\x15\x03\x01\0\x02\x02\x46") as server:
+        with pytest.raises(WrongServer, match="the server speaks TLS; give a URL that begins with https://"):
+            await get(f"http://{server.address}/")
+
+
+async def test_a_server_that_answers_tls_with_http_is_known_as_such():
+    async def refuse(stream: ByteStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with await listen("127.0.0.1:0") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, refuse, tasks)
+        with pytest.raises(WrongServer, match="does not speak TLS; give a URL that begins with http://"):
+            await get(f"https://{listener.address}/")
+        tasks.cancel_scope.cancel()

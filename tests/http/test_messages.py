@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from nsqkit.errors import NSQError
 from nsqkit.http.messages import (
+    PIECE_ITEMS,
     HTTPError,
     Request,
     Response,
@@ -158,3 +159,13 @@ def test_answers_look_like_those_of_nsqd(response, expected):
 def test_json_is_written_as_go_writes_it():
     assert encode_json({"a": "<b> & \u2028\xe9"}) == b'{"a":"\\u003cb\\u003e \\u0026 \\u2028\xc3\xa9"}'
     assert encode_json("\udcff") == b'"\\ufffd"'
+
+
+@pytest.mark.parametrize("count", [0, 1, PIECE_ITEMS, 2 * PIECE_ITEMS + 1])
+def test_an_object_in_pieces_is_the_same_as_a_whole(count):
+    document = {f"<{number}>": [number] for number in range(count)}
+    response = Response.v1_pieces(document.items())
+    pieces = list(response.pieces)
+    assert b"".join(pieces) == Response.v1(document).body
+    assert len(pieces) == -(-count // PIECE_ITEMS) + 1
+    assert response.headers == Response.v1(document).headers

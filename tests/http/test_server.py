@@ -12,7 +12,7 @@ from anyio.abc import ByteStream
 from nsqkit.errors import ConnectionLost
 from nsqkit.http.messages import HTTPError, Request, Response
 from nsqkit.http.router import Router
-from nsqkit.http.server import RECEIVE_SIZE, serve_connection
+from nsqkit.http.server import CHUNK_SIZE, RECEIVE_SIZE, SEND_SIZE, TURN_EVENTS, serve_connection
 from nsqkit.transport.memory import memory_pair
 
 pytestmark = pytest.mark.anyio
@@ -429,3 +429,84 @@ async def test_no_more_is_taken_from_a_client_than_is_asked_for(limit):
     assert taken[0] < 100
     assert taken[1] <= min(limit, 200_000) + 2 * RECEIVE_SIZE
     assert stream.received <= 200_000 + 2 * RECEIVE_SIZE
+
+
+# Turns.
+
+
+async def turns_of_others(*pieces: bytes, handle=ROUTES.handle) -> int:
+    """Return how many turns another task had while the pieces, sent at once, were answered."""
+    count = 0
+
+    async def tick() -> None:
+        nonlocal count
+        while True:
+            await anyio.lowlevel.checkpoint()
+            count += 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tick)
+        await talk(b"".join(pieces), handle=handle)
+        tasks.cancel_scope.cancel()
+    return count
+
+
+async def test_others_have_a_turn_after_each_answer():
+    assert await turns_of_others(get("/ping") * 200) > 200
+
+
+async def test_others_have_turns_while_a_body_comes_in_small_chunks():
+    head = b"POST /ignore HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    least = await turns_of_others(head + b"0\r\n\r\n")
+    chunks = BODY_MAX
+    assert (
+        await turns_of_others(head + b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
+        >= least + chunks // TURN_EVENTS - 1
+    )
+
+
+def in_pieces(*pieces: bytes):
+    return lambda request: Response(headers=(("A", "b"),), pieces=iter(pieces))
+
+
+async def test_an_answer_in_pieces_that_is_short_has_a_length():
+    assert (
+        await talk(get("/"), handle=in_pieces(b"ab", b"c"))
+        == "HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 3\r\n\r\nabc"
+    )
+    assert await talk(get("/"), handle=in_pieces()) == "HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 0\r\n\r\n"
+
+
+async def test_a_long_answer_in_pieces_is_sent_in_chunks():
+    piece = b"x" * CHUNK_SIZE
+    answer = await talk(get("/"), get("/"), handle=in_pieces(piece, b"y"))
+    head, _, body = answer.partition("\r\n\r\n")
+    assert "Transfer-Encoding: chunked" in head
+    assert "Content-Length" not in head
+    assert body.startswith(f"800\r\n{piece.decode()}\r\n1\r\ny\r\n0\r\n\r\n")
+
+
+async def test_to_http_1_0_a_long_answer_in_pieces_goes_to_the_end_of_the_connection():
+    piece = b"x" * CHUNK_SIZE
+    answer = await talk(b"GET / HTTP/1.0\r\n\r\n", handle=in_pieces(piece, b"y"))
+    head, _, body = answer.partition("\r\n\r\n")
+    assert "Transfer-Encoding" not in head
+    assert body == piece.decode() + "y"
+
+
+async def test_who_asks_for_the_head_gets_no_pieces():
+    answer = await talk(get("/", method="HEAD"), handle=in_pieces(b"x" * CHUNK_SIZE, b"y"))
+    assert answer.endswith("\r\n\r\n")
+
+
+async def test_each_piece_is_made_in_a_turn_of_its_own():
+    pieces = [b"x" * CHUNK_SIZE] * 100
+    assert await turns_of_others(get("/"), handle=in_pieces(*pieces)) > 100
+
+
+async def test_a_long_answer_that_is_whole_is_sent_in_parts_with_its_length():
+    body = bytes(3 * SEND_SIZE + 1)
+    answer = await talk(get("/"), handle=lambda request: Response(body=body))
+    head, _, sent = answer.partition("\r\n\r\n")
+    assert f"Content-Length: {len(body)}" in head
+    assert sent == body.decode()

@@ -20,7 +20,8 @@ import pytest
 from nsqkit import Consumer, Producer
 from nsqkit.broker.core.link import OUTBOX_SIZE_MAX
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session import TURN_WORDS, Session
+from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.turns import TURN_WORDS
 from nsqkit.broker.server import Nsqd
 from nsqkit.wire.commands import encode_finish
 from nsqkit.wire.frames import MessageFrame

@@ -9,7 +9,8 @@ import pytest
 from anyio import EndOfStream
 
 from nsqkit.clock import ManualClock
-from nsqkit.lookupd.http_api import ROUTES, serve_http
+from nsqkit.http.messages import Request
+from nsqkit.lookupd.http_api import ROUTES, debug, serve_http
 from nsqkit.lookupd.options import LookupdOptions
 from nsqkit.lookupd.server import Nsqlookupd
 from nsqkit.transport.memory import memory_pair
@@ -262,3 +263,29 @@ async def test_every_request_is_logged(caplog):
 
 async def test_each_route_is_there_once():
     assert len({(method, path) for method, path, _ in ROUTES}) == len(ROUTES)
+
+
+async def test_debug_is_told_in_pieces_while_nsqds_come_and_go():
+    async with running() as api:
+        peer = api.add_peer()
+        for number in range(2000):
+            api.registry.register(peer, b"t%d" % number, b"c")
+        response = debug(api.lookupd, Request.of("GET", "/debug"))
+        found = bytearray()
+        for piece in response.pieces:
+            found += piece
+            api.registry.remove_peer(peer, 100)
+        document = json.loads(found)
+        assert list(document) == sorted(document)
+        assert 100 < len(document) < 4001
+
+
+async def test_debug_has_go_nsqlookupds_order_of_keys():
+    names = [b"a", b"a.b", b"a-b", b"a#ephemeral", b"ab", b"a0", b"b"]
+    async with running() as api:
+        for topic in names:
+            for channel in names:
+                api.registry.register(api.add_peer(), topic, channel)
+        document = json.loads(b"".join(debug(api.lookupd, Request.of("GET", "/debug")).pieces))
+        assert list(document) == sorted(document)
+        assert len(document) == 1 + len(names) + len(names) ** 2

@@ -107,12 +107,12 @@ def test_an_ephemeral_topic_stays_for_those_who_have_it(registry: Registry, peer
 
 def test_a_peer_that_goes_leaves_the_names_even_ephemeral_ones(registry: Registry, peer: Peer) -> None:
     registry.register(peer, b"t#ephemeral", b"c#ephemeral")
-    assert set(registry.remove_peer(peer)) == {
+    assert set(registry.remove_peer(peer, 100)) == {
         CLIENT,
         topic(b"t#ephemeral"),
         channel(b"t#ephemeral", b"c#ephemeral"),
     }
-    assert registry.remove_peer(peer) == []
+    assert registry.remove_peer(peer, 100) == []
     assert registry.active_peers(0) == []
     assert registry.producers(b"t#ephemeral", 0) == []
     assert registry.topics() == [b"t#ephemeral"]
@@ -211,7 +211,7 @@ def test_a_star_is_every_topic(registry: Registry, peer: Peer) -> None:
     assert registry.producers(ANY_TOPIC, 0) == registry.producers(b"t", 0) == []
     assert registry.producers(b"u", 0) == [peer]
     assert len(registry.delete_topic(ANY_TOPIC)) == 4
-    assert list(registry.registrations()) == [(CLIENT, {peer: None})]
+    assert list(registry.registrations()) == [(CLIENT, [peer])]
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ class Pair:
         self.oracle.unregister(number, name, channel_name)
 
     def remove(self, number: int) -> None:
-        self.registry.remove_peer(self.peer(number))
+        self.registry.remove_peer(self.peer(number), 100)
         self.oracle.remove_peer(number)
         del self.peers[number]
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+from itertools import pairwise
 from struct import pack
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.lookupd.registry import Registry
-from nsqkit.lookupd.session import OUTBOX_SIZE_MAX, Session
+from nsqkit.lookupd.session import OUTBOX_SIZE_MAX, TURN_COUNT, Session
 from nsqkit.wire.lookup import (
     LINE_LENGTH_MAX,
     MAGIC_V1,
@@ -190,6 +191,8 @@ def test_what_a_client_says_does_not_fill_the_log(
 def test_whoever_does_not_read_is_not_read_from(talk: Conversation) -> None:
     assert not talk.session.has_output
     talk.session.receive_data(PING * (OUTBOX_SIZE_MAX // len(OK_ANSWER)), 0)
+    while talk.session.has_input:
+        talk.session.go_on(0)
     assert not talk.session.outbox_full
     talk.session.receive_data(PING, 0)
     assert talk.session.outbox_full
@@ -219,3 +222,62 @@ def test_any_bytes_in_any_pieces_end_well(data: st.DataObject, said: list[bytes]
         each.session.receive_eof(0)
         assert each.session.ended
         assert all(not peers for _, peers in each.registry.registrations())
+
+
+def test_commands_are_acted_on_in_turns(known: Conversation) -> None:
+    count = 3 * TURN_COUNT + 5
+    known.session.receive_data(b"".join(encode_register(b"t%d" % number) for number in range(count)), 0)
+    counts = [len(known.answers())]
+    while known.session.has_input:
+        known.session.go_on(0)
+        counts.append(len(known.answers()))
+    assert counts == [TURN_COUNT] * 3 + [5]
+    assert len(known.registry.topics()) == count
+
+
+def test_what_comes_between_two_turns_is_heard_after_what_came_before(known: Conversation) -> None:
+    known.session.receive_data(encode_register(b"t") * 2 * TURN_COUNT, 0)
+    known.session.receive_data(encode_unregister(b"t"), 0)
+    known.session.receive_eof(0)
+    assert known.registry.active_peers(0)[0].topics
+    while known.session.has_input:
+        known.session.go_on(0)
+    assert len(known.answers()) == 2 * TURN_COUNT + 1
+    assert known.session.ended
+
+
+@pytest.mark.parametrize("how", ["eof", "end", "refusal"])
+def test_registrations_are_taken_back_in_turns_and_then_it_has_ended(known: Conversation, how: str) -> None:
+    count = 3 * TURN_COUNT
+    known.session.receive_data(b"".join(encode_register(b"t%d" % number) for number in range(count)), 0)
+    while known.session.has_input:
+        known.session.go_on(0)
+        known.answers()
+    match how:
+        case "eof":
+            known.session.receive_eof(0)
+        case "end":
+            known.session.end("why not")
+        case _:
+            known.session.receive_data(b"HELLO\n", 0)
+    lefts: list[int] = []
+    while known.session.has_input:
+        assert not known.session.ended
+        lefts.append(sum(len(peers) for _, peers in known.registry.registrations()))
+        known.session.go_on(0)
+    assert {before - after for before, after in pairwise(lefts)} <= {TURN_COUNT}
+    assert lefts
+    assert known.session.ended
+    assert not any(peers for _, peers in known.registry.registrations())
+    known.session.receive_data(PING, 0)
+    known.session.receive_eof(0)
+    assert known.answers() in ([], [b"E_INVALID invalid command HELLO"])
+
+
+def test_whoever_does_not_read_is_not_worked_for(known: Conversation) -> None:
+    known.session.receive_data(PING * 100_000, 0)
+    while known.session.has_input:
+        known.session.go_on(0)
+    assert known.session.outbox_full
+    assert len(known.answers()) == -(-OUTBOX_SIZE_MAX // len(OK_ANSWER))
+    assert known.session.has_input

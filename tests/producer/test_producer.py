@@ -371,8 +371,10 @@ class TestConnecting:
             assert "refused" in str(caught.value.__cause__)
 
     async def test_a_broker_that_never_answers_is_no_connection(self):
-        async with producing(connect_timeout=0.2, dial_timeout=0.1) as (producer, broker, _):
+        async with producing(connect_timeout=0.2, dial_timeout=0.1) as (producer, broker, clock):
             async with await broker.accept():
+                await settle()
+                clock.advance(0.1)
                 with pytest.raises(NotConnected) as caught:
                     await producer.publish("t", b"x")
                 assert isinstance(caught.value.__cause__, ConnectTimeout)

@@ -42,6 +42,7 @@ class Client:
     held: list[tuple[bytes, bytes]] = attrs.field(factory=list)  # id and body
 
     def frames(self, now_ns: int) -> Iterator[tuple[int, bytes]]:
+        self.session.go_on(now_ns)
         data = self.session.data_to_send(now_ns)
         position = 0
         while position < len(data):
@@ -68,7 +69,7 @@ class Machine:
         disk.replace(metadata.FILE_NAME, metadata.document(self.broker))
         self.saved_revision = self.broker.agenda.revision
 
-    def commit(self, now_ns: Callable[[], int]) -> Iterator[None]:
+    def commit(self) -> Iterator[None]:
         """Do what ``Persistence`` does in a commit; it yields where others may act."""
         commits = self.broker.commits
         ticket = 0 if commits is None else commits.begin()
@@ -90,7 +91,7 @@ class Machine:
         yield
         for file in files:
             file.close()
-        commits.end(ticket, now_ns())
+        commits.end(ticket)
 
     def stop(self) -> None:
         """End as ``Persistence`` does when it is asked to."""
@@ -222,7 +223,7 @@ class World:
             if not is_wanted and machine.broker.agenda.revision == machine.saved_revision:
                 return
             self._note("commit")
-            self._commit = machine.commit(lambda: self.now_ns)
+            self._commit = machine.commit()
             self._dropped = set(self.ledger.deleting)
         for _ in range(self.random.choice((1, 1, 2, 100))):
             try:

@@ -56,9 +56,10 @@ class Node:
         while sessions := broker.take_sessions():
             for link in [self.links[session] for session in sessions if session in self.links]:
                 session = link.session
-                while data := session.data_to_send(now_ns):
+                while (data := session.data_to_send(now_ns)) or session.has_input:
                     self.oracle.frames(session, link.frames.feed(data), now_ns)
                     link.down.send(data, now_ns)
+                    session.go_on(now_ns)
                 if session.ended:
                     self._world.note("%s is ended: %s", session.remote_address, session.end_reason)
                     link.down.send(END, now_ns)

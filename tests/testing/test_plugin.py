@@ -9,6 +9,7 @@ import pytest
 
 from nsqkit import Consumer, Producer
 from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
+from tests.runners import Run
 
 
 def test_a_plain_test_has_a_broker(nsqd: NsqdServer) -> None:
@@ -23,6 +24,25 @@ async def test_an_async_test_has_one_on_either_backend(nsqd: NsqdServer) -> None
         message = await anext(aiter(consumer))
         assert message.body == b"x"
         message.finish()
+
+
+def test_a_program_has_one_however_it_is_run(
+    nsqd: NsqdServer, nsqlookupd: NsqlookupdServer, run: Run
+) -> None:
+    async def main() -> None:
+        async with Producer(nsqd.tcp_address) as producer:
+            await producer.publish("t", b"x")
+        async with Consumer(
+            "t",
+            "c",
+            nsqd_tcp_addresses=[nsqd.tcp_address],
+            lookupd_http_addresses=[nsqlookupd.http_address],
+        ) as consumer:
+            message = await anext(consumer)
+            assert message.body == b"x"
+            message.finish()
+
+    run(main)
 
 
 @pytest.mark.parametrize("turn", [1, 2])

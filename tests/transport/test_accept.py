@@ -98,3 +98,25 @@ async def test_one_who_has_gone_has_no_address():
     assert remote_address(ours) == ":0"
     await ours.aclose()
     await theirs.aclose()
+
+
+async def test_an_error_of_ours_in_serving_one_is_not_the_end_of_the_others(caplog):
+    async def serve(stream: Any) -> None:
+        if await stream.receive() == b"bad":
+            raise KeyError("an error of ours")
+        await stream.send(b"good")
+        await stream.aclose()
+
+    with anyio.fail_after(60):
+        async with await listen("127.0.0.1:0") as listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(accept, listener, serve, tasks, logger)
+            for said, answer in ((b"bad", b""), (b"good", b"good")):
+                async with await connect_tcp(*listener.local_address) as client:
+                    await client.send(said)
+                    try:
+                        assert await client.receive() == answer
+                    except (anyio.EndOfStream, anyio.BrokenResourceError):
+                        assert not answer
+            tasks.cancel_scope.cancel()
+    (record,) = [record for record in caplog.records if record.exc_info]
+    assert record.getMessage().endswith("] - internal error")

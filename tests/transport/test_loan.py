@@ -28,6 +28,7 @@ class Asker:
         self.outbox_full = False
         self.ended = False
         self.received = b""
+        self.left: list[bytes] = []
         self.answer_size = 1
         self.question = Question()
 
@@ -35,7 +36,18 @@ class Asker:
     def has_output(self) -> bool:
         return bool(self.outbox)
 
+    @property
+    def has_input(self) -> bool:
+        return bool(self.left)
+
+    def go_on(self, now_ns: int) -> None:
+        piece = self.left.pop(0)
+        self.receive_data(piece, now_ns)
+
     def receive_data(self, data: bytes, now_ns: int) -> None:
+        if data == b"in pieces":
+            self.left = [b"in", b"pieces"]
+            return
         self.received += data
         if data == b"again":
             self.outbox = b"more"
@@ -121,6 +133,15 @@ def test_a_thread_asks_and_hears(lent, patient):
     assert not lent.loan.is_broken
     assert lent.loan.unsent == b""
     assert lent.use() is None
+
+
+def test_a_machine_that_works_in_turns_is_given_all_of_them(lent, patient):
+    using = start(lent.use)
+    lent.machine.answer_size = len(b"inpieces")
+    assert lent.peer.recv(100) == b"what"
+    lent.peer.send(b"in pieces")
+    using.result(PATIENCE)
+    assert lent.machine.received == b"inpieces"
 
 
 def test_what_the_machine_says_meanwhile_is_sent(lent, patient):

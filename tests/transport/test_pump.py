@@ -17,7 +17,7 @@ from nsqkit.clock import ManualClock
 from nsqkit.errors import WriteTimeout
 from nsqkit.transport.asyncio_stream import AsyncioStream
 from nsqkit.transport.memory import MemoryByteStream, memory_pair
-from nsqkit.transport.pump import Pump
+from nsqkit.transport.pump import FULL_READ_SIZE, Pump
 from nsqkit.transport.tcp import connect_tcp, listen
 from tests.peers import BACKENDS, settle
 from tests.transport.played import PlayedTransport
@@ -35,6 +35,7 @@ class Recorder:
     def __init__(self, on_data: Callable[[Recorder, bytes], None] = lambda recorder, data: None) -> None:
         self.outbox: list[bytes] = []
         self.outbox_full = False
+        self.left: list[bytes] = []  # what it has put off
         self.ended = False
         self.received: list[bytes] = []
         self.times: list[int] = []
@@ -51,10 +52,19 @@ class Recorder:
         self.times.append(now_ns)
         self._on_data(self, data)
 
+    @property
+    def has_input(self) -> bool:
+        return bool(self.left) and not self.outbox_full
+
+    def go_on(self, now_ns: int) -> None:
+        if self.has_input:
+            self.outbox.append(self.left.pop(0))
+        self.ended = self.ended or (self.eof_count > 0 and not self.left)
+
     def receive_eof(self, now_ns: int) -> None:
         if not self.ended:
             self.eof_count += 1
-            self.ended = True
+            self.ended = not self.left
 
     def data_to_send(self, now_ns: int) -> bytes:
         data = b"".join(self.outbox)
@@ -227,6 +237,70 @@ class TestReading:
             assert bench.machine.received == [b"a", b"b", b"c"]
             assert link.sent == [b"A", b"B", b"C"]
             assert link.receiving
+
+
+def put_off(machine: Recorder, data: bytes) -> None:
+    """Leave all of it for the next turns, a byte for each."""
+    machine.left += [data[at : at + 1] for at in range(len(data))]
+
+
+@in_memory
+class TestTurns:
+    async def test_what_is_left_is_worked_on_in_turns_and_nothing_is_read_before(self):
+        async with pumping(Recorder(put_off)) as (bench, link):
+            link.say(b"ab")
+            link.say(b"c")
+            await settle()
+            assert bench.machine.received == [b"ab", b"c"]
+            assert b"".join(link.sent) == b"abc"
+            assert link.receiving
+
+    async def test_all_others_have_their_turn_in_between(self):
+        async with pumping(Recorder(put_off)) as (bench, link):
+            turns = []
+            link.say(b"x" * 100)
+            while not bench.machine.received:
+                await anyio.lowlevel.checkpoint()
+            while bench.machine.left:
+                turns.append(len(bench.machine.left))
+                await anyio.lowlevel.checkpoint()
+            assert len(turns) > 90
+
+    async def test_a_full_outbox_stops_the_work(self):
+        def put_off_and_fill(machine: Recorder, data: bytes) -> None:
+            put_off(machine, data)
+            fill(machine, b"first")
+
+        async with pumping(Recorder(put_off_and_fill)) as (bench, link):
+            link.hold()
+            bench.say(b"x")
+            await settle()
+            link.say(b"ab")
+            await settle()
+            assert bench.machine.left == [b"a", b"b"]
+            assert not link.receiving
+            link.may_send.set()
+            await settle()
+            assert b"".join(link.sent) == b"xFIRSTab"
+            assert link.receiving
+
+    async def test_the_end_of_the_stream_comes_after_what_is_left(self):
+        async with pumping(Recorder(put_off)) as (bench, link):
+            link.say(b"abc")
+            link.leave()
+            await bench.wait()
+            assert b"".join(link.sent) == b"abc"
+            assert bench.machine.eof_count == 1
+            assert link.closed
+
+    async def test_what_a_peer_has_sent_before_it_broke_off_is_worked_on_to_the_end(self):
+        async with pumping(Recorder(put_off)) as (bench, link):
+            link.broken = True
+            link.say(b"x" * 1000)
+            link.leave()
+            await bench.wait()
+            assert bench.machine.left == []
+            assert link.closed
 
 
 @in_memory
@@ -529,6 +603,61 @@ def fail(*_: object) -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 class TestHandedOn:
+    async def test_what_is_left_is_worked_on_in_turns_and_nothing_is_read_before(self):
+        async with handed(Recorder(put_off)) as it:
+            it.stream.data_received(b"abc")
+            assert it.transport.calls[-1] == "pause"
+            assert it.transport.written == []
+            await settle()
+            assert it.transport.written == [b"a", b"b", b"c"]
+            assert it.transport.calls[-1] == "resume"
+
+    async def test_each_turn_is_one_of_the_event_loops(self):
+        async with handed(Recorder(put_off)) as it:
+            it.stream.data_received(b"x" * 100)
+            for left in range(99, 0, -1):
+                await anyio.lowlevel.checkpoint()
+                assert abs(len(it.machine.left) - left) <= 1
+
+    async def test_the_end_of_the_stream_comes_after_what_is_left(self):
+        async with handed(Recorder(put_off)) as it:
+            it.stream.data_received(b"abc")
+            await it.call(it.stream.eof_received)
+            await it.bench.wait()
+            assert it.transport.written == [b"a", b"b", b"c"]
+
+    async def test_what_a_peer_has_sent_before_it_left_is_worked_on_to_the_end(self):
+        async with handed(Recorder(put_off)) as it:
+            it.stream.data_received(b"x" * 1000)
+            await it.call(it.stream.connection_lost, ConnectionResetError("reset"))
+            await it.bench.wait()
+            assert it.machine.left == []
+
+    async def test_an_error_in_a_later_turn_is_raised_where_the_pump_runs(self):
+        it = Handed(Recorder(put_off))
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                with pytest.raises(RuntimeError, match="broken machine"):
+                    await it.bench.run()
+                it.bench.finished.set()
+
+            tasks.start_soon(run)
+            await settle()
+            it.machine.go_on = fail  # type: ignore[method-assign, assignment]
+            await it.say(b"x")
+            await it.bench.wait()
+
+    async def test_after_a_full_read_the_next_one_waits_for_the_next_turn(self):
+        # libuv reads on at once, up to 32 times, as long as reads are full.
+        async with handed(Recorder(echo)) as it:
+            it.stream.data_received(b"x" * FULL_READ_SIZE)
+            assert it.transport.calls[-1] == "pause"
+            await settle()
+            assert it.transport.calls[-1] == "resume"
+            it.stream.data_received(b"x" * (FULL_READ_SIZE - 1))
+            assert it.transport.calls[-1] == "resume"
+
     async def test_an_idle_connection_has_no_task_but_the_one_that_runs_the_pump(self):
         before = len(asyncio.all_tasks())
         async with handed():

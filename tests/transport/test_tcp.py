@@ -4,7 +4,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -16,8 +16,11 @@ from nsqkit.errors import OptionError
 from nsqkit.transport.accept import remote_address
 from nsqkit.transport.asyncio_stream import AsyncioStream
 from nsqkit.transport.tcp import connect_path, connect_tcp, listen
+from tests.peers import settle
 
 pytestmark = pytest.mark.anyio
+
+SYSTEM_BACKLOG = int(Path("/proc/sys/net/core/somaxconn").read_text(encoding="ascii"))
 
 
 @asynccontextmanager
@@ -175,3 +178,27 @@ async def test_a_path_where_nobody_listens(tmp_path: Path) -> None:
     for path in (f"{tmp_path}/missing.sock", f"@{tmp_path}/missing", f"/{'long' * 50}"):
         with pytest.raises(OSError, match=r"No such file|refused|too long"):
             await connect_path(path)
+
+
+async def test_many_may_connect_before_they_are_accepted() -> None:
+    """The system completes their connections while this program does something else."""
+    count = min(1000, SYSTEM_BACKLOG)
+    accepted = 0
+    all_came = anyio.Event()
+
+    async def serve(stream: ByteStream) -> None:
+        nonlocal accepted
+        accepted += 1
+        if accepted == count:
+            all_came.set()
+        await stream.aclose()
+
+    with anyio.fail_after(60):
+        async with await listen("127.0.0.1:0") as listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, serve, tasks)
+            await settle()
+            with ExitStack() as stack:
+                for _ in range(count):
+                    stack.enter_context(socket.create_connection(listener.local_address, timeout=0.5))
+                await all_came.wait()
+            tasks.cancel_scope.cancel()

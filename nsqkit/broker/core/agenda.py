@@ -91,17 +91,23 @@ class Agenda:
             heappop(heap)  # superseded by an earlier time of the same owner
         return heap[0][0] if heap else None
 
-    def handle_deadline(self, now_ns: int) -> None:
-        """Call every owner whose time has come, once."""
+    def handle_deadline(self, now_ns: int) -> list[tuple[Timed, Exception]]:
+        """Call every owner whose time has come, once; return those in which an error came up, and the errors."""
+        failures: list[tuple[Timed, Exception]] = []
         due = []
         while (deadline_ns := self.next_deadline()) is not None and deadline_ns <= now_ns:
             owner = heappop(self._heap)[2]
             owner.due_ns = None
             due.append(owner)
         for owner in due:
-            again_ns = owner.handle_deadline(now_ns)
+            try:
+                again_ns = owner.handle_deadline(now_ns)
+            except Exception as error:
+                failures.append((owner, error))
+                continue
             if again_ns is not None:
                 self.schedule(owner, again_ns)
+        return failures
 
     def note_names(self) -> None:
         """Note that a topic or channel was made, deleted, paused or unpaused."""

@@ -9,6 +9,7 @@ How it is driven: ``open_session`` for each connection, then the session's verbs
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import attrs
@@ -26,13 +27,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from random import Random
 
+    from nsqkit.broker.core.agenda import Timed
     from nsqkit.broker.core.channel import Channel
     from nsqkit.broker.core.options import BrokerOptions
     from nsqkit.broker.core.storage import Storage
     from nsqkit.wire.transform import SecureTransform
 
+logger = logging.getLogger("nsqkit.broker")
+
 HEARTBEAT_INTERVAL_NS = 30 * 10**9
 """What a client gets that does not ask; nsqd has no flag for it."""
+
+FAULT_PAUSE_NS = 10**9
+"""Time until something that has failed by an error of our own is tried again."""
 
 
 class Broker:
@@ -125,19 +132,31 @@ class Broker:
 
     def handle_deadline(self, now_ns: int) -> None:
         """Do what is due: heartbeats, message timeouts, deferred messages."""
-        self.agenda.handle_deadline(now_ns)
+        for owner, error in self.agenda.handle_deadline(now_ns):
+            self._go_on_after(error, owner, now_ns)
         self.settle(now_ns)
 
     def settle(self, now_ns: int) -> None:
         """Deliver once from every channel to which something has happened."""
         while channels := self.agenda.take_channels():
             for channel in channels:
-                channel.deliver(now_ns)
+                try:
+                    channel.deliver(now_ns)
+                except Exception as error:
+                    self._go_on_after(error, channel, now_ns)
         sync_ns = self.storage.sync_deadline(now_ns)
         if sync_ns is not None:
             self.agenda.schedule(self.storage, sync_ns)
         if self._scan is not None and self._scan.due_ns is None:
             self.agenda.schedule(self._scan, self._scan.start(now_ns))
+
+    def _go_on_after(self, error: Exception, owner: Timed, now_ns: int) -> None:
+        """Go on after an error of our own: the connection ends in which it came up, all else is tried again later."""
+        logger.error("internal error", exc_info=error)
+        if isinstance(owner, Session):
+            owner.end("internal error")
+        else:
+            self.agenda.schedule(owner, now_ns + FAULT_PAUSE_NS)
 
     def _channels(self) -> Iterator[Channel]:
         return (channel for topic in self.topics.values() for channel in topic.channels.values())

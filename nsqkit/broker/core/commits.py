@@ -44,10 +44,10 @@ class Commits:
         self.wanted = False
         return ticket
 
-    def end(self, ticket: int, now_ns: int) -> None:
+    def end(self, ticket: int) -> None:
         """Answer those who waited for this commit: it is on disk."""
         for session in list(self._holding):
-            if not session.release(ticket, now_ns):
+            if not session.release(ticket):
                 del self._holding[session]
 
     def fail(self, reason: str) -> None:

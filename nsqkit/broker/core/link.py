@@ -4,7 +4,8 @@
       socket ◀─ layers ◀─ frames
 
 The rule it guards: what waits, waits in order. Frames may be held back until what they promise is true (``hold``), and
-commands until an answer from elsewhere has come (``wait``): the session's client sees only that it took a while.
+commands until an answer from elsewhere has come (``wait``) or until the session's next turn (``keep``): the session's
+client sees only that it took a while. What waits to be read is kept as a queue, so its length does not matter.
 
 How to read it: the half that goes out, then the half that comes in, then ``upgrade``, which joins them. What layers are
 and how they stack: ``nsqkit.wire.layers``.
@@ -13,8 +14,7 @@ and how they stack: ``nsqkit.wire.layers``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.wire.layers import Layers
@@ -29,7 +29,11 @@ OUTBOX_SIZE_MAX: Final = 1 << 20
 
 
 class Wait(Exception):
-    """Raised while a command is acted on: it is to be acted on again when ``Link.go_on`` is called."""
+    """Raised while a command is acted on: it has to wait, and is then acted on again."""
+
+
+class Unfinished(Exception):
+    """Raised while a command is acted on: a part of it is done, and it is acted on again in the next turn."""
 
 
 class Link:
@@ -39,39 +43,45 @@ class Link:
         decoder: cuts commands out of the plain bytes.
 
     Attributes:
+        decoded_size: bytes that layers have decoded so far.
         size: bytes of the frames that wait to be sent.
-        rest: what followed the command that added a layer; ``receive_rest`` goes on with it.
         waits: commands are not acted on for now.
         is_plain: there are no layers.
     """
 
     __slots__ = (
         *(
-            "_commands",
+            "_begun",
             "_decoder",
             "_held",
             "_last",
             "_layers",
+            "_pieces",
+            "_rest",
             "_rest_depth",
             "_sendable",
             "_unread",
         ),
-        *("is_plain", "rest", "size", "waits"),
+        *("decoded_size", "is_plain", "size", "waits"),
     )
 
     def __init__(self, decoder: CommandDecoder) -> None:
+        self.decoded_size = 0
         self.size = 0
-        self.rest = b""
         self.waits = False
         self.is_plain = True
         self._decoder = decoder
-        self._rest_depth = 0  # layers that the rest has come through
+        self._rest = b""  # what followed the command that added a layer …
+        self._rest_depth = 0  # … and how many layers it has come through
         self._layers = Layers()
         self._sendable: list[bytes] = []
         self._last = self._sendable  # where frames are added: the last of those that are held, if any are
         self._held: deque[tuple[int, list[bytes]]] = deque()
-        self._commands: Iterator[Command] = iter(())  # the rest of a buffer, while waiting
-        self._unread: list[bytes] = []  # what came meanwhile
+        # What was received and not acted on, in the order in which it is: commands of a piece that was begun (the last
+        # iterator first), pieces that layers have yet to decode (the last iterator first), and buffers.
+        self._begun: list[Iterator[Command]] = []
+        self._pieces: list[Iterator[bytes]] = []
+        self._unread: list[bytes] = []
 
     # ---- out ---------------------------------------------------------------------------------------------------
 
@@ -142,24 +152,54 @@ class Link:
 
     # ---- in ----------------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes) -> Iterator[Command]:
-        """Return the commands that ``data`` completes; none while waiting."""
-        if self.waits:
-            self._unread.append(data)
-            return iter(())
-        return self._decoder.feed(data) if self.is_plain else self._decode(data, 0)
+    def receive(self, data: bytes) -> None:
+        """Add what one read has returned to what ``next_commands`` returns."""
+        self._unread.append(data)
 
-    def _decode(self, data: bytes, depth: int) -> Iterator[Command]:
-        """Yield the commands in ``data``, which has come through ``depth`` layers."""
-        for piece in self._layers.decode(data, depth):
-            yield from self._decoder.feed(piece)
-            if self.rest:
-                yield from self.receive_rest()
+    def next_commands(self) -> Iterator[Command] | None:
+        """Return the commands of the next piece, to be acted on one by one; None if nothing is left.
 
-    def receive_rest(self) -> Iterator[Command]:
-        """Return the commands in what followed an upgrade, through the layer that it added."""
-        rest, self.rest = self.rest, b""
-        return self._decode(rest, self._rest_depth)
+        A piece is a buffer, or, where there are layers, as much as they decode at once.
+
+        Raises:
+            ProtocolError: the client does not speak one of the layers.
+        """
+        if self._begun:
+            return self._begun.pop()
+        if self.is_plain:
+            return self._decoder.feed(self._unread.pop(0)) if self._unread else None
+        while True:
+            if self._rest:
+                rest, self._rest = self._rest, b""
+                self._pieces.append(self._layers.decode(rest, self._rest_depth))
+            if self._pieces:
+                for piece in self._pieces[-1]:
+                    self.decoded_size += len(piece)
+                    return self._decoder.feed(piece)
+                self._pieces.pop()
+            elif self._unread:
+                self._pieces.append(self._layers.decode(self._unread.pop(0)))
+            else:
+                return None
+
+    @property
+    def is_drained(self) -> bool:
+        """True after a command that was the last of its piece."""
+        return self._decoder.is_drained
+
+    @property
+    def has_unread(self) -> bool:
+        """True while ``next_commands`` may return commands."""
+        return bool(self._begun or self._pieces or self._unread or self._rest)
+
+    def keep(self, *begun: Iterator[Command]) -> None:
+        """Have ``next_commands`` return these before all others, in this order."""
+        self._begun += reversed(begun)
+
+    def wait(self, command: Command, rest: Iterator[Command]) -> None:
+        """Keep ``command``, which could not be acted on, and the ``rest`` of its piece until ``waits`` is False."""
+        self.waits = True
+        self.keep(iter((command,)), rest)
 
     @property
     def at_end(self) -> bool:
@@ -169,24 +209,6 @@ class Link:
     def end(self) -> BrokerError | None:
         """Say that the client sends nothing more: return the error to answer if that cut a command off."""
         return self._decoder.end()
-
-    def wait(self, command: Command, rest: Iterator[Command]) -> None:
-        """Keep ``command``, which could not be acted on, and the ``rest`` of its buffer until ``go_on``."""
-        self.waits = True
-        self._commands = chain((command,), rest)
-
-    def go_on(self) -> Iterator[Command]:
-        """Return the commands that were kept, and those that came meanwhile."""
-        self.waits = False
-        commands, self._commands = self._commands, iter(())
-        unread, self._unread = self._unread, []
-        return chain(commands, self._receive_all(unread))
-
-    def _receive_all(self, unread: Iterable[bytes]) -> Iterator[Command]:
-        for data in unread:
-            if self.rest:  # it came before
-                yield from self.receive_rest()
-            yield from self.receive(data)
 
     # ---- both --------------------------------------------------------------------------------------------------
 
@@ -199,8 +221,8 @@ class Link:
                 then begins anew above TLS.
         """
         unsent = self._take_frames()
-        if not self.rest:  # of two upgrades at once, the first takes it
-            self.rest = self._decoder.take_rest()
+        if not self._rest:  # of two upgrades at once, the first takes it
+            self._rest = self._decoder.take_rest()
             self._rest_depth = above
         self._layers.add(layer, above=above, unsent=unsent)
         self.is_plain = False

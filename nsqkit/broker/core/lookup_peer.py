@@ -126,6 +126,11 @@ class LookupPeerSession:
 
     # ---- the five verbs ------------------------------------------------------------------------------------------
 
+    has_input: Final = False
+
+    def go_on(self, now_ns: int) -> None:
+        """Do nothing: all that is received is worked on at once."""
+
     def receive_data(self, data: bytes, now_ns: int) -> None:
         """Take the answers that have come."""
         if self.ended:

@@ -13,7 +13,7 @@ How to read it: ``admission`` says which command may come when, and with which w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -27,12 +27,14 @@ from nsqkit.broker.core.admission import (
     parse_word,
     text,
 )
+from nsqkit.broker.core.batch import PART_COUNT_MAX, Batch
 from nsqkit.broker.core.in_flight import InFlight
-from nsqkit.broker.core.link import Wait
+from nsqkit.broker.core.link import Unfinished, Wait
 from nsqkit.broker.core.pulse import Pulse
 from nsqkit.broker.core.salvage import describe
 from nsqkit.broker.core.timing import make_link
 from nsqkit.broker.core.topology import GLOBAL, proximity_of
+from nsqkit.broker.core.turns import Turns
 from nsqkit.errors import (
     AuthDisabled,
     BrokerError,
@@ -58,19 +60,15 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.auth import AuthState
     from nsqkit.broker.core.broker import Broker
     from nsqkit.broker.core.channel import Channel
-    from nsqkit.broker.core.link import Link
     from nsqkit.wire.transform import SecureTransform, Transform
 
-TURN_WORDS: Final = 100
-"""Words of commands that a consumer is heard for before it is the others' turn; of a row of FINs each id is one."""
-
 TURNS_NS: Final = 10_000_000
-"""How long after somebody has published consumers are heard in turns; else nobody waits for an answer meanwhile."""
+"""How long after somebody has published the turns of consumers are short: who publishes waits for an answer."""
 
 PUBLISH_FAILED: Final = {b"PUB": PublishFailed, b"MPUB": MultiPublishFailed, b"DPUB": DeferredPublishFailed}
 
 
-class Session:
+class Session(Turns):
     """The broker's side of one connection.
 
     Args:
@@ -95,19 +93,29 @@ class Session:
     """
 
     __slots__ = (
-        *("_admitted", "_agenda", "_broker", "_eof_came", "_first_grant", "_has_more", "_identified"),
-        *("_link", "_needs_tls", "_now_ns", "_options", "_pulse"),
+        *(
+            "_admitted",
+            "_agenda",
+            "_batch",
+            "_broker",
+            "_first_grant",
+            "_identified",
+            "_needs_tls",
+            "_options",
+        ),
         *("access", "channel", "compression", "connect_time_ns", "due_ns", "end_reason"),
-        *("ended", "finish_count", "grant", "identity", "in_flight", "message_count"),
+        *("finish_count", "grant", "identity", "in_flight", "message_count"),
         *("proximity", "pub_counts", "rdy_count", "remote_address", "requeue_count", "state"),
         *("tls", "topic_name"),
     )
 
     def __init__(self, broker: Broker, remote_address: str, now_ns: int) -> None:
+        link = make_link(self._admit, broker.options)
+        pulse = Pulse(broker.default_grant.heartbeat_interval_ns, now_ns)
+        super().__init__(link, pulse, broker.settle, now_ns)
         self.remote_address = remote_address
         self.connect_time_ns = now_ns
         self.state = CONNECTED
-        self.ended = False
         self.end_reason: str | None = None
         self.channel: Channel | None = None
         self.topic_name = b""
@@ -130,83 +138,38 @@ class Session:
         self._admitted: list[bytes] | None = None  # the words that were looked at last, in this state
         self._options = broker.options
         self._needs_tls = broker.options.tls_demanded != "false"
-        self._link: Link = make_link(self._admit, self._options)
-        self._now_ns = now_ns
-        self._pulse = Pulse(self.grant.heartbeat_interval_ns, now_ns)
         self._link.flush_every(self.grant.output_buffer_timeout_ns, now_ns)
         self._identified = False
-        self._eof_came = False
-        self._has_more = False  # commands are left for the next turn
+        self._batch: Batch | None = None  # of which a part was put
         self._first_grant = self.grant  # nsqd's message pump goes by the first IDENTIFY, all else by the last
         self._schedule_pulse()
 
-    # ---- the five verbs (events go to the broker's agenda) --------------------------------------------------------
-
-    def receive_data(self, data: bytes, now_ns: int) -> None:
-        """Work through what one read has returned."""
-        if self.ended:
-            return
-        self._now_ns = now_ns
-        self._act_on(self._link.receive(data))
-        if not self._link.is_plain and self._link.at_end:
-            self.receive_eof(now_ns)
-        self._broker.settle(now_ns)
-
-    def _act_on(self, commands: Iterator[Command]) -> None:
-        words = 0
-        try:
-            for command in commands:
-                if words >= TURN_WORDS and self._lets_others_be_heard:
-                    self._has_more = True
-                    self._agenda.write(self)
-                    self._agenda.schedule(self, self._now_ns + TURNS_NS)  # if nothing is taken until then
-                    raise Wait
-                self._pulse.heard_ns = self._now_ns
-                ACTIONS[command.verb](self, command)
-                words += len(command.params)
-            if self._link.rest:
-                self._act_on(self._link.receive_rest())
-        except Wait:
-            self._link.wait(command, commands)
-        except BrokerError as error:
-            self._refuse(error)
-        except ProtocolError as error:
-            if self._is_shaking_hands:
-                self._refuse_upgrade(str(error))
-            else:
-                self.end(str(error))
-        if not self._link.is_plain and self._link.has_output:  # the layers' own
-            self._agenda.write(self)
+    # ---- what comes in: see Turns ---------------------------------------------------------------------------------
 
     @property
-    def _lets_others_be_heard(self) -> bool:
+    def _hurries(self) -> bool:
         return self.channel is not None and self._now_ns < self._agenda.published_ns + TURNS_NS
 
-    def go_on(self, now_ns: int) -> None:
-        """Act on the commands that had to wait."""
-        if not self.ended and self._link.waits:
-            self._now_ns = now_ns
-            self._has_more = False
-            self._act_on(self._link.go_on())
-            if self._eof_came and not self._link.waits:
-                self.receive_eof(now_ns)
-            self._broker.settle(now_ns)
+    def _fail(self, error: BrokerError | ProtocolError) -> None:
+        if isinstance(error, BrokerError):
+            self._refuse(error)
+        elif self._is_shaking_hands:
+            self._refuse_upgrade(str(error))
+        else:
+            self.end(str(error))
 
-    def receive_eof(self, now_ns: int) -> None:
-        """Take note that the client sends nothing more."""
-        if self._link.waits:
-            self._eof_came = True
-            while self._has_more and not self.ended:  # whoever has left has answered all the same
-                self.go_on(now_ns)
-        elif not self.ended:
-            self._now_ns = now_ns
-            error = self._link.end()
-            if self._is_shaking_hands:
-                self._refuse_upgrade("EOF")
-            elif error is not None:
-                self._refuse(error)
-            self.end(self.end_reason)
-            self._broker.settle(now_ns)
+    def _end_of_input(self, cut_off: BrokerError | None) -> None:
+        if self._is_shaking_hands:
+            self._refuse_upgrade("EOF")
+        elif cut_off is not None:
+            self._refuse(cut_off)
+        self.end(self.end_reason)
+        self._broker.settle(self._now_ns)
+
+    def _write(self) -> None:
+        self._agenda.write(self)
+
+    # ---- what goes out, and time (events go to the broker's agenda) -------------------------------------------------
 
     def data_to_send(self, now_ns: int) -> bytes:
         """Return, and forget, what is to be sent; call again when it has been."""
@@ -216,14 +179,10 @@ class Session:
         if was_full:
             self._look_for_more()
             self._broker.settle(now_ns)
-        if self._has_more:
-            self.go_on(now_ns)
         return data
 
     def handle_deadline(self, now_ns: int) -> int | None:
         """Send a heartbeat, or end a session whose client is not there any more; return when to look again."""
-        if self._has_more:
-            self.go_on(now_ns)
         if self.ended:
             return None
         pulse, link = self._pulse, self._link
@@ -245,18 +204,18 @@ class Session:
     @property
     def room(self) -> int:
         """How many messages it can be given now."""
-        if self.state != SUBSCRIBED or self.ended or self._link.is_full:
+        if self.state != SUBSCRIBED or self.ended or self._eof_came or self._link.is_full:
             return 0
         return self.rdy_count - len(self.in_flight)
 
     @property
     def has_output(self) -> bool:
         """True while there is something to send, or the end to be carried out."""
-        return self.ended or self._has_more or self._link.has_output
+        return self.ended or self._link.has_output
 
     @property
     def outbox_full(self) -> bool:
-        """True while nothing more is to be read: the client does not take what it was sent, or commands wait."""
+        """True while nothing more is to be read: the client does not take what it was sent, or a command waits."""
         return self._link.is_full or self._link.waits
 
     def deliver(self, frames: list[bytes], now_ns: int) -> None:
@@ -282,6 +241,8 @@ class Session:
         if not self.ended:
             self.ended = True
             self.end_reason = reason
+            if self._batch is not None:
+                self._batch.put_rest(self._now_ns)
             self._look_for_more()
             self._agenda.write(self)
 
@@ -302,7 +263,10 @@ class Session:
             self._admitted = params
         if verb == b"MPUB" and not (self.access and self.access.is_expired(self._now_ns)):
             self._check_access(verb, params[0])
-            self._broker.topic(params[0])  # there even if the body is refused, as in nsqd
+            try:
+                self._broker.topic(params[0])  # there even if the body is refused, as in nsqd
+            except OSError as error:
+                raise _publish_failure(verb, error) from error
 
     def _check_access(self, verb: bytes, topic: bytes, channel: bytes = b"") -> None:
         if self.access is not None:
@@ -361,16 +325,20 @@ class Session:
             raise AuthDisabled("AUTH disabled")
         self._send(encode_response(self.access.authenticate(command.bodies[0])))
 
-    def authorize(self, state: AuthState | None, now_ns: int) -> None:
+    def authorize(self, state: AuthState | None) -> None:
         """Go on with what an auth server has granted; None if no server has given a usable answer."""
         if self.access is not None:
             self.access.answer(state)
-            self.go_on(now_ns)
+            self._let_go_on()
+            self._agenda.write(self)
 
     def _subscribe(self, command: Command) -> None:
         topic_name, channel_name = command.params[:2]
         self._check_access(b"SUB", topic_name, channel_name)
-        channel = self._broker.topic(topic_name).channel(channel_name, self._now_ns)
+        try:
+            channel = self._broker.topic(topic_name).channel(channel_name, self._now_ns)
+        except OSError as error:
+            raise SubscribeFailed(f"SUB failed {describe(error)}") from error
         consumers_max = self._options.max_channel_consumers
         if consumers_max and len(channel.sessions) >= consumers_max:
             raise SubscribeFailed(
@@ -388,23 +356,33 @@ class Session:
     def _publish(self, command: Command) -> None:
         verb, topic_name, count = command.verb, command.params[0], len(command.bodies)
         delay_ns = parse_number(command.params[1]) * NS_PER_MS if verb == b"DPUB" else 0
-        self._check_access(verb, topic_name)
+        if self._batch is None:
+            self._check_access(verb, topic_name)
         try:
-            self._broker.topic(topic_name).put(command.bodies, self._now_ns, delay_ns=delay_ns)
+            if count > PART_COUNT_MAX:
+                self._put_part(command)
+            else:
+                self._broker.topic(topic_name).put(command.bodies, self._now_ns, delay_ns=delay_ns)
         except OSError as error:
-            raise PUBLISH_FAILED[verb](f"{verb.decode()} failed {describe(error)}") from error
+            raise _publish_failure(verb, error) from error
         self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + count
         if self._broker.commits is not None:  # it is answered when it is safe
             self._link.hold(self._broker.commits.hold(self))
             self._agenda.has_news = True
         self._send(OK_FRAME if verb == b"MPUB" else OK_FRAME * count)
 
-    def release(self, ticket: int, now_ns: int) -> bool:
+    def _put_part(self, command: Command) -> None:
+        batch, self._batch = self._batch or Batch(self._broker, command.params[0], command.bodies), None
+        if batch.put_part(self._now_ns):
+            self._batch = batch
+            raise Unfinished
+
+    def release(self, ticket: int) -> bool:
         """Let go the answers that have waited for this commit; tell whether others wait for a later one."""
         self._link.release(ticket)
         self._agenda.write(self)
         if not self._link.is_holding:
-            self.go_on(now_ns)
+            self._let_go_on()
         return self._link.is_holding
 
     def _ready(self, command: Command) -> None:
@@ -486,6 +464,10 @@ class Session:
         return f"{verb} {text(message_id)} failed {why}"
 
 
+def _publish_failure(verb: bytes, error: OSError) -> BrokerError:
+    return PUBLISH_FAILED[verb](f"{verb.decode()} failed {describe(error)}")
+
+
 ACTIONS: Final[dict[bytes, Callable[[Session, Command], None]]] = {
     b"IDENTIFY": Session._identify,
     b"AUTH": Session._auth,
@@ -498,3 +480,4 @@ ACTIONS: Final[dict[bytes, Callable[[Session, Command], None]]] = {
     b"TOUCH": Session._touch,
     b"CLS": Session._start_close,
 }
+Session._actions = ACTIONS

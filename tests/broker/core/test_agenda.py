@@ -232,3 +232,18 @@ def test_notes_are_taken_once_in_the_order_in_which_they_were_made():
             note_any(name)
         assert list(cast("dict[Any, None]", take())) == ["b", "a", "c"]
         assert not take()
+
+
+def test_an_error_in_one_owner_keeps_nobody_else_from_being_called():
+    def fail() -> None:
+        raise KeyError("an error of ours")
+
+    agenda, first, bad, last = Agenda(), Owner(), Owner(), Owner()
+    bad.when_called = fail
+    for each in (first, bad, last):
+        agenda.schedule(each, 50)
+    ((owner, error),) = agenda.handle_deadline(60)
+    assert owner is bad
+    assert isinstance(error, KeyError)
+    assert first.calls == last.calls == [60]
+    assert agenda.handle_deadline(70) == []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nsqkit.broker.core.broker import FAULT_PAUSE_NS
 from nsqkit.broker.core.channel import Channel
 from nsqkit.broker.core.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
 from nsqkit.wire.commands import CLS, encode_finish, encode_ready, encode_subscribe
@@ -454,3 +455,47 @@ def test_subscribing_to_a_topic_that_has_waited(driven):
     driven.client().publish(b"1", b"2")
     assert driven.client().say(encode_subscribe(b"t", b"c"), encode_ready(1))[0] == b"OK"
     assert (len(driven.topic().queue), driven.topic().channels[b"c"].in_flight_count) == (0, 1)
+
+
+# Errors of our own.
+
+
+def fail(*_: object) -> None:
+    raise KeyError("an error of ours")
+
+
+def test_an_error_in_a_sessions_deadline_ends_that_session_alone(driven, monkeypatch):
+    good, bad = driven.client(), driven.client()
+    works = type(bad.session).handle_deadline
+    monkeypatch.setattr(
+        type(bad.session),
+        "handle_deadline",
+        lambda session, now_ns: fail() if session is bad.session else works(session, now_ns),
+    )
+    driven.advance(30)
+    assert bad.session.ended
+    assert bad.session.end_reason == "internal error"
+    assert good.answers() == [b"_heartbeat_"]
+
+
+def test_an_error_in_a_delivery_is_tried_again_and_loses_nothing(driven, monkeypatch):
+    consumer = driven.consumer(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, "deliver", fail)
+        assert driven.client().say(b"PUB t\n\0\0\0\1m") == [b"OK"]
+    driven.advance(FAULT_PAUSE_NS / NS_PER_S)
+    assert consumer.bodies() == [b"m"]
+
+
+@pytest.mark.parametrize(
+    "command", [b"MPUB t\n\0\0\0\x09\0\0\0\1\0\0\0\1x", b"SUB t c\n", b"PUB t\n\0\0\0\1x"]
+)
+def test_a_queue_that_cannot_be_opened_refuses_the_command(driven, monkeypatch, command):
+    def cannot(*_: object, **__: object) -> None:
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(driven.broker.storage, "open_queue", cannot)
+    client = driven.client()
+    verb = command.split()[0]
+    assert client.say(command) == [b"E_%b_FAILED %b failed Permission denied" % (verb, verb)]
+    assert not client.is_alive

@@ -30,6 +30,7 @@ def connected(broker: Broker) -> Session:
 
 
 def said(session: Session) -> bytes:
+    session.go_on(NOW_NS)
     return session.data_to_send(NOW_NS)
 
 
@@ -41,7 +42,7 @@ def test_a_publisher_is_answered_when_the_commit_has_ended(broker):
     ticket = broker.commits.begin()
     assert not broker.commits.wanted
     assert said(session) == b""
-    broker.commits.end(ticket, NOW_NS)
+    broker.commits.end(ticket)
     assert said(session) == OK
 
 
@@ -51,9 +52,9 @@ def test_what_is_put_while_a_commit_runs_waits_for_the_next_one(broker):
     ticket = broker.commits.begin()
     first.receive_data(PUB, NOW_NS)
     second.receive_data(PUB, NOW_NS)
-    broker.commits.end(ticket, NOW_NS)
+    broker.commits.end(ticket)
     assert (said(first), said(second)) == (OK, b"")
-    broker.commits.end(broker.commits.begin(), NOW_NS)
+    broker.commits.end(broker.commits.begin())
     assert (said(first), said(second)) == (OK, OK)
 
 
@@ -72,7 +73,7 @@ def test_who_has_gone_is_not_waited_for(broker):
     session = connected(broker)
     session.receive_data(PUB, NOW_NS)
     broker.close_session(session, NOW_NS)
-    broker.commits.end(broker.commits.begin(), NOW_NS)
+    broker.commits.end(broker.commits.begin())
     assert session.ended
 
 
@@ -81,6 +82,17 @@ def test_an_upgrade_does_not_overtake_the_answers_before_it(broker):
     identify = b'{"feature_negotiation":true,"deflate":true}'
     session.receive_data(PUB + b"IDENTIFY\n" + len(identify).to_bytes(4, "big") + identify, NOW_NS)
     assert said(session) == b""
-    broker.commits.end(broker.commits.begin(), NOW_NS)
+    broker.commits.end(broker.commits.begin())
     assert said(session).startswith(OK)
     assert session.compression == "deflate"
+
+
+def test_what_waited_for_a_commit_is_acted_on_by_its_own_connection_and_not_by_the_commit(broker):
+    session = connected(broker)
+    identify = b"IDENTIFY\n\0\0\0\2{}"
+    session.receive_data(PUB + identify + b"SUB t c\n", NOW_NS)
+    broker.commits.end(broker.commits.begin())
+    assert session.has_input
+    assert session.channel is None
+    session.go_on(NOW_NS)
+    assert session.channel is not None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from nsqkit.broker.core.link import OUTBOX_SIZE_MAX, Link
 from nsqkit.wire.commands import CommandDecoder
-from nsqkit.wire.compression import Deflate
+from nsqkit.wire.compression import PIECE_SIZE_MAX, Deflate
 
 
 def make_link() -> Link:
@@ -17,12 +18,18 @@ def make_link() -> Link:
 
 def begun() -> Link:
     link = make_link()
-    assert list(link.receive(b"  V2")) == []
+    assert verbs(link, b"  V2") == []
     return link
 
 
-def verbs(commands):
-    return [command.verb for command in commands]
+def verbs(link: Link, *data: bytes) -> list[bytes]:
+    """Return the verbs of all commands that ``link`` has, after it was given ``data``."""
+    for piece in data:
+        link.receive(piece)
+    found = []
+    while (commands := link.next_commands()) is not None:
+        found += [command.verb for command in commands]
+    return found
 
 
 def test_frames_go_out_in_order_joined_once():
@@ -70,17 +77,45 @@ def test_it_is_full_until_what_waits_has_been_taken():
 
 def test_commands_wait_with_all_that_comes_after_them():
     link = begun()
-    commands = link.receive(b"NOP\nRDY 1\nCLS\n")
+    link.receive(b"NOP\nRDY 1\nCLS\n")
+    commands = link.next_commands()
+    assert commands is not None
     assert next(commands).verb == b"NOP"
     link.wait(next(commands), commands)
     assert link.waits
-    assert list(link.receive(b"RDY 2\nRD")) == []
-    assert list(link.receive(b"Y 3\n")) == []
-    again = link.go_on()
-    assert not link.waits
+    link.receive(b"RDY 2\nRD")
+    link.receive(b"Y 3\n")
+    again = link.next_commands()
+    assert again is not None
     link.wait(next(again), again)
-    assert list(link.receive(b"NOP\n")) == []
-    assert verbs(link.go_on()) == [b"RDY", b"CLS", b"RDY", b"RDY", b"NOP"]
+    assert verbs(link, b"NOP\n") == [b"RDY", b"CLS", b"RDY", b"RDY", b"NOP"]
+    assert not link.has_unread
+
+
+def test_what_was_begun_comes_before_what_came_since():
+    link = begun()
+    link.receive(b"NOP\nCLS\nRDY 1\n")
+    for verb in (b"NOP", b"CLS", b"RDY"):
+        commands = link.next_commands()
+        assert commands is not None
+        assert next(commands).verb == verb
+        assert link.is_drained == (verb == b"RDY")
+        link.keep(commands)
+        assert link.has_unread
+        link.receive(b"SUB a b\n")
+    assert verbs(link) == [b"SUB"] * 3
+
+
+def test_how_often_it_was_interrupted_costs_nothing():
+    link = begun()
+    count = 3 * sys.getrecursionlimit()
+    link.receive(b"NOP\n" * count)
+    for _ in range(count):
+        commands = link.next_commands()
+        assert commands is not None
+        link.wait(next(commands), commands)
+        link.receive(b"CLS\n")
+    assert verbs(link) == [b"NOP"] * count + [b"CLS"] * count
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2])
@@ -98,18 +133,15 @@ def test_an_upgrade_takes_effect_between_two_bytes(layers, data):
     link = make_link()
     seen, answers = [], b""
 
-    def act(commands) -> None:
-        for command in commands:
-            seen.append(command.params[0])
-            link.send(b"<" + command.params[0])
-            if len(seen) <= layers:
-                link.upgrade(Deflate(6), above=len(seen) - 1)
-                link.send(b">")
-        if link.rest:
-            act(link.receive_rest())
-
     for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True):
-        act(link.receive(sent[start:end]))
+        link.receive(sent[start:end])
+        while (commands := link.next_commands()) is not None:
+            for command in commands:
+                seen.append(command.params[0])
+                link.send(b"<" + command.params[0])
+                if len(seen) <= layers:
+                    link.upgrade(Deflate(6), above=len(seen) - 1)
+                    link.send(b">")
         answers += link.take()
     assert seen == [b"%d" % depth for depth in range(layers + 1)]
     for depth in range(layers):
@@ -141,27 +173,57 @@ class Loud:
 def test_what_follows_two_upgrades_at_once_goes_through_both():
     link = begun()
     inner, outer = Deflate(6), Loud()
-    commands = link.receive(b"NOP\n" + outer.encode(Deflate(6).encode(b"CLS\n")))
+    link.receive(b"NOP\n" + outer.encode(Deflate(6).encode(b"CLS\n")))
+    commands = link.next_commands()
+    assert commands is not None
     assert next(commands).verb == b"NOP"
     link.upgrade(outer)
     link.send(b"ok")
     link.upgrade(inner, above=1)
     assert list(commands) == []
-    assert verbs(link.receive_rest()) == [b"CLS"]
+    assert verbs(link) == [b"CLS"]
     assert link.take() == b"OK"
 
 
 def test_what_followed_an_upgrade_goes_before_what_came_while_it_waited():
     link = begun()
-    commands = link.receive(b"NOP\nrdy 1\n")
+    link.receive(b"NOP\nrdy 1\n")
+    commands = link.next_commands()
+    assert commands is not None
     link.wait(next(commands), commands)
-    assert list(link.receive(b"rdy 2\n")) == []
+    link.receive(b"rdy 2\n")
     seen = []
-    for command in link.go_on():
-        seen.append((command.verb, *command.params))
-        if command.verb == b"NOP":
-            link.upgrade(Loud())
+    while (commands := link.next_commands()) is not None:
+        for command in commands:
+            seen.append((command.verb, *command.params))
+            if command.verb == b"NOP":
+                link.upgrade(Loud())
     assert seen == [(b"NOP",), (b"RDY", b"1"), (b"RDY", b"2")]
+
+
+def test_upgrades_inside_each_other_do_not_nest():
+    count = 2 * sys.getrecursionlimit()
+    sent = b""
+    for _ in range(count):
+        sent = b"NOP\n" + sent.swapcase()
+    link = begun()
+    link.receive(sent)
+    seen = 0
+    while (commands := link.next_commands()) is not None:
+        for _ in commands:
+            seen += 1
+            link.upgrade(Loud())
+    assert seen == count
+
+
+def test_what_layers_decode_comes_a_piece_at_a_time():
+    link = begun()
+    link.upgrade(Deflate(6))
+    link.receive(Deflate(6).encode(b"NOP\n" * PIECE_SIZE_MAX))
+    counts = []
+    while (commands := link.next_commands()) is not None:
+        counts.append(len(list(commands)))
+    assert counts == [PIECE_SIZE_MAX // 4] * 4
 
 
 def test_what_a_layer_has_to_say_itself_is_sent_without_a_frame():
@@ -182,7 +244,7 @@ def test_without_its_layers_it_goes_on_after_what_the_outermost_has_to_say():
     assert link.size == len(b"before alert after")
     assert link.take() == b"before alert after"
     assert link.size == 0
-    assert verbs(link.receive(b"NOP\n")) == [b"NOP"]
+    assert verbs(link, b"NOP\n") == [b"NOP"]
 
 
 def test_without_layers_that_have_nothing_to_say_there_is_nothing_to_send():

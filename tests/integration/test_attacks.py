@@ -1,0 +1,173 @@
+"""What one client may do to the others: nothing that they would notice, at real programs over real sockets.
+
+The rule it guards: no client ends the program or keeps others waiting. The bounds are generous, since a machine may be
+busy; without turns the waits are a multiple of them. How much is done in one call is counted by
+``tests/broker/core/test_turns.py``, and measured by ``python -m tests.benchmarks attacks``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.benchmarks import attacks
+from tests.benchmarks.attacks import Target, connect, publish, read_until, sized
+from tests.benchmarks.harness import NSQKIT_NSQD, NSQKIT_NSQLOOKUPD, BrokerProcess, LookupdProcess
+from tests.integration.test_durability import broker as durable_broker
+
+WAIT_MAX = 0.3
+PUB = publish("t")
+SUB = b"SUB t c\n"
+IDENTIFY = b"IDENTIFY\n" + sized(b"{}")
+
+
+@pytest.fixture
+def broker() -> Iterator[BrokerProcess]:
+    with BrokerProcess(NSQKIT_NSQD) as process:
+        yield process
+
+
+@contextmanager
+def watched(address: str, question: bytes = publish("wait"), magic: bytes = b"  V2") -> Iterator[list[float]]:
+    """Ask for one thing at a time, for as long as the block lasts; return how long each answer took."""
+    waits: list[float] = []
+    is_over = False
+
+    def ask() -> None:
+        with connect(address) as client:
+            client.sendall(magic)
+            while not is_over:
+                asked = time.perf_counter()
+                client.sendall(question)
+                read_until(client, b"OK")
+                waits.append(time.perf_counter() - asked)
+
+    thread = Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        yield waits
+    finally:
+        is_over = True
+        thread.join(attacks.TIMEOUT)
+    assert len(waits) > 10
+
+
+def median_of(best: Callable[[], float]) -> float:
+    """Return the median of three: the worst wait of a moment may be the machine's, not the program's."""
+    return sorted(best() for _ in range(3))[1]
+
+
+@pytest.mark.parametrize(
+    ("attack", "scale"),
+    [
+        (attacks.flood, 0.3),
+        (attacks.pipeline, 0.5),
+        (attacks.chunks, 0.2),
+        (attacks.batch, 1.0),
+    ],
+)
+def test_nobody_waits_for_who_sends_much(broker: BrokerProcess, attack, scale):
+    def worst() -> float:
+        with watched(broker.address) as waits:
+            attack(Target(broker.address, broker.http_address, scale))
+        return max(waits)
+
+    assert median_of(worst) < WAIT_MAX
+
+
+def bomb(address: str, commands: bytes) -> None:
+    """Send commands deflated, and read all answers to the end."""
+    with connect(address) as client:
+        client.sendall(b"  V2IDENTIFY\n" + sized(b'{"feature_negotiation":true,"deflate":true}'))
+        client.recv(1 << 16)
+        compressor = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+        client.sendall(compressor.compress(commands) + compressor.flush())
+        while client.recv(1 << 20):
+            pass
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        b"NOP\n" * 1_000_000,
+        b"SUB bomb c\n" + b"TOUCH 0123456789abcdef\n" * 200_000,
+        b"SUB bomb c\n" + b"FIN 0123456789abcdef\n" * 200_000,
+    ],
+    ids=["NOP", "TOUCH", "FIN"],
+)
+def test_nobody_waits_for_who_sends_little_that_decompresses_to_much(broker: BrokerProcess, commands):
+    def worst() -> float:
+        with watched(broker.address) as waits:
+            bomb(broker.address, commands)
+        return max(waits)
+
+    assert median_of(worst) < WAIT_MAX
+
+
+def test_answers_that_nobody_reads_are_not_made(broker: BrokerProcess):
+    with connect(broker.address) as client:
+        client.sendall(b"  V2IDENTIFY\n" + sized(b'{"feature_negotiation":true,"deflate":true}'))
+        client.recv(1 << 16)
+        before = broker.memory_bytes()
+        compressor = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+        commands = b"SUB t c\n" + b"FIN 0123456789abcdef\n" * 1_000_000
+        client.sendall(compressor.compress(commands) + compressor.flush(zlib.Z_SYNC_FLUSH))
+        with watched(broker.address) as waits:
+            while len(waits) < 1000:
+                assert broker.memory_bytes() - before < 50_000_000
+
+
+def test_a_crowd_that_connects_while_the_broker_is_busy_waits_in_the_system_and_is_served(
+    broker: BrokerProcess,
+):
+    """The system completes their connections; else each would try again after one second, then three, then seven."""
+    count = min(1500, int(Path("/proc/sys/net/core/somaxconn").read_text()))
+    with ExitStack() as stack:
+        with connect(broker.address) as client:
+            client.sendall(b"  V2" + PUB)
+            read_until(client, b"OK")
+        with broker.suspended():
+            clients = [stack.enter_context(connect(broker.address)) for _ in range(count)]
+        for client in clients:
+            client.sendall(b"  V2" + PUB)
+        for client in clients:
+            read_until(client, b"OK")
+
+
+@pytest.mark.parametrize("attack", [attacks.register, attacks.describe])
+def test_nobody_waits_for_an_nsqd_that_registers_much(attack):
+    with LookupdProcess(NSQKIT_NSQLOOKUPD) as lookupd:
+        target = Target(lookupd.address, lookupd.http_address, 0.2)
+        with attacks.registered(target):
+
+            def worst() -> float:
+                with watched(lookupd.address, b"PING\n", b"  V1") as waits:
+                    attack(target)
+                return max(waits)
+
+            assert median_of(worst) < WAIT_MAX
+
+
+def test_a_file_that_cannot_be_opened_ends_a_subscription_and_not_the_broker(tmp_path: Path):
+    """The commands wait for the commit of the PUB, and are acted on when that has ended."""
+    name = "t:c.diskqueue.meta.dat"
+    os.symlink(name, tmp_path / name)  # too many levels of symbolic links
+    with durable_broker(tmp_path, "--durability=fsync") as (process, address):
+        for commands in (PUB + IDENTIFY + SUB, SUB, PUB + SUB):
+            with socket.create_connection(address, timeout=60) as client:
+                client.sendall(b"  V2" + commands)
+                client.shutdown(socket.SHUT_WR)
+                while client.recv(1 << 16):
+                    pass
+        with socket.create_connection(address, timeout=60) as client:
+            client.sendall(b"  V2" + PUB)
+            read_until(client, b"OK")
+        assert process.poll() is None

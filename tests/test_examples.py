@@ -1,0 +1,61 @@
+"""Runs the programs of docs/examples as a user would, and compares them with the pages that show them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from nsqkit import BlockingProducer
+from tests.pages import EXAMPLES, ROOT, blocks
+from tests.threads import PATIENCE, until
+
+ADDRESS = "127.0.0.1:4150"
+SHOWN = {block.text for block in blocks("python")}
+
+
+@contextmanager
+def program(name: str, address: str, tmp_path):
+    """Start an example with another address; its output can be read."""
+    path = tmp_path / name
+    path.write_text((EXAMPLES / name).read_text(encoding="utf-8").replace(ADDRESS, address), encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, path], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def in_flight(nsqd):
+    return nsqd.inspect(lambda broker: broker.topics[b"orders"].channels[b"billing"].in_flight_count)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_each_is_shown_on_a_page(path):
+    assert path.read_text(encoding="utf-8") in SHOWN
+
+
+def test_publish(nsqd, tmp_path):
+    with program("publish.py", nsqd.tcp_address, tmp_path) as process:
+        assert process.communicate(timeout=PATIENCE) == ("", "")
+        assert process.returncode == 0
+    assert nsqd.inspect(lambda broker: broker.topics[b"orders"].message_count) == 4
+
+
+@pytest.mark.parametrize("name", ["worker.py", "blocking.py"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_worker_handles_messages_until_it_gets_a_signal(name, number, nsqd, tmp_path):
+    with BlockingProducer(nsqd.tcp_address) as producer:
+        producer.publish("orders", b"one")
+    with program(name, nsqd.tcp_address, tmp_path) as process:
+        assert process.stdout.readline() == "b'one' 1\n"
+        until(lambda: in_flight(nsqd) == 0)
+        process.send_signal(number)
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr.read() == ""

@@ -128,7 +128,7 @@ UNTESTED = {"broker.core.directory", "transport.machine", "wire.transform"}
 # What `import nsqkit` must leave alone, so that it stays quick and needs no extra.
 NOT_LOADED = {
     *("OpenSSL", "cramjam", "h11", "httpx", "opentelemetry", "prometheus_client"),
-    *("pyarrow", "pyspark", "pytest", "trio", "uvloop"),
+    *("pyarrow", "pyspark", "pytest", "re2", "trio", "uvloop"),
 }
 
 LINES_PER_MODULE = 500

@@ -6,11 +6,15 @@ with it, the next one is asked (nsqd, internal/auth/authorizations.go); what eac
 
 from __future__ import annotations
 
+import re
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
+import anyio.to_thread
+
 from nsqkit.broker.core.auth import AuthState, decode_auth_state
-from nsqkit.errors import NSQError, RequestFailed
+from nsqkit.errors import NSQError, OptionError, RequestFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,12 +23,26 @@ if TYPE_CHECKING:
 
     from nsqkit.broker.core.options import BrokerOptions
 
-__all__ = ["query_auth_servers"]
+__all__ = ["check_library", "query_auth_servers"]
 
-ANSWER_SIZE_MAX: Final = 5 * 1024 * 1024
-"""Bytes of an auth server's answer; nsqd knows no limit."""
+ANSWER_SIZE_MAX: Final = 1024 * 1024
+"""Bytes of an auth server's answer; nsqd has no limit."""
 
 _NS_PER_S: Final = 1_000_000_000
+_USER: Final = re.compile("//[^/]*@")
+
+
+def check_library() -> None:
+    """Check that the patterns of auth servers can be compiled.
+
+    Raises:
+        OptionError: the package is missing; the text has the command that installs it.
+    """
+    if find_spec("re2") is None:
+        raise OptionError(
+            "option auth_http_addresses is set, and the package google-re2, which the patterns of auth servers need, "
+            "is not installed: pip install 'nsqkit[server]'"
+        )
 
 
 async def query_auth_servers(
@@ -63,9 +81,13 @@ async def query_auth_servers(
     failures = []
     for address in addresses[first:] + addresses[:first]:
         try:
-            return decode_auth_state(await _ask(address, options, fields), now_ns())
+            body = await _ask(address, options, fields)
+            # In a thread, since many patterns take many times as long as a turn of the event loop may.
+            return await anyio.to_thread.run_sync(decode_auth_state, body, now_ns())
         except NSQError as error:
-            failures.append(f"failed to auth against {address} - {error}")
+            # A URL may hold a password and, in its query, a secret.
+            shown = _USER.sub("//", address.partition("?")[0])
+            failures.append(f"failed to auth against {shown} - {error}")
     raise RequestFailed("; ".join(failures))
 
 

@@ -28,13 +28,15 @@ from nsqkit.broker.version import version_line
 from nsqkit.errors import OptionError
 from nsqkit.http.access_log import logged
 from nsqkit.http.debug import MEMORY_ROUTES, pprof_routes
-from nsqkit.http.messages import HTTPError, Request, Response
+from nsqkit.http.messages import PROGRAM, HTTPError, Request, Response
 from nsqkit.http.query import BOOLEANS, Query
 from nsqkit.http.router import Router
 from nsqkit.http.server import serve_connection
 from nsqkit.transport.address import port_of
 from nsqkit.wire.bodies import batch_count_max, parse_int32
-from nsqkit.wire.identify import BROKER_VERSION, NS_PER_MS
+from nsqkit.wire.commands import milliseconds_ns
+from nsqkit.wire.documents import INT64
+from nsqkit.wire.identify import BROKER_VERSION
 from nsqkit.wire.names import is_valid_name
 
 if TYPE_CHECKING:
@@ -88,7 +90,8 @@ def info(nsqd: Nsqd, request: Request) -> Response:
             "max_deflate_level": options.max_deflate_level,
             "topology_zone": options.topology_zone,
             "topology_region": options.topology_region,
-        }
+        },
+        PROGRAM,
     )
 
 
@@ -141,10 +144,11 @@ async def publish(nsqd: Nsqd, request: Request) -> Response:
 
 def _delay_ns(text: str, delay_ns_max: int) -> int:
     try:
-        delay_ns = int(text) * NS_PER_MS if _INTEGER.fullmatch(text) else -1
+        delay_ms = int(text) if _INTEGER.fullmatch(text) else -1
     except ValueError:  # more digits than Python converts
-        delay_ns = -1
-    if not 0 <= delay_ns <= delay_ns_max:
+        delay_ms = -1
+    delay_ns = milliseconds_ns(delay_ms)
+    if delay_ms not in INT64 or not 0 <= delay_ns <= delay_ns_max:
         raise HTTPError(400, "INVALID_DEFER")
     return delay_ns
 
@@ -380,6 +384,7 @@ async def put_option(nsqd: Nsqd, request: Request) -> Response:
                 nsqd.options = attrs.evolve(nsqd.options, lookupd_tcp_addresses=addresses)
             case "log_level":
                 nsqd.options = attrs.evolve(nsqd.options, log_level=body.decode().lower())
+                nsqd.broker.log_commands(nsqd.options.log_level == "debug")
             case _:
                 raise HTTPError(400, "INVALID_OPTION")
     except (ValueError, RecursionError) as error:

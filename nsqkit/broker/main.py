@@ -12,6 +12,7 @@ from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
 from nsqkit.broker.version import version_line
 from nsqkit.program import service
+from nsqkit.transport.address import is_path, is_socket_path
 
 logger = logging.getLogger("nsqkit.broker")
 
@@ -27,4 +28,16 @@ def run(options: BrokerOptions) -> int:
     logger.info(version_line())
     logger.info("ID: %d", options.node_id)
     logger.info(service.loop_line())
+    _warn_of_names(options)
     return service.run(nsqd, logger)
+
+
+def _warn_of_names(options: BrokerOptions) -> None:
+    """Name addresses that nsqd, and so this broker, takes for Unix sockets, and that may lack a port instead."""
+    for flag, address in (("tcp-address", options.tcp_address), ("http-address", options.http_address)):
+        if is_path(address) and not is_socket_path(address):
+            logger.warning(
+                "--%s=%s has no port, so it names a Unix socket in the current directory; write HOST:PORT for TCP, "
+                "or ./%s for the socket",
+                *(flag, address, address),
+            )

@@ -19,6 +19,7 @@ from nsqkit.wire.identify import BROKER_VERSION
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from nsqkit.broker.core.auth import AuthState
     from nsqkit.broker.core.session import Session
     from nsqkit.broker.core.topic import Topic
     from nsqkit.broker.lookup_announcer import LookupAnnouncer
@@ -123,6 +124,7 @@ class Neighbours:
 
         nsqd, access, tls = self._nsqd, session.access, session.tls
         assert access is not None
+        state: AuthState | RequestFailed
         try:
             state = await query_auth_servers(
                 nsqd.options,
@@ -134,7 +136,8 @@ class Neighbours:
                 random=nsqd.broker.random,
             )
         except RequestFailed as error:
-            logger.warning("PROTOCOL(V2): [%s] AUTH failed %s", session.remote_address, error)
-            state = None
+            state = error
+            if session.ended:  # otherwise the reason is in the line about the end of the session
+                logger.warning("PROTOCOL(V2): [%s] AUTH failed %s", session.remote_address, error)
         session.authorize(state)
         nsqd.settle()

@@ -81,6 +81,7 @@ class Nsqd:
         )
         storage = None if self._persistence is None else self._persistence.storage
         self.broker = Broker(self.options, random or Random(), storage)
+        self.broker.log_commands(self.options.log_level == "debug")
         self.tcp_address = ""
         self.http_address = ""
         self.https_address = ""
@@ -118,6 +119,10 @@ class Nsqd:
             OptionError: an address cannot be one, or a file of TLS cannot be used.
             OSError: an address or the data path cannot be had.
         """
+        if self.options.auth_http_addresses:
+            from nsqkit.broker.auth import check_library
+
+            check_library()
         async with AsyncExitStack() as stack:
             persistence = self._persistence
             if persistence is not None:
@@ -184,7 +189,7 @@ class Nsqd:
         """Stop: end every session, let clients take what is still to be sent to them, close."""
         assert self._tasks is not None
         for session in list(self.broker.sessions):
-            session.end("the broker stops")
+            session.end(None)
         self._after()
         with anyio.move_on_after(STOP_TIMEOUT, shield=True):
             while self._pumps:

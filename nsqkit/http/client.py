@@ -23,6 +23,7 @@ import attrs
 import h11
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
+from nsqkit import __version__
 from nsqkit.errors import RequestFailed, WrongServer
 from nsqkit.http.messages import Response
 from nsqkit.transport.tcp import connect_path, connect_tcp
@@ -89,7 +90,8 @@ async def fetch_v1(
         tls=tls,
     )
     if response.status != 200:
-        raise RequestFailed(f"got response {response.status} {response.body[:SHOWN_LENGTH_MAX]!r}")
+        shown = response.body[:SHOWN_LENGTH_MAX].decode("utf-8", "replace").strip()
+        raise RequestFailed(f"got response {response.status} {shown}")
     return response.body
 
 
@@ -186,7 +188,11 @@ class _Target:
 
     def headers(self, others: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Return the headers of a request that has these others, too."""
-        headers = [("Host", self._address), ("User-Agent", "nsqkit"), ("Connection", "close")]
+        headers = [
+            ("Host", self._address),
+            ("User-Agent", f"nsqkit/{__version__}"),
+            ("Connection", "close"),
+        ]
         user = self.parts.netloc.rpartition("@")[0]
         if user and all(name.lower() != "authorization" for name, _ in others):
             # Without a colon there is no password, which is sent as an empty one.

@@ -16,9 +16,21 @@ from typing import Final, Protocol, TypeAlias
 
 import attrs
 
+from nsqkit import __version__
 from nsqkit.errors import NSQError
 
-__all__ = ["Body", "HTTPError", "Handler", "Request", "Response", "StoredBody", "parse_query", "parse_target"]
+__all__ = [
+    "PROGRAM",
+    "Body",
+    "HTTPError",
+    "Handler",
+    "Request",
+    "Response",
+    "StoredBody",
+    "check_head",
+    "parse_query",
+    "parse_target",
+]
 
 REASONS: Final[Mapping[int, str]] = {
     200: "OK",
@@ -36,6 +48,12 @@ REASONS: Final[Mapping[int, str]] = {
 }
 """The phrase after each status that is in use."""
 
+_HOST = re.compile(r"[0-9A-Za-z!$%&'()*+,\-.:;=\[\]_~]*")
+"""What a Host may be made of (golang.org/x/net/http/httpguts, ValidHostHeader)."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_BLANK_LINE = re.compile(rb"\n\r?\n")
+_LENGTH_LIST = re.compile(rb"\ncontent-length:[^\n]*,", re.IGNORECASE)
 PIECE_ITEMS: Final = 100
 """Keys of a JSON object that are encoded at once, where it is sent in pieces."""
 
@@ -44,6 +62,9 @@ _ESCAPES = re.compile(rb"%([0-9A-Fa-f]{2})")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # Go escapes these in JSON, so that it may stand inside HTML and JavaScript.
 _JSON_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
+
+PROGRAM: Final = ("Server", f"nsqkit/{__version__}")
+"""The header that says which program answers; ``version`` in ``/info`` is that of nsqd, since tools parse it."""
 
 _NSQ_TYPE = ("X-Nsq-Content-Type", "nsq; version=1.0")
 _TEXT_TYPE = ("Content-Type", "text/plain; charset=utf-8")
@@ -183,14 +204,15 @@ class Response:
         return cls(status, (_TEXT_TYPE,), _encode(text))
 
     @classmethod
-    def v1(cls, value: object = None) -> Response:
+    def v1(cls, value: object = None, *headers: tuple[str, str]) -> Response:
         """Return a good answer in the form that most routes have.
 
         Args:
             value: a text or bytes are sent as they are, None as nothing; anything else becomes JSON.
+            headers: more of them, of an answer in JSON.
         """
         if value is not None and not isinstance(value, str | bytes):
-            return cls(200, (_JSON_TYPE, _NSQ_TYPE), encode_json(value))
+            return cls(200, (_JSON_TYPE, _NSQ_TYPE, *headers), encode_json(value))
         body = _encode(value) if isinstance(value, str) else value or b""
         return cls(200, (_TEXT_TYPE, _NSQ_TYPE) if body else (_NSQ_TYPE,), body)
 
@@ -216,6 +238,31 @@ class Response:
 
 Handler: TypeAlias = Callable[[Request], Response | Awaitable[Response]]
 """What answers requests: a plain function, or one whose answer is to be awaited."""
+
+
+def check_head(head: bytes, http_version: bytes, headers: Iterable[tuple[str, str]]) -> None:
+    """Refuse the head of a request that h11 takes and Go's server refuses.
+
+    Two servers that read a length or a host differently can be made to disagree about where a request ends, or whom it
+    is for.
+
+    Args:
+        head: its bytes as they came, perhaps with more behind them.
+        http_version: ``b"1.1"`` or ``b"1.0"``.
+        headers: names in lower case, and values, as h11 gives them.
+
+    Raises:
+        ValueError: the text says why.
+    """
+    for name, value in headers:
+        if name == "host" and not _HOST.fullmatch(value):
+            raise ValueError("malformed Host header")
+        if name == "transfer-encoding" and http_version < b"1.1":
+            raise ValueError("Transfer-Encoding in HTTP/1.0")
+        if name == "content-length" and _LENGTH_LIST.search(_BLANK_LINE.split(head, 1)[0]):
+            raise ValueError("bad Content-Length")  # h11 makes one length of several that are equal
+        if _CONTROL.search(value):
+            raise ValueError("invalid header value")
 
 
 def parse_target(target: str) -> tuple[str, str]:

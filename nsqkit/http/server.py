@@ -22,7 +22,7 @@ import h11
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
 from nsqkit.errors import ConnectionLost
-from nsqkit.http.messages import REASONS, Handler, HTTPError, Request, Response
+from nsqkit.http.messages import REASONS, Handler, HTTPError, Request, Response, check_head
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -87,6 +87,7 @@ class _Connection:
         self._stream = stream
         self._body_max = body_max
         self._http = h11.Connection(h11.SERVER)
+        self._head = b""  # what had come when the last request was found
         self._event_count = 0
 
     async def serve(self, handle: Handler) -> None:
@@ -98,7 +99,7 @@ class _Connection:
                 if not isinstance(event, h11.Request):
                     return
                 is_head = event.method == b"HEAD"
-                request = _request_of(event, body)
+                request = _request_of(event, self._head, body)
             except (h11.RemoteProtocolError, ValueError) as error:
                 await self._send(_refusal(error), close=True, without_body=is_head)
                 break
@@ -135,7 +136,7 @@ class _Connection:
             RemoteProtocolError: what came is not HTTP.
             ConnectionLost: the stream has broken.
         """
-        while (event := self._http.next_event()) is h11.NEED_DATA:
+        while (event := self._next_event()) is h11.NEED_DATA:
             try:
                 self._http.receive_data(await self._stream.receive(RECEIVE_SIZE))
             except EndOfStream:
@@ -146,6 +147,11 @@ class _Connection:
         if self._event_count % TURN_EVENTS == 0:
             await anyio.lowlevel.checkpoint()
         return event
+
+    def _next_event(self) -> object:
+        if self._http.their_state is h11.IDLE:
+            self._head = self._http.trailing_data[0]
+        return self._http.next_event()
 
     async def invite_body(self) -> None:
         """Tell a client that waits for it (``Expect: 100-continue``) to send the body."""
@@ -238,8 +244,9 @@ def _cut(body: bytes) -> Iterator[bytes]:
     return (body[start : start + SEND_SIZE] for start in range(0, len(body), SEND_SIZE))
 
 
-def _request_of(event: h11.Request, body: _StreamBody) -> Request:
+def _request_of(event: h11.Request, head: bytes, body: _StreamBody) -> Request:
     headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers)
+    check_head(head, event.http_version, headers)
     return Request.of(event.method.decode(), event.target.decode(), headers=headers, body=body)
 
 
@@ -259,7 +266,7 @@ async def _answer(handle: Handler, request: Request) -> Response:
 def _refusal(error: Exception) -> Response:
     """Return the answer to what is no request, in the words of Go's server."""
     status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-    reason = str(error)[:REASON_LENGTH_MAX]
+    reason = str(error).partition(": bytearray(")[0][:REASON_LENGTH_MAX]  # h11 shows its buffer
     return Response.plain(f"{status} {REASONS[status]}: {reason}", status=status)
 
 

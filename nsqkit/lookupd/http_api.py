@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from nsqkit.http.access_log import logged
 from nsqkit.http.debug import pprof_routes
-from nsqkit.http.messages import HTTPError, Request, Response
+from nsqkit.http.messages import PROGRAM, HTTPError, Request, Response
 from nsqkit.http.query import Query
 from nsqkit.http.router import Router
 from nsqkit.http.server import serve_connection
@@ -58,7 +58,7 @@ def ping(lookupd: Nsqlookupd, request: Request) -> Response:
 
 def info(lookupd: Nsqlookupd, request: Request) -> Response:
     """Tell its version."""
-    return Response.v1({"version": BROKER_VERSION})
+    return Response.v1({"version": BROKER_VERSION}, PROGRAM)
 
 
 def debug(lookupd: Nsqlookupd, request: Request) -> Response:
@@ -81,6 +81,8 @@ def _debug_entry(peer: Peer, category: str, topic: bytes) -> dict[str, Any]:
         "tcp_port": peer.node.tcp_port,
         "tombstoned": tombstoned_at_ns is not None,
         "tombstoned_at": _GO_ZERO_TIME_NS if tombstoned_at_ns is None else tombstoned_at_ns,
+        "topology_region": peer.node.topology_region,
+        "topology_zone": peer.node.topology_zone,
         "version": peer.node.version,
     }
 

@@ -1,11 +1,12 @@
 """Command lines and configuration files as nsqd reads them, turned into the values of options.
 
 The rule it guards: a command line that starts nsqd means the same here. One dash or two, ``-name=value`` or
-``-name value``, a bare boolean flag for true, numbers in Go's notations (Go, package flag). Where nsqd would
-quietly ignore something, a stray word or an unknown key, it is refused by name instead.
+``-name value``, a bare boolean flag for true, numbers in Go's notations (Go, package flag). A stray word, which nsqd
+ignores together with all flags after it, is refused; an unknown key of a file is ignored as in nsqd, and can be named.
 
 How to read it: ``parse_flags`` and ``parse_document`` go through what was given, both find the value of one option
-with ``_parse_text``; ``usage`` prints the same table the other way.
+with ``_parse_text``; ``check_value`` compares a value with the limits of its option; ``usage`` prints the same table
+the other way.
 """
 
 from __future__ import annotations
@@ -37,7 +38,15 @@ _USAGE_WORDS: Final[dict[Kind, str]] = {
 
 
 class UnknownFlag(OptionError):
-    """The command line has a flag that does not exist."""
+    """The command line has a flag that does not exist.
+
+    Attributes:
+        flag: its name without dashes.
+    """
+
+    def __init__(self, flag: str) -> None:
+        super().__init__(f"flag provided but not defined: -{flag}")  # Go's words
+        self.flag = flag
 
 
 def parse_flags(words: Iterable[str], options: Mapping[str, Option]) -> dict[str, Any]:
@@ -64,12 +73,12 @@ def parse_flags(words: Iterable[str], options: Mapping[str, Option]) -> dict[str
             break
         flag, equals, text = _flag_of(word).partition("=")
         if flag not in fields:
-            raise UnknownFlag(f"flag provided but not defined: -{flag}")
+            raise UnknownFlag(flag)
         name = fields[flag]
         option = options[name]
         if not equals:
             text = "true" if _is_bare(option) else _next_word(rest, flag, option)
-        value = _parse_text(option, text, f"flag -{flag}")
+        value = _parse_text(option, text, flag_place(option))
         given[name] = given.get(name, ()) + value if isinstance(value, tuple) else value
         if option.kind is Kind.FLOATS:
             given[name] = tuple(sorted(given[name], reverse=True))
@@ -89,7 +98,7 @@ def _flag_of(word: str) -> str:
 def _next_word(rest: Iterator[str], flag: str, option: Option) -> str:
     for word in rest:
         return word
-    raise OptionError(f"flag needs an argument: -{flag}; {_form(option)}")
+    raise OptionError(f"flag needs an argument: --{flag}; {_form(option)}")
 
 
 def _refuse_words(words: Iterable[str]) -> None:
@@ -107,7 +116,7 @@ def _is_bare(option: Option) -> bool:
 
 
 def parse_document(document: Mapping[str, object], options: Mapping[str, Option]) -> dict[str, Any]:
-    """Read a configuration file that has been decoded from TOML.
+    """Read a configuration file that has been decoded from TOML; unknown keys say nothing.
 
     Args:
         document: what the file says.
@@ -117,15 +126,45 @@ def parse_document(document: Mapping[str, object], options: Mapping[str, Option]
         The values set, by the name of the field.
 
     Raises:
-        OptionError: a key is not in the table, or its value is of the wrong form.
+        OptionError: a value is of the wrong form.
     """
-    fields = {option.config_name: name for name, option in options.items()}
-    given: dict[str, Any] = {}
-    for key, value in document.items():
-        if key not in fields:
-            raise OptionError(f'unknown option "{key}"; allowed are {", ".join(sorted(fields))}')
-        given[fields[key]] = _parse_item(options[fields[key]], value, f"option {key}")
-    return given
+    return {
+        name: _parse_item(option, document[option.config_name], key_place(option))
+        for name, option in options.items()
+        if option.config_name in document
+    }
+
+
+def unknown_keys(document: Mapping[str, object], options: Mapping[str, Option]) -> list[str]:
+    """Return the keys of a configuration file that no option has."""
+    known = {option.config_name for option in options.values()}
+    return [key for key in document if key not in known]
+
+
+def flag_place(option: Option) -> str:
+    """Return how an error names an option of the command line."""
+    return f"flag --{option.flag}"
+
+
+def key_place(option: Option) -> str:
+    """Return how an error names an option of a configuration file."""
+    return f"option {option.config_name}"
+
+
+def check_value(option: Option, value: object, place: str) -> None:
+    """Compare a value with the limits of its option.
+
+    Raises:
+        OptionError: it is out of them; the text has the value as it was written, and what is allowed.
+    """
+    if option.accepts(value):
+        return
+    text, allowed = str(value), option.allowed()
+    if option.kind is Kind.DURATION and isinstance(value, int):
+        text, allowed = format_duration(value), f"a duration of at least {format_duration(option.low)}"
+    elif isinstance(value, tuple):
+        text = ",".join(map(str, value))
+    raise OptionError(f'invalid value "{text}" for {place}: allowed is {allowed}')
 
 
 def _parse_item(option: Option, value: object, place: str) -> Any:
@@ -214,8 +253,20 @@ def usage(command: str, options: Mapping[str, Option], defaults: object) -> str:
     lines = [f"Usage of {command}:"]
     for name, option in sorted(options.items(), key=lambda item: item[1].flag):
         lines.append(f"  -{option.flag}{_USAGE_WORDS.get(option.kind, ' value')}")
-        lines.append(f"        {option.help}{_default(option, getattr(defaults, name, None))}")
+        lines.append(
+            f"        {option.help}{_limits(option)}{_default(option, getattr(defaults, name, None))}"
+        )
     return "\n".join(lines) + "\n"
+
+
+def _limits(option: Option) -> str:
+    """Return what a value may be, unless the help says it."""
+    words = [word for word in option.choices if word]
+    if any(word not in option.help for word in words):
+        return f": {', '.join(words)}"
+    if option.kind is Kind.INT and option.high < 1 << 32:
+        return f", from {option.low} to {option.high}"
+    return f", at least {option.low}" if option.kind is Kind.INT and option.low > 0 else ""
 
 
 def _default(option: Option, value: object) -> str:

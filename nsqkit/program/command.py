@@ -10,6 +10,7 @@ default.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -17,11 +18,23 @@ from typing import Any, Final
 import attrs
 
 from nsqkit.errors import OptionError
-from nsqkit.options.flags import UnknownFlag, parse_document, parse_flags, usage
+from nsqkit.options.flags import (
+    UnknownFlag,
+    check_value,
+    flag_place,
+    key_place,
+    parse_document,
+    parse_flags,
+    unknown_keys,
+    usage,
+)
 from nsqkit.options.option import Kind, Option
 
 EXIT_FAILURE: Final = 1
 EXIT_USAGE: Final = 2
+
+_WORD: Final = re.compile(r"'[^']*'|\w+")
+"""A quoted value, or a word."""
 
 
 def _command_flag(flag: str, kind: Kind, text: str) -> Option:
@@ -74,7 +87,9 @@ class Command:
         try:
             given = parse_flags(words, {**self.flags, **self.options})
         except UnknownFlag as error:
-            print(error, self._usage(), sep="\n", end="", file=sys.stderr)
+            flags = [option.flag for option in (*self.flags.values(), *self.options.values())]
+            hint = f'{_nearest(error.flag, flags, "--{}")}"{self.name} --help" lists all flags'
+            print(error, f"{self.name}: {hint}", sep="\n", file=sys.stderr)
             return EXIT_USAGE
         except OptionError as error:
             return self._fail(error, EXIT_USAGE)
@@ -92,22 +107,39 @@ class Command:
         return self.run(options)
 
     def _build(self, config_path: str, given: Mapping[str, Any]) -> Any:
-        values = self.host_defaults()
-        if config_path:
-            values.update(self._read_config(config_path))
-        values.update(given)
-        return self.make(**values)
+        configured = self._read_config(config_path) if config_path else {}
+        for name, value in given.items():
+            check_value(self.options[name], value, flag_place(self.options[name]))
+        try:
+            return self.make(**{**self.host_defaults(), **configured, **given})
+        except OptionError as error:  # of options that contradict each other, named as fields
+            names = {name: f"--{option.flag}" for name, option in self.options.items()}
+            names |= {name: self.options[name].config_name for name in configured.keys() - given.keys()}
+            raise OptionError(_WORD.sub(lambda word: names.get(word[0], word[0]), str(error))) from error
 
     def _read_config(self, path: str) -> dict[str, Any]:
         import tomllib
 
         try:
             with open(path, "rb") as file:
-                return parse_document(tomllib.load(file), self.options)
+                document = tomllib.load(file)
+            configured = parse_document(document, self.options)
+            for name, value in configured.items():
+                check_value(self.options[name], value, key_place(self.options[name]))
+            self._warn_of(unknown_keys(document, self.options), path)
+            return configured
         except OSError as error:
             raise OptionError(f'cannot read the configuration file "{path}": {error.strerror}') from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OptionError) as error:
             raise OptionError(f'in the configuration file "{path}": {error}') from error
+
+    def _warn_of(self, keys: list[str], path: str) -> None:
+        """Name keys that nothing reads; nsqd ignores them without a word."""
+        known = [option.config_name for option in self.options.values()]
+        for key in keys:
+            hint = _nearest(key, known, '"{}"').rstrip()
+            text = f'in the configuration file "{path}": the unknown option "{key}" is ignored'
+            print(f"{self.name}: warning: {text}{hint and '; '}{hint}", file=sys.stderr)
 
     def _usage(self) -> str:
         return usage(self.name, {**self.flags, **self.options}, self.make())
@@ -115,3 +147,11 @@ class Command:
     def _fail(self, error: OptionError, code: int) -> int:
         print(f"{self.name}: {error}", file=sys.stderr)
         return code
+
+
+def _nearest(name: str, known: list[str], form: str) -> str:
+    """Return the question whether the most similar of the known names was meant, if one is similar."""
+    import difflib
+
+    found = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {form.format(found[0])}? " if found else ""

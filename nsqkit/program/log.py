@@ -42,7 +42,18 @@ class LogFormatter(logging.Formatter):
         time = self.formatTime(record, "%Y/%m/%d %H:%M:%S")
         microseconds = int(record.created % 1 * 1_000_000)
         level = _LEVEL_NAMES.get(record.levelno, record.levelname)
-        return f"{self._prefix}{time}.{microseconds:06d} {level}: {record.message}"
+        return f"{self._prefix}{time}.{microseconds:06d} {level}: {escape(record.message)}"
+
+
+def escape(message: str) -> str:
+    """Return a message with each character that is not printable written as an escape sequence.
+
+    Clients choose parts of a message. Line ends among them would make lines of their own, and control characters would
+    act on the terminal of whoever reads the log.
+    """
+    if message.isprintable():
+        return message
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in message)
 
 
 def log_handler(stream: TextIO, prefix: str, level: Callable[[], str]) -> logging.Handler:

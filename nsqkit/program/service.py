@@ -2,7 +2,7 @@
 
 The rule it guards: who starts nsqd or nsqlookupd and reads its log, connects to its ports and ends it by a signal can
 do so here. When a line says that it listens, it does; SIGTERM and SIGINT end it with exit code 0, a second one at
-once; what keeps it from starting is one line and exit code 1.
+once, and the signals that nsqd survives do nothing; what keeps it from starting is one line and exit code 1.
 
 How to read it: ``run`` is the program from start to exit.
 """
@@ -26,6 +26,13 @@ from nsqkit.program.log import log_handler
 EXIT_FAILURE: Final = 1
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+IGNORED_SIGNALS: Final = tuple(
+    getattr(signal, name)
+    for name in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO")
+    if hasattr(signal, name)
+)
+"""Signals that end a program of Python by default, and none of Go. SIGHUP ends both."""
 
 GARBAGE_THRESHOLD: Final = 50_000
 """Objects that are made, and not yet given up, before Python looks for cycles among them.
@@ -62,6 +69,7 @@ def run(service: AbstractAsyncContextManager[Any], logger: logging.Logger) -> in
     Returns:
         The exit code: 0, or 1 if it could not start.
     """
+    handlers = {each: signal.signal(each, signal.SIG_IGN) for each in IGNORED_SIGNALS}
     gc.disable()  # the event loop is imported now; collecting what is there to stay would take a tenth of the start
     thresholds = gc.get_threshold()
     gc.set_threshold(GARBAGE_THRESHOLD, *thresholds[1:])
@@ -70,6 +78,8 @@ def run(service: AbstractAsyncContextManager[Any], logger: logging.Logger) -> in
     finally:
         gc.set_threshold(*thresholds)
         gc.enable()
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
 
 
 async def _serve(service: AbstractAsyncContextManager[Any], logger: logging.Logger) -> int:

@@ -25,6 +25,7 @@ import attrs
 
 from nsqkit.errors import BadProtocol, BrokerError, ProtocolError
 from nsqkit.wire.bodies import READERS, Need, Read, Reader, split_batch
+from nsqkit.wire.identify import NS_PER_MS
 from nsqkit.wire.messages import ID_LENGTH
 
 MAGIC_V2: Final = b"  V2"
@@ -161,7 +162,16 @@ def parse_number(word: bytes) -> int:
         return 0
     if not word.isdigit():
         raise ValueError(word)
-    number = int(word[-64:]) % _UINT64  # 2**64 divides 10**64, so digits further left change nothing
+    return _wrap(int(word[-64:]))  # 2**64 divides 10**64, so digits further left change nothing
+
+
+def milliseconds_ns(milliseconds: int) -> int:
+    """Return milliseconds as nsqd's nanoseconds: a product that does not fit into 64 bits is wrapped."""
+    return _wrap(milliseconds * NS_PER_MS)
+
+
+def _wrap(number: int) -> int:
+    number %= _UINT64
     return number - _UINT64 if number >= _UINT64 >> 1 else number
 
 

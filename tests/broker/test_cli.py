@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -72,11 +73,14 @@ def test_help_lists_every_flag(flag, started, capsys):
     assert not started
 
 
-def test_an_unknown_flag_ends_with_the_words_of_go_and_the_usage(started, capsys):
-    assert cli.main(["--no-such-flag"]) == 2
+@pytest.mark.parametrize(
+    ("flag", "hint"), [("no-such-flag", ""), ("mem-queue-sizes", "did you mean --mem-queue-size? ")]
+)
+def test_an_unknown_flag_is_told_in_the_words_of_go_and_a_hint(flag, hint, started, capsys):
+    assert cli.main([f"--{flag}"]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(
-        "flag provided but not defined: -no-such-flag\nUsage of nsqd:\n  -auth-http-"
+    assert (
+        captured.err == f'flag provided but not defined: -{flag}\nnsqd: {hint}"nsqd --help" lists all flags\n'
     )
     assert not captured.out
     assert not started
@@ -85,13 +89,17 @@ def test_an_unknown_flag_ends_with_the_words_of_go_and_the_usage(started, capsys
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["--msg-timeout=5"], 2, 'invalid value "5" for flag -msg-timeout: allowed is a duration, as in 300ms, '),
-        (["--max-rdy-count=many"], 2, 'invalid value "many" for flag -max-rdy-count: allowed is an integer of'),
-        (["--log-level=loud"], 2, 'invalid value "loud" for flag -log-level: allowed is debug or info or warn'),
+        (["--msg-timeout=5"], 2, 'invalid value "5" for flag --msg-timeout: allowed is a duration, as in 300ms, '),
+        (["--max-rdy-count=many"], 2, 'invalid value "many" for flag --max-rdy-count: allowed is an integer of'),
+        (["--log-level=loud"], 2, 'invalid value "loud" for flag --log-level: allowed is debug or info or warn'),
         (["--deflate", "false"], 2, 'unexpected argument "false"; allowed are flags'),
-        (["--node-id=1024"], 1, "option node_id is 1024; allowed is an integer from 0 to 1023"),
-        (["--max-deflate-level=10"], 1, "option max_deflate_level is 10; allowed is an integer from 1 to 9"),
-        (["--tls-required"], 1, "option tls_required is 'true' and tls_client_auth_policy is ''; without tls_cert"),
+        (["--node-id=1024"], 1, 'invalid value "1024" for flag --node-id: allowed is an integer from 0 to 1023'),
+        (["-max-deflate-level=10"], 1, 'invalid value "10" for flag --max-deflate-level: allowed is an integer from'),
+        (["--msg-timeout=0s"], 1, 'invalid value "0s" for flag --msg-timeout: allowed is a duration of at least 1ns'),
+        (["--enable-experiment=x"], 1, 'invalid value "x" for flag --enable-experiment: allowed is a list of topol'),
+        (["--e2e-processing-latency-percentile=2"], 1, 'invalid value "2.0" for flag --e2e-processing-latency-perc'),
+        (["--tls-required"], 1, "option --tls-required is 'true' and --tls-client-auth-policy is ''; without --tls-c"),
+        (["--tls-cert=/tls_key"], 1, "option --tls-key is empty and --tls-cert is '/tls_key'; allowed is both or"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_one_sentence(words, code, sentence, started, capsys):
@@ -132,8 +140,11 @@ def test_a_configuration_file_sets_options_and_flags_win(started, tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("max_rdy = 5", 'unknown option "max_rdy"; allowed are auth_http_addresses, '),
-        ("max-rdy-count = 5", 'unknown option "max-rdy-count"; allowed are '),
+        ("id = 5150", 'invalid value "5150" for option id: allowed is an integer from 0 to 1023'),
+        (
+            "msg_timeout = 0",
+            'invalid value "0s" for option msg_timeout: allowed is a duration of at least 1ns',
+        ),
         ("msg_timeout = '5'", 'invalid value "5" for option msg_timeout: allowed is a duration'),
         ("=", "Invalid statement"),
         ("\xff", ""),
@@ -154,11 +165,35 @@ def test_a_configuration_file_that_cannot_be_read_is_refused(started, tmp_path, 
     assert not started
 
 
-def test_a_range_is_checked_for_the_file_too(started, tmp_path, capsys):
+def test_an_unknown_key_of_the_file_is_named_and_the_broker_runs(started, tmp_path, capsys):
     path = tmp_path / "nsqd.cfg"
-    path.write_text("id = 5150\n")
-    assert cli.main([f"--config={path}"]) == 1
-    assert capsys.readouterr().err == "nsqd: option node_id is 5150; allowed is an integer from 0 to 1023\n"
+    path.write_text("max-rdy-count = 5\nid = 7\n[more]\nx = 1\n")
+    assert cli.main([f"--config={path}"]) == 7
+    place = f'nsqd: warning: in the configuration file "{path}": the unknown option'
+    assert capsys.readouterr().err == (
+        f'{place} "max-rdy-count" is ignored; did you mean "max_rdy_count"?\n{place} "more" is ignored\n'
+    )
+    assert started == [default_options(node_id=7)]
+
+
+def test_options_that_contradict_each_other_are_named_as_they_were_written(started, tmp_path, capsys):
+    path = tmp_path / "nsqd.cfg"
+    path.write_text("tls_client_auth_policy = 'require'\n")
+    assert cli.main([f"--config={path}", "--tls-required"]) == 1
+    assert (
+        "option --tls-required is 'true' and tls_client_auth_policy is 'require'" in capsys.readouterr().err
+    )
+    assert not started
+
+
+def test_help_tells_what_a_value_may_be(capsys):
+    assert cli.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for option in OPTIONS.values():
+        (entry,) = re.findall(rf"(?m)^  -{option.flag}(?: .*)?\n(.*)", text)
+        assert all(word in entry for word in option.choices), option.flag
+        if 0 < option.high < 1 << 32:
+            assert str(option.high) in entry
 
 
 def test_reading_a_command_line_imports_nothing_slow():

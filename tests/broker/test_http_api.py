@@ -9,6 +9,7 @@ import anyio
 import pytest
 from anyio import EndOfStream
 
+from nsqkit import __version__
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.http_api import ROUTES, serve_http
 from nsqkit.broker.server import Nsqd
@@ -103,6 +104,12 @@ async def test_ping_tells_what_is_wrong():
         assert json.loads(text)["health"] == "NOK - no space left on device"
         _, text = await api.ask("GET", "/stats")
         assert "\nHealth: NOK - no space left on device\n" in text
+
+
+async def test_the_header_of_info_names_the_program():
+    async with running() as api:
+        await api.ask("GET", "/info")
+        assert api.headers["Server"] == f"nsqkit/{__version__}"
 
 
 async def test_of_unix_sockets_no_port_is_told(tmp_path):
@@ -270,6 +277,8 @@ async def test_publish_with_a_delay(defer):
         ("/pub?topic=t&defer=%201", b"x", 400, "INVALID_DEFER"),
         ("/pub?topic=t&defer=-1", b"x", 400, "INVALID_DEFER"),
         ("/pub?topic=t&defer=3600001", b"x", 400, "INVALID_DEFER"),
+        ("/pub?topic=t&defer=9223372036855", b"x", 400, "INVALID_DEFER"),
+        ("/pub?topic=t&defer=18446744073709551616", b"x", 400, "INVALID_DEFER"),
         ("/pub?topic=t&defer=" + "9" * 5000, b"x", 400, "INVALID_DEFER"),
         # Of several things that are wrong the first is named: size, body, topic, delay.
         ("/pub", b"x" * 11, 413, "MSG_TOO_BIG"),

@@ -14,6 +14,7 @@ import pytest
 
 from nsqkit.broker import main
 from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.program import service
 
 ADDRESSES = ("-tcp-address", "127.0.0.1:0", "--http-address=127.0.0.1:0")
 LINE = r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} "
@@ -95,6 +96,34 @@ def test_the_level_can_be_changed_while_it_runs():
         process.terminate()
         assert process.wait(timeout=60) == 0
         assert process.stderr.read() == ""
+
+
+def test_each_command_is_logged_at_debug_also_when_that_is_set_later():
+    with program("--log-level=debug") as process:
+        log = read_log(process)
+        url = f"http://127.0.0.1:{port(log, 'HTTP')}/config/log_level"
+        with socket.create_connection(("127.0.0.1", port(log, "TCP")), timeout=60) as client:
+            for level, topic in (("debug", b"a"), ("info", b"b"), ("debug", b"c")):
+                urllib.request.urlopen(
+                    urllib.request.Request(url, level.encode(), method="PUT"), timeout=60
+                ).close()
+                client.sendall((b"  V2" if topic == b"a" else b"") + b"PUB %b\n\0\0\0\1x" % topic)
+                assert client.recv(100)[8:] == b"OK"
+            name = f"127.0.0.1:{client.getsockname()[1]}"
+        process.terminate()
+        lines = re.findall(r"DEBUG: (.*)", process.stderr.read())
+    assert lines == [f"PROTOCOL(V2): [{name}] [PUB a]", f"PROTOCOL(V2): [{name}] [PUB c]"]
+
+
+def test_an_address_that_may_lack_a_port_is_named(monkeypatch, caplog):
+    monkeypatch.setattr(service, "start_log", lambda *_: None)
+    monkeypatch.setattr(service, "run", lambda *_: 0)
+    for tcp, http in (("foo", "127.0.0.1"), ("./foo", "@foo"), ("/foo", ""), ("a:1", ":0")):
+        main.run(BrokerOptions(tcp_address=tcp, http_address=http))
+    assert [message.partition(" has no port")[0] for message in caplog.messages if "no port" in message] == [
+        "--tcp-address=foo",
+        "--http-address=127.0.0.1",
+    ]
 
 
 def test_an_address_in_use_is_one_line_and_exit_code_1():

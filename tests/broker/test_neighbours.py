@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
+from nsqkit.errors import OptionError
 from nsqkit.lookupd.options import LookupdOptions
 from nsqkit.lookupd.server import Nsqlookupd
 from tests.answering import answering, http_answer
@@ -77,6 +79,42 @@ async def test_an_auth_server_that_refuses_is_told_as_a_failure():
         async with Nsqd(options) as nsqd, nsqd.connect() as client:
             await client.send(b"  V2AUTH\n" + body(b"s"))
             assert await frame(client) == b"E_AUTH_FAILED AUTH failed"
+
+
+async def test_a_failed_auth_is_one_line_of_the_log_without_secrets(caplog):
+    caplog.set_level(logging.INFO, "nsqkit.broker")
+    async with answering(lambda request: http_answer(b"who?\n", status="403 Forbidden")) as server:
+        options = BrokerOptions(
+            **ADDRESSES, auth_http_addresses=(f"http://user:hush@{server.address}/auth?k=v",)
+        )
+        async with Nsqd(options) as nsqd, nsqd.connect("10.0.0.1:5") as client:
+            await client.send(b"  V2AUTH\n" + body(b"my secret"))
+            assert await frame(client) == b"E_AUTH_FAILED AUTH failed"
+            await until(lambda: "exiting" in caplog.text)
+    reason = f"failed to auth against http://{server.address}/auth - got response 403 who?"
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        f"[10.0.0.1:5] - E_AUTH_FAILED AUTH failed - {reason}"
+    ]
+
+
+async def test_a_failed_auth_is_logged_though_the_client_has_left(caplog):
+    async with answering(lambda request: http_answer(b"", status="403 Forbidden")) as server:
+        options = BrokerOptions(**ADDRESSES, auth_http_addresses=(server.address,))
+        async with Nsqd(options) as nsqd:
+            session = nsqd.broker.open_session("10.0.0.1:5", nsqd.clock.now_ns())
+            session.receive_data(b"  V2AUTH\n" + body(b"s"), nsqd.clock.now_ns())
+            nsqd.broker.close_session(session, nsqd.clock.now_ns())
+            nsqd.settle()
+            await until(lambda: caplog.records)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("PROTOCOL(V2): [10.0.0.1:5] AUTH failed failed to auth against ")
+
+
+async def test_an_auth_server_without_the_library_of_patterns_keeps_the_broker_from_starting(monkeypatch):
+    monkeypatch.setattr("nsqkit.broker.auth.find_spec", lambda name: None)
+    with pytest.raises(OptionError, match=r"pip install 'nsqkit\[server\]'$"):
+        async with Nsqd(BrokerOptions(**ADDRESSES, auth_http_addresses=("a:1",))):
+            pass
 
 
 async def test_topics_and_channels_are_announced_and_taken_back():

@@ -86,3 +86,13 @@ async def test_the_queues_are_told_whether_the_names_are_saved(tmp_path):
         assert not storage.names_are_saved()
         await nsqd.save()
         assert storage.names_are_saved()
+
+
+async def test_a_message_goes_to_the_channels_without_a_file_of_its_topic(tmp_path):
+    async with make(tmp_path, mem_queue_size=0, sync_every=2) as nsqd:
+        topic = nsqd.broker.topic(b"t")
+        topic.channel(b"c", 1)
+        topic.put([b"one"], 1)
+        nsqd.settle()
+        files = {path.name for path in tmp_path.glob("*.diskqueue.*")}
+        assert files == {"t:c.diskqueue.000000.dat", "t:c.diskqueue.meta.dat"}

@@ -9,6 +9,7 @@ import pytest
 import trustme
 from anyio.abc import ByteStream
 
+from nsqkit import __version__
 from nsqkit.errors import RequestFailed, TransportError, WrongServer
 from nsqkit.http.client import REDIRECTS_MAX, fetch, fetch_v1
 from nsqkit.http.messages import Response
@@ -31,7 +32,7 @@ async def test_a_request_and_its_response():
     lines = [
         b"GET /ping?a=b%20c HTTP/1.1",
         f"Host: {server.address}".encode(),
-        b"User-Agent: nsqkit",
+        f"User-Agent: nsqkit/{__version__}".encode(),
         b"Connection: close",
         b"Accept: x",
         b"",
@@ -270,7 +271,7 @@ async def test_v1_asks_and_posts():
 @pytest.mark.parametrize("status", ["201 Created", "403 Forbidden", "500 Error"])
 async def test_v1_wants_status_200(status):
     async with answering(lambda _: http_answer(b"no", status=status)) as server:
-        with pytest.raises(RequestFailed, match=f"^got response {status[:3]} b'no'$"):
+        with pytest.raises(RequestFailed, match=f"^got response {status[:3]} no$"):
             await fetch_v1(f"http://{server.address}/", **LIMITS)
 
 

@@ -13,6 +13,7 @@ from nsqkit.http.messages import (
     Request,
     Response,
     StoredBody,
+    check_head,
     encode_json,
     parse_query,
     parse_target,
@@ -169,3 +170,14 @@ def test_an_object_in_pieces_is_the_same_as_a_whole(count):
     assert b"".join(pieces) == Response.v1(document).body
     assert len(pieces) == -(-count // PIECE_ITEMS) + 1
     assert response.headers == Response.v1(document).headers
+
+
+@pytest.mark.parametrize("host", ["h", "", "h:4151", "[::1]:80", "a%b", "!$&'()*+,;=_~", "xn--e1a"])
+def test_a_host_that_go_takes(host):
+    check_head(b"", b"1.1", [("host", host), ("x", "\t\xe9")])
+
+
+@pytest.mark.parametrize("host", ["a b", "a/b", "u@h", 'a"', "a\\b", "{", "`", "<", "\xe9", "\x01", "a\n"])
+def test_a_host_that_go_refuses(host):
+    with pytest.raises(ValueError, match="malformed Host header"):
+        check_head(b"", b"1.1", [("host", host)])

@@ -147,6 +147,7 @@ async def test_debug_tells_all_registrations_that_somebody_has():
         found = await api.get("/debug")
         entry = {
             **{key: value for key, value in PEER.items() if key != "remote_address"},
+            **TOPOLOGY,
             "id": "10.0.0.1:1",
             "last_update": START_NS,
             "tombstoned": False,

@@ -58,9 +58,13 @@ def test_help_and_version_run_nothing(capsys):
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["-worker-id"], 2, "flag provided but not defined: -worker-id\nUsage of program:\n"),
-        (["-size=x"], 2, 'program: invalid value "x" for flag -size'),
-        (["-size=10"], 1, "program: option size is 10; allowed is an integer from 0 to 9"),
+        (
+            ["-worker-id"],
+            2,
+            'flag provided but not defined: -worker-id\nprogram: "program --help" lists all flags\n',
+        ),
+        (["-size=x"], 2, 'program: invalid value "x" for flag --size'),
+        (["-size=10"], 1, 'program: invalid value "10" for flag --size: allowed is an integer from 0 to 9'),
         (["-config=nowhere"], 1, 'program: cannot read the configuration file "nowhere": '),
     ],
 )

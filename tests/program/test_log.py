@@ -59,6 +59,20 @@ def test_the_level_may_change_at_any_time(log):
     assert "four" in log.write(logging.INFO, "four")
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("one\ntwo\r\n", r"one\ntwo\r\n"),
+        ("\x1b[31mred", r"\x1b[31mred"),
+        ("\x00\x7f\x9b", r"\x00\x7f\x9b"),
+        ("\u202e\u2028\udcff", r"\u202e\u2028\udcff"),
+        ("41.003\xb5s \xe9 \\", "41.003\xb5s \xe9 \\"),
+    ],
+)
+def test_what_a_client_chooses_cannot_make_a_line_or_act_on_a_terminal(text, shown, log):
+    assert log.write(logging.INFO, text).endswith(f" INFO: {shown}\n")
+
+
 def test_a_traceback_follows_its_line(log):
     error = ValueError("why")
     text = log.write(logging.ERROR, "panic", exc_info=(ValueError, error, None))

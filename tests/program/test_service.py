@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from nsqkit.program.service import GARBAGE_THRESHOLD
+from nsqkit.program.service import GARBAGE_THRESHOLD, IGNORED_SIGNALS
 
 PROGRAM = """
 import logging, sys
@@ -43,6 +43,21 @@ def test_the_first_signal_ends_the_service(signal):
         f"stopping on {signal}",
         "it has ended",
     ]
+
+
+def test_the_signals_that_a_program_of_go_survives_do_nothing():
+    import signal as signals
+
+    words = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().endswith("INFO: it runs\n")
+        for each in IGNORED_SIGNALS:
+            process.send_signal(each)
+        process.terminate()
+        assert "stopping on SIGTERM" in process.stderr.read()
+    assert process.returncode == 0
+    assert {signals.SIGUSR1, signals.SIGUSR2} < {*IGNORED_SIGNALS}
 
 
 def test_what_keeps_it_from_starting_is_one_line_and_exit_code_1():

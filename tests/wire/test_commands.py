@@ -22,6 +22,7 @@ from nsqkit.wire.commands import (
     NOP,
     Command,
     CommandDecoder,
+    milliseconds_ns,
     parse_number,
 )
 from tests import strategies
@@ -552,6 +553,21 @@ def test_a_number_wraps_as_in_nsqd(word: bytes) -> None:
 def test_a_number_has_digits_and_nothing_else(word: bytes) -> None:
     with pytest.raises(ValueError, match=r"b[\"']"):
         parse_number(word)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "ns"),
+    [
+        (0, 0),
+        (1500, 1_500_000_000),
+        (-1, -1_000_000),
+        (2**63 - 1, -1_000_000),
+        (9_223_372_036_854, 9_223_372_036_854_000_000),
+        (9_223_372_036_855, -9_223_372_036_854_551_616),
+    ],
+)
+def test_milliseconds_wrap_as_in_nsqd(milliseconds: int, ns: int) -> None:
+    assert milliseconds_ns(milliseconds) == ns
 
 
 def test_a_full_batch_is_taken() -> None:

@@ -10,17 +10,19 @@ by whoever has asked the auth server.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+from nsqkit.broker.core.auth import AuthState
 from nsqkit.broker.core.link import Wait
-from nsqkit.errors import AuthFailed, AuthFirst, InvalidCommand, Unauthorized
+from nsqkit.errors import AuthFailed, AuthFirst, InvalidCommand, NSQError, Unauthorized
 from nsqkit.wire.auth import AuthAnswer, encode_answer
 from nsqkit.wire.names import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsqkit.broker.core.auth import AuthState
+Answer: TypeAlias = AuthState | NSQError
+"""What an auth server has granted, or the reason why no server has given a usable answer."""
 
 
 class Access:
@@ -31,20 +33,24 @@ class Access:
 
     Attributes:
         secret: what the client has sent.
-        state: what was granted last.
+        state: what was granted last; None before that, and after a failure.
     """
 
-    __slots__ = ("_ask", "_is_answered", "secret", "state")
+    __slots__ = ("_ask", "_failure", "_is_answered", "secret", "state")
 
     def __init__(self, ask: Callable[[], None]) -> None:
         self._ask = ask
         self._is_answered = False
+        self._failure: NSQError | None = None
         self.secret = b""
         self.state: AuthState | None = None
 
-    def answer(self, state: AuthState | None) -> None:
-        """Take what the auth server has granted; None if no server has given an answer that can be used."""
-        self.state = state
+    def answer(self, answer: Answer) -> None:
+        """Take the answer to the last question."""
+        if isinstance(answer, AuthState):
+            self.state = answer
+        else:
+            self.state, self._failure = None, answer
         self._is_answered = True
 
     def authenticate(self, secret: bytes) -> bytes:
@@ -108,5 +114,7 @@ class Access:
 
     def _known_state(self) -> AuthState:
         if self.state is None:
-            raise AuthFailed("AUTH failed")
+            raise AuthFailed(
+                "AUTH failed"
+            ) from self._failure  # for the log; the client is not told the reason
         return self.state

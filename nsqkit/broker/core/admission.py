@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from nsqkit.errors import BadChannel, BadTopic, InvalidCommand
-from nsqkit.wire.commands import parse_number
+from nsqkit.errors import BadChannel, BadTopic, BrokerError, InvalidCommand, NSQError
+from nsqkit.wire.commands import milliseconds_ns, parse_number
 from nsqkit.wire.identify import NS_PER_MS
 from nsqkit.wire.messages import ID_LENGTH
 from nsqkit.wire.names import is_valid_name, quote
@@ -87,7 +87,7 @@ def check_words(verb: bytes, params: list[bytes], *, max_req_timeout_ns: int) ->
     if verb in _NAMING:
         _check_names(verb, params)
         if verb == b"DPUB":
-            _check_delay(params[1], max_req_timeout_ns // NS_PER_MS)
+            _check_delay(params[1], max_req_timeout_ns)
     elif verb in _ANSWERING:
         if len(params[0]) != ID_LENGTH:
             raise InvalidCommand("invalid message ID")
@@ -103,11 +103,13 @@ def _check_names(verb: bytes, params: list[bytes]) -> None:
         raise BadChannel(f"SUB channel name {quote(params[1])} is not valid")
 
 
-def _check_delay(word: bytes, delay_ms_max: int) -> None:
+def _check_delay(word: bytes, delay_ns_max: int) -> None:
     delay_ms = parse_word(word, "DPUB could not parse timeout")
-    if not 0 <= delay_ms <= delay_ms_max:
+    if not 0 <= milliseconds_ns(delay_ms) <= delay_ns_max:
         # Here nsqd shows the number as it was read, without a sign.
-        raise InvalidCommand(f"DPUB timeout {delay_ms % (1 << 64)} out of range 0-{delay_ms_max}")
+        raise InvalidCommand(
+            f"DPUB timeout {delay_ms % (1 << 64)} out of range 0-{delay_ns_max // NS_PER_MS}"
+        )
 
 
 def parse_word(word: bytes, what: str) -> int:
@@ -125,3 +127,9 @@ def parse_word(word: bytes, what: str) -> int:
 def text(word: bytes) -> str:
     """Return a word for an error's text; what is not UTF-8 comes out as it went in."""
     return word.decode("utf-8", "surrogateescape")
+
+
+def log_text(error: BrokerError) -> str:
+    """Return what the log says of a refusal: what the client is told, and the reason that it is not told."""
+    cause = error.__cause__
+    return f"{error} - {cause}" if isinstance(cause, NSQError) else str(error)

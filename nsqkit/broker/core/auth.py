@@ -1,26 +1,46 @@
 """What an auth server has granted to a client: its answer, and the questions that are asked of it.
 
-The rule it guards: an answer is taken whole or not at all (nsqd, internal/auth/authorizations.go). A permission that is
-unknown or a pattern that is none spoils all of it, so that nobody goes by half of what was meant.
+The rule it guards: an answer is taken whole or not at all (nsqd, internal/auth/authorizations.go). An unknown
+permission, or a pattern that cannot be used, makes the whole answer invalid, so that no client is allowed a part of
+what was meant.
 
 How to read it: the answer is ``{"ttl": 60, "identity": …, "identity_url": …, "authorizations": [{"topic": pattern,
 "channels": [pattern, …], "permissions": ["subscribe", "publish"]}, …]}``; ``decode_auth_state`` turns it into an
 ``AuthState``. Patterns are Go's regular expressions and match anywhere in a name, unless they say ``^`` and ``$``.
+RE2 has the same syntax and, as Go's, searches in time linear in the length of the name. Its Python package,
+google-re2, is imported when the first pattern is compiled.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from functools import lru_cache
+from typing import Final, Protocol
 
 import attrs
 
-from nsqkit.broker.core.pattern import Pattern, compile_pattern
 from nsqkit.errors import ProtocolError
 from nsqkit.wire.documents import INT64, Kind, read_object
+from nsqkit.wire.names import quote
 
-__all__ = ["AuthState", "Authorization", "decode_auth_state"]
+__all__ = ["AuthState", "Authorization", "Pattern", "decode_auth_state"]
 
 PERMISSIONS: Final = ("subscribe", "publish")
+
+PATTERN_SIZE_MAX: Final = 4096
+"""Bytes of one pattern. RE2 holds the interpreter while it compiles one, for at most 0.1 s at this size."""
+
+PATTERNS_SIZE_MAX: Final = 64 * 1024
+"""Bytes of all patterns of an answer together."""
+
+INSTRUCTIONS_MAX: Final = 100_000
+"""Instructions that all patterns of an answer may compile to, of some 16 bytes each; ``^orders$`` has 11."""
+
+PATTERN_MEMORY_MAX: Final = 256 * 1024
+"""Bytes that RE2 may use for one pattern; a pattern that needs more is refused."""
+
+PATTERN_SHOWN_MAX: Final = 100
+"""Bytes of a pattern that stand in an error."""
 
 ANSWERS_KEPT_MAX: Final = 1000
 """Topics and channels whose answer is kept, so that patterns are not looked for at each message."""
@@ -33,6 +53,20 @@ _STATE_KINDS: Final[dict[str, Kind]] = {
     "authorizations": list,
 }
 _AUTHORIZATION_KINDS: Final[dict[str, type]] = {"topic": str, "channels": list, "permissions": list}
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+class Pattern(Protocol):
+    """A compiled regular expression."""
+
+    @property
+    def programsize(self) -> int:
+        """How many instructions it has."""
+        ...
+
+    def search(self, text: bytes) -> object:
+        """Return something true if it matches anywhere in ``text``."""
+        ...
 
 
 @attrs.frozen
@@ -47,7 +81,7 @@ class Authorization:
         """Tell whether this entry allows it; see ``AuthState.is_allowed``."""
         return (
             ("subscribe" if channel else "publish") in self.permissions
-            and self.topic.search(topic)
+            and bool(self.topic.search(topic))
             and any(pattern.search(channel) for pattern in self.channels)
         )
 
@@ -102,11 +136,13 @@ def decode_auth_state(body: bytes, now_ns: int) -> AuthState:
         now_ns: when it came; its ``ttl`` seconds begin then.
 
     Raises:
-        ProtocolError: not such a document, an unknown permission, a pattern that Go refuses, or a ``ttl`` below 1.
+        ProtocolError: not such a document, an unknown permission, a pattern that RE2 refuses, patterns over one of
+            the limits above, or a ``ttl`` below 1. The text names the pattern.
     """
     try:
         fields = read_object(body, _STATE_KINDS)
-        authorizations = tuple(map(_authorization, fields.get("authorizations", ())))
+        compiler = _Compiler()
+        authorizations = tuple(_authorization(item, compiler) for item in fields.get("authorizations", ()))
     except ValueError as error:
         raise ProtocolError(f"the auth server's answer cannot be used: {error}") from error
     ttl = fields.get("ttl", 0)
@@ -120,18 +156,18 @@ def decode_auth_state(body: bytes, now_ns: int) -> AuthState:
     )
 
 
-def _authorization(value: object) -> Authorization:
+def _authorization(value: object, compiler: _Compiler) -> Authorization:
     fields = _fields(value)
     permissions = _strings(fields.get("permissions", []), "permissions")
     for permission in permissions:
         if permission not in PERMISSIONS:
-            raise ValueError(f"unknown permission {permission!r}; known are {' and '.join(PERMISSIONS)}")
+            raise ValueError(f"unknown permission {_show(permission)}; known are {' and '.join(PERMISSIONS)}")
     topic = fields.get("topic", "")
     assert isinstance(topic, str)
     channels = _strings(fields.get("channels", []), "channels")
     return Authorization(
-        _pattern("topic", topic),
-        tuple(_pattern("channel", channel) for channel in channels),
+        compiler.compile("topic", topic),
+        tuple(compiler.compile("channel", channel) for channel in channels),
         frozenset(permissions),
     )
 
@@ -139,13 +175,13 @@ def _authorization(value: object) -> Authorization:
 def _fields(value: object) -> dict[str, object]:
     """Return the known fields of an object inside the document, which ``read_object`` gives as a tuple of pairs."""
     if not isinstance(value, tuple | None):
-        raise ValueError(f"{value!r} is no authorization")
+        raise ValueError("an authorization is not an object")
     fields = {}
     for key, content in value or ():
         kind = _AUTHORIZATION_KINDS.get(key.lower())
         if kind is not None and content is not None:
             if type(content) is not kind:
-                raise ValueError(f"{key.lower()} is {content!r}")
+                raise ValueError(f"{key.lower()} of an authorization is not a {kind.__name__}")
             fields[key.lower()] = content
     return fields
 
@@ -154,12 +190,67 @@ def _strings(value: object, what: str) -> list[str]:
     assert isinstance(value, list)
     for item in value:
         if not isinstance(item, str | None):
-            raise ValueError(f"{item!r} stands among the {what}")
+            raise ValueError(f"one of the {what} is not a str")
     return [item or "" for item in value]
 
 
-def _pattern(what: str, text: str) -> Pattern:
+class _Compiler:
+    """Compiles the patterns of one answer, within the limits above."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._instruction_count = 0
+
+    def compile(self, what: str, text: str) -> Pattern:
+        """Return the pattern.
+
+        Raises:
+            ValueError: it cannot be used; the text names it.
+        """
+        try:
+            return self._compile(text)
+        except ValueError as error:
+            raise ValueError(f"unable to compile {what} {_show(text)}: {error}") from error
+
+    def _compile(self, text: str) -> Pattern:
+        size = len(text.encode("utf-8", "surrogatepass"))
+        self._size += size
+        if size > PATTERN_SIZE_MAX:
+            raise ValueError(f"it has {size} bytes, allowed are {PATTERN_SIZE_MAX}")
+        if self._size > PATTERNS_SIZE_MAX:
+            raise ValueError(
+                f"the patterns up to this one have {self._size} bytes, allowed are {PATTERNS_SIZE_MAX}"
+            )
+        pattern = compile_pattern(text)
+        self._instruction_count += pattern.programsize
+        if self._instruction_count > INSTRUCTIONS_MAX:
+            raise ValueError(
+                f"the patterns up to this one have {self._instruction_count} instructions, "
+                f"allowed are {INSTRUCTIONS_MAX}"
+            )
+        return pattern
+
+
+@lru_cache(maxsize=1024)
+def compile_pattern(text: str) -> Pattern:
+    """Return a pattern; the same object for the same text, since auth servers repeat themselves.
+
+    Raises:
+        ValueError: RE2 refuses it; the text says why.
+    """
+    import re2  # a few milliseconds, which only a broker with auth servers pays
+
+    options = re2.Options()
+    options.max_mem = PATTERN_MEMORY_MAX
+    options.log_errors = False
     try:
-        return compile_pattern(text)
-    except ValueError as error:
-        raise ValueError(f"unable to compile {what} {text!r}: {error}") from error
+        # Go replaces what is not UTF-8 when it reads the document.
+        pattern: Pattern = re2.compile(_SURROGATE.sub("\ufffd", text), options)
+    except re2.error as error:
+        raise ValueError(error.args[0].decode("utf-8", "replace")) from error
+    return pattern
+
+
+def _show(text: str) -> str:
+    raw = text.encode("utf-8", "replace")
+    return quote(raw[:PATTERN_SHOWN_MAX]) + ("…" if len(raw) > PATTERN_SHOWN_MAX else "")

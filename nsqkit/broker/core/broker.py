@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from nsqkit.broker.core.agenda import Agenda
+from nsqkit.broker.core.command_log import LOGGED_ACTIONS
 from nsqkit.broker.core.commits import Commits
-from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.session import ACTIONS, Session
 from nsqkit.broker.core.storage import DurableStorage, MemoryStorage
 from nsqkit.broker.core.timing import QueueScan, ScannedAgenda
 from nsqkit.broker.core.topic import Topic
@@ -55,6 +56,7 @@ class Broker:
         sessions: the open connections, in the order in which they were opened.
         make_tls: makes the TLS layer of a session; None where TLS is not offered.
         commits: decides when publishers are answered; None to answer at once.
+        actions: what sessions do for each command; see ``log_commands``.
         asks_for_channels: a new topic waits until ``Topic.start`` is called with the channels that others know of it.
     """
 
@@ -65,6 +67,7 @@ class Broker:
         self.make_tls: Callable[[], SecureTransform] | None = None
         self.commits = Commits() if isinstance(self.storage, DurableStorage) else None
         self.asks_for_channels = False
+        self.actions = ACTIONS
         self._new_topics: list[Topic] = []
         scans = options.timing == "nsqd"
         self.agenda = ScannedAgenda() if scans else Agenda()
@@ -88,6 +91,10 @@ class Broker:
         """Grant TLS to those who ask for it; ``make_tls`` makes the layer of one session."""
         self.make_tls = make_tls
         self.identify_limits = attrs.evolve(self.identify_limits, tls=True)
+
+    def log_commands(self, wanted: bool) -> None:
+        """Log each command of each client, or none; a buffer of commands asks once which."""
+        self.actions = LOGGED_ACTIONS if wanted else ACTIONS
 
     # ---- sessions ----------------------------------------------------------------------------------------------
 

@@ -13,17 +13,17 @@ How to read it: ``admission`` says which command may come when, and with which w
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from nsqkit.broker.core.access import Access
+from nsqkit.broker.core.access import Access, Answer
 from nsqkit.broker.core.admission import (
     CLOSING,
     CONNECTED,
     SUBSCRIBED,
     check_state,
     check_words,
+    log_text,
     parse_word,
     text,
 )
@@ -49,15 +49,14 @@ from nsqkit.errors import (
     SubscribeFailed,
     TouchFailed,
 )
-from nsqkit.wire.commands import Command, parse_number
+from nsqkit.wire.commands import Command, milliseconds_ns, parse_number
 from nsqkit.wire.compression import Deflate, Snappy
 from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_response
-from nsqkit.wire.identify import NS_PER_MS, Grant, IdentifyRequest, decode_request, negotiate
+from nsqkit.wire.identify import Grant, IdentifyRequest, decode_request, negotiate
 from nsqkit.wire.identify import encode_response as encode_identify_response
 from nsqkit.wire.messages import id_of
 
 if TYPE_CHECKING:
-    from nsqkit.broker.core.auth import AuthState
     from nsqkit.broker.core.broker import Broker
     from nsqkit.broker.core.channel import Channel
     from nsqkit.wire.transform import SecureTransform, Transform
@@ -134,7 +133,7 @@ class Session(Turns):
         self.pub_counts: dict[bytes, int] = {}
         self._broker = broker
         self._agenda = broker.agenda
-        self.access = Access(partial(self._agenda.ask, self)) if broker.options.auth_http_addresses else None
+        self.access = Access(lambda: self._agenda.ask(self)) if broker.options.auth_http_addresses else None
         self._admitted: list[bytes] | None = None  # the words that were looked at last, in this state
         self._options = broker.options
         self._needs_tls = broker.options.tls_demanded != "false"
@@ -145,6 +144,10 @@ class Session(Turns):
         self._schedule_pulse()
 
     # ---- what comes in: see Turns ---------------------------------------------------------------------------------
+
+    @property
+    def _actions(self) -> Mapping[bytes, Callable[[Session, Command], None]]:
+        return self._broker.actions
 
     @property
     def _hurries(self) -> bool:
@@ -325,10 +328,10 @@ class Session(Turns):
             raise AuthDisabled("AUTH disabled")
         self._send(encode_response(self.access.authenticate(command.bodies[0])))
 
-    def authorize(self, state: AuthState | None) -> None:
-        """Go on with what an auth server has granted; None if no server has given a usable answer."""
+    def authorize(self, answer: Answer) -> None:
+        """Go on with the answer of the auth servers."""
         if self.access is not None:
-            self.access.answer(state)
+            self.access.answer(answer)
             self._let_go_on()
             self._agenda.write(self)
 
@@ -355,7 +358,7 @@ class Session(Turns):
 
     def _publish(self, command: Command) -> None:
         verb, topic_name, count = command.verb, command.params[0], len(command.bodies)
-        delay_ns = parse_number(command.params[1]) * NS_PER_MS if verb == b"DPUB" else 0
+        delay_ns = milliseconds_ns(parse_number(command.params[1])) if verb == b"DPUB" else 0
         if self._batch is None:
             self._check_access(verb, topic_name)
         try:
@@ -406,7 +409,7 @@ class Session(Turns):
 
     def _requeue(self, command: Command) -> None:
         message_id = command.params[0]
-        delay_ns = parse_word(command.params[1], "REQ could not parse timeout") * NS_PER_MS
+        delay_ns = milliseconds_ns(parse_word(command.params[1], "REQ could not parse timeout"))
         frame = self.in_flight.remove(message_id)
         if frame is None:
             self._send(encode_error(RequeueFailed(self._why_not("REQ", message_id))))
@@ -447,7 +450,7 @@ class Session(Turns):
 
     def _refuse(self, error: BrokerError) -> None:
         self._send(encode_error(error))
-        self.end(str(error))
+        self.end(log_text(error))
 
     def _time_out(self, frames: list[bytes]) -> None:
         assert self.channel is not None
@@ -480,4 +483,3 @@ ACTIONS: Final[dict[bytes, Callable[[Session, Command], None]]] = {
     b"TOUCH": Session._touch,
     b"CLS": Session._start_close,
 }
-Session._actions = ACTIONS

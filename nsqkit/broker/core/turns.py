@@ -12,7 +12,7 @@ does is for ``nsqkit.broker.core.session``, which builds on this.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqkit.broker.core.link import Unfinished, Wait
 from nsqkit.errors import BrokerError, ProtocolError
@@ -47,13 +47,6 @@ class Turns:
 
     Attributes:
         ended: no more commands are acted on.
-    """
-
-    _actions: ClassVar[Mapping[bytes, Callable[[Any, Command], None]]]
-    """What each command does.
-
-    It may raise a BrokerError to refuse the command, which ends the session; ``Wait`` to have it wait until
-    ``_let_go_on`` is called, and then be called again; ``Unfinished`` to be called again in the next turn.
     """
 
     __slots__ = ("_eof_came", "_has_more", "_link", "_now_ns", "_pulse", "_settle", "ended")
@@ -151,6 +144,15 @@ class Turns:
         return count >= TURN_COMMANDS_MAX or words >= TURN_WORDS_MAX or self._link.is_full or self._hurries
 
     # ---- what a session says of itself -----------------------------------------------------------------------------
+
+    @property
+    def _actions(self) -> Mapping[bytes, Callable[[Any, Command], None]]:
+        """What each command does, by its first word.
+
+        It may raise a BrokerError to refuse the command, which ends the session; ``Wait`` to have it wait until
+        ``_let_go_on`` is called, and then be called again; ``Unfinished`` to be called again in the next turn.
+        """
+        raise NotImplementedError
 
     @property
     def _hurries(self) -> bool:

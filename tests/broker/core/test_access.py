@@ -9,7 +9,7 @@ import pytest
 from nsqkit.broker.core.access import Access
 from nsqkit.broker.core.auth import AuthState, decode_auth_state
 from nsqkit.broker.core.link import Wait
-from nsqkit.errors import AuthFailed, AuthFirst, InvalidCommand, Unauthorized
+from nsqkit.errors import AuthFailed, AuthFirst, InvalidCommand, NSQError, RequestFailed, Unauthorized
 
 NOW_NS = 1_700_000_000 * 10**9
 
@@ -35,7 +35,7 @@ def access(asked: list[bytes]) -> Access:
     return made
 
 
-def authenticated(access: Access, state: AuthState | None) -> bytes:
+def authenticated(access: Access, state: AuthState | NSQError) -> bytes:
     with pytest.raises(Wait):
         access.authenticate(b"secret")
     access.answer(state)
@@ -51,7 +51,10 @@ def test_auth_waits_for_the_auth_server_and_tells_what_it_said(access, asked):
 
 @pytest.mark.parametrize(
     ("state", "error"),
-    [(None, AuthFailed("AUTH failed")), (nothing(), Unauthorized("AUTH no authorizations found"))],
+    [
+        (RequestFailed("down"), AuthFailed("AUTH failed")),
+        (nothing(), Unauthorized("AUTH no authorizations found")),
+    ],
 )
 def test_no_usable_answer_and_no_authorization_are_told_apart(access, state, error):
     with pytest.raises(type(error), match=str(error)):
@@ -95,6 +98,8 @@ def test_an_expired_grant_that_cannot_be_had_again_is_a_failure(access):
     authenticated(access, granted(ttl=1))
     with pytest.raises(Wait):
         access.check(b"PUB", b"topic", b"", NOW_NS + 2 * 10**9)
-    access.answer(None)
-    with pytest.raises(AuthFailed):
+    failure = RequestFailed("the auth server is down")
+    access.answer(failure)
+    with pytest.raises(AuthFailed, match=r"AUTH failed$") as caught:
         access.check(b"PUB", b"topic", b"", NOW_NS + 2 * 10**9)
+    assert caught.value.__cause__ is failure  # for the log

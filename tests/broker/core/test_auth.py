@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import time
+import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nsqkit.broker.core import auth
-from nsqkit.broker.core.auth import AuthState, decode_auth_state
+from nsqkit.broker.core.auth import AuthState, compile_pattern, decode_auth_state
 from nsqkit.errors import ProtocolError
 from tests import strategies
 
@@ -114,27 +117,40 @@ def test_a_time_to_live_that_is_none(ttl):
         ({"identity_url": []}, r"identity_url is \[\]"),
         ({"authorizations": {}}, r"authorizations is \(\)"),
         ({"authorizations": "x"}, "authorizations is 'x'"),
-        ({"authorizations": ["x"]}, "'x' is no authorization"),
-        ({"authorizations": [[]]}, r"\[\] is no authorization"),
-        ({"authorizations": [{"topic": 5}]}, "topic is 5"),
-        ({"authorizations": [{"channels": "c"}]}, "channels is 'c'"),
-        ({"authorizations": [{"Permissions": {}}]}, r"permissions is \(\)"),
-        ({"authorizations": [{"channels": [5]}]}, "5 stands among the channels"),
-        ({"authorizations": [{"permissions": [5]}]}, "5 stands among the permissions"),
+        ({"authorizations": ["x"]}, "an authorization is not an object"),
+        ({"authorizations": [[]]}, "an authorization is not an object"),
+        ({"authorizations": [{"topic": 5}]}, "topic of an authorization is not a str"),
+        ({"authorizations": [{"channels": "c"}]}, "channels of an authorization is not a list"),
+        ({"authorizations": [{"Permissions": {}}]}, "permissions of an authorization is not a list"),
+        ({"authorizations": [{"channels": [5]}]}, "one of the channels is not a str"),
+        ({"authorizations": [{"permissions": [5]}]}, "one of the permissions is not a str"),
         (
             {"authorizations": [entry(permissions=["admin"])]},
-            "unknown permission 'admin'; known are subscribe and",
+            'unknown permission "admin"; known are subscribe and',
         ),
-        ({"authorizations": [entry(permissions=["Publish"])]}, "unknown permission 'Publish'"),
-        ({"authorizations": [{"permissions": [None]}]}, "unknown permission ''"),
+        ({"authorizations": [entry(permissions=["Publish"])]}, 'unknown permission "Publish"'),
+        ({"authorizations": [{"permissions": [None]}]}, 'unknown permission ""'),
         (
             {"authorizations": [entry(), entry(topic="(")]},
-            r"unable to compile topic '\(': missing closing \)",
+            r'unable to compile topic "\(": missing \)',
         ),
         (
             {"authorizations": [entry(channels=["a", "(?=b)"])]},
-            r"unable to compile channel '\(\?=b\)': invalid or",
+            r'unable to compile channel "\(\?=b\)": invalid perl operator',
         ),
+        (
+            {"authorizations": [entry("\x1b" + "(" * 5000)]},
+            r'unable to compile topic "\\x1b\(+"…: it has 5001',
+        ),
+        (
+            {"authorizations": [entry(f"^{i}$" + "a" * 4000) for i in range(20)]},
+            "have 68... bytes, allowed are 65536",
+        ),
+        (
+            {"authorizations": [entry(rf"\w{{900}}{i}") for i in range(99)]},
+            "have 10.... instructions, allowed are 100000",
+        ),
+        ({"authorizations": [entry(r"\pL{999}")]}, "pattern too large"),
     ],
 )
 def test_an_answer_that_is_refused(fields, error):
@@ -214,3 +230,141 @@ def test_a_grant_is_what_its_entries_say(entries, topic, channel):
         for e in entries
     )
     assert decode(*entries).is_allowed(topic, channel) is expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("", [b"", b"t"], []),
+        ("ood", [b"a.good.one"], [b"od", b""]),
+        (".", [b"t"], [b""]),
+        ("^good$", [b"good"], [b"goods", b"agood"]),
+        (r"\Agood\z", [b"good"], [b"goods", b"agood"]),
+        ("^$", [b""], [b"t"]),
+        ("^a|b$", [b"ax", b"xb"], [b"xax"]),
+        ("^(a|b|)$", [b"a", b"b", b""], [b"ab"]),
+        ("^a{1,3}$", [b"a", b"aaa"], [b"", b"aaaa"]),
+        ("^(?:a|(b)+?)*$", [b"abba"], [b"c"]),
+        (r"\bb\b", [b"a.b-c", b"b"], [b"ab", b"b1"]),
+        ("^(?P<name>a)[[:digit:]]$", [b"a1"], [b"ab"]),
+        (r"^\Qa.b\E$", [b"a.b"], [b"axb"]),
+        (r"^\p{Lu}\PL$", [b"A1"], [b"a1", b"AA"]),
+        ("(?i)^good$", [b"GOOD"], [b"goods"]),
+        ("a{,2}", [b"a{,2}"], [b"aa"]),
+        ("\xe9", ["\xe9".encode()], [b"e", b"\xe9"]),
+    ],
+)
+def test_a_pattern_means_what_it_means_to_go(pattern, matching, others):
+    found = compile_pattern(pattern)
+    assert [name for name in [*matching, *others] if found.search(name)] == matching
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("(", ")", "[", "[z-a]", "*", "a**", "a++", "a{1001}", "a{3,2}", "(a{100}){11}", "(?=a)", "(?>a)"),
+        *("(?P=n)", "(?P<>a)", r"(a)\1", r"\8", r"\Z", r"\x{110000}", r"\pA", "\\", "(?i-)a"),
+    ],
+)
+def test_a_pattern_that_go_refuses_is_refused(pattern):
+    with pytest.raises(ProtocolError, match="unable to compile topic"):
+        decode(entry(topic=pattern))
+
+
+@pytest.mark.parametrize("pattern", ["(a|a)*$", "(a*)*$", "(a?){60}a{60}$", "(a+)+$", "((a{0,9}){9}){9}$"])
+def test_no_pattern_takes_long(pattern):
+    state = decode(entry(topic="^" + pattern.replace("$", "!$")))
+    begun = time.process_time()
+    assert not state.is_allowed(b"a" * 64, b"c")
+    assert time.process_time() - begun < 0.05
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        pytest.param([entry(topic="a" * 1_000_000)], id="one of a megabyte"),
+        pytest.param([entry(topic="(" * 500_000 + ")" * 500_000)], id="one of a megabyte, nested"),
+        pytest.param(
+            [entry(topic=rf"^(\w{{30}}){{30}}{i}$") for i in range(2000)], id="2,000 that are large"
+        ),
+        pytest.param([entry(topic=f"^orders-{i}$") for i in range(2000)], id="2,000 names"),
+    ],
+)
+def test_patterns_cost_little_whether_they_are_taken_or_not(entries):
+    """Once, this took seconds and half a gigabyte."""
+    body = json.dumps({"ttl": 60, "authorizations": entries}).encode()
+    decode(entry())  # the library is imported
+    compile_pattern.cache_clear()
+    begun = time.process_time()
+    with contextlib.suppress(ProtocolError):
+        assert decode_auth_state(body, NOW_NS).is_allowed(b"orders-1999", b"c")
+    assert time.process_time() - begun < 0.25  # 5 to 40 ms on a machine with nothing else to do
+
+
+def test_what_is_kept_of_patterns_is_bounded():
+    tracemalloc.start()
+    try:
+        for part in range(5):
+            decode(*(entry(topic=f"^orders-{part}-{i}$") for i in range(1000)))
+        assert compile_pattern.cache_info().currsize == 1024
+        assert tracemalloc.get_traced_memory()[0] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+SCRAPS = st.sampled_from(
+    [
+        *(
+            "a",
+            "^",
+            "$",
+            "|",
+            "(",
+            ")",
+            "(?",
+            "(?i",
+            ":",
+            "P<n>",
+            "[",
+            "[^",
+            "]",
+            "-",
+            "[:",
+            "alpha",
+            ":]",
+            "\\",
+        ),
+        *(
+            "p",
+            "{",
+            "}",
+            "Lu",
+            "Q",
+            "E",
+            "x",
+            "0",
+            "9",
+            ",",
+            "*",
+            "+",
+            "?",
+            "\xe9",
+            "\u212a",
+            "\n",
+            "\ud800",
+            "\0",
+        ),
+    ]
+)
+
+
+@given(st.lists(SCRAPS).map("".join) | st.text())
+@example("[" * 4000)
+@example("(?:" * 1300)
+@example("(a{0,1}){1,2}" * 200)
+def test_any_text_is_taken_for_a_pattern_or_refused(text):
+    try:
+        state = decode(entry(topic=text))
+    except ProtocolError:
+        return
+    assert state.is_allowed(b"topic#ephemeral", b"") in (True, False)

@@ -377,8 +377,15 @@ def test_a_requeued_message_comes_again_with_one_attempt_more(driven):
 
 @pytest.mark.parametrize(
     ("word", "delay"),
-    [(b"1500", 1.5), (b"9999999999", 3600), (b"18446744073709551615", 0), (b"", 0)],
-    ids=["in range", "clamped", "negative", "empty"],
+    [
+        (b"1500", 1.5),
+        (b"9999999999", 3600),
+        (b"18446744073709551615", 0),
+        (b"9223372036854775807", 0),
+        (b"18446744073711", 0.001448384),
+        (b"", 0),
+    ],
+    ids=["in range", "clamped", "negative", "overflow", "overflow to something small", "empty"],
 )
 def test_a_requeue_delay_is_kept_exactly_and_clamped(driven, word, delay):
     consumer = driven.consumer(1)

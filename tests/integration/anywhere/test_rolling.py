@@ -1,0 +1,109 @@
+"""From nsqd to nsqkit and back, on one data path and under load: the steps of docs/operating.md.
+
+Where ``--nsqd-binary`` names no nsqd, nsqkit takes its place, in this process and as a process.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from itertools import count
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+from anyio.abc import ByteStream
+
+from nsqkit import Consumer, Message, NsqdAdmin, Producer
+from nsqkit.errors import NSQError
+from nsqkit.transport.tcp import connect
+from tests.integration.anywhere.clients import CHANNEL, PAUSE, consuming, producing, running, until
+from tests.integration.anywhere.servers import PATIENCE, PROCESS, Kind, Server
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * PATIENCE)]
+
+COUNT = 300
+"""Messages that are handled in each turn."""
+
+ARCHIVE = "archive"
+"""A channel that nobody consumes until the end, so its messages go from program to program."""
+
+in_thread = anyio.to_thread.run_sync  # so that the clients live on meanwhile
+
+
+class Load:
+    """A producer and a consumer that live through all turns, and what they have done.
+
+    Attributes:
+        current: the program whose turn it is.
+        published: bodies that were acknowledged.
+        handled: bodies that came, by channel.
+    """
+
+    def __init__(self, first: Server, topic: str) -> None:
+        self.current = first
+        self.published: set[bytes] = set()
+        self.handled: dict[str, set[bytes]] = {CHANNEL: set(), ARCHIVE: set()}
+        self.is_over = False
+        self._topic = topic
+
+    async def dial(self, address: str) -> ByteStream:
+        return await connect(self.current.tcp_address)
+
+    async def publish(self, producer: Producer) -> None:
+        for number in count():
+            body = b"%d" % number
+            while body not in self.published:
+                try:
+                    await producer.publish(self._topic, body)
+                    self.published.add(body)
+                except NSQError:  # the program has ended before it has answered
+                    await anyio.sleep(PAUSE)
+            if self.is_over:
+                return
+
+    def handling(self, consumer: Consumer, channel: str) -> AbstractAsyncContextManager[None]:
+        def handle(message: Message) -> None:
+            self.handled[channel].add(message.body)
+
+        return running(consumer, handle)
+
+    async def take_turn(self, program: Server) -> None:
+        """End the program whose turn it was, and return when the next one has served both clients."""
+        if program is not self.current:
+            await in_thread(self.current.stop)
+            self.current = program
+            await in_thread(program.start)
+        enough = len(self.handled[CHANNEL]) + COUNT
+        await until(lambda: len(self.handled[CHANNEL]) >= enough)
+
+
+async def test_nothing_is_lost_while_programs_take_turns(
+    kinds: tuple[Kind, Kind], topic: str, tmp_path: Path
+):
+    there, here = kinds[0], Kind(PROCESS)
+    programs = [kind.nsqd(tmp_path, "--mem-queue-size=10") for kind in (there, here, there)]
+    load = Load(programs[0], topic)
+    await in_thread(load.current.start)
+    try:
+        admin = NsqdAdmin(load.current.http_address, request_timeout=PATIENCE)
+        await admin.create_topic(topic)
+        for channel in load.handled:  # before the first message
+            await admin.create_channel(topic, channel)
+        async with (
+            producing(load.current, dial=load.dial) as producer,
+            consuming(topic, load.current, dial=load.dial) as consumer,
+            load.handling(consumer, CHANNEL),
+        ):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(load.publish, producer)
+                for program in programs:
+                    await load.take_turn(program)
+                load.is_over = True
+            await until(lambda: load.handled[CHANNEL] >= load.published)
+        async with (
+            consuming(topic, load.current, channel=ARCHIVE) as consumer,
+            load.handling(consumer, ARCHIVE),
+        ):
+            await until(lambda: load.handled[ARCHIVE] >= load.published)
+    finally:
+        await in_thread(load.current.stop)

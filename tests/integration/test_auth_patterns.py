@@ -1,0 +1,77 @@
+"""Patterns of an auth server that are large or many: a broker, as a process, goes on serving everybody else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from anyio.abc import ByteStream
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from nsqkit.transport.tcp import connect
+from tests.answering import answering, http_answer
+from tests.integration.anywhere.servers import PATIENCE, PROCESS, Kind
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * PATIENCE)]
+
+WAIT_MAX = 0.5
+"""Seconds that another client may wait for an answer. It takes a millisecond, on machines that do nothing else."""
+
+
+def entry(topic: str) -> dict[str, Any]:
+    return {"topic": topic, "channels": [".*"], "permissions": ["publish"]}
+
+
+async def authenticate(address: str) -> bytes:
+    """Send AUTH; return the answer's text."""
+    async with await connect(address) as stream:
+        await stream.send(b"  V2AUTH\n\0\0\0\1s")
+        received = BufferedByteReceiveStream(stream)
+        size = int.from_bytes(await received.receive_exactly(4), "big")
+        return (await received.receive_exactly(size))[4:]
+
+
+async def ask_again_and_again(stream: ByteStream, waits: list[float]) -> None:
+    """Ask for /ping, and note how long each answer takes."""
+    received = BufferedByteReceiveStream(stream)
+    while True:
+        asked = anyio.current_time()
+        await stream.send(b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n")
+        head = await received.receive_until(b"\r\n\r\n", 1000)
+        assert head.startswith(b"HTTP/1.1 200")
+        await received.receive_exactly(2)
+        waits.append(anyio.current_time() - asked)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "answer"),
+    [
+        pytest.param(["a" * 1_000_000], b"E_AUTH_FAILED AUTH failed", id="one of a megabyte"),
+        pytest.param(
+            [rf"^(\w{{30}}){{30}}{number}$" for number in range(2000)],
+            b"E_AUTH_FAILED AUTH failed",
+            id="2,000 that are large",
+        ),
+        pytest.param([f"^orders-{number}$" for number in range(2000)], b'{"identity":"', id="2,000 names"),
+    ],
+)
+async def test_others_are_served_meanwhile(tmp_path: Path, patterns: list[str], answer: bytes):
+    grant = json.dumps({"ttl": 60, "authorizations": [entry(pattern) for pattern in patterns]}).encode()
+    waits: list[float] = []
+    async with answering(lambda _: http_answer(grant)) as auth:
+        nsqd = Kind(PROCESS).nsqd(tmp_path, f"--auth-http-address={auth.address}")
+        await anyio.to_thread.run_sync(nsqd.start)
+        try:
+            async with await connect(nsqd.http_address) as other, anyio.create_task_group() as tasks:
+                tasks.start_soon(ask_again_and_again, other, waits)
+                for _ in range(5):
+                    assert (await authenticate(nsqd.tcp_address)).startswith(answer)
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(nsqd.stop)
+    assert max(waits) < WAIT_MAX, f"the longest of {len(waits)}"

@@ -7,7 +7,11 @@
 TOX := .venv/bin/tox
 
 # Tried in this order, the first that runs is taken: a name on PATH may be a stub for a version that is not installed.
-PYTHONS := $(PYTHON) python3.13 python3.12 python3.11 python3 python
+# The newest is the last of them: not all that the extras need has been built for it yet.
+PYTHONS := $(PYTHON) python3.13 python3.12 python3.11 python3.14 python3 python
+
+# The Pythons of pyenv: on PATH there are only stubs, which run the version that is chosen at present.
+PYENV_PYTHONS = $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.1[1-4].*/bin/python)
 
 # The java that Spark will start. Evaluated where it is used, so that other targets don't wait for it.
 JAVA_VERSION = $(shell "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
@@ -19,12 +23,13 @@ HAVE_NODE = $(shell npm --version 2>/dev/null)
 # Said before the first installation of Spark, which takes long and prints little.
 ANNOUNCE_SPARK = @test -d .tox/spark || echo "Making the Spark environment: pip builds pyspark (450 MB), a minute or two, once."
 
-.PHONY: help test demo bench lint clean
+.PHONY: help test versions demo bench lint clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make test             run all tests and checks through tox'
 	@echo 'make test ARGS="..."  run pytest alone, with these arguments'
+	@echo 'make versions         run pytest on each Python from 3.11 to 3.14 that is found'
 	@echo 'make demo             replay 336,776 flights through two brokers into Spark'
 	@echo 'make bench            measure, beside other clients'
 	@echo 'make lint             check form and types alone'
@@ -38,6 +43,10 @@ else
 	$(if $(HAVE_NODE),,@echo "Found no npm: the tests with other clients are left out.")
 	@$(TOX) run -e py,lint,types$(if $(HAVE_NODE),$(comma)clients)$(if $(HAVE_SPARK),$(comma)spark)
 endif
+
+# One that is not found is left out, with a word.
+versions: $(TOX)
+	@$(TOX) run -e py311,py312,py313,py314 $(and $(PYENV_PYTHONS),--discover $(PYENV_PYTHONS)) -- $(ARGS)
 
 demo: environment = $(if $(HAVE_SPARK),spark,demo)
 demo: $(TOX)

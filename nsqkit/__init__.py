@@ -11,52 +11,141 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nsqkit.admin import LookupdAdmin, NsqdAdmin
+    from nsqkit.client.serializers import JSON, MSGPACK, RAW, TEXT, Serializer, typed_json, typed_msgpack
     from nsqkit.client.settings import load_options, load_settings
     from nsqkit.consumer import BlockingConsumer, BlockingMessage, Consumer, ConsumerOptions, Message
-    from nsqkit.errors import BrokerError, Closed, NSQError, OptionError, ProtocolError, TransportError
+    from nsqkit.consumer.giving_up import DeadLetter
+    from nsqkit.errors import (
+        AuthDisabled,
+        AuthError,
+        AuthFailed,
+        AuthFirst,
+        BadBody,
+        BadChannel,
+        BadMessage,
+        BadProtocol,
+        BadTopic,
+        BrokerError,
+        Closed,
+        ConnectionLost,
+        ConnectTimeout,
+        DeferredPublishFailed,
+        FinishFailed,
+        HeartbeatTimeout,
+        IdentifyFailed,
+        InvalidCommand,
+        MessageError,
+        MultiPublishFailed,
+        NegotiationFailed,
+        NotConnected,
+        NSQError,
+        OptionError,
+        ProtocolError,
+        PublishFailed,
+        PublishTimeout,
+        RequestFailed,
+        RequestRefused,
+        RequeueFailed,
+        SubscribeFailed,
+        TouchFailed,
+        TransportError,
+        Unauthorized,
+        WouldWait,
+        WriteTimeout,
+        WrongServer,
+    )
     from nsqkit.producer import BlockingProducer, HTTPProducer, Producer, ProducerOptions
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "JSON",
+    "MSGPACK",
+    "RAW",
+    "TEXT",
+    "AuthDisabled",
+    "AuthError",
+    "AuthFailed",
+    "AuthFirst",
+    "BadBody",
+    "BadChannel",
+    "BadMessage",
+    "BadProtocol",
+    "BadTopic",
     "BlockingConsumer",
     "BlockingMessage",
     "BlockingProducer",
     "BrokerError",
     "Closed",
+    "ConnectTimeout",
+    "ConnectionLost",
     "Consumer",
     "ConsumerOptions",
+    "DeadLetter",
+    "DeferredPublishFailed",
+    "FinishFailed",
     "HTTPProducer",
+    "HeartbeatTimeout",
+    "IdentifyFailed",
+    "InvalidCommand",
     "LookupdAdmin",
     "Message",
+    "MessageError",
+    "MultiPublishFailed",
     "NSQError",
+    "NegotiationFailed",
+    "NotConnected",
     "NsqdAdmin",
     "OptionError",
     "Producer",
     "ProducerOptions",
     "ProtocolError",
+    "PublishFailed",
+    "PublishTimeout",
+    "RequestFailed",
+    "RequestRefused",
+    "RequeueFailed",
+    "Serializer",
+    "SubscribeFailed",
+    "TouchFailed",
     "TransportError",
+    "Unauthorized",
+    "WouldWait",
+    "WriteTimeout",
+    "WrongServer",
     "__version__",
     "load_options",
     "load_settings",
+    "typed_json",
+    "typed_msgpack",
 ]
 
 _HOMES = {
     "nsqkit.admin": ("LookupdAdmin", "NsqdAdmin"),
+    "nsqkit.client.serializers": (
+        "JSON",
+        "MSGPACK",
+        "RAW",
+        "TEXT",
+        "Serializer",
+        "typed_json",
+        "typed_msgpack",
+    ),
     "nsqkit.client.settings": ("load_options", "load_settings"),
     "nsqkit.consumer": ("BlockingConsumer", "BlockingMessage", "Consumer", "ConsumerOptions", "Message"),
+    "nsqkit.consumer.giving_up": ("DeadLetter",),
     "nsqkit.producer": ("BlockingProducer", "HTTPProducer", "Producer", "ProducerOptions"),
-    "nsqkit.errors": ("BrokerError", "Closed", "NSQError", "OptionError", "ProtocolError", "TransportError"),
 }
+"""Where names come from; those that are nowhere here are errors."""
 
 
 def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names:
-            value: object = getattr(import_module(home), name)
-            globals()[name] = value
-            return value
-    raise AttributeError(f"module 'nsqkit' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'nsqkit' has no attribute {name!r}")
+    home = next((home for home, names in _HOMES.items() if name in names), "nsqkit.errors")
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import anyio
@@ -106,3 +106,35 @@ class ManualClock:
             await event.wait()
         finally:
             del self._waiters[event]
+
+
+async def wait_at_most(clock: Clock, seconds: float | None, wait: Callable[[], Awaitable[object]]) -> bool:
+    """Await ``wait()`` for at most some seconds of a clock; tell whether it has returned.
+
+    Args:
+        clock: the time.
+        seconds: how long; None for as long as it takes.
+        wait: what is awaited; it is cancelled when the time is over, and what it raises is raised.
+    """
+    if seconds is None:
+        await wait()
+        return True
+    deadline_ns = clock.now_ns() + round(seconds * NS_PER_S)
+    outcome: list[Exception | None] = []
+
+    async def finish() -> None:
+        try:
+            await wait()
+        except Exception as error:
+            outcome.append(error)
+        else:
+            outcome.append(None)
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(finish)
+        await clock.wait_until(deadline_ns)
+        tasks.cancel_scope.cancel()
+    if outcome and outcome[0] is not None:
+        raise outcome[0]
+    return bool(outcome)

@@ -6,7 +6,7 @@ import time
 import anyio
 import pytest
 
-from nsqkit.clock import NS_PER_S, LoopClock, ManualClock
+from nsqkit.clock import NS_PER_S, LoopClock, ManualClock, wait_at_most
 from tests.peers import BACKENDS, settle
 
 pytestmark = pytest.mark.anyio
@@ -132,3 +132,33 @@ class TestManualClock:
             await settle()
             clock.advance(1)
         assert log == ["other"]
+
+
+class TestWaitAtMost:
+    async def test_it_returns_when_that_has_returned_which_is_awaited(self):
+        assert await wait_at_most(ManualClock(), 5, settle)
+        assert await wait_at_most(ManualClock(), None, settle)
+
+    async def test_it_returns_when_the_time_is_over(self):
+        clock = ManualClock()
+        told: list[bool] = []
+
+        async def wait() -> None:
+            told.append(await wait_at_most(clock, 5, anyio.sleep_forever))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await settle()
+            clock.advance(4.9)
+            await settle()
+            assert told == []
+            clock.advance(0.1)
+        assert told == [False]
+
+    @pytest.mark.parametrize("seconds", [5, None])
+    async def test_what_that_raises_comes_out_as_it_is(self, seconds):
+        async def fail() -> None:
+            raise ValueError("wrong")
+
+        with pytest.raises(ValueError, match="wrong"):
+            await wait_at_most(ManualClock(), seconds, fail)

@@ -34,6 +34,7 @@ from tests.pages import EXAMPLES, MIGRATING, PAGES, ROOT, Block, blocks, blocks_
 COMMANDS = {
     "make test": (".ci/run", "step make test"),
     "make demo": (".ci/run", "step make demo"),
+    "make versions": ("Makefile", "run -e py311,"),
     "make bench": ("Makefile", "run -e bench"),
     "python -m nsqkit nsqd": ("tox.ini", "-m nsqkit nsqd"),
     "pip install .": ("tox.ini", "-e ."),

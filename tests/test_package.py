@@ -2,10 +2,42 @@
 
 from __future__ import annotations
 
+import tomllib
 import warnings
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
+
+import nsqkit
+from nsqkit import errors
+from nsqkit.client import serializers
+from nsqkit.consumer.giving_up import DeadLetter
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("module", [errors, serializers], ids=["errors", "serializers"])
+def test_all_errors_and_serializers_can_be_imported_from_it(module):
+    assert set(module.__all__) <= set(nsqkit.__all__)
+    assert all(getattr(nsqkit, name) is getattr(module, name) for name in module.__all__)
+
+
+def test_and_so_can_all_that_it_lists():
+    assert nsqkit.DeadLetter is DeadLetter
+    assert all(hasattr(nsqkit, name) for name in nsqkit.__all__)
+    assert not hasattr(nsqkit, "Nothing")
+
+
+def test_the_pythons_that_it_is_said_to_run_on_are_those_that_it_is_tried_on():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    said = [text.rpartition(" ")[2] for text in project["classifiers"] if ":: Python :: 3." in text]
+    assert project["requires-python"] == f">={said[0]}"
+    tried = ",".join(version.replace(".", "") for version in said)
+    assert f"[testenv:py{{,{tried}}}]" in (ROOT / "tox.ini").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert f"-e {','.join(f'py{version}' for version in tried.split(','))} " in makefile
+    assert all(f"python{version}" in makefile for version in said)
 
 
 def test_type_checkers_look_into_it():

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
+from nsqkit.client.option import Kind
 from nsqkit.errors import OptionError
 
 _SENTENCE = re.compile(
@@ -38,6 +39,19 @@ WRONG: dict[str, list[object]] = {
 def names(cls: type[attrs.AttrsInstance]) -> list[str]:
     """Return the names of all options of a class."""
     return [field.name for field in attrs.fields(cls)]
+
+
+def keyword_types(cls: type[attrs.AttrsInstance]) -> dict[str, object]:
+    """Return what the keyword arguments of a class of options are declared as: seconds may be a timedelta, too."""
+    return {
+        field.name: "Seconds" if field.metadata.get(Kind) is Kind.SECONDS else field.type
+        for field in attrs.fields(cls)
+    }
+
+
+def declared_types(keywords: Any) -> dict[str, object]:
+    """Return what a TypedDict declares, as it is written."""
+    return {name: hint.__forward_arg__ for name, hint in keywords.__annotations__.items()}
 
 
 def refusal(make: Callable[..., object], name: str, value: object) -> re.Match[str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from nsqkit.http.daemon import HTTPRequest
+    from nsqkit.options.durations import Seconds
 
 T = TypeVar("T")
 
@@ -47,8 +48,8 @@ class DaemonAdmin:
         *,
         tls_context: SSLContext | None = None,
         authorization: str = "",
-        connect_timeout: float = 2.0,
-        request_timeout: float = 5.0,
+        connect_timeout: Seconds = 2.0,
+        request_timeout: Seconds = 5.0,
         http_request: HTTPRequest | None = None,
     ) -> None:
         self._daemon = Daemon.of(

@@ -41,6 +41,9 @@ class NsqdAdmin(DaemonAdmin):
             include_clients: tell of each client, too, which is most of the work.
             include_mem: tell of the memory, too, for which a real nsqd stops for a moment.
         """
+        for name, flag in (("include_clients", include_clients), ("include_mem", include_mem)):
+            if not isinstance(flag, bool):
+                raise OptionError(f"{name} is {flag!r}; allowed is True or False")
         params = {
             "format": "json",
             "include_clients": str(include_clients).lower(),
@@ -112,7 +115,12 @@ class NsqdAdmin(DaemonAdmin):
             option: ``nsqlookupd_tcp_addresses`` or ``log_level``; nsqd refuses others.
             value: a text, or anything that JSON can say.
         """
-        body = value if isinstance(value, str) else json.dumps(value)
+        try:
+            body = value if isinstance(value, str) else json.dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise OptionError(
+                f"value is {value!r:.100}; allowed is a text, or what JSON can carry"
+            ) from error
         return _read_value(await self._daemon.ask("PUT", _config_path(option), body=body.encode()))
 
 

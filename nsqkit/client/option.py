@@ -10,18 +10,38 @@ All return Any, as ``attrs.field`` does: the type of a field is what its class s
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import attrs
 
 from nsqkit.errors import OptionError
-from nsqkit.options.durations import parse_duration
+from nsqkit.options.durations import Seconds, parse_duration, plain_seconds
+
+__all__ = [
+    "Kind",
+    "Seconds",
+    "flag",
+    "fraction",
+    "function",
+    "instance_with",
+    "seconds",
+    "secret",
+    "take_seconds",
+    "take_timeout",
+    "text",
+    "whole",
+    "word",
+]
 
 _FLAGS: Final = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
     **dict.fromkeys(("false", "0", "no", "off"), False),
 }
+
+WAIT_MAX: Final = 1e9
+"""Seconds that a method may wait; more than a thread can be told to wait for is refused by Python itself."""
 
 _NS_PER_S: Final = 1_000_000_000
 
@@ -63,9 +83,40 @@ def _read_seconds(text: str) -> float:
         return parse_duration(text.strip()) / _NS_PER_S
 
 
+def take_seconds(name: str, value: object, most: float = math.inf, *, least: float = 0.0) -> float:
+    """Return a length of time that is an argument of a method, in seconds.
+
+    Args:
+        name: of the argument.
+        value: a number, or a timedelta.
+        most: the longest that is allowed; by default any that is finite.
+        least: the shortest.
+
+    Raises:
+        OptionError: it is neither, or outside of that range.
+    """
+    number = plain_seconds(value)
+    # Comparisons with NaN are False, so it is refused like everything else that is outside.
+    right = isinstance(number, int | float) and not isinstance(number, bool)
+    if not right or not least <= number <= most or number == math.inf:
+        allowed = f"{least:g} seconds or more" if most == math.inf else f"{least:g} to {most:g} seconds"
+        raise OptionError(f"{name} is {value!r}; allowed is {allowed}")
+    return cast("float", number)
+
+
+def take_timeout(value: object) -> float | None:
+    """Return the argument ``timeout`` of a method that waits without one for as long as it takes.
+
+    Raises:
+        OptionError: it is neither None nor a length of time.
+    """
+    return None if value is None else take_seconds("timeout", value, WAIT_MAX)
+
+
 def seconds(default: float, least: float, most: float, *, or_zero: bool = False) -> Any:
-    """Declare an option that is a length of time; 0 may stand outside of its range."""
-    return _field(Kind.SECONDS, default, _in_range(int | float, "a number", least, most, " seconds", or_zero))
+    """Declare an option that is a length of time, a number or a timedelta; 0 may stand outside of its range."""
+    check = _in_range(int | float, "a number", least, most, " seconds", or_zero)
+    return _field(Kind.SECONDS, default, check, converter=plain_seconds)
 
 
 def whole(default: int, least: int, most: int, *, or_zero: bool = False) -> Any:
@@ -154,5 +205,14 @@ def _in_range(types: Any, kind: str, least: float, most: float, unit: str, or_ze
     return check
 
 
-def _field(kind: Kind, default: object, check: Validator, *, shown: bool = True) -> Any:
-    return attrs.field(default=default, validator=check, repr=shown, metadata={Kind: kind})
+def _field(
+    kind: Kind,
+    default: object,
+    check: Validator,
+    *,
+    shown: bool = True,
+    converter: Callable[[Any], Any] | None = None,
+) -> Any:
+    return attrs.field(
+        default=default, converter=converter, validator=check, repr=shown, metadata={Kind: kind}
+    )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import attrs
 
 from nsqkit.client.option import Kind
-from nsqkit.client.options import check_addresses, make_options
+from nsqkit.client.options import check_addresses, make_options, unknown_name
 from nsqkit.errors import OptionError
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ T = TypeVar("T", bound="AttrsInstance")
 
 PREFIX: Final = "NSQKIT_"
 """What the names of environment variables begin with, before the option's own in capitals."""
-
-ADDRESSES: Final = ("nsqd_tcp_addresses", "lookupd_http_addresses")
-"""Lists of addresses: no options, but to be had from the same places. In a variable, commas separate them."""
 
 
 def load_options(
@@ -49,7 +46,7 @@ def load_options(
     """Return an object of options from all the places where they may be set.
 
     Args:
-        cls: ``ConsumerOptions``, ``ProducerOptions`` or ``ConnectionOptions``.
+        cls: ``ConsumerOptions``, ``ProducerOptions``, ``HTTPProducerOptions`` or ``ConnectionOptions``.
         environ: variables such as ``NSQKIT_MAX_IN_FLIGHT=200``, mostly ``os.environ``; None to look at none.
         toml_path: a TOML file; None for none.
         toml_table: the table of it, with dots, that holds the options: ``nsqkit``, ``tool.nsqkit``.
@@ -62,7 +59,7 @@ def load_options(
     settings = load_settings(
         cls, environ=environ, toml_path=toml_path, toml_table=toml_table, beside=beside, **arguments
     )
-    return make_options(cls, {name: value for name, value in settings.items() if name not in ADDRESSES})
+    return make_options(cls, _options_among(cls, settings))
 
 
 def load_settings(
@@ -76,8 +73,9 @@ def load_settings(
 ) -> dict[str, Any]:
     """Return what is set, as keyword arguments: ``Consumer("topic", "channel", **load_settings(ConsumerOptions, …))``.
 
-    Beside the options it has ``nsqd_tcp_addresses`` and ``lookupd_http_addresses``, if they are set. Durations are
-    numbers of seconds or Go's texts: ``90``, ``1.5``, ``"1m30s"``.
+    Beside the options it has the lists of addresses that the client takes, if they are set: ``nsqd_tcp_addresses``,
+    for a consumer ``lookupd_http_addresses``, for a producer ``nsqd_http_addresses``. Durations are numbers of seconds
+    or Go's texts: ``90``, ``1.5``, ``"1m30s"``.
 
     Args:
         cls: as in ``load_options``, as are all others.
@@ -95,7 +93,7 @@ def load_settings(
         sources.append(_environment(environ))
     if toml_path is not None:
         sources.append(_table(_read(toml_path), toml_table, os.fspath(toml_path)))
-    others = {name for other in beside for name in attrs.fields_dict(other)}
+    others = {name for other in beside for name in (*attrs.fields_dict(other), *_addresses_of(other))}
     settings: dict[str, Setting] = {}
     for source in reversed(sources):
         settings |= _checked(cls, source, others)
@@ -150,19 +148,19 @@ def _table(document: Mapping[str, Any], table: str, path: str) -> Source:
 
 def _checked(cls: type[AttrsInstance], source: Source, others: Collection[str]) -> Source:
     """Return those settings that are for ``cls``, each read and checked."""
-    fields = attrs.fields_dict(cls)
+    fields, addresses = attrs.fields_dict(cls), _addresses_of(cls)
     checked = {}
     value: object
     for name, setting in source.items():
         try:
-            if name in ADDRESSES:
+            if name in addresses:
                 value = _addresses(setting, name)
             elif name in fields:
                 value = _value(setting, fields[name])
             elif name in others and setting.place:
                 continue
             else:
-                raise OptionError(f"there is no option {name!r}; there are {', '.join(fields)}")
+                raise unknown_name(name, cls)
         except OptionError as error:
             raise (OptionError(f"{setting.place}: {error}") if setting.place else error) from error
         checked[name] = Setting(value, setting.place)
@@ -173,7 +171,17 @@ def _addresses(setting: Setting, name: str) -> list[str]:
     value = setting.value
     if setting.is_written and isinstance(value, str):
         value = [part.strip() for part in value.split(",")] if value else []
-    return list(check_addresses(value, name))
+    return list(check_addresses(value, name, or_url="_http_" in name))
+
+
+def _addresses_of(cls: type[AttrsInstance]) -> tuple[str, ...]:
+    """Return the names of the lists of addresses that the client takes; in a variable, commas separate them."""
+    addresses: tuple[str, ...] = getattr(cls, "addresses", ())
+    return addresses
+
+
+def _options_among(cls: type[AttrsInstance], values: Mapping[str, object]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in _addresses_of(cls)}
 
 
 def _value(setting: Setting, field: attrs.Attribute[Any]) -> object:
@@ -181,6 +189,8 @@ def _value(setting: Setting, field: attrs.Attribute[Any]) -> object:
     kind = field.metadata.get(Kind, Kind.TEXT)
     if isinstance(value, str) and (setting.is_written or (kind is Kind.SECONDS and setting.place)):
         value = kind.read(value)
+    if callable(field.converter):
+        value = field.converter(value)
     if field.validator is not None:
         field.validator(None, field, value)
     return value
@@ -189,7 +199,7 @@ def _value(setting: Setting, field: attrs.Attribute[Any]) -> object:
 def _check_together(cls: type[AttrsInstance], values: dict[str, object], settings: Source) -> None:
     """Refuse what does not go together, and tell where those that are named come from."""
     try:
-        make_options(cls, {name: value for name, value in values.items() if name not in ADDRESSES})
+        make_options(cls, _options_among(cls, values))
     except OptionError as error:
         named = set(re.findall(r"\w+", str(error)))
         places = [setting.place for name, setting in settings.items() if setting.place and name in named]

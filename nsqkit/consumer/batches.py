@@ -7,12 +7,12 @@ the consumer stops.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
+from nsqkit.client.option import Seconds, take_seconds
 from nsqkit.errors import OptionError
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ class Batches:
     """
 
     def __init__(
-        self, consumer: Consumer, max_messages: int | None, max_wait: float, *, raises: bool = True
+        self, consumer: Consumer, max_messages: int | None, max_wait: Seconds, *, raises: bool = True
     ) -> None:
-        if max_messages is not None and (not isinstance(max_messages, int) or max_messages < 1):
+        is_whole = isinstance(max_messages, int) and not isinstance(max_messages, bool)
+        if max_messages is not None and (not is_whole or max_messages < 1):
             raise OptionError(
                 f"max_messages is {max_messages!r}; allowed is None, or a whole number of at least 1"
             )
-        if not isinstance(max_wait, int | float) or not 0 <= max_wait < math.inf:
-            raise OptionError(f"max_wait is {max_wait!r}; allowed is 0 seconds or more")
+        max_wait = take_seconds("max_wait", max_wait)
         if max_wait and max_messages is None:
             raise OptionError(f"max_wait is {max_wait!r}; allowed is 0 where max_messages is None")
         self._consumer = consumer

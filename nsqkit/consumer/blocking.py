@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast
 
 import attrs
 
+from nsqkit.client.option import Seconds, take_timeout
 from nsqkit.client.options import make_options
 from nsqkit.consumer.batches import Batch, Batches
 from nsqkit.consumer.consumer import Consumer
@@ -23,7 +24,7 @@ from nsqkit.consumer.giving_up import discard
 from nsqkit.consumer.handler import call_plain, check_handler
 from nsqkit.consumer.handler_options import HandlerKeywords, HandlerOptions
 from nsqkit.consumer.intake import Intake
-from nsqkit.consumer.options import ConsumerKeywords, check_timeout
+from nsqkit.consumer.options import ConsumerKeywords, ConsumerOptions
 from nsqkit.consumer.policy import policy_in_thread
 from nsqkit.consumer.stop_signals import StopSignals, check_signals
 from nsqkit.consumer.thread_message import ThreadMessage
@@ -31,6 +32,7 @@ from nsqkit.errors import Closed
 from nsqkit.portal import Blocking
 
 if TYPE_CHECKING:
+    from nsqkit.client.serializers import Serializer
     from nsqkit.consumer.blocking_message import BlockingMessage
     from nsqkit.consumer.handling import Handling
     from nsqkit.consumer.message import Message
@@ -62,6 +64,7 @@ class BlockingConsumer(Blocking[Consumer]):
         on_backoff: called in the event-loop thread with each change of the backoff's state.
         stop_signals: as for ``Consumer``; a second signal also interrupts the main thread. It is opened and closed in
             the main thread then.
+        serializer: makes ``message.value`` of a body, in the thread that asks for it.
         options: see ``ConsumerOptions``.
 
     Raises:
@@ -77,6 +80,7 @@ class BlockingConsumer(Blocking[Consumer]):
         lookupd_http_addresses: Sequence[str] = (),
         on_backoff: Callable[[BackoffStats], None] | None = None,
         stop_signals: Collection[int] = (),
+        serializer: Serializer[Any, Any] | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         def make() -> Consumer:
@@ -86,6 +90,7 @@ class BlockingConsumer(Blocking[Consumer]):
                 nsqd_tcp_addresses=nsqd_tcp_addresses,
                 lookupd_http_addresses=lookupd_http_addresses,
                 on_backoff=on_backoff,
+                serializer=serializer,
                 **options,
             )
 
@@ -132,7 +137,7 @@ class BlockingConsumer(Blocking[Consumer]):
         while (message := intake.next()) is not None:
             yield message
 
-    def receive(self, timeout: float | None = None) -> BlockingMessage | None:
+    def receive(self, timeout: Seconds | None = None) -> BlockingMessage | None:
         """Return the next message.
 
         Args:
@@ -144,10 +149,10 @@ class BlockingConsumer(Blocking[Consumer]):
         Raises:
             Closed: while it is not open in this process.
         """
-        return self._entered().next(timeout)
+        return self._entered().next(take_timeout(timeout))
 
     def batches(
-        self, max_messages: int | None = None, max_wait: float = 0.0
+        self, max_messages: int | None = None, max_wait: Seconds = 0.0
     ) -> Iterator[Batch[BlockingMessage]]:
         """Return an iterator over lists of at least one message, until the consumer is stopped.
 
@@ -165,7 +170,7 @@ class BlockingConsumer(Blocking[Consumer]):
         return iter(take, [])  # an empty batch is the end
 
     def receive_batch(
-        self, max_messages: int | None = None, max_wait: float = 0.0, *, timeout: float | None = None
+        self, max_messages: int | None = None, max_wait: Seconds = 0.0, *, timeout: Seconds | None = None
     ) -> Batch[BlockingMessage]:
         """Return the next batch.
 
@@ -201,7 +206,9 @@ class BlockingConsumer(Blocking[Consumer]):
         """
         check_handler(handler, can_await=False)
         stay = self._opened()
-        given = make_options(HandlerOptions, dict(options))
+        given = make_options(
+            HandlerOptions, dict(options), elsewhere={"BlockingConsumer(…)": ConsumerOptions}
+        )
         giving_up = given.giving_up
         if giving_up is not discard:
             giving_up = policy_in_thread(giving_up, ThreadMessage)
@@ -232,10 +239,10 @@ class BlockingConsumer(Blocking[Consumer]):
         """As ``Consumer.stats``; once it is closed, the figures of its end."""
         return self._look(Consumer.stats)
 
-    def wait_connected(self) -> None:
+    def wait_connected(self, timeout: Seconds | None = None) -> None:
         """As ``Consumer.wait_connected``."""
         stay = self._opened()
-        stay.run(stay.client.wait_connected)
+        stay.run(partial(stay.client.wait_connected, timeout))
 
     def pause(self) -> None:
         """As ``Consumer.pause``."""
@@ -265,7 +272,7 @@ class BlockingConsumer(Blocking[Consumer]):
         """As ``Consumer.disconnect_from_lookupd``."""
         self._ask(lambda consumer: consumer.disconnect_from_lookupd(address))
 
-    def stop(self, timeout: float | None = None) -> None:
+    def stop(self, timeout: Seconds | None = None) -> None:
         """Ask for no more messages and give back those that no handler has begun; ``run`` and loops over messages end.
 
         It may be called by any thread, handlers among them, and by signal handlers of the main thread.
@@ -277,8 +284,7 @@ class BlockingConsumer(Blocking[Consumer]):
             OptionError: as for ``Consumer.stop``.
             Closed: while it is not open in this process.
         """
-        check_timeout(timeout)
-        self._opened().put(partial(self._entered().stop, timeout))
+        self._opened().put(partial(self._entered().stop, take_timeout(timeout)))
 
     # ---- within --------------------------------------------------------------------------------------------------
 
@@ -298,12 +304,13 @@ class BlockingConsumer(Blocking[Consumer]):
         return stay.ask(partial(look, stay.client))
 
     def _taking(
-        self, max_messages: int | None, max_wait: float, timeout: float | None
+        self, max_messages: int | None, max_wait: Seconds, timeout: Seconds | None
     ) -> Callable[[], Batch[BlockingMessage]]:
         intake, batches = self._entered(), Batches(self._opened().client, max_messages, max_wait)
+        seconds = take_timeout(timeout)
         if max_wait:
-            return partial(intake.gather, batches, timeout)
-        return partial(intake.take, max_messages, timeout)
+            return partial(intake.gather, batches, seconds)
+        return partial(intake.take, max_messages, seconds)
 
     def _work(self, handler: Callable[[Any], object], options: HandlerOptions) -> None:
         """Handle one message after the other in this thread."""

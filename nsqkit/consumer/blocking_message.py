@@ -7,9 +7,10 @@ message, is handed over together with others and waits for nothing; all else is 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nsqkit.client.option import Seconds
     from nsqkit.consumer.intake import Intake
     from nsqkit.consumer.message import Message
 
@@ -65,7 +66,7 @@ class BlockingMessage:
             self._is_finished = True
             self._intake.finish(self.delivery)
 
-    def requeue(self, delay: float | None = None, *, backoff: bool = True) -> None:
+    def requeue(self, delay: Seconds | None = None, *, backoff: bool = True) -> None:
         """Give the message back, to be delivered again.
 
         Args:
@@ -74,7 +75,7 @@ class BlockingMessage:
 
         Raises:
             MessageError: it was finished or requeued before.
-            OptionError: the delay is negative or not a number.
+            OptionError: the delay is negative or no length of time.
         """
         self._intake.answer(partial(self.delivery.requeue, delay, backoff=backoff))
 
@@ -100,6 +101,25 @@ class BlockingMessage:
     def time_left(self) -> float:
         """Seconds until nsqd takes the message back and delivers it again; 0 once it has."""
         return self.delivery.time_left
+
+    @property
+    def topic(self) -> str:
+        """The topic that it was published to."""
+        return self.delivery.topic
+
+    @property
+    def channel(self) -> str:
+        """The channel that it was delivered from."""
+        return self.delivery.channel
+
+    @property
+    def value(self) -> Any:
+        """As ``Message.value``; it is decoded in the thread that asks.
+
+        Raises:
+            ValueError: the body cannot be decoded.
+        """
+        return self.delivery.session.decode(self.body)
 
     @property
     def nsqd_address(self) -> str:

@@ -10,8 +10,8 @@ consequences when a connection has ended; ``_see_off`` is the good-bye.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, MutableMapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 
@@ -19,6 +19,7 @@ from nsqkit.client.connection import Connection
 from nsqkit.client.dialler import Dialler
 from nsqkit.client.reconnect import Reconnect
 from nsqkit.clock import NS_PER_S, Clock
+from nsqkit.consumer.log import TopicLog
 from nsqkit.consumer.nodes import Nodes
 from nsqkit.consumer.session import ConsumerSession
 from nsqkit.consumer.stats import ConnectionStats
@@ -34,16 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nsqkit.client")
 
 ConsumerConnection: TypeAlias = "Connection[ConsumerSession]"
-
-
-class TopicLog(logging.LoggerAdapter[logging.Logger]):
-    """Adds topic and channel to what is said about a connection."""
-
-    def process(
-        self, msg: object, kwargs: MutableMapping[str, Any]
-    ) -> tuple[object, MutableMapping[str, Any]]:
-        """Return the message and its arguments, with the fields of both."""
-        return msg, {**kwargs, "extra": {**(self.extra or {}), **kwargs.get("extra", {})}}
 
 
 class Connections:

@@ -21,8 +21,10 @@ import attrs
 
 from nsqkit.client.background import Background
 from nsqkit.client.dialler import Dial
-from nsqkit.client.options import check_addresses, make_options
-from nsqkit.clock import NS_PER_S, Clock, LoopClock
+from nsqkit.client.failure import not_connected
+from nsqkit.client.option import Seconds, take_timeout
+from nsqkit.client.options import check_addresses, check_tools, check_value, make_options
+from nsqkit.clock import NS_PER_S, Clock, LoopClock, wait_at_most
 from nsqkit.consumer.active_handlers import ActiveHandlers
 from nsqkit.consumer.batch_handling import BatchHandling
 from nsqkit.consumer.batches import Batches
@@ -34,7 +36,7 @@ from nsqkit.consumer.handler import check_handler
 from nsqkit.consumer.handler_options import HandlerKeywords, HandlerOptions
 from nsqkit.consumer.handling import Handling
 from nsqkit.consumer.log import ConsumerLog
-from nsqkit.consumer.options import ConsumerKeywords, ConsumerOptions, check_timeout
+from nsqkit.consumer.options import ConsumerKeywords, ConsumerOptions
 from nsqkit.consumer.stats import BackoffStats, ConsumerStats
 from nsqkit.consumer.stop_signals import StopSignals, check_signals, signal_caller
 from nsqkit.errors import Closed, OptionError
@@ -45,6 +47,7 @@ from nsqkit.wire.names import encode_channel, encode_topic
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from nsqkit.client.serializers import Serializer
     from nsqkit.consumer.message import Message
     from nsqkit.consumer.session import ConsumerSession
 
@@ -64,6 +67,7 @@ class Consumer:
         on_backoff: called with each change of the backoff's state; it is to be quick, and what it raises is logged.
         stop_signals: signals that stop the consumer, such as ``[signal.SIGTERM, signal.SIGINT]``; a second one ends its
             handlers at once. They are the program's own again when the consumer is left.
+        serializer: makes ``message.value`` of a body, see ``nsqkit.client.serializers``; by default that is the body.
         clock: the time; by default the real one.
         dial: how to reach an address, in the place of connecting to it.
         random: chance, in reconnecting and in picking connections; by default seeded by the system.
@@ -82,12 +86,14 @@ class Consumer:
         lookupd_http_addresses: Sequence[str] = (),
         on_backoff: Callable[[BackoffStats], None] | None = None,
         stop_signals: Collection[int] = (),
+        serializer: Serializer[Any, Any] | None = None,
         clock: Clock | None = None,
         dial: Dial | None = None,
         random: Random | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
-        self.options = make_options(ConsumerOptions, dict(options))
+        self.options = make_options(ConsumerOptions, dict(options), elsewhere={"run(…)": HandlerOptions})
+        check_tools(clock=clock, dial=dial, random=random, serializer=serializer, on_backoff=on_backoff)
         addresses = check_addresses(nsqd_tcp_addresses, "nsqd_tcp_addresses")
         if not addresses and not lookupd_http_addresses:
             raise OptionError(
@@ -112,6 +118,7 @@ class Consumer:
             on_finished=self._on_finished,
             on_backoff=self._on_backoff,
             tell_time=self._now_ns,
+            serializer=serializer,
         )
         self._connections = Connections(
             self._core, addresses, dial=dial, random=random, on_change=self._after, on_failure=self.stop
@@ -124,6 +131,7 @@ class Consumer:
             options=self.options,
             clock=clock,
             random=random,
+            log=self._log.named("nsqkit.lookup"),
         )
         self._tasks: Background | None = None
         self._alarm: Alarm | None = None
@@ -146,7 +154,7 @@ class Consumer:
                 raise StopAsyncIteration
         return inbox.popleft()
 
-    def batches(self, max_messages: int | None = None, max_wait: float = 0.0) -> Batches:
+    def batches(self, max_messages: int | None = None, max_wait: Seconds = 0.0) -> Batches:
         """Return an iterator over lists of at least one message, each with a method ``finish`` for all of it.
 
         It is the fastest way: nothing is awaited for a message, only for a batch.
@@ -182,7 +190,9 @@ class Consumer:
             Closed: outside of ``async with``.
             NSQError: with ``end_on_permanent_error``, the permanent error that has ended the consumer.
         """
-        handling = self._handling(handler, make_options(HandlerOptions, dict(options)))
+        handling = self._handling(
+            handler, make_options(HandlerOptions, dict(options), elsewhere={"Consumer(…)": ConsumerOptions})
+        )
         await self._handlers.serve(handling, handling.concurrency, handling.run, self._now_ns())
         self._connections.check_failure()
 
@@ -191,7 +201,7 @@ class Consumer:
         handler: Callable[[list[Message]], Awaitable[object] | None],
         *,
         max_messages: int | None = None,
-        max_wait: float = 0.0,
+        max_wait: Seconds = 0.0,
         concurrency: int = 1,
         giving_up: GivingUp = discard,
     ) -> None:
@@ -269,33 +279,24 @@ class Consumer:
 
     def stats(self) -> ConsumerStats:
         """Return what there is to be told about the consumer at this moment."""
-        core, flow = self._core, self._core.flow.statistics()
-        return ConsumerStats(
-            received=core.received_count,
-            finished=core.finished_count,
-            requeued=core.requeued_count,
-            touched=core.touched_count,
-            timed_out=core.timed_out_count,
-            given_up=core.given_up_count,
-            refused=core.refused_count,
-            in_flight=flow.in_flight,
-            waiting=len(core.inbox),
-            max_in_flight=flow.max_in_flight,
-            paused=flow.paused,
-            starved=flow.starved,
-            backoff=self.backoff,
-            connections=self._connections.stats(),
-            left_out=self._connections.left_out_count,
-        )
+        return self._core.stats(self._now_ns(), self._connections.stats(), self._connections.left_out_count)
 
-    async def wait_connected(self) -> None:
+    async def wait_connected(self, timeout: Seconds | None = None) -> None:
         """Return when there is an nsqd, and every one of them has answered the subscription.
 
         Raises:
+            NotConnected: not within ``timeout`` seconds, None for no limit; it names each address with its last error.
             Closed: outside of ``async with``, or stopped meanwhile.
             NSQError: with ``end_on_permanent_error``, the permanent error that has ended the consumer.
         """
         self._check_entered()
+        assert self._clock is not None
+        seconds = take_timeout(timeout)
+        if not await wait_at_most(self._clock, seconds, self._wait_complete):
+            whom = " or ".join(self.unconnected) or "any nsqd, since the nsqlookupds list none,"
+            raise not_connected(f"no connection to {whom} within {seconds:g} seconds", self.unconnected)
+
+    async def _wait_complete(self) -> None:
         while not self._connections.are_complete:
             self._check_not_stopped()
             await self._connections.wait_change()
@@ -311,13 +312,12 @@ class Consumer:
         self._after()
 
     def change_max_in_flight(self, max_in_flight: int) -> None:
-        """Change ``max_in_flight``, at least 0.
+        """Change ``max_in_flight``.
 
         Raises:
-            OptionError: less than 0.
+            OptionError: what the option cannot be, either.
         """
-        if not isinstance(max_in_flight, int) or max_in_flight < 0:
-            raise OptionError(f"max_in_flight is {max_in_flight!r}; allowed is a whole number of at least 0")
+        check_value(ConsumerOptions, "max_in_flight", max_in_flight)
         self._handlers.follows_concurrency = False
         self._core.set_max_in_flight(max_in_flight, self._now_ns())
         self._after()
@@ -348,7 +348,7 @@ class Consumer:
         Raises:
             OptionError: the consumer has no such nsqd.
         """
-        if not self._connections.leave(address):
+        if not isinstance(address, str) or not self._connections.leave(address):
             raise OptionError(f"address is {address!r}, which is no nsqd of this consumer")
         self._after()
 
@@ -378,7 +378,7 @@ class Consumer:
         """
         self._discovery.remove_lookupd(address)
 
-    def stop(self, timeout: float | None = None) -> None:
+    def stop(self, timeout: Seconds | None = None) -> None:
         """Ask for no more messages and give back those that no handler has begun; ``run`` and ``async for`` end.
 
         Messages that were begun can still be answered; each connection stays until all of them are. When the time is
@@ -389,13 +389,13 @@ class Consumer:
             timeout: seconds for that; None is ``close_timeout``. Of several calls the earliest end counts.
 
         Raises:
-            OptionError: the time is negative or not a number.
+            OptionError: the time is negative or no length of time.
         """
-        check_timeout(timeout)
-        if timeout is None:
-            timeout = self.options.close_timeout
+        seconds = take_timeout(timeout)
+        if seconds is None:
+            seconds = self.options.close_timeout
         now_ns = self._now_ns()
-        self._core.close(now_ns, now_ns + round(timeout * NS_PER_S))
+        self._core.close(now_ns, now_ns + round(seconds * NS_PER_S))
         self._connections.stop()
         self._arrived.set()
         if self._alarm is not None:

@@ -13,23 +13,25 @@ import math
 from collections import deque
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from nsqkit.consumer.backoff import Action, Backoff, BackoffState, ExponentialStrategy, Result
 from nsqkit.consumer.flow import Flow, Gate
 from nsqkit.consumer.giving_up import LastAttempts
 from nsqkit.consumer.session import GIVE_BACK_PART, TOUCH_PART, ConsumerSession
-from nsqkit.consumer.stats import BackoffStats
+from nsqkit.consumer.stats import BackoffStats, ConsumerStats
 from nsqkit.wire.identify import IdentifyRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from random import Random
 
+    from nsqkit.client.serializers import Serializer
     from nsqkit.consumer.backoff import Strategy
     from nsqkit.consumer.flow import SetRdy
     from nsqkit.consumer.message import Message
     from nsqkit.consumer.options import ConsumerOptions
+    from nsqkit.consumer.stats import ConnectionStats
 
 NS_PER_S = 1_000_000_000
 
@@ -54,8 +56,12 @@ class ConsumerCore:
         on_finished: called with a session when it has FINs to send that no others will join; by default ``on_output``.
         on_backoff: called when the backoff's state has changed.
         tell_time: what messages ask how much time they have left; by default the time of the last call.
+        serializer: makes values of bodies; None leaves them as they are.
 
     Attributes:
+        topic_name: the topic's name, as users write it.
+        channel_name: the channel's.
+        serializer: as given.
         inbox: messages that no handler has begun.
         queues: all queues of such messages: the inbox, and those of a handler's workers. Threads may take messages from
             the latter at any time.
@@ -82,9 +88,13 @@ class ConsumerCore:
         on_finished: Callable[[ConsumerSession], None] | None = None,
         on_backoff: Callable[[], None] = lambda: None,
         tell_time: Callable[[], int] | None = None,
+        serializer: Serializer[Any, Any] | None = None,
     ) -> None:
         self.topic = topic
         self.channel = channel
+        self.topic_name = topic.decode("ascii")
+        self.channel_name = channel.decode("ascii")
+        self.serializer = serializer
         self.options = options
         self.identity = identity
         self.on_output = on_output
@@ -287,6 +297,35 @@ class ConsumerCore:
             counter=self.backoff.counter,
             wait=self.backoff.wait_ns / NS_PER_S,
             seconds_left=0.0 if deadline_ns is None else max(deadline_ns - now_ns, 0) / NS_PER_S,
+        )
+
+    def stats(
+        self, now_ns: int, connections: tuple[ConnectionStats, ...], left_out_count: int
+    ) -> ConsumerStats:
+        """Return the figures of the consumer.
+
+        Args:
+            now_ns: the time.
+            connections: the figures of its connections.
+            left_out_count: nsqds that are listed and have none, beyond ``max_connections``.
+        """
+        flow = self.flow.statistics()
+        return ConsumerStats(
+            received=self.received_count,
+            finished=self.finished_count,
+            requeued=self.requeued_count,
+            touched=self.touched_count,
+            timed_out=self.timed_out_count,
+            given_up=self.given_up_count,
+            refused=self.refused_count,
+            in_flight=flow.in_flight,
+            waiting=len(self.inbox),
+            max_in_flight=flow.max_in_flight,
+            paused=flow.paused,
+            starved=flow.starved,
+            backoff=self.backoff_stats(now_ns),
+            connections=connections,
+            left_out=left_out_count,
         )
 
     # ---- time ----------------------------------------------------------------------------------------------------

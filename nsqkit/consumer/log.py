@@ -6,14 +6,30 @@ Each line names topic and channel in its text, and has them as fields.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsqkit.consumer.backoff import BackoffState
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     from nsqkit.consumer.stats import BackoffStats
 
 logger = logging.getLogger("nsqkit.consumer")
+
+
+class TopicLog(logging.LoggerAdapter[logging.Logger]):
+    """Adds topic and channel to what is logged: to the text, and as fields."""
+
+    def process(
+        self, msg: object, kwargs: MutableMapping[str, Any]
+    ) -> tuple[object, MutableMapping[str, Any]]:
+        """Return the message and its arguments, with the fields of both."""
+        fields = self.extra or {}
+        return f"[{fields.get('topic')}/{fields.get('channel')}] {msg}", {
+            **kwargs,
+            "extra": {**fields, **kwargs.get("extra", {})},
+        }
 
 
 class ConsumerLog:
@@ -31,6 +47,10 @@ class ConsumerLog:
         self.fields: dict[str, object] = {"topic": topic, "channel": channel}
         self._name = f"{topic}/{channel}"
         self._said: set[str] = set()
+
+    def named(self, name: str) -> TopicLog:
+        """Return the logger of that name, with topic and channel in all that it logs."""
+        return TopicLog(logging.getLogger(name), self.fields)
 
     def backoff(self, backoff: BackoffStats) -> None:
         """Say that the state of the backoff has changed."""

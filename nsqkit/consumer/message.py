@@ -12,9 +12,10 @@ What becomes of a message, and what an answer does then:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nsqkit.client.option import Seconds
     from nsqkit.consumer.session import ConsumerSession
 
 NS_PER_S = 1_000_000_000
@@ -54,20 +55,20 @@ class Message:
         if not self.session.finish(self):
             self.session.check_not_answered(self)
 
-    def requeue(self, delay: float | None = None, *, backoff: bool = True) -> None:
+    def requeue(self, delay: Seconds | None = None, *, backoff: bool = True) -> None:
         """Give the message back, to be delivered again.
 
         When it has timed out, or its connection was lost, this does nothing: nsqd delivers the message again.
 
         Args:
-            delay: seconds until then; None is what the option ``requeue_delay_policy`` says or, without one,
-                ``default_requeue_delay`` times attempts; at most ``max_requeue_delay``. nsqd shortens what is
-                above its ``--max-req-timeout``.
+            delay: seconds until then, a number or a timedelta; None is what the option ``requeue_delay_policy`` says
+                or, without one, ``default_requeue_delay`` times attempts; at most ``max_requeue_delay``. nsqd shortens
+                what is above its ``--max-req-timeout``.
             backoff: whether this counts as a failure, which slows the consumer down.
 
         Raises:
             MessageError: it was finished or requeued before.
-            OptionError: the delay is negative or not a number.
+            OptionError: the delay is negative or no length of time.
         """
         if not self.session.requeue(self, delay, backoff=backoff):
             self.session.check_not_answered(self)
@@ -92,6 +93,25 @@ class Message:
     def time_left(self) -> float:
         """Seconds until nsqd takes the message back and delivers it again; 0 once it has."""
         return max(self.deadline_ns - self.session.tell_time(), 0) / NS_PER_S
+
+    @property
+    def topic(self) -> str:
+        """The topic that it was published to."""
+        return self.session.topic
+
+    @property
+    def channel(self) -> str:
+        """The channel that it was delivered from."""
+        return self.session.channel
+
+    @property
+    def value(self) -> Any:
+        """What the consumer's serializer makes of the body, each time anew; the body itself if it has no serializer.
+
+        Raises:
+            ValueError: the body cannot be decoded.
+        """
+        return self.session.decode(self.body)
 
     @property
     def nsqd_address(self) -> str:

@@ -5,13 +5,12 @@ The rule it guards: as in ``nsqkit.client.options``, what is wrong is refused wh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import attrs
 
-from nsqkit.client.option import function, seconds, whole
+from nsqkit.client.option import Seconds, function, seconds, whole
 from nsqkit.client.options import ConnectionKeywords, ConnectionOptions
 from nsqkit.errors import OptionError
 from nsqkit.lookup.options import LookupOptions
@@ -32,45 +31,33 @@ BACKOFF_STRATEGIES = ("exponential", "full-jitter")
 
 
 def _check_strategy(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value not in BACKOFF_STRATEGIES and not callable(value):
+    if not callable(value) and not (isinstance(value, str) and value in BACKOFF_STRATEGIES):
         raise OptionError(
             f'{attribute.name} is {value!r}; allowed is "exponential", "full-jitter" or a function of the attempt'
         )
-
-
-def check_timeout(timeout: object) -> None:
-    """Check the time of a ``stop``.
-
-    Raises:
-        OptionError: it is neither None nor a number of seconds.
-    """
-    if timeout is None:
-        return
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout < math.inf:
-        raise OptionError(f"timeout is {timeout!r}; allowed is 0 seconds or more")
 
 
 class ConsumerKeywords(ConnectionKeywords, total=False):
     """The options of ``ConsumerOptions`` as keyword arguments."""
 
     max_in_flight: int
-    msg_timeout: float
+    msg_timeout: Seconds
     sample_rate: int
-    default_requeue_delay: float
-    max_requeue_delay: float
+    default_requeue_delay: Seconds
+    max_requeue_delay: Seconds
     requeue_delay_policy: RequeueDelayPolicy | None
     max_attempts: int
     backoff_strategy: BackoffStrategy
-    backoff_multiplier: float
-    max_backoff_duration: float
-    low_rdy_idle_timeout: float
-    low_rdy_timeout: float
-    rdy_redistribute_interval: float
-    close_timeout: float
+    backoff_multiplier: Seconds
+    max_backoff_duration: Seconds
+    low_rdy_idle_timeout: Seconds
+    low_rdy_timeout: Seconds
+    rdy_redistribute_interval: Seconds
+    close_timeout: Seconds
     max_connections: int
-    lookupd_poll_interval: float
+    lookupd_poll_interval: Seconds
     lookupd_poll_jitter: float
-    lookupd_poll_timeout: float
+    lookupd_poll_timeout: Seconds
     lookupd_authorization: str
     lookupd_tls_context: SSLContext | None
     lookupd_tls_root_ca_file: str
@@ -130,6 +117,8 @@ class ConsumerOptions(ConnectionOptions, LookupOptions):
     rdy_redistribute_interval: float = seconds(5.0, 0.001, 5.0)
     close_timeout: float = seconds(25.0, 0.0, 3600.0)
     max_connections: int = whole(1000, 1, 100_000)
+
+    addresses: ClassVar[tuple[str, ...]] = ("nsqd_tcp_addresses", "lookupd_http_addresses")
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()

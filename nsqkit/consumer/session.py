@@ -14,17 +14,11 @@ import math
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any
 
+from nsqkit.client.option import Seconds, take_seconds
 from nsqkit.client.session import ClientSession
 from nsqkit.consumer.backoff import Result
 from nsqkit.consumer.message import Message
-from nsqkit.errors import (
-    BrokerError,
-    FinishFailed,
-    MessageError,
-    OptionError,
-    ProtocolError,
-    RequeueFailed,
-)
+from nsqkit.errors import BrokerError, FinishFailed, MessageError, ProtocolError, RequeueFailed
 from nsqkit.wire.commands import CLS, encode_ready, encode_requeue, encode_subscribe, encode_touch
 from nsqkit.wire.frames import CLOSE_WAIT, OK, Response
 
@@ -162,12 +156,12 @@ class ConsumerSession(ClientSession[Message]):
             self._finished += ids
         self._core.on_finished(self)
 
-    def requeue(self, message: Message, delay: float | None, *, backoff: bool) -> bool:
+    def requeue(self, message: Message, delay: Seconds | None, *, backoff: bool) -> bool:
         """Answer with REQ; False if the message is not held."""
         if delay is None:
             delay = self._core.requeue_delay(message.attempts)
-        elif not isinstance(delay, int | float) or not 0 <= delay < math.inf:
-            raise OptionError(f"delay is {delay!r}; allowed is 0 seconds or more")
+        else:
+            delay = take_seconds("delay", delay)
         if self.held.get(message.id) is not message:
             return False
         del self.held[message.id]
@@ -192,6 +186,21 @@ class ConsumerSession(ClientSession[Message]):
         taken_back = message.deadline_ns == TIMED_OUT or message.id in self.held
         if not self.ended and not taken_back:
             raise MessageError(f"message {message.id.decode(errors='replace')} was answered before")
+
+    @property
+    def topic(self) -> str:
+        """The topic that it is subscribed to."""
+        return self._core.topic_name
+
+    @property
+    def channel(self) -> str:
+        """The channel that it is subscribed to."""
+        return self._core.channel_name
+
+    def decode(self, body: bytes) -> Any:
+        """Return the value in a body, by the consumer's serializer."""
+        serializer = self._core.serializer
+        return body if serializer is None else serializer.decode(body)
 
     # ---- for the core ----------------------------------------------------------------------------------------------
 

@@ -7,10 +7,14 @@ there, and the thread waits until it is.
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio.from_thread
 
 from nsqkit.consumer.message import Message
+
+if TYPE_CHECKING:
+    from nsqkit.client.option import Seconds
 
 
 class ThreadMessage(Message):
@@ -31,7 +35,7 @@ class ThreadMessage(Message):
         """Say that the message is done."""
         anyio.from_thread.run_sync(self._message.finish)
 
-    def requeue(self, delay: float | None = None, *, backoff: bool = True) -> None:
+    def requeue(self, delay: Seconds | None = None, *, backoff: bool = True) -> None:
         """Give the message back, to be delivered again."""
         anyio.from_thread.run_sync(partial(self._message.requeue, delay, backoff=backoff))
 

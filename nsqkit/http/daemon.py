@@ -9,6 +9,7 @@ asking, through ``fetch`` or through what the user has for it. ``bearer`` and ``
 
 from __future__ import annotations
 
+import math
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -19,6 +20,7 @@ import attrs
 
 from nsqkit.errors import OptionError, RequestFailed, RequestRefused
 from nsqkit.http.answers import Refusal, decode_document, read_message
+from nsqkit.options.durations import Seconds, plain_seconds
 from nsqkit.transport.address import is_path, is_socket_path
 
 if TYPE_CHECKING:
@@ -83,8 +85,8 @@ class Daemon:
         *,
         tls_context: SSLContext | None = None,
         authorization: str = "",
-        connect_timeout: float,
-        request_timeout: float,
+        connect_timeout: Seconds,
+        request_timeout: Seconds,
         body_max: int,
         http_request: HTTPRequest | None = None,
     ) -> Daemon:
@@ -110,10 +112,8 @@ class Daemon:
         _check_authorization(authorization)
         if tls_context is not None and not hasattr(tls_context, "wrap_bio"):
             raise OptionError(f"tls_context is {tls_context!r}; allowed is an ssl.SSLContext")
-        for option, value in (("connect_timeout", connect_timeout), ("request_timeout", request_timeout)):
-            # NaN is refused, too: it compares with nothing.
-            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-                raise OptionError(f"{option} is {value!r}; allowed is a number of seconds above 0")
+        if http_request is not None and not callable(http_request):
+            raise OptionError(f"http_request is {http_request!r}; allowed is None or an async function")
         return cls(
             name=name,
             url=url,
@@ -121,8 +121,8 @@ class Daemon:
             socket_path=socket_path,
             tls_context=tls_context,
             authorization=authorization,
-            connect_timeout=connect_timeout,
-            request_timeout=request_timeout,
+            connect_timeout=_seconds("connect_timeout", connect_timeout),
+            request_timeout=_seconds("request_timeout", request_timeout),
             body_max=body_max,
             http_request=http_request,
         )
@@ -224,6 +224,14 @@ class Daemon:
         for secret in filter(None, (self.authorization, self.query, user)):
             text = text.replace(secret, "...")
         return text
+
+
+def _seconds(name: str, value: Seconds) -> float:
+    number = plain_seconds(value)
+    # NaN is refused, too: it compares with nothing.
+    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 < number < math.inf:
+        raise OptionError(f"{name} is {value!r}; allowed is a number of seconds above 0")
+    return float(number)
 
 
 def _check_authorization(authorization: str) -> None:

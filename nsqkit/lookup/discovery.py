@@ -43,6 +43,7 @@ class Discovery(LookupdPoller["Node"]):
         options: how nsqlookupds are asked, and what is made of their answers.
         clock: the time; by default the real one.
         random: chance; by default seeded by the system.
+        log: where to say what happens.
 
     Attributes:
         addresses: those that were found last.
@@ -61,6 +62,7 @@ class Discovery(LookupdPoller["Node"]):
         options: LookupOptions | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger] = logger,
     ) -> None:
         if topic is not None:
             encode_topic(topic)
@@ -72,6 +74,7 @@ class Discovery(LookupdPoller["Node"]):
             options=options,
             clock=clock,
             random=random,
+            log=log,
         )
         self.addresses: list[str] = []
         self._topic = topic
@@ -86,7 +89,7 @@ class Discovery(LookupdPoller["Node"]):
                 address_map=options.address_map,
             )
         except Exception:
-            logger.exception(
+            self._log.exception(
                 "topic %s: discovery_filter or address_map has failed; the nsqds stay", self._topic
             )
             return
@@ -95,7 +98,7 @@ class Discovery(LookupdPoller["Node"]):
         gone = [address for address in self.addresses if address not in wanted]
         if came or gone:
             self.addresses = selected
-            logger.info(
+            self._log.info(
                 "topic %s: found nsqds %s, lost nsqds %s",
                 self._topic,
                 came,

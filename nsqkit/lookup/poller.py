@@ -78,6 +78,7 @@ class LookupdPoller(Generic[T]):
         options: how they are asked.
         clock: the time; by default the real one.
         random: chance; by default seeded by the system.
+        log: where to say what happens.
 
     Raises:
         OptionError: an address that cannot be one.
@@ -93,8 +94,10 @@ class LookupdPoller(Generic[T]):
         options: LookupOptions | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        log: logging.Logger | logging.LoggerAdapter[logging.Logger] = logger,
     ) -> None:
         self.options = options or LookupOptions()
+        self._log = log
         self._ask = ask
         self._on_listed = on_listed
         self._on_failure = on_failure
@@ -213,7 +216,7 @@ class LookupdPoller(Generic[T]):
         fields = {"lookupd": lookupd.daemon.name, "failure_count": schedule.failure_count}
         if not (isinstance(error, RequestFailed) and error.permanent):
             # What is not foreseen is a fault of ours; even that must not be the end of a consumer.
-            logger.warning(
+            self._log.warning(
                 "nsqlookupd %s has failed %d times in a row: %s",
                 lookupd.daemon,
                 schedule.failure_count,
@@ -223,6 +226,6 @@ class LookupdPoller(Generic[T]):
             )
             return
         level = logging.DEBUG if str(error) == str(before.error) else logging.ERROR
-        logger.log(level, "nsqlookupd %s: %s (%s)", lookupd.daemon, error, advice(error), extra=fields)
+        self._log.log(level, "nsqlookupd %s: %s (%s)", lookupd.daemon, error, advice(error), extra=fields)
         if self._on_failure is not None:
             self._on_failure(error)

@@ -4,16 +4,28 @@ The rule it guards: the text is Go's (package time, ParseDuration and Duration.S
 nanoseconds in a signed 64-bit integer, and ``parse_duration`` reads what ``format_duration`` writes unchanged.
 
 How to read it: a duration is an optional sign and one or more pairs of a decimal number and a unit; ``0``
-alone needs no unit.
+alone needs no unit. In Python a length of time is ``Seconds``.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
+from typing import Any, TypeAlias
 
 from nsqkit.errors import OptionError
 
-__all__ = ["DURATION_NS_MAX", "DURATION_NS_MIN", "format_duration", "parse_duration"]
+__all__ = [
+    "DURATION_NS_MAX",
+    "DURATION_NS_MIN",
+    "Seconds",
+    "format_duration",
+    "parse_duration",
+    "plain_seconds",
+]
+
+Seconds: TypeAlias = float | timedelta
+"""A length of time, as Python programs may write it."""
 
 DURATION_NS_MAX = (1 << 63) - 1
 DURATION_NS_MIN = -(1 << 63)
@@ -121,3 +133,8 @@ def _decimal(value: int, places: int) -> str:
     whole, fraction = divmod(value, 10**places)
     digits = f"{fraction:0{places}d}".rstrip("0")
     return f"{whole}.{digits}" if digits else str(whole)
+
+
+def plain_seconds(value: Any) -> Any:
+    """Return the seconds of a timedelta, and any other value as it is."""
+    return value.total_seconds() if isinstance(value, timedelta) else value

@@ -10,20 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nsqkit.client.option import Seconds, take_seconds
+from nsqkit.client.options import check_addresses
 from nsqkit.errors import OptionError
 from nsqkit.wire.commands import batch_size, equal_batch_size
 from nsqkit.wire.names import encode_topic
 
 if TYPE_CHECKING:
-    from nsqkit.producer.serializers import Serializer
+    from nsqkit.client.serializers import Serializer
+
+Bytes: TypeAlias = "bytes | bytearray | memoryview"
 
 TIMEOUT_MAX = 3600.0
 """Seconds that one publish may be given."""
 
-topic_name = lru_cache(maxsize=1024)(encode_topic)
-"""The topic's name as bytes; raises OptionError for what is none."""
+known_topic_name = lru_cache(maxsize=1024)(encode_topic)
+"""As ``topic_name``, but raises TypeError for what cannot be hashed."""
+
+
+def topic_name(topic: str) -> bytes:
+    """Return the topic's name as bytes.
+
+    Raises:
+        OptionError: it is none.
+    """
+    try:
+        return known_topic_name(topic)
+    except TypeError:  # it cannot be hashed, so it is no str
+        return encode_topic(topic)
 
 
 class Bodies:
@@ -49,6 +65,8 @@ class Bodies:
             OptionError: it has none, too many, or no such type.
         """
         data = body if self._encode is None else self._encode(body)
+        if isinstance(data, bytearray | memoryview):
+            data = bytes(data)
         if not isinstance(data, bytes):
             raise OptionError(f"{name} is a {type(data).__name__}; allowed is bytes")
         if not 0 < len(data) <= self._max_msg_size:
@@ -63,7 +81,11 @@ class Bodies:
         Raises:
             OptionError: they are no list, or none, or one of them cannot be taken, or all are too much together.
         """
-        if isinstance(bodies, bytes | str) or not isinstance(bodies, Sequence) or not bodies:
+        if (
+            isinstance(bodies, bytes | bytearray | memoryview | str)
+            or not isinstance(bodies, Sequence)
+            or not bodies
+        ):
             raise OptionError(f"bodies is {bodies!r:.100}; allowed is a list of at least one bytes")
         # The types and sizes of all at once; which one is wrong is found out only if one is.
         plain = self._encode is None and set(map(type, bodies)) == {bytes}
@@ -81,7 +103,7 @@ class Bodies:
         return bodies
 
 
-def encode_key(key: str | bytes | None) -> bytes | None:
+def encode_key(key: str | Bytes | None) -> bytes | None:
     """Return a key as bytes, None for none.
 
     Raises:
@@ -89,27 +111,36 @@ def encode_key(key: str | bytes | None) -> bytes | None:
     """
     if isinstance(key, str):
         return key.encode("utf-8", "surrogatepass")
+    if isinstance(key, bytearray | memoryview):
+        return bytes(key)
     if key is not None and not isinstance(key, bytes):
         raise OptionError(f"key is {key!r:.100}; allowed is a str or bytes")
     return key
 
 
-def check_seconds(name: str, value: object, most: float) -> None:
-    """Check a time that is given with a publish.
-
-    Raises:
-        OptionError: it is no number from 0 to ``most``.
-    """
-    # Comparisons with NaN are False, so it is refused like everything else that is outside.
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
-        raise OptionError(f"{name} is {value!r}; allowed is 0 to {most:g} seconds")
-
-
-def delay_ms(delay: float, most: float) -> int:
+def delay_ms(delay: Seconds, most: float) -> int:
     """Return the delay of a deferred publish in whole milliseconds.
 
     Raises:
-        OptionError: it is no number of seconds from 0 to ``most``.
+        OptionError: it is no length of time from 0 to ``most`` seconds.
     """
-    check_seconds("delay", delay, most)
-    return round(delay * 1000)
+    return round(take_seconds("delay", delay, most) * 1000)
+
+
+def unite_addresses(addresses: Sequence[str], listed: object, name: str) -> tuple[str, ...]:
+    """Return the addresses that are given one by one and those that are given as a list, each once.
+
+    Args:
+        addresses: one by one.
+        listed: as a list.
+        name: of the list.
+
+    Raises:
+        OptionError: one that is no address, or there is none.
+    """
+    or_url = "_http_" in name
+    given = check_addresses(addresses, name, or_url=or_url), check_addresses(listed, name, or_url=or_url)
+    united = tuple(dict.fromkeys([*given[0], *given[1]]))
+    if not united:
+        raise OptionError(f"{name} is empty; allowed is one address or more")
+    return united

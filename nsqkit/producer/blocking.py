@@ -12,18 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from nsqkit.client.option import Seconds
 from nsqkit.errors import NotConnected, WouldWait
 from nsqkit.portal import Blocking, Call
+from nsqkit.producer.arguments import Bytes
 from nsqkit.producer.direct import Direct
 from nsqkit.producer.options import ProducerKeywords
 from nsqkit.producer.producer import Producer
 
 if TYPE_CHECKING:
+    from nsqkit.client.serializers import Serializer
     from nsqkit.producer.receipt import Receipt
-    from nsqkit.producer.serializers import Serializer
     from nsqkit.producer.stats import ProducerStats
 
 
@@ -33,10 +36,15 @@ class BlockingProducer(Blocking[Producer]):
     It belongs to the process that has opened it. One that was forked meanwhile gets ``Closed``, and can open it, too.
 
     Args:
-        nsqd_tcp_addresses: as for ``Producer``; so are all others.
+        addresses: as for ``Producer``; so are all others.
+        nsqd_tcp_addresses: further ones, as a list.
         nsqd_http_addresses: where the same nsqds speak HTTP.
-        serializer: makes a body of what is published; it runs in the event-loop thread.
+        serializer: makes a body of what is published; it runs in the event-loop thread, in the context of the caller.
         options: see ``ProducerOptions``.
+
+    Attributes:
+        options: all of its options.
+        nsqd_tcp_addresses: the nsqds that it publishes to.
 
     Raises:
         OptionError: an address or an option that cannot be used.
@@ -44,21 +52,25 @@ class BlockingProducer(Blocking[Producer]):
 
     def __init__(
         self,
-        *nsqd_tcp_addresses: str,
+        *addresses: str,
+        nsqd_tcp_addresses: Sequence[str] = (),
         nsqd_http_addresses: Sequence[str] = (),
         serializer: Serializer[Any, Any] | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
         def make() -> Producer:
             return Producer(
-                *nsqd_tcp_addresses,
+                *addresses,
+                nsqd_tcp_addresses=nsqd_tcp_addresses,
                 nsqd_http_addresses=nsqd_http_addresses,
                 serializer=serializer,
                 **options,
             )
 
         super().__init__(make, "producer")
-        self.options = make().options
+        example = make()
+        self.options = example.options
+        self.nsqd_tcp_addresses = example.nsqd_tcp_addresses
         self._goes_direct = serializer is None
         self._direct: Direct | None = None
         self._goes_once = self.options.publish_attempts == 1 and not self.options.publish_timeout
@@ -76,7 +88,7 @@ class BlockingProducer(Blocking[Producer]):
     # ---- publishing ----------------------------------------------------------------------------------------------
 
     def publish(
-        self, topic: str, body: Any, *, key: str | bytes | None = None, timeout: float | None = None
+        self, topic: str, body: Any, *, key: str | Bytes | None = None, timeout: Seconds | None = None
     ) -> None:
         """Publish one message; return when the broker has acknowledged it.
 
@@ -96,8 +108,8 @@ class BlockingProducer(Blocking[Producer]):
         topic: str,
         bodies: Sequence[Any],
         *,
-        key: str | bytes | None = None,
-        timeout: float | None = None,
+        key: str | Bytes | None = None,
+        timeout: Seconds | None = None,
     ) -> None:
         """Publish messages in one command: all or none.
 
@@ -118,10 +130,10 @@ class BlockingProducer(Blocking[Producer]):
         self,
         topic: str,
         body: Any,
-        delay: float,
+        delay: Seconds,
         *,
-        key: str | bytes | None = None,
-        timeout: float | None = None,
+        key: str | Bytes | None = None,
+        timeout: Seconds | None = None,
     ) -> None:
         """Publish one message that is delivered later.
 
@@ -145,7 +157,7 @@ class BlockingProducer(Blocking[Producer]):
             timeout=timeout,
         )
 
-    def publish_nowait(self, topic: str, body: Any, *, key: str | bytes | None = None) -> Future[None]:
+    def publish_nowait(self, topic: str, body: Any, *, key: str | Bytes | None = None) -> Future[None]:
         """Publish one message without waiting; what becomes of it can be had from what is returned.
 
         It goes once. What cannot be sent at once, because there is no connection or no room, is not sent, and its
@@ -167,13 +179,13 @@ class BlockingProducer(Blocking[Producer]):
         return self._begin(Producer.publish_nowait, topic, body, key=key)
 
     def multi_publish_nowait(
-        self, topic: str, bodies: Sequence[Any], *, key: str | bytes | None = None
+        self, topic: str, bodies: Sequence[Any], *, key: str | Bytes | None = None
     ) -> Future[None]:
         """Publish messages in one command without waiting, all or none; otherwise as ``publish_nowait``."""
         return self._begin(Producer.multi_publish_nowait, topic, bodies, key=key)
 
     def deferred_publish_nowait(
-        self, topic: str, body: Any, delay: float, *, key: str | bytes | None = None
+        self, topic: str, body: Any, delay: Seconds, *, key: str | Bytes | None = None
     ) -> Future[None]:
         """Publish one message that is delivered later without waiting; otherwise as ``publish_nowait``."""
         return self._begin(Producer.deferred_publish_nowait, topic, body, delay, key=key)
@@ -188,6 +200,18 @@ class BlockingProducer(Blocking[Producer]):
         """
         stay = self._opened()
         stay.run(stay.client.ping)
+
+    def wait_connected(self, timeout: Seconds | None = None) -> None:
+        """Return when there is a connection that was greeted, to one nsqd at least.
+
+        Args:
+            timeout: seconds to wait for it; None waits for as long as it takes.
+
+        Raises:
+            NSQError: as ``Producer.wait_connected``.
+        """
+        stay = self._opened()
+        stay.run(partial(stay.client.wait_connected, timeout))
 
     def ensure_topic(self, topic: str) -> None:
         """Have every nsqd of ``nsqd_http_addresses`` create a topic, unless it has it.
@@ -229,11 +253,13 @@ class BlockingProducer(Blocking[Producer]):
         begin: Callable[..., Receipt],
         publish: Callable[..., Awaitable[None]],
         *what: Any,
-        key: str | bytes | None,
-        timeout: float | None,
+        key: str | Bytes | None,
+        timeout: Seconds | None,
     ) -> None:
         """Publish in this thread, or by the short way if it can go at once, otherwise by the long one."""
         stay = self._opened()
+        if not self._goes_direct:
+            begin = _in_context(begin)
         if timeout is None and self._goes_once:
             try:
                 if self._direct is not None and self._direct.publish(begin, what, key):
@@ -246,13 +272,20 @@ class BlockingProducer(Blocking[Producer]):
                 pass  # it has certainly not arrived, so it goes again, as every publish does
         stay.run(partial(publish, stay.client, *what, key=key, timeout=timeout))
 
-    def _begin(self, begin: Callable[..., Receipt], *what: Any, key: str | bytes | None) -> Future[None]:
+    def _begin(self, begin: Callable[..., Receipt], *what: Any, key: str | Bytes | None) -> Future[None]:
         stay = self._opened()
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
+        if not self._goes_direct:
+            begin = _in_context(begin)
         publishing = Promise(future, begin, stay.client, what, key)
         stay.put(publishing.begin, publishing.fail)
         return future
+
+
+def _in_context(begin: Callable[..., Receipt]) -> Callable[..., Receipt]:
+    """Return ``begin`` with the caller's context variables, which a serializer may read: a trace's context is one."""
+    return partial(copy_context().run, begin)
 
 
 class Publishing(Call[None]):
@@ -272,7 +305,7 @@ class Publishing(Call[None]):
         begin: Callable[..., Receipt],
         producer: Producer,
         what: tuple[Any, ...],
-        key: str | bytes | None,
+        key: str | Bytes | None,
     ) -> None:
         super().__init__()
         self._begin = begin
@@ -309,7 +342,7 @@ class Promise(Publishing):
         begin: Callable[..., Receipt],
         producer: Producer,
         what: tuple[Any, ...],
-        key: str | bytes | None,
+        key: str | Bytes | None,
     ) -> None:
         super().__init__(begin, producer, what, key)
         self._future = future

@@ -19,6 +19,7 @@ from nsqkit.portal import Call, Stay
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nsqkit.producer.arguments import Bytes
     from nsqkit.producer.producer import Producer
     from nsqkit.producer.receipt import Receipt
     from nsqkit.transport.loan import Loan
@@ -43,7 +44,7 @@ class Direct:
         self._thread_id = 0
         self._alone_count = 0
 
-    def publish(self, begin: Callable[..., Receipt], what: tuple[Any, ...], key: str | bytes | None) -> bool:
+    def publish(self, begin: Callable[..., Receipt], what: tuple[Any, ...], key: str | Bytes | None) -> bool:
         """Publish in this thread, and return when the broker has acknowledged, if that is worth it.
 
         Args:

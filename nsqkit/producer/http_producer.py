@@ -9,21 +9,21 @@ How to read it: the three calls, then ``_post``, which goes from one nsqd to the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, Unpack
 
 import attrs
 
-from nsqkit.client.option import seconds, whole
-from nsqkit.client.options import make_options
-from nsqkit.errors import OptionError, RequestFailed, RequestRefused
-from nsqkit.producer.arguments import Bodies, delay_ms, topic_name
+from nsqkit.client.option import Seconds, seconds, whole
+from nsqkit.client.options import check_tools, make_options
+from nsqkit.errors import RequestFailed, RequestRefused
+from nsqkit.producer.arguments import Bodies, delay_ms, topic_name, unite_addresses
 from nsqkit.producer.creation import create_channel, create_topic, daemons_at
 from nsqkit.wire.commands import encode_batch
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from nsqkit.producer.serializers import Serializer
+    from nsqkit.client.serializers import Serializer
 
 _TRY_ANOTHER: Final = range(500, 600)
 """What an nsqd answers that has a fault of its own; 4xx is about what was published."""
@@ -32,12 +32,12 @@ _TRY_ANOTHER: Final = range(500, 600)
 class HTTPProducerKeywords(TypedDict, total=False):
     """The options of ``HTTPProducerOptions`` as keyword arguments."""
 
-    connect_timeout: float
-    publish_timeout: float
+    connect_timeout: Seconds
+    publish_timeout: Seconds
     publish_attempts: int
     max_msg_size: int
     max_body_size: int
-    max_defer_timeout: float
+    max_defer_timeout: Seconds
 
 
 @attrs.frozen(kw_only=True)
@@ -61,13 +61,17 @@ class HTTPProducerOptions:
     max_body_size: int = whole(5 << 20, 9, 1 << 30)
     max_defer_timeout: float = seconds(3600.0, 0.0, 1e9)
 
+    addresses: ClassVar[tuple[str, ...]] = ("nsqd_http_addresses",)
+    """The lists of addresses that such a client takes beside its options."""
+
 
 class HTTPProducer:
     """Publishes to nsqds over HTTP or HTTPS, each in turn.
 
     Args:
-        nsqd_http_addresses: one ``host:port``, URL or Unix socket, or more of them.
-        serializer: makes a body of what is published, see ``nsqkit.producer.serializers``; by default bodies are bytes.
+        addresses: one ``host:port``, URL or Unix socket, or more of them.
+        nsqd_http_addresses: further ones, as a list.
+        serializer: makes a body of what is published, see ``nsqkit.client.serializers``; by default bodies are bytes.
         tls_context: for https; by default the system's certificates are trusted.
         options: see ``HTTPProducerOptions``.
 
@@ -77,16 +81,17 @@ class HTTPProducer:
 
     def __init__(
         self,
-        *nsqd_http_addresses: str,
+        *addresses: str,
+        nsqd_http_addresses: Sequence[str] = (),
         serializer: Serializer[Any, Any] | None = None,
         tls_context: SSLContext | None = None,
         **options: Unpack[HTTPProducerKeywords],
     ) -> None:
-        if not nsqd_http_addresses:
-            raise OptionError("nsqd_http_addresses is empty; allowed is one address or more")
         self.options = make_options(HTTPProducerOptions, dict(options))
+        check_tools(serializer=serializer)
+        wanted = unite_addresses(addresses, nsqd_http_addresses, "nsqd_http_addresses")
         self._daemons = daemons_at(
-            nsqd_http_addresses,
+            wanted,
             connect_timeout=self.options.connect_timeout,
             request_timeout=self.options.publish_timeout,
             tls_context=tls_context,
@@ -124,7 +129,7 @@ class HTTPProducer:
         batch = encode_batch(self._bodies.take_all(bodies))
         await self._post("/mpub", {"topic": topic_name(topic).decode(), "binary": "true"}, batch)
 
-    async def deferred_publish(self, topic: str, body: Any, delay: float) -> None:
+    async def deferred_publish(self, topic: str, body: Any, delay: Seconds) -> None:
         """Publish one message that is delivered later.
 
         Args:

@@ -17,11 +17,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsqkit.errors import NotConnected
+
 if TYPE_CHECKING:
     from nsqkit.producer.waiter import Waiter
 
 _OVERHEAD = 4
 """Bytes that each message in an MPUB has beside its body, and the whole beside its messages."""
+
+
+class BatchRefused(NotConnected):
+    """The broker has kept nothing of a batch, because of one message, of its size, or of a command before it.
+
+    Nobody is told whose message it was, so each of them goes again by itself; users do not get this error.
+    """
 
 
 class Lane:

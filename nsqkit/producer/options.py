@@ -6,9 +6,11 @@ option's name, its value and what is allowed.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import attrs
 
-from nsqkit.client.option import seconds, whole, word
+from nsqkit.client.option import Seconds, seconds, whole, word
 from nsqkit.client.options import ConnectionKeywords, ConnectionOptions
 from nsqkit.producer.policy import POLICIES
 
@@ -16,15 +18,15 @@ from nsqkit.producer.policy import POLICIES
 class ProducerKeywords(ConnectionKeywords, total=False):
     """The options of ``ProducerOptions`` as keyword arguments."""
 
-    connect_timeout: float
-    publish_timeout: float
+    connect_timeout: Seconds
+    publish_timeout: Seconds
     publish_attempts: int
     policy: str
-    linger: float
+    linger: Seconds
     linger_max_messages: int
     linger_max_bytes: int
     max_outstanding_bytes: int
-    max_defer_timeout: float
+    max_defer_timeout: Seconds
 
 
 @attrs.frozen(kw_only=True)
@@ -56,6 +58,8 @@ class ProducerOptions(ConnectionOptions):
     linger_max_bytes: int = whole(1 << 20, 1 << 10, 1 << 30)
     max_outstanding_bytes: int = whole(0, 0, 1 << 36)
     max_defer_timeout: float = seconds(3600.0, 0.0, 1e9)
+
+    addresses: ClassVar[tuple[str, ...]] = ("nsqd_tcp_addresses", "nsqd_http_addresses")
 
     @property
     def batch_size_max(self) -> int:

@@ -22,8 +22,16 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from nsqkit.client.session import ClientSession
-from nsqkit.errors import BrokerError, ConnectionLost, NotConnected, NSQError, ProtocolError
-from nsqkit.producer.linger import Batch, Linger
+from nsqkit.errors import (
+    BadBody,
+    BadMessage,
+    BrokerError,
+    ConnectionLost,
+    NotConnected,
+    NSQError,
+    ProtocolError,
+)
+from nsqkit.producer.linger import Batch, BatchRefused, Linger
 from nsqkit.wire.commands import encode_multi_publish, encode_publish
 from nsqkit.wire.frames import OK_RESPONSE, Response
 from nsqkit.wire.identify import IdentifyRequest
@@ -221,7 +229,7 @@ class ProducerSession(ClientSession[NoReturn]):
             assert self.linger is not None
             self.linger.answered(sent)
             if error is not None:
-                self._tell_each(sent.bodies, error)
+                self._tell_each(sent.bodies, _for_each(sent, error))
                 return
             for waiter in sent.bodies:
                 if waiter.done():
@@ -256,22 +264,44 @@ class ProducerSession(ClientSession[NoReturn]):
     def _on_end(self) -> None:
         self.has_room = False
         gathering = [] if self.linger is None else self.linger.end()
-        unsent = [*self._staged, *gathering]
+        unsent = [*self._staged]
         self._staged.clear()
         self._staged_size = 0
-        sent = [waiter for sent in self._sent for waiter in _waiters(sent)]
+        sent: list[Waiter] = []
+        lingering: list[Waiter] = []
+        for one in self._sent:
+            (lingering if isinstance(one, Batch) else sent).extend(_waiters(one))
         self._sent.clear()
         lost: NSQError = ConnectionLost("the connection was lost before the broker answered")
+        not_sent: NSQError = NotConnected("the connection was lost before the message was sent")
+        lost_batch, unsent_batch = lost, not_sent
         if _reads_no_further(self.error):
-            lost = NotConnected("the broker refused an earlier publish and did not read this one")
-        not_sent = NotConnected("the connection was lost before the message was sent")
-        lost.__cause__ = not_sent.__cause__ = self.error
+            unread = "the broker refused an earlier publish and did not read this one"
+            lost, lost_batch = NotConnected(unread), BatchRefused(unread)
+            unsent_batch = BatchRefused(unread)
+        for error in (lost, not_sent, lost_batch, unsent_batch):
+            error.__cause__ = self.error
         self._tell_each(sent, lost)
+        self._tell_each(lingering, lost_batch)
         self._tell_each(unsent, not_sent)
+        self._tell_each(gathering, unsent_batch)
 
 
 def _waiters(sent: Sent) -> Iterable[Waiter]:
     return sent.bodies if isinstance(sent, Batch) else (sent,)
+
+
+def _for_each(batch: Batch, error: NSQError) -> NSQError:
+    """Return what to tell those in a batch that was refused.
+
+    nsqd reads all of an MPUB before it keeps any of it, and these are its errors for what it has read
+    (nsqd/protocol_v2.go, MPUB and readMPUB). After E_MPUB_FAILED some of the messages may be there.
+    """
+    if len(batch.bodies) == 1 or not isinstance(error, BadMessage | BadBody):
+        return error
+    refused = BatchRefused(f"the broker refused {len(batch.bodies)} messages together: {error}")
+    refused.__cause__ = error
+    return refused
 
 
 def _reads_no_further(error: NSQError | None) -> bool:

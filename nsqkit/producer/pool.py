@@ -86,6 +86,8 @@ class Pool:
         for destination in self._destinations:
             for task in destination.tasks:
                 self._tasks.start_soon(task)
+        if self._options.linger:
+            self._tasks.start_soon(self.dispatch.keep_sending_again)
 
     async def end(
         self,
@@ -94,11 +96,11 @@ class Pool:
         traceback: TracebackType | None,
     ) -> bool | None:
         """Take no more, wait for answers, say good-bye; return what ``__aexit__`` has to return."""
-        for destination in self._destinations:
-            destination.connection.stop()
         self.dispatch.close()
         with anyio.move_on_after(DRAIN_TIMEOUT, shield=True):
-            await self.dispatch.drain()
+            await self.dispatch.drain()  # what was refused in a batch goes again, on a new connection
+        for destination in self._destinations:
+            destination.connection.stop()
         leaving = [destination for destination in self._destinations if destination.say_goodbye()]
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             while any(destination.connection.is_running for destination in leaving):

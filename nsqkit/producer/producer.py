@@ -19,10 +19,20 @@ from typing import TYPE_CHECKING, Any, Unpack
 import anyio
 
 from nsqkit.client.dialler import Dial, Dialler
-from nsqkit.client.options import check_addresses, make_options
-from nsqkit.clock import Clock, LoopClock
-from nsqkit.errors import Closed, OptionError, PublishTimeout
-from nsqkit.producer.arguments import TIMEOUT_MAX, Bodies, check_seconds, delay_ms, encode_key, topic_name
+from nsqkit.client.option import Seconds, take_seconds, take_timeout
+from nsqkit.client.options import check_tools, make_options
+from nsqkit.clock import Clock, LoopClock, wait_at_most
+from nsqkit.errors import Closed, PublishTimeout
+from nsqkit.producer.arguments import (
+    TIMEOUT_MAX,
+    Bodies,
+    Bytes,
+    delay_ms,
+    encode_key,
+    known_topic_name,
+    topic_name,
+    unite_addresses,
+)
 from nsqkit.producer.creation import create_channel, create_topic, daemons_at
 from nsqkit.producer.dispatch import CLOSED, Dispatch
 from nsqkit.producer.options import ProducerKeywords, ProducerOptions
@@ -34,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from types import TracebackType
 
+    from nsqkit.client.serializers import Serializer
     from nsqkit.producer.receipt import Receipt
-    from nsqkit.producer.serializers import Serializer
     from nsqkit.transport.loan import Loan
 
 REQUEST_TIMEOUT = 5.0
@@ -46,9 +56,10 @@ class Producer:
     """Publishes to nsqds, for ``async with``, on asyncio and trio.
 
     Args:
-        nsqd_tcp_addresses: one ``host:port`` or more; ``policy`` says which one gets a publish.
+        addresses: one ``host:port`` or more; ``policy`` says which one gets a publish.
+        nsqd_tcp_addresses: further ones, as a list; what ``load_settings`` has.
         nsqd_http_addresses: where the same nsqds speak HTTP, for ``ensure_topic`` and ``ensure_channel``.
-        serializer: makes a body of what is published, see ``nsqkit.producer.serializers``; by default bodies are bytes.
+        serializer: makes a body of what is published, see ``nsqkit.client.serializers``; by default bodies are bytes.
         clock: the time; by default the real one.
         dial: how to reach an address, in the place of connecting to it.
         random: draws the delays before dialling again, and for the policy ``random``; by default seeded by the system.
@@ -63,7 +74,8 @@ class Producer:
 
     def __init__(
         self,
-        *nsqd_tcp_addresses: str,
+        *addresses: str,
+        nsqd_tcp_addresses: Sequence[str] = (),
         nsqd_http_addresses: Sequence[str] = (),
         serializer: Serializer[Any, Any] | None = None,
         clock: Clock | None = None,
@@ -71,10 +83,9 @@ class Producer:
         random: Random | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
-        self._addresses = check_addresses(nsqd_tcp_addresses, "nsqd_tcp_addresses")
-        if not self._addresses:
-            raise OptionError("nsqd_tcp_addresses is empty; allowed is one address or more")
+        self._addresses = unite_addresses(addresses, nsqd_tcp_addresses, "nsqd_tcp_addresses")
         self.options = make_options(ProducerOptions, dict(options))
+        check_tools(clock=clock, dial=dial, random=random, serializer=serializer)
         self._daemons = daemons_at(
             nsqd_http_addresses,
             connect_timeout=self.options.dial_timeout,
@@ -96,13 +107,13 @@ class Producer:
     # ---- publishing ----------------------------------------------------------------------------------------------
 
     async def publish(
-        self, topic: str, body: Any, *, key: str | bytes | None = None, timeout: float | None = None
+        self, topic: str, body: Any, *, key: str | Bytes | None = None, timeout: Seconds | None = None
     ) -> None:
         """Publish one message.
 
         Args:
             topic: its topic.
-            body: 1 to ``max_msg_size`` bytes; or what the serializer makes them of.
+            body: 1 to ``max_msg_size`` bytes, as bytes, bytearray or memoryview; or what the serializer makes them of.
             key: what belongs together has the same, and goes to the same nsqd under the policy ``by-key``.
             timeout: seconds, instead of ``publish_timeout``; 0 for no limit.
 
@@ -122,8 +133,8 @@ class Producer:
         topic: str,
         bodies: Sequence[Any],
         *,
-        key: str | bytes | None = None,
-        timeout: float | None = None,
+        key: str | Bytes | None = None,
+        timeout: Seconds | None = None,
     ) -> None:
         """Publish messages in one command: all or none.
 
@@ -144,10 +155,10 @@ class Producer:
         self,
         topic: str,
         body: Any,
-        delay: float,
+        delay: Seconds,
         *,
-        key: str | bytes | None = None,
-        timeout: float | None = None,
+        key: str | Bytes | None = None,
+        timeout: Seconds | None = None,
     ) -> None:
         """Publish one message that is delivered later.
 
@@ -166,10 +177,11 @@ class Producer:
             None, encode_deferred_publish(topic_name(topic), data, milliseconds), 1, key, timeout
         )
 
-    def publish_nowait(self, topic: str, body: Any, *, key: str | bytes | None = None) -> Receipt:
+    def publish_nowait(self, topic: str, body: Any, *, key: str | Bytes | None = None) -> Receipt:
         """Publish one message without waiting; the answer can be had from what is returned.
 
-        It goes once: nobody is there to try again. Leaving the producer waits for its answer, as for all others.
+        It goes once: nobody is there to try again, except with ``linger`` for what the broker has not kept because of
+        another publish. Leaving the producer waits for its answer, as for all others.
 
         Args:
             topic: as in ``publish``.
@@ -186,7 +198,7 @@ class Producer:
         return dispatch.send_now(lane, data, None if key is None else encode_key(key), 1)
 
     def multi_publish_nowait(
-        self, topic: str, bodies: Sequence[Any], *, key: str | bytes | None = None
+        self, topic: str, bodies: Sequence[Any], *, key: str | Bytes | None = None
     ) -> Receipt:
         """Publish messages in one command without waiting, all or none; otherwise as ``publish_nowait``.
 
@@ -203,7 +215,7 @@ class Producer:
         return self._opened().send_now(None, command, encode_key(key), len(data))
 
     def deferred_publish_nowait(
-        self, topic: str, body: Any, delay: float, *, key: str | bytes | None = None
+        self, topic: str, body: Any, delay: Seconds, *, key: str | Bytes | None = None
     ) -> Receipt:
         """Publish one message that is delivered later without waiting; otherwise as ``publish_nowait``.
 
@@ -233,6 +245,21 @@ class Producer:
         await dispatch.wait_ready()
         for destination in dispatch.destinations:
             destination.say(NOP)
+
+    async def wait_connected(self, timeout: Seconds | None = None) -> None:
+        """Return when there is a connection that was greeted, to one nsqd at least.
+
+        Args:
+            timeout: seconds to wait for it; None waits for as long as it takes.
+
+        Raises:
+            NotConnected: there was none in time; the text has each address with its last error.
+            Closed: outside of ``async with``, or left meanwhile.
+        """
+        dispatch, seconds = self._opened(), take_timeout(timeout)
+        assert self._clock is not None
+        if not await wait_at_most(self._clock, seconds, dispatch.wait_connected):
+            raise dispatch.not_connected(seconds or 0.0)
 
     async def ensure_topic(self, topic: str) -> None:
         """Have every nsqd of ``nsqd_http_addresses`` create a topic, unless it has it.
@@ -284,11 +311,12 @@ class Producer:
     async def __aenter__(self) -> Producer:
         if self._is_entered:
             raise Closed("the producer is entered already; make another one")
+        self._clock = self._clock or LoopClock()
         self._pool = Pool(
             self._addresses,
             self.options,
             self._identity,
-            clock=self._clock or LoopClock(),
+            clock=self._clock,
             dial=self._dial,
             random=self._random,
         )
@@ -314,8 +342,11 @@ class Producer:
 
     def _lay_out(self, topic: str, body: Any) -> tuple[bytes, bytes | None]:
         """Return what to send of one message, and the topic if it may linger."""
-        name = topic_name(topic)
-        # A hundred thousand a second come by here: the checks of nearly all of them are these two.
+        # A hundred thousand a second come by here: the checks of nearly all of them are these three.
+        try:
+            name = known_topic_name(topic)
+        except TypeError:
+            name = topic_name(topic)
         plain = type(body) is bytes and 0 < len(body) <= self._plain_size_max
         data = body if plain else self._bodies.take(body)
         return (data, name) if self._lingers else (encode_publish(name, data), None)
@@ -325,14 +356,14 @@ class Producer:
         topic: bytes | None,
         data: bytes,
         count: int,
-        key: str | bytes | None,
-        timeout: float | None,
+        key: str | Bytes | None,
+        timeout: Seconds | None,
     ) -> Coroutine[Any, Any, None]:
         """Return what sends with all that may be asked for, to be awaited at once."""
         if timeout is None:
             timeout = self.options.publish_timeout
         else:
-            check_seconds("timeout", timeout, TIMEOUT_MAX)
+            timeout = take_seconds("timeout", timeout, TIMEOUT_MAX)
         sending = self._opened().send(topic, data, None if key is None else encode_key(key), count)
         # A cancel scope costs as much as all the rest.
         return _within(timeout, sending) if timeout else sending

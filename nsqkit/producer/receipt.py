@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
+from nsqkit.producer.linger import BatchRefused
+
 if TYPE_CHECKING:
     from nsqkit.errors import NSQError
 
@@ -25,16 +27,17 @@ class Receipt:
         size: bytes of what was published.
 
     Attributes:
+        settle: as given.
         is_answered: True once the answer is there.
         error: what came instead of OK; None before, too.
     """
 
-    __slots__ = ("_callback", "_count", "_event", "_settle", "_size", "error", "is_answered")
+    __slots__ = ("_callback", "_count", "_event", "_size", "error", "is_answered", "settle")
 
     def __init__(self, settle: Settle, count: int, size: int) -> None:
         self.error: NSQError | None = None
         self.is_answered = False
-        self._settle = settle
+        self.settle = settle
         self._count = count
         self._size = size
         self._callback: Callable[[NSQError | None], object] | None = None
@@ -52,10 +55,13 @@ class Receipt:
 
     def call_back(self, callback: Callable[[NSQError | None], object]) -> None:
         """Have a function called once with the answer, None for OK: when it comes, or now if it is there."""
+        earlier = self._callback
         if self.is_answered:
             callback(self.error)
-        else:
+        elif earlier is None:
             self._callback = callback
+        else:
+            self._callback = lambda error: (earlier(error), callback(error))
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.is_answered:
@@ -81,8 +87,34 @@ class Receipt:
         """Take the answer."""
         self.error = result
         self.is_answered = True
-        self._settle(result, self._count, self._size)
+        self.settle(result, self._count, self._size)
         if self._callback is not None:
             self._callback(result)
         if self._event is not None:
             self._event.set()
+
+
+class LingeringReceipt(Receipt):
+    """The answer to a publish that may be sent with others.
+
+    Args:
+        settle: as for ``Receipt``; so are ``count`` and ``size``.
+        count: how many messages it is for.
+        size: bytes of what was published.
+        send_again: called with the receipt, instead of an answer, if the broker has kept nothing of the batch.
+    """
+
+    __slots__ = ("_send_again",)
+
+    def __init__(
+        self, settle: Settle, count: int, size: int, send_again: Callable[[Receipt], object]
+    ) -> None:
+        super().__init__(settle, count, size)
+        self._send_again = send_again
+
+    def set_result(self, result: NSQError | None, /) -> None:
+        """Take the answer, unless what was published goes again."""
+        if isinstance(result, BatchRefused):
+            self._send_again(self)
+        else:
+            super().set_result(result)

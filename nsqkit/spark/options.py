@@ -4,8 +4,8 @@ The rule it guards: a spec that exists is one that every executor can run. It is
 driver, by a sentence that names the option, the value and what is allowed; it is immutable, and it pickles. And it
 is bounded: some rule ends every partition.
 
-How to read it: durations are seconds, as everywhere in the public API. How the whole is shared out among partitions
-is said in ``plan``.
+How to read it: durations are seconds or timedeltas, as everywhere in the public API. How the whole is shared out among
+partitions is said in ``plan``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import attrs
 
 from nsqkit.consumer import Consumer
 from nsqkit.errors import OptionError
+from nsqkit.options.durations import plain_seconds
 
 PARTITIONS_MAX = 10_000
 """More tasks than this for one job is a mistake more often than a wish."""
@@ -33,7 +34,8 @@ def _whole(default: int | None, least: int, most: int) -> Any:
 
 
 def _seconds(default: float | None, least: float, *, or_none: bool = False) -> Any:
-    return attrs.field(default=default, validator=_in_range(least, 86_400.0, kind=float, or_none=or_none))
+    check = _in_range(least, 86_400.0, kind=float, or_none=or_none)
+    return attrs.field(default=default, converter=plain_seconds, validator=check)
 
 
 def _in_range(least: float, most: float, *, kind: type, or_none: bool) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from nsqkit.errors import BrokerError, Closed, NotConnected, OptionError
+from nsqkit.errors import BrokerError, Closed, NotConnected, OptionError, WouldWait
 from nsqkit.transport.address import is_socket_path, split_address
 
 BATCH_MESSAGE_COUNT: Final = "messaging.batch.message_count"
@@ -31,7 +31,7 @@ SYSTEM: Final = "messaging.system"
 ATTEMPTS: Final = "messaging.nsq.message.attempts"
 """Deliveries of a message so far; the conventions leave names below ``messaging.nsq`` to us."""
 
-NEVER_SENT: Final = (Closed, NotConnected, OptionError)
+NEVER_SENT: Final = (Closed, NotConnected, OptionError, WouldWait)
 """Errors of a publish that has certainly not reached an nsqd."""
 
 Attributes = dict[str, str | int]

@@ -9,7 +9,8 @@ message or batch that is handled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
@@ -116,9 +117,29 @@ class Operation:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        context.detach(self._token)
+        self.end(exc)
+
+    @contextmanager
+    def until_answered(self) -> Iterator[None]:
+        """Begin, and make the span the current one; ``end`` ends it, unless what is done within raises."""
+        self.__enter__()
+        try:
+            yield
+        except BaseException as error:
+            context.detach(self._token)
+            self.end(error)
+            raise
+        context.detach(self._token)
+
+    def end(self, exc: BaseException | None) -> None:
+        """End the span, and measure.
+
+        Args:
+            exc: what the operation has raised; None if it has succeeded.
+        """
         instruments, shared = self._instruments, self._shared
         seconds = instruments.timer() - self._began
-        context.detach(self._token)
         if exc is not None:
             shared = {**shared, ERROR_TYPE: error_type(exc)}
             self._span.set_attribute(ERROR_TYPE, shared[ERROR_TYPE])

@@ -14,15 +14,11 @@ the extra ``opentelemetry``, which is the API alone: without an SDK in the progr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from functools import wraps
-from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Link, SpanKind
 
-from nsqkit.producer.producer import Producer
 from nsqkit.telemetry.attributes import (
     ATTEMPTS,
     BATCH_MESSAGE_COUNT,
@@ -33,42 +29,45 @@ from nsqkit.telemetry.attributes import (
     operation_attributes,
 )
 from nsqkit.telemetry.envelope import unwrap, wrap
+from nsqkit.telemetry.handlers import surrounded
 from nsqkit.telemetry.instruments import Instruments, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from concurrent.futures import Future
+    from types import TracebackType
 
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import TracerProvider
 
+    from nsqkit.client.option import Seconds
+    from nsqkit.client.serializers import Serializer
+    from nsqkit.consumer.blocking_message import BlockingMessage
     from nsqkit.consumer.message import Message
+    from nsqkit.producer.blocking import BlockingProducer
     from nsqkit.producer.http_producer import HTTPProducer
-    from nsqkit.producer.serializers import Serializer
+    from nsqkit.producer.producer import Producer
+    from nsqkit.producer.receipt import Receipt
 
-__all__ = ["ConsumerTracing", "ContextSerializer", "TracedProducer"]
+__all__ = ["ConsumerTracing", "ContextSerializer", "TracedBlockingProducer", "TracedProducer"]
 
-P = TypeVar("P", bound="Producer | HTTPProducer")
+P = TypeVar("P", bound="Producer | HTTPProducer | BlockingProducer")
+M = TypeVar("M", bound="Message | BlockingMessage")
 V = TypeVar("V")
 R = TypeVar("R")
-Work = TypeVar("Work", "Message", "list[Message]")
 
 
-class TracedProducer(Generic[P]):
-    """Publishes through a producer, with a span and metrics for each call.
+class _Traced(Generic[P]):
+    """What both kinds of producers have in common.
 
     Args:
-        producer: a ``Producer`` or an ``HTTPProducer``; it is entered and left as if it were alone.
+        producer: the producer.
         tracer_provider: where spans go; None is the global one.
         meter_provider: where metrics go; None is the global one.
 
     Attributes:
-        producer: the producer, for all that is not publishing.
-
-    ``server.address`` is told of a ``Producer`` with one nsqd: of several, nobody can tell which one a publish goes to.
-    A publish that has not reached an nsqd, as with ``NotConnected``, has its span and its duration, and is not counted
-    as sent.
+        producer: the producer.
     """
 
     def __init__(
@@ -79,11 +78,58 @@ class TracedProducer(Generic[P]):
         meter_provider: MeterProvider | None = None,
     ) -> None:
         self.producer = producer
-        addresses = producer.nsqd_tcp_addresses if isinstance(producer, Producer) else ()
+        self._wrapped: Any = producer  # one over HTTP has not all methods
+        addresses: tuple[str, ...] = getattr(producer, "nsqd_tcp_addresses", ())
         self._nsqd_address = addresses[0] if len(addresses) == 1 else None
         self._instruments = Instruments(
             SpanKind.PRODUCER, tracer_provider=tracer_provider, meter_provider=meter_provider
         )
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_wrapped":  # while a copy is made, which has none yet
+            raise AttributeError(name)
+        return getattr(self._wrapped, name)
+
+    def _send(self, name: str, topic: str, body: object) -> Operation:
+        return self._operation(name, topic, _size_of(body), 1)
+
+    def _send_all(self, name: str, topic: str, bodies: object) -> Operation:
+        count = len(bodies) if isinstance(bodies, Sequence) else 0
+        return self._operation(name, topic, {BATCH_MESSAGE_COUNT: count}, count)
+
+    def _operation(self, name: str, topic: str, own: Attributes, count: int) -> Operation:
+        shared = operation_attributes(name, "send", topic, nsqd_address=self._nsqd_address)
+        return Operation(self._instruments, f"{name} {topic}", shared, own, count=count)
+
+
+class TracedProducer(_Traced[P]):
+    """Publishes through a producer, with a span and metrics for each call; it has all else that the producer has.
+
+    Args:
+        producer: a ``Producer`` or an ``HTTPProducer``; either of the two, or this, is entered and left.
+        tracer_provider: where spans go; None is the global one.
+        meter_provider: where metrics go; None is the global one.
+
+    Attributes:
+        producer: the producer.
+
+    ``server.address`` is told of a ``Producer`` with one nsqd: of several, nobody can tell which one a publish goes to.
+    A publish that has not reached an nsqd, as with ``NotConnected``, has its span and its duration, and is not counted
+    as sent. The span of a publish that is not waited for ends with its answer.
+    """
+
+    async def __aenter__(self) -> Self:
+        await self._wrapped.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        result: bool | None = await self._wrapped.__aexit__(exc_type, exc, traceback)
+        return result
 
     async def publish(self, topic: str, body: Any, **keywords: Any) -> None:
         """Publish one message, as the producer's ``publish`` does, with what else that takes.
@@ -91,8 +137,8 @@ class TracedProducer(Generic[P]):
         Raises:
             NSQError: as the producer's.
         """
-        with self._send("publish", topic, _size_of(body), 1):
-            await self.producer.publish(topic, body, **keywords)
+        with self._send("publish", topic, body):
+            await self._wrapped.publish(topic, body, **keywords)
 
     async def multi_publish(self, topic: str, bodies: Sequence[Any], **keywords: Any) -> None:
         """Publish messages in one command, as the producer's ``multi_publish`` does; they share one span.
@@ -100,22 +146,149 @@ class TracedProducer(Generic[P]):
         Raises:
             NSQError: as the producer's.
         """
-        count = len(bodies) if isinstance(bodies, Sequence) else 0
-        with self._send("multi_publish", topic, {BATCH_MESSAGE_COUNT: count}, count):
-            await self.producer.multi_publish(topic, bodies, **keywords)
+        with self._send_all("multi_publish", topic, bodies):
+            await self._wrapped.multi_publish(topic, bodies, **keywords)
 
-    async def deferred_publish(self, topic: str, body: Any, delay: float, **keywords: Any) -> None:
+    async def deferred_publish(self, topic: str, body: Any, delay: Seconds, **keywords: Any) -> None:
         """Publish one message that is delivered later, as the producer's ``deferred_publish`` does.
 
         Raises:
             NSQError: as the producer's.
         """
-        with self._send("deferred_publish", topic, _size_of(body), 1):
-            await self.producer.deferred_publish(topic, body, delay, **keywords)
+        with self._send("deferred_publish", topic, body):
+            await self._wrapped.deferred_publish(topic, body, delay, **keywords)
 
-    def _send(self, name: str, topic: str, own: Attributes, count: int) -> Operation:
-        shared = operation_attributes(name, "send", topic, nsqd_address=self._nsqd_address)
-        return Operation(self._instruments, f"{name} {topic}", shared, own, count=count)
+    def publish_nowait(self, topic: str, body: Any, **keywords: Any) -> Receipt:
+        """Publish one message without waiting, as the producer's ``publish_nowait`` does.
+
+        Raises:
+            NSQError: as the producer's.
+        """
+        return self._begin(
+            self._send("publish", topic, body), self._wrapped.publish_nowait, topic, body, **keywords
+        )
+
+    def multi_publish_nowait(self, topic: str, bodies: Sequence[Any], **keywords: Any) -> Receipt:
+        """Publish messages in one command without waiting, as the producer's ``multi_publish_nowait`` does.
+
+        Raises:
+            NSQError: as the producer's.
+        """
+        operation = self._send_all("multi_publish", topic, bodies)
+        return self._begin(operation, self._wrapped.multi_publish_nowait, topic, bodies, **keywords)
+
+    def deferred_publish_nowait(self, topic: str, body: Any, delay: Seconds, **keywords: Any) -> Receipt:
+        """Publish one message that is delivered later without waiting, as the producer's ``deferred_publish_nowait``.
+
+        Raises:
+            NSQError: as the producer's.
+        """
+        operation = self._send("deferred_publish", topic, body)
+        return self._begin(operation, self._wrapped.deferred_publish_nowait, topic, body, delay, **keywords)
+
+    def _begin(
+        self, operation: Operation, begin: Callable[..., Receipt], *what: Any, **keywords: Any
+    ) -> Receipt:
+        with operation.until_answered():
+            receipt = begin(*what, **keywords)
+        receipt.call_back(operation.end)
+        return receipt
+
+
+class TracedBlockingProducer(_Traced["BlockingProducer"]):
+    """As ``TracedProducer``, around a ``BlockingProducer``.
+
+    Args:
+        producer: the producer; it or this is opened and closed.
+        tracer_provider: where spans go; None is the global one.
+        meter_provider: where metrics go; None is the global one.
+
+    Attributes:
+        producer: the producer.
+    """
+
+    def open(self) -> Self:
+        """Begin, as the producer's ``open`` does.
+
+        Raises:
+            Closed: it is open already.
+        """
+        self._wrapped.open()
+        return self
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._wrapped.close()
+
+    def publish(self, topic: str, body: Any, **keywords: Any) -> None:
+        """Publish one message, as the producer's ``publish`` does, with what else that takes.
+
+        Raises:
+            NSQError: as the producer's.
+        """
+        with self._send("publish", topic, body):
+            self._wrapped.publish(topic, body, **keywords)
+
+    def multi_publish(self, topic: str, bodies: Sequence[Any], **keywords: Any) -> None:
+        """Publish messages in one command, as the producer's ``multi_publish`` does; they share one span.
+
+        Raises:
+            NSQError: as the producer's.
+        """
+        with self._send_all("multi_publish", topic, bodies):
+            self._wrapped.multi_publish(topic, bodies, **keywords)
+
+    def deferred_publish(self, topic: str, body: Any, delay: Seconds, **keywords: Any) -> None:
+        """Publish one message that is delivered later, as the producer's ``deferred_publish`` does.
+
+        Raises:
+            NSQError: as the producer's.
+        """
+        with self._send("deferred_publish", topic, body):
+            self._wrapped.deferred_publish(topic, body, delay, **keywords)
+
+    def publish_nowait(self, topic: str, body: Any, **keywords: Any) -> Future[None]:
+        """Publish one message without waiting, as the producer's ``publish_nowait`` does.
+
+        Raises:
+            NSQError: as the producer's.
+        """
+        return self._begin(
+            self._send("publish", topic, body), self._wrapped.publish_nowait, topic, body, **keywords
+        )
+
+    def multi_publish_nowait(self, topic: str, bodies: Sequence[Any], **keywords: Any) -> Future[None]:
+        """Publish messages in one command without waiting, as the producer's ``multi_publish_nowait`` does.
+
+        Raises:
+            NSQError: as the producer's.
+        """
+        operation = self._send_all("multi_publish", topic, bodies)
+        return self._begin(operation, self._wrapped.multi_publish_nowait, topic, bodies, **keywords)
+
+    def deferred_publish_nowait(self, topic: str, body: Any, delay: Seconds, **keywords: Any) -> Future[None]:
+        """Publish one message that is delivered later without waiting, as the producer's ``deferred_publish_nowait``.
+
+        Raises:
+            NSQError: as the producer's.
+        """
+        operation = self._send("deferred_publish", topic, body)
+        return self._begin(operation, self._wrapped.deferred_publish_nowait, topic, body, delay, **keywords)
+
+    def _begin(
+        self, operation: Operation, begin: Callable[..., Future[None]], *what: Any, **keywords: Any
+    ) -> Future[None]:
+        with operation.until_answered():
+            future = begin(*what, **keywords)
+        future.add_done_callback(lambda done: operation.end(done.exception()))
+        return future
 
 
 class ConsumerTracing:
@@ -150,15 +323,15 @@ class ConsumerTracing:
             SpanKind.CONSUMER, tracer_provider=tracer_provider, meter_provider=meter_provider
         )
 
-    def handler(self, handler: Callable[[Message], R]) -> Callable[[Message], R]:
-        """Return a handler for ``Consumer.run`` that calls this one, async or plain, with ``process`` around it."""
-        return _traced(handler, self.process)
+    def handler(self, handler: Callable[[M], R]) -> Callable[[M], R]:
+        """Return a handler for ``run`` of a consumer that calls this one, async or plain, within ``process``."""
+        return surrounded(handler, self.process)
 
-    def batch_handler(self, handler: Callable[[list[Message]], R]) -> Callable[[list[Message]], R]:
+    def batch_handler(self, handler: Callable[[list[M]], R]) -> Callable[[list[M]], R]:
         """Return a handler for ``Consumer.run_batches`` that calls this one with ``process_batch`` around it."""
-        return _traced(handler, self.process_batch)
+        return surrounded(handler, self.process_batch)
 
-    def process(self, message: Message) -> Operation:
+    def process(self, message: Message | BlockingMessage) -> Operation:
         """Return a context manager around the handling of one message; within it the span is the current one.
 
         With ``envelope``, the message's body is from now on what is in the envelope, and the publisher's span is the
@@ -176,7 +349,7 @@ class ConsumerTracing:
             links=_links(parent, {}),
         )
 
-    def process_batch(self, messages: Sequence[Message]) -> Operation:
+    def process_batch(self, messages: Sequence[Message | BlockingMessage]) -> Operation:
         """Return a context manager around the handling of a batch: one span, with links to those of the publishers."""
         links: list[Link] = []
         for message in messages:
@@ -195,7 +368,7 @@ class ConsumerTracing:
     def _shared(self, nsqd_address: str | None) -> Attributes:
         return operation_attributes("process", "process", self._topic, self._channel, nsqd_address)
 
-    def _open(self, message: Message) -> tuple[Context | None, Attributes]:
+    def _open(self, message: Message | BlockingMessage) -> tuple[Context | None, Attributes]:
         """Return the context that came with a message, if one did, and what there is to say of the message."""
         own: Attributes = {MESSAGE_ID: message.id.decode(errors="replace")}
         parent = None
@@ -213,7 +386,7 @@ class ContextSerializer(Generic[V, R]):
     """A serializer that puts the current trace's context around what another one makes, for ``serializer=``.
 
     Args:
-        serializer: makes the bodies; see ``nsqkit.producer.serializers``.
+        serializer: makes the bodies; see ``nsqkit.client.serializers``.
         propagator: writes what is in an envelope; None is the global one.
 
     The context is some 80 bytes, and counts towards ``max_msg_size``. See ``nsqkit.telemetry.envelope`` for its form.
@@ -244,25 +417,6 @@ class ContextSerializer(Generic[V, R]):
 
     def __repr__(self) -> str:
         return f"ContextSerializer({self._serializer!r})"
-
-
-def _traced(handler: Callable[[Work], R], operation: Callable[[Work], Operation]) -> Callable[[Work], R]:
-    """Return the handler with an operation around each call, and around what it returns to be awaited."""
-
-    @wraps(handler)
-    def traced(work: Work) -> Any:
-        with ExitStack() as stack:
-            stack.enter_context(operation(work))
-            result = handler(work)
-            # What calls handlers awaits at once, in the same task, so the span stays the current one until then.
-            return _finish(stack.pop_all(), result) if isawaitable(result) else result
-
-    return traced
-
-
-async def _finish(stack: ExitStack, result: Awaitable[object]) -> None:
-    with stack:
-        await result
 
 
 def _links(parent: Context | None, attributes: Attributes) -> list[Link]:

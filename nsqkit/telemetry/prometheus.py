@@ -1,34 +1,44 @@
-"""Prometheus: the figures of ``stats()``, read when somebody scrapes.
+"""Prometheus: the figures of ``stats()``, read when somebody scrapes, and how long handlers take.
 
-The rule it guards: nothing is counted twice, or for each message: producers and consumers count already, and a scrape
-reads each of them once. What is read in an event loop is read there, whichever thread scrapes.
+The rule it guards: nothing is counted twice: producers and consumers count already, and a scrape reads each of them
+once. What is read in an event loop is read there, whichever thread scrapes. Only a handler that is wrapped in
+``HandlerMetrics`` costs something for each message.
 
 How to read it: the tables say which figures there are, and what each is called; ``StatsCollector`` is what users
-register. It wants the extra ``prometheus``.
+register, ``HandlerMetrics`` what they wrap handlers in. It wants the extra ``prometheus``.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import attrs
 from anyio.from_thread import BlockingPortal
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from nsqkit.consumer.backoff import BackoffState
 from nsqkit.errors import Closed, OptionError
+from nsqkit.telemetry.handlers import surrounded
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from prometheus_client.core import Metric
 
+    from nsqkit.consumer.blocking_message import BlockingMessage
+    from nsqkit.consumer.message import Message
     from nsqkit.consumer.stats import ConsumerStats
     from nsqkit.producer.stats import ProducerStats
 
-__all__ = ["StatsCollector"]
+__all__ = ["HandlerMetrics", "StatsCollector"]
+
+M = TypeVar("M", bound="Message | BlockingMessage")
+R = TypeVar("R")
 
 
 @attrs.frozen
@@ -238,6 +248,72 @@ class StatsCollector:
         self._producers.clear()
         self._consumers.clear()
         await portal.__aexit__(exc_type, exc, traceback)
+
+
+class HandlerMetrics:
+    """How long handlers take, and how often they fail, by topic, channel and consumer.
+
+    Args:
+        registry: where the metrics are registered; by default that of ``prometheus_client``.
+        buckets: the upper bounds of the histogram's buckets, in seconds; by default those of ``prometheus_client``.
+        timer: tells the time in seconds, from any beginning.
+
+    One object serves any number of consumers. A handler fails when it raises an ``Exception``; one that is cancelled
+    has its duration and is no failure. What a batch takes is one duration, and its failure is one.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        buckets: Sequence[float] = Histogram.DEFAULT_BUCKETS,
+        timer: Callable[[], float] = perf_counter,
+    ) -> None:
+        registry = REGISTRY if registry is None else registry
+        self._timer = timer
+        self._seconds = Histogram(
+            "nsqkit_consumer_handler_seconds",
+            "Seconds that a call of a handler takes.",
+            CONSUMER_LABELS,
+            buckets=buckets,
+            registry=registry,
+        )
+        self._failures = Counter(
+            "nsqkit_consumer_handler_failures_total",
+            "Calls of a handler that have raised.",
+            CONSUMER_LABELS,
+            registry=registry,
+        )
+
+    def handler(self, handler: Callable[[M], R], name: str = "") -> Callable[[M], R]:
+        """Return a handler for ``run`` of a consumer that calls this one, async or plain, and measures it.
+
+        Args:
+            handler: the handler.
+            name: the value of the label ``consumer``.
+        """
+        return surrounded(handler, lambda message: self._measured(message, name))
+
+    def batch_handler(self, handler: Callable[[list[M]], R], name: str = "") -> Callable[[list[M]], R]:
+        """Return a handler for ``run_batches`` that calls this one, async or plain, and measures it.
+
+        Args:
+            handler: the handler.
+            name: the value of the label ``consumer``.
+        """
+        return surrounded(handler, lambda messages: self._measured(messages[0], name))
+
+    @contextmanager
+    def _measured(self, message: Message | BlockingMessage, name: str) -> Iterator[None]:
+        labels = (message.topic, message.channel, name)
+        began = self._timer()
+        try:
+            yield
+        except Exception:
+            self._failures.labels(*labels).inc()
+            raise
+        finally:
+            self._seconds.labels(*labels).observe(self._timer() - began)
 
 
 def _add(

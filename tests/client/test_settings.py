@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import string
+from datetime import timedelta
 from pathlib import Path
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -13,12 +15,15 @@ from nsqkit.client.option import Kind, seconds, whole
 from nsqkit.client.options import ConnectionOptions
 from nsqkit.client.settings import load_options, load_settings
 from nsqkit.errors import OptionError
+from nsqkit.producer import HTTPProducerOptions
 from tests.wrong_options import names
 
 
 @attrs.frozen(kw_only=True)
 class ConsumerOptions(ConnectionOptions):
     """A class of options such as clients have."""
+
+    addresses: ClassVar = ("nsqd_tcp_addresses", "lookupd_http_addresses")
 
     max_in_flight: int = whole(1, 0, 1_000_000)
 
@@ -111,8 +116,28 @@ def test_clients_take_what_was_loaded():
     consumer = nsqkit.Consumer("t", "c", **settings)
     assert (consumer.options.max_in_flight, consumer.options.deflate) == (200, True)
     settings = load_settings(nsqkit.ProducerOptions, environ=environ, beside=[nsqkit.ConsumerOptions])
-    producer = nsqkit.Producer(*settings.pop("nsqd_tcp_addresses"), **settings)
+    producer = nsqkit.Producer(**settings)
+    assert producer.nsqd_tcp_addresses == ("a:4150", "b:4150")
     assert (producer.options.connect_timeout, producer.options.deflate) == (10.0, True)
+
+
+def test_each_client_takes_its_own_addresses():
+    environ = {
+        "NSQKIT_NSQD_TCP_ADDRESSES": "a:4150",
+        "NSQKIT_NSQD_HTTP_ADDRESSES": "a:4151,https://b/",
+        "NSQKIT_LOOKUPD_HTTP_ADDRESSES": "http://c:4161",
+    }
+    classes: list[Any] = [nsqkit.ProducerOptions, nsqkit.ConsumerOptions, HTTPProducerOptions]
+    loaded = {cls: load_settings(cls, environ=environ, beside=classes) for cls in classes}
+    assert {cls: tuple(settings) for cls, settings in loaded.items()} == {
+        cls: cls.addresses for cls in classes
+    }
+    for client in (nsqkit.Producer, nsqkit.BlockingProducer):
+        client(**loaded[nsqkit.ProducerOptions])
+    nsqkit.Consumer("t", "c", **loaded[nsqkit.ConsumerOptions])
+    nsqkit.HTTPProducer(**loaded[HTTPProducerOptions])
+    with pytest.raises(OptionError, match="variable NSQKIT_LOOKUPD_HTTP_ADDRESSES: there is no option"):
+        load_settings(nsqkit.ProducerOptions, environ=environ)
 
 
 def test_addresses_come_along_as_lists_for_consumers(write):
@@ -138,7 +163,7 @@ def test_addresses_come_along_as_lists_for_consumers(write):
         ("READ_TIMEOUT", "1h", "read_timeout is 3600.0; allowed is a number from 0.1 to 300 seconds"),
         ("READ_TIMEOUT", "soon", "read_timeout is 'soon'; allowed is a number from 0.1 to 300 seconds"),
         ("TLS_V1", "maybe", "tls_v1 is 'maybe'; allowed is True or False"),
-        ("MAX_INFLIGHT", "5", "there is no option 'max_inflight'; there are client_id, "),
+        ("MAX_INFLIGHT", "5", "there is no option 'max_inflight'; did you mean 'max_in_flight'?"),
         ("NSQD_TCP_ADDRESSES", "a:1,b", "address 'b' is not host:port with a port of 0 to 65535"),
         ("TLS_CONTEXT", "x", "tls_context is 'x'; allowed is None, or an object such as ssl.create_default_"),
     ],
@@ -156,7 +181,7 @@ def test_a_refusal_names_the_variable(variable, text, sentence):
         ('read_timeout = "1h"', "read_timeout is 3600.0; allowed is a number from 0.1 to 300 seconds"),
         ("read_timeout = 12:00:00", "read_timeout is datetime.time(12, 0); allowed is a number from 0.1 to "),
         ('tls_v1 = "true"', "tls_v1 is 'true'; allowed is True or False"),
-        ("max_inflight = 5", "there is no option 'max_inflight'; there are client_id, "),
+        ("max_inflight = 5", "there is no option 'max_inflight'; did you mean 'max_in_flight'?"),
         ('nsqd_tcp_addresses = "a:1"', "nsqd_tcp_addresses is 'a:1'; allowed is a list such as "),
         ("producer.linger = 5", "there is no option 'producer'; there are client_id, "),
     ],
@@ -167,10 +192,16 @@ def test_a_refusal_names_the_file_and_its_table(write, line, sentence):
     assert refusal(toml_path=path).startswith(f"{name} in [nsqkit] of {path}: {sentence}")
 
 
+def test_seconds_may_be_a_timedelta_in_the_program():
+    assert load_settings(ConsumerOptions, read_timeout=timedelta(minutes=1)) == {"read_timeout": 60.0}
+
+
 def test_a_refusal_of_an_argument_is_as_anywhere():
     assert refusal(max_in_flight=-1) == "max_in_flight is -1; allowed is a whole number from 0 to 1000000"
     assert refusal(read_timeout="1m") == "read_timeout is '1m'; allowed is a number from 0.1 to 300 seconds"
-    assert refusal(max_inflight=5).startswith("there is no option 'max_inflight'; there are client_id, ")
+    assert refusal(max_inflight=5).startswith(
+        "there is no option 'max_inflight'; did you mean 'max_in_flight'?"
+    )
     assert refusal(linger=5, beside=[ProducerOptions]).startswith("there is no option 'linger'; there are ")
 
 

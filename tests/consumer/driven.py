@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from random import Random
+from typing import Any
 
+from nsqkit.client.serializers import Serializer
 from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.options import ConsumerOptions
@@ -29,7 +31,7 @@ class DrivenConsumer:
         now_ns: the time; a test sets it.
     """
 
-    def __init__(self, *, seed: int = 0, **options) -> None:
+    def __init__(self, *, seed: int = 0, serializer: Serializer[Any, Any] | None = None, **options) -> None:
         self.outputs: list[ConsumerSession] = []
         self.now_ns = 0
         given = ConsumerOptions(**options)
@@ -43,6 +45,7 @@ class DrivenConsumer:
             random=Random(seed),
             on_output=self.outputs.append,
             tell_time=lambda: self.now_ns,
+            serializer=serializer,
         )
 
     def connect(self, address: str = "nsqd:4150", **answer: object) -> DrivenSession:

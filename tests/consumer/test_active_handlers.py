@@ -80,7 +80,7 @@ async def test_a_handler_is_cancelled_when_the_stops_time_is_over(timeout, caplo
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])
 async def test_a_wrong_time_for_the_stop_is_refused(timeout):
     async with consuming() as (consumer, _):
-        with pytest.raises(OptionError, match=r"timeout is .*; allowed is 0 seconds or more"):
+        with pytest.raises(OptionError, match=r"timeout is .*; allowed is 0 to 1e\+09 seconds"):
             consumer.stop(timeout)
 
 

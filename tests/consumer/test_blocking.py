@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from concurrent.futures import wait
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ from nsqkit import BlockingConsumer, BlockingMessage, BlockingProducer, Producer
 from nsqkit.broker.core.broker import Broker
 from nsqkit.consumer import BackoffState
 from nsqkit.consumer.giving_up import DeadLetter, GivenUp
-from nsqkit.errors import Closed, OptionError
+from nsqkit.errors import Closed, NotConnected, OptionError
 from nsqkit.portal import portal_provider
 from nsqkit.testing.servers import NsqdServer
 from tests.threads import PATIENCE, interrupted_once, nobody, start, until
@@ -291,6 +292,13 @@ def test_wrong_options_are_refused_when_it_is_made():
         BlockingConsumer("t", "c")
 
 
+def test_it_finds_nsqds_by_nsqlookupds():
+    with nobody() as lookupd, BlockingConsumer("t", "c", lookupd_http_addresses=[lookupd]) as consumer:
+        with pytest.raises(NotConnected, match=rf"no connection to http://{lookupd} within 0.01 seconds"):
+            consumer.wait_connected(timedelta(milliseconds=10))
+        assert consumer.receive(timedelta(0)) is None
+
+
 # ---- the end --------------------------------------------------------------------------------------------------------
 
 
@@ -400,13 +408,13 @@ def test_after_ctrl_c_handlers_in_threads_complete_and_their_messages_are_finish
         begun.set()
         assert may_end.wait(PATIENCE)
 
-    def end_once_it_is_closing() -> None:
+    def end_once_it_is_closing(consumer: BlockingConsumer) -> None:
         until(lambda: consumer._stay is not None and consumer._stay._is_ending)
         may_end.set()
 
     with pytest.raises(KeyboardInterrupt), make(nsqd) as consumer:
         fill(nsqd, b"1")
-        ending = start(end_once_it_is_closing)
+        ending = start(end_once_it_is_closing, consumer)
         with interrupted_once(begun.is_set):
             consumer.run(handle, **options)
     ending.result(PATIENCE)
@@ -442,7 +450,7 @@ def test_a_handler_in_another_thread_completes_while_it_is_closed(nsqd):
         begun.set()
         assert may_end.wait(PATIENCE)
 
-    def end_once_it_is_closing() -> None:
+    def end_once_it_is_closing(consumer: BlockingConsumer) -> None:
         until(lambda: consumer._stay is None or consumer._stay._is_ending)
         may_end.set()
 
@@ -450,7 +458,7 @@ def test_a_handler_in_another_thread_completes_while_it_is_closed(nsqd):
         fill(nsqd, b"1")
         running = start(consumer.run, handle)
         assert begun.wait(PATIENCE)
-        ending = start(end_once_it_is_closing)
+        ending = start(end_once_it_is_closing, consumer)
     running.result(PATIENCE)
     ending.result(PATIENCE)
     assert left(nsqd) == 0

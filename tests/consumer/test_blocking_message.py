@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from nsqkit import BlockingConsumer, BlockingProducer
+from nsqkit.client.serializers import JSON
 from nsqkit.errors import MessageError, OptionError
 from tests.threads import until
 
@@ -22,11 +23,34 @@ def message(nsqd, consumer):
 
 def test_it_has_what_the_message_has(message, nsqd):
     delivery = message.delivery
-    for name in ("id", "body", "attempts", "timestamp_ns", "received_ns", "deadline_ns", "nsqd_address"):
+    names = (
+        "id",
+        "body",
+        "attempts",
+        "timestamp_ns",
+        "received_ns",
+        "deadline_ns",
+        "nsqd_address",
+        "topic",
+        "channel",
+    )
+    for name in names:
         assert getattr(message, name) == getattr(delivery, name)
     assert 0 < message.time_left <= 60
     assert message.nsqd_address == nsqd.tcp_address
     assert repr(message).endswith("attempts=1 4 bytes>")
+
+
+def test_its_value_is_what_the_serializer_makes_of_the_body(nsqd):
+    with BlockingProducer(nsqd.tcp_address, serializer=JSON) as producer:
+        producer.publish("t", [1, 2])
+    with BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], serializer=JSON) as consumer:
+        message = consumer.receive()
+        assert message is not None
+        assert message.value == [1, 2]
+        message.body = b"["
+        with pytest.raises(ValueError, match="Expecting value"):
+            message.value  # noqa: B018
 
 
 def test_it_is_finished_once(message, consumer):

@@ -46,6 +46,7 @@ async def test_the_log_says_whose_connection_it_is(caplog):
     record = next(record for record in caplog.records if record.name == "nsqkit.client")
     fields = vars(record)
     assert [fields[name] for name in ("nsqd_address", "topic", "channel")] == ["one:1", "t", "c"]
+    assert record.getMessage().startswith("[t/c] [one:1] cannot connect to one:1")
 
 
 async def test_one_that_is_added_before_it_begins_is_dialled_when_it_does():
@@ -402,7 +403,7 @@ class TestMaxConnections:
             assert town.dialled() == {"a:1", *addresses[:20]}
         warnings = [record.getMessage() for record in caplog.records if "max_connections" in record.msg]
         assert warnings == [
-            "nsqlookupds list 10000 nsqds, and 9981 of them are not connected: max_connections is 20"
+            "[t/c] nsqlookupds list 10000 nsqds, and 9981 of them are not connected: max_connections is 20"
         ]
 
     async def test_connections_that_are_listed_no_more_take_their_room_until_they_are_lost(self):

@@ -5,12 +5,13 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import anyio
 import pytest
 
-from nsqkit import Consumer, Message
+from nsqkit import JSON, Consumer, Message
 from nsqkit.client.background import Background
 from nsqkit.clock import ManualClock
 from nsqkit.consumer.backoff import BackoffState
@@ -253,6 +254,20 @@ class TestReceiving:
         assert ADDRESS in record.getMessage()
         assert "broken handler" in str(record.exc_info)
 
+    async def test_a_body_that_cannot_be_decoded_fails_the_handler_that_asks_for_its_value(self, caplog):
+        def handle(message: Message) -> None:
+            assert message.value
+
+        async with (
+            consuming(b"CLS", serializer=JSON) as (consumer, peer),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(consumer.run, handle)
+            await peer.deliver(1)
+            assert [await peer.line(), await peer.line()] == [req(1, 90_000), b"RDY 0"]
+            tasks.cancel_scope.cancel()
+        assert "JSONDecodeError" in caplog.text
+
     async def test_a_handler_may_answer_by_itself(self):
         def handle(message: Message) -> None:
             if message.body == body_of(1):
@@ -408,11 +423,11 @@ class TestRunning:
         async with consuming() as (consumer, peer):
             consumer.change_max_in_flight(3)
             assert await peer.line() == b"RDY 3"
-            for wrong in (-1, 1.5, "2", None):
+            for wrong in (-1, 1.5, "2", None, True, 10**7):
                 with pytest.raises(OptionError) as caught:
                     consumer.change_max_in_flight(wrong)  # type: ignore[arg-type]
-                assert str(caught.value).startswith(
-                    f"max_in_flight is {wrong!r}; allowed is a whole number of"
+                assert str(caught.value) == (
+                    f"max_in_flight is {wrong!r}; allowed is a whole number from 0 to 1000000"
                 )
 
     async def test_it_can_be_paused(self):
@@ -511,6 +526,22 @@ class TestRunning:
         ]
         failures = [record for record in caplog.records if record.getMessage() == "[t/c] on_backoff failed"]
         assert len(failures) == 3
+        assert {(vars(record)["topic"], vars(record)["channel"]) for record in failures} == {("t", "c")}
+        assert "[t/c] backing off for 2.000 s, counter 1" in caplog.text
+
+    async def test_what_is_logged_of_nsqlookupds_names_topic_and_channel(self, caplog):
+        async def refuse(*_: object) -> tuple[int, bytes]:
+            raise ConnectionRefusedError("refused")
+
+        bench = Bench([ADDRESS], lookupd_http_addresses=["lookupd:4161"], lookupd_http_request=refuse)
+        bench.broker.refusal = ConnectionRefusedError("refused")
+        async with bench.consumer:
+            await settle()
+        record = next(record for record in caplog.records if record.name == "nsqkit.lookup")
+        assert record.getMessage().startswith(
+            "[t/c] nsqlookupd http://lookupd:4161 has failed 1 times in a row"
+        )
+        assert (vars(record)["topic"], vars(record)["channel"]) == ("t", "c")
 
     async def test_it_tells_which_nsqds_are_missing_and_why(self):
         bench = Bench(["one:1", "two:1"], max_in_flight=2, close_timeout=0)
@@ -538,6 +569,29 @@ class TestRunning:
                         await settle()
                         assert connected.is_set()
                         assert consumer.unconnected == {}
+
+    async def test_they_are_waited_for_no_longer_than_is_said(self):
+        bench = Bench(["one:1", "two:1"])
+        bench.brokers["two:1"].refusal = ConnectionRefusedError("refused")
+        async with bench.consumer as consumer, anyio.create_task_group() as tasks:
+            async with await bench.brokers["one:1"].subscribe():
+                refused: list[NotConnected] = []
+
+                async def wait() -> None:
+                    with pytest.raises(NotConnected) as caught:
+                        await consumer.wait_connected(timedelta(seconds=5))
+                    refused.append(caught.value)
+
+                tasks.start_soon(wait)
+                await settle()
+                bench.clock.advance(4.9)
+                await settle()
+                assert not refused
+                bench.clock.advance(0.1)
+                await settle()
+                assert [str(error) for error in refused] == [
+                    "no connection to two:1 within 5 seconds: cannot connect to two:1: refused"
+                ]
 
     async def test_who_waits_for_connections_is_told_of_the_end(self):
         bench = Bench([ADDRESS])

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
+from nsqkit.client.serializers import JSON
 from nsqkit.consumer.message import Message
 from nsqkit.errors import MessageError, OptionError
 from nsqkit.wire.messages import encode_message
@@ -32,6 +35,25 @@ def test_it_is_what_was_published(link):
     assert repr(message) == "<Message 0123456789abcdef attempts=4 5 bytes>"
 
 
+def test_it_knows_where_it_comes_from(message):
+    assert (message.topic, message.channel) == ("t", "c")
+
+
+def test_its_value_is_what_the_serializer_makes_of_the_body():
+    link = DrivenConsumer(serializer=JSON).connect("nsqd.example:4150")
+    link.say(encode_message(1, 1, b"0123456789abcdef", b'{"n": 1}'))
+    link.say(encode_message(1, 1, b"0123456789abcdeg", b"{"))
+    good, bad = link.session.held.values()
+    assert good.value == {"n": 1}
+    assert good.body == b'{"n": 1}'
+    with pytest.raises(ValueError, match="Expecting property name"):
+        bad.value  # noqa: B018
+
+
+def test_without_a_serializer_the_value_is_the_body(message):
+    assert message.value is message.body
+
+
 def test_it_carries_nothing_else(message):
     assert not hasattr(message, "__dict__")
 
@@ -52,7 +74,8 @@ def test_touch_is_one_command_each_time_and_no_answer(link, message):
 
 
 @pytest.mark.parametrize(
-    ("delay", "delay_ms"), [(0, 0), (1.5, 1500), (0.0004, 0), (3600, 3_600_000), (None, 3 * 90_000)]
+    ("delay", "delay_ms"),
+    [(0, 0), (1.5, 1500), (timedelta(minutes=1), 60_000), (0.0004, 0), (3600, 3_600_000), (None, 3 * 90_000)],
 )
 def test_requeue_names_its_delay(link, message, delay, delay_ms):
     message.requeue(delay, backoff=False)

@@ -10,7 +10,7 @@ from nsqkit.client.options import ConnectionOptions
 from nsqkit.consumer.options import ConsumerKeywords
 from nsqkit.errors import OptionError
 from nsqkit.lookup.options import LookupOptions
-from tests.wrong_options import check_option, names
+from tests.wrong_options import check_option, declared_types, keyword_types, names
 
 
 def make(**options: Any) -> Consumer:
@@ -57,14 +57,13 @@ def test_the_sentences(options, sentence):
 
 def test_an_option_that_does_not_exist_is_refused_by_name():
     with pytest.raises(
-        OptionError, match=r"there is no option 'max_inflight'; there are .*client_id, .*max_in_flight"
+        OptionError, match=r"^there is no option 'max_inflight'; did you mean 'max_in_flight'\?$"
     ):
         make(max_inflight=5)
 
 
 def test_the_keywords_are_the_options():
-    keywords = {name: hint.__forward_arg__ for name, hint in ConsumerKeywords.__annotations__.items()}
-    assert keywords == {field.name: field.type for field in attrs.fields(ConsumerOptions)}
+    assert declared_types(ConsumerKeywords) == keyword_types(ConsumerOptions)
 
 
 def test_the_defaults_are_those_of_go_nsq():

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.anyio
 async def test_it_is_the_same_delivery():
     def use(message: Message) -> None:
         assert (message.id, message.body, message.attempts) == (message_id(1), body_of(1), 1)
+        assert (message.topic, message.channel, message.value) == ("t", "c", body_of(1))
         assert not message.is_answered
         before = message.time_left
         message.touch()

@@ -158,6 +158,8 @@ async def test_many_connections_cost_what_they_have_sent_and_leave_nothing(trace
             await until(lambda: b"other" in nsqd.broker.topics)
             assert peak() - before < 150 * 3 * 64 * KIB
         await until(lambda: not nsqd.broker.sessions)
+        # These are the test's own, and a closed transport of asyncio's takes 760 bytes more from Python 3.12 on.
+        del clients, client
         assert memory() - before < MIB
 
 

@@ -187,7 +187,7 @@ async def test_a_permanent_error_is_logged_once_with_what_to_do(nsqd: NsqdServer
     (record,) = (record for record in caplog.records if record.name == "nsqkit.client")
     assert record.levelname == "ERROR"
     assert record.getMessage() == (
-        f"[{nsqd.tcp_address}] E_BAD_BODY IDENTIFY msg timeout (3600000) is invalid "
+        f"[t/c] [{nsqd.tcp_address}] E_BAD_BODY IDENTIFY msg timeout (3600000) is invalid "
         "(change the option that the broker names, or the broker's limit)"
     )
 

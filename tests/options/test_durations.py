@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from nsqkit.options.durations import (
     DURATION_NS_MIN,
     format_duration,
     parse_duration,
+    plain_seconds,
 )
 
 SECOND = 1_000_000_000
@@ -87,3 +90,8 @@ def test_any_text_is_a_duration_or_refused(text):
     except OptionError:
         return
     assert parse_duration(format_duration(duration_ns)) == duration_ns
+
+
+def test_a_timedelta_is_its_seconds_and_all_else_is_itself():
+    assert plain_seconds(timedelta(minutes=1, milliseconds=500)) == 60.5
+    assert [plain_seconds(value) for value in (1.5, "1s", None)] == [1.5, "1s", None]

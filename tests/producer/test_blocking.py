@@ -3,13 +3,14 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import timedelta
 
 import pytest
 
 from nsqkit import BlockingProducer
+from nsqkit.client.serializers import JSON
 from nsqkit.errors import Closed, NotConnected, OptionError, PublishTimeout, WouldWait
 from nsqkit.portal import portal_provider
-from nsqkit.producer.serializers import JSON
 from nsqkit.testing.servers import NsqdServer
 from tests.threads import PATIENCE, interrupted_once, nobody, silent_nsqd, start, until
 
@@ -40,7 +41,7 @@ def test_every_way_of_publishing_arrives(producer, nsqd):
 
 
 def test_what_is_not_waited_for_arrives_too(producer, nsqd):
-    producer.ping()
+    producer.wait_connected(PATIENCE)
     futures = [producer.publish_nowait("t", b"1") for _ in range(100)]
     futures.append(producer.multi_publish_nowait("t", [b"1", b"2"], key=b"k"))
     futures.append(producer.deferred_publish_nowait("t", b"1", 0.1))
@@ -51,6 +52,8 @@ def test_what_is_not_waited_for_arrives_too(producer, nsqd):
 def test_nobody_waits_for_a_connection_who_does_not_want_to():
     with nobody() as address, BlockingProducer(address) as producer:
         assert not producer.is_connected
+        with pytest.raises(NotConnected, match=rf"^no connection to {address} within 0\.01 seconds"):
+            producer.wait_connected(timedelta(milliseconds=10))
         with pytest.raises(WouldWait):
             producer.publish_nowait("t", b"1").result(PATIENCE)
 

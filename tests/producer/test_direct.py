@@ -13,9 +13,9 @@ import pytest
 
 import nsqkit
 from nsqkit import BlockingProducer
+from nsqkit.client.serializers import JSON
 from nsqkit.errors import Closed, ConnectionLost, NSQError, OptionError
 from nsqkit.producer import direct
-from nsqkit.producer.serializers import JSON
 from nsqkit.testing.servers import NsqdServer
 from tests.certificates import HOST, write_files
 from tests.producer.played_nsqd import HEARTBEAT, OK, PlayedNsqd

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
 from nsqkit.client.options import make_options
+from nsqkit.client.serializers import JSON
 from nsqkit.errors import OptionError, RequestFailed, RequestRefused
 from nsqkit.producer.http_producer import HTTPProducer, HTTPProducerKeywords, HTTPProducerOptions
-from nsqkit.producer.serializers import JSON
 from tests.answering import answering, http_answer
-from tests.wrong_options import check_option, names
+from tests.wrong_options import check_option, declared_types, keyword_types, names
 
 pytestmark = pytest.mark.anyio
 
@@ -41,12 +41,16 @@ def test_a_wrong_option_is_refused_by_name_value_and_limits(name):
 
 
 def test_the_keywords_are_the_options():
-    assert get_type_hints(HTTPProducerKeywords) == get_type_hints(HTTPProducerOptions)
+    assert declared_types(HTTPProducerKeywords) == keyword_types(HTTPProducerOptions)
 
 
 @pytest.mark.parametrize(
     ("addresses", "sentence"),
-    [((), "nsqd_http_addresses is empty"), (("nsqd:port",), "nsqd:port"), ((5,), "5 is not a text")],
+    [
+        ((), "nsqd_http_addresses is empty"),
+        (("nsqd:port",), "nsqd:port"),
+        ((5,), "holds 5; allowed are texts"),
+    ],
 )
 def test_a_wrong_address_is_refused(addresses, sentence):
     with pytest.raises(OptionError, match=sentence):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from nsqkit.errors import (
+    BadBody,
     BadMessage,
     BadTopic,
     BrokerError,
@@ -17,7 +18,7 @@ from nsqkit.errors import (
     NotConnected,
     ProtocolError,
 )
-from nsqkit.producer.linger import Linger
+from nsqkit.producer.linger import BatchRefused, Linger
 from nsqkit.producer.outstanding import Outstanding
 from nsqkit.producer.pipeline import OUTBOX_SIZE_MAX, ProducerSession, Urgency
 from nsqkit.wire.commands import MAGIC_V2, NOP, CommandDecoder, encode_multi_publish, encode_publish
@@ -271,6 +272,27 @@ def test_one_fault_of_a_batch_is_an_error_of_its_own_for_each():
     assert str(first) == str(third) == "E_MPUB_FAILED no space"
 
 
+@pytest.mark.parametrize(
+    "refusal", [BadMessage("MPUB message too big 11 > 10"), BadBody("MPUB body too big")]
+)
+def test_what_nsqd_refuses_of_a_batch_may_be_about_any_of_it(refusal):
+    session = with_linger()
+    told = lingering(session, b"a", b"b")
+    session.data_to_send(0)
+    session.receive_data(encode_error(refusal), 0)
+    assert [type(answer) for answer in answers(told)] == [BatchRefused, BatchRefused]
+    assert str(answers(told)[0]) == f"the broker refused 2 messages together: {refusal}"
+    assert session.ended
+
+
+def test_and_of_a_batch_of_one_is_about_that_one():
+    session = with_linger()
+    (waiter,) = lingering(session, b"a")
+    session.data_to_send(0)
+    session.receive_data(encode_error(BadMessage("PUB message too big 11 > 10")), 0)
+    assert isinstance(waiter.answer, BadMessage)
+
+
 def test_what_lingers_at_the_end_has_not_arrived():
     session = with_linger()
     told = lingering(session, b"a")
@@ -390,8 +412,10 @@ class Pipeline(RuleBasedStateMachine):
         if refusal is None:
             self.arrived += bodies
         self.session.receive_data(OK_FRAME if refusal is None else encode_error(refusal), self.now_ns)
+        # What nsqd refuses of several messages may be about any of them.
+        told = BatchRefused if isinstance(refusal, BadMessage) and len(bodies) > 1 else type(refusal)
         for waiter in waiting:
-            assert type(waiter.answer) is type(refusal)
+            assert type(waiter.answer) is told
         for waiter, answer in others.items():
             if waiter.answer is not answer:  # those behind a fatal refusal
                 assert isinstance(waiter.answer, NotConnected)

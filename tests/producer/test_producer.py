@@ -3,12 +3,14 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import anyio
 import pytest
 
 from nsqkit import Producer
+from nsqkit.client.serializers import JSON
 from nsqkit.clock import ManualClock
 from nsqkit.errors import (
     BadMessage,
@@ -21,7 +23,6 @@ from nsqkit.errors import (
     OptionError,
 )
 from nsqkit.producer.pipeline import OUTBOX_SIZE_MAX
-from nsqkit.producer.serializers import JSON
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish
 from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME
 from tests.answering import answering, http_answer
@@ -117,7 +118,7 @@ class TestArguments:
             (b"x" * 11, "has 11 bytes; allowed are 1 to max_msg_size, 10"),
             ("text", "is a str; allowed is bytes"),
             (None, "is a NoneType; allowed is bytes"),
-            (bytearray(b"x"), "is a bytearray; allowed is bytes"),
+            ([b"x"], "is a list; allowed is bytes"),
         ],
     )
     async def test_a_body(self, body, sentence):
@@ -377,6 +378,48 @@ class TestConnecting:
                 with pytest.raises(NotConnected) as caught:
                     await producer.publish("t", b"x")
                 assert isinstance(caught.value.__cause__, ConnectTimeout)
+
+    async def test_it_can_be_waited_for(self):
+        async with producing() as (producer, broker, clock), anyio.create_task_group() as tasks:
+            calls = [Call(), Call()]
+            tasks.start_soon(calls[0].run, producer.wait_connected)
+            tasks.start_soon(calls[1].run, producer.wait_connected, timedelta(seconds=5))
+            await settle()
+            clock.advance(0.9)
+            await settle()
+            assert not any(call.done for call in calls)
+            async with await broker.greet():
+                await settle()
+                assert all(call.done for call in calls)
+                await producer.wait_connected(0)
+            assert [call.error for call in calls] == [None, None]
+
+    async def test_and_not_for_longer_than_is_said_by_the_producers_clock(self):
+        async with producing() as (producer, broker, clock), anyio.create_task_group() as tasks:
+            broker.refusal = ConnectionRefusedError("refused")
+            call = Call()
+            tasks.start_soon(call.run, producer.wait_connected, 5)
+            await settle()
+            clock.advance(4.9)
+            await settle()
+            assert not call.done
+            clock.advance(0.1)
+            await settle()
+            assert isinstance(call.error, NotConnected)
+            assert str(call.error) == (
+                f"no connection to {ADDRESS} within 5 seconds: cannot connect to {ADDRESS}: refused"
+            )
+
+    async def test_who_waits_for_it_is_told_of_the_end(self):
+        async with anyio.create_task_group() as tasks:
+            call = Call()
+            async with producing() as (producer, broker, _):
+                broker.refusal = ConnectionRefusedError("refused")
+                tasks.start_soon(call.run, producer.wait_connected)
+                await settle()
+        assert isinstance(call.error, Closed)
+        with pytest.raises(Closed):
+            await make().wait_connected()
 
     async def test_no_patience_at_all_is_allowed(self):
         async with producing(connect_timeout=0) as (producer, broker, _):

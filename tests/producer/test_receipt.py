@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 import pytest
 
 from nsqkit.errors import BadMessage, NSQError
-from nsqkit.producer.receipt import Receipt
+from nsqkit.producer.linger import BatchRefused
+from nsqkit.producer.receipt import LingeringReceipt, Receipt
 
 pytestmark = pytest.mark.anyio
 
@@ -67,3 +70,29 @@ async def test_a_function_is_called_back_once_whenever_it_comes():
         receipt.set_result(answer)
         receipt.call_back(late.append)
         assert told == early == late == [answer]
+
+
+async def test_what_was_refused_in_a_batch_goes_again_and_has_its_own_answer():
+    told = Told()
+    again: list[Receipt] = []
+    receipt = LingeringReceipt(told.settle, 2, 30, again.append)
+    receipt.set_result(BatchRefused("for another one"))
+    assert again == [receipt]
+    assert not receipt.is_answered
+    receipt.set_result(None)
+    await receipt
+    assert told == [None]
+
+
+def test_several_may_be_called_with_the_answer_in_order():
+    called: list[tuple[str, NSQError | None]] = []
+
+    def note(name: str, error: NSQError | None) -> None:
+        called.append((name, error))
+
+    receipt = Receipt(Told().settle, 2, 30)
+    for name in ("first", "second", "third"):
+        receipt.call_back(partial(note, name))
+    receipt.set_result(None)
+    receipt.call_back(partial(note, "late"))
+    assert called == [("first", None), ("second", None), ("third", None), ("late", None)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import timedelta
 
 import pytest
 
@@ -18,6 +19,11 @@ def test_a_spec_pickles():
     spec = make_spec(partitions=3, deadline=5.0)
     assert pickle.loads(pickle.dumps(spec)) == spec
     assert spec.nsqd_tcp_addresses == ("a:4150", "b:4150")
+
+
+def test_durations_may_be_timedeltas():
+    spec = make_spec(deadline=timedelta(minutes=1), linger=timedelta(milliseconds=500))
+    assert spec == make_spec(deadline=60.0, linger=0.5)
 
 
 def test_by_default_there_is_one_partition_for_each_nsqd():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import anyio
@@ -10,11 +11,24 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from nsqkit import Consumer, Message, Producer
-from nsqkit.errors import BrokerError, OptionError
-from nsqkit.producer.serializers import JSON, RAW
+from nsqkit import (
+    BlockingConsumer,
+    BlockingMessage,
+    BlockingProducer,
+    Consumer,
+    HTTPProducer,
+    Message,
+    Producer,
+)
+from nsqkit.client.serializers import JSON, RAW
+from nsqkit.errors import BrokerError, OptionError, WouldWait
 from nsqkit.telemetry.envelope import MAGIC, wrap
-from nsqkit.telemetry.opentelemetry import ConsumerTracing, ContextSerializer, TracedProducer
+from nsqkit.telemetry.opentelemetry import (
+    ConsumerTracing,
+    ContextSerializer,
+    TracedBlockingProducer,
+    TracedProducer,
+)
 from tests.peers import message_id
 from tests.telemetry.recorder import Recorder, deliver
 
@@ -86,6 +100,94 @@ async def test_of_several_nsqds_none_is_named(recorder: Recorder):
         with anyio.move_on_after(0):
             await TracedProducer(producer, **recorder.providers).publish("clicks", b"one")
     assert "server.address" not in (recorder.span.attributes or {})
+
+
+@pytest.mark.parametrize(
+    ("traced", "producer"),
+    [
+        (TracedProducer, lambda: Producer("a:1")),
+        (TracedProducer, lambda: HTTPProducer("a:1")),
+        (TracedBlockingProducer, lambda: BlockingProducer("a:1")),
+    ],
+    ids=["async", "http", "blocking"],
+)
+def test_a_traced_producer_has_all_that_the_producer_has(recorder: Recorder, traced: Any, producer: Any):
+    plain = producer()
+    wrapped = traced(plain, **recorder.providers)
+    names = {name for name in dir(plain) if not name.startswith("_")}
+    entering = {"__aenter__", "__aexit__", "__enter__", "__exit__"} & {*dir(plain)}
+    assert [name for name in names | entering if not hasattr(wrapped, name)] == []
+    publishing = {name for name in names if "publish" in name}
+    assert publishing <= {*vars(traced)}
+    assert wrapped.options is plain.options
+    assert copy(wrapped).producer is plain
+
+
+async def test_it_is_entered_and_left_and_asked_as_the_producer_is(nsqd: Any, recorder: Recorder):
+    async with TracedProducer(Producer(nsqd.tcp_address), **recorder.providers) as traced:
+        await traced.wait_connected(PATIENCE)
+        await traced.publish("clicks", b"one")
+        assert traced.stats().message_count == 1
+        assert traced.is_connected
+    assert not traced.is_connected
+
+
+async def test_the_span_of_what_is_not_waited_for_ends_with_its_answer(nsqd: Any, recorder: Recorder):
+    async with TracedProducer(Producer(nsqd.tcp_address), **recorder.providers) as traced:
+        with pytest.raises(WouldWait):
+            traced.publish_nowait("clicks", b"too soon")
+        await traced.wait_connected(PATIENCE)
+        receipts = [
+            traced.publish_nowait("clicks", b"one"),
+            traced.deferred_publish_nowait("clicks", b"later", 60.0),
+            traced.multi_publish_nowait("clicks", [b"two", b"three"]),
+        ]
+        assert len(recorder.spans) == 1
+        assert not trace.get_current_span().get_span_context().is_valid
+        for receipt in receipts:
+            await receipt
+    assert [span.name for span in recorder.spans] == [
+        "publish clicks",
+        "publish clicks",
+        "deferred_publish clicks",
+        "multi_publish clicks",
+    ]
+    assert (recorder.spans[0].attributes or {})["error.type"] == "nsqkit.errors.WouldWait"
+    assert [point.value for point in recorder.points()["messaging.client.sent.messages"]] == [1, 1, 2]
+
+
+def test_a_blocking_producer_is_traced_to_the_handler_of_a_blocking_consumer(nsqd: Any, recorder: Recorder):
+    producer = BlockingProducer(nsqd.tcp_address, serializer=ContextSerializer(JSON))
+    with TracedBlockingProducer(producer, **recorder.providers) as traced:
+        traced.wait_connected(PATIENCE)
+        traced.publish("clicks", 1)
+        traced.publish("clicks", 2, timeout=PATIENCE)
+        traced.multi_publish("clicks", [3, 4])
+        traced.publish_nowait("clicks", 5).result(PATIENCE)
+        traced.multi_publish_nowait("clicks", [6]).result(PATIENCE)
+        traced.deferred_publish_nowait("clicks", 7, 0.0).result(PATIENCE)
+        traced.deferred_publish("clicks", 8, 0.0)
+        with pytest.raises(OptionError):
+            traced.publish_nowait("clicks", object()).result(PATIENCE)
+    sent = {span.context.span_id for span in recorder.spans if span.context is not None}
+    assert len(sent) == 8
+
+    with BlockingConsumer(
+        "clicks", "archive", nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=10, serializer=JSON
+    ) as consumer:
+        values: list[int] = []
+
+        def handle(message: BlockingMessage) -> None:
+            values.append(message.value)
+            if len(values) == 8:
+                consumer.stop()
+
+        consumer.run(tracing(recorder, envelope=True).handler(handle))
+    assert sorted(values) == [*range(1, 9)]
+    processed = [span for span in recorder.spans if span.name == "process clicks"]
+    assert len(processed) == 8
+    assert {span.parent.span_id for span in processed if span.parent is not None} <= sent
+    assert all(span.parent is not None for span in processed)
 
 
 # ---- the consumer's side -----------------------------------------------------------------------------------------

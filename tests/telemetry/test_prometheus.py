@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -9,13 +10,14 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nsqkit import Consumer, Producer
+from nsqkit import BlockingConsumer, BlockingMessage, BlockingProducer, Consumer, Message, Producer
 from nsqkit.consumer.backoff import BackoffState
 from nsqkit.consumer.stats import BackoffStats, ConnectionStats, ConsumerStats
 from nsqkit.errors import Closed, OptionError
 from nsqkit.producer.stats import NsqdStats, ProducerStats
-from nsqkit.telemetry.prometheus import StatsCollector
+from nsqkit.telemetry.prometheus import HandlerMetrics, StatsCollector
 from tests.integration.stage import until
+from tests.telemetry.recorder import deliver
 
 pytestmark = pytest.mark.anyio
 
@@ -234,3 +236,84 @@ async def test_real_clients_are_scraped(nsqd: Any):
     assert values["nsqkit_producer_messages_total", "", nsqd.tcp_address] == 1
     assert values["nsqkit_consumer_finished_total", "t", "c", ""] == 1
     assert values["nsqkit_consumer_connection_subscribed", "t", "c", "", nsqd.tcp_address] == 1
+
+
+# ---- handlers ----------------------------------------------------------------------------------------------------
+
+
+class Measuring:
+    """Metrics of handlers that take a second each, and what a scrape of them shows."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        seconds = iter(range(1000))
+        self.metrics = HandlerMetrics(self.registry, buckets=(0.5, 2.0), timer=lambda: float(next(seconds)))
+
+    def value(self, name: str, **labels: str) -> float | None:
+        given = {"topic": "t", "channel": "c", "consumer": "", **labels}
+        return self.registry.get_sample_value(f"nsqkit_consumer_handler_{name}", given)
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_handler_has_durations_and_failures(kind):
+    measuring = Measuring()
+
+    def handle(message: Message) -> None:
+        if message.body == b"bad":
+            raise ValueError("bad")
+
+    async def handle_async(message: Message) -> None:
+        await anyio.lowlevel.checkpoint()
+        handle(message)
+
+    handler: Any = measuring.metrics.handler(handle if kind == "plain" else handle_async)
+    for message in deliver(b"good", b"bad", b"good"):
+        with nullcontext() if message.body == b"good" else pytest.raises(ValueError, match="bad"):
+            result = handler(message)
+            if kind == "async":
+                await result
+    assert measuring.value("seconds_count") == 3
+    assert measuring.value("seconds_sum") == 3.0
+    assert measuring.value("seconds_bucket", le="0.5") == 0
+    assert measuring.value("seconds_bucket", le="2.0") == 3
+    assert measuring.value("failures_total") == 1
+
+
+async def test_a_batch_is_measured_as_one():
+    measuring = Measuring()
+
+    def handle(messages: list[Message]) -> int:
+        return len(messages)
+
+    assert measuring.metrics.batch_handler(handle, "second")(deliver(b"1", b"2")) == 2
+    assert measuring.value("seconds_count", consumer="second") == 1
+    assert measuring.value("failures_total", consumer="second") is None
+
+
+async def test_one_that_is_cancelled_has_not_failed():
+    measuring = Measuring()
+
+    async def handle(message: Message) -> None:
+        await anyio.sleep_forever()
+
+    (message,) = deliver(b"body")
+    with anyio.move_on_after(0):
+        await measuring.metrics.handler(handle)(message)
+    assert measuring.value("seconds_count") == 1
+    assert measuring.value("failures_total") is None
+
+
+def test_handlers_of_blocking_consumers_are_measured(nsqd: Any):
+    measuring = Measuring()
+    with BlockingProducer(nsqd.tcp_address) as producer:
+        producer.publish("t", b"body")
+    with BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address]) as consumer:
+        handled: list[bytes] = []
+
+        def handle(message: BlockingMessage) -> None:
+            handled.append(message.body)
+            consumer.stop()
+
+        consumer.run(measuring.metrics.handler(handle))
+    assert handled == [b"body"]
+    assert measuring.value("seconds_count") == 1

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqkit.client.serializers import JSON, MSGPACK, RAW, TEXT, Serializer, typed_json, typed_msgpack
 from nsqkit.errors import OptionError
-from nsqkit.producer.serializers import JSON, MSGPACK, RAW, TEXT, Serializer, typed_json, typed_msgpack
 
 # JSON has no way to tell 2**64 from a float everywhere, and MessagePack ends there.
 numbers = st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False, allow_infinity=False)

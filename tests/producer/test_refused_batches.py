@@ -1,0 +1,146 @@
+"""A broker with smaller limits than the producer's refuses a whole batch for one of its messages.
+
+The rule it guards: only the publish of that message fails; all others arrive, once each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import anyio
+import pytest
+
+from nsqkit import (
+    BadMessage,
+    BlockingConsumer,
+    BlockingProducer,
+    Closed,
+    ConnectionLost,
+    NotConnected,
+    NSQError,
+    Producer,
+)
+from nsqkit.producer import pool
+from nsqkit.testing.servers import NsqdServer
+from tests.threads import PATIENCE
+
+pytestmark = pytest.mark.anyio
+
+LIMIT = 100
+GOOD = [b"%d" % n for n in range(30)]
+TOO_LARGE = {7: b"x" * (LIMIT + 1), 20: b"y" * (LIMIT + 1)}
+BODIES = [TOO_LARGE.get(n, body) for n, body in enumerate(GOOD)]
+ARRIVING = sorted(body for n, body in enumerate(GOOD) if n not in TOO_LARGE)
+
+
+@pytest.fixture
+def strict() -> Iterator[NsqdServer]:
+    """A broker that takes short messages alone."""
+    with NsqdServer(max_msg_size=LIMIT) as nsqd:
+        yield nsqd
+
+
+def arrived(nsqd: NsqdServer) -> list[bytes]:
+    """Return what is in the topic."""
+    with BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=100) as consumer:
+        count = nsqd.inspect(lambda broker: broker.topics[b"t"].message_count)
+        messages = [consumer.receive(PATIENCE) for _ in range(count)]
+        return sorted(message.body for message in messages if message is not None)
+
+
+def check(outcomes: dict[int, NSQError | None]) -> None:
+    failed = {n: error for n, error in outcomes.items() if error is not None}
+    assert failed.keys() == TOO_LARGE.keys(), failed
+    assert all(isinstance(error, BadMessage) for error in failed.values())
+
+
+@pytest.mark.parametrize("more", [{}, {"max_outstanding_bytes": 10_000}], ids=["free", "limited"])
+async def test_only_the_one_that_is_too_large_fails(strict, more):
+    outcomes: dict[int, NSQError | None] = {}
+    async with Producer(strict.tcp_address, linger=0.01, **more) as producer:
+        await producer.wait_connected(PATIENCE)
+
+        async def publish(n: int) -> None:
+            try:
+                await producer.publish("t", BODIES[n])
+                outcomes[n] = None
+            except NSQError as error:
+                outcomes[n] = error
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                for n in range(len(BODIES)):
+                    tasks.start_soon(publish, n)
+        stats = producer.stats()
+    check(outcomes)
+    assert (stats.message_count, stats.refused_count, stats.outstanding_bytes) == (28, 2, 0)
+    assert arrived(strict) == ARRIVING
+
+
+@pytest.mark.parametrize("more", [{}, {"max_outstanding_bytes": 10_000}], ids=["free", "limited"])
+async def test_so_it_is_where_nobody_waits(strict, more):
+    outcomes: dict[int, NSQError | None] = {}
+    async with Producer(strict.tcp_address, linger=0.01, **more) as producer:
+        await producer.wait_connected(PATIENCE)
+        receipts = [producer.publish_nowait("t", body) for body in BODIES]
+        with anyio.fail_after(PATIENCE):
+            for n, receipt in enumerate(receipts):
+                try:
+                    await receipt
+                    outcomes[n] = None
+                except NSQError as error:
+                    outcomes[n] = error
+        stats = producer.stats()
+    check(outcomes)
+    assert (stats.message_count, stats.refused_count, stats.outstanding_bytes) == (28, 2, 0)
+    assert arrived(strict) == ARRIVING
+
+
+async def test_leaving_the_producer_waits_for_what_goes_again(strict):
+    async with Producer(strict.tcp_address, linger=0.01) as producer:
+        await producer.wait_connected(PATIENCE)
+        receipts = [producer.publish_nowait("t", body) for body in BODIES]
+    check({n: receipt.error for n, receipt in enumerate(receipts)})
+    assert all(receipt.is_answered for receipt in receipts)
+    assert arrived(strict) == ARRIVING
+
+
+async def test_and_tells_those_that_did_not_arrive_in_time(strict, monkeypatch):
+    monkeypatch.setattr(pool, "DRAIN_TIMEOUT", 0.0)
+    async with Producer(strict.tcp_address, linger=0.01) as producer:
+        await producer.wait_connected(PATIENCE)
+        receipts = [producer.publish_nowait("t", body) for body in BODIES]
+        with anyio.fail_after(PATIENCE):
+            while producer.is_connected:  # until the batch is refused
+                await anyio.lowlevel.checkpoint()
+    assert all(receipt.is_answered for receipt in receipts)
+    assert {type(receipt.error) for receipt in receipts} <= {Closed, ConnectionLost, NotConnected}
+
+
+async def test_a_batch_that_is_too_large_as_a_whole_arrives_in_parts():
+    large = [body.zfill(20) for body in GOOD]
+    with NsqdServer(max_body_size=300) as nsqd:
+        async with Producer(nsqd.tcp_address, linger=0.01) as producer:
+            await producer.wait_connected(PATIENCE)
+            with anyio.fail_after(PATIENCE):
+                async with anyio.create_task_group() as tasks:
+                    for body in large:
+                        tasks.start_soon(producer.publish, "t", body)
+        assert arrived(nsqd) == sorted(large)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_so_it_is_for_threads(strict, waits):
+    with (
+        BlockingProducer(strict.tcp_address, linger=0.01) as producer,
+        ThreadPoolExecutor(len(BODIES)) as threads,
+    ):
+        producer.wait_connected(PATIENCE)
+        if waits:
+            futures = [threads.submit(producer.publish, "t", body) for body in BODIES]
+        else:
+            futures = [producer.publish_nowait("t", body) for body in BODIES]
+        outcomes = {n: future.exception(PATIENCE) for n, future in enumerate(futures)}
+    assert {n: type(error) for n, error in outcomes.items() if error} == dict.fromkeys(TOO_LARGE, BadMessage)
+    assert arrived(strict) == ARRIVING

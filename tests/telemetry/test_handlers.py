@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import pytest
+
+from nsqkit.telemetry.handlers import surrounded
+
+pytestmark = pytest.mark.anyio
+
+
+class Log(list[str]):
+    """What has happened, in order."""
+
+    @contextmanager
+    def around(self, work: str) -> Iterator[None]:
+        self.append(f"begin {work}")
+        try:
+            yield
+        except ValueError as error:
+            self.append(f"{error}")
+            raise
+        finally:
+            self.append(f"end {work}")
+
+
+async def test_an_async_handler_is_awaited_within():
+    log = Log()
+
+    async def handle(work: str) -> None:
+        await anyio.lowlevel.checkpoint()
+        log.append(work)
+
+    await surrounded(handle, log.around)("x")
+    assert log == ["begin x", "x", "end x"]
+
+
+def test_a_plain_one_returns_what_it_returns():
+    log = Log()
+
+    def handle(work: str) -> int:
+        """Handle it."""
+        return len(work)
+
+    within = surrounded(handle, log.around)
+    assert within("x") == 1
+    assert log == ["begin x", "end x"]
+    assert (within.__name__, within.__doc__) == ("handle", "Handle it.")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_what_it_raises_comes_out(is_async):
+    log = Log()
+
+    def fail(work: str) -> None:
+        raise ValueError("wrong")
+
+    async def fail_later(work: str) -> None:
+        fail(work)
+
+    with pytest.raises(ValueError, match="wrong"):
+        result = surrounded(fail_later if is_async else fail, log.around)("x")
+        if result is not None:
+            await result
+    assert log == ["begin x", "wrong", "end x"]

@@ -20,7 +20,6 @@ from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.storage import DurableStorage
 from nsqkit.broker.persistence import Persistence
 from nsqkit.broker.server import Nsqd
-from nsqkit.clock import ManualClock
 from nsqkit.errors import OptionError
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
 from tests.broker.core.disks import MemoryDirectory, MemoryFile
@@ -172,7 +171,7 @@ async def life(disk: Disk, **options: Any) -> AsyncIterator[Broker]:
     """One life of a broker on a disk."""
     given_options = BrokerOptions(max_bytes_per_file=FILE_SIZE, **options)
     with mock.patch("nsqkit.broker.persistence.DataPath", return_value=disk):
-        persistence = Persistence("disk", given_options, clock=ManualClock, after=lambda: None)
+        persistence = Persistence("disk", given_options, after=lambda: None)
     broker = Broker(given_options, Random(1), persistence.storage)
     persistence.open(broker, 1)
     yield broker

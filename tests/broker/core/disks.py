@@ -59,8 +59,8 @@ class Notes:
         return self.guids.renew(frame)
 
 
-class Ended(Exception):
-    """The process was ended by ``end_after``; nothing of it runs any more."""
+class Ended(BaseException):
+    """The process was ended by ``end_after``; nothing of it runs any more, so no code may catch this as a fault."""
 
 
 @attrs.define(eq=False)

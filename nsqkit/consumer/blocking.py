@@ -126,6 +126,10 @@ class BlockingConsumer(Blocking[Consumer]):
             try:
                 if self._intake is not None:
                     stay.ask(self._intake.stop)
+            except BaseException:
+                if self._intake is not None:
+                    stay.put(partial(self._intake.stop, 0))
+                raise
             finally:
                 super().close()
 
@@ -315,8 +319,9 @@ class BlockingConsumer(Blocking[Consumer]):
     def _work(self, handler: Callable[[Any], object], options: HandlerOptions) -> None:
         """Handle one message after the other in this thread."""
         stay, intake = self._opened(), self._entered()
-        handling = stay.ask(partial(self._begin, handler, options))
+        begun: list[Handling] = []  # also if this thread is interrupted before it knows
         try:
+            handling = stay.ask(partial(self._begin, handler, options, begun))
             while (message := intake.next()) is not None:
                 if message.attempts >= handling.attempts_max:
                     self._work_on_last(handling, handler, message)
@@ -332,13 +337,20 @@ class BlockingConsumer(Blocking[Consumer]):
                     if not message.is_answered:
                         message.finish()
         finally:
-            intake.tell(partial(stay.client._handlers.remove, handling))
+            intake.tell(partial(self._end, begun))
 
-    def _begin(self, handler: Callable[[Any], object], options: HandlerOptions) -> Handling:
+    def _begin(
+        self, handler: Callable[[Any], object], options: HandlerOptions, begun: list[Handling]
+    ) -> Handling:
         consumer = self._opened().client
         handling = consumer._handling(handler, options)
         consumer._handlers.add(handling, 1, consumer._now_ns())
+        begun.append(handling)
         return handling
+
+    def _end(self, begun: list[Handling]) -> None:
+        for handling in begun:
+            self._opened().client._handlers.remove(handling)
 
     def _work_on_last(
         self, handling: Handling, handler: Callable[[Any], object], message: BlockingMessage

@@ -69,6 +69,7 @@ class Stay(Generic[C]):
         self._name = name
         self._is_open = True
         self._is_ending = False
+        self._interrupt = interrupt
         self._queue: deque[tuple[Callable[[], object], Refuse | None]] = deque()
         self._is_noted = False
         self._loan: Loan | None = None
@@ -84,9 +85,10 @@ class Stay(Generic[C]):
             stack.callback(self._portal.call, self._waker.close)
             self.client = self._portal.call(make)
             stack.callback(self._shut)
-            if interrupt is not None:
-                stack.push(partial(self._interrupt, interrupt))
+            stack.push(self._leave_quickly)
             stack.enter_context(self._portal.wrap_async_context_manager(self.client))
+            # An interrupt may come before the client is left, or while it is.
+            stack.push(self._leave_quickly)
             stack.callback(self._portal.call, self._have_back)
             self._stack = stack.pop_all()
 
@@ -277,10 +279,6 @@ class Stay(Generic[C]):
                 self.put(leave)
             raise
 
-    def _interrupt(self, interrupt: Callable[[C], object], exc_type: object, *_: object) -> None:
-        if exc_type is not None:
-            self._portal.call(interrupt, self.client)
-
     # ---- the end -------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
@@ -293,9 +291,20 @@ class Stay(Generic[C]):
         self._is_ending = True
         try:
             self._stack.close()
+        except BaseException as error:
+            # One that comes between two callbacks of the stack keeps it from calling the others.
+            self._leave_quickly(type(error))
+            self._stack.close()
+            raise
         finally:
             self._is_open = False
             self._refuse_all()
+
+    def _leave_quickly(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        """Have the client left without waiting for what it would wait for, if leaving it is interrupted."""
+        if exc_type is not None and self._interrupt is not None:
+            with suppress(RuntimeError):  # the event loop has ended
+                self._portal.call(self._interrupt, self.client)
 
     def _shut(self) -> None:
         self._is_open = False

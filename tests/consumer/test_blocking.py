@@ -375,7 +375,7 @@ def test_outside_of_its_block_it_is_closed_and_can_be_opened_again(nsqd):
 )
 def test_ctrl_c_ends_a_wait_and_leaves_nothing_running(nsqd, receive):
     before = threading.active_count()
-    with pytest.raises(KeyboardInterrupt), make(nsqd) as consumer:
+    with pytest.raises(KeyboardInterrupt), make(nsqd, close_timeout=3600.0) as consumer:
         consumer.wait_connected()
         with interrupted_once(lambda: consumer.stats().connections):
             receive(consumer)

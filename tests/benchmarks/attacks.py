@@ -58,6 +58,11 @@ class Target:
         """Return how many instead of ``whole``."""
         return max(round(whole * self.scale), 1)
 
+    @property
+    def seconds(self) -> float:
+        """For how long the attack is watched at most."""
+        return max(SECONDS_MAX * self.scale, 0.2)
+
 
 @attrs.frozen(kw_only=True)
 class Attack:
@@ -126,9 +131,10 @@ def deflated(commands: bytes, target: Target, *, before: bytes = b"", reads: boo
         client.recv(1 << 16)
         client.sendall(compressor.compress(before + commands) + compressor.flush(zlib.Z_SYNC_FLUSH))
         begin = time.monotonic()
-        while time.monotonic() < begin + SECONDS_MAX:
-            if not (reads and select.select([client], [], [], 0.1)[0] and client.recv(1 << 20)):
-                time.sleep(0.1)
+        while (left := begin + target.seconds - time.monotonic()) > 0:
+            # The other end may have closed; then there is nothing more to be read, and the time is waited for.
+            if not (select.select([client] if reads else [], [], [], left)[0] and client.recv(1 << 20)):
+                reads = False
 
 
 def deflated_nops(target: Target) -> None:
@@ -329,13 +335,13 @@ def _wait(
         client.sendall(b"  V1" if attack.lookupd else b"  V2")
         begin = time.perf_counter()
         attacker.start()
-        while not seconds or time.perf_counter() < begin + SECONDS_MIN:
+        while not seconds or time.perf_counter() < begin + min(SECONDS_MIN, target.seconds):
             asked = time.perf_counter()
             client.sendall(question)
             read_until(client, b"OK")
             now = time.perf_counter()
             waits.append(now - asked)
-            if not seconds and (not attacker.is_alive() or now > begin + SECONDS_MAX):
+            if not seconds and (not attacker.is_alive() or now > begin + target.seconds):
                 seconds = now - begin
             time.sleep(0.001)  # it is one who asks now and then, not one who keeps the server busy
     if attack.seconds_max is not None:

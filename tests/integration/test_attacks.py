@@ -60,9 +60,12 @@ def watched(address: str, question: bytes = publish("wait"), magic: bytes = b"  
     assert len(waits) > 10
 
 
-def median_of(best: Callable[[], float]) -> float:
-    """Return the median of three: the worst wait of a moment may be the machine's, not the program's."""
-    return sorted(best() for _ in range(3))[1]
+def is_short(worst: Callable[[], float]) -> bool:
+    """Tell whether the median of three waits is: one may be the machine's and not the program's."""
+    waits = [worst(), worst()]
+    if (waits[0] < WAIT_MAX) is not (waits[1] < WAIT_MAX):
+        waits.append(worst())
+    return sorted(waits)[len(waits) // 2] < WAIT_MAX
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_nobody_waits_for_who_sends_much(broker: BrokerProcess, attack, scale):
             attack(Target(broker.address, broker.http_address, scale))
         return max(waits)
 
-    assert median_of(worst) < WAIT_MAX
+    assert is_short(worst)
 
 
 def bomb(address: str, commands: bytes) -> None:
@@ -109,7 +112,7 @@ def test_nobody_waits_for_who_sends_little_that_decompresses_to_much(broker: Bro
             bomb(broker.address, commands)
         return max(waits)
 
-    assert median_of(worst) < WAIT_MAX
+    assert is_short(worst)
 
 
 def test_answers_that_nobody_reads_are_not_made(broker: BrokerProcess):
@@ -153,7 +156,7 @@ def test_nobody_waits_for_an_nsqd_that_registers_much(attack):
                     attack(target)
                 return max(waits)
 
-            assert median_of(worst) < WAIT_MAX
+            assert is_short(worst)
 
 
 def test_a_file_that_cannot_be_opened_ends_a_subscription_and_not_the_broker(tmp_path: Path):

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskStatus
 
 from nsqkit import Message
 from nsqkit.broker.server import Nsqd
@@ -406,8 +407,13 @@ async def test_a_run_that_waits_can_be_cancelled(stage: Stage):
 
 async def test_clients_find_a_broker_that_was_restarted(stage: Stage):
     async with anyio.create_task_group() as tasks:
-        end = anyio.Event()
-        first: Nsqd = await tasks.start(stage.run_broker, FREE_PORT, end)
+        end, ended = anyio.Event(), anyio.Event()
+
+        async def run_first(*, task_status: TaskStatus[Nsqd]) -> None:
+            await stage.run_broker(FREE_PORT, end, task_status=task_status)
+            ended.set()
+
+        first: Nsqd = await tasks.start(run_first)
         async with stage.producer(first) as producer, stage.consumer(first) as consumer:
             await producer.publish(TOPIC, b"before")
             (before,) = await take(consumer, 1)
@@ -416,6 +422,7 @@ async def test_clients_find_a_broker_that_was_restarted(stage: Stage):
             before.finish()  # of no effect: its connection is gone, and its broker, too
             tasks.start_soon(producer.publish, TOPIC, b"meanwhile")  # waits for a connection
             await until(lambda: consumer.unconnected[first.tcp_address])
+            await ended.wait()  # its port is free
             end = anyio.Event()
             second: Nsqd = await tasks.start(stage.run_broker, first.tcp_address, end)
             assert second.tcp_address == first.tcp_address

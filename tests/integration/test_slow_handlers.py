@@ -17,10 +17,10 @@ from nsqkit import BlockingConsumer, BlockingProducer, Consumer
 from nsqkit.testing.servers import NsqdServer
 from tests.threads import PATIENCE
 
-COUNT = 60
-MSG_TIMEOUT = 0.5
+COUNT = 40
+MSG_TIMEOUT = 0.4
 HANDLER_SECONDS = 0.02
-"""So 60 messages take more than twice the message timeout."""
+"""So all messages take twice the message timeout."""
 
 
 class Slow:

@@ -19,7 +19,7 @@ The rule it guards: one root, and the depth of the class you catch is how much y
     │   ├── NegotiationFailed  the two ends do not agree on TLS, compression or AUTH
     │   └── RequestFailed      an HTTP request to nsqd, nsqlookupd or an auth server got no usable answer
     │       ├── RequestRefused it got an answer, which was a refusal: .status .message
-    │       └── WrongServer    whoever was asked does not speak HTTP, or TLS, or has another certificate
+    │       └── WrongServer    the server does not speak HTTP, or TLS, or has another certificate
     ├── WouldWait              publish_nowait would have had to wait
     ├── MessageError           a message was answered twice
     └── Closed                 the producer, the consumer or the broker was used after it was closed
@@ -78,7 +78,7 @@ class NSQError(Exception):
     """The root of all errors of nsqkit.
 
     Attributes:
-        permanent: True where connecting again cannot help until somebody changes an option, a certificate or the
+        permanent: True where connecting again cannot help until an operator changes an option, a certificate or the
             server. It counts for errors of dialling and of the greeting; on a connection that is of use already, the
             same error says nothing of the next one.
     """

@@ -1,6 +1,6 @@
 """Holds docs/operating.md against the programs: its files have every key, with its default, and their flags are read.
 
-The rule it guards: a configuration that somebody copies from the page starts the program that it is for.
+The rule it guards: a configuration that is copied from the page starts the program that it is for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.pages import ROOT, Block, blocks_of
 PAGE = ROOT / "docs" / "operating.md"
 BLOCKS = list(blocks_of(PAGE))
 
-# What names a machine or a directory, and has no default that somebody else could use.
+# Keys that name a machine or a directory and have no default that others could use.
 NAMES = {"node_id", "broadcast_address", "lookupd_tcp_addresses", "data_path"}
 
 

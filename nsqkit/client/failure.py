@@ -80,7 +80,7 @@ def advice(error: NSQError) -> str:
 
 
 def not_connected(text: str, errors: Mapping[str, Exception | None]) -> NotConnected:
-    """Return the error of whoever has waited in vain for a connection.
+    """Return the error of a caller that has waited for a connection and got none.
 
     Args:
         text: what was waited for.

@@ -201,7 +201,7 @@ class Intake:
         self._waiting.clear()
 
     def _end(self, demand: Demand) -> None:
-        """Tell somebody that there are no more messages, or why the consumer has failed."""
+        """Tell a waiting thread that there are no more messages, or why the consumer has failed."""
         try:
             self._consumer._connections.check_failure()
         except NSQError as error:

@@ -215,7 +215,7 @@ class LookupdPoller(Generic[T]):
         lookupd.status = attrs.evolve(before, failure_count=schedule.failure_count, error=error)
         fields = {"lookupd": lookupd.daemon.name, "failure_count": schedule.failure_count}
         if not (isinstance(error, RequestFailed) and error.permanent):
-            # What is not foreseen is a fault of ours; even that must not be the end of a consumer.
+            # An unexpected error is a fault of nsqkit; it must not end the consumer either.
             self._log.warning(
                 "nsqlookupd %s has failed %d times in a row: %s",
                 lookupd.daemon,

@@ -2,7 +2,7 @@
 
 The rule it guards: a command is looked at in nsqlookupd's order (nsqlookupd, lookup_protocol_v1.go) and answered with
 its words. Every refusal is fatal: it is sent, and the session ends. Before a session has ended, what its nsqd has
-registered is gone, so that whoever sees the connection closed sees the registrations gone. Commands, and the
+registered is gone, so that a peer that sees the connection closed sees the registrations gone. Commands, and the
 registrations at the end, are worked on in turns, so that no nsqd keeps the others waiting.
 
 How to read it: the verbs of a machine, then ``_admit``, which says what may come when, then one method a command.
@@ -108,7 +108,7 @@ class Session:
                 self.receive_eof(now_ns)
 
     def receive_eof(self, now_ns: int) -> None:
-        """Take note that the nsqd sends nothing more: that ends the session when all it has sent is acted on."""
+        """Record that the nsqd sends nothing more: that ends the session when all it has sent is acted on."""
         if self._is_leaving:
             return
         if self._commands is not None:

@@ -192,7 +192,7 @@ class Dispatch:
             self.outstanding.give_back(size)
 
     async def keep_sending_again(self) -> None:
-        """Send, one after the other, what was refused in a batch and has nobody else who sends it; until cancelled."""
+        """Send again, one after the other, publishes that were refused in a batch; until cancelled."""
         try:
             while True:
                 await self._has_refused.wait()

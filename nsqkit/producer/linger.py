@@ -29,7 +29,7 @@ _OVERHEAD = 4
 class BatchRefused(NotConnected):
     """The broker has kept nothing of a batch, because of one message, of its size, or of a command before it.
 
-    Nobody is told whose message it was, so each of them goes again by itself; users do not get this error.
+    nsqd does not tell which message it was, so each is sent again by itself; users do not get this error.
     """
 
 

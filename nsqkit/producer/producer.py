@@ -180,7 +180,7 @@ class Producer:
     def publish_nowait(self, topic: str, body: Any, *, key: str | Bytes | None = None) -> Receipt:
         """Publish one message without waiting; the answer can be had from what is returned.
 
-        It goes once: nobody is there to try again, except with ``linger`` for what the broker has not kept because of
+        It goes once and is not tried again, except with ``linger`` for what the broker has not kept because of
         another publish. Leaving the producer waits for its answer, as for all others.
 
         Args:

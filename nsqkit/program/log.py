@@ -49,7 +49,7 @@ def escape(message: str) -> str:
     """Return a message with each character that is not printable written as an escape sequence.
 
     Clients choose parts of a message. Line ends among them would make lines of their own, and control characters would
-    act on the terminal of whoever reads the log.
+    act on the terminal of a reader.
     """
     if message.isprintable():
         return message

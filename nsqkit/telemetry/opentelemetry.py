@@ -113,7 +113,7 @@ class TracedProducer(_Traced[P]):
     Attributes:
         producer: the producer.
 
-    ``server.address`` is told of a ``Producer`` with one nsqd: of several, nobody can tell which one a publish goes to.
+    ``server.address`` is told of a ``Producer`` with one nsqd: of several, it is unknown which one a publish goes to.
     A publish that has not reached an nsqd, as with ``NotConnected``, has its span and its duration, and is not counted
     as sent. The span of a publish that is not waited for ends with its answer.
     """

@@ -1,4 +1,4 @@
-"""Prometheus: the figures of ``stats()``, read when somebody scrapes, and how long handlers take.
+"""Prometheus: the figures of ``stats()``, read at each scrape, and how long handlers take.
 
 The rule it guards: nothing is counted twice: producers and consumers count already, and a scrape reads each of them
 once. What is read in an event loop is read there, whichever thread scrapes. Only a handler that is wrapped in

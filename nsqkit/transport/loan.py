@@ -141,7 +141,7 @@ class Loan:
                     return False  # the event loop sees it, too
                 if data is not None:
                     machine.receive_data(data, now_ns())
-                    while machine.has_input:  # nobody else waits for this thread
+                    while machine.has_input:  # no other connection waits for this thread
                         machine.go_on(now_ns())
                     self.unsent += machine.data_to_send(now_ns())
         except OSError:

@@ -15,7 +15,7 @@ and never asks. Both ends of a connection are machines, and one pump serves both
 A machine that serves others at the same time does a bounded part of its work in each call of ``receive_data`` and
 ``go_on``, and says by ``has_input`` that there is more. The next call comes when all others have had their turns.
 
-What happened is told by the machine's own events, to whoever owns it. The first four are a connection's; the last
+What happened is told by the machine's own events, to its owner. The first four are a connection's; the last
 two belong to whatever keeps time for many connections at once, such as the broker.
 """
 

@@ -348,7 +348,7 @@ class Pump:
             self.fail(timeout)
 
     async def _work_off(self) -> None:
-        """Have the machine work on what the peer has sent before it left; nobody is there to be answered."""
+        """Have the machine work on what the peer has sent before it left; no answers are sent."""
         machine, clock = self._machine, self._clock
         while not machine.ended:
             machine.data_to_send(clock.now_ns())

@@ -1,4 +1,4 @@
-"""What one client can do to others: how long somebody waits who asks for one thing at a time, while another attacks.
+"""What one client can do to others: how long a client waits that asks for one thing at a time while another attacks.
 
 The rule it guards: the one who waits and the one who attacks are different processes, and the attack goes on until all
 of it was worked on or its time is over. The wait is for the answer to a PUB, or, at nsqlookupd, to a PING.

@@ -1,8 +1,8 @@
 """A batch of very many messages, which is put into its topic in parts.
 
-The rule it guards: nobody waits for a batch, and it is published whole. All of its messages are there and in order when
-the first part is put; from then on nothing but a failing disk keeps the others from being put, too, whatever ends the
-session of its publisher.
+The rule it guards: no other client waits for a batch, and it is published as a whole. All of its messages have been
+read and found in order when the first part is put. From then on only a failing disk keeps the others from being put,
+whatever ends the session of its publisher.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Batch:
         return self._count < len(self._bodies)
 
     def put_rest(self, now_ns: int) -> None:
-        """Put all that are left; nobody is there who could be told that there is no place for them."""
+        """Put all that are left. The publisher has gone, so an error of the disk cannot be answered."""
         with suppress(OSError):
             self._put(len(self._bodies), now_ns)
 

@@ -95,15 +95,15 @@ class Keeper(Protocol):
     """Who looks after the queues of a directory."""
 
     def report(self, sentence: str) -> None:
-        """Take note of what was wrong and has been dealt with."""
+        """Record an error that has been handled."""
         ...
 
     def wrote(self, error: OSError | None) -> None:
-        """Take note of how the last write went."""
+        """Record the result of the last write."""
         ...
 
     def used(self, queue: DiskQueue) -> None:
-        """Take note that the queue is to be synced when its time has come."""
+        """Record that the queue is to be synced at its time."""
         ...
 
     def renew(self, frame: bytes) -> bytes:

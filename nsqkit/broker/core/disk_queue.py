@@ -108,7 +108,7 @@ class DiskQueue:
         self._settle_depth()
 
     def _read_anew(self, meta: bytes | None, why: str) -> None:
-        """Read all files from their beginnings: nobody knows what has been read of them."""
+        """Read all files from their beginnings, since the position that was reached is unknown."""
         self._keeper.report(f"{self._meta_name} is damaged, all that is in the files is read again: {why}")
         self._meta = b""
         numbers = self._numbers(0, positions.NUMBER_MAX) or [0]

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from nsqkit.wire.transform import SecureTransform, Transform
 
 TURNS_NS: Final = 10_000_000
-"""How long after somebody has published the turns of consumers are short: who publishes waits for an answer."""
+"""How long after a publish the turns of consumers are short, since publishers wait for answers."""
 
 PUBLISH_FAILED: Final = {b"PUB": PublishFailed, b"MPUB": MultiPublishFailed, b"DPUB": DeferredPublishFailed}
 
@@ -150,7 +150,7 @@ class Session(Turns):
         return self._broker.actions
 
     @property
-    def _hurries(self) -> bool:
+    def _has_short_turns(self) -> bool:
         return self.channel is not None and self._now_ns < self._agenda.published_ns + TURNS_NS
 
     def _fail(self, error: BrokerError | ProtocolError) -> None:

@@ -2,8 +2,8 @@
 
 The rule it guards: no client keeps the others waiting, whatever one read has brought. A turn ends after so many words
 of commands, whatever they decompress from, or when the outbox is full; the rest is kept and acted on in the next turn,
-for which whoever drives the session asks by ``go_on`` when all others have had theirs. What is counted are words, not
-time, so a run can be repeated.
+which the pump asks for by ``go_on`` when all other sessions have had theirs. Words are counted, not time, so that a
+run can be repeated.
 
 How to read it: ``receive_data`` and ``go_on`` each are a turn; ``_act`` is the loop over the commands. What a command
 does is for ``nsqkit.broker.core.session``, which builds on this.
@@ -33,7 +33,7 @@ What layers decode counts as four words for each KiB: a small buffer may decompr
 """
 
 TURN_WORDS: Final = 100
-"""The same for a session that has to hurry, because others wait for answers: see ``Turns._hurries``."""
+"""The same for a session with short turns, because others wait for answers: see ``Turns._has_short_turns``."""
 
 
 class Turns:
@@ -83,7 +83,7 @@ class Turns:
                 self.receive_eof(now_ns)
 
     def receive_eof(self, now_ns: int) -> None:
-        """Take note that the client sends nothing more; what it has sent is acted on before the session ends."""
+        """Record that the client sends nothing more; what it has sent is acted on before the session ends."""
         if self._link.waits or self._has_more:
             self._eof_came = True
         elif not self.ended:
@@ -141,7 +141,12 @@ class Turns:
 
     def _is_over(self, words: int, count: int) -> bool:
         """Tell whether a turn is over after so many words, ``TURN_WORDS`` at least, of so many commands."""
-        return count >= TURN_COMMANDS_MAX or words >= TURN_WORDS_MAX or self._link.is_full or self._hurries
+        return (
+            count >= TURN_COMMANDS_MAX
+            or words >= TURN_WORDS_MAX
+            or self._link.is_full
+            or self._has_short_turns
+        )
 
     # ---- what a session says of itself -----------------------------------------------------------------------------
 
@@ -155,7 +160,7 @@ class Turns:
         raise NotImplementedError
 
     @property
-    def _hurries(self) -> bool:
+    def _has_short_turns(self) -> bool:
         """Whether its turns are to be short."""
         raise NotImplementedError
 

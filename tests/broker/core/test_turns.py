@@ -1,4 +1,4 @@
-"""How much a session does in one call, whatever it is sent: counted, not timed."""
+"""How much a session does in one call: counted, not timed."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_who_publishes_meanwhile_makes_nothing_deeper(driven):
     assert not client.session.ended
 
 
-def test_a_consumer_hurries_while_somebody_publishes(driven, heard):
+def test_a_consumer_has_short_turns_while_somebody_publishes(driven, heard):
     consumer = driven.consumer(1)
     driven.publish(b"m")
     heard.clear()

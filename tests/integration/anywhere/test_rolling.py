@@ -25,7 +25,7 @@ COUNT = 300
 """Messages that are handled in each turn."""
 
 ARCHIVE = "archive"
-"""A channel that nobody consumes until the end, so its messages go from program to program."""
+"""A channel without a consumer until the end, so its messages go from program to program."""
 
 in_thread = anyio.to_thread.run_sync  # so that the clients live on meanwhile
 

@@ -479,7 +479,8 @@ async def test_others_have_a_turn_after_each_answer():
 
 async def test_others_have_turns_while_a_body_comes_in_small_chunks():
     head = b"POST /ignore HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
-    least = await turns_of_others(head + b"0\r\n\r\n")
+    # While the system carries the bytes, others have turns as well; the least of several times has few of those.
+    least = min([await turns_of_others(head + b"0\r\n\r\n") for _ in range(5)])
     chunks = BODY_MAX
     assert (
         await turns_of_others(head + b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")

@@ -69,6 +69,7 @@ class ConsumerCore:
         is_probing: True while backoff awaits a test message's result.
         is_closing: True once no more messages are wanted.
         is_over: True once the time that handlers were given at the stop is over.
+        refresh_ns: before that time, no message that waits for a handler needs more time; None if none waits.
         kept_count: how often a message that waited for a handler was touched or given back, so as not to time out.
         now_ns: the time of the last call.
         received_count, finished_count, requeued_count, touched_count, timed_out_count, given_up_count: messages so
@@ -130,7 +131,7 @@ class ConsumerCore:
         )
         self._on_backoff = on_backoff
         self._expiry_ns: int | None = None  # no message's time is over before
-        self._refresh_ns: int | None = None  # no message that waits needs more time before
+        self.refresh_ns: int | None = None
         self._limit_ns: int | None = None  # when handlers that have begun are to end, after the stop
         self.now_ns: int = 0
 
@@ -153,8 +154,8 @@ class ConsumerCore:
         if self._expiry_ns is None or expiry_ns < self._expiry_ns:
             self._expiry_ns = expiry_ns
         refresh_ns = now_ns + session.msg_timeout_ns // TOUCH_PART
-        if self._refresh_ns is None or refresh_ns < self._refresh_ns:
-            self._refresh_ns = refresh_ns
+        if self.refresh_ns is None or refresh_ns < self.refresh_ns:
+            self.refresh_ns = refresh_ns
         is_expected = self.flow.gate is Gate.PROBING
         self._send(self.flow.received(session, len(messages), now_ns))
         if is_expected and self.flow.gate is Gate.TESTING:
@@ -332,14 +333,17 @@ class ConsumerCore:
 
     def next_deadline(self) -> int | None:
         """Return when to call ``handle_deadline`` if nothing else happens."""
-        deadlines = (
-            self.flow.next_deadline(),
-            self.backoff.next_deadline(),
-            self._expiry_ns,
-            self._refresh_ns,
-            None if self.is_over else self._limit_ns,
-        )
-        return min((due for due in deadlines if due is not None), default=None)
+        # It is asked for every buffer, so the comparisons are spelled out: a tuple and min take three times as long.
+        earliest = self.refresh_ns
+        if (due := self._expiry_ns) is not None and (earliest is None or due < earliest):
+            earliest = due
+        if (due := self.flow.next_deadline()) is not None and (earliest is None or due < earliest):
+            earliest = due
+        if (due := self.backoff.next_deadline()) is not None and (earliest is None or due < earliest):
+            earliest = due
+        if (due := self._limit_ns) is not None and not self.is_over and (earliest is None or due < earliest):
+            earliest = due
+        return earliest
 
     def handle_deadline(self, now_ns: int) -> None:
         """Redistribute RDY, let the test message through, drop messages that timed out, or keep those that wait."""
@@ -348,7 +352,7 @@ class ConsumerCore:
         self._send(self.flow.handle_deadline(now_ns))
         if self._expiry_ns is not None and now_ns >= self._expiry_ns:
             self._expire(now_ns)
-        if self._refresh_ns is not None and now_ns >= self._refresh_ns:
+        if self.refresh_ns is not None and now_ns >= self.refresh_ns:
             self._refresh(now_ns)
         if self._limit_ns is not None and now_ns >= self._limit_ns:
             self.is_over = True
@@ -367,7 +371,7 @@ class ConsumerCore:
         So a handler begins with at least a quarter of the message timeout, and no message that waits here comes again
         because of that.
         """
-        self._refresh_ns = None
+        self.refresh_ns = None
         pause_ns = EXPIRY_PAUSE_NS
         for session in self.sessions:
             if session.held:
@@ -380,13 +384,13 @@ class ConsumerCore:
                     self.kept_count += 1
                 else:
                     self._refresh_at(due_ns)
-        if self._refresh_ns is not None:
-            self._refresh_ns = max(self._refresh_ns, now_ns + pause_ns)
+        if self.refresh_ns is not None:
+            self.refresh_ns = max(self.refresh_ns, now_ns + pause_ns)
         self._tidy_inbox()
 
     def _refresh_at(self, due_ns: int) -> None:
-        if self._refresh_ns is None or due_ns < self._refresh_ns:
-            self._refresh_ns = due_ns
+        if self.refresh_ns is None or due_ns < self.refresh_ns:
+            self.refresh_ns = due_ns
 
     # ---- within --------------------------------------------------------------------------------------------------
 

@@ -169,9 +169,8 @@ class Handling:
 
     def _refresh(self) -> None:
         """Have messages that wait touched, or dropped, if a handler has kept the event loop from doing so in time."""
-        now_ns = self._clock.now_ns()
-        deadline_ns = self._core.next_deadline()
-        if deadline_ns is not None and deadline_ns <= now_ns:
+        refresh_ns = self._core.refresh_ns
+        if refresh_ns is not None and (now_ns := self._clock.now_ns()) >= refresh_ns:
             self._core.handle_deadline(now_ns)
 
     async def _wait_in_line(self, queue: deque[Message]) -> bool:

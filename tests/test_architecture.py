@@ -40,7 +40,7 @@ ARROWS = {
     "program": "errors options",
     "broker.core": "errors options wire",
     "producer": "errors clock wire transport http client portal",
-    "consumer": "errors clock wire transport client http lookup portal",
+    "consumer": "errors clock options wire transport client http lookup portal",
     "broker": "errors clock options program wire transport http broker.core",
     "lookupd": "errors clock options program wire transport http",
     "telemetry": "errors transport client producer consumer",

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from nsqkit.errors import OptionError
+from nsqkit.options.durations import plain_seconds
 
 if TYPE_CHECKING:
     from nsqkit.consumer.options import ConsumerOptions
@@ -68,8 +68,7 @@ def _guarded(
 
 
 def _seconds(value: object, name: str) -> float:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    seconds = plain_seconds(value)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or math.isnan(seconds):
         raise OptionError(f"{name} returned {value!r}; allowed is a number of seconds")
-    return value
+    return seconds

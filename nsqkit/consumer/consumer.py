@@ -482,7 +482,7 @@ class Consumer:
         if self._core.inbox:
             self._arrived.set()
         self._handlers.look()
-        if self._core.kept_count:
+        if self._core.kept_count and "messages_wait" not in self._log.said:
             self._warn_of_waiting()
         if self._alarm is not None:
             self._alarm.check()

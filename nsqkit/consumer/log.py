@@ -41,12 +41,13 @@ class ConsumerLog:
 
     Attributes:
         fields: ``topic`` and ``channel``, for the ``extra`` of log lines.
+        said: the methods whose warning is given once and has been given.
     """
 
     def __init__(self, topic: str, channel: str) -> None:
         self.fields: dict[str, object] = {"topic": topic, "channel": channel}
         self._name = f"{topic}/{channel}"
-        self._said: set[str] = set()
+        self.said: set[str] = set()
 
     def named(self, name: str) -> TopicLog:
         """Return the logger of that name, with topic and channel in all that it logs."""
@@ -107,6 +108,6 @@ class ConsumerLog:
         )
 
     def _warn_once(self, kind: str, sentence: str) -> None:
-        if kind not in self._said:
-            self._said.add(kind)
+        if kind not in self.said:
+            self.said.add(kind)
             logger.warning("[%s] %s", self._name, sentence, extra=self.fields)

@@ -245,7 +245,7 @@ class Registry:
     def registrations(self) -> Iterator[tuple[Registration, list[Peer]]]:
         """Yield everything that is known, with the peers registered for it, in the order of ``Registration.key``.
 
-        What comes or goes between two of them may be there or not.
+        A registration that is added or removed between two of them may be included or not.
         """
         for topic in sorted(self._channels, key=_key_part):
             for channel in sorted(self._channels.get(topic, ())):

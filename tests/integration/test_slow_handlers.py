@@ -17,8 +17,8 @@ from nsqkit import BlockingConsumer, BlockingProducer, Consumer
 from nsqkit.testing.servers import NsqdServer
 from tests.threads import PATIENCE
 
-COUNT = 40
-MSG_TIMEOUT = 0.4
+COUNT = 50
+MSG_TIMEOUT = 0.5
 HANDLER_SECONDS = 0.02
 """So all messages take twice the message timeout."""
 

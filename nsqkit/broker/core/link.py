@@ -77,7 +77,7 @@ class Link:
         self._sendable: list[bytes] = []
         self._last = self._sendable  # where frames are added: the last of those that are held, if any are
         self._held: deque[tuple[int, list[bytes]]] = deque()
-        # What was received and not acted on, in the order in which it is: commands of a piece that was begun (the last
+        # Input that was not acted on, in the order in which it will be: commands of a piece that was begun (the last
         # iterator first), pieces that layers have yet to decode (the last iterator first), and buffers.
         self._begun: list[Iterator[Command]] = []
         self._pieces: list[Iterator[bytes]] = []

@@ -69,7 +69,7 @@ def test_a_batch_that_was_begun_is_put_whole_whatever_ends_its_session(driven, h
             client.session.receive_eof(driven.now_ns)
             client.work()
         case "end":
-            client.session.end("somebody wants it so")
+            client.session.end("the test ends it")
         case _:
             driven.broker.close_session(client.session, driven.now_ns)
     assert depth(driven) == COUNT

@@ -1,10 +1,10 @@
-"""Where the time comes from.
+"""Clocks: the only source of time in nsqkit.
 
-The rule it guards: there is one clock in a program, in integer nanoseconds since the Unix epoch, and nobody but the
-pumps and alarms asks it; machines are told. A test that owns the clock therefore owns every timeout.
+A program has one clock, in integer nanoseconds since the Unix epoch. Drivers read it and pass the time to machines as
+an argument. Every timeout follows it, so a test that controls the clock controls every timeout.
 
-``LoopClock`` is anchored once on the wall clock and then follows the event loop's own time, so it never goes back
-and trio's autojumping test clock moves it as well. ``ManualClock`` moves when a test says so.
+``LoopClock`` reads the wall clock once and then follows the event loop's time. So it never goes back, and trio's
+autojumping test clock moves it. ``ManualClock`` moves only when a test calls ``advance``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakKeyDictionary
 
 import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 NS_PER_S = 1_000_000_000
 
@@ -31,17 +35,22 @@ class Clock(Protocol):
         """Return when the clock shows ``deadline_ns``, or a rounding error before it."""
         ...
 
+    def cancel_at(self, scope: anyio.CancelScope, deadline_ns: int | None) -> None:
+        """Cancel ``scope`` at ``deadline_ns``; None for never. A later call for the same scope replaces the time."""
+        ...
+
 
 class LoopClock:
     """The real time, as the running event loop measures it.
 
-    To be made inside the event loop.
+    Create it inside the event loop that it follows.
     """
 
     def __init__(self) -> None:
-        # asyncio's loops run on the monotonic clock; asking that directly takes a twentieth of the time.
-        is_monotonic = abs(anyio.current_time() - time.monotonic()) < 0.1
-        self._elapsed_ns = time.monotonic_ns if is_monotonic else _loop_time_ns()
+        self._loop_time = _loop_time()
+        # asyncio's loops run on the monotonic clock; reading that directly takes a twentieth of the time.
+        is_monotonic = abs(self._loop_time() - time.monotonic()) < 0.1
+        self._elapsed_ns = time.monotonic_ns if is_monotonic else self._loop_time_ns
         self._anchor_ns = time.time_ns() - self._elapsed_ns()
 
     def now_ns(self) -> int:
@@ -50,43 +59,50 @@ class LoopClock:
 
     async def wait_until(self, deadline_ns: int) -> None:
         """Return when the clock shows ``deadline_ns``, or a rounding error before it."""
-        # Event loops wait for whole milliseconds. Rounded up, a wait is seldom short of its time; and whoever waits
-        # looks at the time again.
+        # Event loops wait for whole milliseconds. Rounded up, a wait is seldom too short; callers read the clock again.
         await anyio.sleep(max(math.ceil((deadline_ns - self.now_ns()) / 1e6), 0) / 1e3)
 
+    def cancel_at(self, scope: anyio.CancelScope, deadline_ns: int | None) -> None:
+        """Cancel ``scope`` at ``deadline_ns``; None for never. A later call for the same scope replaces the time."""
+        left = math.inf if deadline_ns is None else (deadline_ns - self.now_ns()) / NS_PER_S
+        scope.deadline = self._loop_time() + left
 
-def _loop_time_ns() -> Callable[[], int]:
-    """Return what tells the running event loop's time, in tasks and in callbacks."""
+    def _loop_time_ns(self) -> int:
+        return int(self._loop_time() * NS_PER_S)
+
+
+def _loop_time() -> Callable[[], float]:
+    """Return the function that reads the running event loop's time, in tasks and in callbacks."""
     try:
-        # Outside of a task, anyio does not know that asyncio runs, unless anyio has started it.
-        loop_time = asyncio.get_running_loop().time
+        # Outside of a task, anyio does not find a running asyncio loop that anyio has not started.
+        return asyncio.get_running_loop().time
     except RuntimeError:
-        loop_time = anyio.current_time
-    return lambda: int(loop_time() * NS_PER_S)
+        return anyio.current_time
 
 
 class ManualClock:
-    """A clock that stands until it is moved.
+    """A clock that moves only when ``advance`` is called.
 
     Args:
-        start_ns: the first time it shows; by default 2024-01-01, so that runs are alike.
+        start_ns: the first time it shows, in ns; by default 2024-01-01, so that runs are repeatable.
 
-    Its waiters run in the event loop that waits; ``advance`` is to be called there, too.
+    Call ``advance`` in the event loop that waits for the clock.
     """
 
     def __init__(self, start_ns: int = 1_704_067_200 * NS_PER_S) -> None:
         self._now_ns = start_ns
         self._waiters: dict[anyio.Event, int] = {}
+        self._scopes: WeakKeyDictionary[anyio.CancelScope, int] = WeakKeyDictionary()
 
     def now_ns(self) -> int:
         """Return the time, ns since the Unix epoch."""
         return self._now_ns
 
     def advance(self, seconds: float) -> None:
-        """Move the clock and wake those whose time has come.
+        """Move the clock forward, and wake or cancel everything whose time has come.
 
         Raises:
-            ValueError: the way back is closed.
+            ValueError: ``seconds`` is negative.
         """
         if seconds < 0:
             raise ValueError(f"a clock advances by 0 seconds or more, not by {seconds}")
@@ -94,6 +110,7 @@ class ManualClock:
         for event, deadline_ns in self._waiters.items():
             if deadline_ns <= self._now_ns:
                 event.set()
+        self._cancel_due()
 
     async def wait_until(self, deadline_ns: int) -> None:
         """Return when the clock shows ``deadline_ns`` or later."""
@@ -107,34 +124,38 @@ class ManualClock:
         finally:
             del self._waiters[event]
 
+    def cancel_at(self, scope: anyio.CancelScope, deadline_ns: int | None) -> None:
+        """Cancel ``scope`` at ``deadline_ns``; None for never. A later call for the same scope replaces the time."""
+        if deadline_ns is None:
+            self._scopes.pop(scope, None)
+        else:
+            self._scopes[scope] = deadline_ns
+            self._cancel_due()
 
-async def wait_at_most(clock: Clock, seconds: float | None, wait: Callable[[], Awaitable[object]]) -> bool:
-    """Await ``wait()`` for at most some seconds of a clock; tell whether it has returned.
+    def _cancel_due(self) -> None:
+        due = [scope for scope, deadline_ns in self._scopes.items() if deadline_ns <= self._now_ns]
+        for scope in due:
+            del self._scopes[scope]
+            scope.cancel()
+
+
+@contextmanager
+def move_on_after(
+    clock: Clock, seconds: float | None, *, shield: bool = False
+) -> Iterator[anyio.CancelScope]:
+    """Cancel the block after ``seconds`` of ``clock``, as ``anyio.move_on_after`` does by the event loop's time.
 
     Args:
         clock: the time.
-        seconds: how long; None for as long as it takes.
-        wait: what is awaited; it is cancelled when the time is over, and what it raises is raised.
+        seconds: the limit; None for no limit.
+        shield: keep cancellation from outside away from the block.
+
+    Yields:
+        The scope of the block; its ``cancelled_caught`` is True afterwards if the limit has ended the block.
     """
-    if seconds is None:
-        await wait()
-        return True
-    deadline_ns = clock.now_ns() + round(seconds * NS_PER_S)
-    outcome: list[Exception | None] = []
-
-    async def finish() -> None:
+    with anyio.CancelScope(shield=shield) as scope:
+        clock.cancel_at(scope, None if seconds is None else clock.now_ns() + round(seconds * NS_PER_S))
         try:
-            await wait()
-        except Exception as error:
-            outcome.append(error)
-        else:
-            outcome.append(None)
-        tasks.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(finish)
-        await clock.wait_until(deadline_ns)
-        tasks.cancel_scope.cancel()
-    if outcome and outcome[0] is not None:
-        raise outcome[0]
-    return bool(outcome)
+            yield scope
+        finally:
+            clock.cancel_at(scope, None)

@@ -113,7 +113,7 @@ class DrivenClient:
     def work(self) -> None:
         """Have all of it acted on, turn by turn, while nothing is read."""
         while self.session.has_input:
-            self.session.go_on(self._driven.now_ns)
+            self.session.process_input(self._driven.now_ns)
 
     def answers(self) -> list[Answer]:
         """Return what the broker has said since the last call."""
@@ -128,7 +128,7 @@ class DrivenClient:
             had_ended = session.ended
             data = session.data_to_send(self._driven.now_ns)
             self._said += map(_answer, self._decoder.feed(data))
-            session.go_on(self._driven.now_ns)
+            session.process_input(self._driven.now_ns)
             if not data and (had_ended or not (session.has_output or session.has_input)):
                 break
 

@@ -98,15 +98,15 @@ class ScriptedBroker:
         while self._peers:
             await self._peers.pop().close()
 
-    async def greet(self, **answer: Any) -> Peer:
+    async def handshake(self, **answer: Any) -> Peer:
         """Return the next connection, after IDENTIFY was answered."""
         peer = await self.accept()
-        await peer.greet(**answer)
+        await peer.handshake(**answer)
         return peer
 
     async def subscribe(self, **answer: Any) -> Peer:
         """Return the next connection, after SUB was answered, too."""
-        peer = await self.greet(**answer)
+        peer = await self.handshake(**answer)
         assert (await peer.line()).startswith(b"SUB ")
         await peer.send(OK_FRAME)
         return peer
@@ -158,7 +158,7 @@ class Peer:
 
     # ---- what the broker says ----
 
-    async def greet(self, **answer: Any) -> None:
+    async def handshake(self, **answer: Any) -> None:
         """Read the magic and IDENTIFY, and answer it."""
         assert await self.take(4) == MAGIC_V2
         line, body = await self.command()

@@ -6,7 +6,7 @@ import time
 import anyio
 import pytest
 
-from nsqkit.clock import NS_PER_S, LoopClock, ManualClock, wait_at_most
+from nsqkit.clock import NS_PER_S, LoopClock, ManualClock, move_on_after
 from tests.peers import BACKENDS, settle
 
 pytestmark = pytest.mark.anyio
@@ -134,31 +134,57 @@ class TestManualClock:
         assert log == ["other"]
 
 
-class TestWaitAtMost:
-    async def test_it_returns_when_that_has_returned_which_is_awaited(self):
-        assert await wait_at_most(ManualClock(), 5, settle)
-        assert await wait_at_most(ManualClock(), None, settle)
-
-    async def test_it_returns_when_the_time_is_over(self):
+class TestMoveOnAfter:
+    async def test_a_block_that_ends_in_time_is_not_cancelled(self):
         clock = ManualClock()
-        told: list[bool] = []
+        for seconds in (5, None):
+            with move_on_after(clock, seconds) as scope:
+                await settle()
+            assert not scope.cancelled_caught
+        assert not clock._scopes
+
+    async def test_a_block_is_cancelled_when_the_clock_shows_its_limit(self):
+        clock = ManualClock()
+        cancelled: list[bool] = []
 
         async def wait() -> None:
-            told.append(await wait_at_most(clock, 5, anyio.sleep_forever))
+            with move_on_after(clock, 5) as scope:
+                await anyio.sleep_forever()
+            cancelled.append(scope.cancelled_caught)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
             await settle()
             clock.advance(4.9)
             await settle()
-            assert told == []
+            assert cancelled == []
             clock.advance(0.1)
-        assert told == [False]
+        assert cancelled == [True]
 
-    @pytest.mark.parametrize("seconds", [5, None])
-    async def test_what_that_raises_comes_out_as_it_is(self, seconds):
-        async def fail() -> None:
-            raise ValueError("wrong")
+    @pytest.mark.parametrize("clock_of", [LoopClock, ManualClock])
+    async def test_a_limit_that_is_over_cancels_at_the_first_checkpoint(self, clock_of):
+        with move_on_after(clock_of(), 0) as scope:
+            await anyio.sleep_forever()
+        assert scope.cancelled_caught
 
-        with pytest.raises(ValueError, match="wrong"):
-            await wait_at_most(ManualClock(), seconds, fail)
+    async def test_a_shielded_block_ends_by_its_own_limit_only(self):
+        clock = ManualClock()
+        with anyio.CancelScope() as outer:
+            outer.cancel()
+            with move_on_after(clock, 5, shield=True) as scope:
+                await settle()
+                clock.advance(5)
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+
+    async def test_a_later_deadline_replaces_the_first(self):
+        clock = ManualClock(0)
+        with anyio.CancelScope() as scope:
+            clock.cancel_at(scope, 10)
+            clock.cancel_at(scope, 20)
+            clock.advance(15e-9)
+            await settle()
+            clock.cancel_at(scope, None)
+            clock.advance(15e-9)
+            await settle()
+        assert not scope.cancelled_caught

@@ -20,9 +20,9 @@ import anyio
 from nsqkit.broker.core.lookup_peer import PING_INTERVAL_NS, LookupPeerSession
 from nsqkit.errors import RequestFailed
 from nsqkit.transport.address import join_address, split_address
-from nsqkit.transport.alarm import Alarm
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.tcp import connect_tcp
+from nsqkit.transport.timer import Timer
 from nsqkit.wire.documents import read_object
 from nsqkit.wire.names import is_ephemeral, is_valid_name
 
@@ -174,7 +174,7 @@ class _Peer:
         self._make_session = make_session
         self._session: LookupPeerSession | None = None
         self._pump: Pump | None = None
-        self._alarm: Alarm | None = None
+        self._timer: Timer | None = None
         self._pause = anyio.CancelScope()
 
     @property
@@ -216,15 +216,15 @@ class _Peer:
         try:
             await self._talk(stream, clock)
         finally:
-            self._session = self._pump = self._alarm = None
+            self._session = self._pump = self._timer = None
             await anyio.aclose_forcefully(stream)
 
     async def _talk(self, stream: ByteStream, clock: Clock) -> None:
         session = self._session = self._make_session()
         self._pump = Pump(session, stream, clock, after=self._after)
-        self._alarm = Alarm(session, clock, after=self._after)
+        self._timer = Timer(session, clock, after=self._after)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._alarm.run)
+            tasks.start_soon(self._timer.run)
             await self._pump.run()
             tasks.cancel_scope.cancel()
         logger.error("LOOKUPD(%s): %s", self._address, session.error)
@@ -238,7 +238,7 @@ class _Peer:
 
     def _after(self) -> None:
         """Act on what the session was told."""
-        session, pump, alarm = self._session, self._pump, self._alarm
+        session, pump, alarm = self._session, self._pump, self._timer
         assert session is not None
         assert pump is not None
         assert alarm is not None

@@ -24,11 +24,11 @@ from nsqkit.clock import Clock, LoopClock
 from nsqkit.errors import Closed
 from nsqkit.transport.accept import accept, remote_address
 from nsqkit.transport.address import port_of
-from nsqkit.transport.alarm import Alarm
 from nsqkit.transport.asyncio_stream import asyncio_loop
+from nsqkit.transport.busy_poll import BusyPoll
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.tcp import Listener, listen
-from nsqkit.transport.vigil import Vigil
+from nsqkit.transport.timer import Timer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,7 +55,7 @@ class Nsqd:
         random: chance; by default seeded by the system.
         data_path: a directory for messages on disk and metadata; by default all is in memory, and gone at the end.
         owns_loop: the event loop has nothing else to do, so it may keep a vigil for publishers (see
-            ``nsqkit.transport.vigil``).
+            ``nsqkit.transport.busy_poll``).
 
     Attributes:
         broker: the engine.
@@ -88,11 +88,11 @@ class Nsqd:
         self.start_time_ns = 0
         self._clock = clock
         self._owns_loop = owns_loop
-        self._vigil: Vigil | None = None
+        self._busy_poll: BusyPoll | None = None
         self._pumps: dict[Session, Pump] = {}
         self._stack = AsyncExitStack()
         self._tasks: TaskGroup | None = None
-        self._alarm: Alarm | None = None
+        self._timer: Timer | None = None
         self._neighbours: Neighbours | None = None
         self._all_gone = anyio.Event()
 
@@ -141,11 +141,11 @@ class Nsqd:
                 https = await stack.enter_async_context(await listen(self.options.https_address, paths=False))
                 self.https_address = https.address
             self.start_time_ns = self.clock.now_ns()
-            self._alarm = Alarm(self.broker, self.clock, after=self._after)
+            self._timer = Timer(self.broker, self.clock, after=self._after)
             if self._owns_loop and (loop := asyncio_loop()) is not None:
-                self._vigil = Vigil(loop, self.clock)
+                self._busy_poll = BusyPoll(loop, self.clock)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
-            self._tasks.start_soon(self._alarm.run)
+            self._tasks.start_soon(self._timer.run)
             if persistence is not None:
                 self._tasks.start_soon(persistence.run, self.broker)
             self._serve(tcp, self._serve_client, "TCP", self.tcp_address)
@@ -270,8 +270,8 @@ class Nsqd:
                     pump.wake()
                 except Exception as fault:  # it ends that connection, not the one that is served now
                     pump.fail(fault)
-        if self._vigil is not None:
-            self._vigil.keep(self.broker.agenda.published_ns)
+        if self._busy_poll is not None:
+            self._busy_poll.keep(self.broker.agenda.published_ns)
         if not self.broker.agenda.has_news:
             return
         self.broker.agenda.has_news = False
@@ -279,8 +279,8 @@ class Nsqd:
             self._neighbours.check()
         if self._persistence is not None:
             self._persistence.check(self.broker)
-        assert self._alarm is not None
-        self._alarm.check()
+        assert self._timer is not None
+        self._timer.check()
 
     def settle(self) -> None:
         """Act on what was done to the engine from outside a connection, such as by an HTTP route."""

@@ -1,4 +1,4 @@
-"""Keeps a connection to one nsqd: dial, greet, pump, and again when it is lost.
+"""Keeps a connection to one nsqd: dial, handshake, pump, and again when it is lost.
 
 The rule it guards: one task owns one address. It is the only one that dials it, it never gives up until it is
 stopped, and when it ends nothing of the connection is left.
@@ -19,10 +19,10 @@ from nsqkit.client.failure import advice
 from nsqkit.client.options import ConnectionOptions
 from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.errors import ConnectionLost, ConnectTimeout, NotConnected, NSQError, ProtocolError, WriteTimeout
-from nsqkit.transport.alarm import Alarm
 from nsqkit.transport.loan import Loan
 from nsqkit.transport.machine import Machine, Timed
 from nsqkit.transport.pump import Pump
+from nsqkit.transport.timer import Timer
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -107,7 +107,7 @@ class Connection(Generic[S]):
         self._clock = clock
         self._dialler = dial if isinstance(dial, Dialler) else Dialler(ConnectionOptions(), dial)
         self._dial_timeout_ns = round(dial_timeout * NS_PER_S)
-        self._alarm = Alarm(self, clock, after=self._after_deadline)
+        self._timer = Timer(self, clock, after=self._after_deadline)
         self._reconnect = reconnect
         self._on_change = on_change
         self._log = log
@@ -160,7 +160,7 @@ class Connection(Generic[S]):
             pump.abort()
             self._on_change(self)
         else:
-            pump.go_on(loan.unsent)
+            pump.process_input(loan.unsent)
             self._after()
 
     def stop(self) -> None:
@@ -171,7 +171,7 @@ class Connection(Generic[S]):
         """Keep the connection until stopped or cancelled."""
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._alarm.run)
+                tasks.start_soon(self._timer.run)
                 await self._keep()
                 tasks.cancel_scope.cancel()
         finally:
@@ -215,11 +215,11 @@ class Connection(Generic[S]):
         self._tell(error)
 
     async def _run_once(self) -> NSQError | None:
-        """Dial, greet and pump; return why that is over."""
+        """Dial, handshake and pump; return why that is over."""
         session = None
         self._begun_ns = self._clock.now_ns()
         self._greeting_deadline_ns = self._begun_ns + self._dial_timeout_ns
-        self._alarm.check()
+        self._timer.check()
         try:
             with anyio.CancelScope() as self._attempt:
                 try:
@@ -244,7 +244,7 @@ class Connection(Generic[S]):
             wait_for_peer=True,
             write_timeout=self._dialler.write_timeout,
         )
-        self._alarm.check()
+        self._timer.check()
         try:
             await pump.run()
         except WriteTimeout as timeout:

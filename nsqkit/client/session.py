@@ -1,6 +1,6 @@
 """The client's side of a connection, without the connection.
 
-              greeting                  greet() ─▶ OK …               end()
+              greeting                  handshake() ─▶ OK …               end()
         GREETING ─────▶ (a subclass may say more) ─▶ OPEN ─────────────▶ ended
 
 The rule it guards: what every client has to do is done here, before anybody else sees a frame: the greeting, the
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from nsqkit.client.failure import BEGINNING_LENGTH, explain
-from nsqkit.client.greeting import Greeting, Say, Upgrade, greet
+from nsqkit.client.handshake import Handshake, Say, Upgrade, handshake
 from nsqkit.errors import (
     BrokerError,
     ConnectionLost,
@@ -99,7 +99,7 @@ class ClientSession(Generic[M]):
         self._eof_came = False
         self._is_plain = False  # True once nothing but frames is to be expected, without a layer around them
         self._identity = identity
-        self._greeting: Greeting | None = None
+        self._greeting: Handshake | None = None
         self._is_identified = False
         self._is_upgrading = False
         self._beginning = b""  # of what the broker has said, until it has answered IDENTIFY
@@ -112,14 +112,14 @@ class ClientSession(Generic[M]):
             make_tls: makes the layer of TLS; needed where IDENTIFY asks for TLS.
             auth_secret: what AUTH says if the broker requires it.
         """
-        self._greeting = greet(self._identity, make_tls=make_tls, auth_secret=auth_secret)
+        self._greeting = handshake(self._identity, make_tls=make_tls, auth_secret=auth_secret)
         self._outbox.clear()
         self._do(next(self._greeting))
 
     # ---- the five verbs --------------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now_ns: int) -> None:
-        """Work through what one read has returned, or begin to; see ``go_on``."""
+        """Work through what one read has returned, or begin to; see ``process_input``."""
         self._last_receive_ns = now_ns
         if self.ended:
             return
@@ -134,10 +134,10 @@ class ClientSession(Generic[M]):
 
     @property
     def has_input(self) -> bool:
-        """True while a part of what was received is left for ``go_on``."""
+        """True while a part of what was received is left for ``process_input``."""
         return bool(self._pieces) and not self.ended
 
-    def go_on(self, now_ns: int) -> None:
+    def process_input(self, now_ns: int) -> None:
         """Work on what is left, as far as one turn goes.
 
         A few bytes can be decompressed to a thousand times as many. So a turn ends when ``TURN_SIZE`` plain bytes have
@@ -282,7 +282,7 @@ class ClientSession(Generic[M]):
                 return b""
         return data
 
-    def _take(self, greeting: Greeting, frame: Response | BrokerError | M, now_ns: int) -> None:
+    def _take(self, greeting: Handshake, frame: Response | BrokerError | M, now_ns: int) -> None:
         """Take a frame of the greeting."""
         if isinstance(frame, BrokerError):
             raise frame

@@ -1,6 +1,6 @@
 """The consumer without ``await``: the same methods, for any number of threads.
 
-The rule it guards: there is one consumer, and it lives in the event-loop thread (``nsqkit.portal``), which answers
+The rule it guards: there is one consumer, and it lives in the event-loop thread (``nsqkit.loop_thread``), which answers
 heartbeats whatever the threads do. What becomes of a message is decided where it is for ``Consumer``, in ``handling``.
 
 How to read it: the ways of receiving, then what can be asked and changed while it runs; how messages come to a thread
@@ -29,7 +29,7 @@ from nsqkit.consumer.policy import policy_in_thread
 from nsqkit.consumer.stop_signals import StopSignals, check_signals
 from nsqkit.consumer.thread_message import ThreadMessage
 from nsqkit.errors import Closed
-from nsqkit.portal import Blocking
+from nsqkit.loop_thread import BlockingClient
 
 if TYPE_CHECKING:
     from nsqkit.client.serializers import Serializer
@@ -51,7 +51,7 @@ class BlockingHandlerKeywords(TypedDict, total=False):
     giving_up: Callable[..., object]
 
 
-class BlockingConsumer(Blocking[Consumer]):
+class BlockingConsumer(BlockingClient[Consumer]):
     """Consumes one channel of one topic from threads, for ``with``, or from ``open`` to ``close``.
 
     It belongs to the process that has opened it. One that was forked meanwhile gets ``Closed``, and can open it, too.
@@ -119,16 +119,16 @@ class BlockingConsumer(Blocking[Consumer]):
         Threads that wait for messages get none. Does nothing if it is closed, or was opened in another process. Where
         it is interrupted by Ctrl-C, it gives back at once what is not answered.
         """
-        stay = self._stay
-        if stay is None or not stay.is_here:
+        loop_client = self._loop_client
+        if loop_client is None or not loop_client.is_here:
             return
         with self._signals:
             try:
                 if self._intake is not None:
-                    stay.ask(self._intake.stop)
+                    loop_client.ask(self._intake.stop)
             except BaseException:
                 if self._intake is not None:
-                    stay.put(partial(self._intake.stop, 0))
+                    loop_client.put(partial(self._intake.stop, 0))
                 raise
             finally:
                 super().close()
@@ -209,7 +209,7 @@ class BlockingConsumer(Blocking[Consumer]):
             Closed: while it is not open in this process.
         """
         check_handler(handler, can_await=False)
-        stay = self._opened()
+        loop_client = self._opened()
         given = make_options(
             HandlerOptions, dict(options), elsewhere={"BlockingConsumer(…)": ConsumerOptions}
         )
@@ -220,7 +220,9 @@ class BlockingConsumer(Blocking[Consumer]):
             self._work(handler, attrs.evolve(given, giving_up=giving_up))
             return
         threaded = cast("HandlerKeywords", {**options, "giving_up": giving_up, "in_threads": True})
-        stay.run(partial(stay.client.run, cast("Callable[[Message], None]", handler), **threaded))
+        loop_client.run(
+            partial(loop_client.client.run, cast("Callable[[Message], None]", handler), **threaded)
+        )
 
     # ---- while it runs -------------------------------------------------------------------------------------------
 
@@ -245,8 +247,8 @@ class BlockingConsumer(Blocking[Consumer]):
 
     def wait_connected(self, timeout: Seconds | None = None) -> None:
         """As ``Consumer.wait_connected``."""
-        stay = self._opened()
-        stay.run(partial(stay.client.wait_connected, timeout))
+        loop_client = self._opened()
+        loop_client.run(partial(loop_client.client.wait_connected, timeout))
 
     def pause(self) -> None:
         """As ``Consumer.pause``."""
@@ -294,9 +296,9 @@ class BlockingConsumer(Blocking[Consumer]):
 
     def _on_signal(self, is_first: bool) -> None:
         """Act on a signal; called anywhere in the main thread."""
-        if self._stay is not None and self._intake is not None:
+        if self._loop_client is not None and self._intake is not None:
             with suppress(Closed):
-                self._stay.put(partial(self._intake.stop, None if is_first else 0))
+                self._loop_client.put(partial(self._intake.stop, None if is_first else 0))
 
     def _entered(self) -> Intake:
         self._opened().check()
@@ -304,8 +306,8 @@ class BlockingConsumer(Blocking[Consumer]):
         return self._intake
 
     def _ask(self, look: Callable[[Consumer], T]) -> T:
-        stay = self._opened()
-        return stay.ask(partial(look, stay.client))
+        loop_client = self._opened()
+        return loop_client.ask(partial(look, loop_client.client))
 
     def _taking(
         self, max_messages: int | None, max_wait: Seconds, timeout: Seconds | None
@@ -318,10 +320,10 @@ class BlockingConsumer(Blocking[Consumer]):
 
     def _work(self, handler: Callable[[Any], object], options: HandlerOptions) -> None:
         """Handle one message after the other in this thread."""
-        stay, intake = self._opened(), self._entered()
+        loop_client, intake = self._opened(), self._entered()
         begun: list[Handling] = []  # also if this thread is interrupted before it knows
         try:
-            handling = stay.ask(partial(self._begin, handler, options, begun))
+            handling = loop_client.ask(partial(self._begin, handler, options, begun))
             while (message := intake.next()) is not None:
                 if message.attempts >= handling.attempts_max:
                     self._work_on_last(handling, handler, message)
@@ -356,15 +358,15 @@ class BlockingConsumer(Blocking[Consumer]):
         self, handling: Handling, handler: Callable[[Any], object], message: BlockingMessage
     ) -> None:
         """Handle a message at its last attempt: the event loop has to know that it was begun, and how it ended."""
-        stay, intake, delivery = self._opened(), self._entered(), message.delivery
-        last_attempts = stay.client._core.last_attempts
-        if not stay.ask(partial(last_attempts.begin, delivery)):
-            stay.run(lambda: handling.give_up(delivery, last_attempts.error(delivery)))
+        loop_client, intake, delivery = self._opened(), self._entered(), message.delivery
+        last_attempts = loop_client.client._core.last_attempts
+        if not loop_client.ask(partial(last_attempts.begin, delivery)):
+            loop_client.run(lambda: handling.give_up(delivery, last_attempts.error(delivery)))
             return
         try:
             call_plain(handler, message)
         except Exception as error:
-            stay.run(partial(handling.fail, delivery, error))
+            loop_client.run(partial(handling.fail, delivery, error))
         except BaseException:
             intake.tell(partial(last_attempts.forget, delivery))
             intake.give_back(delivery)

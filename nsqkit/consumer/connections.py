@@ -27,8 +27,8 @@ from nsqkit.consumer.stats import ConnectionStats
 if TYPE_CHECKING:
     from random import Random
 
-    from nsqkit.client.background import Background
     from nsqkit.client.dialler import Dial
+    from nsqkit.client.task_scope import TaskScope
     from nsqkit.consumer.core import ConsumerCore
     from nsqkit.errors import NSQError
 
@@ -76,14 +76,14 @@ class Connections:
         self._leaving: dict[ConsumerConnection, None] = {}
         self._scopes: dict[ConsumerConnection, anyio.CancelScope] = {}
         self._owners: dict[ConsumerSession, ConsumerConnection] = {}
-        self._tasks: Background | None = None
+        self._tasks: TaskScope | None = None
         self._clock: Clock | None = None
         self._stopped = False
         self._changed = anyio.Event()
 
     # ---- which nsqds ---------------------------------------------------------------------------------------------
 
-    def start(self, tasks: Background, clock: Clock) -> None:
+    def start(self, tasks: TaskScope, clock: Clock) -> None:
         """Begin to connect."""
         self._tasks = tasks
         self._clock = clock

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 import anyio
 import attrs
 
-from nsqkit.client.background import Background
 from nsqkit.client.dialler import Dial
 from nsqkit.client.failure import not_connected
 from nsqkit.client.option import Seconds, take_timeout
 from nsqkit.client.options import check_addresses, check_tools, check_value, make_options
-from nsqkit.clock import NS_PER_S, Clock, LoopClock, wait_at_most
+from nsqkit.client.task_scope import TaskScope
+from nsqkit.clock import NS_PER_S, Clock, LoopClock, move_on_after
 from nsqkit.consumer.active_handlers import ActiveHandlers
 from nsqkit.consumer.batch_handling import BatchHandling
 from nsqkit.consumer.batches import Batches
@@ -41,7 +41,7 @@ from nsqkit.consumer.stats import BackoffStats, ConsumerStats
 from nsqkit.consumer.stop_signals import StopSignals, check_signals, signal_caller
 from nsqkit.errors import Closed, OptionError
 from nsqkit.lookup.discovery import Discovery
-from nsqkit.transport.alarm import Alarm
+from nsqkit.transport.timer import Timer
 from nsqkit.wire.names import encode_channel, encode_topic
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ class Consumer:
             random=random,
             log=self._log.named("nsqkit.lookup"),
         )
-        self._tasks: Background | None = None
-        self._alarm: Alarm | None = None
+        self._tasks: TaskScope | None = None
+        self._timer: Timer | None = None
         self._arrived = anyio.Event()
         self._handlers = ActiveHandlers(
             self._core, self._log, follows_concurrency="max_in_flight" not in options
@@ -278,7 +278,7 @@ class Consumer:
         return {**self._connections.unconnected, **failed}
 
     def stats(self) -> ConsumerStats:
-        """Return what there is to be told about the consumer at this moment."""
+        """Return the figures of the consumer at this moment."""
         return self._core.stats(self._now_ns(), self._connections.stats(), self._connections.left_out_count)
 
     async def wait_connected(self, timeout: Seconds | None = None) -> None:
@@ -290,9 +290,10 @@ class Consumer:
             NSQError: with ``end_on_permanent_error``, the permanent error that has ended the consumer.
         """
         self._check_entered()
-        assert self._clock is not None
         seconds = take_timeout(timeout)
-        if not await wait_at_most(self._clock, seconds, self._wait_complete):
+        with move_on_after(self._clock or LoopClock(), seconds) as scope:
+            await self._wait_complete()
+        if scope.cancelled_caught:
             whom = " or ".join(self.unconnected) or "any nsqd, since the nsqlookupds list none,"
             raise not_connected(f"no connection to {whom} within {seconds:g} seconds", self.unconnected)
 
@@ -398,8 +399,8 @@ class Consumer:
         self._core.close(now_ns, now_ns + round(seconds * NS_PER_S))
         self._connections.stop()
         self._arrived.set()
-        if self._alarm is not None:
-            self._alarm.check()
+        if self._timer is not None:
+            self._timer.check()
 
     # ---- start and stop ------------------------------------------------------------------------------------------
 
@@ -409,10 +410,10 @@ class Consumer:
         self._signals.__enter__()
         self._call_soon = signal_caller()
         self._clock = self._clock or LoopClock()
-        self._alarm = Alarm(self._core, self._clock, after=self._after)
-        self._tasks = Background()
+        self._timer = Timer(self._core, self._clock, after=self._after)
+        self._tasks = TaskScope()
         await self._tasks.start()
-        self._tasks.start_soon(self._alarm.run)
+        self._tasks.start_soon(self._timer.run)
         self._connections.start(self._tasks, self._clock)
         self._tasks.start_soon(self._discovery.run)
         return self
@@ -454,8 +455,8 @@ class Consumer:
         self._connections.wake(session)
         if session.ended and not self._core.is_closing:
             self._discovery.wake()  # perhaps its nsqd has moved
-        if self._alarm is not None:
-            self._alarm.check()
+        if self._timer is not None:
+            self._timer.check()
 
     def _on_finished(self, session: ConsumerSession) -> None:
         self._connections.flush(session)
@@ -484,8 +485,8 @@ class Consumer:
         self._handlers.look()
         if self._core.kept_count and "messages_wait" not in self._log.said:
             self._warn_of_waiting()
-        if self._alarm is not None:
-            self._alarm.check()
+        if self._timer is not None:
+            self._timer.check()
 
     def _warn_of_waiting(self) -> None:
         core = self._core

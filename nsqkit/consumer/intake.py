@@ -26,14 +26,14 @@ from nsqkit.consumer.batches import Batch
 from nsqkit.consumer.blocking_message import BlockingMessage
 from nsqkit.consumer.core import take
 from nsqkit.errors import Closed, NSQError
-from nsqkit.portal import Call
-from nsqkit.portal.stay import SIGNAL_WAIT_MAX
+from nsqkit.loop_thread import Call
+from nsqkit.loop_thread.loop_client import SIGNAL_WAIT_MAX
 
 if TYPE_CHECKING:
     from nsqkit.consumer.batches import Batches
     from nsqkit.consumer.consumer import Consumer
     from nsqkit.consumer.message import Message
-    from nsqkit.portal import Stay
+    from nsqkit.loop_thread import LoopClient
 
 T = TypeVar("T")
 
@@ -66,18 +66,18 @@ class Intake:
     """The way from one consumer to its threads, and back.
 
     Args:
-        stay: the consumer's, in the event-loop thread.
+        loop_client: the consumer's, in the event-loop thread.
     """
 
-    def __init__(self, stay: Stay[Consumer]) -> None:
-        self._stay = stay
-        self._consumer = stay.client
+    def __init__(self, loop_client: LoopClient[Consumer]) -> None:
+        self._loop_client = loop_client
+        self._consumer = loop_client.client
         self._waiting: deque[Demand] = deque()
         self._taken: deque[Message] = deque()
         self._finished: deque[Message] = deque()
         self._is_attentive = False
         self._consumer._core.queues.append(self._taken)
-        stay.start(self._feed)
+        loop_client.start(self._feed)
 
     # ---- for threads ---------------------------------------------------------------------------------------------
 
@@ -101,17 +101,17 @@ class Intake:
         return self._wrap(self._demand(max_messages, timeout))
 
     def _demand(self, max_messages: int | None, timeout: float | None) -> list[Message]:
-        demand, stay = Demand(max_messages), self._stay
+        demand, loop_client = Demand(max_messages), self._loop_client
         try:
-            stay.put(partial(self._on_demand, demand), demand.fail)
+            loop_client.put(partial(self._on_demand, demand), demand.fail)
             if timeout is None:
                 while not demand.is_told(SIGNAL_WAIT_MAX):
                     pass
             elif not demand.is_told(timeout):
-                stay.put(partial(self._on_leave, demand))
+                loop_client.put(partial(self._on_leave, demand))
             return demand.wait()
         except Closed:
-            if stay.is_here:
+            if loop_client.is_here:
                 return []
             raise
         except KeyboardInterrupt:
@@ -129,9 +129,9 @@ class Intake:
             demand.tell(messages)
 
         try:
-            self._stay.run(gather)
+            self._loop_client.run(gather)
         except Closed:
-            if self._stay.is_here:
+            if self._loop_client.is_here:
                 return self._wrap([])
             raise
         except KeyboardInterrupt:
@@ -162,11 +162,11 @@ class Intake:
     def answer(self, function: Callable[[], None]) -> None:
         """Call a function in the event loop, after all that was finished before, and raise what it raises."""
         with self._after_the_end():
-            self._stay.ask(partial(self._after_finished, function))
+            self._loop_client.ask(partial(self._after_finished, function))
 
     def _put(self, function: Callable[[], object]) -> None:
         with self._after_the_end():
-            self._stay.put(function)
+            self._loop_client.put(function)
 
     @contextmanager
     def _after_the_end(self) -> Iterator[None]:
@@ -174,13 +174,13 @@ class Intake:
         try:
             yield
         except Closed:
-            if not self._stay.is_here:
+            if not self._loop_client.is_here:
                 raise
 
     def _check_process(self) -> None:
         """Refuse what memory of the parent a forked process finds here."""
-        if not self._stay.is_here:
-            self._stay.check()
+        if not self._loop_client.is_here:
+            self._loop_client.check()
 
     def _wrap(self, messages: list[Message]) -> Batch[BlockingMessage]:
         return Batch((BlockingMessage(self, message) for message in messages), _finish_those_left)
@@ -241,7 +241,7 @@ class Intake:
         """Finish what there is to be finished, and look again soon; the threads need not wake anybody meanwhile."""
         if self._finished:
             self._finish_all()
-            self._stay.call_later(LOOK_EVERY, self._attend)
+            self._loop_client.call_later(LOOK_EVERY, self._attend)
             return
         self._is_attentive = False
         if self._finished:  # by a thread that has not seen that it would have to wake somebody

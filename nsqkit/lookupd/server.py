@@ -127,7 +127,7 @@ class Nsqlookupd:
         finally:
             session.end("closed")
             while session.has_input:
-                session.go_on(self.clock.now_ns())
+                session.process_input(self.clock.now_ns())
                 await anyio.lowlevel.checkpoint()
 
     async def _serve_http(self, stream: ByteStream) -> None:

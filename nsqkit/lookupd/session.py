@@ -96,7 +96,7 @@ class Session:
             return not self.ended
         return self._commands is not None and not self.outbox_full
 
-    def go_on(self, now_ns: int) -> None:
+    def process_input(self, now_ns: int) -> None:
         """Do what is left, as far as one turn goes."""
         if not self.has_input:
             return

@@ -1,7 +1,7 @@
 """The producer without ``await``: the same methods, for any number of threads.
 
-The rule it guards: there is one producer, and it lives in the event-loop thread (``nsqkit.portal``). Here is only how a
-thread comes to it and waits for it. A publish that can go at once takes the short way: it costs no task, and those of
+The rule it guards: there is one producer, and it runs in the event-loop thread (``nsqkit.loop_thread``). This module
+only hands calls to it and waits for the results. A publish that can go at once takes the short way: it costs no task, and those of
 many threads share wake-ups, writes and reads. One that has to wait, or may go more than once, takes the long way. And a
 thread that publishes alone, one by one, has a way of its own (``nsqkit.producer.direct``).
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from nsqkit.client.option import Seconds
 from nsqkit.errors import NotConnected, WouldWait
-from nsqkit.portal import Blocking, Call
+from nsqkit.loop_thread import BlockingClient, Call
 from nsqkit.producer.arguments import Bytes
 from nsqkit.producer.direct import Direct
 from nsqkit.producer.options import ProducerKeywords
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsqkit.producer.stats import ProducerStats
 
 
-class BlockingProducer(Blocking[Producer]):
+class BlockingProducer(BlockingClient[Producer]):
     """Publishes to nsqds from threads, for ``with``, or from ``open`` to ``close``.
 
     It belongs to the process that has opened it. One that was forked meanwhile gets ``Closed``, and can open it, too.
@@ -198,8 +198,8 @@ class BlockingProducer(Blocking[Producer]):
         Raises:
             NSQError: as ``Producer.ping``.
         """
-        stay = self._opened()
-        stay.run(stay.client.ping)
+        loop_client = self._opened()
+        loop_client.run(loop_client.client.ping)
 
     def wait_connected(self, timeout: Seconds | None = None) -> None:
         """Return when there is a connection that was greeted, to one nsqd at least.
@@ -210,8 +210,8 @@ class BlockingProducer(Blocking[Producer]):
         Raises:
             NSQError: as ``Producer.wait_connected``.
         """
-        stay = self._opened()
-        stay.run(partial(stay.client.wait_connected, timeout))
+        loop_client = self._opened()
+        loop_client.run(partial(loop_client.client.wait_connected, timeout))
 
     def ensure_topic(self, topic: str) -> None:
         """Have every nsqd of ``nsqd_http_addresses`` create a topic, unless it has it.
@@ -219,8 +219,8 @@ class BlockingProducer(Blocking[Producer]):
         Raises:
             NSQError: as ``Producer.ensure_topic``.
         """
-        stay = self._opened()
-        stay.run(partial(stay.client.ensure_topic, topic))
+        loop_client = self._opened()
+        loop_client.run(partial(loop_client.client.ensure_topic, topic))
 
     def ensure_channel(self, topic: str, channel: str) -> None:
         """Have every nsqd of ``nsqd_http_addresses`` create a channel, and its topic, unless it has them.
@@ -228,8 +228,8 @@ class BlockingProducer(Blocking[Producer]):
         Raises:
             NSQError: as ``Producer.ensure_channel``.
         """
-        stay = self._opened()
-        stay.run(partial(stay.client.ensure_channel, topic, channel))
+        loop_client = self._opened()
+        loop_client.run(partial(loop_client.client.ensure_channel, topic, channel))
 
     def stats(self) -> ProducerStats:
         """Return how each nsqd is, what it has acknowledged, and what is on its way.
@@ -237,14 +237,14 @@ class BlockingProducer(Blocking[Producer]):
         Raises:
             Closed: while it is not open in this process.
         """
-        stay = self._opened()
-        return stay.ask(stay.client.stats)
+        loop_client = self._opened()
+        return loop_client.ask(loop_client.client.stats)
 
     @property
     def is_connected(self) -> bool:
         """True while there is a connection that was greeted, to one nsqd at least."""
-        stay = self._stay
-        return stay is not None and stay.is_here and stay.client.is_connected
+        loop_client = self._loop_client
+        return loop_client is not None and loop_client.is_here and loop_client.client.is_connected
 
     # ---- within --------------------------------------------------------------------------------------------------
 
@@ -257,29 +257,29 @@ class BlockingProducer(Blocking[Producer]):
         timeout: Seconds | None,
     ) -> None:
         """Publish in this thread, or by the short way if it can go at once, otherwise by the long one."""
-        stay = self._opened()
+        loop_client = self._opened()
         if not self._goes_direct:
             begin = _in_context(begin)
         if timeout is None and self._goes_once:
             try:
                 if self._direct is not None and self._direct.publish(begin, what, key):
                     return
-                publishing = Publishing(begin, stay.client, what, key)
-                stay.put(publishing.begin, publishing.fail)
+                publishing = Publishing(begin, loop_client.client, what, key)
+                loop_client.put(publishing.begin, publishing.fail)
                 publishing.wait()
                 return
             except (WouldWait, NotConnected):
                 pass  # it has certainly not arrived, so it goes again, as every publish does
-        stay.run(partial(publish, stay.client, *what, key=key, timeout=timeout))
+        loop_client.run(partial(publish, loop_client.client, *what, key=key, timeout=timeout))
 
     def _begin(self, begin: Callable[..., Receipt], *what: Any, key: str | Bytes | None) -> Future[None]:
-        stay = self._opened()
+        loop_client = self._opened()
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
         if not self._goes_direct:
             begin = _in_context(begin)
-        publishing = Promise(future, begin, stay.client, what, key)
-        stay.put(publishing.begin, publishing.fail)
+        publishing = Promise(future, begin, loop_client.client, what, key)
+        loop_client.put(publishing.begin, publishing.fail)
         return future
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nsqkit.errors import BrokerError, NotConnected
 from nsqkit.producer.pipeline import ProducerSession, Urgency
 from nsqkit.producer.stats import NsqdStats
-from nsqkit.transport.alarm import Alarm
+from nsqkit.transport.timer import Timer
 
 if TYPE_CHECKING:
     from nsqkit.client.connection import Connection
@@ -58,13 +58,13 @@ class Destination:
         self._linger = linger
         self._clock = clock
         self._outstanding = outstanding
-        self._alarm = None if linger is None else Alarm(linger, clock, after=connection.wake)
+        self._timer = None if linger is None else Timer(linger, clock, after=connection.wake)
 
     @property
     def tasks(self) -> list[Callable[[], Awaitable[None]]]:
         """What is to run as long as the producer is used."""
         run = self.connection.run
-        return [run] if self._alarm is None else [run, self._alarm.run]
+        return [run] if self._timer is None else [run, self._timer.run]
 
     @property
     def is_connected(self) -> bool:
@@ -177,7 +177,7 @@ class Destination:
         """See to a batch that was opened, or is ready."""
         session.check_room()
         linger.set_deadlines(self._clock.now_ns())
-        if self._alarm is not None:
-            self._alarm.check()
+        if self._timer is not None:
+            self._timer.check()
         if linger.has_ready:
             self.connection.wake()

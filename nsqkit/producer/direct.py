@@ -14,7 +14,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqkit.portal import Call, Stay
+from nsqkit.loop_thread import Call, LoopClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,11 +35,11 @@ class Direct:
     """The short cut of one open façade.
 
     Args:
-        stay: where its producer is.
+        loop_client: where its producer is.
     """
 
-    def __init__(self, stay: Stay[Producer]) -> None:
-        self._stay = stay
+    def __init__(self, loop_client: LoopClient[Producer]) -> None:
+        self._loop_client = loop_client
         self._loan: Loan | None = None
         self._thread_id = 0
         self._alone_count = 0
@@ -57,9 +57,9 @@ class Direct:
 
         Raises:
             NSQError: as the method, and what came instead of an acknowledgement.
-            RuntimeError: as ``Stay.check``.
+            RuntimeError: as ``LoopClient.check``.
         """
-        self._stay.check()
+        self._loop_client.check()
         loan = self._loan or self._borrow()
         if loan is None:
             return False
@@ -70,7 +70,7 @@ class Direct:
             call = Call()
             receipt.call_back(call.settle)
 
-        receipt = loan.use(partial(begin, self._stay.client, *what, key=key), leave)
+        receipt = loan.use(partial(begin, self._loop_client.client, *what, key=key), leave)
         if receipt is None or call is not None:
             self._loan = None
         if receipt is None:
@@ -89,6 +89,6 @@ class Direct:
         self._alone_count += 1
         if self._alone_count <= ALONE_MIN:
             return None
-        self._loan = self._stay.borrow(self._stay.client.lend)
+        self._loan = self._loop_client.borrow(self._loop_client.client.lend)
         self._alone_count = 0 if self._loan is not None else -REFUSED_PAUSE
         return self._loan

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from nsqkit.client.background import Background
 from nsqkit.client.connection import Connection, Dial
 from nsqkit.client.reconnect import Reconnect
+from nsqkit.client.task_scope import TaskScope
 from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.producer.destination import Destination
 from nsqkit.producer.dispatch import Dispatch
@@ -70,7 +70,7 @@ class Pool:
         size_max = options.max_outstanding_bytes
         self._outstanding = Outstanding(size_max) if size_max else None
         self._destinations = [self._make_destination(address) for address in addresses]
-        self._tasks = Background()
+        self._tasks = TaskScope()
         self.dispatch = Dispatch(
             self._destinations,
             POLICIES[options.policy](random),

@@ -21,7 +21,7 @@ import anyio
 from nsqkit.client.dialler import Dial, Dialler
 from nsqkit.client.option import Seconds, take_seconds, take_timeout
 from nsqkit.client.options import check_tools, make_options
-from nsqkit.clock import Clock, LoopClock, wait_at_most
+from nsqkit.clock import Clock, LoopClock, move_on_after
 from nsqkit.errors import Closed, PublishTimeout
 from nsqkit.producer.arguments import (
     TIMEOUT_MAX,
@@ -258,7 +258,9 @@ class Producer:
         """
         dispatch, seconds = self._opened(), take_timeout(timeout)
         assert self._clock is not None
-        if not await wait_at_most(self._clock, seconds, dispatch.wait_connected):
+        with move_on_after(self._clock, seconds) as scope:
+            await dispatch.wait_connected()
+        if scope.cancelled_caught:
             raise dispatch.not_connected(seconds or 0.0)
 
     async def ensure_topic(self, topic: str) -> None:

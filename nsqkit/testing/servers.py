@@ -17,7 +17,7 @@ from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
 from nsqkit.lookupd.options import LookupdOptions
 from nsqkit.lookupd.server import Nsqlookupd
-from nsqkit.portal import portal_provider
+from nsqkit.loop_thread import portal_provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable

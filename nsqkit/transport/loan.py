@@ -142,7 +142,7 @@ class Loan:
                 if data is not None:
                     machine.receive_data(data, now_ns())
                     while machine.has_input:  # no other connection waits for this thread
-                        machine.go_on(now_ns())
+                        machine.process_input(now_ns())
                     self.unsent += machine.data_to_send(now_ns())
         except OSError:
             return False

@@ -1,22 +1,21 @@
-"""What a machine is: the verbs that a pump and an alarm call.
+"""The interface of a machine: a protocol without I/O.
 
-The rule it guards: a machine is driven by a few verbs and told the time with each; it never calls back, never waits
-and never asks. Both ends of a connection are machines, and one pump serves both.
+A machine is one end of a connection, or an engine that serves many of them. It is given bytes and the time, and leaves
+bytes and events. It never calls its owner, never waits and never asks for the time.
 
-| verb | meaning |
+| method | meaning |
 |---|---|
-| ``receive_data(data, now_ns)`` | here is everything one read returned |
-| ``go_on(now_ns)`` | it is your turn again, to work on what you have left undone |
+| ``receive_data(data, now_ns)`` | process everything that one read returned |
+| ``process_input(now_ns)`` | process more of the input that is left (``has_input``) |
 | ``receive_eof(now_ns)`` | the peer sends nothing more |
-| ``data_to_send(now_ns)`` | what must be written, joined once, then forgotten |
-| ``next_deadline()`` | when to call if nothing else happens |
-| ``handle_deadline(now_ns)`` | that time has come |
+| ``events()`` | return what happened since the last call |
+| ``data_to_send(now_ns)`` | return the bytes to write |
+| ``next_deadline()`` | return when to call ``handle_deadline`` |
+| ``handle_deadline(now_ns)`` | do what is due |
 
-A machine that serves others at the same time does a bounded part of its work in each call of ``receive_data`` and
-``go_on``, and says by ``has_input`` that there is more. The next call comes when all others have had their turns.
-
-What happened is told by the machine's own events, to its owner. The first four are a connection's; the last
-two belong to whatever keeps time for many connections at once, such as the broker.
+A machine that shares its event loop with others processes a bounded part of its input in each call of ``receive_data``
+and ``process_input``. While ``has_input`` is True, its driver calls ``process_input`` again after the other connections
+had their turn.
 """
 
 from __future__ import annotations
@@ -29,43 +28,43 @@ class Machine(Protocol):
 
     @property
     def ended(self) -> bool:
-        """True once the connection is to be closed, after what ``data_to_send`` still returns."""
+        """True once the connection is to be closed, after the bytes that ``data_to_send`` still returns are sent."""
         ...
 
     @property
     def outbox_full(self) -> bool:
-        """True while nothing more should be read: so much waits to be sent, or the machine itself waits."""
+        """True while the driver must not read: too many bytes wait to be sent, or a command waits for an answer."""
         ...
 
     @property
     def has_output(self) -> bool:
-        """True while there is something to send, or an end to be carried out."""
+        """True while there are bytes to send, or the connection is to be closed."""
         ...
 
     @property
     def has_input(self) -> bool:
-        """True while a part of what was received is left and ``go_on`` would work on it; nothing is read meanwhile."""
+        """True while received input is left that ``process_input`` can process; the driver reads nothing meanwhile."""
         ...
 
     def receive_data(self, data: bytes, now_ns: int) -> None:
-        """Take everything one read returned."""
+        """Process everything that one read returned, or a bounded part of it."""
         ...
 
-    def go_on(self, now_ns: int) -> None:
-        """Work on what is left of what was received; do nothing if nothing is."""
+    def process_input(self, now_ns: int) -> None:
+        """Process a bounded part of the input that is left; do nothing if none is."""
         ...
 
     def receive_eof(self, now_ns: int) -> None:
-        """Take note that the peer sends nothing more."""
+        """Record that the peer sends nothing more."""
         ...
 
     def data_to_send(self, now_ns: int) -> bytes:
-        """Return what must be written, and forget it; called again only once that was taken by the stream."""
+        """Return the bytes to write and forget them; the driver calls again only after it has written them."""
         ...
 
 
 class Timed(Protocol):
-    """Something that has deadlines."""
+    """A machine that has deadlines."""
 
     def next_deadline(self) -> int | None:
         """Return the time, in ns, at which to call ``handle_deadline``; None for never."""

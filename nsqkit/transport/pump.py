@@ -25,7 +25,7 @@ from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
 from nsqkit.errors import WriteTimeout
 from nsqkit.transport.asyncio_stream import AsyncioStream, asyncio_loop
-from nsqkit.transport.patience import send_with_patience
+from nsqkit.transport.write_timeout import send_with_timeout
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -74,9 +74,7 @@ class Pump:
         self._wait_for_peer = wait_for_peer
         self._watches_writes = not math.isinf(write_timeout)
         self._send = (
-            partial(send_with_patience, stream, timeout=write_timeout)
-            if self._watches_writes
-            else stream.send
+            partial(send_with_timeout, stream, timeout=write_timeout) if self._watches_writes else stream.send
         )
         self._direct = stream if isinstance(stream, AsyncioStream) else None
         self._loop = asyncio_loop()
@@ -174,7 +172,7 @@ class Pump:
         self._is_taking = True
         try:
             if data is None:
-                machine.go_on(now_ns)
+                machine.process_input(now_ns)
             else:
                 machine.receive_data(data, now_ns)
             self._after()
@@ -290,14 +288,14 @@ class Pump:
     # ---- on loan ---------------------------------------------------------------------------------------------------
 
     def hand_over(self) -> int | None:
-        """Neither read nor write until ``go_on``, and return the socket's number for others to do so.
+        """Neither read nor write until ``process_input``, and return the socket's number for others to do so.
 
         None, and nothing has changed, where there is no such number or something is on its way.
         """
         is_quiet = self._writer_waits and not self._flush_is_due and not self._machine.has_output
         return self._direct.hand_over() if self._direct is not None and is_quiet else None
 
-    def go_on(self, unsent: bytes) -> None:
+    def process_input(self, unsent: bytes) -> None:
         """Send what others have left unsent, and read and write again."""
         assert self._direct is not None
         if unsent:
@@ -355,7 +353,7 @@ class Pump:
             if not machine.has_input:
                 break
             await anyio.lowlevel.checkpoint()
-            machine.go_on(clock.now_ns())
+            machine.process_input(clock.now_ns())
             self._after()
 
     def _limit_time(self) -> None:

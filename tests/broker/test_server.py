@@ -388,7 +388,7 @@ async def test_a_broker_that_owns_its_loop_keeps_a_vigil_for_publishers(
         def keep(self, came_ns: int) -> None:
             kept.append(came_ns)
 
-    monkeypatch.setattr("nsqkit.broker.server.Vigil", Spy)
+    monkeypatch.setattr("nsqkit.broker.server.BusyPoll", Spy)
     clock = ManualClock()
     async with Nsqd(options(), clock=clock, owns_loop=owns_loop) as nsqd, connected(nsqd) as client:
         await client.say(encode_publish(b"t", b"x"))
@@ -418,7 +418,7 @@ async def test_a_fault_of_ours_with_one_client_is_not_the_end_of_the_others(
 
 
 @pytest.mark.parametrize(
-    "verb", ["go_on", "receive_eof", "data_to_send", "handle_deadline", "has_output", "discard"]
+    "verb", ["process_input", "receive_eof", "data_to_send", "handle_deadline", "has_output", "discard"]
 )
 async def test_wherever_an_error_of_ours_comes_up_it_ends_one_connection(
     verb: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -157,14 +157,14 @@ class TestGreeting:
     async def test_a_greeted_connection_is_open_and_has_no_error(self):
         async with running() as bench, await bench.broker.accept() as peer:
             assert not bench.session.is_open
-            await peer.greet()
+            await peer.handshake()
             await settle()
             assert bench.session.is_open
             assert bench.connection.error is None
             assert bench.changes[-1] == (True, True)
 
     async def test_an_open_connection_has_all_the_time_there_is(self):
-        async with running() as bench, await bench.broker.greet():
+        async with running() as bench, await bench.broker.handshake():
             await settle()
             bench.clock.advance(DIAL_TIMEOUT * 1.5)
             await settle()
@@ -195,7 +195,7 @@ class TestGreeting:
             await bench.wait_error(NotConnected)
             bench.broker.refusal = None
             await bench.retry()
-            async with await bench.broker.greet():
+            async with await bench.broker.handshake():
                 await settle()
                 assert bench.session.is_open
 
@@ -227,7 +227,7 @@ class TestGreeting:
             assert isinstance(bench.session.error, ConnectTimeout)
             assert await peer.take(4) == b"  V2"
             await bench.retry()
-            async with await bench.broker.greet():
+            async with await bench.broker.handshake():
                 await settle()
                 assert bench.connection.error is None
 
@@ -247,7 +247,7 @@ class TestTheEnd:
     async def test_a_lost_connection_is_made_again(self):
         async with running() as bench:
             for _ in range(3):
-                peer = await bench.broker.greet()
+                peer = await bench.broker.handshake()
                 await settle()
                 assert bench.session.is_open
                 await peer.close()
@@ -255,20 +255,20 @@ class TestTheEnd:
                 assert not bench.session.is_open
                 assert bench.reconnect.failure_count == 1  # and not more, for it was greeted in between
                 await bench.retry()
-            async with await bench.broker.greet():
+            async with await bench.broker.handshake():
                 await settle()
                 assert bench.connection.error is None
 
     async def test_a_connection_that_ends_within_a_frame_is_a_lost_one(self):
         async with running() as bench:
-            peer = await bench.broker.greet()
+            peer = await bench.broker.handshake()
             await peer.send(b"\0\0\0\x06\0\0")
             await peer.close()
             await bench.wait_error(ConnectionLost)
 
     async def test_a_silent_broker_is_left(self):
         async with running() as bench:
-            peer = await bench.broker.greet()
+            peer = await bench.broker.handshake()
             await settle()
             bench.clock.advance(59.9)
             await settle()
@@ -285,7 +285,7 @@ class TestTheEnd:
         bench = Bench()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bench.connection.run)
-            peer = await bench.broker.greet()
+            peer = await bench.broker.handshake()
             await settle()
             bench.connection.stop()
             await settle()
@@ -326,7 +326,7 @@ class TestTheEnd:
             if state in {"greeting", "open", "lingering"}:
                 peer = await bench.broker.accept()
             if state in {"open", "lingering"} and peer is not None:
-                await peer.greet()
+                await peer.handshake()
                 await settle()
                 if state == "lingering":
                     bench.session.end(None)
@@ -350,7 +350,7 @@ class TestTheEnd:
 
 @pytest.mark.parametrize("anyio_backend", BACKENDS[1:])  # the clock jumps: a peer may linger for a second
 async def test_a_silent_broker_is_left_even_if_it_never_closes():
-    async with running() as bench, await bench.broker.greet():
+    async with running() as bench, await bench.broker.handshake():
         await settle()
         bench.clock.advance(60)
         await bench.wait_error(HeartbeatTimeout)
@@ -360,7 +360,7 @@ async def test_a_silent_broker_is_left_even_if_it_never_closes():
 class TestWriteTimeout:
     async def test_a_broker_that_takes_nothing_is_left_and_dialled_again(self):
         async with running(write_timeout=0.1) as bench:
-            peer = await bench.broker.greet()
+            peer = await bench.broker.handshake()
             await bench.wait_open()
             for _ in range(2 * BUFFERED_WRITES_MAX):
                 bench.session.send(b"x")
@@ -369,7 +369,7 @@ class TestWriteTimeout:
                     await anyio.lowlevel.checkpoint()
             assert str(await bench.wait_error(WriteTimeout)) == "the peer took nothing for 0.1 seconds"
             await bench.retry()
-            async with await bench.broker.greet():
+            async with await bench.broker.handshake():
                 await bench.wait_open()
                 assert bench.connection.greeting_count == 2
             await peer.close()
@@ -379,7 +379,7 @@ class TestWriteTimeout:
 class TestAuth:
     async def asked(self, bench: Bench) -> Peer:
         """Return the next connection when it has said AUTH."""
-        peer = await bench.broker.greet(auth_required=True)
+        peer = await bench.broker.handshake(auth_required=True)
         assert await peer.line() == b"AUTH"
         assert await peer.body() == b"hush"
         return peer
@@ -448,7 +448,7 @@ class TestLog:
             await bench.wait_error(NotConnected)
             bench.broker.refusal = None
             await bench.retry()
-            async with await bench.broker.greet():
+            async with await bench.broker.handshake():
                 await settle()
         assert [
             (record.name, record.levelname, vars(record)["nsqd_address"]) for record in caplog.records
@@ -475,7 +475,7 @@ class TestHook:
             await bench.wait_error(NotConnected)
             bench.broker.refusal = None
             await bench.retry()
-            peer = await bench.broker.greet()
+            peer = await bench.broker.handshake()
             await settle()
             await peer.close()
             await bench.wait_error(ConnectionLost)
@@ -486,7 +486,7 @@ class TestHook:
         bench = Bench(on_connection=lambda *what: told.append(what))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bench.connection.run)
-            peer = await bench.broker.greet()
+            peer = await bench.broker.handshake()
             await settle()
             bench.connection.stop()
             bench.session.end(None)
@@ -499,7 +499,7 @@ class TestHook:
         def fail(address: str, error: Exception | None) -> None:
             raise ValueError("no")
 
-        async with running(on_connection=fail) as bench, await bench.broker.greet():
+        async with running(on_connection=fail) as bench, await bench.broker.handshake():
             await settle()
             assert bench.session.is_open
         assert f"[{ADDRESS}] on_connection failed" in caplog.text

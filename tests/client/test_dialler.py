@@ -21,7 +21,7 @@ from tests.certificates import write_files
 pytestmark = pytest.mark.anyio
 
 
-async def greet(stream: ByteStream) -> None:
+async def handshake(stream: ByteStream) -> None:
     async with stream:
         await stream.send(b"hello")
 
@@ -29,7 +29,7 @@ async def greet(stream: ByteStream) -> None:
 async def check_reaches(listener: Listener, **options: Any) -> object:
     """Check that a listener is reached; return where from."""
     async with listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, greet, tasks)
+        tasks.start_soon(listener.serve, handshake, tasks)
         with anyio.fail_after(15):
             async with await Dialler(ConnectionOptions(**options))(listener.address) as stream:
                 assert await stream.receive() == b"hello"

@@ -316,7 +316,7 @@ class Pair:
         for start in range(0, len(data), size):
             machine.receive_data(data[start : start + size], now_ns)
             while machine.has_input:
-                machine.go_on(now_ns)
+                machine.process_input(now_ns)
 
     def consume(self, *bodies: bytes) -> list[bytes]:
         """Publish, subscribe and receive."""
@@ -528,7 +528,7 @@ class TestTurns:
         client, _ = self.begin()
         turn_count = 1
         while client.has_input:
-            client.go_on(1)
+            client.process_input(1)
             turn_count += 1
         assert turn_count == pytest.approx(len(self.HEARTBEATS) / TURN_SIZE, abs=2)
         assert not client.ended
@@ -536,7 +536,7 @@ class TestTurns:
     def test_many_heartbeats_have_one_answer(self):
         client, _ = self.begin()
         while client.has_input:
-            client.go_on(1)
+            client.process_input(1)
         assert client._outbox == [NOP]
 
     def test_what_comes_meanwhile_comes_after_it(self):
@@ -544,7 +544,7 @@ class TestTurns:
         client.receive_data(layer.encode(encode_message(0, 1, b"1" * 16, b"second")), 1)
         assert client.frames == []
         while client.has_input:
-            client.go_on(1)
+            client.process_input(1)
         assert [frame.body for frame in client.frames] == [b"first", b"second"]
 
     def test_the_end_of_the_stream_comes_after_it(self):
@@ -552,19 +552,19 @@ class TestTurns:
         client.receive_eof(1)
         assert not client.ended
         while client.has_input:
-            client.go_on(1)
+            client.process_input(1)
         assert [frame.body for frame in client.frames] == [b"last"]
         assert isinstance(client.error, ConnectionLost)
 
     def test_an_error_in_a_later_turn_ends_it(self):
         client, _ = self.begin(bytes(64))
         while client.has_input:
-            client.go_on(1)
+            client.process_input(1)
         assert isinstance(client.error, ProtocolError)
 
     def test_after_the_end_nothing_is_left_to_do(self):
         client, _ = self.begin()
         client.end(None)
         assert not client.has_input
-        client.go_on(1)
+        client.process_input(1)
         assert client.error is None

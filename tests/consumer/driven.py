@@ -50,11 +50,11 @@ class DrivenConsumer:
 
     def connect(self, address: str = "nsqd:4150", **answer: object) -> DrivenSession:
         """Return a session that has subscribed."""
-        link = self.greet(address, **answer)
+        link = self.handshake(address, **answer)
         link.say(OK_FRAME)
         return link
 
-    def greet(self, address: str = "nsqd:4150", **answer: object) -> DrivenSession:
+    def handshake(self, address: str = "nsqd:4150", **answer: object) -> DrivenSession:
         """Return a session that waits for the answer to SUB."""
         link = DrivenSession(self, ConsumerSession(self.core, address, self.now_ns))
         link.session.data_to_send(self.now_ns)

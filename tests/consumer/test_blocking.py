@@ -14,7 +14,7 @@ from nsqkit.broker.core.broker import Broker
 from nsqkit.consumer import BackoffState
 from nsqkit.consumer.giving_up import DeadLetter, GivenUp
 from nsqkit.errors import Closed, NotConnected, OptionError
-from nsqkit.portal import portal_provider
+from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.servers import NsqdServer
 from tests.threads import PATIENCE, interrupted_once, nobody, start, until
 
@@ -409,7 +409,7 @@ def test_after_ctrl_c_handlers_in_threads_complete_and_their_messages_are_finish
         assert may_end.wait(PATIENCE)
 
     def end_once_it_is_closing(consumer: BlockingConsumer) -> None:
-        until(lambda: consumer._stay is not None and consumer._stay._is_ending)
+        until(lambda: consumer._loop_client is not None and consumer._loop_client._is_ending)
         may_end.set()
 
     with pytest.raises(KeyboardInterrupt), make(nsqd) as consumer:
@@ -435,7 +435,7 @@ def test_a_second_ctrl_c_gives_back_at_once(nsqd):
         consumer.run(handle, concurrency=2)
     with (
         pytest.raises(KeyboardInterrupt),
-        interrupted_once(lambda: consumer._stay is not None and consumer._stay._is_ending),
+        interrupted_once(lambda: consumer._loop_client is not None and consumer._loop_client._is_ending),
     ):
         consumer.close()
     assert waiting(nsqd) == 1
@@ -451,7 +451,7 @@ def test_a_handler_in_another_thread_completes_while_it_is_closed(nsqd):
         assert may_end.wait(PATIENCE)
 
     def end_once_it_is_closing(consumer: BlockingConsumer) -> None:
-        until(lambda: consumer._stay is None or consumer._stay._is_ending)
+        until(lambda: consumer._loop_client is None or consumer._loop_client._is_ending)
         may_end.set()
 
     with make(nsqd) as consumer:

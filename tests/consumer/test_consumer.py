@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from nsqkit import JSON, Consumer, Message
-from nsqkit.client.background import Background
+from nsqkit.client.task_scope import TaskScope
 from nsqkit.clock import ManualClock
 from nsqkit.consumer.backoff import BackoffState
 from nsqkit.consumer.handling import TIME_SLICE
@@ -128,7 +128,7 @@ class TestReceiving:
         bench = Bench([ADDRESS], client_id="me", hostname="h", msg_timeout=5, sample_rate=7)
         async with anyio.create_task_group() as tasks:
             async with bench.consumer:
-                peer = await bench.broker.greet()
+                peer = await bench.broker.handshake()
                 assert await peer.line() == b"SUB t c"
                 await peer.send(OK_FRAME)
                 assert await peer.line() == b"RDY 1"
@@ -150,7 +150,7 @@ class TestReceiving:
         channel = "tail-1#ephemeral"
         async with (
             Consumer("t", channel, nsqd_tcp_addresses=[ADDRESS], dial=broker.dial, close_timeout=0),
-            await broker.greet() as peer,
+            await broker.handshake() as peer,
         ):
             assert await peer.line() == b"SUB t tail-1#ephemeral"
 
@@ -669,7 +669,7 @@ class TestBadBrokers:
     async def test_a_refused_subscription_is_named_and_tried_again(self):
         bench = Bench([ADDRESS], close_timeout=0)
         async with bench.consumer as consumer:
-            peer = await bench.broker.greet()
+            peer = await bench.broker.handshake()
             await peer.line()
             await peer.send(BadChannel("SUB channel name …"))
             await peer.close()
@@ -682,7 +682,7 @@ class TestBadBrokers:
     async def test_a_broker_that_never_answers_is_given_up_and_tried_again(self):
         bench = Bench([ADDRESS], dial_timeout=0.1, close_timeout=0)
         async with bench.consumer as consumer:
-            async with await bench.broker.greet() as peer:
+            async with await bench.broker.handshake() as peer:
                 assert await peer.line() == b"SUB t c"
                 bench.clock.advance(0.1)
                 await peer.wait_end()
@@ -814,7 +814,7 @@ class TestLeaving:
             if state == "greeting":
                 peer = await bench.broker.accept()
             elif state == "subscribing":
-                peer = await bench.broker.greet()
+                peer = await bench.broker.handshake()
             await settle()
         if peer is not None:
             await peer.close()
@@ -857,7 +857,7 @@ class TestCtrlC:
 
         async def main() -> None:
             bench = Bench([ADDRESS], max_in_flight=3, close_timeout=15)
-            tasks = Background()  # so that the broker outlives what the signal cancels
+            tasks = TaskScope()  # so that the broker outlives what the signal cancels
             await tasks.start()
             try:
                 async with bench.consumer as consumer:

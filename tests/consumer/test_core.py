@@ -436,7 +436,7 @@ class TestClosing:
 
     def test_a_subscription_that_comes_too_late_says_good_bye_at_once(self):
         consumer = DrivenConsumer(max_in_flight=10)
-        link = consumer.greet()
+        link = consumer.handshake()
         consumer.core.close(0, S)
         link.say(b"\0\0\0\x06\0\0\0\0OK")
         assert link.lines() == ["CLS"]

@@ -61,14 +61,14 @@ def test_what_was_given_to_nobody_is_given_back(consumer, intake, producer):
     producer.multi_publish("t", [b"x"] * 3)
     until(lambda: consumer.stats().waiting == 3)
     demand, other = Demand(2), Demand(None)
-    stay = consumer._opened()
-    stay.ask(lambda: intake._on_demand(demand))
+    loop_client = consumer._opened()
+    loop_client.ask(lambda: intake._on_demand(demand))
     assert len(demand.wait()) == 2
-    stay.ask(lambda: intake._on_drop(demand))
+    loop_client.ask(lambda: intake._on_drop(demand))
     assert len(intake.take(1, None)) == 1
     until(lambda: consumer.stats().requeued == 2)
     until(lambda: consumer.stats().waiting == 2)  # here they are again
-    stay.ask(lambda: intake._on_leave(other))  # somebody who has been told already
+    loop_client.ask(lambda: intake._on_leave(other))  # somebody who has been told already
 
 
 def test_what_is_finished_is_one_visit_of_the_event_loop(consumer, intake, producer, monkeypatch):

@@ -37,7 +37,7 @@ def link() -> DrivenSession:
 
 class TestOpening:
     def test_it_is_open_when_the_subscription_stands(self):
-        link = DrivenConsumer(max_in_flight=5).greet()
+        link = DrivenConsumer(max_in_flight=5).handshake()
         assert not link.session.is_open
         link.say(OK_FRAME)
         assert link.session.is_open
@@ -50,7 +50,7 @@ class TestOpening:
         "error", [BadTopic("!"), BadChannel("!"), SubscribeFailed("full"), Unauthorized("no")]
     )
     def test_a_refused_subscription_ends_it(self, error):
-        link = DrivenConsumer().greet()
+        link = DrivenConsumer().handshake()
         link.say(encode_error(error))
         assert link.session.ended
         assert type(link.session.error) is type(error)
@@ -62,13 +62,13 @@ class TestOpening:
     )
     def test_anything_else_is_not_the_protocol(self, frame):
         consumer = DrivenConsumer()
-        link = consumer.greet()
+        link = consumer.handshake()
         link.say(frame)
         assert isinstance(link.session.error, ProtocolError)
         assert not consumer.core.inbox
 
     def test_a_heartbeat_may_come_first(self):
-        link = DrivenConsumer().greet()
+        link = DrivenConsumer().handshake()
         link.say(HEARTBEAT_FRAME + OK_FRAME)
         assert link.lines() == ["NOP", "RDY 1"]
 
@@ -165,7 +165,7 @@ class TestClosing:
         assert link.session.error is None
 
     def test_a_session_that_is_not_open_has_nothing_to_close(self):
-        link = DrivenConsumer().greet()
+        link = DrivenConsumer().handshake()
         link.session.start_close()
         assert not link.session.is_closing
         assert link.lines() == []

@@ -96,11 +96,11 @@ class TestProfiles:
         assert await text("/debug/pprof/block?debug=1") == "block profile: total 0\n"
 
     async def test_tasks_and_threads_show_where_they_are(self):
-        started, go_on = threading.Event(), threading.Event()
+        started, process_input = threading.Event(), threading.Event()
 
         def wait_in_a_thread() -> None:
             started.set()
-            go_on.wait()
+            process_input.wait()
 
         async def wait_in_a_task() -> None:
             await anyio.sleep_forever()
@@ -115,7 +115,7 @@ class TestProfiles:
             counted = await text("/debug/pprof/goroutine?debug=1")
             named = await text("/debug/pprof/goroutine?debug=2")
             tasks.cancel_scope.cancel()
-        go_on.set()
+        process_input.set()
         thread.join()
         assert "\n2 @ \n#\t" in counted
         assert "wait_in_a_task" in counted
@@ -191,15 +191,15 @@ class TestProfiles:
 
 class TestCpuProfile:
     async def test_stacks_are_folded_and_counted(self):
-        go_on = threading.Event()
+        process_input = threading.Event()
 
         def wait_here() -> None:
-            go_on.wait()
+            process_input.wait()
 
         thread = threading.Thread(target=wait_here)
         thread.start()
         told = debug._sample(0.03, threading.Event())
-        go_on.set()
+        process_input.set()
         thread.join()
         [stack] = [stack for stack in told if "wait_here" in stack]
         assert stack.startswith("threading.Thread._bootstrap;")

@@ -111,7 +111,7 @@ async def check_consumes(consumer: Consumer, broker: ScriptedBroker) -> None:
 
 async def check_publishes(producer: Producer, broker: ScriptedBroker) -> None:
     """Have the producer publish by its next connection."""
-    async with await broker.greet() as peer, anyio.create_task_group() as tasks:
+    async with await broker.handshake() as peer, anyio.create_task_group() as tasks:
         tasks.start_soon(producer.publish, TOPIC, b"again")
         assert await peer.command() == (b"PUB t", b"again")
         await peer.send(OK_FRAME)
@@ -157,7 +157,7 @@ async def test_identify_is_refused(error: BrokerError):
 @pytest.mark.parametrize("error", [SubscribeFailed("too many"), BadTopic("no")])
 async def test_the_subscription_is_refused(error: BrokerError):
     async with consuming() as (consumer, broker):
-        peer = await broker.greet()
+        peer = await broker.handshake()
         assert await peer.line() == b"SUB t c"
         await peer.send(error)
         await left(peer)
@@ -168,7 +168,7 @@ async def test_the_subscription_is_refused(error: BrokerError):
 
 async def test_a_message_before_the_subscription_stands():
     async with consuming() as (consumer, broker):
-        peer = await broker.greet()
+        peer = await broker.handshake()
         await peer.send(MESSAGE)
         await peer.close()
         assert isinstance(await why(consumer), ProtocolError)
@@ -180,7 +180,7 @@ async def test_a_broker_that_never_answers_a_consumer(greeted: bool):
     async with consuming(dial_timeout=0.1) as (consumer, broker):
         peer = await broker.accept()
         if greeted:
-            await peer.greet()  # but not the subscription
+            await peer.handshake()  # but not the subscription
         assert isinstance(await why(consumer), ConnectTimeout)
         await peer.close()
         await check_consumes(consumer, broker)
@@ -252,7 +252,7 @@ async def test_the_greeting_goes_wrong_at_any_step(step: str, data: bytes, expec
 async def test_tls_is_answered_with_something_else():
     options = {"tls_v1": True, "tls_insecure_skip_verify": True}
     async with consuming(**options) as (consumer, broker):
-        peer = await broker.greet(tls_v1=True)
+        peer = await broker.handshake(tls_v1=True)
         assert peer.identity["tls_v1"] is True
         await peer.send(OK_FRAME)
         await peer.close()
@@ -262,7 +262,7 @@ async def test_tls_is_answered_with_something_else():
 async def test_a_broker_that_says_it_does_no_tls_learns_nothing_more():
     options = {"tls_v1": True, "tls_insecure_skip_verify": True, "auth_secret": "hush"}
     async with consuming(**options) as (consumer, broker):
-        peer = await broker.greet(auth_required=True)
+        peer = await broker.handshake(auth_required=True)
         await left(peer)  # nothing was said after IDENTIFY
         assert isinstance(await why(consumer), NegotiationFailed)
 
@@ -285,7 +285,7 @@ async def test_a_publish_waits_out_bad_greetings():
             peer = await broker.accept()
             await peer.send(data)
             await peer.close()
-        async with await broker.greet() as peer:
+        async with await broker.handshake() as peer:
             assert await peer.command() == (b"PUB t", b"x")
             await peer.send(OK_FRAME)
 
@@ -313,7 +313,7 @@ async def check_ends(data: bytes, acknowledged: int, cause: type[NSQError], **op
     bodies = [b"%d" % n for n in range(5)]
     publishes = Publishes()
     async with producing(**options) as (producer, broker):
-        peer = await broker.greet()
+        peer = await broker.handshake()
         async with anyio.create_task_group() as tasks:
             for body in bodies:
                 tasks.start_soon(publishes.publish, producer, body)
@@ -342,7 +342,7 @@ async def test_a_message_to_a_producer():
 
 async def test_more_answers_than_publishes():
     async with producing() as (producer, broker):
-        peer = await broker.greet()
+        peer = await broker.handshake()
         await peer.send(OK_FRAME)
         await left(peer)
         await check_publishes(producer, broker)
@@ -357,7 +357,7 @@ async def test_an_answer_that_never_comes():
     clock = ManualClock()
     publishes = Publishes()
     async with producing(clock=clock, read_timeout=30) as (producer, broker):
-        peer = await broker.greet()
+        peer = await broker.handshake()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(publishes.publish, producer, b"x")
             await peer.command()
@@ -379,14 +379,14 @@ async def test_an_answer_that_never_comes():
 async def test_an_error_is_for_one_publish_and_what_nsqd_did_not_read_after_it_goes_again():
     publishes = Publishes()
     async with producing() as (producer, broker):
-        peer = await broker.greet()
+        peer = await broker.handshake()
         async with anyio.create_task_group() as tasks:
             for n in range(4):
                 tasks.start_soon(publishes.publish, producer, b"%d" % n)
             received = [(await peer.command())[1] for _ in range(4)]
             await peer.send(OK_FRAME, PublishFailed("disk full"))
             await left(peer)
-            peer = await broker.greet()
+            peer = await broker.handshake()
             assert {(await peer.command())[1] for _ in range(2)} == {*received[2:]}
             await peer.send(OK_FRAME * 2)
         ends = [publishes.ends[body] for body in received]

@@ -20,7 +20,7 @@ import pytest
 
 from nsqkit import BlockingConsumer, BlockingProducer
 from nsqkit.errors import Closed
-from nsqkit.portal import portal_provider
+from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.servers import NsqdServer
 from tests.threads import PATIENCE, start, until
 

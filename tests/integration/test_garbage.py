@@ -33,7 +33,7 @@ from tests.integration.stage import CHANNEL, TOPIC, channel_of, is_empty, take, 
 
 SECONDS = float(os.environ.get("NSQKIT_GARBAGE_SECONDS", "3"))
 WARM_UP_SECONDS = 0.5
-"""For what is made once: modules, caches, buffers that stay."""
+"""For what is made once: modules, caches, buffers that loop_client."""
 
 PATIENCE = 60.0
 """Seconds that a busy machine may take for what has to happen in the end."""

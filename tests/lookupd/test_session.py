@@ -192,7 +192,7 @@ def test_whoever_does_not_read_is_not_read_from(talk: Conversation) -> None:
     assert not talk.session.has_output
     talk.session.receive_data(PING * (OUTBOX_SIZE_MAX // len(OK_ANSWER)), 0)
     while talk.session.has_input:
-        talk.session.go_on(0)
+        talk.session.process_input(0)
     assert not talk.session.outbox_full
     talk.session.receive_data(PING, 0)
     assert talk.session.outbox_full
@@ -229,7 +229,7 @@ def test_commands_are_acted_on_in_turns(known: Conversation) -> None:
     known.session.receive_data(b"".join(encode_register(b"t%d" % number) for number in range(count)), 0)
     counts = [len(known.answers())]
     while known.session.has_input:
-        known.session.go_on(0)
+        known.session.process_input(0)
         counts.append(len(known.answers()))
     assert counts == [TURN_COUNT] * 3 + [5]
     assert len(known.registry.topics()) == count
@@ -241,7 +241,7 @@ def test_what_comes_between_two_turns_is_heard_after_what_came_before(known: Con
     known.session.receive_eof(0)
     assert known.registry.active_peers(0)[0].topics
     while known.session.has_input:
-        known.session.go_on(0)
+        known.session.process_input(0)
     assert len(known.answers()) == 2 * TURN_COUNT + 1
     assert known.session.ended
 
@@ -251,7 +251,7 @@ def test_registrations_are_taken_back_in_turns_and_then_it_has_ended(known: Conv
     count = 3 * TURN_COUNT
     known.session.receive_data(b"".join(encode_register(b"t%d" % number) for number in range(count)), 0)
     while known.session.has_input:
-        known.session.go_on(0)
+        known.session.process_input(0)
         known.answers()
     match how:
         case "eof":
@@ -264,7 +264,7 @@ def test_registrations_are_taken_back_in_turns_and_then_it_has_ended(known: Conv
     while known.session.has_input:
         assert not known.session.ended
         lefts.append(sum(len(peers) for _, peers in known.registry.registrations()))
-        known.session.go_on(0)
+        known.session.process_input(0)
     assert {before - after for before, after in pairwise(lefts)} <= {TURN_COUNT}
     assert lefts
     assert known.session.ended
@@ -277,7 +277,7 @@ def test_registrations_are_taken_back_in_turns_and_then_it_has_ended(known: Conv
 def test_whoever_does_not_read_is_not_worked_for(known: Conversation) -> None:
     known.session.receive_data(PING * 100_000, 0)
     while known.session.has_input:
-        known.session.go_on(0)
+        known.session.process_input(0)
     assert known.session.outbox_full
     assert len(known.answers()) == -(-OUTBOX_SIZE_MAX // len(OK_ANSWER))
     assert known.session.has_input

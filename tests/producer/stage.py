@@ -53,8 +53,8 @@ class Pool:
         self.brokers = brokers
         self.clock = clock
 
-    async def greet(self) -> list[Peer]:
-        peers = [await broker.greet() for broker in self.brokers]
+    async def handshake(self) -> list[Peer]:
+        peers = [await broker.handshake() for broker in self.brokers]
         await settle()
         return peers
 
@@ -111,7 +111,7 @@ class PlayingBroker:
         decoder = CommandDecoder(lambda verb, params: None, max_msg_size=1 << 20, max_body_size=5 << 20)
         assert list(decoder.feed(MAGIC_V2)) == []
         async with peer:
-            await peer.greet()
+            await peer.handshake()
             while data := await peer.receive():
                 for command in decoder.feed(data):
                     many = [command.bodies] if command.verb == b"MPUB" else [(b,) for b in command.bodies]

@@ -10,7 +10,7 @@ import pytest
 from nsqkit import BlockingProducer
 from nsqkit.client.serializers import JSON
 from nsqkit.errors import Closed, NotConnected, OptionError, PublishTimeout, WouldWait
-from nsqkit.portal import portal_provider
+from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.servers import NsqdServer
 from tests.threads import PATIENCE, interrupted_once, nobody, silent_nsqd, start, until
 

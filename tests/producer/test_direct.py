@@ -44,8 +44,8 @@ def has_loan(producer: BlockingProducer) -> bool:
 
 
 def is_lent(producer: BlockingProducer) -> bool:
-    assert producer._stay is not None
-    return producer._stay._loan is not None
+    assert producer._loop_client is not None
+    return producer._loop_client._loan is not None
 
 
 def depth(nsqd: NsqdServer) -> int:
@@ -125,8 +125,8 @@ def test_after_a_refusal_it_is_asked_for_less_often(nsqd, monkeypatch):
     monkeypatch.setattr(direct, "REFUSED_PAUSE", 40)
     with BlockingProducer(nsqd.tcp_address, max_outstanding_bytes=1000) as producer:
         asked: list[None] = []
-        assert producer._stay is not None
-        monkeypatch.setattr(producer._stay, "borrow", lambda lend: asked.append(None))
+        assert producer._loop_client is not None
+        monkeypatch.setattr(producer._loop_client, "borrow", lambda lend: asked.append(None))
         alone(producer, direct.ALONE_MIN + 1)
         alone(producer, 40 + direct.ALONE_MIN)
         assert len(asked) == 1
@@ -260,7 +260,7 @@ def test_a_connection_that_was_lost_before_is_noticed(producer, played):
 def test_closing_answers_who_waits_there(producer, played):
     publishing = waiting(producer, played)
     closing = start(producer.close)
-    until(lambda: not is_lent(producer) if producer._stay else True)
+    until(lambda: not is_lent(producer) if producer._loop_client else True)
     played.connection.sendall(OK)
     assert publishing.result(PATIENCE) is None
     closing.result(PATIENCE)

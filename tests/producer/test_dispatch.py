@@ -38,7 +38,7 @@ async def finish(*peers: Peer) -> None:
 
 async def test_the_policy_says_who_gets_a_publish():
     async with pool(3) as stage, anyio.create_task_group() as tasks:
-        peers = await stage.greet()
+        peers = await stage.handshake()
         for n in range(6):
             tasks.start_soon(stage.producer.publish, "t", b"%d" % n)
             assert await peers[n % 3].command() == (b"PUB t", b"%d" % n)
@@ -50,7 +50,7 @@ async def test_the_policy_says_who_gets_a_publish():
 
 async def test_the_same_key_goes_to_the_same_nsqd():
     async with pool(3, policy="by-key") as stage, anyio.create_task_group() as tasks:
-        peers = await stage.greet()
+        peers = await stage.handshake()
         for key in ("user-1", b"user-1", "user-1"):
             tasks.start_soon(partial(stage.producer.publish, "t", b"x", key=key))
         await settle()
@@ -67,7 +67,7 @@ async def test_a_publish_takes_the_first_nsqd_that_is_there():
         tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
         await settle()
         assert stage.producer.stats().waiting_count == 1
-        async with await stage.brokers[1].greet() as peer:
+        async with await stage.brokers[1].handshake() as peer:
             assert await peer.command() == (b"PUB t", b"x")
             await peer.send(OK_FRAME)
             await settle()
@@ -87,7 +87,7 @@ async def test_without_any_connection_it_says_so_for_all():
 
 async def test_a_broker_that_does_not_read_is_not_called_missing():
     async with pool(1, connect_timeout=0.01, write_timeout=300) as stage, anyio.create_task_group() as tasks:
-        (peer,) = await stage.greet()
+        (peer,) = await stage.handshake()
         for _ in range(40):  # one write each, until the peer is full and the outbox, too
             tasks.start_soon(Call().run, stage.producer.publish, "t", bytes(1 << 20))
             await settle()
@@ -106,7 +106,7 @@ async def test_a_broker_that_does_not_read_is_not_called_missing():
 
 async def test_what_may_have_arrived_is_the_users_to_decide():
     async with pool(2) as stage, anyio.create_task_group() as tasks:
-        peers = await stage.greet()
+        peers = await stage.handshake()
         call = Call()
         tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
         await peers[0].command()
@@ -119,7 +119,7 @@ async def test_what_may_have_arrived_is_the_users_to_decide():
 
 async def test_and_goes_to_another_nsqd_if_the_user_allows_duplicates():
     async with pool(3, publish_attempts=3) as stage, anyio.create_task_group() as tasks:
-        peers = await stage.greet()
+        peers = await stage.handshake()
         call = Call()
         tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
         for peer in peers[:2]:
@@ -135,7 +135,7 @@ async def test_and_goes_to_another_nsqd_if_the_user_allows_duplicates():
 
 async def test_as_often_as_the_user_has_said():
     async with pool(3, publish_attempts=2) as stage, anyio.create_task_group() as tasks:
-        peers = await stage.greet()
+        peers = await stage.handshake()
         call = Call()
         tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
         for peer in peers[:2]:
@@ -148,7 +148,7 @@ async def test_as_often_as_the_user_has_said():
 
 async def test_to_the_same_one_if_there_is_no_other():
     async with pool(1, publish_attempts=2) as stage, anyio.create_task_group() as tasks:
-        (peer,) = await stage.greet()
+        (peer,) = await stage.handshake()
         call = Call()
         tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
         await peer.command()
@@ -156,7 +156,7 @@ async def test_to_the_same_one_if_there_is_no_other():
         await settle()
         assert not call.done
         stage.clock.advance(1)
-        async with await stage.brokers[0].greet() as peer:
+        async with await stage.brokers[0].handshake() as peer:
             assert await peer.command() == (b"PUB t", b"x")
             await peer.send(OK_FRAME)
             await settle()
@@ -168,7 +168,7 @@ async def test_when_no_other_attempt_can_be_made_it_still_says_that_it_may_have_
         pool(1, publish_attempts=5, connect_timeout=0.01) as stage,
         anyio.create_task_group() as tasks,
     ):
-        (peer,) = await stage.greet()
+        (peer,) = await stage.handshake()
         call = Call()
         tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
         await peer.command()
@@ -181,7 +181,7 @@ async def test_when_no_other_attempt_can_be_made_it_still_says_that_it_may_have_
 @pytest.mark.parametrize("failure", [PublishFailed, MultiPublishFailed, DeferredPublishFailed])
 async def test_a_broker_that_cannot_take_it_is_one_attempt(failure):
     async with pool(2, publish_attempts=2) as stage, anyio.create_task_group() as tasks:
-        peers = await stage.greet()
+        peers = await stage.handshake()
         call = Call()
         tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
         await peers[0].command()
@@ -204,7 +204,7 @@ async def test_a_broker_that_cannot_take_it_is_one_attempt(failure):
 )
 async def test_what_is_refused_for_what_it_is_does_not_go_again(refusal):
     async with pool(2, publish_attempts=5) as stage, anyio.create_task_group() as tasks:
-        peers = await stage.greet()
+        peers = await stage.handshake()
         call = Call()
         tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
         await peers[0].command()
@@ -216,7 +216,7 @@ async def test_what_is_refused_for_what_it_is_does_not_go_again(refusal):
 
 async def test_what_has_certainly_not_arrived_goes_again_without_an_attempt():
     async with pool(2, linger=60) as stage, anyio.create_task_group() as tasks:
-        peers = await stage.greet()
+        peers = await stage.handshake()
         first, second = Call(), Call()
         tasks.start_soon(first.run, stage.producer.publish, "t", b"1")
         await peers[0].command()
@@ -244,7 +244,7 @@ async def test_what_has_certainly_not_arrived_goes_again_without_an_attempt():
 async def test_who_wants_to_publish_more_than_may_be_outstanding_waits_in_order():
     size = len(b"PUB t\n....") + 10
     async with pool(1, max_outstanding_bytes=2 * size) as stage, anyio.create_task_group() as tasks:
-        (peer,) = await stage.greet()
+        (peer,) = await stage.handshake()
         calls = [Call() for _ in range(5)]
         for n, call in enumerate(calls):
             tasks.start_soon(call.run, stage.producer.publish, "t", b"%010d" % n)
@@ -268,7 +268,7 @@ async def test_the_bytes_of_a_cancelled_publish_count_until_its_answer_if_it_was
         pool(1, max_outstanding_bytes=1, linger=linger) as stage,
         anyio.create_task_group() as tasks,
     ):
-        (peer,) = await stage.greet()
+        (peer,) = await stage.handshake()
         with anyio.move_on_after(0.01):
             await stage.producer.publish("t", b"1")
         assert stage.producer.stats().outstanding_bytes > 0
@@ -287,7 +287,7 @@ async def test_the_bytes_of_a_cancelled_publish_count_until_its_answer_if_it_was
 
 async def test_a_publish_that_is_not_answered_in_time():
     async with pool(1, publish_timeout=0.05) as stage, anyio.create_task_group() as tasks:
-        (peer,) = await stage.greet()
+        (peer,) = await stage.handshake()
         with pytest.raises(PublishTimeout, match=r"no answer within 0.05 seconds; .* may have arrived"):
             await stage.producer.publish("t", b"1")
         with pytest.raises(PublishTimeout, match=r"within 0.01 "):
@@ -311,7 +311,7 @@ async def test_a_publish_that_is_not_answered_in_time():
 @pytest.mark.parametrize("linger", [0.0, 1.0])
 async def test_a_receipt_tells_the_answer_later(linger):
     async with pool(1, linger=linger, max_outstanding_bytes=1000) as stage:
-        (peer,) = await stage.greet()
+        (peer,) = await stage.handshake()
         for answer in (OK_FRAME, FinishFailed("?")):
             receipt = stage.producer.publish_nowait("t", b"x")
             assert not receipt.is_answered
@@ -330,7 +330,7 @@ async def test_where_it_would_wait_it_does_not_publish():
         with pytest.raises(WouldWait, match="nsqd-0:4150: there is no connection that takes a publish now"):
             stage.producer.publish_nowait("t", b"x")
         assert stage.producer.stats().outstanding_bytes == 0
-        (peer,) = await stage.greet()
+        (peer,) = await stage.handshake()
         stage.producer.publish_nowait("t", b"x")
         with pytest.raises(WouldWait, match="11 bytes are outstanding, so there is no room for 12 more now"):
             stage.producer.publish_nowait("t", b"xx")
@@ -348,7 +348,7 @@ async def test_after_the_end_nothing_is_published_and_who_waited_for_room_is_tol
         sent, waiting = Call(), Call()
         broker = ScriptedBroker()
         async with Producer(ADDRESS, dial=broker.dial, max_outstanding_bytes=1) as producer:
-            peer = await broker.greet()
+            peer = await broker.handshake()
             await settle()
             tasks.start_soon(sent.run, producer.publish, "t", b"1")
             await peer.command()

@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", BACKEN
 
 async def test_every_nsqd_has_a_connection_of_its_own_which_is_made_again():
     async with pool(3) as stage:
-        peers = await stage.greet()
+        peers = await stage.handshake()
         assert all(nsqd.is_connected for nsqd in stage.producer.stats().nsqds)
         await peers[1].close()
         await settle()
         assert [nsqd.is_connected for nsqd in stage.producer.stats().nsqds] == [True, False, True]
         assert isinstance(stage.producer.stats().nsqds[1].error, ConnectionLost)
         stage.clock.advance(1)
-        await stage.brokers[1].greet()
+        await stage.brokers[1].handshake()
         await settle()
         assert stage.producer.stats().nsqds[1].is_connected
         assert stage.producer.stats().nsqds[1].error is None
@@ -33,7 +33,7 @@ async def test_at_the_end_what_lingers_is_sent_at_once_and_answered():
         broker = ScriptedBroker()
         calls = [Call() for _ in range(3)]
         async with Producer(ADDRESS, dial=broker.dial, linger=60) as producer:
-            peer = await broker.greet()
+            peer = await broker.handshake()
             await settle()
             for call in calls:
                 tasks.start_soon(call.run, producer.publish, "t", b"x")
@@ -57,7 +57,7 @@ async def test_the_end_does_not_wait_for_those_who_do_not_wait(monkeypatch):
         broker = ScriptedBroker()
         with anyio.fail_after(15):
             async with Producer(ADDRESS, dial=broker.dial) as producer:
-                peer = await broker.greet()
+                peer = await broker.handshake()
                 await settle()
                 with anyio.move_on_after(0.01):
                     await producer.publish("t", b"x")

@@ -50,7 +50,7 @@ async def connected(**options: Any) -> AsyncIterator[tuple[Producer, Peer]]:
     broker = ScriptedBroker()
     async with anyio.create_task_group() as tasks:
         async with Producer(ADDRESS, dial=broker.dial, clock=ManualClock(), **options) as producer:
-            peer = await broker.greet()
+            peer = await broker.handshake()
             await settle()
             yield producer, peer
             tasks.start_soon(follow, peer)
@@ -353,7 +353,7 @@ class TestConnecting:
             assert not producer.is_connected
             call = Call()
             tasks.start_soon(call.run, producer.publish, "t", b"x")
-            async with await broker.greet() as peer:
+            async with await broker.handshake() as peer:
                 assert await peer.command() == (b"PUB t", b"x")
                 assert producer.is_connected
                 await peer.send(OK_FRAME)
@@ -388,7 +388,7 @@ class TestConnecting:
             clock.advance(0.9)
             await settle()
             assert not any(call.done for call in calls)
-            async with await broker.greet():
+            async with await broker.handshake():
                 await settle()
                 assert all(call.done for call in calls)
                 await producer.wait_connected(0)
@@ -425,7 +425,7 @@ class TestConnecting:
         async with producing(connect_timeout=0) as (producer, broker, _):
             with pytest.raises(NotConnected):
                 await producer.publish("t", b"x")
-            async with await broker.greet() as peer, anyio.create_task_group() as tasks:
+            async with await broker.handshake() as peer, anyio.create_task_group() as tasks:
                 await settle()
                 tasks.start_soon(producer.publish, "t", b"x")
                 await peer.command()
@@ -433,7 +433,7 @@ class TestConnecting:
 
     async def test_a_lost_connection_is_told_to_who_waits_and_made_again(self):
         async with producing() as (producer, broker, clock), anyio.create_task_group() as tasks:
-            peer = await broker.greet()
+            peer = await broker.handshake()
             lost, later = Call(), Call()
             tasks.start_soon(lost.run, producer.publish, "t", b"lost")
             await peer.command()
@@ -444,7 +444,7 @@ class TestConnecting:
             tasks.start_soon(later.run, producer.publish, "t", b"later")
             await settle()
             clock.advance(1)
-            async with await broker.greet() as peer:
+            async with await broker.handshake() as peer:
                 assert await peer.command() == (b"PUB t", b"later")
                 await peer.send(OK_FRAME)
                 await settle()
@@ -453,7 +453,7 @@ class TestConnecting:
 
     async def test_what_nsqd_did_not_read_after_a_fatal_refusal_goes_again(self):
         async with producing() as (producer, broker, clock), anyio.create_task_group() as tasks:
-            peer = await broker.greet()
+            peer = await broker.handshake()
             refused, unread = Call(), Call()
             tasks.start_soon(refused.run, producer.publish, "t", b"1")
             await settle()
@@ -466,7 +466,7 @@ class TestConnecting:
             await peer.close()
             await settle()
             clock.advance(1)
-            async with await broker.greet() as peer:
+            async with await broker.handshake() as peer:
                 assert await peer.command() == (b"PUB t", b"2")
                 await peer.send(OK_FRAME)
                 await settle()
@@ -479,7 +479,7 @@ class TestConnecting:
             producing(write_timeout=300) as (producer, broker, clock),
             anyio.create_task_group() as tasks,
         ):
-            peer = await broker.greet()
+            peer = await broker.handshake()
             await settle()
             calls = [Call() for _ in range(30 + OUTBOX_SIZE_MAX // size)]
             for n, call in enumerate(calls):
@@ -494,7 +494,7 @@ class TestConnecting:
             lost_count = sum(call.done for call in calls)
             assert 0 < lost_count <= stats.nsqds[0].outstanding_count
             clock.advance(1)
-            async with await broker.greet() as peer:
+            async with await broker.handshake() as peer:
                 for _ in range(len(calls) - lost_count):
                     await peer.command()
                     await peer.send(OK_FRAME)
@@ -534,7 +534,7 @@ class TestLeaving:
         async with anyio.create_task_group() as tasks:
             with pytest.raises(KeyError, match="mine"):
                 async with Producer(ADDRESS, dial=broker.dial):
-                    peer = await broker.greet()
+                    peer = await broker.handshake()
                     tasks.start_soon(follow, peer)
                     await settle()
                     raise KeyError("mine")
@@ -560,7 +560,7 @@ class TestLeaving:
                 left.set()
 
             tasks.start_soon(publish_and_leave)
-            peer = await broker.greet()
+            peer = await broker.handshake()
             assert await peer.line() == b"NOP"
             assert await peer.command() == (b"PUB t", b"x")
             await settle()
@@ -616,7 +616,7 @@ class TestLeaving:
         producer = Producer(ADDRESS, dial=broker.dial)
         for _ in range(2):
             async with anyio.create_task_group() as tasks, producer:
-                peer = await broker.greet()
+                peer = await broker.handshake()
                 tasks.start_soon(producer.publish, "t", b"x")
                 await peer.command()
                 await peer.send(OK_FRAME)
@@ -629,7 +629,7 @@ async def test_a_broker_that_does_not_close_is_not_waited_for_without_end():
     broker = ScriptedBroker()
     with anyio.fail_after(3):
         async with Producer(ADDRESS, dial=broker.dial):
-            peer = await broker.greet()
+            peer = await broker.handshake()
             await settle()
     await peer.close()
 

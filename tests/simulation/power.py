@@ -42,7 +42,7 @@ class Client:
     held: list[tuple[bytes, bytes]] = attrs.field(factory=list)  # id and body
 
     def frames(self, now_ns: int) -> Iterator[tuple[int, bytes]]:
-        self.session.go_on(now_ns)
+        self.session.process_input(now_ns)
         data = self.session.data_to_send(now_ns)
         position = 0
         while position < len(data):

@@ -59,7 +59,7 @@ class Node:
                 while (data := session.data_to_send(now_ns)) or session.has_input:
                     self.oracle.frames(session, link.frames.feed(data), now_ns)
                     link.down.send(data, now_ns)
-                    session.go_on(now_ns)
+                    session.process_input(now_ns)
                 if session.ended:
                     self._world.note("%s is ended: %s", session.remote_address, session.end_reason)
                     link.down.send(END, now_ns)

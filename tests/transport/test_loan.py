@@ -40,7 +40,7 @@ class Asker:
     def has_input(self) -> bool:
         return bool(self.left)
 
-    def go_on(self, now_ns: int) -> None:
+    def process_input(self, now_ns: int) -> None:
         piece = self.left.pop(0)
         self.receive_data(piece, now_ns)
 

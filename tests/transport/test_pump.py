@@ -56,7 +56,7 @@ class Recorder:
     def has_input(self) -> bool:
         return bool(self.left) and not self.outbox_full
 
-    def go_on(self, now_ns: int) -> None:
+    def process_input(self, now_ns: int) -> None:
         if self.has_input:
             self.outbox.append(self.left.pop(0))
         self.ended = self.ended or (self.eof_count > 0 and not self.left)
@@ -644,7 +644,7 @@ class TestHandedOn:
 
             tasks.start_soon(run)
             await settle()
-            it.machine.go_on = fail  # type: ignore[method-assign, assignment]
+            it.machine.process_input = fail  # type: ignore[method-assign, assignment]
             await it.say(b"x")
             await it.bench.wait()
 

@@ -128,7 +128,7 @@ class LookupPeerSession:
 
     has_input: Final = False
 
-    def go_on(self, now_ns: int) -> None:
+    def process_input(self, now_ns: int) -> None:
         """Do nothing: all that is received is worked on at once."""
 
     def receive_data(self, data: bytes, now_ns: int) -> None:

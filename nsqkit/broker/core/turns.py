@@ -2,11 +2,11 @@
 
 The rule it guards: no client keeps the others waiting, whatever one read has brought. A turn ends after so many words
 of commands, whatever they decompress from, or when the outbox is full; the rest is kept and acted on in the next turn,
-which the pump asks for by ``go_on`` when all other sessions have had theirs. Words are counted, not time, so that a
+which the pump begins by ``process_input`` after all other sessions had theirs. Words are counted, not time, so that a
 run can be repeated.
 
-How to read it: ``receive_data`` and ``go_on`` each are a turn; ``_act`` is the loop over the commands. What a command
-does is for ``nsqkit.broker.core.session``, which builds on this.
+How to read it: ``receive_data`` and ``process_input`` are one turn each; ``_act`` is the loop over the commands. What
+a command does is for ``nsqkit.broker.core.session``, which builds on this.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Turns:
         """True while something is left for the next turn and nothing keeps it from being acted on."""
         return self._has_more and not (self.ended or self._link.is_full)
 
-    def go_on(self, now_ns: int) -> None:
+    def process_input(self, now_ns: int) -> None:
         """Act on what is left, as far as one turn goes."""
         if self.has_input:
             self._now_ns = now_ns

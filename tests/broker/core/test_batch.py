@@ -50,7 +50,7 @@ def test_a_large_mpub_is_put_in_turns_and_answered_once(driven):
     client.feed(MPUB, encode_publish(b"t", b"after"))
     depths = [depth(driven)]
     while client.session.has_input:
-        client.session.go_on(driven.now_ns)
+        client.session.process_input(driven.now_ns)
         depths.append(depth(driven))
     steps = [after - before for before, after in zip([0, *depths], depths, strict=False)]
     assert max(steps) <= PART_COUNT_MAX

@@ -30,7 +30,7 @@ def connected(broker: Broker) -> Session:
 
 
 def said(session: Session) -> bytes:
-    session.go_on(NOW_NS)
+    session.process_input(NOW_NS)
     return session.data_to_send(NOW_NS)
 
 
@@ -94,5 +94,5 @@ def test_what_waited_for_a_commit_is_acted_on_by_its_own_connection_and_not_by_t
     broker.commits.end(broker.commits.begin())
     assert session.has_input
     assert session.channel is None
-    session.go_on(NOW_NS)
+    session.process_input(NOW_NS)
     assert session.channel is not None

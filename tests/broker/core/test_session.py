@@ -695,7 +695,7 @@ def test_who_answers_much_at_once_is_heard_in_turns(driven):
     session = consumer.session
     in_flight = [len(session.in_flight)]
     while session.has_input:
-        session.go_on(driven.now_ns)
+        session.process_input(driven.now_ns)
         in_flight.append(len(session.in_flight))
     assert in_flight == [2 * TURN_WORDS + 5, TURN_WORDS + 5, 5, 0]
     assert session.rdy_count == 1
@@ -751,7 +751,7 @@ def test_who_has_left_gets_nothing_while_it_is_heard_to_the_end(driven):
     consumer.session.receive_eof(driven.now_ns)
     driven.publish(b"m")
     assert not consumer.session.has_output
-    consumer.session.go_on(driven.now_ns)
+    consumer.session.process_input(driven.now_ns)
     assert consumer.session.ended
     assert len(consumer.session.in_flight) == 0
 
@@ -761,7 +761,7 @@ def test_what_is_left_for_the_next_turn_ends_with_its_session(driven):
     consumer.feed(finishes)
     consumer.session.end("somebody wants it so")
     assert not consumer.session.has_input
-    consumer.session.go_on(driven.now_ns)
+    consumer.session.process_input(driven.now_ns)
     consumer.session.receive_eof(driven.now_ns)
     assert len(consumer.session.in_flight) == TURN_WORDS
 

@@ -56,7 +56,7 @@ def turns(client: DrivenClient, heard: list[int], driven: DrivenBroker, limit: i
     found: list[int] = []
     while client.session.has_input and len(found) < limit:
         heard.clear()
-        client.session.go_on(driven.now_ns)
+        client.session.process_input(driven.now_ns)
         found.append(sum(heard))
         client.session.data_to_send(driven.now_ns)
     return found
@@ -117,7 +117,7 @@ def test_large_bodies_that_decompress_from_little_are_acted_on_a_piece_at_a_time
     counts = [len(heard)]
     while client.session.has_input:
         heard.clear()
-        client.session.go_on(driven.now_ns)
+        client.session.process_input(driven.now_ns)
         counts.append(len(heard))
         client.session.data_to_send(driven.now_ns)
     assert max(counts) <= 1 + TURN_WORDS_MAX // 4096 + 1
@@ -134,7 +134,7 @@ def test_an_outbox_that_is_full_stops_the_work_inside_a_buffer(driven, command, 
     assert OUTBOX_SIZE_MAX <= client.session._link.size < OUTBOX_SIZE_MAX + 100_000
     assert client.session.outbox_full
     assert not client.session.has_input
-    client.session.go_on(driven.now_ns)
+    client.session.process_input(driven.now_ns)
     assert client.session._link.size < OUTBOX_SIZE_MAX + 100_000
     client.session.data_to_send(driven.now_ns)
     assert client.session.has_input
@@ -145,7 +145,7 @@ def test_who_publishes_meanwhile_makes_nothing_deeper(driven):
     client.feed(deflated(SUB + encode_touch(NOBODYS_ID) * TURN_WORDS * 3 * sys.getrecursionlimit()))
     for _ in range(2 * sys.getrecursionlimit()):
         driven.publish(b"m", topic=b"other")
-        client.session.go_on(driven.now_ns)
+        client.session.process_input(driven.now_ns)
         client.session.data_to_send(driven.now_ns)
     assert client.session.has_input
     assert not client.session.ended
@@ -171,7 +171,7 @@ def test_what_waited_for_an_answer_is_acted_on_in_a_turn_of_its_own(driven):
     assert not session.has_output
     assert (session.outbox_full, session.has_input) == (False, True)
     assert driven.broker.take_sessions() == {session: None}
-    session.go_on(driven.now_ns)
+    session.process_input(driven.now_ns)
     assert client.answers() == [b"E_AUTH_FAILED AUTH failed"]
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqkit.portal.call import Call
+from nsqkit.loop_thread.call import Call
 from tests.threads import PATIENCE, start
 
 

@@ -5,12 +5,12 @@ import os
 import pytest
 
 from nsqkit.errors import Closed, OptionError
-from nsqkit.portal.blocking import Blocking
-from tests.portal.clients import Client
+from nsqkit.loop_thread.blocking_client import BlockingClient
+from tests.loop_thread.clients import Client
 
 
-def make() -> Blocking[Client]:
-    return Blocking(Client, "client")
+def make() -> BlockingClient[Client]:
+    return BlockingClient(Client, "client")
 
 
 def test_it_is_used_between_open_and_close():
@@ -50,4 +50,4 @@ def test_what_it_cannot_be_made_of_is_refused_at_once():
         raise OptionError("no")
 
     with pytest.raises(OptionError):
-        Blocking(fail, "client")
+        BlockingClient(fail, "client")

@@ -67,16 +67,16 @@ class Greeted:
     auth: AuthAnswer | None
 
 
-Greeting: TypeAlias = "Generator[Say | Upgrade, bytes, Greeted]"
+Handshake: TypeAlias = "Generator[Say | Upgrade, bytes, Greeted]"
 """Yields steps, each of which has one response, and is sent the response's payload."""
 
 
-def greet(
+def handshake(
     identity: IdentifyRequest,
     *,
     make_tls: Callable[[], SecureTransform] | None = None,
     auth_secret: str = "",
-) -> Greeting:
+) -> Handshake:
     """Return the script of one greeting.
 
     Args:

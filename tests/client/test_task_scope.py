@@ -3,7 +3,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from nsqkit.client.background import Background
+from nsqkit.client.task_scope import TaskScope
 from tests.peers import BACKENDS, settle
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", BACKENDS)]
@@ -14,7 +14,7 @@ class Block:
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self._tasks = Background()
+        self._tasks = TaskScope()
         self._stop = anyio.Event()
         self._stopped = anyio.Event()
 
@@ -51,7 +51,7 @@ async def test_tasks_go_on_until_the_end():
 
 async def test_tasks_that_have_hardly_begun_end_as_well():
     with anyio.fail_after(1):
-        tasks = Background()
+        tasks = TaskScope()
         await tasks.start()
         tasks.start_soon(anyio.sleep_forever)
         assert not await tasks.end(None, None, None)

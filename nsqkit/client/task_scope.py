@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Args = TypeVarTuple("Args")
 
 
-class Background:
+class TaskScope:
     """Tasks, from ``start`` (for ``__aenter__``) to ``end`` (for ``__aexit__``)."""
 
     def __init__(self) -> None:

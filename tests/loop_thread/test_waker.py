@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from nsqkit.portal.provider import PortalProvider
-from nsqkit.portal.waker import Waker
+from nsqkit.loop_thread.provider import PortalProvider
+from nsqkit.loop_thread.waker import Waker
 from tests.threads import PATIENCE
 
 

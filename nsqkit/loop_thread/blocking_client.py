@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from nsqkit.errors import Closed
-from nsqkit.portal.stay import Stay
+from nsqkit.loop_thread.loop_client import LoopClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
 
 
-class Blocking(Generic[C]):
+class BlockingClient(Generic[C]):
     """What is opened and closed by any thread, and used by all of them: for ``with``, or ``open`` and ``close``.
 
     It may be opened again after it was closed, and in a process that was forked while it was open.
@@ -39,7 +39,7 @@ class Blocking(Generic[C]):
         self._make = make
         self._name = name
         self._interrupt = interrupt
-        self._stay: Stay[C] | None = None
+        self._loop_client: LoopClient[C] | None = None
         self._closed: C | None = None
 
     def open(self) -> Self:
@@ -48,20 +48,20 @@ class Blocking(Generic[C]):
         Raises:
             Closed: it is open already.
         """
-        if self._stay is not None and self._stay.is_here:
+        if self._loop_client is not None and self._loop_client.is_here:
             raise Closed(f"the {self._name} is open already; make another one")
-        self._stay = Stay(self._make, self._name, self._interrupt)
+        self._loop_client = LoopClient(self._make, self._name, self._interrupt)
         return self
 
     def close(self) -> None:
         """End; nothing is left running. Does nothing if it is closed, or was opened in another process."""
-        stay = self._stay
-        if stay is not None and stay.is_here:
+        loop_client = self._loop_client
+        if loop_client is not None and loop_client.is_here:
             try:
-                stay.end()
+                loop_client.end()
             finally:
-                self._stay = None
-                self._closed = stay.client
+                self._loop_client = None
+                self._closed = loop_client.client
 
     def __enter__(self) -> Self:
         return self.open()
@@ -76,14 +76,14 @@ class Blocking(Generic[C]):
 
     def _look(self, look: Callable[[C], T]) -> T:
         """Return what ``look`` returns of the client: in the event loop, or here once it is closed."""
-        if self._stay is None and self._closed is not None:
+        if self._loop_client is None and self._closed is not None:
             return look(self._closed)
-        stay = self._opened()
-        return stay.ask(partial(look, stay.client))
+        loop_client = self._opened()
+        return loop_client.ask(partial(look, loop_client.client))
 
-    def _opened(self) -> Stay[C]:
-        if self._stay is None:
+    def _opened(self) -> LoopClient[C]:
+        if self._loop_client is None:
             raise Closed(
                 f"the {self._name} is closed: use it inside of 'with', or between open() and close()"
             )
-        return self._stay
+        return self._loop_client

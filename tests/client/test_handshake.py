@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nsqkit.client.greeting import Greeted, Greeting, Say, Upgrade, greet
+from nsqkit.client.handshake import Greeted, Handshake, Say, Upgrade, handshake
 from nsqkit.errors import NegotiationFailed, ProtocolError
 from nsqkit.transport.tls import TLS
 from nsqkit.wire.auth import AuthAnswer
@@ -22,9 +22,9 @@ def asking(**asked: Any) -> IdentifyRequest:
     return IdentifyRequest(**{**ASKED, **asked})
 
 
-def begun(identity: IdentifyRequest, **means: Any) -> Greeting:
+def begun(identity: IdentifyRequest, **means: Any) -> Handshake:
     """Return a script whose first step is done."""
-    script = greet(identity, **means)
+    script = handshake(identity, **means)
     assert next(script) == Say(MAGIC_V2 + encode_identify(encode_request(identity)))
     return script
 
@@ -33,7 +33,7 @@ def granted(**answer: object) -> bytes:
     return json.dumps(answer).encode()
 
 
-def end(script: Greeting, payload: bytes) -> Greeted:
+def end(script: Handshake, payload: bytes) -> Greeted:
     """Answer the last step."""
     with pytest.raises(StopIteration) as stopped:
         script.send(payload)

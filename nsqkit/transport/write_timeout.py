@@ -24,7 +24,7 @@ PIECE_SIZE: Final = 64 * 1024
 """Bytes that a stream which cannot tell of its progress is given at a time."""
 
 
-async def send_with_patience(stream: ByteStream, data: bytes, timeout: float) -> None:
+async def send_with_timeout(stream: ByteStream, data: bytes, timeout: float) -> None:
     """Return when all of ``data``, and what was sent before it, has been taken.
 
     Args:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from nsqkit.clock import NS_PER_S, LoopClock, ManualClock
-from nsqkit.transport.alarm import Alarm
+from nsqkit.transport.timer import Timer
 from tests.peers import BACKENDS, settle
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", BACKENDS)]
@@ -34,8 +34,8 @@ class Timetable:
 
 
 @asynccontextmanager
-async def running(timetable, clock, after=lambda: None) -> AsyncIterator[Alarm]:
-    alarm = Alarm(timetable, clock, after=after)
+async def running(timetable, clock, after=lambda: None) -> AsyncIterator[Timer]:
+    alarm = Timer(timetable, clock, after=after)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(alarm.run)
         await settle()
@@ -172,7 +172,7 @@ async def test_a_check_in_the_moment_of_a_deadline_is_harmless(check_first):
 async def test_a_check_before_the_start_and_after_the_end_is_harmless():
     clock = ManualClock(0)
     timetable = Timetable(1 * S)
-    alarm = Alarm(timetable, clock, after=lambda: None)
+    alarm = Timer(timetable, clock, after=lambda: None)
     alarm.check()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(alarm.run)
@@ -191,7 +191,7 @@ async def test_an_error_of_the_machine_is_not_swallowed():
             raise RuntimeError("broken machine")
 
     with pytest.raises(RuntimeError, match="broken machine"):
-        await Alarm(Broken(1), ManualClock(1), after=lambda: None).run()
+        await Timer(Broken(1), ManualClock(1), after=lambda: None).run()
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NEVER_NS = 1 << 100
 
 
-class Alarm:
+class Timer:
     """Keeps the deadlines of one machine.
 
     Args:

@@ -8,8 +8,8 @@ import pytest
 from anyio import to_thread
 from sniffio import current_async_library
 
-from nsqkit.portal import portal_provider
-from nsqkit.portal.provider import PortalProvider
+from nsqkit.loop_thread import portal_provider
+from nsqkit.loop_thread.provider import PortalProvider
 from tests.threads import PATIENCE, start
 
 

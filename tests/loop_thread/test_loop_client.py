@@ -11,43 +11,43 @@ import anyio
 import pytest
 
 from nsqkit.errors import Closed
-from nsqkit.portal.stay import Stay
-from tests.portal.clients import Client
+from nsqkit.loop_thread.loop_client import LoopClient
+from tests.loop_thread.clients import Client
 from tests.threads import PATIENCE, interrupted_once, start, until
 
 
 @pytest.fixture
-def stay():
-    stay = Stay(Client, "client")
-    yield stay
-    stay.end()
+def loop_client():
+    loop_client = LoopClient(Client, "client")
+    yield loop_client
+    loop_client.end()
 
 
 def test_a_client_spends_its_life_in_the_event_loop_thread():
-    stay = Stay(Client, "client")
-    thread = stay.ask(threading.current_thread)
-    stay.end()
-    stay.end()
-    assert stay.client.threads == [thread] * 3
+    loop_client = LoopClient(Client, "client")
+    thread = loop_client.ask(threading.current_thread)
+    loop_client.end()
+    loop_client.end()
+    assert loop_client.client.threads == [thread] * 3
     assert thread is not threading.current_thread()
 
 
-def test_what_is_put_is_called_in_order(stay):
+def test_what_is_put_is_called_in_order(loop_client):
     called: list[int] = []
     for n in range(100):
-        stay.put(partial(called.append, n))
-    assert stay.ask(called.copy) == [*range(100)]
+        loop_client.put(partial(called.append, n))
+    assert loop_client.ask(called.copy) == [*range(100)]
 
 
-def test_many_threads_are_answered(stay):
+def test_many_threads_are_answered(loop_client):
     def work(n: int) -> int:
-        return sum(stay.ask(lambda: n) for _ in range(50))
+        return sum(loop_client.ask(lambda: n) for _ in range(50))
 
     results = [start(work, n) for n in range(8)]
     assert [result.result(PATIENCE) for result in results] == [50 * n for n in range(8)]
 
 
-def test_errors_come_to_who_asked(stay):
+def test_errors_come_to_who_asked(loop_client):
     def fail() -> None:
         raise ValueError("no")
 
@@ -55,21 +55,21 @@ def test_errors_come_to_who_asked(stay):
         fail()
 
     with pytest.raises(ValueError, match="no"):
-        stay.ask(fail)
+        loop_client.ask(fail)
     with pytest.raises(ValueError, match="no"):
-        stay.run(fail_later)
+        loop_client.run(fail_later)
 
 
-def test_what_waits_runs_in_a_task(stay):
+def test_what_waits_runs_in_a_task(loop_client):
     async def work() -> int:
         await anyio.lowlevel.checkpoint()
         return 7
 
-    assert stay.run(work) == 7
-    assert stay.start(work).result(PATIENCE) == 7
+    assert loop_client.run(work) == 7
+    assert loop_client.start(work).result(PATIENCE) == 7
 
 
-def test_a_task_whose_caller_is_interrupted_is_cancelled(stay):
+def test_a_task_whose_caller_is_interrupted_is_cancelled(loop_client):
     begun, cancelled = threading.Event(), threading.Event()
 
     async def work() -> None:
@@ -80,11 +80,11 @@ def test_a_task_whose_caller_is_interrupted_is_cancelled(stay):
             cancelled.set()
 
     with pytest.raises(KeyboardInterrupt), interrupted_once(begun.is_set):
-        stay.run(work)
+        loop_client.run(work)
     assert cancelled.wait(PATIENCE)
 
 
-def test_a_task_whose_caller_is_interrupted_before_it_has_a_future_ends(stay, monkeypatch):
+def test_a_task_whose_caller_is_interrupted_before_it_has_a_future_ends(loop_client, monkeypatch):
     def interrupt(function: Callable[[], Awaitable[None]]) -> None:
         futures.append(begin(function))
         assert begun.wait(PATIENCE)
@@ -96,105 +96,107 @@ def test_a_task_whose_caller_is_interrupted_before_it_has_a_future_ends(stay, mo
 
     begun = threading.Event()
     futures: list[Future[None]] = []
-    begin = stay._portal.start_task_soon
-    monkeypatch.setattr(stay._portal, "start_task_soon", interrupt)
+    begin = loop_client._portal.start_task_soon
+    monkeypatch.setattr(loop_client._portal, "start_task_soon", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        stay.run(work)
+        loop_client.run(work)
     with pytest.raises(Closed):
         futures[0].result(PATIENCE)
 
 
-def test_a_task_whose_caller_is_interrupted_before_it_begins_does_not_begin(stay, monkeypatch):
+def test_a_task_whose_caller_is_interrupted_before_it_begins_does_not_begin(loop_client, monkeypatch):
     def interrupt(function: Callable[[], Awaitable[None]]) -> None:
         functions.append(function)
         raise KeyboardInterrupt
 
     functions: list[Callable[[], Awaitable[None]]] = []
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(stay._portal, "start_task_soon", interrupt)
-        stay.run(anyio.sleep_forever)
+        patch.setattr(loop_client._portal, "start_task_soon", interrupt)
+        loop_client.run(anyio.sleep_forever)
     with pytest.raises(Closed):
-        stay.run(functions[0])
+        loop_client.run(functions[0])
 
 
-def test_what_is_to_be_called_later_is(stay):
+def test_what_is_to_be_called_later_is(loop_client):
     called = threading.Event()
-    stay.put(partial(stay.call_later, 0.001, called.set))
+    loop_client.put(partial(loop_client.call_later, 0.001, called.set))
     assert called.wait(PATIENCE)
 
 
-def test_after_the_end_nothing_is_taken(stay):
-    stay.end()
-    for use in (stay.put, stay.ask, stay.run, stay.start):
+def test_after_the_end_nothing_is_taken(loop_client):
+    loop_client.end()
+    for use in (loop_client.put, loop_client.ask, loop_client.run, loop_client.start):
         with pytest.raises(Closed, match="the client is closed"):
             use(list)
 
 
-def test_in_another_process_nothing_is_taken_and_nothing_ended(stay, monkeypatch):
+def test_in_another_process_nothing_is_taken_and_nothing_ended(loop_client, monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    for use in (stay.put, stay.ask, stay.run, stay.start):
+    for use in (loop_client.put, loop_client.ask, loop_client.run, loop_client.start):
         with pytest.raises(Closed, match="opened in another process"):
             use(list)
-    stay.end()
+    loop_client.end()
     monkeypatch.undo()
-    assert stay.ask(lambda: 7) == 7
+    assert loop_client.ask(lambda: 7) == 7
 
 
-def test_the_event_loop_does_not_wait_for_itself(stay):
+def test_the_event_loop_does_not_wait_for_itself(loop_client):
     with pytest.raises(RuntimeError, match="would wait for itself"):
-        stay.ask(lambda: stay.ask(list))
+        loop_client.ask(lambda: loop_client.ask(list))
 
 
-def test_at_the_end_those_who_still_wait_are_told(stay):
+def test_at_the_end_those_who_still_wait_are_told(loop_client):
     refused: list[Exception] = []
-    client = stay.client
+    client = loop_client.client
 
     def hold() -> None:
         client.may_leave = anyio.Event()
 
-    stay.ask(hold)
-    ending = start(stay.end)
+    loop_client.ask(hold)
+    ending = start(loop_client.end)
     assert client.leaving.wait(PATIENCE)
-    stay._queue.append((lambda: None, refused.append))  # somebody who has looked just before the end began
-    stay._loop.call_soon_threadsafe(client.may_leave.set)
+    loop_client._queue.append(
+        (lambda: None, refused.append)
+    )  # somebody who has looked just before the end began
+    loop_client._loop.call_soon_threadsafe(client.may_leave.set)
     ending.result(PATIENCE)
     assert [type(error) for error in refused] == [Closed]
 
 
-def test_who_comes_just_after_the_end_is_told(stay, monkeypatch):
-    monkeypatch.setattr(stay, "check", stay.end)  # it was open when somebody looked
+def test_who_comes_just_after_the_end_is_told(loop_client, monkeypatch):
+    monkeypatch.setattr(loop_client, "check", loop_client.end)  # it was open when somebody looked
     with pytest.raises(Closed):
-        stay.ask(list)
+        loop_client.ask(list)
 
 
-def test_an_interrupted_note_does_not_keep_others_from_waking(stay, monkeypatch):
+def test_an_interrupted_note_does_not_keep_others_from_waking(loop_client, monkeypatch):
     others = []
 
     def interrupt() -> None:
         monkeypatch.undo()
-        others.append(start(stay.ask, lambda: 7))  # relies on the wake-up that does not come about
-        until(lambda: len(stay._queue) == 2)
+        others.append(start(loop_client.ask, lambda: 7))  # relies on the wake-up that does not come about
+        until(lambda: len(loop_client._queue) == 2)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stay._waker, "wake", interrupt)
+    monkeypatch.setattr(loop_client._waker, "wake", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        stay.put(list)
+        loop_client.put(list)
     assert others[0].result(PATIENCE) == 7
-    assert stay.ask(lambda: 8) == 8
+    assert loop_client.ask(lambda: 8) == 8
 
 
-def test_an_event_loop_that_has_ended_is_closed(stay, monkeypatch):
+def test_an_event_loop_that_has_ended_is_closed(loop_client, monkeypatch):
     def fail(*args: object) -> None:
         raise RuntimeError("Event loop is closed")
 
-    monkeypatch.setattr(stay._waker, "wake", fail)
-    monkeypatch.setattr(stay._portal, "start_task_soon", fail)
-    for use in (stay.put, stay.start):
+    monkeypatch.setattr(loop_client._waker, "wake", fail)
+    monkeypatch.setattr(loop_client._portal, "start_task_soon", fail)
+    for use in (loop_client.put, loop_client.start):
         with pytest.raises(Closed):
             use(list)
     monkeypatch.undo()
-    stay._is_noted = False
-    until(lambda: stay.ask(lambda: True))
+    loop_client._is_noted = False
+    until(lambda: loop_client.ask(lambda: True))
 
 
 # ---- what threads borrow --------------------------------------------------------------------------------------------
@@ -224,44 +226,44 @@ class Lent:
 @pytest.fixture
 def used(monkeypatch):
     """Have loans taken back only when somebody asks for them."""
-    monkeypatch.setattr("nsqkit.portal.stay.LOAN_UNUSED_MAX", 3600.0)
+    monkeypatch.setattr("nsqkit.loop_thread.loop_client.LOAN_UNUSED_MAX", 3600.0)
     yield
     for lent in Lent.made:
         lent.give_back()
     Lent.made.clear()
 
 
-def test_what_is_put_and_started_waits_for_a_loan(stay, used):
-    lent = stay.borrow(Lent)
+def test_what_is_put_and_started_waits_for_a_loan(loop_client, used):
+    lent = loop_client.borrow(Lent)
     assert lent.asked_count == 0
 
     async def work() -> int:
         return 7
 
-    asked = [start(stay.ask, lambda: 6) for _ in range(3)]
-    ran = stay.start(work)
+    asked = [start(loop_client.ask, lambda: 6) for _ in range(3)]
+    ran = loop_client.start(work)
     until(lambda: lent.asked_count >= 2)  # once by what was put, however often, and once by what was started
     assert not any(each.done() for each in (*asked, ran))
     lent.give_back()
     assert ran.result(PATIENCE) == 7
     assert [each.result(PATIENCE) for each in asked] == [6] * 3
-    assert stay.ask(lambda: 8) == 8
+    assert loop_client.ask(lambda: 8) == 8
 
 
-def test_nothing_is_lent_while_something_is_under_way_or_lent_already(stay, used):
+def test_nothing_is_lent_while_something_is_under_way_or_lent_already(loop_client, used):
     may_end = threading.Event()
 
     async def work() -> None:
         while not may_end.is_set():
             await anyio.lowlevel.checkpoint()
 
-    working = stay.start(work)
-    assert stay.borrow(Lent) is None
+    working = loop_client.start(work)
+    assert loop_client.borrow(Lent) is None
     may_end.set()
     working.result(PATIENCE)
-    assert stay.borrow(lambda on_idle: None) is None
-    lent = stay.borrow(Lent)
-    again = start(stay.borrow, Lent)
+    assert loop_client.borrow(lambda on_idle: None) is None
+    lent = loop_client.borrow(Lent)
+    again = start(loop_client.borrow, Lent)
     until(lambda: lent.asked_count)
     lent.give_back()
     second = again.result(PATIENCE)
@@ -269,17 +271,17 @@ def test_nothing_is_lent_while_something_is_under_way_or_lent_already(stay, used
     second.give_back()
 
 
-def test_a_loan_that_is_not_used_is_taken_back(stay, monkeypatch):
-    monkeypatch.setattr("nsqkit.portal.stay.LOAN_UNUSED_MAX", 0.001)
-    lent = stay.borrow(Lent)
+def test_a_loan_that_is_not_used_is_taken_back(loop_client, monkeypatch):
+    monkeypatch.setattr("nsqkit.loop_thread.loop_client.LOAN_UNUSED_MAX", 0.001)
+    lent = loop_client.borrow(Lent)
     until(lambda: lent.asked_count)
-    waiting = start(stay.ask, lambda: 7)
+    waiting = start(loop_client.ask, lambda: 7)
     lent.is_free = True  # without a word, as by a thread that was interrupted
     assert waiting.result(PATIENCE) == 7
 
 
-def test_a_loan_that_is_used_stays(stay, monkeypatch):
-    monkeypatch.setattr("nsqkit.portal.stay.LOAN_UNUSED_MAX", 0.001)
+def test_a_loan_that_is_used_stays(loop_client, monkeypatch):
+    monkeypatch.setattr("nsqkit.loop_thread.loop_client.LOAN_UNUSED_MAX", 0.001)
 
     class Busy(Lent):
         looked_count = 0
@@ -293,19 +295,19 @@ def test_a_loan_that_is_used_stays(stay, monkeypatch):
         def use_count(self, count: int) -> None:
             pass
 
-    lent = stay.borrow(Busy)
+    lent = loop_client.borrow(Busy)
     until(lambda: lent.looked_count > 10)
     assert lent.asked_count == 0
     lent.give_back()
 
 
 def test_the_end_waits_for_a_loan(used):
-    stay = Stay(Client, "client")
-    lent = stay.borrow(Lent)
+    loop_client = LoopClient(Client, "client")
+    lent = loop_client.borrow(Lent)
     assert lent is not None
-    ending = start(stay.end)
+    ending = start(loop_client.end)
     until(lambda: lent.asked_count)
-    assert not stay.client.leaving.is_set()
+    assert not loop_client.client.leaving.is_set()
     lent.give_back()
     ending.result(PATIENCE)
-    assert stay.client.leaving.is_set()
+    assert loop_client.client.leaving.is_set()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nsqkit.clock import Clock
 
-VIGIL_NS: Final = 100_000
+BUSY_POLL_NS: Final = 100_000
 """How soon after an answer the next thing comes for a vigil to begin, and how long one lasts after each answer.
 
 Measured, as the two below: docs/decisions/0016-the-broker-keeps-vigil.md.
@@ -29,7 +29,7 @@ AGAIN_NS: Final = 2_000_000
 """How long after a vigil the next one begins only if even a sleeper was quick: vigils in vain are rare, then."""
 
 
-class Vigil:
+class BusyPoll:
     """Keeps one event loop of asyncio's from sleeping, for moments.
 
     Args:
@@ -54,10 +54,12 @@ class Vigil:
         gap_ns = came_ns - self._answered_ns
         self._answered_ns = now_ns = self._clock.now_ns()
         if self._is_kept:
-            self._end_ns = now_ns + VIGIL_NS
-        elif gap_ns < VIGIL_NS or (gap_ns < VIGIL_NS + WOKEN_NS and now_ns - self._over_ns > AGAIN_NS):
+            self._end_ns = now_ns + BUSY_POLL_NS
+        elif gap_ns < BUSY_POLL_NS or (
+            gap_ns < BUSY_POLL_NS + WOKEN_NS and now_ns - self._over_ns > AGAIN_NS
+        ):
             self._is_kept = True
-            self._end_ns = now_ns + VIGIL_NS
+            self._end_ns = now_ns + BUSY_POLL_NS
             self._loop.call_soon(self._look_again)
 
     def _look_again(self) -> None:

@@ -6,15 +6,15 @@
 The rule it guards: whoever waits for the event loop is told, whatever becomes of it: an answer, an error, or that it
 was closed. What was made before a fork is left alone in the child, for its sockets and locks are the parent's.
 
-How to read it: ``provider`` gives the thread to whoever needs it; ``stay`` is the time that one client spends in it,
-``blocking`` what users hold of that; ``call`` is where a thread waits, ``waker`` how the event loop is woken.
+How to read it: ``provider`` starts and ends the thread; ``loop_client`` runs one client in it; ``blocking_client`` is
+what users hold; ``call`` is where a thread waits; ``waker`` wakes the event loop.
 """
 
 from __future__ import annotations
 
-from nsqkit.portal.blocking import Blocking
-from nsqkit.portal.call import Call
-from nsqkit.portal.provider import PortalProvider, portal_provider
-from nsqkit.portal.stay import Stay
+from nsqkit.loop_thread.blocking_client import BlockingClient
+from nsqkit.loop_thread.call import Call
+from nsqkit.loop_thread.loop_client import LoopClient
+from nsqkit.loop_thread.provider import PortalProvider, portal_provider
 
-__all__ = ["Blocking", "Call", "PortalProvider", "Stay", "portal_provider"]
+__all__ = ["BlockingClient", "Call", "LoopClient", "PortalProvider", "portal_provider"]

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, Type
 import anyio
 
 from nsqkit.errors import Closed
-from nsqkit.portal.call import Call
-from nsqkit.portal.provider import portal_provider
-from nsqkit.portal.waker import Waker
+from nsqkit.loop_thread.call import Call
+from nsqkit.loop_thread.provider import portal_provider
+from nsqkit.loop_thread.waker import Waker
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -50,7 +50,7 @@ just before a wait begins is called when that wait is over."""
 Refuse: TypeAlias = Callable[[Exception], object]
 
 
-class Stay(Generic[C]):
+class LoopClient(Generic[C]):
     """One client's time in the event-loop thread, from being made to ``end``.
 
     Args:

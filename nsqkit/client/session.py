@@ -91,6 +91,7 @@ class ClientSession(Generic[M]):
         self._read_timeout_ns = read_timeout_ns
         self._has_heartbeats = identity.heartbeat_interval != -1
         self._last_receive_ns = now_ns
+        self._events: list[object] = []
         self._outbox: list[bytes] = []
         self._outbox_size = 0
         self._layers = Layers()
@@ -159,6 +160,11 @@ class ClientSession(Generic[M]):
         if not self._is_identified:
             text += " without an answer to IDENTIFY; perhaps it is no nsqd, or wants TLS from the first byte"
         self.end(ConnectionLost(text))
+
+    def events(self) -> list[object]:
+        """Return everything that happened since the last call, in order, and forget it."""
+        events, self._events = self._events, []
+        return events
 
     def data_to_send(self, now_ns: int) -> bytes:
         """Return, and forget, what is to be sent."""

@@ -495,7 +495,6 @@ class Consumer:
         self._log.messages_wait(core.flow.max_in_flight, timeout_ns / NS_PER_S, waiting, core.finished_count)
 
     def _now_ns(self) -> int:
-        # Outside of the block, figures stay as they were: a clock may ask the event loop, which has perhaps ended.
-        return (
-            self._clock.now_ns() if self._tasks is not None and self._clock is not None else self._core.now_ns
-        )
+        # Outside of the block, figures stay as they were: the clock's event loop may have ended.
+        is_running = self._tasks is not None and self._clock is not None
+        return self._clock.now_ns() if is_running and self._clock else self._core.now_ns

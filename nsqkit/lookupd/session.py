@@ -136,6 +136,10 @@ class Session:
         except ProtocolError as error:
             self.end(str(error))
 
+    def events(self) -> tuple[()]:
+        """Return nothing: what happens in a session is seen in the registry."""
+        return ()
+
     def data_to_send(self, now_ns: int) -> bytes:
         """Return what must be written, and forget it."""
         data = b"".join(self._outbox)

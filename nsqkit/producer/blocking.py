@@ -1,9 +1,9 @@
 """The producer without ``await``: the same methods, for any number of threads.
 
 The rule it guards: there is one producer, and it runs in the event-loop thread (``nsqkit.loop_thread``). This module
-only hands calls to it and waits for the results. A publish that can go at once takes the short way: it costs no task, and those of
-many threads share wake-ups, writes and reads. One that has to wait, or may go more than once, takes the long way. And a
-thread that publishes alone, one by one, has a way of its own (``nsqkit.producer.direct``).
+only hands calls to it and waits for the results. A publish that can be sent at once needs no task, and the publishes of
+several threads share wake-ups, writes and reads. A publish that has to wait, or may be sent again, runs as a task. A
+thread that publishes alone, one message at a time, uses the socket directly (``nsqkit.producer.direct``).
 
 How to read it: ``_publish`` is all three ways; the methods say what is published.
 """

@@ -20,7 +20,10 @@ had their turn.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Machine(Protocol):
@@ -56,6 +59,10 @@ class Machine(Protocol):
 
     def receive_eof(self, now_ns: int) -> None:
         """Record that the peer sends nothing more."""
+        ...
+
+    def events(self) -> Sequence[object]:
+        """Return everything that happened since the last call, in order, and forget it."""
         ...
 
     def data_to_send(self, now_ns: int) -> bytes:

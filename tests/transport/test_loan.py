@@ -59,6 +59,9 @@ class Asker:
     def receive_eof(self, now_ns: int) -> None:
         raise AssertionError("that is for the event loop to see")
 
+    def events(self) -> tuple[()]:
+        return ()
+
     def data_to_send(self, now_ns: int) -> bytes:
         data, self.outbox = self.outbox, b""
         return data

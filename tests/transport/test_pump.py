@@ -66,6 +66,9 @@ class Recorder:
             self.eof_count += 1
             self.ended = not self.left
 
+    def events(self) -> tuple[()]:
+        return ()
+
     def data_to_send(self, now_ns: int) -> bytes:
         data = b"".join(self.outbox)
         self.outbox.clear()

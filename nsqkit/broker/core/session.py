@@ -174,6 +174,10 @@ class Session(Turns):
 
     # ---- what goes out, and time (events go to the broker's agenda) -------------------------------------------------
 
+    def events(self) -> tuple[()]:
+        """Return nothing: what happens in a session is seen in the broker."""
+        return ()
+
     def data_to_send(self, now_ns: int) -> bytes:
         """Return, and forget, what is to be sent; call again when it has been."""
         was_full = self.channel is not None and self._link.is_full

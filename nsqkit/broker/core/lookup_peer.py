@@ -160,6 +160,10 @@ class LookupPeerSession:
         after = f" after it said {self._refusal[:200]!r}" if self._refusal else ""
         self.end(ConnectionLost(f"the nsqlookupd has closed the connection{after}"))
 
+    def events(self) -> tuple[()]:
+        """Return nothing: the owner reads ``info`` and ``error``."""
+        return ()
+
     def data_to_send(self, now_ns: int) -> bytes:
         """Return what must be written, and forget it."""
         data, self._outbox = self._outbox, b""

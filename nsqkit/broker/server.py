@@ -18,7 +18,7 @@ import anyio
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.statsd import resolve_prefix
-from nsqkit.broker.neighbours import Neighbours
+from nsqkit.broker.external_services import ExternalServices
 from nsqkit.broker.persistence import Persistence
 from nsqkit.clock import Clock, LoopClock
 from nsqkit.errors import Closed
@@ -93,7 +93,7 @@ class Nsqd:
         self._stack = AsyncExitStack()
         self._tasks: TaskGroup | None = None
         self._timer: Timer | None = None
-        self._neighbours: Neighbours | None = None
+        self._external_services: ExternalServices | None = None
         self._all_gone = anyio.Event()
 
     @property
@@ -153,8 +153,8 @@ class Nsqd:
                 self._serve(http, self._serve_http, "HTTP", self.http_address)
             if https is not None and context is not None:
                 self._serve(https, partial(self._serve_https, context), "HTTPS", self.https_address)
-            self._neighbours = Neighbours(self, self._tasks)
-            self._neighbours.start()
+            self._external_services = ExternalServices(self, self._tasks)
+            self._external_services.start()
             self._stack = stack.pop_all()
         return self
 
@@ -275,8 +275,8 @@ class Nsqd:
         if not self.broker.agenda.has_news:
             return
         self.broker.agenda.has_news = False
-        if self._neighbours is not None:
-            self._neighbours.check()
+        if self._external_services is not None:
+            self._external_services.check()
         if self._persistence is not None:
             self._persistence.check(self.broker)
         assert self._timer is not None

@@ -143,7 +143,7 @@ async def test_a_new_topic_begins_with_the_channels_that_it_has_elsewhere():
         async with Nsqd(options) as nsqd, nsqd.connect() as client:
             other.registry.create_channel(b"t", b"c")
             other.registry.create_channel(b"t", b"d#ephemeral")
-            announcer = nsqd._neighbours and nsqd._neighbours._announcer
+            announcer = nsqd._external_services and nsqd._external_services._announcer
             assert announcer
             await until(lambda: announcer.http_addresses)
             await client.send(b"  V2PUB t\n" + body(b"x"))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nsqkit.broker")
 
 
-class Neighbours:
+class ExternalServices:
     """The others around one broker.
 
     Args:

@@ -19,7 +19,14 @@ from nsqkit.client.session import ClientSession
 from nsqkit.consumer.backoff import Result
 from nsqkit.consumer.message import Message
 from nsqkit.errors import BrokerError, FinishFailed, MessageError, ProtocolError, RequeueFailed
-from nsqkit.wire.commands import CLS, encode_ready, encode_requeue, encode_subscribe, encode_touch
+from nsqkit.wire.commands import (
+    CLS,
+    encode_finishes,
+    encode_ready,
+    encode_requeue,
+    encode_subscribe,
+    encode_touch,
+)
 from nsqkit.wire.frames import CLOSE_WAIT, OK, Response
 
 if TYPE_CHECKING:
@@ -289,7 +296,7 @@ class ConsumerSession(ClientSession[Message]):
         finished, self._finished = self._finished, []
         requeued, self._requeued = self._requeued, []
         if finished:
-            self.send(b"FIN %b\n" % b"\nFIN ".join(finished))
+            self.send(encode_finishes(finished))
         if self.error is None:  # else the connection is lost, and nothing is sent any more
             self.finished_count += len(finished)
             self.requeued_count += len(requeued)

@@ -17,7 +17,7 @@ which raises a BrokerError to refuse; that is where the broker's session looks a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -74,6 +74,11 @@ def encode_ready(rdy_count: int) -> bytes:
 def encode_finish(message_id: bytes) -> bytes:
     """Return FIN."""
     return b"FIN " + message_id + b"\n"
+
+
+def encode_finishes(message_ids: Iterable[bytes]) -> bytes:
+    """Return a FIN for each of one or more ids."""
+    return b"FIN " + b"\nFIN ".join(message_ids) + b"\n"
 
 
 def encode_requeue(message_id: bytes, delay_ms: int) -> bytes:

@@ -163,6 +163,7 @@ def nsqd_reads_full(stream: BytesIO, size: int, otherwise: str) -> bytes:
         (commands.encode_subscribe(b"t", b"c"), b"SUB t c\n"),
         (commands.encode_ready(2500), b"RDY 2500\n"),
         (commands.encode_finish(ID), b"FIN 0123456789abcdef\n"),
+        (commands.encode_finishes([ID, b"f" * 16]), b"FIN 0123456789abcdef\nFIN ffffffffffffffff\n"),
         (commands.encode_requeue(ID, 90_000), b"REQ 0123456789abcdef 90000\n"),
         (commands.encode_touch(ID), b"TOUCH 0123456789abcdef\n"),
         (commands.encode_publish(b"t", b"hi"), b"PUB t\n\0\0\0\x02hi"),

@@ -80,7 +80,7 @@ PERFORMERS = {
     "client.connection",
     "client.tls",
     "producer.direct",
-    "producer.dispatch",
+    "producer.publisher",
     "producer.pool",
     "producer.producer",
     "producer.receipt",

@@ -1,6 +1,6 @@
 """The producer: ``producer`` is what users hold, ``blocking`` the same for threads, ``http_producer`` over HTTP.
 
-producer ─▶ dispatch ─▶ policy         who gets a publish, and whether it goes again
+producer ─▶ publisher ─▶ policy         who gets a publish, and whether it goes again
 │   └──▶ outstanding    who waits until there is room
 ▼
 destination ─▶ pipeline     one connection: publishes and their answers

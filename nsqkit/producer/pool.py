@@ -15,12 +15,12 @@ from nsqkit.client.connection import Connection, Dial
 from nsqkit.client.reconnect import Reconnect
 from nsqkit.client.task_scope import TaskScope
 from nsqkit.clock import NS_PER_S, Clock
-from nsqkit.producer.destination import Destination
-from nsqkit.producer.dispatch import Dispatch
 from nsqkit.producer.linger import Linger
-from nsqkit.producer.outstanding import Outstanding
-from nsqkit.producer.pipeline import ProducerSession
 from nsqkit.producer.policy import POLICIES
+from nsqkit.producer.pool_connection import PoolConnection
+from nsqkit.producer.publisher import Publisher
+from nsqkit.producer.send_window import SendWindow
+from nsqkit.producer.session import ProducerSession
 from nsqkit.producer.waiter import waiter_factory
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Pool:
         random: draws delays and, if the policy wants it, nsqds.
 
     Attributes:
-        dispatch: brings publishes to their answers.
+        publisher: brings publishes to their answers.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Pool:
         self._dial = dial
         self._random = random
         size_max = options.max_outstanding_bytes
-        self._outstanding = Outstanding(size_max) if size_max else None
+        self._outstanding = SendWindow(size_max) if size_max else None
         self._destinations = [self._make_destination(address) for address in addresses]
         self._tasks = TaskScope()
-        self.dispatch = Dispatch(
+        self.publisher = Publisher(
             self._destinations,
             POLICIES[options.policy](random),
             make_waiter=waiter_factory(),
@@ -87,7 +87,7 @@ class Pool:
             for task in destination.tasks:
                 self._tasks.start_soon(task)
         if self._options.linger:
-            self._tasks.start_soon(self.dispatch.keep_sending_again)
+            self._tasks.start_soon(self.publisher.keep_sending_again)
 
     async def end(
         self,
@@ -96,18 +96,18 @@ class Pool:
         traceback: TracebackType | None,
     ) -> bool | None:
         """Take no more, wait for answers, say good-bye; return what ``__aexit__`` has to return."""
-        self.dispatch.close()
+        self.publisher.close()
         with anyio.move_on_after(DRAIN_TIMEOUT, shield=True):
-            await self.dispatch.drain()  # what was refused in a batch goes again, on a new connection
+            await self.publisher.drain()  # what was refused in a batch goes again, on a new connection
         for destination in self._destinations:
             destination.connection.stop()
         leaving = [destination for destination in self._destinations if destination.say_goodbye()]
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             while any(destination.connection.is_running for destination in leaving):
-                await self.dispatch.wait_change()
+                await self.publisher.wait_change()
         return await self._tasks.end(exc_type, exc, traceback)
 
-    def _make_destination(self, address: str) -> Destination:
+    def _make_destination(self, address: str) -> PoolConnection:
         options = self._options
         linger = None
         if options.linger:
@@ -140,7 +140,7 @@ class Pool:
             ),
             on_change=self._on_change,
         )
-        return Destination(connection, linger, self._clock, self._outstanding)
+        return PoolConnection(connection, linger, self._clock, self._outstanding)
 
     def _on_change(self, connection: Connection[ProducerSession]) -> None:
-        self.dispatch.on_change()
+        self.publisher.on_change()

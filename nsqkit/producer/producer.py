@@ -6,7 +6,7 @@ may have arrived (``ConnectionLost``, ``PublishTimeout``). Any number of tasks m
 connections, writes and reads. A task may be cancelled anywhere: what was not sent by then is not sent.
 
 How to read it: what users call, then how they enter and leave. Arguments are checked here, before anything is sent;
-where a publish goes from here is in ``dispatch``.
+where a publish goes from here is in ``publisher``.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from nsqkit.producer.arguments import (
     unite_addresses,
 )
 from nsqkit.producer.creation import create_channel, create_topic, daemons_at
-from nsqkit.producer.dispatch import CLOSED, Dispatch
 from nsqkit.producer.options import ProducerKeywords, ProducerOptions
 from nsqkit.producer.pool import Pool
+from nsqkit.producer.publisher import CLOSED, Publisher
 from nsqkit.producer.stats import ProducerStats
 from nsqkit.wire.commands import NOP, encode_deferred_publish, encode_multi_publish, encode_publish
 
@@ -101,7 +101,7 @@ class Producer:
         self._plain_size_max = 0 if serializer else self.options.max_msg_size
         self._lingers = self.options.linger > 0
         self._pool: Pool | None = None
-        self._dispatch: Dispatch | None = None
+        self._publisher: Publisher | None = None
         self._is_entered = False
 
     # ---- publishing ----------------------------------------------------------------------------------------------
@@ -194,8 +194,8 @@ class Producer:
             Closed: outside of ``async with``.
         """
         data, lane = self._lay_out(topic, body)
-        dispatch = self._dispatch or self._opened()
-        return dispatch.send_now(lane, data, None if key is None else encode_key(key), 1)
+        publisher = self._publisher or self._opened()
+        return publisher.send_now(lane, data, None if key is None else encode_key(key), 1)
 
     def multi_publish_nowait(
         self, topic: str, bodies: Sequence[Any], *, key: str | Bytes | None = None
@@ -241,9 +241,9 @@ class Producer:
             NotConnected: there was no connection for ``connect_timeout`` seconds.
             Closed: outside of ``async with``.
         """
-        dispatch = self._opened()
-        await dispatch.wait_ready()
-        for destination in dispatch.destinations:
+        publisher = self._opened()
+        await publisher.wait_ready()
+        for destination in publisher.destinations:
             destination.say(NOP)
 
     async def wait_connected(self, timeout: Seconds | None = None) -> None:
@@ -256,12 +256,12 @@ class Producer:
             NotConnected: there was none in time; the text has each address with its last error.
             Closed: outside of ``async with``, or left meanwhile.
         """
-        dispatch, seconds = self._opened(), take_timeout(timeout)
+        publisher, seconds = self._opened(), take_timeout(timeout)
         assert self._clock is not None
         with move_on_after(self._clock, seconds) as scope:
-            await dispatch.wait_connected()
+            await publisher.wait_connected()
         if scope.cancelled_caught:
-            raise dispatch.not_connected(seconds or 0.0)
+            raise publisher.not_connected(seconds or 0.0)
 
     async def ensure_topic(self, topic: str) -> None:
         """Have every nsqd of ``nsqd_http_addresses`` create a topic, unless it has it.
@@ -285,13 +285,13 @@ class Producer:
 
     def stats(self) -> ProducerStats:
         """Return how each nsqd is, what it has acknowledged, and what is on its way."""
-        dispatch = self._dispatch
-        if dispatch is None:
+        publisher = self._publisher
+        if publisher is None:
             return ProducerStats(nsqds=(), outstanding_bytes=0, waiting_count=0)
         return ProducerStats(
-            nsqds=tuple(destination.stats() for destination in dispatch.destinations),
-            outstanding_bytes=dispatch.outstanding.size if dispatch.outstanding else 0,
-            waiting_count=dispatch.waiting_count,
+            nsqds=tuple(destination.stats() for destination in publisher.destinations),
+            outstanding_bytes=publisher.outstanding.size if publisher.outstanding else 0,
+            waiting_count=publisher.waiting_count,
         )
 
     @property
@@ -302,10 +302,10 @@ class Producer:
     @property
     def is_connected(self) -> bool:
         """True while there is a connection that was greeted, to one nsqd at least."""
-        return self._dispatch is not None and any(one.is_connected for one in self._dispatch.destinations)
+        return self._publisher is not None and any(one.is_connected for one in self._publisher.destinations)
 
     def lend(self, on_idle: Callable[[], None]) -> Loan | None:
-        """Hand the connection to threads, for the façade; see ``Dispatch.lend``."""
+        """Hand the connection to threads, for the façade; see ``Publisher.lend``."""
         return self._opened().lend(on_idle)
 
     # ---- entering and leaving ------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Producer:
         )
         await self._pool.start()
         self._is_entered = True
-        self._dispatch = self._pool.dispatch
+        self._publisher = self._pool.publisher
         return self
 
     async def __aexit__(
@@ -370,10 +370,10 @@ class Producer:
         # A cancel scope costs as much as all the rest.
         return _within(timeout, sending) if timeout else sending
 
-    def _opened(self) -> Dispatch:
-        if self._dispatch is None:
+    def _opened(self) -> Publisher:
+        if self._publisher is None:
             raise Closed(CLOSED)
-        return self._dispatch
+        return self._publisher
 
 
 async def _within(timeout: float, sending: Coroutine[Any, Any, None]) -> None:

@@ -12,8 +12,8 @@ import attrs
 
 from nsqkit.errors import NSQError
 from nsqkit.producer.linger import Linger
-from nsqkit.producer.outstanding import Outstanding
-from nsqkit.producer.pipeline import ProducerSession
+from nsqkit.producer.send_window import SendWindow
+from nsqkit.producer.session import ProducerSession
 from nsqkit.wire.frames import encode_response
 from nsqkit.wire.identify import IdentifyRequest
 
@@ -53,7 +53,7 @@ class FakeNsqd:
     outstanding_count: int = 0
 
 
-def greeted(linger: Linger | None = None, outstanding: Outstanding | None = None) -> ProducerSession:
+def greeted(linger: Linger | None = None, outstanding: SendWindow | None = None) -> ProducerSession:
     """Return a session whose greeting is over and was sent."""
     session = ProducerSession(
         IdentifyRequest(),

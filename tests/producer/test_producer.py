@@ -22,7 +22,7 @@ from nsqkit.errors import (
     NSQError,
     OptionError,
 )
-from nsqkit.producer.pipeline import OUTBOX_SIZE_MAX
+from nsqkit.producer.session import OUTBOX_SIZE_MAX
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish
 from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME
 from tests.answering import answering, http_answer

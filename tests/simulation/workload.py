@@ -14,7 +14,7 @@ from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.session import ConsumerSession
 from nsqkit.errors import NSQError
-from nsqkit.producer.pipeline import ProducerSession
+from nsqkit.producer.session import ProducerSession
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from nsqkit.broker.core.session import Session
 from nsqkit.client.session import ClientSession
 from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.session import ConsumerSession
-from nsqkit.producer.pipeline import ProducerSession
+from nsqkit.producer.session import ProducerSession
 from nsqkit.transport import machine
 from nsqkit.transport.machine import Machine, Timed
 

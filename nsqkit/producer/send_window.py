@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsqkit.producer.waiter import Waiter
 
 
-class Outstanding:
+class SendWindow:
     """Bytes that were published and not answered.
 
     Args:

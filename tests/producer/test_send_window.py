@@ -4,12 +4,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from nsqkit.errors import Closed
-from nsqkit.producer.outstanding import Outstanding
+from nsqkit.producer.send_window import SendWindow
 from tests.producer.fakes import FakeWaiter, answers, waiters
 
 
 def test_there_is_room_until_the_limit():
-    outstanding = Outstanding(10)
+    outstanding = SendWindow(10)
     assert outstanding.take(4)
     assert outstanding.take(6)
     assert not outstanding.take(1)
@@ -17,7 +17,7 @@ def test_there_is_room_until_the_limit():
 
 
 def test_who_is_larger_than_the_limit_goes_alone():
-    outstanding = Outstanding(10)
+    outstanding = SendWindow(10)
     assert outstanding.take(11)
     assert not outstanding.take(1)
     outstanding.give_back(11)
@@ -26,7 +26,7 @@ def test_who_is_larger_than_the_limit_goes_alone():
 
 
 def test_a_small_one_does_not_overtake_a_large_one_that_waits():
-    outstanding = Outstanding(10)
+    outstanding = SendWindow(10)
     assert outstanding.take(5)
     large = FakeWaiter()
     outstanding.wait(8, large)
@@ -37,7 +37,7 @@ def test_a_small_one_does_not_overtake_a_large_one_that_waits():
 
 
 def test_all_who_fit_are_admitted_in_the_order_in_which_they_came():
-    outstanding = Outstanding(10)
+    outstanding = SendWindow(10)
     assert outstanding.take(10)
     told = waiters(3)
     for waiter, size in zip(told, (4, 6, 1), strict=True):
@@ -48,7 +48,7 @@ def test_all_who_fit_are_admitted_in_the_order_in_which_they_came():
 
 
 def test_who_leaves_the_line_lets_the_next_one_go():
-    outstanding = Outstanding(10)
+    outstanding = SendWindow(10)
     assert outstanding.take(5)
     large, small = waiters(2)
     outstanding.wait(8, large)
@@ -59,7 +59,7 @@ def test_who_leaves_the_line_lets_the_next_one_go():
 
 
 def test_who_leaves_after_having_been_admitted_gives_back():
-    outstanding = Outstanding(10)
+    outstanding = SendWindow(10)
     assert outstanding.take(10)
     waiter = FakeWaiter()
     outstanding.wait(8, waiter)
@@ -69,7 +69,7 @@ def test_who_leaves_after_having_been_admitted_gives_back():
 
 
 def test_at_the_end_those_in_line_are_told():
-    outstanding = Outstanding(10)
+    outstanding = SendWindow(10)
     assert outstanding.take(10)
     told = waiters(3)
     for waiter in told:
@@ -89,7 +89,7 @@ class Line(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.outstanding = Outstanding(20)
+        self.outstanding = SendWindow(20)
         self.held: dict[FakeWaiter, int] = {}
         self.line: dict[FakeWaiter, int] = {}
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from nsqkit.errors import BrokerError, NotConnected
-from nsqkit.producer.pipeline import ProducerSession, Urgency
+from nsqkit.producer.session import ProducerSession, Urgency
 from nsqkit.producer.stats import NsqdStats
 from nsqkit.transport.timer import Timer
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from nsqkit.clock import Clock
     from nsqkit.errors import NSQError
     from nsqkit.producer.linger import Linger
-    from nsqkit.producer.outstanding import Outstanding
+    from nsqkit.producer.send_window import SendWindow
     from nsqkit.producer.waiter import Waiter
     from nsqkit.transport.loan import Loan
 
 
-class Destination:
+class PoolConnection:
     """An nsqd to publish to.
 
     Args:
@@ -48,7 +48,7 @@ class Destination:
         connection: Connection[ProducerSession],
         linger: Linger | None,
         clock: Clock,
-        outstanding: Outstanding | None = None,
+        outstanding: SendWindow | None = None,
     ) -> None:
         self.address = connection.address
         self.connection = connection

@@ -19,8 +19,8 @@ from nsqkit.errors import (
     ProtocolError,
 )
 from nsqkit.producer.linger import BatchRefused, Linger
-from nsqkit.producer.outstanding import Outstanding
-from nsqkit.producer.pipeline import OUTBOX_SIZE_MAX, ProducerSession, Urgency
+from nsqkit.producer.send_window import SendWindow
+from nsqkit.producer.session import OUTBOX_SIZE_MAX, ProducerSession, Urgency
 from nsqkit.wire.commands import MAGIC_V2, NOP, CommandDecoder, encode_multi_publish, encode_publish
 from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_response
 from nsqkit.wire.identify import IdentifyRequest
@@ -178,7 +178,7 @@ def test_what_was_cancelled_just_now_is_not_sent_either():
 
 
 def test_what_was_sent_keeps_its_place_and_its_answer_is_swallowed():
-    outstanding = Outstanding(100)
+    outstanding = SendWindow(100)
     session = greeted(outstanding=outstanding)
     told = sent(session, 2)
     assert outstanding.take(40)
@@ -193,7 +193,7 @@ def test_what_was_sent_keeps_its_place_and_its_answer_is_swallowed():
 
 
 def test_an_answer_may_come_between_being_cancelled_and_saying_so():
-    outstanding = Outstanding(100)
+    outstanding = SendWindow(100)
     session = greeted(outstanding=outstanding)
     told = sent(session, 1)
     told[0].cancel()
@@ -203,7 +203,7 @@ def test_an_answer_may_come_between_being_cancelled_and_saying_so():
 
 
 def test_a_session_that_ends_gives_back_for_those_who_do_not_wait():
-    outstanding = Outstanding(100)
+    outstanding = SendWindow(100)
     session = greeted(outstanding=outstanding)
     told = sent(session, 1)
     assert outstanding.take(40)
@@ -348,7 +348,7 @@ class Pipeline(RuleBasedStateMachine):
         super().__init__()
         self.now_ns = 0
         self.linger = Linger(linger_ns=5, count_max=4, size_max=60)
-        self.outstanding = Outstanding(1 << 30)
+        self.outstanding = SendWindow(1 << 30)
         self.session = greeted(self.linger, self.outstanding)
         self.decoder = CommandDecoder(lambda verb, params: None, max_msg_size=1000, max_body_size=1000)
         assert list(self.decoder.feed(MAGIC_V2)) == []

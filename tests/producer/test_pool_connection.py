@@ -4,9 +4,9 @@ import pytest
 
 from nsqkit.clock import ManualClock
 from nsqkit.errors import BadMessage, ConnectionLost, NotConnected
-from nsqkit.producer.destination import Destination
 from nsqkit.producer.linger import Linger
-from nsqkit.producer.pipeline import OUTBOX_SIZE_MAX, ProducerSession
+from nsqkit.producer.pool_connection import PoolConnection
+from nsqkit.producer.session import OUTBOX_SIZE_MAX, ProducerSession
 from nsqkit.wire.commands import NOP, encode_publish
 from nsqkit.wire.frames import OK_FRAME
 from tests.producer.fakes import FakeWaiter, greeted, waiters
@@ -32,9 +32,11 @@ class FakeConnection:
         """Do nothing."""
 
 
-def make(session: ProducerSession | None, linger: Linger | None = None) -> tuple[Destination, FakeConnection]:
+def make(
+    session: ProducerSession | None, linger: Linger | None = None
+) -> tuple[PoolConnection, FakeConnection]:
     connection = FakeConnection(session)
-    return Destination(connection, linger, ManualClock()), connection  # type: ignore[arg-type]
+    return PoolConnection(connection, linger, ManualClock()), connection  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("state", ["none", "ended", "full"])

@@ -39,7 +39,7 @@ from nsqkit.wire.identify import IdentifyRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nsqkit.producer.outstanding import Outstanding
+    from nsqkit.producer.send_window import SendWindow
     from nsqkit.producer.waiter import Waiter
 
 OUTBOX_SIZE_MAX = 4 << 20
@@ -81,7 +81,7 @@ class ProducerSession(ClientSession[NoReturn]):
         max_msg_size: int,
         now_ns: int,
         linger: Linger | None = None,
-        outstanding: Outstanding | None = None,
+        outstanding: SendWindow | None = None,
     ) -> None:
         super().__init__(
             identity,

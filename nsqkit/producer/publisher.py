@@ -41,9 +41,9 @@ from nsqkit.producer.receipt import LingeringReceipt, Receipt
 from nsqkit.wire.commands import encode_publish
 
 if TYPE_CHECKING:
-    from nsqkit.producer.destination import Destination
-    from nsqkit.producer.outstanding import Outstanding
     from nsqkit.producer.policy import Policy
+    from nsqkit.producer.pool_connection import PoolConnection
+    from nsqkit.producer.send_window import SendWindow
     from nsqkit.producer.waiter import MakeWaiter
     from nsqkit.transport.loan import Loan
 
@@ -53,7 +53,7 @@ MAY_GO_AGAIN: Final = (ConnectionLost, PublishFailed, MultiPublishFailed, Deferr
 CLOSED: Final = "the producer is closed: publish inside of 'async with Producer(…)'"
 
 
-class Dispatch:
+class Publisher:
     """Brings publishes to their answers.
 
     Args:
@@ -67,11 +67,11 @@ class Dispatch:
 
     def __init__(
         self,
-        destinations: Sequence[Destination],
+        destinations: Sequence[PoolConnection],
         policy: Policy,
         *,
         make_waiter: MakeWaiter,
-        outstanding: Outstanding | None,
+        outstanding: SendWindow | None,
         attempts: int,
         connect_timeout: float,
     ) -> None:
@@ -117,7 +117,7 @@ class Dispatch:
         if outstanding is not None and not outstanding.take(size):
             await self._wait_for_room(outstanding, size)
         attempts_left = self._attempts
-        tried: tuple[Destination, ...] = ()
+        tried: tuple[PoolConnection, ...] = ()
         deadline: float | None = None
         lost: NSQError | None = None
         try:
@@ -286,7 +286,7 @@ class Dispatch:
 
     # ---- within --------------------------------------------------------------------------------------------------
 
-    def _choose(self, key: bytes | None, tried: Collection[Destination]) -> Destination | None:
+    def _choose(self, key: bytes | None, tried: Collection[PoolConnection]) -> PoolConnection | None:
         """Return where to publish now: rather where it was not tried before, else anywhere."""
         chosen = self._policy.choose(self.destinations, key, tried)
         return self._policy.choose(self.destinations, key) if chosen is None and tried else chosen
@@ -294,7 +294,7 @@ class Dispatch:
     def _is_ready(self) -> bool:
         return any(destination.is_ready for destination in self.destinations)
 
-    async def _wait_for_room(self, outstanding: Outstanding, size: int) -> None:
+    async def _wait_for_room(self, outstanding: SendWindow, size: int) -> None:
         waiter = self._make_waiter()
         outstanding.wait(size, waiter)
         try:

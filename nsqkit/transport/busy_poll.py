@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BUSY_POLL_NS: Final = 100_000
 """How soon after an answer the next thing comes for a vigil to begin, and how long one lasts after each answer.
 
-Measured, as the two below: docs/decisions/0016-the-broker-keeps-vigil.md.
+Measured, as the two below: docs/decisions/0016-busy-polling.md.
 """
 
 WOKEN_NS: Final = 50_000

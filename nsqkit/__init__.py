@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nsqkit.client.serializers import JSON, MSGPACK, RAW, TEXT, Serializer, typed_json, typed_msgpack
     from nsqkit.client.settings import load_options, load_settings
     from nsqkit.consumer import BlockingConsumer, BlockingMessage, Consumer, ConsumerOptions, Message
-    from nsqkit.consumer.giving_up import DeadLetter
+    from nsqkit.consumer.dead_letter import DeadLetter
     from nsqkit.errors import (
         AuthDisabled,
         AuthError,
@@ -133,7 +133,7 @@ _HOMES = {
     ),
     "nsqkit.client.settings": ("load_options", "load_settings"),
     "nsqkit.consumer": ("BlockingConsumer", "BlockingMessage", "Consumer", "ConsumerOptions", "Message"),
-    "nsqkit.consumer.giving_up": ("DeadLetter",),
+    "nsqkit.consumer.dead_letter": ("DeadLetter",),
     "nsqkit.producer": ("BlockingProducer", "HTTPProducer", "Producer", "ProducerOptions"),
 }
 """Where names come from; those that are nowhere here are errors."""

@@ -89,7 +89,7 @@ PERFORMERS = {
     "consumer.batches",
     "consumer.connections",
     "consumer.consumer",
-    "consumer.intake",
+    "consumer.thread_receiver",
     "consumer.handling",
     "consumer.policy",
     "consumer.stop_signals",

@@ -12,7 +12,7 @@ import pytest
 import nsqkit
 from nsqkit import errors
 from nsqkit.client import serializers
-from nsqkit.consumer.giving_up import DeadLetter
+from nsqkit.consumer.dead_letter import DeadLetter
 
 ROOT = Path(__file__).resolve().parent.parent
 

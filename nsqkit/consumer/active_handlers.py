@@ -62,7 +62,7 @@ class ActiveHandlers:
     def remove(self, handling: Handling) -> None:
         """Remove a handler that has returned for the last time."""
         del self._message_counts[handling]
-        handling.empty_lanes()
+        handling.empty_keyed_queues()
         self._removed.set()
 
     def look(self) -> None:
@@ -80,7 +80,7 @@ class ActiveHandlers:
             self._log.stop_timeout(in_flight)
         for handling in self._message_counts:
             handling.cancel()
-        self._core.give_back_all()
+        self._core.requeue_all()
         self._removed.set()
 
     async def wait_ended(self, seconds: float) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsqkit.consumer.batches import Batches
-    from nsqkit.consumer.giving_up import LastAttempts
+    from nsqkit.consumer.dead_letter import LastAttempts
     from nsqkit.consumer.handling import Handling
     from nsqkit.consumer.message import Message
 
@@ -82,7 +82,7 @@ class BatchHandling:
                 for message in last:
                     last_attempts.forget(message)
                 for message in batch:
-                    message.session.give_back([message])
+                    message.session.requeue_now([message])
                 raise
             await anyio.lowlevel.checkpoint()
 

@@ -4,7 +4,7 @@ The rule it guards: there is one consumer, and it lives in the event-loop thread
 heartbeats whatever the threads do. What becomes of a message is decided where it is for ``Consumer``, in ``handling``.
 
 How to read it: the ways of receiving, then what can be asked and changed while it runs; how messages come to a thread
-and answers from it is in ``intake``.
+and answers from it is in ``receiver``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from nsqkit.client.option import Seconds, take_timeout
 from nsqkit.client.options import make_options
 from nsqkit.consumer.batches import Batch, Batches
 from nsqkit.consumer.consumer import Consumer
-from nsqkit.consumer.giving_up import discard
+from nsqkit.consumer.dead_letter import discard
 from nsqkit.consumer.handler import call_plain, check_handler
 from nsqkit.consumer.handler_options import HandlerKeywords, HandlerOptions
-from nsqkit.consumer.intake import Intake
 from nsqkit.consumer.options import ConsumerKeywords, ConsumerOptions
 from nsqkit.consumer.policy import policy_in_thread
 from nsqkit.consumer.stop_signals import StopSignals, check_signals
 from nsqkit.consumer.thread_message import ThreadMessage
+from nsqkit.consumer.thread_receiver import ThreadReceiver
 from nsqkit.errors import Closed
 from nsqkit.loop_thread import BlockingClient
 
@@ -97,7 +97,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
         super().__init__(make, "consumer", interrupt=lambda consumer: consumer.stop(0))
         self._stop_signals = check_signals(stop_signals)
         self._signals = ExitStack()
-        self._intake: Intake | None = None
+        self._receiver: ThreadReceiver | None = None
 
     def open(self) -> Self:
         """Begin; connections are made meanwhile.
@@ -109,7 +109,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
         with ExitStack() as stack:
             stack.enter_context(signals)
             super().open()
-            self._intake = Intake(self._opened())
+            self._receiver = ThreadReceiver(self._opened())
             self._signals = stack.pop_all()
         return self
 
@@ -124,11 +124,11 @@ class BlockingConsumer(BlockingClient[Consumer]):
             return
         with self._signals:
             try:
-                if self._intake is not None:
-                    loop_client.ask(self._intake.stop)
+                if self._receiver is not None:
+                    loop_client.ask(self._receiver.stop)
             except BaseException:
-                if self._intake is not None:
-                    loop_client.put(partial(self._intake.stop, 0))
+                if self._receiver is not None:
+                    loop_client.put(partial(self._receiver.stop, 0))
                 raise
             finally:
                 super().close()
@@ -137,8 +137,8 @@ class BlockingConsumer(BlockingClient[Consumer]):
 
     def __iter__(self) -> Iterator[BlockingMessage]:
         """Iterate over messages, until the consumer is stopped; threads that do so share them."""
-        intake = self._entered()
-        while (message := intake.next()) is not None:
+        receiver = self._entered()
+        while (message := receiver.next()) is not None:
             yield message
 
     def receive(self, timeout: Seconds | None = None) -> BlockingMessage | None:
@@ -296,14 +296,14 @@ class BlockingConsumer(BlockingClient[Consumer]):
 
     def _on_signal(self, is_first: bool) -> None:
         """Act on a signal; called anywhere in the main thread."""
-        if self._loop_client is not None and self._intake is not None:
+        if self._loop_client is not None and self._receiver is not None:
             with suppress(Closed):
-                self._loop_client.put(partial(self._intake.stop, None if is_first else 0))
+                self._loop_client.put(partial(self._receiver.stop, None if is_first else 0))
 
-    def _entered(self) -> Intake:
+    def _entered(self) -> ThreadReceiver:
         self._opened().check()
-        assert self._intake is not None
-        return self._intake
+        assert self._receiver is not None
+        return self._receiver
 
     def _ask(self, look: Callable[[Consumer], T]) -> T:
         loop_client = self._opened()
@@ -312,34 +312,34 @@ class BlockingConsumer(BlockingClient[Consumer]):
     def _taking(
         self, max_messages: int | None, max_wait: Seconds, timeout: Seconds | None
     ) -> Callable[[], Batch[BlockingMessage]]:
-        intake, batches = self._entered(), Batches(self._opened().client, max_messages, max_wait)
+        receiver, batches = self._entered(), Batches(self._opened().client, max_messages, max_wait)
         seconds = take_timeout(timeout)
         if max_wait:
-            return partial(intake.gather, batches, seconds)
-        return partial(intake.take, max_messages, seconds)
+            return partial(receiver.gather, batches, seconds)
+        return partial(receiver.take, max_messages, seconds)
 
     def _work(self, handler: Callable[[Any], object], options: HandlerOptions) -> None:
         """Handle one message after the other in this thread."""
-        loop_client, intake = self._opened(), self._entered()
+        loop_client, receiver = self._opened(), self._entered()
         begun: list[Handling] = []  # also if this thread is interrupted before it knows
         try:
             handling = loop_client.ask(partial(self._begin, handler, options, begun))
-            while (message := intake.next()) is not None:
+            while (message := receiver.next()) is not None:
                 if message.attempts >= handling.attempts_max:
                     self._work_on_last(handling, handler, message)
                     continue
                 try:
                     call_plain(handler, message)
                 except Exception as error:
-                    intake.tell(partial(handling.requeue, message.delivery, error))
+                    receiver.tell(partial(handling.requeue, message.delivery, error))
                 except BaseException:
-                    intake.give_back(message.delivery)
+                    receiver.requeue_now(message.delivery)
                     raise
                 else:
                     if not message.is_answered:
                         message.finish()
         finally:
-            intake.tell(partial(self._end, begun))
+            receiver.tell(partial(self._end, begun))
 
     def _begin(
         self, handler: Callable[[Any], object], options: HandlerOptions, begun: list[Handling]
@@ -358,7 +358,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
         self, handling: Handling, handler: Callable[[Any], object], message: BlockingMessage
     ) -> None:
         """Handle a message at its last attempt: the event loop has to know that it was begun, and how it ended."""
-        loop_client, intake, delivery = self._opened(), self._entered(), message.delivery
+        loop_client, receiver, delivery = self._opened(), self._entered(), message.delivery
         last_attempts = loop_client.client._core.last_attempts
         if not loop_client.ask(partial(last_attempts.begin, delivery)):
             loop_client.run(lambda: handling.give_up(delivery, last_attempts.error(delivery)))
@@ -368,9 +368,9 @@ class BlockingConsumer(BlockingClient[Consumer]):
         except Exception as error:
             loop_client.run(partial(handling.fail, delivery, error))
         except BaseException:
-            intake.tell(partial(last_attempts.forget, delivery))
-            intake.give_back(delivery)
+            receiver.tell(partial(last_attempts.forget, delivery))
+            receiver.requeue_now(delivery)
             raise
         else:
             if not message.is_answered:
-                intake.tell(partial(handling.finish, delivery))
+                receiver.tell(partial(handling.finish, delivery))

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nsqkit.client.option import Seconds
-    from nsqkit.consumer.intake import Intake
     from nsqkit.consumer.message import Message
+    from nsqkit.consumer.thread_receiver import ThreadReceiver
 
 
 class BlockingMessage:
     """One delivery of a message, for threads: as ``Message``.
 
     Args:
-        intake: brings answers to the event loop.
+        receiver: brings answers to the event loop.
         delivery: the message there.
 
     Attributes:
@@ -32,8 +32,8 @@ class BlockingMessage:
     """
 
     __slots__ = (
-        "_intake",
         "_is_finished",
+        "_receiver",
         "attempts",
         "body",
         "delivery",
@@ -42,8 +42,8 @@ class BlockingMessage:
         "timestamp_ns",
     )
 
-    def __init__(self, intake: Intake, delivery: Message) -> None:
-        self._intake = intake
+    def __init__(self, receiver: ThreadReceiver, delivery: Message) -> None:
+        self._receiver = receiver
         self._is_finished = False
         self.delivery = delivery
         self.id = delivery.id
@@ -61,10 +61,10 @@ class BlockingMessage:
             MessageError: it was finished or requeued before.
         """
         if self.is_answered:
-            self._intake.answer(self.delivery.finish)
+            self._receiver.answer(self.delivery.finish)
         else:
             self._is_finished = True
-            self._intake.finish(self.delivery)
+            self._receiver.finish(self.delivery)
 
     def requeue(self, delay: Seconds | None = None, *, backoff: bool = True) -> None:
         """Give the message back, to be delivered again.
@@ -77,7 +77,7 @@ class BlockingMessage:
             MessageError: it was finished or requeued before.
             OptionError: the delay is negative or no length of time.
         """
-        self._intake.answer(partial(self.delivery.requeue, delay, backoff=backoff))
+        self._receiver.answer(partial(self.delivery.requeue, delay, backoff=backoff))
 
     def touch(self) -> None:
         """Ask nsqd for the whole message timeout anew, up to its ``--max-msg-timeout`` after delivery.
@@ -85,7 +85,7 @@ class BlockingMessage:
         Raises:
             MessageError: it was finished or requeued before.
         """
-        self._intake.answer(self.delivery.touch)
+        self._receiver.answer(self.delivery.touch)
 
     @property
     def is_answered(self) -> bool:

@@ -3,8 +3,8 @@
 The rule it guards: an address has one connection that counts. One that is left says good-bye beside it, for as long as
 ``close_timeout`` lets it, and is in nobody's way: a new one to the same address may stand before it has gone.
 
-How to read it: ``keep``, ``leave`` and ``listed`` change what is wanted (``nodes``); ``_on_change`` draws the
-consequences when a connection has ended; ``_see_off`` is the good-bye.
+How to read it: ``add``, ``remove`` and ``set_listed`` change what is wanted (``nodes``); ``_on_change`` draws the
+consequences when a connection has ended; ``_drain`` is the good-bye.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ class Connections:
         self._clock = clock
         self._connect_wanted()
 
-    def keep(self, address: str) -> None:
+    def add(self, address: str) -> None:
         """Have a connection to an address, for good."""
         self._nodes.add(address)
         self._connect(address)
 
-    def leave(self, address: str) -> bool:
+    def remove(self, address: str) -> bool:
         """Have no connection to an address; tell whether there was one, or was to be one."""
         known = address in self._nodes or address in self._present
         self._nodes.remove(address)
@@ -102,13 +102,13 @@ class Connections:
         self._connect_wanted()
         return known
 
-    def listed(self, addresses: Iterable[str]) -> None:
+    def set_listed(self, addresses: Iterable[str]) -> None:
         """Take the list of all nsqds that are discovered by now.
 
         A connection to one that is not listed any more lasts until it is lost, and is not made again.
         """
         was_complete = not self._nodes.left_out_count
-        change = self._nodes.listed(addresses)
+        change = self._nodes.set_listed(addresses)
         if was_complete and self._nodes.left_out_count:
             self._log.warning(
                 "nsqlookupds list %d nsqds, and %d of them are not connected: max_connections is %d",
@@ -277,18 +277,18 @@ class Connections:
             assert connection.session is not None
             self._leaving[connection] = None
             self._core.leave(connection.session, self._clock.now_ns())
-            self._tasks.start_soon(self._see_off, connection, connection.session)
+            self._tasks.start_soon(self._drain, connection, connection.session)
         elif connection in self._scopes:  # else its task has not begun, and will see that it is stopped
             self._scopes[connection].cancel()
 
-    async def _see_off(self, connection: ConsumerConnection, session: ConsumerSession) -> None:
+    async def _drain(self, connection: ConsumerConnection, session: ConsumerSession) -> None:
         """Wait until all is answered and CLOSE_WAIT has come; give back what is not answered in time."""
         for _ in range(2):
             with anyio.move_on_after(self._core.options.close_timeout):
                 while connection.is_running:
                     await self.wait_change()
                 return
-            session.give_back(session.held.values())
+            session.requeue_now(session.held.values())
         self._scopes[connection].cancel()
 
     def _after_change(self, connection: ConsumerConnection) -> None:

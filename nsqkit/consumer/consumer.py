@@ -31,7 +31,7 @@ from nsqkit.consumer.batches import Batches
 from nsqkit.consumer.callbacks import guard_callbacks
 from nsqkit.consumer.connections import Connections
 from nsqkit.consumer.core import ConsumerCore
-from nsqkit.consumer.giving_up import GivingUp, discard
+from nsqkit.consumer.dead_letter import GivingUp, discard
 from nsqkit.consumer.handler import check_handler
 from nsqkit.consumer.handler_options import HandlerKeywords, HandlerOptions
 from nsqkit.consumer.handling import Handling
@@ -335,7 +335,7 @@ class Consumer:
         """
         self._check_not_stopped()
         (address,) = check_addresses([address], "address")
-        self._connections.keep(address)
+        self._connections.add(address)
 
     def disconnect_from_nsqd(self, address: str) -> None:
         """Consume from this nsqd no more.
@@ -349,7 +349,7 @@ class Consumer:
         Raises:
             OptionError: the consumer has no such nsqd.
         """
-        if not isinstance(address, str) or not self._connections.leave(address):
+        if not isinstance(address, str) or not self._connections.remove(address):
             raise OptionError(f"address is {address!r}, which is no nsqd of this consumer")
         self._after()
 
@@ -441,14 +441,14 @@ class Consumer:
         seconds = min(self.options.close_timeout, CLOSE_WAIT_MAX)
         with anyio.CancelScope(shield=True):
             await self._handlers.wait_ended(seconds)
-            self._core.give_back_all()
+            self._core.requeue_all()
             with anyio.move_on_after(seconds):
                 await self._connections.wait_gone()
 
     # ---- within --------------------------------------------------------------------------------------------------
 
     def _on_discovered(self, come: list[str], gone: list[str]) -> None:
-        self._connections.listed(self._discovery.addresses)
+        self._connections.set_listed(self._discovery.addresses)
         self._after()
 
     def _on_output(self, session: ConsumerSession) -> None:
@@ -483,7 +483,7 @@ class Consumer:
         if self._core.inbox:
             self._arrived.set()
         self._handlers.look()
-        if self._core.kept_count and "messages_wait" not in self._log.said:
+        if self._core.extended_count and "messages_wait" not in self._log.warned:
             self._warn_of_waiting()
         if self._timer is not None:
             self._timer.check()

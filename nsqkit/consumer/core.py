@@ -16,8 +16,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from nsqkit.consumer.backoff import Action, Backoff, BackoffState, ExponentialStrategy, Result
+from nsqkit.consumer.dead_letter import LastAttempts
 from nsqkit.consumer.flow import Flow, Gate
-from nsqkit.consumer.giving_up import LastAttempts
 from nsqkit.consumer.session import GIVE_BACK_PART, TOUCH_PART, ConsumerSession
 from nsqkit.consumer.stats import BackoffStats, ConsumerStats
 from nsqkit.wire.identify import IdentifyRequest
@@ -70,7 +70,7 @@ class ConsumerCore:
         is_closing: True once no more messages are wanted.
         is_over: True once the time that handlers were given at the stop is over.
         refresh_ns: before that time, no message that waits for a handler needs more time; None if none waits.
-        kept_count: how often a message that waited for a handler was touched or given back, so as not to time out.
+        extended_count: how often a message that waited for a handler was touched or given back, so as not to time out.
         now_ns: the time of the last call.
         received_count, finished_count, requeued_count, touched_count, timed_out_count, given_up_count: messages so
             far. Those count as finished or requeued for which FIN or REQ was sent and not refused.
@@ -108,7 +108,7 @@ class ConsumerCore:
         self.is_probing = False
         self.is_closing = False
         self.is_over = False
-        self.kept_count = 0
+        self.extended_count = 0
         self.received_count = 0
         self.finished_count = 0
         self.requeued_count = 0
@@ -161,7 +161,7 @@ class ConsumerCore:
         if is_expected and self.flow.gate is Gate.TESTING:
             self.backoff.received(messages[0])
         if session.is_closing:
-            session.give_back(messages)
+            session.requeue_now(messages)
         else:
             self.inbox.extend(messages)
 
@@ -243,7 +243,7 @@ class ConsumerCore:
         if session in self.sessions and not session.is_closing:
             self._send(self.flow.retire(session, now_ns))
             waiting = [message for queue in self.queues for message in queue.copy()]
-            session.give_back(message for message in waiting if message.session is session)
+            session.requeue_now(message for message in waiting if message.session is session)
             self._tidy_inbox()
             session.start_close()
 
@@ -285,10 +285,10 @@ class ConsumerCore:
         for session, run in groupby(messages, attrgetter("session")):
             session.finish_all(list(run))
 
-    def give_back_all(self) -> None:
+    def requeue_all(self) -> None:
         """Give back all messages that are not answered. What a handler answers later does nothing."""
         for session in list(self.sessions):
-            session.give_back(session.held.values())
+            session.requeue_now(session.held.values())
 
     def backoff_stats(self, now_ns: int) -> BackoffStats:
         """Return where the backoff is."""
@@ -379,9 +379,9 @@ class ConsumerCore:
                 self._refresh_at(now_ns + session.msg_timeout_ns // GIVE_BACK_PART)
         for queue in self.queues:
             for message in queue.copy():
-                due_ns = message.session.keep(message, now_ns)
+                due_ns = message.session.extend(message, now_ns)
                 if due_ns is None:
-                    self.kept_count += 1
+                    self.extended_count += 1
                 else:
                     self._refresh_at(due_ns)
         if self.refresh_ns is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import attrs
 
 from nsqkit.client.option import flag, whole
-from nsqkit.consumer.giving_up import GivingUp, check_policy, discard
+from nsqkit.consumer.dead_letter import GivingUp, check_policy, discard
 from nsqkit.errors import OptionError
 
 if TYPE_CHECKING:

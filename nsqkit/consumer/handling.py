@@ -32,9 +32,9 @@ import anyio
 import anyio.to_thread
 
 from nsqkit.clock import NS_PER_S
-from nsqkit.consumer.giving_up import GivenUp
+from nsqkit.consumer.dead_letter import GivenUp
 from nsqkit.consumer.handler import call_plain, check_result, name_of
-from nsqkit.consumer.lanes import Lanes
+from nsqkit.consumer.keyed_queues import KeyedQueues
 from nsqkit.consumer.policy import policy_of
 from nsqkit.consumer.session import TIMED_OUT
 from nsqkit.consumer.thread_message import ThreadMessage
@@ -55,7 +55,7 @@ TIME_SLICE = 0.02
 BLOCKED_MAX = 1.0
 """Seconds that it may keep it before a warning says so: heartbeats wait meanwhile."""
 
-LOOK_EVERY = 16
+CLOCK_CHECK_COUNT = 16
 """Messages between two looks at the clock, once so many have been quick."""
 
 ATTEMPTS_NO_LIMIT = 1 << 16
@@ -111,16 +111,18 @@ class Handling:
         self._has_warned_of_time = False
         self._has_warned_of_cancelling = False
         self._line: anyio.Lock | None = None  # of workers who share a queue
-        self._lanes: Lanes | None = None
+        self._keyed_queues: KeyedQueues | None = None
         if options.key is not None:
-            self._lanes = Lanes(core.inbox, options.concurrency, options.key)
-            core.queues += self._lanes.queues
+            self._keyed_queues = KeyedQueues(core.inbox, options.concurrency, options.key)
+            core.queues += self._keyed_queues.queues
         elif options.concurrency > 1:
             self._line = anyio.Lock(fast_acquire=True)
 
     async def run(self) -> None:
         """Return when the consumer is closed and the handlers that had begun have returned."""
-        queues = [self._core.inbox] * self._options.concurrency if self._lanes is None else self._lanes.queues
+        queues = [self._core.inbox] * self._options.concurrency
+        if self._keyed_queues is not None:
+            queues = self._keyed_queues.queues
         if len(queues) == 1 and self._is_plain:
             await self._work(queues[0])
             return
@@ -156,8 +158,8 @@ class Handling:
         """Handle one message after the other: a standing worker, for a task for each message costs ten times more."""
         work_through = self._work_through if self._is_plain else self._work_through_watched
         while True:
-            if self._lanes is not None:
-                for message, error in self._lanes.sort():
+            if self._keyed_queues is not None:
+                for message, error in self._keyed_queues.sort():
                     await self.fail(message, error)
             if queue:
                 self._refresh()
@@ -182,7 +184,7 @@ class Handling:
 
     async def _work_through(self, queue: deque[Message]) -> None:
         """Handle what waits, for a time slice; what plain handlers have done is finished together, at its end."""
-        handler, attempts_max, is_shared = self._handler, self.attempts_max, self._lanes is None
+        handler, attempts_max, is_shared = self._handler, self.attempts_max, self._keyed_queues is None
         looked_at = monotonic()
         slice_ends = looked_at + TIME_SLICE
         count = 0
@@ -213,7 +215,7 @@ class Handling:
                     except Exception as error:
                         self.requeue(message, error)
                     except BaseException:
-                        _give_back(message)
+                        _requeue_now(message)
                         raise
                 count += 1
                 if count == look_at:
@@ -222,7 +224,7 @@ class Handling:
                         self.check_time(now - looked_at)
                     if now >= slice_ends:
                         return
-                    look_at += min(count, LOOK_EVERY)
+                    look_at += min(count, CLOCK_CHECK_COUNT)
                     looked_at = now
                     is_awaited = False
         finally:
@@ -256,7 +258,7 @@ class Handling:
             except BaseException:
                 if not scope.cancel_called:
                     self._core.last_attempts.forget(message)
-                    _give_back(message)
+                    _requeue_now(message)
                 raise
             finally:
                 if failure is None:
@@ -312,7 +314,7 @@ class Handling:
             message,
             extra=_fields(message),
         )
-        _give_back(message)
+        _requeue_now(message)
 
     async def _limit_threads(self) -> None:
         """Once ``run`` is cancelled, wait for handlers in threads for ``close_timeout``, and then no longer."""
@@ -356,7 +358,7 @@ class Handling:
             logger.error("giving_up failed on %r", message, exc_info=failure, extra=_fields(message))
             message.session.requeue(message, None, backoff=True)
         except BaseException:
-            _give_back(message)
+            _requeue_now(message)
             raise
         else:
             message.session.finish(message)
@@ -434,10 +436,10 @@ class Handling:
                 if message.deadline_ns == TIMED_OUT:
                     scope.cancel()
 
-    def empty_lanes(self) -> None:
+    def empty_keyed_queues(self) -> None:
         """Put messages that wait in lanes back into the inbox."""
-        if self._lanes is not None:
-            self._core.remove_queues(self._lanes.queues)
+        if self._keyed_queues is not None:
+            self._core.remove_queues(self._keyed_queues.queues)
 
     async def _keep_touching(self) -> None:
         """Touch what is being handled, in time, until its handler returns or nsqd gives no more time."""
@@ -460,8 +462,8 @@ def _finish_each(done: list[Message]) -> None:
     done.clear()
 
 
-def _give_back(message: Message) -> None:
-    message.session.give_back([message])
+def _requeue_now(message: Message) -> None:
+    message.session.requeue_now([message])
 
 
 def _fields(message: Message) -> dict[str, object]:

@@ -47,7 +47,7 @@ class ConsumerLog:
     def __init__(self, topic: str, channel: str) -> None:
         self.fields: dict[str, object] = {"topic": topic, "channel": channel}
         self._name = f"{topic}/{channel}"
-        self.said: set[str] = set()
+        self.warned: set[str] = set()
 
     def named(self, name: str) -> TopicLog:
         """Return the logger of that name, with topic and channel in all that it logs."""
@@ -108,6 +108,6 @@ class ConsumerLog:
         )
 
     def _warn_once(self, kind: str, sentence: str) -> None:
-        if kind not in self.said:
-            self.said.add(kind)
+        if kind not in self.warned:
+            self.warned.add(kind)
             logger.warning("[%s] %s", self._name, sentence, extra=self.fields)

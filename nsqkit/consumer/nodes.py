@@ -74,7 +74,7 @@ class Nodes:
         self._listed.pop(address, None)
         self._choose()
 
-    def listed(self, addresses: Iterable[str]) -> Change:
+    def set_listed(self, addresses: Iterable[str]) -> Change:
         """Take the list of all addresses that are discovered by now, in place of the last one.
 
         Where there is no room for all, those that were listed before keep their places.

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from nsqkit.consumer.giving_up import DeadLetter, with_two_arguments
+from nsqkit.consumer.dead_letter import DeadLetter, with_two_arguments
 from nsqkit.consumer.handler import call_plain, check_handler
 from nsqkit.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsqkit.consumer.giving_up import GivenUp, Policy
+    from nsqkit.consumer.dead_letter import GivenUp, Policy
     from nsqkit.consumer.message import Message
 
 

@@ -237,13 +237,13 @@ class ConsumerSession(ClientSession[Message]):
             self.is_closing = True
             self._say(CLS)
 
-    def give_back(self, messages: Iterable[Message]) -> None:
+    def requeue_now(self, messages: Iterable[Message]) -> None:
         """Answer messages with a REQ that neither waits nor counts as a failure; a later answer does nothing."""
         for message in list(messages):
             if self.requeue(message, 0, backoff=False):
                 message.deadline_ns = TIMED_OUT
 
-    def keep(self, message: Message, now_ns: int) -> int | None:
+    def extend(self, message: Message, now_ns: int) -> int | None:
         """Keep a message that waits for a handler from timing out.
 
         Returns:
@@ -259,7 +259,7 @@ class ConsumerSession(ClientSession[Message]):
         if can_touch:
             self.touch(message)
         else:
-            self.give_back([message])
+            self.requeue_now([message])
         return None
 
     def expire(self, now_ns: int) -> list[Message]:

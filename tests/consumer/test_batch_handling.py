@@ -3,7 +3,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from nsqkit.consumer.giving_up import GivenUp
+from nsqkit.consumer.dead_letter import GivenUp
 from nsqkit.consumer.message import Message
 from tests.consumer.test_consumer import consuming, fin, req
 from tests.peers import BACKENDS, body_of, settle

@@ -12,7 +12,7 @@ import pytest
 from nsqkit import BlockingConsumer, BlockingMessage, BlockingProducer, Producer
 from nsqkit.broker.core.broker import Broker
 from nsqkit.consumer import BackoffState
-from nsqkit.consumer.giving_up import DeadLetter, GivenUp
+from nsqkit.consumer.dead_letter import DeadLetter, GivenUp
 from nsqkit.errors import Closed, NotConnected, OptionError
 from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.servers import NsqdServer

@@ -21,7 +21,7 @@ def bench_of(*addresses: str, **options: float) -> Bench:
     """Return a consumer of the first address, with brokers at all of them."""
     bench = Bench(list(addresses), **{"max_in_flight": 4, "close_timeout": 0, **options})
     for address in addresses[1:]:
-        bench.consumer._connections.leave(address)
+        bench.consumer._connections.remove(address)
     return bench
 
 
@@ -178,10 +178,10 @@ class TestListed:
         bench = bench_of("one:1", "two:1")
         other = bench.brokers["two:1"]
         async with bench.consumer as consumer, await bench.broker.subscribe():
-            consumer._connections.listed(["two:1"])
+            consumer._connections.set_listed(["two:1"])
             async with await other.subscribe() as two:
                 await consumer.wait_connected()
-                consumer._connections.listed([])
+                consumer._connections.set_listed([])
                 await two.deliver(1)
                 message = await anext(consumer)
                 assert message.body == body_of(1)
@@ -199,7 +199,7 @@ class TestListed:
         bench = bench_of("one:1", "two:1")
         other = bench.brokers["two:1"]
         async with bench.consumer as consumer, await bench.broker.subscribe():
-            consumer._connections.listed(["two:1"])
+            consumer._connections.set_listed(["two:1"])
             async with await other.subscribe():
                 await consumer.wait_connected()
             await settle()
@@ -211,11 +211,11 @@ class TestListed:
         bench = bench_of("one:1", "two:1")
         other = bench.brokers["two:1"]
         async with bench.consumer as consumer, await bench.broker.subscribe():
-            consumer._connections.listed(["two:1"])
+            consumer._connections.set_listed(["two:1"])
             async with await other.subscribe():
                 await consumer.wait_connected()
-                consumer._connections.listed([])
-                consumer._connections.listed(["two:1"])
+                consumer._connections.set_listed([])
+                consumer._connections.set_listed(["two:1"])
                 await settle()
                 assert other.dial_count == 1
             async with await other.subscribe():
@@ -227,10 +227,10 @@ class TestListed:
         other.refusal = ConnectionRefusedError()
         bench.broker.hanging = True
         async with bench.consumer as consumer:
-            consumer._connections.listed(["two:1"])
+            consumer._connections.set_listed(["two:1"])
             await settle()
             assert isinstance(consumer.unconnected["two:1"], NotConnected)
-            consumer._connections.listed([])
+            consumer._connections.set_listed([])
             assert list(consumer.unconnected) == ["one:1"]
             dial_count = other.dial_count
             bench.clock.advance(50)
@@ -240,8 +240,8 @@ class TestListed:
     async def test_one_that_the_user_has_named_is_dialled_for_ever(self):
         bench = bench_of("one:1")
         async with bench.consumer as consumer:
-            consumer._connections.listed(["one:1"])
-            consumer._connections.listed([])
+            consumer._connections.set_listed(["one:1"])
+            consumer._connections.set_listed([])
             async with await bench.broker.subscribe():
                 await consumer.wait_connected()
             await settle()

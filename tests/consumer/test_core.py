@@ -295,7 +295,7 @@ class TestTime:
             if second == 19:
                 begun.finish()
                 assert link.lines() == ["FIN 1"]
-        assert consumer.core.kept_count == 5
+        assert consumer.core.extended_count == 5
         assert consumer.core.timed_out_count == 0
 
     def test_a_message_that_waits_is_given_back_before_nsqds_maximum(self):
@@ -431,7 +431,7 @@ class TestClosing:
         link.deliver(1, 2)
         consumer.core.inbox.clear()
         consumer.core.close(0, S)
-        consumer.core.give_back_all()
+        consumer.core.requeue_all()
         assert link.lines() == ["RDY 0", "CLS", "REQ 1 0", "REQ 2 0"]
 
     def test_a_subscription_that_comes_too_late_says_good_bye_at_once(self):

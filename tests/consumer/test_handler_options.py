@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from nsqkit.client.options import make_options
-from nsqkit.consumer.giving_up import discard
+from nsqkit.consumer.dead_letter import discard
 from nsqkit.consumer.handler_options import HandlerOptions
 from nsqkit.errors import OptionError
 

@@ -14,7 +14,7 @@ import pytest
 from nsqkit import Consumer
 from nsqkit.clock import ManualClock
 from nsqkit.consumer import handling
-from nsqkit.consumer.giving_up import DeadLetter, GivenUp
+from nsqkit.consumer.dead_letter import DeadLetter, GivenUp
 from nsqkit.consumer.handling import TOUCH_PARTS
 from nsqkit.consumer.message import Message
 from nsqkit.errors import MessageError, OptionError

@@ -204,7 +204,7 @@ class Life(RuleBasedStateMachine):
         if not hasattr(self, "core"):
             return
         self.core.close(self.consumer.now_ns, self.consumer.now_ns)
-        self.core.give_back_all()
+        self.core.requeue_all()
         self.settle()
         for nsqd in self.nsqds:
             assert nsqd.rdy_count == 0

@@ -10,7 +10,7 @@ def test_named_ones_are_wanted_until_they_are_taken_back():
     nodes = Nodes(["a:1"], count_max=100)
     nodes.add("b:1")
     assert nodes.wanted == ["a:1", "b:1"]
-    assert nodes.listed([]) == Change(come=[], gone=[])
+    assert nodes.set_listed([]) == Change(come=[], gone=[])
     nodes.remove("a:1")
     assert nodes.wanted == ["b:1"]
     assert "a:1" not in nodes
@@ -18,29 +18,29 @@ def test_named_ones_are_wanted_until_they_are_taken_back():
 
 def test_listed_ones_come_and_go_with_the_list():
     nodes = Nodes(count_max=100)
-    assert nodes.listed(["a:1", "b:1"]) == Change(come=["a:1", "b:1"], gone=[])
-    assert nodes.listed(["b:1", "c:1"]) == Change(come=["c:1"], gone=["a:1"])
+    assert nodes.set_listed(["a:1", "b:1"]) == Change(come=["a:1", "b:1"], gone=[])
+    assert nodes.set_listed(["b:1", "c:1"]) == Change(come=["c:1"], gone=["a:1"])
     assert nodes.wanted == ["b:1", "c:1"]
 
 
 def test_one_that_is_named_and_listed_stays_when_it_is_listed_no_more():
     nodes = Nodes(["a:1"], count_max=100)
-    assert nodes.listed(["a:1"]) == Change(come=[], gone=[])
-    assert nodes.listed([]) == Change(come=[], gone=[])
+    assert nodes.set_listed(["a:1"]) == Change(come=[], gone=[])
+    assert nodes.set_listed([]) == Change(come=[], gone=[])
     assert "a:1" in nodes
 
 
 def test_a_list_brings_back_what_the_user_has_left():
     nodes = Nodes(count_max=100)
-    nodes.listed(["a:1"])
+    nodes.set_listed(["a:1"])
     nodes.remove("a:1")
     assert "a:1" not in nodes
-    assert nodes.listed(["a:1"]) == Change(come=["a:1"], gone=[])
+    assert nodes.set_listed(["a:1"]) == Change(come=["a:1"], gone=[])
 
 
 def test_no_more_are_wanted_than_there_is_room_for():
     nodes = Nodes(["n:1"], count_max=3)
-    assert nodes.listed(["a:1", "b:1", "c:1", "d:1"]) == Change(come=["a:1", "b:1"], gone=[])
+    assert nodes.set_listed(["a:1", "b:1", "c:1", "d:1"]) == Change(come=["a:1", "b:1"], gone=[])
     assert (nodes.listed_count, nodes.left_out_count) == (4, 2)
     assert nodes.wanted == ["n:1", "a:1", "b:1"]
     assert "c:1" not in nodes
@@ -48,15 +48,15 @@ def test_no_more_are_wanted_than_there_is_room_for():
 
 def test_those_that_have_a_place_keep_it_while_they_are_listed():
     nodes = Nodes(count_max=2)
-    nodes.listed(["a:1", "b:1"])
-    assert nodes.listed(["x:1", "y:1", "b:1", "a:1"]) == Change(come=[], gone=[])
-    assert nodes.listed(["x:1", "y:1", "a:1"]) == Change(come=["x:1"], gone=["b:1"])
+    nodes.set_listed(["a:1", "b:1"])
+    assert nodes.set_listed(["x:1", "y:1", "b:1", "a:1"]) == Change(come=[], gone=[])
+    assert nodes.set_listed(["x:1", "y:1", "a:1"]) == Change(come=["x:1"], gone=["b:1"])
 
 
 def test_named_ones_count_first_and_are_never_left_out():
     nodes = Nodes(["n:1", "n:2", "n:3"], count_max=2)
     assert nodes.wanted == ["n:1", "n:2", "n:3"]
-    assert nodes.listed(["a:1", "n:1"]) == Change(come=[], gone=[])
+    assert nodes.set_listed(["a:1", "n:1"]) == Change(come=[], gone=[])
     assert nodes.left_out_count == 1
     nodes.remove("n:2")
     nodes.remove("n:3")
@@ -75,7 +75,7 @@ def test_changes_lead_from_list_to_list(named, lists):
     nodes = Nodes(sorted(named), count_max=100)
     wanted = set(named)
     for listed in lists:
-        change = nodes.listed(sorted(listed))
+        change = nodes.set_listed(sorted(listed))
         assert not wanted & {*change.come}
         assert {*change.gone} <= wanted
         wanted = (wanted | {*change.come}) - {*change.gone}

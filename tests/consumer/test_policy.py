@@ -5,10 +5,10 @@ import threading
 import pytest
 
 from nsqkit import Producer
-from nsqkit.consumer.giving_up import DeadLetter
+from nsqkit.consumer.dead_letter import DeadLetter
 from nsqkit.consumer.policy import policy_in_thread, policy_of
 from nsqkit.errors import OptionError
-from tests.consumer.test_giving_up import MESSAGE, AsyncCallable, BlockingPublisher, Publisher, given_up_of
+from tests.consumer.test_dead_letter import MESSAGE, AsyncCallable, BlockingPublisher, Publisher, given_up_of
 from tests.peers import BACKENDS
 
 

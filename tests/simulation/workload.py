@@ -125,7 +125,7 @@ class Consumer:
     def leave(self) -> None:
         """Give everything back and say good-bye."""
         self.core.close(self._world.now_ns, self._world.now_ns)
-        self.core.give_back_all()
+        self.core.requeue_all()
         for link in self._links.values():
             if not link.machine.is_open:
                 link.machine.end(None)

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from nsqkit import Consumer, Message
-from nsqkit.consumer.giving_up import DeadLetter
+from nsqkit.consumer.dead_letter import DeadLetter
 from tests.integration.anywhere.clients import (
     consuming,
     producing,

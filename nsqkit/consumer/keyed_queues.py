@@ -1,4 +1,4 @@
-"""Lanes: messages with the same key are handled one after the other, in the order in which they came.
+"""KeyedQueues: messages with the same key are handled one after the other, in the order in which they came.
 
     inbox  a1 b1 a2 c1 b2 ─▶ lane 0  a1 a2 c1        (a and c happen to share a lane)
                              lane 1  b1 b2
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nsqkit.consumer.message import Message
 
 
-class Lanes:
+class KeyedQueues:
     """Messages that wait, each in the lane of its key.
 
     Args:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOOK_EVERY: Final = 0.001
+FINISH_DELAY: Final = 0.001
 """Seconds for which a finished message may wait for others, unless the thread itself goes to wait."""
 
 
@@ -62,7 +62,7 @@ class Demand(Call["list[Message]"]):
         super().tell(result)
 
 
-class Intake:
+class ThreadReceiver:
     """The way from one consumer to its threads, and back.
 
     Args:
@@ -151,9 +151,9 @@ class Intake:
                 self._is_attentive = False
                 raise
 
-    def give_back(self, message: Message) -> None:
+    def requeue_now(self, message: Message) -> None:
         """Have a message delivered again at once; that is no failure."""
-        self._put(partial(message.session.give_back, [message]))
+        self._put(partial(message.session.requeue_now, [message]))
 
     def tell(self, function: Callable[[], object]) -> None:
         """Have a function called in the event loop, after all that was finished before."""
@@ -241,7 +241,7 @@ class Intake:
         """Finish what there is to be finished, and look again soon; the threads need not wake anybody meanwhile."""
         if self._finished:
             self._finish_all()
-            self._loop_client.call_later(LOOK_EVERY, self._attend)
+            self._loop_client.call_later(FINISH_DELAY, self._attend)
             return
         self._is_attentive = False
         if self._finished:  # by a thread that has not seen that it would have to wake somebody

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit import BlockingProducer, Producer
-from nsqkit.consumer import giving_up
-from nsqkit.consumer.giving_up import (
+from nsqkit.consumer import dead_letter
+from nsqkit.consumer.dead_letter import (
     DeadLetter,
     GivenUp,
     LastAttempts,
@@ -134,7 +134,7 @@ class TestLastAttempts:
         assert attempts.begin(MESSAGE)
 
     def test_it_is_bounded(self, monkeypatch):
-        monkeypatch.setattr(giving_up, "REMEMBERED_MAX", 2)
+        monkeypatch.setattr(dead_letter, "REMEMBERED_MAX", 2)
         attempts = LastAttempts()
         messages: list[Any] = [SimpleNamespace(id=bytes([n]), nsqd_address="a") for n in range(3)]
         assert all(map(attempts.begin, messages))

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from nsqkit import BlockingConsumer, BlockingProducer
+from nsqkit.consumer import thread_receiver as receiver_module
+from nsqkit.consumer.thread_receiver import Demand, ThreadReceiver
+from tests.threads import PATIENCE, start, until
+
+
+@pytest.fixture
+def consumer(nsqd):
+    with BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=100) as consumer:
+        yield consumer
+
+
+@pytest.fixture
+def receiver(consumer: BlockingConsumer) -> ThreadReceiver:
+    return consumer._entered()
+
+
+@pytest.fixture
+def producer(nsqd):
+    with BlockingProducer(nsqd.tcp_address) as producer:
+        yield producer
+
+
+def has_waiting(receiver: ThreadReceiver, count: int) -> bool:
+    return len(receiver._waiting) == count
+
+
+def test_one_visit_brings_all_that_waits(consumer, receiver, producer):
+    producer.multi_publish("t", [b"x"] * 50)
+    until(lambda: consumer.stats().waiting == 50)
+    assert len(receiver.take(20, None)) == 20
+    assert len(receiver.take(None, PATIENCE)) == 30
+    assert receiver.take(None, 0.01) == []
+
+
+def test_who_came_first_is_served_first(consumer, receiver, producer):
+    consumer.wait_connected()
+    waiting = []
+    for n in range(3):
+        waiting.append(start(receiver.take, 1, None))
+        until(partial(has_waiting, receiver, n + 1))
+    for body in (b"0", b"1", b"2"):
+        producer.publish("t", body)
+    assert [future.result(PATIENCE)[0].body for future in waiting] == [b"0", b"1", b"2"]
+
+
+def test_who_waits_no_more_gets_none(receiver, producer, consumer):
+    assert receiver.take(None, 0.01) == []
+    assert not receiver._waiting
+    producer.publish("t", b"x")
+    until(lambda: consumer.stats().waiting == 1)
+
+
+def test_what_was_given_to_nobody_is_given_back(consumer, receiver, producer):
+    producer.multi_publish("t", [b"x"] * 3)
+    until(lambda: consumer.stats().waiting == 3)
+    demand, other = Demand(2), Demand(None)
+    loop_client = consumer._opened()
+    loop_client.ask(lambda: receiver._on_demand(demand))
+    assert len(demand.wait()) == 2
+    loop_client.ask(lambda: receiver._on_drop(demand))
+    assert len(receiver.take(1, None)) == 1
+    until(lambda: consumer.stats().requeued == 2)
+    until(lambda: consumer.stats().waiting == 2)  # here they are again
+    loop_client.ask(lambda: receiver._on_leave(other))  # somebody who has been told already
+
+
+def test_what_is_finished_is_one_visit_of_the_event_loop(consumer, receiver, producer, monkeypatch):
+    monkeypatch.setattr(receiver_module, "FINISH_DELAY", 0.2)
+    producer.multi_publish("t", [b"x"] * 100)
+    until(lambda: consumer.stats().waiting == 100)
+    visits = []
+    attend = ThreadReceiver._attend
+
+    def count(receiver: ThreadReceiver) -> None:
+        visits.append(len(receiver._finished))
+        attend(receiver)
+
+    monkeypatch.setattr(ThreadReceiver, "_attend", count)
+    for message in receiver.take(None, None):
+        message.finish()
+    until(lambda: not receiver._is_attentive)
+    assert sum(visits) == 100
+    assert len(visits) < 50
+    assert visits[-1] == 0
+    assert consumer.stats().finished == 100
+
+
+def test_before_anything_else_is_answered_what_was_finished_is(consumer, receiver, producer, monkeypatch):
+    monkeypatch.setattr(receiver_module, "FINISH_DELAY", 3600.0)
+    producer.multi_publish("t", [b"x"] * 3)
+    until(lambda: consumer.stats().waiting == 3)
+    first, second, third = receiver.take(None, None)
+    first.finish()
+    until(lambda: not receiver._finished)  # from now on the event loop would look in an hour
+    second.finish()
+    third.touch()
+    assert not receiver._finished
+    assert second.delivery.is_answered
+
+
+def test_who_goes_to_wait_has_finished_first(consumer, receiver, producer, monkeypatch):
+    monkeypatch.setattr(receiver_module, "FINISH_DELAY", 3600.0)
+    producer.multi_publish("t", [b"x"] * 2)
+    until(lambda: consumer.stats().waiting == 2)
+    first, second = receiver.take(None, None)
+    first.finish()
+    until(lambda: not receiver._finished)
+    second.finish()
+    assert receiver.take(None, 0) == []
+    until(lambda: consumer.stats().finished == 2)
+
+
+def test_an_interrupted_note_does_not_keep_others_from_finishing(consumer, receiver, producer, monkeypatch):
+    producer.multi_publish("t", [b"x"] * 2)
+    until(lambda: consumer.stats().waiting == 2)
+    first, second = receiver.take(None, None)
+
+    def interrupt(function: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(receiver, "_put", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        first.finish()
+    monkeypatch.undo()
+    second.finish()
+    until(lambda: consumer.stats().finished == 2)

@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 import pytest
 
-from nsqkit.broker.core.auth import decode_auth_state
 from nsqkit.broker.core.options import OPTIONS, BrokerOptions
+from nsqkit.broker.core.session.auth import decode_auth_state
 from nsqkit.lookupd.options import OPTIONS as LOOKUPD_OPTIONS
 from nsqkit.lookupd.options import LookupdOptions
 from nsqkit.options.flags import parse_document, parse_flags, unknown_keys

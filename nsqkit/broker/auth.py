@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import anyio.to_thread
 
-from nsqkit.broker.core.auth import AuthState, decode_auth_state
+from nsqkit.broker.core.session.auth import AuthState, decode_auth_state
 from nsqkit.errors import NSQError, OptionError, RequestFailed
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from nsqkit.wire.identify import BROKER_VERSION
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from nsqkit.broker.core.auth import AuthState
-    from nsqkit.broker.core.session import Session
-    from nsqkit.broker.core.topic import Topic
+    from nsqkit.broker.core.session.auth import AuthState
+    from nsqkit.broker.core.session.session import Session
+    from nsqkit.broker.core.topics.topic import Topic
     from nsqkit.broker.lookup_announcer import LookupAnnouncer
     from nsqkit.broker.server import Nsqd
 

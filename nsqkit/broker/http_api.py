@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
-from nsqkit.broker.core.batch import PART_COUNT_MAX, Batch
-from nsqkit.broker.core.stats import collect, to_document, to_text
+from nsqkit.broker.core.report.stats import collect, to_document, to_text
+from nsqkit.broker.core.topics.batch import PART_COUNT_MAX, Batch
 from nsqkit.broker.memory_stats import read_memory_stats
 from nsqkit.broker.version import version_line
 from nsqkit.errors import OptionError
@@ -42,8 +42,8 @@ from nsqkit.wire.names import is_valid_name
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
-    from nsqkit.broker.core.channel import Channel
-    from nsqkit.broker.core.topic import Topic
+    from nsqkit.broker.core.topics.channel import Channel
+    from nsqkit.broker.core.topics.topic import Topic
     from nsqkit.broker.server import Nsqd
 
 __all__ = ["ROUTES", "serve_http"]

@@ -12,7 +12,7 @@ import gc
 import os
 import sys
 
-from nsqkit.broker.core.stats import MemoryStats
+from nsqkit.broker.core.report.stats import MemoryStats
 
 STATM = "/proc/self/statm"
 """Where Linux tells a process its sizes in pages: all of it, what is resident, …"""

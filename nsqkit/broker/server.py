@@ -17,7 +17,7 @@ import anyio
 
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.statsd import resolve_prefix
+from nsqkit.broker.core.report.statsd import resolve_prefix
 from nsqkit.broker.external_services import ExternalServices
 from nsqkit.broker.persistence import Persistence
 from nsqkit.clock import Clock, LoopClock
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteStream, TaskGroup
 
-    from nsqkit.broker.core.session import Session
+    from nsqkit.broker.core.session.session import Session
     from nsqkit.transport.memory import MemoryByteStream
     from nsqkit.transport.tls import Context
 

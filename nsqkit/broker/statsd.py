@@ -20,8 +20,8 @@ import anyio
 
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.stats import collect
-from nsqkit.broker.core.statsd import NOTHING, Snapshot, cut_packets, report
+from nsqkit.broker.core.report.stats import collect
+from nsqkit.broker.core.report.statsd import NOTHING, Snapshot, cut_packets, report
 from nsqkit.broker.memory_stats import read_memory_stats
 from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.errors import OptionError

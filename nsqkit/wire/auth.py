@@ -1,7 +1,7 @@
 """AUTH's answer: who the auth server says a client is, and how much it may do.
 
 The rule it guards: the answer tells of the grant and never of the secret. What the grant itself is, and where it
-comes from, is the broker's affair (``nsqkit.broker.core.auth``).
+comes from, is the broker's affair (``nsqkit.broker.core.session.auth``).
 
 How to read it: one value, and its JSON document in both directions.
 """

@@ -12,8 +12,8 @@ import pytest
 import trustme
 
 from nsqkit.broker.auth import check_library, query_auth_servers
-from nsqkit.broker.core.auth import AuthState
 from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.session.auth import AuthState
 from nsqkit.errors import OptionError, RequestFailed
 from tests.answering import answering, http_answer, unused_address
 

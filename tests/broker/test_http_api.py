@@ -16,7 +16,7 @@ from nsqkit.broker.server import Nsqd
 from nsqkit.clock import ManualClock
 from nsqkit.transport.memory import memory_pair
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
-from tests.broker.core.queues import take_all
+from tests.broker.core.topics.queues import take_all
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,7 @@ from nsqkit.broker.server import Nsqd
 from nsqkit.errors import OptionError
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
 from tests.broker.core.disks import MemoryDirectory, MemoryFile
-from tests.broker.core.queues import take_all
+from tests.broker.core.topics.queues import take_all
 
 pytestmark = pytest.mark.anyio
 

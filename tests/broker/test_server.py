@@ -13,7 +13,7 @@ import pytest
 from anyio.abc import ByteStream, SocketAttribute
 
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.session.session import Session
 from nsqkit.broker.server import STOP_TIMEOUT, Nsqd
 from nsqkit.clock import ManualClock
 from nsqkit.errors import Closed, OptionError

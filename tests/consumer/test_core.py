@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.session.session import Session
 from nsqkit.consumer.backoff import BackoffState
 from nsqkit.consumer.flow import Gate
 from nsqkit.consumer.message import Message

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
-from nsqkit.broker.core.session import ACTIONS, Session
+from nsqkit.broker.core.session.session import ACTIONS, Session
 from nsqkit.wire.commands import Command
 from tests.integration.stage import Stage
 

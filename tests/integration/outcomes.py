@@ -23,7 +23,7 @@ import trio
 
 from nsqkit import BlockingConsumer, BlockingProducer, Consumer
 from nsqkit.broker.core.broker import Broker
-from nsqkit.broker.core.channel import Channel
+from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.consumer.stop_signals import signal_caller
 from nsqkit.errors import MessageError
 from nsqkit.testing.servers import NsqdServer

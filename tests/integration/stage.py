@@ -15,9 +15,9 @@ import anyio
 from anyio.abc import ByteStream, TaskStatus
 
 from nsqkit import Consumer, Message, Producer
-from nsqkit.broker.core.channel import Channel
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.session.session import Session
+from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.broker.server import Nsqd
 from nsqkit.clock import ManualClock
 from nsqkit.transport.tcp import connect

@@ -2,7 +2,7 @@
 
 The rule it guards: no client ends the program or keeps others waiting. The bounds are generous, since a machine may be
 busy; without turns the waits are a multiple of them. How much is done in one call is counted by
-``tests/broker/core/test_turns.py``, and measured by ``python -m tests.benchmarks attacks``.
+``tests/broker/core/session/test_turns.py``, and measured by ``python -m tests.benchmarks attacks``.
 """
 
 from __future__ import annotations

@@ -335,9 +335,9 @@ async def test_a_client_that_does_not_read_is_read_no_more():
             # The kernel takes some megabytes of refusals before it is full; then the broker has to stand still.
             size_max = still = 0
             while still < 100:
-                size = session._link.size
+                size = session._buffer.size
                 await anyio.lowlevel.checkpoint()
-                still = still + 1 if session.outbox_full and session._link.size == size else 0
+                still = still + 1 if session.outbox_full and session._buffer.size == size else 0
                 size_max = max(size_max, size)
             assert size_max < 4 * MIB
             tasks.cancel_scope.cancel()

@@ -18,10 +18,10 @@ import anyio
 import pytest
 
 from nsqkit import Consumer, Producer
-from nsqkit.broker.core.link import OUTBOX_SIZE_MAX
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session import Session
-from nsqkit.broker.core.turns import TURN_WORDS
+from nsqkit.broker.core.session.frame_buffer import OUTBOX_SIZE_MAX
+from nsqkit.broker.core.session.session import Session
+from nsqkit.broker.core.session.turns import TURN_WORDS
 from nsqkit.broker.server import Nsqd
 from nsqkit.wire.commands import encode_finish
 from nsqkit.wire.frames import MessageFrame
@@ -103,7 +103,7 @@ async def test_a_subscriber_that_reads_nothing_is_given_little_and_makes_nobody_
         # What it has not read counts as in flight; all else goes to the others.
         await until(lambda: counts["d"] == 800 and counts["c"] == 800 - len(session.in_flight))
         assert session.outbox_full
-        assert session._link.size < 2 * OUTBOX_SIZE_MAX
+        assert session._buffer.size < 2 * OUTBOX_SIZE_MAX
         assert len(session.in_flight) < 400  # what it and the kernel hold; of 800
         assert peak() - before < 25 * MIB  # of 50
         tasks.cancel_scope.cancel()
@@ -139,7 +139,7 @@ async def test_large_messages_are_shared_by_all_who_wait_for_them(traced: None):
         before = memory()
         await publish(nsqd, 30, MIB - KIB)
         await until(lambda: all(session.outbox_full for session in sessions))
-        assert all(session._link.size <= 2 * OUTBOX_SIZE_MAX for session in sessions)
+        assert all(session._buffer.size <= 2 * OUTBOX_SIZE_MAX for session in sessions)
         assert peak() - before < 120 * MIB  # the 30 messages, and what is on its way; of 300
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 
 from nsqkit.broker.core.broker import Broker
-from nsqkit.broker.core.channel import Channel
+from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
 from tests.simulation.oracle import ChannelOracle, Oracle
 

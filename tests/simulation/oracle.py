@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.session.session import Session
 from nsqkit.errors import BrokerError
 from nsqkit.wire.commands import Command
 from nsqkit.wire.error_codes import encode_error_text

@@ -19,7 +19,7 @@ import attrs
 from nsqkit.broker.core import metadata
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.session.session import Session
 from nsqkit.broker.core.storage import DurableStorage
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH

@@ -23,8 +23,8 @@ import attrs
 from nsqkit.broker.core.directory import Keeper
 from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.queue import MessageQueue
 from nsqkit.broker.core.storage import DiskStorage
+from nsqkit.broker.core.topics.queue import MessageQueue
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
 from tests.broker.core.disks import MemoryDirectory, Notes
 

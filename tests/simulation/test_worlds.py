@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from nsqkit.broker.core import channel
-from nsqkit.broker.core.agenda import Agenda
-from nsqkit.broker.core.channel import Channel
-from nsqkit.broker.core.in_flight import InFlight
-from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.session.session import Session
+from nsqkit.broker.core.timers import Agenda
+from nsqkit.broker.core.topics import channel
+from nsqkit.broker.core.topics.channel import Channel
+from nsqkit.broker.core.topics.in_flight import InFlight
 from tests.simulation.world import World
 
 WORLDS = 200

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.session.session import Session
 from nsqkit.client.session import ClientSession
 from nsqkit.consumer.options import ConsumerOptions
 from nsqkit.wire.commands import CommandDecoder

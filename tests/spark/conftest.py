@@ -14,8 +14,8 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from nsqkit import Producer
-from nsqkit.broker.core.channel import Channel
 from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.broker.server import Nsqd
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "spark"

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from nsqkit.broker.core.broker import Broker
-from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.session.session import Session
 from nsqkit.client.session import ClientSession
 from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.session import ConsumerSession

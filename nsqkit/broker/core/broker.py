@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from nsqkit.broker.core.agenda import Agenda
-from nsqkit.broker.core.command_log import LOGGED_ACTIONS
 from nsqkit.broker.core.commits import Commits
-from nsqkit.broker.core.session import ACTIONS, Session
+from nsqkit.broker.core.session.command_log import LOGGED_ACTIONS
+from nsqkit.broker.core.session.session import ACTIONS, Session
 from nsqkit.broker.core.storage import DurableStorage, MemoryStorage
-from nsqkit.broker.core.timing import QueueScan, ScannedAgenda
-from nsqkit.broker.core.topic import Topic
+from nsqkit.broker.core.timers import Agenda
+from nsqkit.broker.core.topics.queue_scan import QueueScan, ScannedAgenda
+from nsqkit.broker.core.topics.topic import Topic
 from nsqkit.wire.compression import snappy_available
 from nsqkit.wire.identify import Grant, IdentifyLimits
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from random import Random
 
-    from nsqkit.broker.core.agenda import Timed
-    from nsqkit.broker.core.channel import Channel
     from nsqkit.broker.core.options import BrokerOptions
     from nsqkit.broker.core.storage import Storage
+    from nsqkit.broker.core.timers import Timed
+    from nsqkit.broker.core.topics.channel import Channel
     from nsqkit.wire.transform import SecureTransform
 
 logger = logging.getLogger("nsqkit.broker")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nsqkit.broker.core.session import Session
+    from nsqkit.broker.core.session.session import Session
 
 
 class Commits:

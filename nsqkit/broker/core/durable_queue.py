@@ -21,8 +21,8 @@ import attrs
 
 from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
 from nsqkit.broker.core.positions import Position
-from nsqkit.broker.core.queue import MessageQueue
 from nsqkit.broker.core.salvage import cut_off, describe
+from nsqkit.broker.core.topics.queue import MessageQueue
 from nsqkit.wire.messages import id_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from nsqkit.wire.names import is_valid_name
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.broker import Broker
-    from nsqkit.broker.core.topic import Topic
+    from nsqkit.broker.core.topics.topic import Topic
 
 FILE_NAME = "nsqd.dat"
 

@@ -19,8 +19,8 @@ from nsqkit.broker.core.durable_queue import DurableQueue, KeptQueue
 from nsqkit.broker.core.guid import GuidFactory
 from nsqkit.broker.core.id_mark import IdMark
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.queue import DiscardBackend, MemoryBackend, MessageQueue
 from nsqkit.broker.core.salvage import describe
+from nsqkit.broker.core.topics.queue import DiscardBackend, MemoryBackend, MessageQueue
 
 HEALTHY: Final = "OK"
 

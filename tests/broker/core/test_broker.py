@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from nsqkit.broker.core.broker import FAULT_PAUSE_NS
-from nsqkit.broker.core.channel import Channel
-from nsqkit.broker.core.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
+from nsqkit.broker.core.topics.channel import Channel
+from nsqkit.broker.core.topics.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
 from nsqkit.wire.commands import CLS, encode_finish, encode_ready, encode_subscribe
 from nsqkit.wire.messages import id_of
-from tests.broker.core.queues import take_all
+from tests.broker.core.topics.queues import take_all
 from tests.pairs import NS_PER_S, DrivenBroker
 
 NEARNESS: dict[str, Any] = {"topology_zone": "z", "topology_region": "r"}
@@ -39,7 +39,7 @@ def test_each_channel_gets_each_message_and_shares_it_out(driven):
 def test_fan_out_hands_every_consumer_the_same_object(driven):
     sessions = [driven.consumer(1, channel=name).session for name in (b"a", b"b", b"c")]
     driven.publish(b"m")
-    frames = [session._link._last[-1] for session in sessions]
+    frames = [session._buffer._last[-1] for session in sessions]
     assert frames[0] is frames[1] is frames[2]
 
 

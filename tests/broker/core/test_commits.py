@@ -8,7 +8,7 @@ import pytest
 
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session import Session
+from nsqkit.broker.core.session.session import Session
 from nsqkit.broker.core.storage import DurableStorage
 from nsqkit.broker.data_path import DataPath
 

@@ -1,0 +1,362 @@
+"""The ``/stats`` document, in JSON and in text.
+
+The rule it guards: what a program reads here is what nsqd 1.3.0 would have told it, key by key and column by column
+(nsqd, nsqd/stats.go, and printStats in nsqd/http.go). The types below are the JSON objects; their keys stand in
+nsqd's order, and a key that is ``NotRequired`` is left out when its value is zero or empty.
+
+How to read it: ``collect`` looks at a broker; ``to_document`` and ``to_text`` say what it has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
+
+from nsqkit.broker.core.topics.latency import Latency, LatencyStats
+from nsqkit.broker.core.topics.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
+from nsqkit.options.durations import format_duration
+from nsqkit.wire.identify import BROKER_VERSION
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.broker import Broker
+    from nsqkit.broker.core.session.session import Session
+    from nsqkit.broker.core.topics.channel import Channel
+    from nsqkit.broker.core.topics.topic import Topic
+
+_NS_PER_S: Final = 1_000_000_000
+_UNITS: Final = (("s", _NS_PER_S), ("ms", 1_000_000), ("us", 1_000))
+
+
+class PubCount(TypedDict):
+    """How many messages a client has published to a topic."""
+
+    topic: str
+    count: int
+
+
+class ClientStats(TypedDict):
+    """A client; one that publishes and consumes is told in both places."""
+
+    client_id: str
+    hostname: str
+    version: str
+    remote_address: str
+    state: int
+    ready_count: int
+    in_flight_count: int
+    message_count: int
+    finish_count: int
+    requeue_count: int
+    connect_ts: int
+    sample_rate: int
+    deflate: bool
+    snappy: bool
+    user_agent: str
+    topology_zone: str
+    topology_region: str
+    authed: NotRequired[bool]
+    auth_identity: NotRequired[str]
+    auth_identity_url: NotRequired[str]
+    pub_counts: NotRequired[list[PubCount]]
+    tls: bool
+    tls_cipher_suite: str
+    tls_version: str
+    tls_negotiated_protocol: str
+    tls_negotiated_protocol_is_mutual: bool
+
+
+class ChannelStats(TypedDict):
+    """A channel."""
+
+    channel_name: str
+    depth: int
+    backend_depth: int
+    in_flight_count: int
+    deferred_count: int
+    message_count: int
+    zone_local_msg_count: NotRequired[int]
+    region_local_msg_count: NotRequired[int]
+    global_msg_count: NotRequired[int]
+    requeue_count: int
+    timeout_count: int
+    client_count: int
+    clients: list[ClientStats] | None
+    paused: bool
+    e2e_processing_latency: LatencyStats
+
+
+class TopicStats(TypedDict):
+    """A topic."""
+
+    topic_name: str
+    channels: list[ChannelStats]
+    depth: int
+    backend_depth: int
+    message_count: int
+    message_bytes: int
+    paused: bool
+    e2e_processing_latency: LatencyStats
+
+
+class MemoryStats(TypedDict):
+    """The memory of the process, under the names of Go's runtime."""
+
+    heap_objects: int
+    heap_idle_bytes: int
+    heap_in_use_bytes: int
+    heap_released_bytes: int
+    gc_pause_usec_100: int
+    gc_pause_usec_99: int
+    gc_pause_usec_95: int
+    next_gc_bytes: int
+    gc_total_runs: int
+
+
+class Stats(TypedDict):
+    """What ``collect`` has seen."""
+
+    topics: list[TopicStats] | None
+    producers: list[ClientStats] | None
+
+
+# ---- looking --------------------------------------------------------------------------------------------------
+
+
+def collect(
+    broker: Broker, now_ns: int, *, topic: bytes = b"", channel: bytes = b"", include_clients: bool = True
+) -> Stats:
+    """Return the state of a broker.
+
+    Args:
+        broker: whose state.
+        now_ns: the time it is; latencies are told of the last minutes.
+        topic: only this topic; empty for all. Of one that does not exist there is nothing to tell.
+        channel: only channels of this name, and topics that have one; empty for all.
+        include_clients: tell of each client, too.
+    """
+    if topic and topic not in broker.topics:
+        return {"topics": None, "producers": None}
+    topics = [broker.topics[name] for name in ([topic] if topic else sorted(broker.topics))]
+    publishing = [session for session in broker.sessions if session.pub_counts and include_clients]
+    return {
+        "topics": [
+            _topic(found, now_ns, topic, channel, include_clients)
+            for found in topics
+            if not channel or channel in found.channels
+        ],
+        "producers": [_client(session, topic) for session in publishing] or None,
+    }
+
+
+def _topic(
+    topic: Topic, now_ns: int, topic_filter: bytes, channel: bytes, include_clients: bool
+) -> TopicStats:
+    names = [channel] if channel else sorted(topic.channels)
+    return {
+        "topic_name": topic.name.decode(),
+        "channels": [_channel(topic.channels[name], now_ns, topic_filter, include_clients) for name in names],
+        "depth": len(topic.queue),
+        "backend_depth": len(topic.queue.backend),
+        "message_count": topic.message_count,
+        "message_bytes": topic.message_bytes,
+        "paused": topic.paused,
+        "e2e_processing_latency": _latency(topic.channels.values(), now_ns),
+    }
+
+
+def _latency(channels: Iterable[Channel], now_ns: int) -> LatencyStats:
+    """Return the latencies of all messages of some channels."""
+    latencies = [channel.latency for channel in channels if channel.latency is not None]
+    if not latencies:
+        return {"count": 0, "percentiles": None}
+    return Latency.merged(latencies, now_ns).result(now_ns)
+
+
+def _channel(channel: Channel, now_ns: int, topic_filter: bytes, include_clients: bool) -> ChannelStats:
+    counts = channel.delivery_counts
+    clients = [_client(session, topic_filter) for session in channel.sessions] if include_clients else None
+    stats: ChannelStats = {
+        "channel_name": channel.name.decode(),
+        "depth": len(channel.queue),
+        "backend_depth": len(channel.queue.backend),
+        "in_flight_count": channel.in_flight_count,
+        "deferred_count": len(channel.deferred),
+        "message_count": channel.message_count,
+        "zone_local_msg_count": counts[ZONE_LOCAL],
+        "region_local_msg_count": counts[REGION_LOCAL],
+        "global_msg_count": counts[GLOBAL],
+        "requeue_count": channel.requeue_count,
+        "timeout_count": channel.timeout_count,
+        "client_count": len(channel.sessions),
+        "clients": clients,
+        "paused": channel.paused,
+        "e2e_processing_latency": _latency((channel,), now_ns),
+    }
+    if not counts[ZONE_LOCAL]:
+        del stats["zone_local_msg_count"]
+    if not counts[REGION_LOCAL]:
+        del stats["region_local_msg_count"]
+    if not counts[GLOBAL]:
+        del stats["global_msg_count"]
+    return stats
+
+
+def _client(session: Session, topic_filter: bytes) -> ClientStats:
+    identity, grant, tls = session.identity, session.grant, session.tls
+    auth = None if session.access is None else session.access.state
+    pub_counts = _pub_counts(session, topic_filter)
+    stats: ClientStats = {
+        "client_id": identity.client_id,
+        "hostname": identity.hostname,
+        "version": "V2",
+        "remote_address": session.remote_address,
+        "state": session.state,
+        "ready_count": session.rdy_count,
+        "in_flight_count": len(session.in_flight),
+        "message_count": session.message_count,
+        "finish_count": session.finish_count,
+        "requeue_count": session.requeue_count,
+        "connect_ts": session.connect_time_ns // _NS_PER_S,
+        "sample_rate": grant.sample_rate,
+        "deflate": session.compression == "deflate",
+        "snappy": session.compression == "snappy",
+        "user_agent": identity.user_agent,
+        "topology_zone": identity.topology_zone,
+        "topology_region": identity.topology_region,
+        "authed": auth is not None and bool(auth.authorizations),
+        "auth_identity": auth.identity if auth else "",
+        "auth_identity_url": auth.identity_url if auth else "",
+        "pub_counts": pub_counts,
+        "tls": tls is not None,
+        "tls_cipher_suite": tls.cipher_suite if tls else "",
+        "tls_version": tls.version if tls else "",
+        "tls_negotiated_protocol": tls.negotiated_protocol if tls else "",
+        "tls_negotiated_protocol_is_mutual": tls is not None,  # Go always says so
+    }
+    if not stats["authed"]:
+        del stats["authed"]
+    if not stats["auth_identity"]:
+        del stats["auth_identity"]
+    if not stats["auth_identity_url"]:
+        del stats["auth_identity_url"]
+    if not pub_counts:
+        del stats["pub_counts"]
+    return stats
+
+
+def _pub_counts(session: Session, topic_filter: bytes) -> list[PubCount]:
+    """Return the count of one topic, the first that was published to: nsqd tells no more, and takes any one."""
+    for topic, count in session.pub_counts.items():
+        if not topic_filter or topic == topic_filter:
+            return [{"topic": topic.decode(), "count": count}]
+    return []
+
+
+# ---- telling --------------------------------------------------------------------------------------------------
+
+
+def to_document(
+    stats: Stats, *, health: str, start_time_ns: int, memory: MemoryStats | None
+) -> dict[str, object]:
+    """Return the JSON document; without ``memory`` it has no such key."""
+    document: dict[str, object] = {
+        "version": BROKER_VERSION,
+        "health": health,
+        "start_time": start_time_ns // _NS_PER_S,
+        "topics": stats["topics"],
+    }
+    if memory is not None:
+        document["memory"] = memory
+    document["producers"] = stats["producers"]
+    return document
+
+
+def to_text(
+    stats: Stats,
+    *,
+    version_line: str,
+    health: str,
+    start_time: str,
+    start_time_ns: int,
+    now_ns: int,
+    memory: MemoryStats | None,
+) -> str:
+    """Return the text.
+
+    Args:
+        stats: what there is to tell.
+        version_line: how the program names itself.
+        health: how the broker is.
+        start_time: when it started, in the form of RFC 3339.
+        start_time_ns: the same.
+        now_ns: the time it is.
+        memory: its memory; None to leave it out.
+    """
+    lines = [
+        version_line,
+        f"start_time {start_time}",
+        f"uptime {format_duration(now_ns - start_time_ns)}",
+        "",
+        f"Health: {health}",
+    ]
+    if memory is not None:
+        lines += ["", "Memory:", *(f"   {key:<25}\t{value}" for key, value in memory.items())]
+    lines += ["", "Topics:" if stats["topics"] else "Topics: None"]
+    for number, topic in enumerate(stats["topics"] or ()):
+        lines += [""] if number else []
+        lines += _topic_lines(topic, now_ns)
+    lines += ["", "Producers:" if stats["producers"] else "Producers: None"]
+    lines += _client_lines(stats["producers"], "   ", now_ns)
+    return "\n".join(lines) + "\n"
+
+
+def _topic_lines(topic: TopicStats, now_ns: int) -> Iterator[str]:
+    paused = "*P " if topic["paused"] else "   "
+    yield (
+        f"{paused}[{topic['topic_name']:<15}] depth: {topic['depth']:<5} be-depth: {topic['backend_depth']:<5} "
+        f"msgs: {topic['message_count']:<8} e2e%: {_latency_text(topic['e2e_processing_latency'])}"
+    )
+    for channel in topic["channels"]:
+        paused = "   *P " if channel["paused"] else "      "
+        yield (
+            f"{paused}[{channel['channel_name']:<25}] depth: {channel['depth']:<5} "
+            f"be-depth: {channel['backend_depth']:<5} inflt: {channel['in_flight_count']:<4} "
+            f"def: {channel['deferred_count']:<4} re-q: {channel['requeue_count']:<5} "
+            f"timeout: {channel['timeout_count']:<5} msgs: {channel['message_count']:<8} "
+            f"e2e%: {_latency_text(channel['e2e_processing_latency'])}"
+        )
+        yield from _client_lines(channel["clients"], "        ", now_ns)
+
+
+def _latency_text(latency: LatencyStats) -> str:
+    values = (percentile["value"] for percentile in latency["percentiles"] or ())
+    return ", ".join(map(_human_time, values))
+
+
+def _human_time(time_ns: int) -> str:
+    """Return a time in the greatest unit of which it is more than one, as nsqd does."""
+    for unit, unit_ns in _UNITS:
+        if time_ns > unit_ns:
+            return f"{time_ns / unit_ns:.1f}{unit}"
+    return f"{time_ns:.1f}ns"
+
+
+def _client_lines(clients: Sequence[ClientStats] | None, indent: str, now_ns: int) -> Iterator[str]:
+    for client in clients or ():
+        yield indent + _client_line(client, now_ns)
+
+
+def _client_line(client: ClientStats, now_ns: int) -> str:
+    _, colon, port = client["remote_address"].rpartition(":")
+    port = port if colon else ""  # one that came by way of a Unix socket
+    name = f"{client['hostname']}:{port} {client['user_agent']}"
+    connected = format_duration((now_ns // _NS_PER_S - client["connect_ts"]) * _NS_PER_S)
+    if pub_counts := client.get("pub_counts"):
+        total = sum(pub_count["count"] for pub_count in pub_counts)
+        topics = ",".join(f"{pub_count['topic']}={pub_count['count']}" for pub_count in pub_counts)
+        return f"[V2 {name:<21}] msgs: {total:<8} topics: {topics} connected: {connected}"
+    return (
+        f"[V2 {name:<21}] state: {client['state']} inflt: {client['in_flight_count']:<4} "
+        f"rdy: {client['ready_count']:<4} fin: {client['finish_count']:<8} re-q: {client['requeue_count']:<8} "
+        f"msgs: {client['message_count']:<8} connected: {connected}"
+    )

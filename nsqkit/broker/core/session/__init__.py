@@ -1,0 +1,1 @@
+"""One client of the broker: its commands, its state and what is sent to it."""

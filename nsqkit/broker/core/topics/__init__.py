@@ -1,0 +1,1 @@
+"""Topics and channels: where messages wait, and who gets them."""

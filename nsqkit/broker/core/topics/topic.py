@@ -1,0 +1,249 @@
+"""A topic: gives each message an id and a copy to each channel.
+
+The rule it guards: what is published is kept. With no channel, while paused, and until it has been started, messages
+wait in the topic's own queue; then the channels get what has waited, a part at a time, and what comes meanwhile waits
+behind it. A copy is not a copy: the channels share one frame.
+
+A deferred message that has to wait here has no time yet: its delay starts when a channel gets it, as in nsqd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from nsqkit.broker.core.topics.channel import READ_PAUSE_NS, Channel
+from nsqkit.broker.core.topics.latency import Latency
+from nsqkit.wire.messages import encode_messages, id_of
+from nsqkit.wire.names import is_ephemeral
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.guid import Run
+    from nsqkit.broker.core.options import BrokerOptions
+    from nsqkit.broker.core.storage import Storage
+    from nsqkit.broker.core.timers import Agenda
+
+PART_COUNT: Final = 10_000
+PART_SIZE: Final = 4 << 20
+"""Messages, and bytes of them, that the channels are given at once of what has waited."""
+
+
+class Topic:
+    """A topic.
+
+    Args:
+        name: its name, as on the wire.
+        agenda: where it and its channels note what follows.
+        storage: where its queue and theirs are.
+        options: nsqd's flags.
+        started: False to have messages wait until ``start``.
+
+    Attributes:
+        paused: messages wait in the topic while it is.
+        channels: by name.
+        message_count: messages published so far; message_bytes their bodies' bytes.
+        due_ns: kept by the agenda.
+    """
+
+    def __init__(
+        self, name: bytes, agenda: Agenda, storage: Storage, options: BrokerOptions, *, started: bool = True
+    ) -> None:
+        self.name = name
+        self.ephemeral = is_ephemeral(name)
+        self.paused = False
+        self.message_count = 0
+        self.message_bytes = 0
+        self.channels: dict[bytes, Channel] = {}
+        self.queue = storage.open_queue(name, ephemeral=self.ephemeral)
+        self.due_ns: int | None = None
+        self._started = started
+        self._flows = False  # what is published goes to the channels at once
+        self._delays = storage.due_times(name, ephemeral=self.ephemeral)
+        self._waiting_delays_ns = self._delays.by_id  # of deferred messages in the queue
+        self._given_to: dict[
+            bytes, list[Channel]
+        ] = {}  # deferred messages for which others have no place now
+        self._agenda = agenda
+        self._storage = storage
+        self._options = options
+        self._guids = storage.guids
+
+    # ---- in ----------------------------------------------------------------------------------------------------
+
+    def put(self, bodies: Sequence[bytes], now_ns: int, *, delay_ns: int = 0) -> None:
+        """Publish messages, to be delivered after ``delay_ns``.
+
+        Raises:
+            OSError: there is no place for them, or not for all, or not in all channels.
+        """
+        self._agenda.published_ns = now_ns
+        runs = self._guids.take(len(bodies), now_ns)
+        prefix, ids = runs[0]
+        if len(runs) == 1:
+            frames = encode_messages(now_ns, ids, bodies, prefix)
+        else:
+            frames = _encode_runs(now_ns, runs, bodies)
+        if self._flows:
+            self._fan_out(frames, now_ns, delay_ns)
+        else:
+            in_memory = self.queue.put(frames)
+            if delay_ns:
+                # Of what has no room in memory the delay is lost, as in nsqd, unless it is to be kept.
+                kept = frames if self._delays.are_kept else frames[:in_memory]
+                self._waiting_delays_ns.update(dict.fromkeys(map(id_of, kept), delay_ns))
+        self.message_count += len(bodies)
+        self.message_bytes += sum(map(len, bodies))
+
+    def _fan_out(self, frames: Sequence[bytes], now_ns: int, delay_ns: int) -> None:
+        failed: OSError | None = None
+        for channel in self.channels.values():
+            try:
+                if delay_ns:
+                    channel.put_deferred(frames, now_ns + delay_ns)
+                else:
+                    channel.put(frames)
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    # ---- out ---------------------------------------------------------------------------------------------------
+
+    def channel(self, name: bytes, now_ns: int) -> Channel:
+        """Return the channel, made if it is new; the first one gets what has waited for it."""
+        channel = self.channels.get(name)
+        if channel is None:
+            queue = self._storage.open_queue(self.name + b":" + name, ephemeral=is_ephemeral(name))
+            due_times = self._storage.due_times(self.name + b":" + name, ephemeral=is_ephemeral(name))
+            channel = Channel(name, self._agenda, queue, due_times, self._latency(now_ns))
+            self.channels[name] = channel
+            self._agenda.note_names()
+            self._agenda.deliver(channel)  # its files may hold messages
+            self._flush(now_ns)
+        return channel
+
+    def _latency(self, now_ns: int) -> Latency | None:
+        percentiles = self._options.e2e_processing_latency_percentiles
+        window_ns = self._options.e2e_processing_latency_window_time_ns
+        return Latency(percentiles, window_ns, now_ns) if percentiles else None
+
+    def start(self, channel_names: Iterable[bytes], now_ns: int) -> None:
+        """Begin to give messages to channels: those that there are, and those of these names, made if they are new."""
+        for name in channel_names:
+            self.channel(name, now_ns)
+        self._started = True
+        self._flush(now_ns)
+
+    def _flush(self, now_ns: int) -> None:
+        again_ns = self.handle_deadline(now_ns)
+        if again_ns is not None:
+            self._agenda.schedule(self, again_ns)
+
+    def handle_deadline(self, now_ns: int) -> int | None:
+        """Give the channels a part of what has waited; return when to go on."""
+        if self.paused or not self._started or not self.channels:
+            self._flows = False
+            return None
+        given = 0
+        try:
+            while given < PART_COUNT and (frames := self.queue.take(PART_COUNT - given, PART_SIZE)):
+                self._give(frames, now_ns)
+                given += len(frames)
+        except OSError:  # what waits on disk cannot be read now, or the channels have no place for it
+            return now_ns + READ_PAUSE_NS
+        self._flows = not self.queue
+        return None if self._flows else now_ns
+
+    def _give(self, frames: Sequence[bytes], now_ns: int) -> None:
+        """Give messages to the channels.
+
+        Raises:
+            OSError: there is no place for a deferred one; it waits here again, and so do those behind it.
+        """
+        delays_ns = self._waiting_delays_ns
+        at_once = [frame for frame in frames if id_of(frame) not in delays_ns] if delays_ns else frames
+        are_safe = [channel.put_waiting(at_once) for channel in self.channels.values()]
+        if all(are_safe):
+            self.queue.finish(at_once)
+        if len(at_once) < len(frames):
+            deferred = [frame for frame in frames if id_of(frame) in delays_ns]
+            for number, frame in enumerate(deferred):
+                try:
+                    self._defer(frame, now_ns + delays_ns[id_of(frame)])
+                except OSError:
+                    self.queue.put_back(deferred[number:])
+                    raise
+                del delays_ns[id_of(frame)]
+                self.queue.finish((frame,))
+
+    def _defer(self, frame: bytes, due_ns: int) -> None:
+        given = self._given_to.pop(id_of(frame), ())
+        for number, channel in enumerate(channels := list(self.channels.values())):
+            if channel in given:
+                continue
+            try:
+                channel.put_deferred((frame,), due_ns)
+            except OSError:
+                self._given_to[id_of(frame)] = [*given, *channels[:number]]
+                raise
+
+    # ---- from outside ------------------------------------------------------------------------------------------
+
+    def remove_channel(self, name: bytes) -> Channel:
+        """Forget a channel, and return it.
+
+        Raises:
+            KeyError: there is none.
+        """
+        channel = self.channels.pop(name)
+        self._flows = self._flows and bool(self.channels)
+        self._agenda.note_names()
+        return channel
+
+    def pause(self) -> None:
+        """Keep what is published from now on."""
+        self.paused = True
+        self._flows = False
+        self._agenda.note_names()
+
+    def unpause(self, now_ns: int) -> None:
+        """Give the channels what has waited, and what comes."""
+        self.paused = False
+        self._agenda.note_names()
+        self._flush(now_ns)
+
+    def empty(self) -> None:
+        """Forget the messages that wait in the topic; the channels keep theirs."""
+        self.queue.empty()
+        self._waiting_delays_ns.clear()
+        self._given_to.clear()
+
+    def delete(self) -> None:
+        """Forget the messages that wait in the topic, and leave no trace."""
+        self.queue.delete()
+        self._delays.delete()
+        self._agenda.forget(self)
+
+    def close(self) -> list[OSError]:
+        """Keep all messages, the channels' too, for the next start; return what went wrong."""
+        self._delays.keep({})
+        failures = _failures(channel.close for channel in self.channels.values())
+        # What a channel could not keep is still in the topic's files, if those are kept until it is finished.
+        return failures + _failures([self.queue.leave if failures else self.queue.close])
+
+
+def _failures(closings: Iterable[Callable[[], None]]) -> list[OSError]:
+    failures = []
+    for close in closings:
+        try:
+            close()
+        except OSError as error:
+            failures.append(error)
+    return failures
+
+
+def _encode_runs(now_ns: int, runs: Sequence[Run], bodies: Sequence[bytes]) -> list[bytes]:
+    frames: list[bytes] = []
+    for prefix, ids in runs:
+        frames += encode_messages(now_ns, ids, bodies[len(frames) : len(frames) + len(ids)], prefix)
+    return frames

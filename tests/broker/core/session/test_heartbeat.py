@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.broker.core.session.heartbeat import TICK_NS, Heartbeat
+from nsqkit.wire.identify import NS_PER_MS
+from tests.pairs import NS_PER_S, DrivenBroker
+
+SECOND = NS_PER_S
+
+
+def heartbeat(interval: int = 10) -> Heartbeat:
+    return Heartbeat(interval * SECOND, 0)
+
+
+class TestSilence:
+    def test_two_intervals_of_it_are_the_end(self):
+        it = heartbeat()
+        it.heard_ns = 1
+        assert it.why_gone(20 * SECOND, has_output=False) is None
+        assert (
+            it.why_gone(20 * SECOND + 1, has_output=False)
+            == "no command for two heartbeat intervals of 10000 ms"
+        )
+
+    def test_without_an_interval_it_may_last(self):
+        it = heartbeat()
+        it.allow_silence(0)
+        assert it.why_gone(1000 * SECOND, has_output=False) is None
+
+
+class TestHeartbeats:
+    def test_they_come_with_the_interval(self):
+        it = heartbeat()
+        assert [it.beats(second * SECOND) for second in (9, 10, 11, 19, 20)] == [
+            False,
+            True,
+            False,
+            False,
+            True,
+        ]
+
+    def test_those_that_were_missed_are_one(self):
+        it = heartbeat()
+        assert it.beats(35 * SECOND)
+        assert not it.beats(44 * SECOND)
+        assert it.beats(45 * SECOND)
+
+    @given(start_ns=st.integers(0, 2 * SECOND), interval_ms=st.integers(1000, 60_000))
+    def test_each_falls_on_a_tick_that_all_share_and_is_never_late(self, start_ns, interval_ms):
+        interval_ns = interval_ms * NS_PER_MS
+        it = Heartbeat(interval_ns, start_ns)
+        before_ns = start_ns
+        for _ in range(5):
+            beat_ns = it.next_deadline(before_ns)
+            assert beat_ns is not None
+            assert beat_ns % TICK_NS == 0
+            assert 0 <= before_ns + interval_ns - beat_ns < TICK_NS
+            assert not it.beats(beat_ns - 1)
+            assert it.beats(beat_ns)
+            it.heard_ns = before_ns = beat_ns
+
+    def test_without_an_interval_there_are_none(self):
+        it = heartbeat(0)
+        assert not it.beats(1000 * SECOND)
+        assert it.next_deadline(0) is None
+
+
+class TestTaking:
+    def test_a_heartbeat_that_nobody_takes_for_an_interval_is_the_end(self):
+        it = heartbeat()
+        it.beats(10 * SECOND)
+        it.heard_ns = 19 * SECOND
+        assert it.why_gone(20 * SECOND - 1, has_output=True) is None
+        assert (
+            it.why_gone(20 * SECOND, has_output=True) == "took nothing for a heartbeat interval of 10000 ms"
+        )
+
+    def test_whatever_is_taken_is_a_sign_of_life(self):
+        it = heartbeat()
+        it.beats(10 * SECOND)
+        it.heard_ns = 19 * SECOND
+        it.taken = True
+        assert it.why_gone(20 * SECOND, has_output=True) is None
+
+    def test_with_nothing_to_take_it_is_no_sign_of_death(self):
+        it = heartbeat()
+        it.beats(10 * SECOND)
+        it.heard_ns = 19 * SECOND
+        assert it.why_gone(20 * SECOND, has_output=False) is None
+
+
+def test_the_next_deadline_is_a_heartbeat_or_the_end_of_patience():
+    it = heartbeat()
+    assert it.next_deadline(13 * SECOND) == 10 * SECOND
+    it.beats(10 * SECOND)
+    it.allow_silence(6 * SECOND)
+    assert it.next_deadline(13 * SECOND) == 12 * SECOND
+    it.begin(0, 0)
+    assert it.next_deadline(13 * SECOND) == 12 * SECOND
+
+
+def test_while_hands_are_shaken_nothing_else_is_asked_for():
+    it = heartbeat()
+    assert it.shake_hands(9 * SECOND) == 14 * SECOND
+    assert it.beats(10 * SECOND)
+    assert not it.handshake_is_over(13 * SECOND)
+    assert it.next_deadline(13 * SECOND) == 14 * SECOND
+    assert it.handshake_is_over(14 * SECOND)
+    assert it.next_deadline(14 * SECOND) == 20 * SECOND
+    assert it.why_gone(20 * SECOND, has_output=True) is None
+
+
+def test_a_client_that_takes_nothing_is_left_though_it_talks():
+    driven = DrivenBroker()
+    talker, reader = (driven.client(heartbeat_interval=1000) for _ in range(2))
+    talker.reads = False
+    for _ in range(4):
+        driven.advance(0.6)
+        for client in (talker, reader):
+            client.feed(b"NOP\n")
+    assert (talker.is_alive, reader.is_alive) == (False, True)
+    assert talker.session.end_reason == "took nothing for a heartbeat interval of 1000 ms"
+
+
+def test_many_idle_clients_wake_the_broker_once():
+    driven = DrivenBroker()
+    clients = []
+    for _ in range(10):
+        driven.jump(0.001)
+        clients.append(driven.client(heartbeat_interval=1000))
+    due_ns = driven.broker.next_deadline()
+    assert due_ns is not None
+    driven.broker.handle_deadline(due_ns)
+    assert [client.answers() for client in clients] == [[b"_heartbeat_"]] * 10

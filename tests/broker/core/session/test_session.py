@@ -1,0 +1,1019 @@
+"""A session of the broker, in bytes: each command in each state, and what time does to it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.broker.core.session.command_rules import ALLOWED_STATES, CLOSING, CONNECTED, SUBSCRIBED
+from nsqkit.broker.core.session.frame_buffer import OUTBOX_SIZE_MAX
+from nsqkit.broker.core.session.session import TURNS_NS
+from nsqkit.broker.core.session.turns import TURN_WORDS, TURN_WORDS_MAX
+from nsqkit.wire.commands import (
+    CLS,
+    MAGIC_V2,
+    encode_auth,
+    encode_deferred_publish,
+    encode_finish,
+    encode_identify,
+    encode_multi_publish,
+    encode_publish,
+    encode_ready,
+    encode_requeue,
+    encode_subscribe,
+    encode_touch,
+)
+from nsqkit.wire.frames import OK_FRAME, FrameDecoder, MessageFrame, Response
+from nsqkit.wire.messages import FRAME_HEADER_LENGTH
+from tests import strategies
+from tests.pairs import NS_PER_S, START_NS, DrivenBroker, DrivenClient
+
+NS_PER_MS = 1_000_000
+NOBODYS_ID = b"0123456789abcdef"
+NOBODYS_FINISH = encode_finish(NOBODYS_ID)
+PUB = encode_publish(b"t", b"m")
+HEARTBEAT = b"_heartbeat_"
+
+COMMANDS = {
+    b"IDENTIFY": encode_identify(b"{}"),
+    b"AUTH": encode_auth(b"secret"),
+    b"SUB": encode_subscribe(b"t", b"c"),
+    b"PUB": PUB,
+    b"MPUB": encode_multi_publish(b"t", [b"1", b"2"]),
+    b"DPUB": encode_deferred_publish(b"t", b"m", 1),
+    b"NOP": b"NOP\n",
+    b"RDY": encode_ready(1),
+    b"FIN": NOBODYS_FINISH,
+    b"REQ": encode_requeue(NOBODYS_ID, 0),
+    b"TOUCH": encode_touch(NOBODYS_ID),
+    b"CLS": CLS,
+}
+ANSWERS: dict[bytes, list[bytes]] = {
+    **{verb: [b"OK"] for verb in (b"IDENTIFY", b"SUB", b"PUB", b"MPUB", b"DPUB")},
+    b"NOP": [],
+    b"RDY": [],
+    b"AUTH": [b"E_AUTH_DISABLED AUTH disabled"],
+    b"FIN": [b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"],
+    b"REQ": [b"E_REQ_FAILED REQ 0123456789abcdef failed ID not in flight"],
+    b"TOUCH": [b"E_TOUCH_FAILED TOUCH 0123456789abcdef failed ID not in flight"],
+    b"CLS": [b"CLOSE_WAIT"],
+}
+
+
+@pytest.fixture
+def driven() -> DrivenBroker:
+    return DrivenBroker()
+
+
+def client_in(driven: DrivenBroker, state: int) -> DrivenClient:
+    client = driven.client()
+    if state != CONNECTED:
+        assert client.say(COMMANDS[b"SUB"]) == [b"OK"]
+    if state == CLOSING:
+        assert client.say(CLS) == [b"CLOSE_WAIT"]
+    assert client.session.state == state
+    return client
+
+
+def refusal(client: DrivenClient, *commands: bytes) -> bytes:
+    """Say something that is fatal; return the one answer."""
+    (said,) = client.say(*commands, PUB)
+    assert isinstance(said, bytes)
+    assert not client.is_alive
+    assert client.say(PUB) == [], "after a refusal nothing is looked at"
+    assert client.session.end_reason == said.decode("utf-8", "surrogateescape")
+    return said
+
+
+def said_after(ns: int, driven: DrivenBroker, client: DrivenClient) -> list[MessageFrame]:
+    """Let time go by at once, keep the client alive, and return what it got besides heartbeats."""
+    driven.now_ns += ns
+    client.feed(b"NOP\n")
+    driven.jump(0)
+    return [answer for answer in client.answers() if isinstance(answer, MessageFrame)]
+
+
+# States.
+
+
+@pytest.mark.parametrize("state", [CONNECTED, SUBSCRIBED, CLOSING])
+@pytest.mark.parametrize("verb", COMMANDS, ids=bytes.decode)
+def test_each_command_in_each_state(driven, verb, state):
+    client = client_in(driven, state)
+    if state in ALLOWED_STATES[verb]:
+        assert client.say(COMMANDS[verb]) == ANSWERS[verb]
+        assert client.is_alive == (verb != b"AUTH")
+    else:
+        assert refusal(client, COMMANDS[verb]) == b"E_INVALID cannot %b in current state" % verb
+
+
+def test_every_command_is_in_the_table_above():
+    assert COMMANDS.keys() == ANSWERS.keys() == ALLOWED_STATES.keys()
+
+
+@pytest.mark.parametrize("verb", [b"IDENTIFY", b"AUTH", b"SUB"])
+def test_the_state_is_looked_at_before_anything_else(driven, verb):
+    client = client_in(driven, SUBSCRIBED)
+    assert refusal(client, verb + b"\n") == b"E_INVALID cannot %b in current state" % verb
+
+
+def test_the_wrong_magic_is_refused(driven):
+    session = driven.broker.open_session("10.0.0.1:1", START_NS)
+    session.receive_data(b"  V1", START_NS)
+    assert session.data_to_send(START_NS).endswith(b"E_BAD_PROTOCOL")
+    assert session.ended
+
+
+# Words.
+
+
+@pytest.mark.parametrize(
+    ("state", "command", "answer"),
+    [
+        (CONNECTED, b"SUB\n", b"E_INVALID SUB insufficient number of parameters"),
+        (CONNECTED, b"SUB t\n", b"E_INVALID SUB insufficient number of parameters"),
+        (CONNECTED, b"SUB  c\n", b'E_BAD_TOPIC SUB topic name "" is not valid'),
+        (CONNECTED, b"SUB t\xff c\n", b'E_BAD_TOPIC SUB topic name "t\\xff" is not valid'),
+        (CONNECTED, b"SUB t \n", b'E_BAD_CHANNEL SUB channel name "" is not valid'),
+        (CONNECTED, b"SUB t c$\n", b'E_BAD_CHANNEL SUB channel name "c$" is not valid'),
+        (CONNECTED, b"PUB\n", b"E_INVALID PUB insufficient number of parameters"),
+        (CONNECTED, b"PUB t$\n", b'E_BAD_TOPIC PUB topic name "t$" is not valid'),
+        (CONNECTED, b"MPUB\n", b"E_INVALID MPUB insufficient number of parameters"),
+        (CONNECTED, b"MPUB t$\n", b'E_BAD_TOPIC E_BAD_TOPIC MPUB topic name "t$" is not valid'),
+        (CONNECTED, b"DPUB t\n", b"E_INVALID DPUB insufficient number of parameters"),
+        (CONNECTED, b"DPUB t$ x\n", b'E_BAD_TOPIC DPUB topic name "t$" is not valid'),
+        (CONNECTED, b"DPUB t +1\n", b"E_INVALID DPUB could not parse timeout +1"),
+        (CONNECTED, b"DPUB t 3600001\n", b"E_INVALID DPUB timeout 3600001 out of range 0-3600000"),
+        (
+            CONNECTED,
+            b"DPUB t %d\n" % ((1 << 64) - 1),
+            b"E_INVALID DPUB timeout %d out of range 0-3600000" % ((1 << 64) - 1),
+        ),
+        (CONNECTED, b"AUTH x\n", b"E_INVALID AUTH invalid number of parameters"),
+        (CONNECTED, b"\n", b"E_INVALID invalid command "),
+        (CONNECTED, b"pub t\n", b"E_INVALID invalid command pub"),
+        (CONNECTED, b"\xff\xfe x\n", b"E_INVALID invalid command \xff\xfe"),
+        (SUBSCRIBED, b"RDY x\n", b"E_INVALID RDY could not parse count x"),
+        (SUBSCRIBED, b"RDY +1\n", b"E_INVALID RDY could not parse count +1"),
+        (SUBSCRIBED, b"RDY 2501\n", b"E_INVALID RDY count 2501 out of range 0-2500"),
+        (SUBSCRIBED, b"RDY 18446744073709551615\n", b"E_INVALID RDY count -1 out of range 0-2500"),
+        (SUBSCRIBED, b"FIN\n", b"E_INVALID FIN insufficient number of params"),
+        (SUBSCRIBED, b"FIN 0123456789abcde\n", b"E_INVALID invalid message ID"),
+        (SUBSCRIBED, b"FIN 0123456789abcdef0\n", b"E_INVALID invalid message ID"),
+        (SUBSCRIBED, b"REQ 0123456789abcdef\n", b"E_INVALID REQ insufficient number of params"),
+        (SUBSCRIBED, b"REQ x x\n", b"E_INVALID invalid message ID"),
+        (SUBSCRIBED, b"REQ 0123456789abcdef x\n", b"E_INVALID REQ could not parse timeout x"),
+        (SUBSCRIBED, b"TOUCH\n", b"E_INVALID TOUCH insufficient number of params"),
+        (SUBSCRIBED, b"TOUCH x\n", b"E_INVALID invalid message ID"),
+    ],
+)
+def test_wrong_words_are_refused_with_nsqds(driven, state, command, answer):
+    assert refusal(client_in(driven, state), command) == answer
+
+
+def test_further_words_are_not_looked_at(driven):
+    consumer = driven.consumer()
+    assert consumer.say(b"RDY 1 2 3\r\n", b"NOP x\n", b"FIN %b x\n" % NOBODYS_ID) == ANSWERS[b"FIN"]
+    assert driven.client().say(b"SUB t c x\n") == [b"OK"]
+
+
+def test_a_line_without_end_ends_the_session_without_a_word(driven):
+    client = driven.client()
+    assert client.say(b"x" * 16384 + b"\n") == []
+    assert not client.is_alive
+    assert client.session.end_reason == "a command line is longer than 16384 bytes"
+
+
+# IDENTIFY.
+
+
+def test_a_plain_identify_is_answered_with_ok_a_negotiating_one_with_the_grant(driven):
+    client = driven.client()
+    assert client.say(encode_identify(b'{"heartbeat_interval": 2000}')) == [b"OK"]
+    granted = client.identify(msg_timeout=2500, sample_rate=7, client_id="me", hostname="here")
+    assert (granted["msg_timeout"], granted["sample_rate"], granted["max_rdy_count"]) == (2500, 7, 2500)
+    assert (client.session.identity.client_id, client.session.identity.hostname) == ("me", "here")
+
+
+def test_until_it_identifies_itself_a_client_is_called_by_its_address(driven):
+    session = driven.client().session
+    assert (session.identity.client_id, session.identity.hostname) == ("10.0.0.1", "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("document", "answer"),
+    [
+        (b'{"msg_timeout": 999}', b"E_BAD_BODY IDENTIFY msg timeout (999) is invalid"),
+        (b"nonsense", b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (
+            b'{"feature_negotiation": true, "snappy": true, "deflate": true}',
+            b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression",
+        ),
+    ],
+)
+def test_an_identify_that_asks_too_much_is_refused(driven, document, answer):
+    assert refusal(driven.client(), encode_identify(document)) == answer
+
+
+def test_messages_go_by_the_first_identify(driven):
+    """As in nsqd, whose message pump takes note of one IDENTIFY only; touching goes by the last."""
+    client = driven.client(msg_timeout=2000)
+    client.identify(msg_timeout=5000, sample_rate=1)
+    assert client.say(COMMANDS[b"SUB"]) == [b"OK"]
+    client.feed(encode_ready(50))
+    driven.publish(*[b"%d" % number for number in range(50)])
+    messages = client.messages()
+    assert len(messages) == 50, "nothing is sampled"
+    client.feed(encode_touch(messages[7].id))
+    driven.advance(1.999)
+    assert client.answers() == []
+    driven.advance(0.001)
+    assert len(client.messages()) == 49
+    client.feed(encode_ready(0))
+    driven.advance(2.999)
+    assert messages[7].id in client.session.in_flight
+    driven.advance(0.001)
+    assert messages[7].id not in client.session.in_flight
+
+
+# Publishing.
+
+
+def test_every_kind_of_publishing_publishes(driven):
+    client, consumer = driven.client(), driven.consumer(10)
+    assert client.say(PUB, COMMANDS[b"MPUB"], COMMANDS[b"DPUB"]) == [b"OK"] * 3
+    assert consumer.bodies() == [b"m", b"1", b"2"]
+    driven.advance(0.001)
+    assert consumer.bodies() == [b"m"]
+    assert client.session.pub_counts == {b"t": 4}
+
+
+def test_a_batch_is_published_whole_or_not_at_all(driven):
+    client = driven.client()
+    batch = encode_multi_publish(b"new", [b"1", b"2", b"x"])
+    assert refusal(client, batch[:-5] + b"\0\0\0\0x") == b"E_BAD_MESSAGE MPUB invalid message(2) body size 0"
+    assert driven.broker.topics[b"new"].message_count == 0, "the topic is made all the same"
+
+
+def test_a_batch_makes_its_topic_before_its_body_is_there(driven):
+    driven.client().feed(b"MPUB early\n")
+    assert b"early" in driven.broker.topics
+    driven.client().feed(b"PUB late\n")
+    assert b"late" not in driven.broker.topics
+
+
+def test_a_message_that_is_too_large_is_refused():
+    client = DrivenBroker(max_msg_size=10).client()
+    assert refusal(client, encode_publish(b"t", b"x" * 11)) == b"E_BAD_MESSAGE PUB message too big 11 > 10"
+
+
+@pytest.mark.parametrize("delay_ms", [1, 1000, 3_600_000])
+def test_a_deferred_message_comes_exactly_when_its_delay_is_over(driven, delay_ms):
+    consumer = driven.consumer(1)
+    driven.client().feed(encode_deferred_publish(b"t", b"m", delay_ms))
+    assert said_after(delay_ms * NS_PER_MS - 1, driven, consumer) == []
+    (message,) = said_after(1, driven, consumer)
+    assert message.attempts == 1
+
+
+def test_without_a_delay_a_deferred_message_comes_at_once(driven):
+    consumer = driven.consumer()
+    assert driven.client().say(b"DPUB t \n\0\0\0\1m") == [b"OK"], "an empty word is 0"
+    assert consumer.bodies() == [b"m"]
+
+
+# RDY.
+
+
+def test_rdy_is_how_many_may_be_unanswered(driven):
+    consumer = driven.consumer(2)
+    driven.publish(b"1", b"2", b"3", b"4")
+    first, second = consumer.messages()
+    driven.publish(b"5")
+    assert consumer.answers() == []
+    assert consumer.say(encode_finish(second.id))[0].body == b"3"
+    assert consumer.say(encode_requeue(first.id, 0))[0].body == b"4"
+    assert consumer.say(encode_ready(4), encode_ready(3))[0].body == b"5"
+    assert len(consumer.session.in_flight) == 3
+
+
+def test_a_lower_rdy_takes_nothing_back(driven):
+    consumer = driven.consumer(3)
+    driven.publish(b"1", b"2", b"3", b"4")
+    messages = consumer.messages()
+    assert consumer.say(encode_ready(1), *(encode_finish(message.id) for message in messages[:2])) == []
+    assert [message.body for message in consumer.say(encode_finish(messages[2].id))] == [b"4"]
+
+
+def test_rdy_without_a_number_is_1_and_with_an_empty_one_0(driven):
+    consumer = driven.consumer(5)
+    consumer.feed(b"RDY\n")
+    assert consumer.session.rdy_count == 1
+    consumer.feed(b"RDY \n")
+    assert consumer.session.rdy_count == 0
+    consumer.feed(b"RDY 2500\n")
+    assert (consumer.session.rdy_count, consumer.is_alive) == (2500, True)
+
+
+def test_one_delivery_follows_one_buffer(driven):
+    consumer = driven.consumer(0)
+    driven.publish(*[b"m"] * 5)
+    consumer.feed(encode_ready(5), encode_ready(2))
+    assert len(consumer.messages()) == 2
+
+
+# FIN, REQ, TOUCH.
+
+
+def test_only_the_owner_can_answer(driven):
+    owner, other = driven.consumer(1), driven.consumer(0)
+    driven.publish(b"m")
+    message_id = owner.message().id
+    for verb, command in (
+        (b"FIN", encode_finish(message_id)),
+        (b"REQ", encode_requeue(message_id, 0)),
+        (b"TOUCH", encode_touch(message_id)),
+    ):
+        why = b"failed client does not own message"
+        assert other.say(command) == [b"E_%b_FAILED %b %b %b" % (verb, verb, message_id, why)]
+    assert owner.say(encode_touch(message_id), encode_finish(message_id)) == []
+    assert (owner.session.finish_count, other.session.finish_count) == (1, 0)
+    assert owner.say(encode_finish(message_id)) == [
+        b"E_FIN_FAILED FIN %b failed ID not in flight" % message_id
+    ]
+
+
+def test_an_id_of_any_sixteen_bytes_is_an_id(driven):
+    consumer = driven.consumer()
+    odd = bytes(range(0xF0, 0x100))
+    assert consumer.say(b"FIN %b\n" % odd) == [b"E_FIN_FAILED FIN %b failed ID not in flight" % odd]
+
+
+def test_a_run_of_answers_names_those_that_failed_and_finishes_the_others(driven):
+    consumer = driven.consumer(3)
+    driven.publish(b"1", b"2", b"3")
+    ids = [message.id for message in consumer.messages()]
+    run = [ids[0], NOBODYS_ID, ids[1], ids[0], ids[2]]
+    said = consumer.say(*map(encode_finish, run))
+    assert said == [
+        b"E_FIN_FAILED FIN %b failed ID not in flight" % message_id for message_id in (NOBODYS_ID, ids[0])
+    ]
+    assert (consumer.session.finish_count, len(consumer.session.in_flight)) == (3, 0)
+
+
+def test_a_requeued_message_comes_again_with_one_attempt_more(driven):
+    consumer = driven.consumer()
+    driven.publish(b"m")
+    first = consumer.message()
+    (second,) = consumer.say(encode_requeue(first.id, 0))
+    assert (second.id, second.attempts, second.body) == (first.id, 2, b"m")
+    assert second.timestamp_ns == first.timestamp_ns == START_NS
+    assert consumer.session.requeue_count == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "delay"),
+    [
+        (b"1500", 1.5),
+        (b"9999999999", 3600),
+        (b"18446744073709551615", 0),
+        (b"9223372036854775807", 0),
+        (b"18446744073711", 0.001448384),
+        (b"", 0),
+    ],
+    ids=["in range", "clamped", "negative", "overflow", "overflow to something small", "empty"],
+)
+def test_a_requeue_delay_is_kept_exactly_and_clamped(driven, word, delay):
+    consumer = driven.consumer(1)
+    driven.publish(b"m")
+    consumer.feed(b"REQ %b %b\n" % (consumer.message().id, word))
+    if delay:
+        assert said_after(round(delay * NS_PER_S) - 1, driven, consumer) == []
+    (message,) = said_after(1, driven, consumer)
+    assert message.attempts == 2
+
+
+def test_a_touch_is_capped_at_some_time_after_delivery():
+    driven = DrivenBroker(max_msg_timeout_ns=5 * NS_PER_S)
+    consumer = driven.consumer(1, msg_timeout=2000)
+    driven.publish(b"m")
+    message_id = consumer.message().id
+    for _ in range(4):
+        driven.advance(1)
+        assert consumer.say(encode_touch(message_id)) == []
+    driven.advance(0.999_999_999)
+    assert consumer.answers() == []
+    driven.advance(0.000_000_001)
+    assert consumer.message().attempts == 2
+
+
+def test_a_touch_can_bring_the_end_nearer():
+    driven = DrivenBroker(msg_timeout_ns=20 * NS_PER_S, max_msg_timeout_ns=5 * NS_PER_S)
+    consumer = driven.consumer()
+    driven.publish(b"m")
+    consumer.feed(encode_touch(consumer.message().id))
+    driven.advance(4.999)
+    assert consumer.answers() == []
+    driven.advance(0.001)
+    assert consumer.message().attempts == 2
+
+
+# CLS.
+
+
+def test_after_cls_nothing_more_comes_and_what_is_held_can_be_answered(driven):
+    consumer = driven.consumer(3)
+    driven.publish(b"1", b"2", b"3", b"4")
+    first, second, third = consumer.messages()
+    assert consumer.say(CLS) == [b"CLOSE_WAIT"]
+    assert consumer.say(encode_touch(third.id), encode_finish(first.id), encode_requeue(second.id, 0)) == []
+    assert consumer.say(b"RDY nonsense\n", encode_ready(5)) == [], "ignored, and not even parsed"
+    assert consumer.say(PUB) == [b"OK"]
+    driven.advance(60)
+    assert HEARTBEAT in consumer.answers()
+    assert consumer.session.rdy_count == 0
+
+
+# Message timeouts.
+
+
+def test_a_message_times_out_exactly(driven):
+    consumer = driven.consumer(1, msg_timeout=2000)
+    driven.publish(b"m")
+    first = consumer.message()
+    driven.advance(1.999_999_999)
+    assert consumer.answers() == []
+    driven.advance(0.000_000_001)
+    second = consumer.message()
+    assert (second.id, second.attempts) == (first.id, 2)
+    assert driven.topic().channels[b"c"].timeout_count == 1
+
+
+def test_each_session_has_its_own_timeout(driven):
+    slow, quick = driven.consumer(1, msg_timeout=10_000), driven.consumer(1, msg_timeout=1000)
+    driven.publish(b"1", b"2")
+    slow_message, quick_message = slow.message(), quick.message()
+    slow.feed(encode_ready(0))
+    driven.advance(1)
+    assert quick.message().id == quick_message.id
+    quick.feed(encode_ready(0))
+    driven.advance(8.999)
+    assert slow_message.id in slow.session.in_flight
+    driven.advance(0.001)
+    assert slow_message.id not in slow.session.in_flight
+
+
+def test_without_identify_the_timeout_is_the_brokers():
+    driven = DrivenBroker(msg_timeout_ns=NS_PER_S // 2)
+    consumer = driven.consumer(1)
+    driven.publish(b"m")
+    assert consumer.message().attempts == 1
+    driven.advance(0.5)
+    assert consumer.message().attempts == 2
+
+
+# Sampling.
+
+
+@pytest.mark.parametrize(("rate", "least", "most"), [(1, 1, 45), (50, 430, 590), (99, 1000, 1000)])
+def test_a_sampling_consumer_gets_its_share_and_the_others_are_gone(rate, least, most):
+    driven = DrivenBroker(seed=1)
+    consumer = driven.consumer(2500, sample_rate=rate)
+    for number in range(1000):
+        driven.publish(b"%d" % number)
+    count = len(consumer.messages())
+    assert least <= count <= most
+    channel = driven.topic().channels[b"c"]
+    assert (len(channel.queue), channel.in_flight_count) == (0, count)
+
+
+def test_the_same_seed_samples_the_same_messages():
+    bodies = []
+    for _ in range(2):
+        driven = DrivenBroker(seed=5)
+        consumer = driven.consumer(100, sample_rate=30)
+        driven.publish(*[b"%d" % number for number in range(100)])
+        bodies.append(consumer.bodies())
+    assert bodies[0] == bodies[1]
+    assert 0 < len(bodies[0]) < 100
+
+
+def test_sampled_out_messages_take_no_room(driven):
+    consumer = driven.consumer(1, sample_rate=1)
+    driven.publish(*[b"m"] * 500)
+    got = len(consumer.messages())
+    assert got == 1, "it goes on until there is one"
+    assert len(driven.topic().channels[b"c"].queue) < 499
+
+
+# Heartbeats.
+
+
+def test_heartbeats_come_at_each_interval_to_who_answers(driven):
+    client = driven.client(heartbeat_interval=2000)
+    for _ in range(5):
+        driven.advance(1.999)
+        assert client.answers() == []
+        driven.advance(0.001)
+        assert client.answers() == [HEARTBEAT]
+        client.feed(b"NOP\n")
+
+
+def test_a_silent_client_is_ended_after_two_intervals_without_a_word(driven):
+    client = driven.client(heartbeat_interval=2000)
+    driven.advance(3.999)
+    assert (client.answers(), client.is_alive) == ([HEARTBEAT], True)
+    driven.advance(0.001)
+    assert (client.answers(), client.is_alive) == ([], False)
+    assert client.session.end_reason == "no command for two heartbeat intervals of 2000 ms"
+
+
+def test_any_whole_command_is_a_sign_of_life_and_half_a_one_is_not(driven):
+    busy, dribbling = (driven.client(heartbeat_interval=1000) for _ in range(2))
+    for _ in range(4):
+        driven.advance(0.999)
+        busy.feed(PUB)
+        dribbling.feed(b"N")
+    assert (busy.is_alive, dribbling.is_alive) == (True, False)
+
+
+def test_before_identify_the_interval_is_30_seconds(driven):
+    client = driven.client()
+    driven.advance(30)
+    assert client.answers() == [HEARTBEAT]
+    driven.advance(30)
+    assert not client.is_alive
+
+
+def test_an_interval_may_be_longer_than_the_one_before_identify(driven):
+    client = driven.client(heartbeat_interval=60_000)
+    driven.advance(59.999)
+    assert client.answers() == []
+    driven.advance(0.001)
+    assert client.answers() == [HEARTBEAT]
+
+
+def test_heartbeats_can_be_switched_off_but_not_for_consumers(driven):
+    client = driven.client(heartbeat_interval=-1)
+    driven.advance(10_000)
+    assert (client.answers(), client.is_alive) == ([], True)
+    assert refusal(client, b"SUB\n") == b"E_INVALID cannot SUB with heartbeats disabled"
+
+
+def test_heartbeats_go_by_the_first_identify_and_patience_by_the_last(driven):
+    client = driven.client(heartbeat_interval=3000)
+    client.identify(heartbeat_interval=60_000)
+    driven.advance(9)
+    assert client.answers() == [HEARTBEAT] * 3
+    driven.advance(111)
+    assert not client.is_alive
+
+
+def test_a_client_may_be_watched_without_heartbeats(driven):
+    client = driven.client(heartbeat_interval=-1)
+    client.identify(heartbeat_interval=1000)
+    driven.advance(1.999)
+    assert (client.answers(), client.is_alive) == ([], True)
+    driven.advance(0.001)
+    assert not client.is_alive
+
+
+def test_a_client_that_is_no_longer_watched_still_gets_heartbeats(driven):
+    client = driven.client(heartbeat_interval=1000)
+    client.identify(heartbeat_interval=-1)
+    driven.advance(5)
+    assert (client.answers(), client.is_alive) == ([HEARTBEAT] * 5, True)
+
+
+def test_a_clock_that_jumps_brings_one_heartbeat_and_the_next_an_interval_later(driven):
+    client = driven.client(heartbeat_interval=10_000)
+    driven.jump(19.5)
+    assert client.answers() == [HEARTBEAT]
+    client.feed(b"NOP\n")
+    driven.advance(9.999)
+    assert client.answers() == []
+    driven.advance(0.001)
+    assert client.answers() == [HEARTBEAT]
+
+
+def test_after_a_clock_that_jumped_a_client_has_a_whole_interval_to_take_something(driven):
+    client = driven.client(heartbeat_interval=10_000)
+    client.reads = False
+    driven.jump(19.9)
+    client.feed(b"NOP\n")
+    driven.advance(9.9)
+    assert client.is_alive
+    driven.advance(0.1)
+    assert not client.is_alive
+
+
+def test_heartbeats_that_were_missed_are_not_made_up_for(driven):
+    client = driven.client(heartbeat_interval=3000)
+    client.identify(heartbeat_interval=60_000)
+    driven.jump(10)
+    assert client.answers() == [HEARTBEAT]
+    driven.advance(2.999)
+    assert client.answers() == []
+    driven.advance(0.001)
+    assert client.answers() == [HEARTBEAT]
+
+
+def test_a_clock_that_jumps_by_two_intervals_ends_who_said_nothing_meanwhile(driven):
+    client = driven.client(heartbeat_interval=10_000)
+    driven.jump(1_000_000)
+    assert (client.answers(), client.is_alive) == ([], False)
+
+
+# A slow reader.
+
+
+def test_a_full_outbox_stops_delivery_until_it_is_taken(driven):
+    size = OUTBOX_SIZE_MAX // 4
+    consumer, other = driven.consumer(2500), driven.consumer(0, channel=b"other")
+    driven.publish(*[b"x" * (size - FRAME_HEADER_LENGTH)] * 10)
+    session = consumer.session
+    assert session.outbox_full
+    assert (session.room, len(session.in_flight)) == (0, 4)
+    assert len(driven.topic().channels[b"c"].queue) == 6
+    driven.publish(b"more")
+    assert len(session.in_flight) == 4
+    assert len(session.data_to_send(driven.now_ns)) == OUTBOX_SIZE_MAX
+    assert len(session.in_flight) == 8, "the next ones are there when the first have been sent"
+    assert len(session.data_to_send(driven.now_ns)) == OUTBOX_SIZE_MAX
+    assert len(consumer.messages()) == 3
+    assert len(session.in_flight) == 11
+    assert other.answers() == []
+
+
+def test_one_that_does_not_read_leaves_the_messages_to_the_others(driven):
+    slow, quick = driven.consumer(2500), driven.consumer(2500)
+    for _ in range(20):
+        driven.publish(b"x" * (OUTBOX_SIZE_MAX // 4))
+        quick.feed(*(encode_finish(message.id) for message in quick.messages()))
+    assert len(slow.session.in_flight) == 4
+    assert quick.session.finish_count == 16
+
+
+def test_answers_fill_the_outbox_as_messages_do(driven):
+    consumer = driven.consumer(10)
+    consumer.feed(NOBODYS_FINISH * (OUTBOX_SIZE_MAX // len(NOBODYS_FINISH) + 1))
+    consumer.work()
+    assert consumer.session.outbox_full
+    driven.publish(b"m")
+    assert len(consumer.session.in_flight) == 0
+    said = consumer.answers()
+    assert {answer for answer in said if isinstance(answer, bytes)} == {*ANSWERS[b"FIN"]}
+    assert [answer.body for answer in said if not isinstance(answer, bytes)] == [b"m"]
+
+
+def test_a_producer_may_have_a_full_outbox_too(driven):
+    client = driven.client()
+    client.feed(PUB * (OUTBOX_SIZE_MAX // len(OK_FRAME) + 1))
+    client.work()
+    assert client.session.outbox_full
+    assert client.session.data_to_send(driven.now_ns) == OK_FRAME * (OUTBOX_SIZE_MAX // len(OK_FRAME) + 1)
+    assert not client.session.outbox_full
+
+
+# A consumer that says much at once.
+
+
+def holding(driven: DrivenBroker, count: int) -> tuple[DrivenClient, bytes]:
+    """Return a consumer that has ``count`` messages in flight, and a FIN for each of them."""
+    consumer = driven.consumer(count)
+    driven.publish(*[b"m"] * count)
+    return consumer, b"".join(encode_finish(message.id) for message in consumer.messages())
+
+
+def test_who_answers_much_at_once_is_heard_in_turns(driven):
+    consumer, finishes = holding(driven, 3 * TURN_WORDS + 5)
+    consumer.feed(finishes, encode_ready(1))
+    session = consumer.session
+    in_flight = [len(session.in_flight)]
+    while session.has_input:
+        session.process_input(driven.now_ns)
+        in_flight.append(len(session.in_flight))
+    assert in_flight == [2 * TURN_WORDS + 5, TURN_WORDS + 5, 5, 0]
+    assert session.rdy_count == 1
+
+
+def test_what_comes_between_two_turns_is_heard_after_what_came_before(driven):
+    consumer, finishes = holding(driven, TURN_WORDS + 5)
+    consumer.feed(finishes, encode_ready(1))
+    consumer.feed(encode_ready(2))
+    assert (len(consumer.session.in_flight), consumer.session.rdy_count) == (5, TURN_WORDS + 5)
+    assert consumer.answers() == []
+    assert (len(consumer.session.in_flight), consumer.session.rdy_count) == (0, 2)
+
+
+def test_who_answers_much_at_once_is_heard_at_once_if_nobody_publishes(driven):
+    consumer, finishes = holding(driven, 3 * TURN_WORDS)
+    driven.advance(TURNS_NS / NS_PER_S)
+    consumer.feed(finishes)
+    assert len(consumer.session.in_flight) == 0
+    assert not consumer.session.has_input
+
+
+def test_each_word_counts(driven):
+    consumer = driven.consumer(1)
+    driven.publish(b"m")
+    (message,) = consumer.messages()
+    consumer.feed(encode_touch(message.id) * (TURN_WORDS - 1), encode_requeue(NOBODYS_ID, 0), encode_ready(5))
+    assert consumer.session.rdy_count == 1
+    assert consumer.answers() == ANSWERS[b"REQ"]
+    assert consumer.session.rdy_count == 5
+
+
+def test_who_publishes_much_at_once_is_heard_at_once(driven):
+    client = driven.client()
+    client.feed(PUB * 2 * TURN_WORDS, COMMANDS[b"DPUB"] * 2 * TURN_WORDS)
+    assert client.session.data_to_send(driven.now_ns) == OK_FRAME * 4 * TURN_WORDS
+    assert 4 * TURN_WORDS < TURN_WORDS_MAX
+
+
+@pytest.mark.parametrize("count", [1, 5 * TURN_WORDS])
+def test_who_has_left_has_answered_all_the_same(driven, count):
+    consumer, finishes = holding(driven, count)
+    consumer.feed(finishes)
+    consumer.session.receive_eof(driven.now_ns)
+    consumer.work()
+    assert len(consumer.session.in_flight) == 0
+    assert not consumer.is_alive
+
+
+def test_who_has_left_gets_nothing_while_it_is_heard_to_the_end(driven):
+    consumer, finishes = holding(driven, 2 * TURN_WORDS)
+    consumer.feed(finishes)
+    consumer.session.receive_eof(driven.now_ns)
+    driven.publish(b"m")
+    assert not consumer.session.has_output
+    consumer.session.process_input(driven.now_ns)
+    assert consumer.session.ended
+    assert len(consumer.session.in_flight) == 0
+
+
+def test_what_is_left_for_the_next_turn_ends_with_its_session(driven):
+    consumer, finishes = holding(driven, 2 * TURN_WORDS)
+    consumer.feed(finishes)
+    consumer.session.end("somebody wants it so")
+    assert not consumer.session.has_input
+    consumer.session.process_input(driven.now_ns)
+    consumer.session.receive_eof(driven.now_ns)
+    assert len(consumer.session.in_flight) == TURN_WORDS
+
+
+def test_a_refusal_in_a_later_turn_ends_the_session(driven):
+    consumer, finishes = holding(driven, 2 * TURN_WORDS)
+    consumer.feed(finishes, b"HELLO\n", finishes)
+    assert consumer.answers() == [b"E_INVALID invalid command HELLO"]
+    assert len(consumer.session.in_flight) == 0
+    assert not consumer.is_alive
+
+
+# Deflate.
+
+
+class Deflated:
+    """A client's side of a deflated connection."""
+
+    def __init__(self, client: DrivenClient, driven: DrivenBroker) -> None:
+        self._session, self._driven = client.session, driven
+        self._deflater = zlib.compressobj(wbits=-15)
+        self._inflater = zlib.decompressobj(wbits=-15)
+        self._decoder: FrameDecoder[MessageFrame] = FrameDecoder(MessageFrame)
+
+    def deflate(self, data: bytes) -> bytes:
+        return self._deflater.compress(data) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
+
+    def inflate(self, data: bytes) -> list[object]:
+        return [
+            frame.payload if isinstance(frame, Response) else frame
+            for frame in self._decoder.feed(self._inflater.decompress(data))
+        ]
+
+    def say(self, *commands: bytes) -> list[object]:
+        self._session.receive_data(self.deflate(b"".join(commands)), self._driven.now_ns)
+        return self.inflate(self._session.data_to_send(self._driven.now_ns))
+
+
+IDENTIFY_DEFLATE = encode_identify(b'{"feature_negotiation": true, "deflate": true}')
+
+
+def split_answer(data: bytes) -> tuple[dict[str, object], bytes]:
+    """Split the plain answer to IDENTIFY from the bytes behind it."""
+    end = 4 + int.from_bytes(data[:4], "big")
+    return json.loads(data[8:end]), data[end:]
+
+
+def upgraded(driven: DrivenBroker, behind: bytes = b"", cut: int | None = None) -> tuple[Deflated, bytes]:
+    """Return a client that was deflated, with what the broker said in deflate."""
+    client = driven.client()
+    deflated = Deflated(client, driven)
+    data = IDENTIFY_DEFLATE + (deflated.deflate(behind) if behind else b"")
+    for piece in (data,) if cut is None else (data[:cut], data[cut:]):
+        client.feed(piece)
+    granted, rest = split_answer(client.session.data_to_send(driven.now_ns))
+    assert (granted["deflate"], granted["deflate_level"]) == (True, 6)
+    return deflated, rest
+
+
+def test_deflate_begins_behind_the_answer_to_identify(driven):
+    deflated, rest = upgraded(driven)
+    assert deflated.inflate(rest) == [b"OK"]
+    assert deflated.say(PUB, COMMANDS[b"SUB"], encode_ready(1))[:2] == [b"OK", b"OK"]
+    driven.publish(b"m")
+    assert deflated.say(PUB)[-1] == b"OK"
+
+
+def test_bytes_right_behind_identify_are_deflate_already(driven):
+    deflated, rest = upgraded(driven, PUB + COMMANDS[b"SUB"] + encode_ready(1) + PUB)
+    *said, message = deflated.inflate(rest)
+    assert said == [b"OK"] * 4
+    assert isinstance(message, MessageFrame)
+    assert message.body == b"m"
+    assert deflated.say(encode_finish(message.id), PUB)[0] == b"OK"
+
+
+def test_what_was_answered_before_the_upgrade_is_plain(driven):
+    client = driven.client()
+    client.feed(PUB, PUB, IDENTIFY_DEFLATE)
+    data = client.session.data_to_send(driven.now_ns)
+    assert data.startswith(OK_FRAME * 2)
+    _, rest = split_answer(data[2 * len(OK_FRAME) :])
+    assert Deflated(client, driven).inflate(rest) == [b"OK"]
+
+
+def test_the_upgrade_stands_wherever_the_stream_is_cut(driven):
+    behind = PUB + COMMANDS[b"MPUB"] + b"NOP\n"
+    length = len(IDENTIFY_DEFLATE) + len(Deflated(driven.client(), driven).deflate(behind))
+    for cut in range(length + 1):
+        deflated, rest = upgraded(driven, behind, cut)
+        assert deflated.inflate(rest) == [b"OK"] * 3
+        assert deflated.say(PUB) == [b"OK"]
+
+
+def test_a_command_may_be_cut_by_the_end_of_a_deflate_block(driven):
+    deflated, rest = upgraded(driven, PUB[:4])
+    assert deflated.inflate(rest) == [b"OK"]
+    assert deflated.say(PUB[4:], PUB[:7]) == [b"OK"]
+    assert deflated.say(PUB[7:]) == [b"OK"]
+
+
+def test_a_large_buffer_is_looked_at_in_pieces(driven):
+    deflated, rest = upgraded(driven)
+    assert deflated.inflate(rest) == [b"OK"]
+    assert deflated.say(*[encode_publish(b"t", b"x" * 100_000)] * 8) == [b"OK"] * 8
+    assert driven.topic().message_bytes == 800_000
+
+
+def test_a_refusal_is_deflated_too(driven):
+    deflated, rest = upgraded(driven, b"nonsense\n")
+    ok, error = deflated.inflate(rest)
+    assert (ok, str(error)) == (b"OK", "E_INVALID invalid command nonsense")
+
+
+def test_what_is_not_deflate_ends_the_session_without_a_word(driven):
+    client = driven.client()
+    client.feed(IDENTIFY_DEFLATE, b"\xff" * 20)
+    _, rest = split_answer(client.session.data_to_send(driven.now_ns))
+    assert Deflated(client, driven).inflate(rest) == [b"OK"]
+    assert (client.session.ended, client.session.end_reason[:28]) == (True, "the stream is not deflate: E")
+
+
+def test_a_second_upgrade_is_answered_in_the_first_and_takes_its_place(driven):
+    first, rest = upgraded(driven)
+    first.inflate(rest)
+    client = driven.client()
+    deflated = Deflated(client, driven)
+    client.feed(IDENTIFY_DEFLATE)
+    _, rest = split_answer(client.session.data_to_send(driven.now_ns))
+    assert deflated.inflate(rest) == [b"OK"]
+    client.feed(deflated.deflate(IDENTIFY_DEFLATE))
+    data = client.session.data_to_send(driven.now_ns)
+    again = Deflated(client, driven)
+    # The old stream ends somewhere in these bytes, where a flush has left it at a whole byte: 00 00 ff ff.
+    end = data.index(b"\0\0\xff\xff") + 4
+    (granted,) = deflated.inflate(data[:end])
+    assert isinstance(granted, bytes)
+    assert json.loads(granted)["deflate"] is True
+    assert again.inflate(data[end:]) == [b"OK"]
+    assert again.say(PUB) == [b"OK"]
+
+
+# The end.
+
+
+def test_a_session_has_output_while_it_has_bytes_or_an_end_to_tell(driven):
+    client = driven.client()
+    assert not client.session.has_output
+    client.feed(PUB)
+    assert client.session.has_output
+    client.answers()
+    assert not client.session.has_output
+    client.disconnect()
+    assert client.session.has_output
+
+
+def test_the_client_may_leave(driven):
+    client = driven.client()
+    client.disconnect()
+    assert (client.is_alive, client.session.end_reason, client.answers()) == (False, None, [])
+    client.disconnect()
+    assert driven.broker.sessions == {}
+
+
+def test_a_body_that_was_cut_off_is_answered(driven):
+    client = driven.client()
+    client.feed(PUB[:-1])
+    client.disconnect()
+    assert client.answers() == [b"E_BAD_MESSAGE PUB failed to read message body"]
+    assert client.session.end_reason == "E_BAD_MESSAGE PUB failed to read message body"
+
+
+def test_a_refusal_stays_the_reason_when_the_client_leaves_then(driven):
+    client = driven.client()
+    client.feed(b"nonsense\n")
+    client.disconnect()
+    assert client.session.end_reason == "E_INVALID invalid command nonsense"
+
+
+def test_what_was_done_before_a_refusal_is_done(driven):
+    consumer, client = driven.consumer(5), driven.client()
+    assert client.say(PUB, b"nonsense\n", PUB) == [b"OK", b"E_INVALID invalid command nonsense"]
+    assert consumer.bodies() == [b"m"]
+
+
+def test_an_ended_session_gets_nothing(driven):
+    consumer, other = driven.consumer(5), driven.consumer(5)
+    consumer.session.end("for a reason")
+    driven.publish(b"1", b"2")
+    assert (consumer.answers(), other.bodies()) == ([], [b"1", b"2"])
+    consumer.session.end("for another")
+    assert consumer.session.end_reason == "for a reason"
+    driven.advance(29)
+    other.feed(b"NOP\n")
+    driven.advance(1)
+    assert consumer.answers() == [], "not even a heartbeat"
+
+
+# Too many consumers.
+
+
+def test_a_channel_may_have_so_many_consumers():
+    driven = DrivenBroker(max_channel_consumers=2)
+    first, _ = driven.consumer(), driven.consumer()
+    assert refusal(driven.client(), COMMANDS[b"SUB"]) == (
+        b"E_SUB_FAILED SUB failed consumers for t:c exceeds limit of 2"
+    )
+    assert driven.consumer(channel=b"other").is_alive
+    first.disconnect()
+    assert driven.consumer().is_alive
+
+
+# Garbage.
+
+
+@given(st.lists(st.one_of(st.binary(max_size=40), strategies.wild_commands()), max_size=6))
+def test_garbage_is_answered_and_disturbs_nobody(pieces):
+    driven = DrivenBroker()
+    consumer, client = driven.consumer(5, topic=b"mine"), driven.client()
+    garbage = driven.client()
+    for piece in pieces:
+        garbage.feed(piece)
+        errors = [said for said in garbage.answers() if isinstance(said, bytes) and said.startswith(b"E_")]
+        fatal = [said for said in errors if said.split()[0][2:-7] not in (b"FIN", b"REQ", b"TOUCH")]
+        assert len(fatal) <= 1
+        assert not fatal or not garbage.is_alive
+    client.publish(b"m", topic=b"mine")
+    message = consumer.message()
+    assert consumer.say(encode_finish(message.id)) == []
+    driven.advance(30)
+    assert client.answers() == consumer.answers() == [HEARTBEAT]
+
+
+@given(st.data(), st.sampled_from([1, 2, 3, TURN_WORDS]))
+def test_any_chunking_and_any_turn_give_the_same_answers(data, turn_words):
+    verbs = [b"IDENTIFY", b"PUB", b"MPUB", b"SUB", b"DPUB", b"FIN", b"FIN", b"NOP", b"TOUCH", b"REQ", b"CLS"]
+    stream = b"".join([COMMANDS[verb] for verb in verbs]) + b"bad\n" + PUB
+    client = DrivenBroker().client()
+    said = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nsqkit.broker.core.session.turns.TURN_WORDS", turn_words)
+        patch.setattr("nsqkit.broker.core.session.turns.TURN_WORDS_MAX", turn_words)
+        for piece in data.draw(strategies.chunkings(stream)):
+            client.feed(piece)
+            if data.draw(st.booleans()):
+                said += client.answers()
+        said += client.answers()
+    assert said == [answer for verb in verbs for answer in ANSWERS[verb]] + [b"E_INVALID invalid command bad"]
+
+
+def test_the_magic_may_come_byte_by_byte(driven):
+    session = driven.broker.open_session("10.0.0.1:1", START_NS)
+    for byte in strategies.single_bytes(MAGIC_V2 + PUB):
+        session.receive_data(byte, START_NS)
+    assert session.data_to_send(START_NS) == OK_FRAME

@@ -1,0 +1,182 @@
+"""How much a session does in one call: counted, not timed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zlib
+
+import pytest
+
+from nsqkit.broker.core.session.frame_buffer import OUTBOX_SIZE_MAX
+from nsqkit.broker.core.session.session import ACTIONS, Session
+from nsqkit.broker.core.session.turns import TURN_COMMANDS_MAX, TURN_WORDS, TURN_WORDS_MAX
+from nsqkit.wire.commands import (
+    NOP,
+    Command,
+    encode_finish,
+    encode_identify,
+    encode_publish,
+    encode_subscribe,
+    encode_touch,
+)
+from nsqkit.wire.frames import OK_FRAME
+from tests.pairs import DrivenBroker, DrivenClient
+
+NOBODYS_ID = b"0123456789abcdef"
+PUB = encode_publish(b"t", b"m")
+SUB = encode_subscribe(b"t", b"c")
+IDENTIFY = encode_identify(json.dumps({"feature_negotiation": True, "deflate": True}).encode())
+
+
+@pytest.fixture
+def driven() -> DrivenBroker:
+    return DrivenBroker()
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The words of each command that was acted on."""
+    words: list[int] = []
+
+    def counted(action):
+        def act(session: Session, command: Command) -> None:
+            words.append(len(command.bodies) or len(command.params) or 1)
+            action(session, command)
+
+        return act
+
+    for verb, action in ACTIONS.items():
+        monkeypatch.setitem(ACTIONS, verb, counted(action))
+    return words
+
+
+def turns(client: DrivenClient, heard: list[int], driven: DrivenBroker, limit: int = 1_000_000) -> list[int]:
+    """Return how many words each of the next turns had, the answers taken in between."""
+    found: list[int] = []
+    while client.session.has_input and len(found) < limit:
+        heard.clear()
+        client.session.process_input(driven.now_ns)
+        found.append(sum(heard))
+        client.session.data_to_send(driven.now_ns)
+    return found
+
+
+def deflated(data: bytes) -> bytes:
+    compressor = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH)
+
+
+def deflating(driven: DrivenBroker) -> DrivenClient:
+    client = driven.client()
+    client.feed(IDENTIFY)
+    client.session.data_to_send(driven.now_ns)
+    return client
+
+
+@pytest.mark.parametrize("command", [NOP, encode_publish(b"u", b"x"), b"DPUB t 1\n\0\0\0\1x"])
+def test_a_turn_has_so_many_words_whatever_comes(driven, heard, command):
+    client = driven.client()
+    client.feed(command * 20_000)
+    assert sum(heard) <= 2 * TURN_WORDS_MAX
+    assert len(heard) <= TURN_COMMANDS_MAX
+    assert client.session.has_input
+    assert max(turns(client, heard, driven)) <= 2 * TURN_WORDS_MAX
+    assert not client.session.has_input
+
+
+def test_all_is_acted_on_in_the_end_and_in_order(driven):
+    client = driven.client()
+    client.feed(NOP * 3000, *(encode_publish(b"t", b"%d" % number) * 2 for number in range(3000)))
+    assert client.answers() == [b"OK"] * 6000
+    frames = driven.topic().queue.take(6000, 1 << 30)
+    assert [frame[34:] for frame in frames] == [b"%d" % (number // 2) for number in range(6000)]
+
+
+def test_a_buffer_that_is_worked_through_leaves_nothing_for_the_next_turn(driven):
+    client = driven.client()
+    client.feed(NOP * (TURN_COMMANDS_MAX - 1))
+    assert not client.session.has_input
+    client.feed(NOP * TURN_COMMANDS_MAX)
+    assert not client.session.has_input
+    client.feed(NOP * (TURN_COMMANDS_MAX + 1))
+    assert client.session.has_input
+
+
+def test_what_64_kb_decompress_to_is_acted_on_in_turns(driven, heard):
+    client = deflating(driven)
+    client.feed(deflated(NOP * 16_000_000)[: 64 * 1024])
+    assert sum(heard) <= 2 * TURN_WORDS_MAX
+    assert max(turns(client, heard, driven, 100)) <= TURN_WORDS_MAX
+    assert client.session.has_input
+
+
+def test_large_bodies_that_decompress_from_little_are_acted_on_a_piece_at_a_time(driven, heard):
+    client = deflating(driven)
+    client.feed(deflated(encode_publish(b"t", bytes(1 << 20)) * 64))
+    counts = [len(heard)]
+    while client.session.has_input:
+        heard.clear()
+        client.session.process_input(driven.now_ns)
+        counts.append(len(heard))
+        client.session.data_to_send(driven.now_ns)
+    assert max(counts) <= 1 + TURN_WORDS_MAX // 4096 + 1
+    assert driven.topic().message_count == 64
+
+
+@pytest.mark.parametrize("is_deflated", [False, True])
+@pytest.mark.parametrize("command", [encode_touch(NOBODYS_ID), encode_finish(NOBODYS_ID), PUB])
+def test_an_outbox_that_is_full_stops_the_work_inside_a_buffer(driven, command, is_deflated):
+    client = deflating(driven) if is_deflated else driven.client()
+    data = SUB + command * 150_000
+    client.feed(deflated(data) if is_deflated else data)
+    client.work()
+    assert OUTBOX_SIZE_MAX <= client.session._buffer.size < OUTBOX_SIZE_MAX + 100_000
+    assert client.session.outbox_full
+    assert not client.session.has_input
+    client.session.process_input(driven.now_ns)
+    assert client.session._buffer.size < OUTBOX_SIZE_MAX + 100_000
+    client.session.data_to_send(driven.now_ns)
+    assert client.session.has_input
+
+
+def test_who_publishes_meanwhile_makes_nothing_deeper(driven):
+    client = deflating(driven)
+    client.feed(deflated(SUB + encode_touch(NOBODYS_ID) * TURN_WORDS * 3 * sys.getrecursionlimit()))
+    for _ in range(2 * sys.getrecursionlimit()):
+        driven.publish(b"m", topic=b"other")
+        client.session.process_input(driven.now_ns)
+        client.session.data_to_send(driven.now_ns)
+    assert client.session.has_input
+    assert not client.session.ended
+
+
+def test_a_consumer_has_short_turns_while_somebody_publishes(driven, heard):
+    consumer = driven.consumer(1)
+    driven.publish(b"m")
+    heard.clear()
+    consumer.feed(encode_touch(NOBODYS_ID) * 10 * TURN_WORDS)
+    assert sum(heard) == TURN_WORDS
+    assert max(turns(consumer, heard, driven)) == TURN_WORDS
+
+
+def test_what_waited_for_an_answer_is_acted_on_in_a_turn_of_its_own(driven):
+    """Not where the answer comes in: an error there would not be that connection's."""
+    driven = DrivenBroker(auth_http_addresses=["127.0.0.1:1"])
+    client = driven.client()
+    client.feed(b"AUTH\n\0\0\0\1s", NOP)
+    session = client.session
+    assert (session.outbox_full, session.has_input) == (True, False)
+    session.authorize(None)
+    assert not session.has_output
+    assert (session.outbox_full, session.has_input) == (False, True)
+    assert driven.broker.take_sessions() == {session: None}
+    session.process_input(driven.now_ns)
+    assert client.answers() == [b"E_AUTH_FAILED AUTH failed"]
+
+
+def test_a_run_of_publishes_is_bounded(driven):
+    client = driven.client()
+    client.feed(PUB * 20_000)
+    assert driven.topic().message_count <= 2 * TURN_WORDS_MAX
+    assert client.session.data_to_send(driven.now_ns) == OK_FRAME * driven.topic().message_count

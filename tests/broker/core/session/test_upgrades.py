@@ -1,0 +1,378 @@
+"""TLS and compression of a session, asked for in IDENTIFY: a client's side of the layers, against the broker's."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqkit.broker.core.report.stats import collect
+from nsqkit.broker.core.session.heartbeat import HANDSHAKE_TIMEOUT_NS
+from nsqkit.errors import BrokerError
+from nsqkit.transport.tls import TLS
+from nsqkit.wire.commands import (
+    CLS,
+    MAGIC_V2,
+    NOP,
+    encode_identify,
+    encode_multi_publish,
+    encode_publish,
+    encode_ready,
+    encode_subscribe,
+)
+from nsqkit.wire.compression import Deflate, Snappy
+from nsqkit.wire.error_codes import encode_error_text
+from nsqkit.wire.frames import OK_FRAME, FrameDecoder, MessageFrame, Response
+from nsqkit.wire.transform import Transform
+from tests.certificates import HOST, client_context, server_context
+from tests.pairs import NS_PER_S, START_NS, DrivenBroker
+
+PUB = encode_publish(b"t", b"m")
+SUB = encode_subscribe(b"t", b"c")
+COMPRESSIONS = {"": None, "snappy": Snappy, "deflate": partial(Deflate, 3)}
+
+
+@pytest.fixture
+def driven() -> DrivenBroker:
+    return with_tls()
+
+
+def with_tls(**options) -> DrivenBroker:
+    if "tls_required" in options:
+        options |= {"tls_cert": "server.pem", "tls_key": "server.key"}
+    driven = DrivenBroker(**options)
+    driven.broker.offer_tls(partial(TLS, server_context()))
+    return driven
+
+
+class LayeredClient:
+    """A client that identifies itself, and then speaks in the layers that were granted.
+
+    Args:
+        driven: the broker.
+        tls: ask for TLS.
+        compression: what else to ask for.
+        cut: how many bytes arrive at once; None for all.
+    """
+
+    def __init__(
+        self,
+        driven: DrivenBroker,
+        *,
+        tls: bool = False,
+        compression: str = "",
+        cut: int | None = None,
+        **asked: object,
+    ) -> None:
+        self.session = driven.broker.open_session("10.0.0.1:1", driven.now_ns)
+        self.answers: list[object] = []
+        self._driven, self._cut = driven, cut
+        self._layers: list[Transform] = []
+        self._decoder = FrameDecoder(MessageFrame)
+        document = {"feature_negotiation": True, "tls_v1": tls, **asked}
+        if compression:
+            document[compression] = True
+        self.feed(MAGIC_V2 + encode_identify(json.dumps(document).encode()))
+        answer = self.session.data_to_send(driven.now_ns)
+        end = 4 + int.from_bytes(answer[:4], "big")
+        self.granted = json.loads(answer[8:end])
+        make = COMPRESSIONS[compression]
+        self._compression = make() if make else None
+        if tls:
+            self._layers.append(TLS(client_context(), server_hostname=HOST))
+            self.feed(self._layers[0].encode(b""))
+        else:
+            self._compress()
+        self._take(answer[end:])
+        self._go_on()
+
+    def feed(self, data: bytes) -> None:
+        """Hand the broker bytes as they are."""
+        size = self._cut or max(len(data), 1)
+        for start in range(0, len(data), size):
+            self.session.receive_data(data[start : start + size], self._driven.now_ns)
+
+    def _compress(self) -> None:
+        """Begin with the compression, which is inside TLS: behind the OK that is said there."""
+        if self._compression is not None:
+            self._layers.append(self._compression)
+            self._compression = None
+
+    def say(self, *commands: bytes) -> list[object]:
+        """Send through the layers, and return what has been answered."""
+        data = b"".join(commands)
+        for layer in reversed(self._layers):
+            data = layer.encode(data)
+        self.feed(data)
+        return self.read()
+
+    def read(self) -> list[object]:
+        """Return what has been answered."""
+        self._go_on()
+        answers, self.answers = self.answers, []
+        return answers
+
+    def _go_on(self) -> None:
+        while data := self.session.data_to_send(self._driven.now_ns):
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        for layer in self._layers:
+            data = b"".join(layer.decode(data))
+        if data and self._compression is not None:
+            assert data.startswith(OK_FRAME)
+            self.answers.append(b"OK")
+            self._compress()
+            data = b"".join(self._layers[-1].decode(data[len(OK_FRAME) :]))
+        self.answers += [_shown(frame) for frame in self._decoder.feed(data)]
+        if self._layers and self._layers[0].has_output:
+            self.feed(self._layers[0].encode(b""))
+
+
+def _shown(frame: object) -> object:
+    if isinstance(frame, Response):
+        return frame.payload
+    return encode_error_text(frame) if isinstance(frame, BrokerError) else frame
+
+
+# ---- what is granted --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", [None, 1])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("tls", [True, False])
+def test_each_layer_begins_with_ok_and_then_all_is_said_in_it(driven, tls, compression, cut):
+    client = LayeredClient(driven, tls=tls, compression=compression, cut=cut)
+    assert client.granted["tls_v1"] is tls
+    assert client.granted["snappy"] is (compression == "snappy")
+    assert client.granted["deflate"] is (compression == "deflate")
+    assert client.say() == [b"OK"] * (tls + bool(compression))
+    assert client.say(PUB, SUB) == [b"OK", b"OK"]
+    driven.publish(b"hello" * 30_000)
+    first, second = client.say(encode_ready(2))
+    assert isinstance(first, MessageFrame)
+    assert isinstance(second, MessageFrame)
+    assert [first.body, second.body] == [b"m", b"hello" * 30_000]
+    assert client.say(CLS) == [b"CLOSE_WAIT"]
+
+
+def test_what_follows_identify_in_the_same_buffer_is_in_the_layers_already(driven):
+    tls, snappy = TLS(client_context(), server_hostname=HOST), Snappy()
+    session = driven.broker.open_session("10.0.0.1:1", driven.now_ns)
+    identify = encode_identify(b'{"feature_negotiation": true, "tls_v1": true, "snappy": true}')
+    session.receive_data(MAGIC_V2 + identify + tls.encode(snappy.encode(PUB)), driven.now_ns)
+    data = session.data_to_send(driven.now_ns)
+    data = data[4 + int.from_bytes(data[:4], "big") :]
+    said = b"".join(tls.decode(data))
+    session.receive_data(tls.encode(b""), driven.now_ns)
+    said += b"".join(tls.decode(session.data_to_send(driven.now_ns)))
+    assert said.startswith(OK_FRAME), "the first OK is said inside TLS, the others inside both"
+    assert b"".join(snappy.decode(said[len(OK_FRAME) :])) == OK_FRAME * 2
+
+
+@given(st.integers(1, 300), st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=9))
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_messages_survive_the_layers_however_they_are_cut(compression, cut, bodies):
+    client = LayeredClient(with_tls(), tls=True, compression=compression, cut=cut)
+    answers = client.say(encode_multi_publish(b"t", bodies), SUB, encode_ready(100))
+    messages = [answer.body for answer in answers if isinstance(answer, MessageFrame)]
+    assert messages == bodies
+
+
+def test_tls_is_not_granted_where_it_is_not_offered():
+    client = DrivenBroker().client()
+    assert client.identify(tls_v1=True)["tls_v1"] is False
+    assert client.say(PUB) == [b"OK"]
+
+
+def test_a_second_identify_may_change_the_compression_inside_tls(driven):
+    client = LayeredClient(driven, tls=True, compression="snappy")
+    client.read()
+    (answer,) = client.say(encode_identify(b'{"feature_negotiation": true}'))
+    assert isinstance(answer, bytes)
+    assert json.loads(answer)["snappy"] is False
+    assert client.say(PUB) == [b"OK"], "what there is stays"
+    stats = _client_stats(driven)
+    assert (stats["tls"], stats["snappy"], stats["deflate"]) == (True, True, False)
+
+
+def _client_stats(driven: DrivenBroker) -> dict[str, object]:
+    producers = collect(driven.broker, driven.now_ns)["producers"]
+    assert producers is not None
+    (stats,) = producers
+    return dict(stats)
+
+
+def test_stats_tell_of_the_layers(driven):
+    client = LayeredClient(driven, tls=True, compression="deflate")
+    client.say(PUB)
+    stats = _client_stats(driven)
+    assert {
+        key: stats[key] for key in ("tls", "tls_version", "tls_negotiated_protocol", "deflate", "snappy")
+    } == {
+        "tls": True,
+        "tls_version": "TLS1.3",
+        "tls_negotiated_protocol": "",
+        "deflate": True,
+        "snappy": False,
+    }
+    assert stats["tls_negotiated_protocol_is_mutual"] is True
+    assert str(stats["tls_cipher_suite"]).startswith("Unknown ")
+
+
+# ---- what is required -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("required", ["true", "tcp-https"])
+@pytest.mark.parametrize(
+    ("line", "verb"), [(PUB, b"PUB"), (SUB, b"SUB"), (NOP, b"NOP"), (b"FOO bar\n", b"FOO"), (b"\n", b"")]
+)
+def test_where_tls_is_required_only_identify_is_taken_without_it(required, line, verb):
+    driven = with_tls(tls_required=required)
+    refusal = b"E_INVALID cannot %b in current state (TLS required)" % verb
+    client = driven.client()
+    assert client.say(line) == [refusal]
+    assert client.session.ended
+    client = driven.client()
+    client.identify()
+    assert client.say(line) == [refusal]
+    assert LayeredClient(driven, tls=True).say(PUB) == [b"OK", b"OK"]
+
+
+# ---- what goes wrong --------------------------------------------------------------------------------------------
+
+
+def answers_after(client: LayeredClient, data: bytes, now_ns: int = START_NS) -> tuple[bytes, bytes]:
+    """Hand over raw bytes; return the alert and the plain frames that follow."""
+    client.feed(data)
+    return split_alert(client.session.data_to_send(now_ns))
+
+
+def split_alert(data: bytes) -> tuple[bytes, bytes]:
+    return (data[:7], data[15:]) if data[:1] == b"\x15" else (b"", data[8:])
+
+
+def asking_for_tls(driven: DrivenBroker, **asked: object) -> LayeredClient:
+    """Return a client that has been granted TLS, and has not begun with it."""
+    client = LayeredClient.__new__(LayeredClient)
+    client.session = driven.broker.open_session("10.0.0.1:1", driven.now_ns)
+    client._driven, client._cut = driven, None
+    document = {"feature_negotiation": True, "tls_v1": True, **asked}
+    client.feed(MAGIC_V2 + encode_identify(json.dumps(document).encode()))
+    assert b'"tls_v1":true' in client.session.data_to_send(driven.now_ns)
+    assert not client.session.has_output, "the OK waits for the handshake"
+    return client
+
+
+@pytest.mark.parametrize("asked", [{}, {"snappy": True}, {"deflate": True}])
+def test_a_client_that_goes_on_without_tls_is_told_so_without_it(driven, asked):
+    client = asking_for_tls(driven, **asked)
+    alert, told = answers_after(client, PUB)
+    assert (alert, told) == (
+        b"",
+        b"E_IDENTIFY_FAILED IDENTIFY failed tls: first record does not look like a TLS handshake",
+    )
+    assert client.session.ended
+
+
+def test_in_the_same_buffer_too(driven):
+    session = driven.broker.open_session("10.0.0.1:1", driven.now_ns)
+    session.receive_data(
+        MAGIC_V2 + encode_identify(b'{"feature_negotiation": true, "tls_v1": true}') + PUB, driven.now_ns
+    )
+    assert session.ended
+    data = session.data_to_send(driven.now_ns)
+    assert data[4 + int.from_bytes(data[:4], "big") :][8:].startswith(
+        b"E_IDENTIFY_FAILED IDENTIFY failed tls: "
+    )
+
+
+def test_an_alert_goes_before_the_refusal(driven):
+    alert, told = answers_after(asking_for_tls(driven), b"\x16\x03\x01\x00\x05abcde")
+    assert alert[:1] == b"\x15"
+    assert told == b"E_IDENTIFY_FAILED IDENTIFY failed tls: unexpected message"
+
+
+def test_the_end_of_the_connection_ends_the_handshake(driven):
+    client = asking_for_tls(driven)
+    client.session.receive_eof(driven.now_ns)
+    assert (
+        split_alert(client.session.data_to_send(driven.now_ns))[1] == b"E_IDENTIFY_FAILED IDENTIFY failed EOF"
+    )
+
+
+@pytest.mark.parametrize("interval", [-1, 1000, 60000])
+def test_a_handshake_may_take_five_seconds(driven, interval):
+    client = asking_for_tls(driven, heartbeat_interval=interval)
+    driven.advance(HANDSHAKE_TIMEOUT_NS / NS_PER_S - 0.001)
+    assert not client.session.ended
+    driven.advance(0.001)
+    assert client.session.ended
+    _, told = split_alert(client.session.data_to_send(driven.now_ns))
+    assert told == b"E_IDENTIFY_FAILED IDENTIFY failed read tcp 10.0.0.1:1: i/o timeout"
+
+
+def test_after_a_slow_handshake_the_client_has_its_two_heartbeats(driven):
+    slow = asking_for_tls(driven, heartbeat_interval=1000)
+    driven.advance(4.9)
+    tls = TLS(client_context(), server_hostname=HOST)
+    said = b""
+    while tls.has_output:
+        slow.feed(tls.encode(b""))
+        said += b"".join(tls.decode(slow.session.data_to_send(driven.now_ns)))
+    assert tls.is_ready
+    assert said.startswith(OK_FRAME)
+    assert said.count(b"_heartbeat_") == 4
+    driven.advance(1)
+    assert not slow.session.ended
+    slow.feed(tls.encode(NOP))
+    assert not slow.session.ended
+    driven.advance(2)
+    assert slow.session.ended
+
+
+def test_a_damaged_record_ends_the_session_with_an_alert_and_without_an_error(driven):
+    client = LayeredClient(driven, tls=True)
+    client.say(PUB)
+    client.feed(b"\x17\x03\x03\x00\x20" + bytes(32))
+    assert client.session.ended
+    assert client.session.end_reason == "tls: decryption failed or bad record mac"
+    assert client.session.data_to_send(driven.now_ns)[:1] == b"\x17", (
+        "an alert of TLS 1.3 looks like any record"
+    )
+
+
+@pytest.mark.parametrize("compression", ["snappy", "deflate"])
+def test_what_is_not_compressed_ends_the_session(driven, compression):
+    client = LayeredClient(driven, compression=compression)
+    client.read()
+    client.feed(b"\xff\xff\xff\xffPUB t\n")
+    assert client.session.ended
+    assert (client.session.end_reason or "").startswith(f"the stream is not {compression}: ")
+
+
+@pytest.mark.parametrize("commands", [b"", PUB])
+def test_a_client_that_ends_tls_has_left(driven, commands):
+    client = LayeredClient(driven, tls=True)
+    client.read()
+    tls = client._layers[0]
+    assert isinstance(tls, TLS)
+    client.feed((tls.encode(commands) if commands else b"") + tls.end())
+    assert client.session.ended
+    assert client.session.end_reason is None
+    assert client.read() == ([b"OK"] if commands else [])
+
+
+def test_a_client_of_an_unknown_version_is_told(driven):
+    context = client_context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    rules = server_context()
+    rules.minimum_version = ssl.TLSVersion.TLSv1_3
+    driven.broker.offer_tls(partial(TLS, rules))
+    alert, told = answers_after(asking_for_tls(driven), TLS(context, server_hostname=HOST).encode(b""))
+    assert alert[:1] == b"\x15"
+    assert told == b"E_IDENTIFY_FAILED IDENTIFY failed tls: unsupported protocol"

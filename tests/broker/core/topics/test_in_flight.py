@@ -1,0 +1,297 @@
+"""Messages in flight: who holds what until when; and a state machine against a plain dict."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from nsqkit.broker.core.guid import GuidFactory
+from nsqkit.broker.core.topics.in_flight import InFlight
+from nsqkit.wire.messages import ID, encode_message, id_of
+
+MAX_NS = 900
+
+
+def an_id(number: int) -> bytes:
+    return b"%016d" % number
+
+
+def a_frame(number: int) -> bytes:
+    return encode_message(0, 1, an_id(number), b"body")
+
+
+class Held(InFlight):
+    """In-flight messages, with a note of what has timed out."""
+
+    def __init__(self) -> None:
+        self.timed_out: list[bytes] = []
+        self.guids = GuidFactory(1)
+        super().__init__(self.timed_out.extend, self.guids)
+
+    def deliver(self, *numbers: int, now_ns: int = 0, timeout_ns: int = 60) -> None:
+        self.add([*map(an_id, numbers)], [*map(a_frame, numbers)], now_ns, now_ns + timeout_ns)
+
+
+# Taking and giving.
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_message_with_the_id_of_another_in_flight_gets_one_of_its_own(touched: bool):
+    held = Held()
+    held.guids.gave_all = False
+    held.deliver(1, 2)
+    if touched:
+        held.touch(an_id(1), 0, 60, MAX_NS)
+    frames = [encode_message(5, 1, an_id(number), b"other") for number in (1, 3)]
+    sent = held.add([an_id(1), an_id(3)], frames, 0, 60)
+    assert sent[1] == frames[1]
+    assert sent[0] != frames[0]
+    assert [without_id(frame) for frame in sent] == [without_id(frame) for frame in frames]
+    assert len(held) == 4
+    assert held.remove(an_id(1)) == a_frame(1)
+    assert held.remove(id_of(sent[0])) == sent[0]
+    assert held.remove(an_id(2)) == a_frame(2)
+
+
+def test_messages_of_one_delivery_with_one_id_are_told_apart():
+    held = Held()
+    held.guids.gave_all = False
+    held.deliver(1)
+    frames = [encode_message(0, 1, an_id(2), body) for body in (b"one", b"two", b"three")]
+    sent = held.add([an_id(2)] * 3, frames, 0, 60)
+    assert len(held) == 4
+    assert len(set(map(id_of, sent))) == 3
+    assert [without_id(frame) for frame in sent] == [without_id(frame) for frame in frames]
+    assert held.remove_all(list(map(id_of, sent))) == []
+    assert held.remove(an_id(1)) == a_frame(1)
+
+
+def without_id(frame: bytes) -> bytes:
+    return frame[: ID.start] + frame[ID.stop :]
+
+
+def test_what_is_delivered_is_held_until_it_is_removed():
+    held = Held()
+    held.deliver(1, 2)
+    assert (len(held), an_id(1) in held, an_id(3) in held) == (2, True, False)
+    assert held.remove(an_id(1)) == a_frame(1)
+    assert held.remove(an_id(1)) is None
+    assert (len(held), an_id(1) in held) == (1, False)
+
+
+def test_a_batch_is_finished_at_once_and_the_missing_are_named_in_order():
+    held = Held()
+    held.deliver(1, 2, 3)
+    held.touch(an_id(2), 10, 60, MAX_NS)
+    ids = [an_id(number) for number in (9, 1, 2, 1, 8)]
+    assert held.remove_all(ids) == [an_id(9), an_id(1), an_id(8)]
+    assert held.remove_all([an_id(3)]) == []
+    assert not held
+
+
+def test_without_touched_messages_the_missing_are_named_as_well():
+    held = Held()
+    held.deliver(1)
+    assert held.remove_all([an_id(1), an_id(2)]) == [an_id(2)]
+
+
+def test_all_can_be_taken():
+    held = Held()
+    held.deliver(1, 2)
+    held.touch(an_id(1), 0, 60, MAX_NS)
+    assert sorted(held.take_all()) == [a_frame(1), a_frame(2)]
+    assert (len(held), held.handle_deadline(1000), held.timed_out) == (0, None, [])
+
+
+# Timing out.
+
+
+def test_messages_time_out_at_their_deadline_and_not_a_nanosecond_earlier():
+    held = Held()
+    held.deliver(1, 2, now_ns=0)
+    held.deliver(3, now_ns=5)
+    assert held.handle_deadline(59) == 60
+    assert held.timed_out == []
+    assert held.handle_deadline(60) == 65
+    assert held.timed_out == [a_frame(1), a_frame(2)]
+    assert held.handle_deadline(65) is None
+    assert held.timed_out == [a_frame(1), a_frame(2), a_frame(3)]
+
+
+def test_what_was_finished_does_not_time_out():
+    held = Held()
+    held.deliver(1, 2)
+    held.remove(an_id(1))
+    held.handle_deadline(60)
+    assert held.timed_out == [a_frame(2)]
+
+
+def test_when_nothing_is_left_nobody_has_to_come_again():
+    held = Held()
+    held.deliver(1)
+    held.remove(an_id(1))
+    assert held.handle_deadline(60) is None
+
+
+# Touching.
+
+
+def test_a_touched_message_has_its_whole_timeout_again():
+    held = Held()
+    held.deliver(1, 2)
+    assert held.touch(an_id(1), 40, 60, MAX_NS) == 100
+    assert held.handle_deadline(60) == 100
+    assert held.timed_out == [a_frame(2)]
+    assert an_id(1) in held
+    held.handle_deadline(100)
+    assert held.timed_out == [a_frame(2), a_frame(1)]
+
+
+def test_however_often_it_is_touched_its_time_ends_some_time_after_delivery():
+    held = Held()
+    held.deliver(1, now_ns=7)
+    now_ns = 7
+    while now_ns < 7 + MAX_NS - 60:
+        assert held.touch(an_id(1), now_ns, 60, MAX_NS) == now_ns + 60
+        now_ns += 20
+    assert held.touch(an_id(1), now_ns, 60, MAX_NS) == 7 + MAX_NS
+    held.handle_deadline(7 + MAX_NS)
+    assert held.timed_out == [a_frame(1)]
+
+
+def test_a_touch_can_shorten_the_time():
+    held = Held()
+    held.deliver(1, timeout_ns=2000)
+    assert held.touch(an_id(1), 10, 2000, MAX_NS) == MAX_NS
+    assert held.handle_deadline(10) == MAX_NS
+
+
+def test_a_shortened_time_is_kept_whoever_was_delivered_before():
+    held = Held()
+    held.deliver(1, 2, timeout_ns=2000)
+    held.touch(an_id(2), 10, 2000, MAX_NS)
+    assert held.handle_deadline(MAX_NS) == 2000
+    assert held.timed_out == [a_frame(2)]
+
+
+def test_what_is_not_held_cannot_be_touched():
+    assert Held().touch(an_id(1), 0, 60, MAX_NS) is None
+
+
+def test_a_touched_message_can_be_removed():
+    held = Held()
+    held.deliver(1)
+    held.touch(an_id(1), 0, 60, MAX_NS)
+    assert held.remove(an_id(1)) == a_frame(1)
+    assert not held
+
+
+# What it costs: counted, not measured.
+
+
+def test_a_deadline_looks_at_no_more_untouched_messages_than_are_due():
+    looked_at = 0
+
+    class Counted(int):
+        def __gt__(self, other: int) -> bool:
+            nonlocal looked_at
+            looked_at += 1
+            return int(self) > other
+
+    held = Held()
+    for now_ns in range(1000):
+        number = now_ns
+        held.add([an_id(number)], [a_frame(number)], now_ns, Counted(now_ns + 60))
+    assert held.handle_deadline(60) == 61
+    assert looked_at == 2
+
+
+def test_a_million_messages_leave_nothing():
+    held = Held()
+    sizes = set()
+    for batch in range(1000):
+        numbers = range(batch * 1000, batch * 1000 + 1000)
+        ids = [*map(an_id, numbers)]
+        held.add(ids, ids, batch, batch + 60)
+        assert held.remove_all(ids) == []
+        sizes.add(held._untouched.__sizeof__())
+    assert len(held) == len(held._touched) == 0
+    assert max(sizes) < 250_000, "as much as a thousand messages need"
+
+
+class InFlightMachine(RuleBasedStateMachine):
+    """Two consumers' sets, compared with one dict: message -> owner, time of delivery, deadline."""
+
+    TIMEOUT_NS = (60, 25)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ns = 0
+        self.number = 0
+        self.sets = (Held(), Held())
+        self.expected: dict[int, tuple[int, int, int]] = {}
+
+    def recent(self) -> st.SearchStrategy[int]:
+        """Draw a message of which it is likely that somebody holds it, or one that nobody has."""
+        return st.integers(max(self.number - 8, 0), self.number)
+
+    @rule(owner=st.integers(0, 1), count=st.integers(1, 4))
+    def deliver(self, owner, count):
+        numbers = range(self.number, self.number + count)
+        self.number += count
+        timeout_ns = self.TIMEOUT_NS[owner]
+        self.sets[owner].deliver(*numbers, now_ns=self.now_ns, timeout_ns=timeout_ns)
+        self.expected |= dict.fromkeys(numbers, (owner, self.now_ns, self.now_ns + timeout_ns))
+
+    @rule(owner=st.integers(0, 1), data=st.data())
+    def finish(self, owner, data):
+        numbers = data.draw(st.lists(self.recent(), max_size=5, unique=True))
+        owned = [number for number in numbers if self.expected.get(number, (None,))[0] == owner]
+        missing = self.sets[owner].remove_all([*map(an_id, numbers)])
+        assert missing == [an_id(number) for number in numbers if number not in owned]
+        for number in owned:
+            del self.expected[number]
+
+    @rule(owner=st.integers(0, 1), data=st.data(), remove=st.booleans())
+    def requeue_or_touch(self, owner, data, remove):
+        number = data.draw(self.recent())
+        its_owner, delivered_ns, _ = self.expected.get(number, (None, 0, 0))
+        held, timeout_ns = self.sets[owner], self.TIMEOUT_NS[owner]
+        if remove:
+            frame = held.remove(an_id(number))
+            assert frame == (a_frame(number) if its_owner == owner else None)
+            if frame:
+                del self.expected[number]
+        else:
+            deadline_ns = held.touch(an_id(number), self.now_ns, timeout_ns, 100)
+            if its_owner == owner:
+                assert deadline_ns == min(self.now_ns + timeout_ns, delivered_ns + 100)
+                self.expected[number] = (owner, delivered_ns, deadline_ns)
+            else:
+                assert deadline_ns is None
+
+    @rule(ns=st.sampled_from([0, 1, 10, 24, 25, 35, 70]))
+    def let_time_go_by(self, ns):
+        self.now_ns += ns
+        for owner, held in enumerate(self.sets):
+            mine = {number: state[2] for number, state in self.expected.items() if state[0] == owner}
+            due = {number for number, deadline_ns in mine.items() if deadline_ns <= self.now_ns}
+            held.timed_out.clear()
+            again_ns = held.handle_deadline(self.now_ns)
+            assert sorted(held.timed_out) == sorted(map(a_frame, due))
+            assert again_ns == min((mine[number] for number in mine.keys() - due), default=None)
+            for number in due:
+                del self.expected[number]
+
+    @invariant()
+    def each_has_what_it_should(self):
+        for owner, held in enumerate(self.sets):
+            mine = {an_id(number) for number, state in self.expected.items() if state[0] == owner}
+            assert len(held) == len(mine)
+            assert all(message_id in held for message_id in mine)
+
+
+TestInFlight = InFlightMachine.TestCase
+TestInFlight.settings = settings(stateful_step_count=30)

@@ -1,0 +1,388 @@
+"""A topic: ids, copies that are none, and what waits for a channel."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from nsqkit.broker.core import id_mark
+from nsqkit.broker.core.guid import SEQUENCE_LENGTH
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.storage import DiskStorage, DurableStorage, MemoryStorage
+from nsqkit.broker.core.timers import Agenda
+from nsqkit.broker.core.topics.channel import Channel
+from nsqkit.broker.core.topics.topic import PART_COUNT, Topic
+from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, encode_message
+from tests.broker.core.disks import MemoryDirectory
+from tests.broker.core.topics.queues import take_all
+
+NOW_NS = 1_704_067_200 * 10**9
+
+
+def make(name: bytes = b"t", mem_queue_size: int = 100) -> Topic:
+    return Topic(name, Agenda(), MemoryStorage(mem_queue_size, node_id=1), BrokerOptions())
+
+
+def waiting(channel: Channel) -> list[bytes]:
+    """Take the bodies that wait in a channel's queue."""
+    return [frame[FRAME_HEADER_LENGTH:] for frame in take_all(channel.queue)]
+
+
+def deferred(channel: Channel) -> list[tuple[int, bytes]]:
+    """Look at the deferred messages of a channel: how long after NOW_NS, and the body."""
+    return sorted(
+        (due_ns - NOW_NS, frame[FRAME_HEADER_LENGTH:]) for due_ns, _, frame in channel.deferred._heap
+    )
+
+
+# Publishing.
+
+
+def test_a_message_gets_an_id_the_time_and_attempts_1():
+    topic = make()
+    channel = topic.channel(b"c", NOW_NS)
+    topic.put([b"one", b"two"], NOW_NS)
+    first, second = take_all(channel.queue)
+    assert first == encode_message(NOW_NS, 1, first[ID], b"one")
+    assert second == encode_message(NOW_NS, 1, second[ID], b"two")
+    assert first[ID] < second[ID]
+
+
+def test_a_batch_that_needs_the_ids_of_many_ticks_is_complete_and_in_order():
+    topic = make(mem_queue_size=10_000)
+    channel = topic.channel(b"c", NOW_NS)
+    topic.put([b"m"], NOW_NS)
+    bodies = [b"%d" % n for n in range(2 * SEQUENCE_LENGTH + 3)]
+    topic.put(bodies, NOW_NS)
+    frames = take_all(channel.queue)
+    assert [frame[FRAME_HEADER_LENGTH:] for frame in frames] == [b"m", *bodies]
+    ids = [frame[ID] for frame in frames]
+    assert ids == sorted(set(ids))
+
+
+def test_every_channel_gets_every_message_and_shares_its_frame():
+    topic = make()
+    channels = [topic.channel(name, NOW_NS) for name in (b"a", b"b", b"c")]
+    topic.put([b"m"], NOW_NS)
+    topic.put([b"later"], NOW_NS, delay_ns=50)
+    frames = [take_all(channel.queue)[0] for channel in channels]
+    assert frames[0] is frames[1] is frames[2]
+    later = [channel.deferred.take_all()[0] for channel in channels]
+    assert later[0] is later[1] is later[2]
+
+
+def test_a_deferred_message_goes_to_the_deferred_ones_of_each_channel():
+    topic = make()
+    channels = [topic.channel(name, NOW_NS) for name in (b"a", b"b")]
+    topic.put([b"m"], NOW_NS, delay_ns=50)
+    assert [deferred(channel) for channel in channels] == [[(50, b"m")]] * 2
+    assert [len(channel.queue) for channel in channels] == [0, 0]
+
+
+def test_messages_and_bytes_are_counted():
+    topic = make()
+    topic.put([b"one", b"three"], NOW_NS)
+    topic.channel(b"c", NOW_NS)
+    topic.put([b"four"], NOW_NS, delay_ns=5)
+    topic.put([], NOW_NS)
+    assert (topic.message_count, topic.message_bytes) == (3, 12)
+
+
+# Waiting for the first channel.
+
+
+def test_the_first_channel_gets_what_waited_and_the_second_does_not():
+    topic = make()
+    topic.put([b"1", b"2"], NOW_NS)
+    assert len(topic.queue) == 2
+    first = topic.channel(b"a", NOW_NS)
+    second = topic.channel(b"b", NOW_NS)
+    assert (len(topic.queue), waiting(first), waiting(second)) == (0, [b"1", b"2"], [])
+    assert (first.message_count, second.message_count) == (2, 0)
+
+
+def test_a_channel_is_made_once():
+    topic = make()
+    assert topic.channel(b"c", NOW_NS) is topic.channel(b"c", NOW_NS)
+
+
+def test_the_delay_of_a_waiting_message_begins_when_a_channel_gets_it():
+    topic = make()
+    topic.put([b"later", b"too"], NOW_NS - 1000, delay_ns=50)
+    topic.put([b"now"], NOW_NS - 1000)
+    topic.put([b"much later"], NOW_NS - 1000, delay_ns=70)
+    channel = topic.channel(b"c", NOW_NS)
+    assert deferred(channel) == [(50, b"later"), (50, b"too"), (70, b"much later")]
+    assert waiting(channel) == [b"now"]
+    topic.put([b"next"], NOW_NS)
+    assert waiting(channel) == [b"next"], "the delays of those before are forgotten"
+    assert topic._waiting_delays_ns == {}
+
+
+@pytest.mark.parametrize(("name", "kept"), [(b"t", 3), (b"t#ephemeral", 2)])
+def test_only_an_ephemeral_topic_drops_what_it_has_no_memory_for(name, kept):
+    topic = make(name, mem_queue_size=2)
+    topic.put([b"1", b"2", b"3"], NOW_NS)
+    assert len(topic.queue) == kept
+    assert topic.message_count == 3
+    assert waiting(topic.channel(b"c", NOW_NS)) == [b"1", b"2", b"3"][:kept]
+
+
+def test_the_delay_of_a_message_that_was_dropped_is_dropped_too():
+    topic = make(b"t#ephemeral", mem_queue_size=2)
+    topic.put([b"now"], NOW_NS)
+    topic.put([b"kept", b"dropped"], NOW_NS, delay_ns=50)
+    assert len(topic._waiting_delays_ns) == 1
+    channel = topic.channel(b"c", NOW_NS)
+    assert (waiting(channel), deferred(channel)) == ([b"now"], [(50, b"kept")])
+
+
+# Pausing and emptying.
+
+
+def test_a_paused_topic_keeps_what_is_published_until_it_is_unpaused():
+    topic = make()
+    channel = topic.channel(b"a", NOW_NS)
+    topic.pause()
+    topic.put([b"1"], NOW_NS)
+    topic.put([b"later"], NOW_NS - 1000, delay_ns=50)
+    other = topic.channel(b"b", NOW_NS)
+    assert (len(topic.queue), len(channel.queue)) == (2, 0)
+    topic.unpause(NOW_NS)
+    for each in (channel, other):
+        assert (waiting(each), deferred(each)) == ([b"1"], [(50, b"later")])
+    topic.put([b"2"], NOW_NS)
+    assert waiting(channel) == [b"2"]
+
+
+def test_unpausing_a_topic_without_channels_loses_nothing():
+    topic = make()
+    topic.pause()
+    topic.put([b"later"], NOW_NS, delay_ns=50)
+    topic.unpause(NOW_NS)
+    assert deferred(topic.channel(b"c", NOW_NS)) == [(50, b"later")]
+
+
+def test_emptying_forgets_what_waits_in_the_topic_and_not_what_the_channels_have():
+    topic = make()
+    channel = topic.channel(b"c", NOW_NS)
+    topic.put([b"has"], NOW_NS)
+    topic.pause()
+    topic.put([b"waits"], NOW_NS)
+    topic.put([b"waits"], NOW_NS, delay_ns=50)
+    topic.empty()
+    assert topic._waiting_delays_ns == {}
+    topic.unpause(NOW_NS)
+    assert (waiting(channel), deferred(channel)) == ([b"has"], [])
+
+
+# A backlog, in parts.
+
+
+def numbers(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize("mem_queue_size", [0, 100, 1 << 20])
+def test_a_long_backlog_is_given_in_parts_and_what_comes_meanwhile_waits_behind_it(mem_queue_size):
+    topic = make(mem_queue_size=mem_queue_size)
+    topic.put(numbers(2 * PART_COUNT + 1), NOW_NS)
+    channels = [topic.channel(b"c", NOW_NS)]
+    first_part = len(channels[0].queue)
+    assert 0 < first_part <= PART_COUNT
+    channels.append(topic.channel(b"d", NOW_NS))
+    topic.put(numbers(2, 2 * PART_COUNT + 1), NOW_NS)
+    topic.put([b"later"], NOW_NS, delay_ns=70)
+    while topic.due_ns is not None:
+        assert topic._agenda.next_deadline() == NOW_NS, (
+            "the next part is given at once, but after what others want"
+        )
+        topic._agenda.handle_deadline(NOW_NS)
+    assert len(topic.queue) == 0
+    expected = numbers(2 * PART_COUNT + 3)
+    assert [deferred(channel) for channel in channels] == [[(70, b"later")]] * 2
+    assert waiting(channels[0]) == expected
+    assert waiting(channels[1]) == expected[first_part:]
+    topic.put([b"direct"], NOW_NS)
+    assert waiting(channels[0]) == [b"direct"]
+
+
+def test_a_backlog_stays_where_it_is_when_the_topic_is_paused_or_loses_its_channel_between_parts():
+    topic = make()
+    topic.put(numbers(PART_COUNT + 1), NOW_NS)
+    given = len(topic.channel(b"c", NOW_NS).queue)
+    topic.pause()
+    topic._agenda.handle_deadline(NOW_NS)
+    assert len(topic.queue) == PART_COUNT + 1 - given
+    topic.unpause(NOW_NS)
+    topic.remove_channel(b"c")
+    topic.put([b"last"], NOW_NS)
+    topic._agenda.handle_deadline(NOW_NS)
+    assert waiting(topic.channel(b"d", NOW_NS))[-1] == b"last"
+
+
+# Being started.
+
+
+def test_messages_wait_until_the_topic_is_started_whatever_channels_it_has():
+    topic = Topic(b"t", Agenda(), MemoryStorage(100), BrokerOptions(), started=False)
+    topic.put([b"1"], NOW_NS)
+    channel = topic.channel(b"c", NOW_NS)
+    topic.put([b"2"], NOW_NS)
+    topic.unpause(NOW_NS)
+    assert (len(topic.queue), len(channel.queue)) == (2, 0)
+    topic.start([b"c", b"d"], NOW_NS)
+    assert list(topic.channels) == [b"c", b"d"]
+    assert [waiting(each) for each in topic.channels.values()] == [[b"1", b"2"]] * 2
+    topic.put([b"3"], NOW_NS)
+    assert waiting(channel) == [b"3"]
+
+
+def test_a_topic_that_is_started_without_a_channel_waits_for_one():
+    topic = Topic(b"t", Agenda(), MemoryStorage(100), BrokerOptions(), started=False)
+    topic.start([], NOW_NS)
+    topic.put([b"1"], NOW_NS)
+    assert waiting(topic.channel(b"c", NOW_NS)) == [b"1"]
+
+
+# On a disk.
+
+
+def on_disk(directory: MemoryDirectory, mem_queue_size: int = 1) -> Topic:
+    options = BrokerOptions(mem_queue_size=mem_queue_size)
+    reports: list[str] = []
+    storage = DiskStorage(directory, options, reports.append)
+    storage.guids.take(0, NOW_NS)  # which writes a file
+    return Topic(b"t", Agenda(), storage, options)
+
+
+def test_a_delay_is_lost_with_the_place_in_memory():
+    topic = on_disk(MemoryDirectory(), 2)
+    topic.put([b"1"], NOW_NS)
+    topic.put([b"2", b"3"], NOW_NS, delay_ns=50)
+    channel = topic.channel(b"c", NOW_NS)
+    assert (waiting(channel), deferred(channel)) == ([b"1", b"3"], [(50, b"2")])
+
+
+def test_what_is_closed_is_there_at_the_next_start():
+    directory = MemoryDirectory()
+    topic = on_disk(directory)
+    topic.put(numbers(3), NOW_NS)
+    channel = topic.channel(b"c", NOW_NS)
+    topic.put([b"deferred"], NOW_NS, delay_ns=50)
+    topic.pause()
+    topic.put([b"in the topic"], NOW_NS)
+    assert topic.close() == []
+    again = on_disk(directory)
+    assert len(again.queue) == 1
+    found = waiting(again.channel(b"c", NOW_NS))
+    assert found == [b"1", b"2", b"0", b"deferred", b"in the topic"], (
+        "first what was on disk before, as in nsqd"
+    )
+    assert channel.deferred.take_all() == []
+
+
+def test_a_close_tries_all_queues_and_tells_what_failed():
+    directory = MemoryDirectory()
+    topic = on_disk(directory, 5)
+    topic.channel(b"c", NOW_NS)
+    topic.channel(b"d", NOW_NS)
+    topic.put([b"1"], NOW_NS)
+    topic.pause()
+    topic.put([b"2"], NOW_NS)
+    directory.fail(errno.EIO, times=1)
+    (failure,) = topic.close()
+    assert failure.errno == errno.EIO
+    again = on_disk(directory)
+    assert [len(again.queue), len(again.channel(b"d", NOW_NS).queue)] == [1, 2]
+
+
+def test_a_publisher_is_told_when_a_channel_cannot_keep_a_message_and_the_others_have_it():
+    directory = MemoryDirectory()
+    topic = on_disk(directory, 0)
+    channels = [topic.channel(name, NOW_NS) for name in (b"c", b"d")]
+    directory.fail(errno.ENOSPC, times=1)
+    with pytest.raises(OSError, match="No space left"):
+        topic.put([b"1"], NOW_NS)
+    assert [len(channel.queue) for channel in channels] == [0, 1]
+    assert topic.message_count == 0
+    topic.put([b"2"], NOW_NS)
+    assert [waiting(channel) for channel in channels] == [[b"2"], [b"1", b"2"]]
+
+
+def test_a_backlog_that_cannot_be_read_now_is_tried_again_after_a_while():
+    directory = MemoryDirectory()
+    topic = on_disk(directory, 0)
+    channel = topic.channel(b"c", NOW_NS)
+    topic.pause()
+    topic.put(numbers(3), NOW_NS)
+    directory.fail(errno.EIO)
+    topic.unpause(NOW_NS)
+    assert topic._agenda.next_deadline() == NOW_NS + 10**9
+    directory.recover()
+    topic.put([b"3"], NOW_NS)
+    topic._agenda.handle_deadline(NOW_NS + 10**9)
+    assert waiting(channel) == numbers(4)
+
+
+def test_deleting_a_topic_leaves_no_files():
+    directory = MemoryDirectory()
+    topic = on_disk(directory, 0)
+    topic.put([b"1"], NOW_NS)
+    topic.delete()
+    assert [*directory.files] == [id_mark.FILE_NAME]
+
+
+# On a disk, with every message kept until it is finished.
+
+
+def kept(directory: MemoryDirectory, *channels: bytes) -> Topic:
+    options = BrokerOptions(durability="fsync", keep_deferred=True)
+    reports: list[str] = []
+    storage = DurableStorage(directory, options, reports.append)
+    storage.guids.take(0, NOW_NS)  # which writes a file
+    topic = Topic(b"t", Agenda(), storage, options, started=False)
+    for name in channels:
+        topic.channel(name, NOW_NS)
+    return topic
+
+
+@pytest.mark.parametrize("operations", range(20))
+def test_deferred_messages_for_which_the_channels_have_no_place_wait_in_the_topic(operations: int):
+    directory = MemoryDirectory()
+    topic = kept(directory, b"c", b"d")
+    for body in numbers(3):
+        topic.put([body], NOW_NS, delay_ns=50)
+    topic.put([b"at once"], NOW_NS)
+    directory.fail(errno.ENOSPC, after=operations)
+    topic.start([], NOW_NS)
+    for seconds in range(3):
+        assert topic.queue
+        for channel in topic.channels.values():
+            assert len(topic.queue) + len(channel.deferred) + len(channel.queue) >= 4
+        assert topic._agenda.next_deadline() == NOW_NS + (seconds + 1) * 10**9
+        topic._agenda.handle_deadline(NOW_NS + (seconds + 1) * 10**9)
+    directory.recover()
+    topic._agenda.handle_deadline(NOW_NS + 4 * 10**9)
+    assert len(topic.queue) == 0
+    for channel in topic.channels.values():
+        assert sorted(frame[-1:] for frame in channel.deferred.take_all()) == numbers(3)
+        assert channel.message_count == 4
+        assert waiting(channel) == [b"at once"]
+
+
+@pytest.mark.parametrize("delay_ns", [0, 50])
+def test_a_stop_on_a_full_disk_loses_nothing_that_the_topic_has_written(delay_ns: int):
+    directory = MemoryDirectory()
+    topic = kept(directory, b"c")
+    bodies = [number * 1000 for number in numbers(3)]
+    topic.put(bodies, NOW_NS, delay_ns=delay_ns)
+    directory.capacity = sum(map(len, directory.files.values())) + 500  # for positions, and not for messages
+    topic.start([], NOW_NS)
+    assert topic.close() != []
+    directory.recover()
+    again = kept(directory.kill(), b"c")
+    again.start([], NOW_NS)
+    channel = again.channels[b"c"]
+    assert sorted([*waiting(channel), *(body for _, body in deferred(channel))]) == bodies

@@ -96,7 +96,7 @@ PERFORMERS = {
     "consumer.batch_handling",
     "consumer.thread_message",
     "lookup.poller",
-    "lookup.questions",
+    "lookup.lookupd_client",
     "lookup.tls",
     "broker.auth",
     "broker.cli",

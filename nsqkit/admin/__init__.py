@@ -18,7 +18,7 @@ from nsqkit.admin.stats import (
     PubCount,
     TopicStats,
 )
-from nsqkit.lookup.answers import RegisteredNode
+from nsqkit.lookup.responses import RegisteredNode
 from nsqkit.wire.lookup import Node
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from nsqkit.admin.daemon import DaemonAdmin, channel_params, topic_params
-from nsqkit.lookup.answers import RegisteredNode, decode_names, decode_nodes, decode_registered_nodes
+from nsqkit.lookup.responses import RegisteredNode, decode_names, decode_nodes, decode_registered_nodes
 from nsqkit.transport.address import split_address
 from nsqkit.wire.lookup import Node
 

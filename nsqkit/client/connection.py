@@ -84,7 +84,7 @@ class Connection(Generic[S]):
         error: why there is no connection at present.
         failure: the permanent error after which the address is not dialled again, where the options say so.
         is_running: False once ``run`` has ended.
-        greeting_count: how often a connection was made and greeted.
+        handshake_count: how often a connection was made and greeted.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Connection(Generic[S]):
         self._stopped = False
         self._logged = ""  # the last error, as text
         self.is_running = True
-        self.greeting_count = 0
+        self.handshake_count = 0
 
     def wake(self) -> None:
         """Have what the session wants to send be sent."""
@@ -180,9 +180,9 @@ class Connection(Generic[S]):
 
     async def _keep(self) -> None:
         while not self._stopped:
-            greeting_count = self.greeting_count
+            handshake_count = self.handshake_count
             error = self.error = await self._run_once()
-            is_greeted = self.greeting_count > greeting_count
+            is_greeted = self.handshake_count > handshake_count
             misbehaves = (
                 isinstance(error, ProtocolError) and self._clock.now_ns() - self._begun_ns < STEADY_NS
             )
@@ -288,7 +288,7 @@ class Connection(Generic[S]):
             if session.is_open:
                 self._greeting_deadline_ns = None
                 self.error = None
-                self.greeting_count += 1
+                self.handshake_count += 1
                 self._log.info("[%s] connected", self.address, extra=self._log_fields)
                 self._tell(None)
             elif session.is_authenticating:

@@ -8,8 +8,8 @@ layers that it leads to, a NOP for each heartbeat, the silence after which a bro
 between an error that ends the connection and one that does not.
 
 How to read it: a producer's and a consumer's session build on this one. They say what they send after the
-greeting (``_on_greeted``), and get whole lists of frames (``_on_frames``), never single ones. What the greeting says
-is in ``greeting``; what layers are, in ``nsqkit.wire.layers``.
+handshake (``_on_handshake_done``), and get whole lists of frames (``_on_frames``), never single ones. What the
+handshake says is in ``handshake``; what layers are, in ``nsqkit.wire.layers``.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class ClientSession(Generic[M]):
             self.error = error
             self._on_end()
 
-    def _on_greeted(self, now_ns: int) -> None:
+    def _on_handshake_done(self, now_ns: int) -> None:
         """Say what follows the greeting."""
         self.is_open = True
 
@@ -302,7 +302,7 @@ class ClientSession(Generic[M]):
             self._greeting = None
             self._is_upgrading = self.is_authenticating = False
             self.answer, self.auth = stop.value.answer, stop.value.auth
-            self._on_greeted(now_ns)
+            self._on_handshake_done(now_ns)
         self._is_identified = True
 
     def _do(self, step: Say | Upgrade) -> None:

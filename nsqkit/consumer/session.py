@@ -332,7 +332,7 @@ class ConsumerSession(ClientSession[Message]):
         self._made_count += len(messages)
         return messages
 
-    def _on_greeted(self, now_ns: int) -> None:
+    def _on_handshake_done(self, now_ns: int) -> None:
         assert self.answer is not None
         self.msg_timeout_ns = self.answer.msg_timeout * NS_PER_MS or MSG_TIMEOUT_NS
         self._max_msg_timeout_ns = max(self.answer.max_msg_timeout * NS_PER_MS, self.msg_timeout_ns)

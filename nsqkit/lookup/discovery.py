@@ -1,7 +1,7 @@
 """Which nsqds have a topic, followed over time.
 
 The rule it guards: failures never empty the set. An nsqd is in it from the first answer that lists it until every
-nsqlookupd that has listed it answers without it (``nsqkit.lookup.listings``); and what a user's filter or address map
+nsqlookupd that has listed it answers without it (``nsqkit.lookup.merge``); and what a user's filter or address map
 raises leaves the set as it is. To be in the set is to be worth dialling: a connection that stands is nobody's
 business here, and goes on when its nsqd has left the set.
 
@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from nsqkit.lookup.lookupd_client import fetch_nsqds
 from nsqkit.lookup.options import LookupOptions
 from nsqkit.lookup.poller import LookupdPoller
-from nsqkit.lookup.questions import ask_nsqds
 from nsqkit.lookup.selection import select
 from nsqkit.wire.names import encode_topic
 
@@ -68,7 +68,7 @@ class Discovery(LookupdPoller["Node"]):
             encode_topic(topic)
         super().__init__(
             lookupd_http_addresses,
-            ask=lambda daemon: ask_nsqds(daemon, topic),
+            ask=lambda daemon: fetch_nsqds(daemon, topic),
             on_listed=self._listed,
             on_failure=on_failure,
             options=options,

@@ -2,7 +2,7 @@
 
 The rule it guards: no nsqlookupd can hold up another, and none can harm whoever wants to know: each is asked in a task
 of its own, at times of its own; a failure is a line in the log and an entry in ``lookupds``, and then it is asked
-again. What the answers mean together is for ``Listings`` to say, which is told of good ones only.
+again. What the answers mean together is for ``MergedResponses`` to say, which is told of good ones only.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import attrs
 from nsqkit.client.failure import advice
 from nsqkit.clock import NS_PER_S, Clock, LoopClock
 from nsqkit.errors import Closed, OptionError, RequestFailed
-from nsqkit.lookup.listings import Listings
+from nsqkit.lookup.merge import MergedResponses
 from nsqkit.lookup.options import LookupOptions
 from nsqkit.lookup.schedule import PollSchedule
 
 if TYPE_CHECKING:
     from nsqkit.errors import NSQError
     from nsqkit.http.daemon import Daemon
-    from nsqkit.lookup.questions import Ask
+    from nsqkit.lookup.lookupd_client import Ask
 
 __all__ = ["LookupdPoller", "LookupdStatus"]
 
@@ -103,7 +103,7 @@ class LookupdPoller(Generic[T]):
         self._on_failure = on_failure
         self._clock = clock
         self._random = random or Random()
-        self._listings: Listings[T] = Listings()
+        self._responses: MergedResponses[T] = MergedResponses()
         self._is_running = False
         self._added = anyio.Event()
         self._lookupds = {
@@ -141,8 +141,8 @@ class LookupdPoller(Generic[T]):
             raise OptionError(f"nsqlookupd {daemon} is none of those that are asked: {asked or 'none'}")
         if lookupd.scope is not None:
             lookupd.scope.cancel()
-        self._listings.forget(daemon.key)
-        self._on_listed(self._listings.united())
+        self._responses.forget(daemon.key)
+        self._on_listed(self._responses.merged())
 
     def wake(self) -> None:
         """Ask all of them soon, within about a second: somebody has lost a connection, and may find another."""
@@ -207,8 +207,8 @@ class LookupdPoller(Generic[T]):
             schedule.answered(clock.now_ns())
             lookupd.status = LookupdStatus(lookupd.daemon.name, clock.now_ns(), len(entries))
             if self._lookupds.get(lookupd.daemon.key) is lookupd:  # it may have been removed just now
-                self._listings.answered(lookupd.daemon.key, entries)
-                self._on_listed(self._listings.united())
+                self._responses.record(lookupd.daemon.key, entries)
+                self._on_listed(self._responses.merged())
 
     def _failed(self, lookupd: _Lookupd, schedule: PollSchedule, error: Exception) -> None:
         before = lookupd.status

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from nsqkit.errors import OptionError
-from nsqkit.lookup.answers import tcp_address
+from nsqkit.lookup.responses import tcp_address
 from nsqkit.transport.address import is_socket_path, split_address
 from nsqkit.wire.lookup import Node
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from nsqkit.lookup.lookupd_client import compile_pattern, fetch_topics
 from nsqkit.lookup.options import LookupOptions
 from nsqkit.lookup.poller import LookupdPoller
-from nsqkit.lookup.questions import ask_topics, compile_pattern
 
 if TYPE_CHECKING:
     from random import Random
@@ -56,7 +56,7 @@ class TopicDiscovery(LookupdPoller[str]):
         compiled = compile_pattern(pattern)
         super().__init__(
             lookupd_http_addresses,
-            ask=lambda daemon: ask_topics(daemon, compiled),
+            ask=lambda daemon: fetch_topics(daemon, compiled),
             on_listed=self._listed,
             options=options,
             clock=clock,

@@ -195,8 +195,8 @@ class ProducerSession(ClientSession[NoReturn]):
         self._abandoned[waiter] = size
         return False
 
-    def _on_greeted(self, now_ns: int) -> None:
-        super()._on_greeted(now_ns)
+    def _on_handshake_done(self, now_ns: int) -> None:
+        super()._on_handshake_done(now_ns)
         self.has_room = True
 
     # ---- answers -------------------------------------------------------------------------------------------------

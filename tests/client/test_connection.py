@@ -371,7 +371,7 @@ class TestWriteTimeout:
             await bench.retry()
             async with await bench.broker.handshake():
                 await bench.wait_open()
-                assert bench.connection.greeting_count == 2
+                assert bench.connection.handshake_count == 2
             await peer.close()
 
 

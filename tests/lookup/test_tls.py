@@ -8,8 +8,8 @@ import pytest
 import trustme
 
 from nsqkit.errors import OptionError, RequestFailed
+from nsqkit.lookup.lookupd_client import lookup_topics
 from nsqkit.lookup.options import LookupOptions
-from nsqkit.lookup.questions import lookup_topics
 from nsqkit.lookup.tls import lookupd_context
 from tests import certificates
 from tests.answering import answering, http_answer

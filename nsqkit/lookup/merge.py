@@ -15,27 +15,27 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-__all__ = ["Listings"]
+__all__ = ["MergedResponses"]
 
 
-class Listings(Generic[T]):
+class MergedResponses(Generic[T]):
     """The last good answer of each nsqlookupd; an answer maps what makes an entry one to the entry."""
 
     def __init__(self) -> None:
-        self._listings: dict[str, Mapping[str, T]] = {}
+        self._responses: dict[str, Mapping[str, T]] = {}
 
-    def answered(self, lookupd: str, entries: Mapping[str, T]) -> None:
+    def record(self, lookupd: str, entries: Mapping[str, T]) -> None:
         """Take the good answer of an nsqlookupd in the place of its last one."""
-        self._listings[lookupd] = entries
+        self._responses[lookupd] = entries
 
     def forget(self, lookupd: str) -> None:
         """Take note that an nsqlookupd is no longer asked."""
-        self._listings.pop(lookupd, None)
+        self._responses.pop(lookupd, None)
 
-    def united(self) -> dict[str, T]:
+    def merged(self) -> dict[str, T]:
         """Return all entries; where several nsqlookupds list one, as the first of them to have answered tells it."""
         united: dict[str, T] = {}
-        for listing in self._listings.values():
+        for listing in self._responses.values():
             for key, entry in listing.items():
                 united.setdefault(key, entry)
         return united

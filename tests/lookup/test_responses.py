@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.lookup.answers import (
+from nsqkit.lookup.responses import (
     RegisteredNode,
     decode_names,
     decode_nodes,

@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from nsqkit.errors import OptionError, RequestFailed, RequestRefused
+from nsqkit.lookup.lookupd_client import fetch_nsqds, fetch_topics, lookup_nsqds, lookup_topics
 from nsqkit.lookup.options import ANSWER_SIZE_MAX, LookupOptions
-from nsqkit.lookup.questions import ask_nsqds, ask_topics, lookup_nsqds, lookup_topics
 from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
 from tests.answering import answering, http_answer, unused_address
 from tests.lookupds import BAD, NOT_FOUND, WAIT, Lookupds, entry, hangs, lists, says
@@ -20,7 +20,7 @@ def options(lookupds: Lookupds, **values) -> LookupOptions:
 
 
 async def nsqds(lookupds: Lookupds, topic: str | None = "t") -> list[str]:
-    return list(await ask_nsqds(options(lookupds).daemon("l:1"), topic))
+    return list(await fetch_nsqds(options(lookupds).daemon("l:1"), topic))
 
 
 @pytest.mark.parametrize("enveloped", [False, True])
@@ -50,9 +50,9 @@ async def test_an_answer_of_no_use(behaviour):
 async def test_the_topics_that_match():
     lookupds = Lookupds({"l:1": says({"topics": ["orders.eu", "orders.us", "reorders", "no name"]})})
     daemon = options(lookupds).daemon("l:1")
-    assert list(await ask_topics(daemon, re.compile(r"^orders\."))) == ["orders.eu", "orders.us"]
-    assert list(await ask_topics(daemon, re.compile(""))) == ["orders.eu", "orders.us", "reorders"]
-    assert list(await ask_topics(daemon, re.compile("x"))) == []
+    assert list(await fetch_topics(daemon, re.compile(r"^orders\."))) == ["orders.eu", "orders.us"]
+    assert list(await fetch_topics(daemon, re.compile(""))) == ["orders.eu", "orders.us", "reorders"]
+    assert list(await fetch_topics(daemon, re.compile("x"))) == []
     assert lookupds.questions[0] == ("l:1", "/topics")
 
 

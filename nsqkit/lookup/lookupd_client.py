@@ -3,8 +3,8 @@
 The rule it guards: a topic that an nsqlookupd has never heard of is no failure: nobody has published to it yet, and
 the answer is that nobody has it. Everything else that is not a list is a failure, with one exception for the caller.
 
-How to read it: ``ask_nsqds`` and ``ask_topics`` ask one nsqlookupd; ``lookup_nsqds`` and ``lookup_topics`` ask all of
-them, and unite the answers.
+``fetch_nsqds`` and ``fetch_topics`` send a request to one nsqlookupd; ``lookup_nsqds`` and ``lookup_topics`` send it
+to all of them and merge the responses.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import anyio
 
 from nsqkit.errors import OptionError, RequestFailed, RequestRefused
-from nsqkit.lookup.answers import decode_names, decode_nodes, decode_registered_nodes, tcp_address
-from nsqkit.lookup.listings import Listings
+from nsqkit.lookup.merge import MergedResponses
 from nsqkit.lookup.options import LookupOptions
+from nsqkit.lookup.responses import decode_names, decode_nodes, decode_registered_nodes, tcp_address
 from nsqkit.lookup.selection import select
 from nsqkit.wire.names import encode_topic
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsqkit.http.daemon import Daemon
     from nsqkit.wire.lookup import Node
 
-__all__ = ["Ask", "ask_nsqds", "ask_topics", "lookup_nsqds", "lookup_topics"]
+__all__ = ["Ask", "fetch_nsqds", "fetch_topics", "lookup_nsqds", "lookup_topics"]
 
 logger = logging.getLogger("nsqkit.lookup")
 
@@ -38,7 +38,7 @@ Ask = Callable[["Daemon"], Awaitable[Mapping[str, T]]]
 TOPIC_NOT_FOUND: Final = "TOPIC_NOT_FOUND"
 
 
-async def ask_nsqds(daemon: Daemon, topic: str | None) -> dict[str, Node]:
+async def fetch_nsqds(daemon: Daemon, topic: str | None) -> dict[str, Node]:
     """Return the nsqds that one nsqlookupd lists for a topic, or all that it knows, by ``broadcast_address:tcp_port``.
 
     Raises:
@@ -58,7 +58,7 @@ async def ask_nsqds(daemon: Daemon, topic: str | None) -> dict[str, Node]:
     return {tcp_address(node): node for node in nodes}
 
 
-async def ask_topics(daemon: Daemon, pattern: re.Pattern[str]) -> dict[str, str]:
+async def fetch_topics(daemon: Daemon, pattern: re.Pattern[str]) -> dict[str, str]:
     """Return the topics that one nsqlookupd knows and in which ``pattern`` is found, each under its own name.
 
     Raises:
@@ -98,7 +98,7 @@ async def lookup_nsqds(
     options = options or LookupOptions()
     if topic is not None:
         encode_topic(topic)
-    nodes = await _ask_all(options.daemons(lookupd_http_addresses), lambda daemon: ask_nsqds(daemon, topic))
+    nodes = await _ask_all(options.daemons(lookupd_http_addresses), lambda daemon: fetch_nsqds(daemon, topic))
     return select(nodes.values(), discovery_filter=options.discovery_filter, address_map=options.address_map)
 
 
@@ -122,7 +122,7 @@ async def lookup_topics(
     options = options or LookupOptions()
     compiled = compile_pattern(pattern)
     return sorted(
-        await _ask_all(options.daemons(lookupd_http_addresses), lambda daemon: ask_topics(daemon, compiled))
+        await _ask_all(options.daemons(lookupd_http_addresses), lambda daemon: fetch_topics(daemon, compiled))
     )
 
 
@@ -140,13 +140,13 @@ def compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
 
 async def _ask_all(daemons: Mapping[str, Daemon], ask: Ask[T]) -> dict[str, T]:
     """Return what the nsqlookupds list together; who fails is named in the log, as long as anybody answers."""
-    listings: Listings[T] = Listings()
+    responses: MergedResponses[T] = MergedResponses()
     answered: list[Daemon] = []
     failures: list[str] = []
 
     async def ask_one(key: str, daemon: Daemon) -> None:
         try:
-            listings.answered(key, await ask(daemon))
+            responses.record(key, await ask(daemon))
             answered.append(daemon)
         except RequestFailed as error:
             failures.append(str(error))
@@ -157,4 +157,4 @@ async def _ask_all(daemons: Mapping[str, Daemon], ask: Ask[T]) -> dict[str, T]:
             tasks.start_soon(ask_one, key, daemon)
     if not answered:
         raise RequestFailed("; ".join(failures) or "there is no nsqlookupd to ask")
-    return listings.united()
+    return responses.merged()

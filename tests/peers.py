@@ -34,7 +34,7 @@ BACKENDS = [
 """What to parametrize ``anyio_backend`` with where no socket is used: the clock would not wait for one."""
 
 ADDRESS = "nsqd:4150"
-PATIENCE = 60.0
+WAIT_LIMIT = 60.0
 """Seconds after which something that has to happen at once has not happened."""
 
 
@@ -87,7 +87,7 @@ class ScriptedBroker:
 
     async def accept(self) -> Peer:
         """Return the far end of the next connection."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             while not self._peers:
                 self._dialled = anyio.Event()
                 await self._dialled.wait()
@@ -128,12 +128,12 @@ class Peer:
 
     async def take(self, size: int) -> bytes:
         """Return the next ``size`` bytes."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             return await self._received.receive_exactly(size)
 
     async def line(self) -> bytes:
         """Return the next command without its newline."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             return await self._received.receive_until(b"\n", 1000)
 
     async def body(self) -> bytes:
@@ -153,7 +153,7 @@ class Peer:
 
     async def wait_end(self) -> None:
         """Return when the client says that it sends no more, and has said nothing else."""
-        with anyio.fail_after(PATIENCE), pytest.raises((anyio.EndOfStream, anyio.IncompleteRead)):
+        with anyio.fail_after(WAIT_LIMIT), pytest.raises((anyio.EndOfStream, anyio.IncompleteRead)):
             raise AssertionError(await self._received.receive_exactly(1))
 
     # ---- what the broker says ----
@@ -169,7 +169,7 @@ class Peer:
     async def send(self, *frames: bytes | BrokerError) -> None:
         """Send frames, or whatever bytes, in one write; an error is encoded."""
         data = b"".join(f if isinstance(f, bytes) else encode_error(f) for f in frames)
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             await self._stream.send(data)
 
     async def deliver(self, *numbers: int, attempts: int = 1) -> None:

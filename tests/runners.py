@@ -20,13 +20,13 @@ import uvloop
 Main: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 Run: TypeAlias = Callable[[Main], None]
 
-PATIENCE = 60
+WAIT_LIMIT = 60
 """Seconds after which a program counts as stuck."""
 
 
 def _in_time(main: Main) -> Main:
     async def limited() -> None:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             await main()
 
     return limited

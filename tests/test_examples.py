@@ -11,7 +11,7 @@ import pytest
 
 from nsqkit import BlockingProducer
 from tests.pages import EXAMPLES, ROOT, blocks
-from tests.threads import PATIENCE, until
+from tests.threads import WAIT_LIMIT, until
 
 ADDRESS = "127.0.0.1:4150"
 SHOWN = {block.text for block in blocks("python")}
@@ -43,7 +43,7 @@ def test_each_is_shown_on_a_page(path):
 
 def test_publish(nsqd, tmp_path):
     with program("publish.py", nsqd.tcp_address, tmp_path) as process:
-        assert process.communicate(timeout=PATIENCE) == ("", "")
+        assert process.communicate(timeout=WAIT_LIMIT) == ("", "")
         assert process.returncode == 0
     assert nsqd.inspect(lambda broker: broker.topics[b"orders"].message_count) == 4
 
@@ -57,5 +57,5 @@ def test_a_worker_handles_messages_until_it_gets_a_signal(name, number, nsqd, tm
         assert process.stdout.readline() == "b'one' 1\n"
         until(lambda: in_flight(nsqd) == 0)
         process.send_signal(number)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(WAIT_LIMIT) == 0
         assert process.stderr.read() == ""

@@ -17,13 +17,13 @@ from typing import Any
 
 from nsqkit.wire.frames import encode_response
 
-PATIENCE = 15.0
+WAIT_LIMIT = 15.0
 """Seconds after which something counts as stuck."""
 
 
 def until(condition: Callable[[], object]) -> None:
     """Ask again and again, until ``condition`` holds."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + WAIT_LIMIT
     while not condition():
         assert time.monotonic() < deadline, "it has not come about"
         threading.Event().wait(0.001)
@@ -75,7 +75,7 @@ def interrupted_once(condition: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         is_felt = True
-        pressing.result(PATIENCE)
+        pressing.result(WAIT_LIMIT)
         signal.signal(signal.SIGINT, before)
 
 

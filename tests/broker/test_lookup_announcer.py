@@ -28,7 +28,7 @@ from tests.answering import answering, http_answer, unused_address
 pytestmark = pytest.mark.anyio
 
 NODE = Node(broadcast_address="b", hostname="h", tcp_port=4150, http_port=4151, version="1.3.0")
-PATIENCE = 60.0
+WAIT_LIMIT = 60.0
 
 
 class Log(logging.Handler):
@@ -45,7 +45,7 @@ class Log(logging.Handler):
 
     async def wait(self, *parts: str) -> None:
         """Return when all parts stand in the log."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             while not all(part in self.text for part in parts):
                 self._news = anyio.Event()
                 await self._news.wait()
@@ -108,13 +108,13 @@ class Lookupd:
 
     async def wait(self, *said: list[bytes]) -> None:
         """Return when just this was said on the connections so far."""
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(WAIT_LIMIT):
             while self.said != [*said]:
                 await self._news.wait()
         assert self.said == [*said]
 
     async def wait_closed(self) -> None:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             while self.open_count:
                 await self._news.wait()
 
@@ -155,7 +155,7 @@ class Broker:
         self.announcer.changed()
 
     async def wait_known(self, count: int) -> None:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             while len(self.announcer.http_addresses) != count:
                 await anyio.wait_all_tasks_blocked()
 
@@ -165,7 +165,7 @@ class Broker:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self.announcer.run)
                 yield
-                scope.deadline = anyio.current_time() + PATIENCE  # by then it has to have ended
+                scope.deadline = anyio.current_time() + WAIT_LIMIT  # by then it has to have ended
                 tasks.cancel_scope.cancel()
         assert not scope.cancelled_caught
 

@@ -37,7 +37,7 @@ from nsqkit.wire.auth import AuthAnswer, encode_answer
 from nsqkit.wire.commands import encode_publish, encode_ready, encode_subscribe
 from nsqkit.wire.frames import HEARTBEAT_FRAME, MessageFrame, Response, encode_response
 from tests.certificates import HOST, write_files
-from tests.peers import ADDRESS, BACKENDS, PATIENCE, Peer, ScriptedBroker, settle
+from tests.peers import ADDRESS, BACKENDS, WAIT_LIMIT, Peer, ScriptedBroker, settle
 
 pytestmark = pytest.mark.anyio
 in_memory = pytest.mark.parametrize("anyio_backend", BACKENDS)
@@ -128,7 +128,7 @@ class Bench:
 
     async def wait_error(self, kind: type[Exception]) -> Exception:
         """Return the error of the connection once it is of this kind."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             while not isinstance(self.connection.error, kind):
                 await self._changed.wait()
         error = self.connection.error

@@ -16,7 +16,7 @@ from nsqkit.consumer.dead_letter import DeadLetter, GivenUp
 from nsqkit.errors import Closed, NotConnected, OptionError
 from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.servers import NsqdServer
-from tests.threads import PATIENCE, interrupted_once, nobody, start, until
+from tests.threads import WAIT_LIMIT, interrupted_once, nobody, start, until
 
 
 def make(nsqd: NsqdServer, **options) -> BlockingConsumer:
@@ -38,7 +38,7 @@ def fill(nsqd: NsqdServer, *bodies: bytes) -> None:
 
 def take(consumer: BlockingConsumer) -> BlockingMessage:
     """Return the next message."""
-    message = consumer.receive(PATIENCE)
+    message = consumer.receive(WAIT_LIMIT)
     assert message is not None
     return message
 
@@ -108,7 +108,7 @@ def test_a_batch_is_finished_as_a_whole_but_for_what_was_answered(consumer, nsqd
     fill(nsqd, *numbers(10))
     left_over = 10
     while left_over:
-        batch = consumer.receive_batch(10, timeout=PATIENCE)
+        batch = consumer.receive_batch(10, timeout=WAIT_LIMIT)
         batch[0].finish()
         batch.finish()
         left_over -= len(batch)
@@ -120,7 +120,7 @@ def test_a_batch_is_finished_as_a_whole_but_for_what_was_answered(consumer, nsqd
 def test_a_batch_may_come_in_time_or_not(consumer, nsqd, max_wait):
     assert consumer.receive_batch(10, max_wait, timeout=0.01) == []
     fill(nsqd, *numbers(10))
-    assert consumer.receive_batch(10, max_wait, timeout=PATIENCE)
+    assert consumer.receive_batch(10, max_wait, timeout=WAIT_LIMIT)
 
 
 def test_batches_that_cannot_be_are_refused(consumer):
@@ -143,7 +143,7 @@ def test_threads_share_what_comes(consumer, nsqd):
     fill(nsqd, *numbers(1000))
     until(lambda: consumer.stats().finished == 1000)
     consumer.stop()
-    bodies = [body for future in working for body in future.result(PATIENCE)]
+    bodies = [body for future in working for body in future.result(WAIT_LIMIT)]
     assert sorted(bodies) == sorted(numbers(1000))
 
 
@@ -239,7 +239,7 @@ def test_more_threads_than_one_handle_beside_each_other(consumer, nsqd):
 
     def handle(message: BlockingMessage) -> None:
         nonlocal count
-        together.wait(PATIENCE)
+        together.wait(WAIT_LIMIT)
         count += 1
         if count == 8:
             consumer.stop()
@@ -343,7 +343,7 @@ def test_threads_that_wait_are_told(nsqd, closes):
         ]
         until(lambda: len(consumer._entered()._waiting) == 4)
         closes(consumer)
-        wait(idle, PATIENCE)
+        wait(idle, WAIT_LIMIT)
         assert [future.result(0) for future in idle] == [[], [], None, [], None, None]
 
 
@@ -406,7 +406,7 @@ def test_after_ctrl_c_handlers_in_threads_complete_and_their_messages_are_finish
 
     def handle(message: BlockingMessage) -> None:
         begun.set()
-        assert may_end.wait(PATIENCE)
+        assert may_end.wait(WAIT_LIMIT)
 
     def end_once_it_is_closing(consumer: BlockingConsumer) -> None:
         until(lambda: consumer._loop_client is not None and consumer._loop_client._is_ending)
@@ -417,7 +417,7 @@ def test_after_ctrl_c_handlers_in_threads_complete_and_their_messages_are_finish
         ending = start(end_once_it_is_closing, consumer)
         with interrupted_once(begun.is_set):
             consumer.run(handle, **options)
-    ending.result(PATIENCE)
+    ending.result(WAIT_LIMIT)
     assert left(nsqd) == 0
     assert (consumer.stats().finished, consumer.stats().requeued) == (1, 0)
 
@@ -448,7 +448,7 @@ def test_a_handler_in_another_thread_completes_while_it_is_closed(nsqd):
 
     def handle(message: BlockingMessage) -> None:
         begun.set()
-        assert may_end.wait(PATIENCE)
+        assert may_end.wait(WAIT_LIMIT)
 
     def end_once_it_is_closing(consumer: BlockingConsumer) -> None:
         until(lambda: consumer._loop_client is None or consumer._loop_client._is_ending)
@@ -457,10 +457,10 @@ def test_a_handler_in_another_thread_completes_while_it_is_closed(nsqd):
     with make(nsqd) as consumer:
         fill(nsqd, b"1")
         running = start(consumer.run, handle)
-        assert begun.wait(PATIENCE)
+        assert begun.wait(WAIT_LIMIT)
         ending = start(end_once_it_is_closing, consumer)
-    running.result(PATIENCE)
-    ending.result(PATIENCE)
+    running.result(WAIT_LIMIT)
+    ending.result(WAIT_LIMIT)
     assert left(nsqd) == 0
 
 
@@ -469,15 +469,15 @@ def test_a_handler_that_hangs_keeps_nobody_longer_than_close_timeout(nsqd):
 
     def handle(message: BlockingMessage) -> None:
         begun.set()
-        assert may_end.wait(PATIENCE)
+        assert may_end.wait(WAIT_LIMIT)
 
     with make(nsqd, close_timeout=0.1) as consumer:
         fill(nsqd, b"1")
         running = start(consumer.run, handle)
-        assert begun.wait(PATIENCE)
+        assert begun.wait(WAIT_LIMIT)
     assert waiting(nsqd) == 1
     may_end.set()
-    running.result(PATIENCE)
+    running.result(WAIT_LIMIT)
 
 
 def test_a_signal_stops_it(nsqd):
@@ -557,7 +557,7 @@ def test_a_dead_letter_is_acknowledged_before_the_message_is_finished(nsqd, opti
         )
         until(lambda: consumer.stats().given_up == 1)
         consumer.stop()
-        running.result(PATIENCE)
+        running.result(WAIT_LIMIT)
     assert left(nsqd) == 0
     with BlockingConsumer("dead", "c", nsqd_tcp_addresses=[nsqd.tcp_address]) as dead:
         message = take(dead)

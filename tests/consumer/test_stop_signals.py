@@ -9,7 +9,7 @@ import trio
 
 from nsqkit.consumer.stop_signals import StopSignals, check_signals, signal_caller
 from nsqkit.errors import OptionError
-from tests.threads import PATIENCE, start
+from tests.threads import WAIT_LIMIT, start
 
 USED = [signal.SIGUSR1, signal.SIGUSR2]
 
@@ -63,8 +63,8 @@ def test_several_share_a_signal():
 
 def test_another_thread_than_the_main_thread_is_refused():
     entering = start(StopSignals(USED, print).__enter__)
-    assert isinstance(entering.exception(PATIENCE), OptionError)
-    assert start(StopSignals([], print).__enter__).exception(PATIENCE) is None
+    assert isinstance(entering.exception(WAIT_LIMIT), OptionError)
+    assert start(StopSignals([], print).__enter__).exception(WAIT_LIMIT) is None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_signal_reaches_the_event_loop(run):
         call_soon = signal_caller()
         with StopSignals(USED, lambda is_first: call_soon(lambda: came.append(is_first))):
             signal.raise_signal(signal.SIGUSR1)
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_LIMIT):
                 while not came:
                     await anyio.lowlevel.checkpoint()
 

@@ -7,7 +7,7 @@ import pytest
 from nsqkit import BlockingConsumer, BlockingProducer
 from nsqkit.consumer import thread_receiver as receiver_module
 from nsqkit.consumer.thread_receiver import Demand, ThreadReceiver
-from tests.threads import PATIENCE, start, until
+from tests.threads import WAIT_LIMIT, start, until
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_one_visit_brings_all_that_waits(consumer, receiver, producer):
     producer.multi_publish("t", [b"x"] * 50)
     until(lambda: consumer.stats().waiting == 50)
     assert len(receiver.take(20, None)) == 20
-    assert len(receiver.take(None, PATIENCE)) == 30
+    assert len(receiver.take(None, WAIT_LIMIT)) == 30
     assert receiver.take(None, 0.01) == []
 
 
@@ -47,7 +47,7 @@ def test_who_came_first_is_served_first(consumer, receiver, producer):
         until(partial(has_waiting, receiver, n + 1))
     for body in (b"0", b"1", b"2"):
         producer.publish("t", body)
-    assert [future.result(PATIENCE)[0].body for future in waiting] == [b"0", b"1", b"2"]
+    assert [future.result(WAIT_LIMIT)[0].body for future in waiting] == [b"0", b"1", b"2"]
 
 
 def test_who_waits_no_more_gets_none(receiver, producer, consumer):

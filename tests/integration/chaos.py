@@ -1,9 +1,9 @@
-"""Brokers that are killed, stalled and cut off while clients use them.
+"""Brokers that are killed, stopped and disconnected while clients use them.
 
-The rule it guards: all that happens follows from a seed, as far as the machine lets it; a broker keeps its address and
-its data path through all its lives, and loses nothing that it has acknowledged (``--durability=fsync``).
+Everything that happens follows from a seed, as far as the machine allows it. A broker keeps its address and its data
+path over all restarts, and loses nothing that it has acknowledged (``--durability=fsync``).
 
-How to read it: ``BrokerProcess`` is one broker through its lives, ``Wire`` the way to it, which can be cut at any byte.
+``BrokerProcess`` is one broker over all its restarts; ``Wire`` is the path to it, which can be cut at any byte.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import anyio
 from anyio.abc import ByteStream, SocketStream
 
 PORTS = range(20_000, 30_000)
-"""Below those that systems give to clients, so that a port is still free when its broker comes back."""
+"""Below the ports that systems assign to clients, so that a port is still free when its broker restarts."""
 
 
 def free_port(random: Random) -> int:
-    """Return a port of this machine that nobody listens at."""
+    """Return a port of this machine that is not in use."""
     while True:
         port = random.choice(PORTS)
         with socket.socket() as probe:
@@ -38,7 +38,7 @@ def free_port(random: Random) -> int:
 
 
 class BrokerProcess:
-    """One broker, at one address, through all its lives.
+    """One broker at one address, over all its restarts.
 
     Args:
         path: its data path.
@@ -52,7 +52,7 @@ class BrokerProcess:
         path.mkdir()
 
     async def start(self) -> None:
-        """Start it; return when it takes connections."""
+        """Start it; return when it accepts connections."""
         command = [
             sys.executable,
             "-m",
@@ -74,13 +74,13 @@ class BrokerProcess:
                 return
 
     async def kill(self) -> None:
-        """End it at once, in the middle of whatever it does."""
+        """Kill it, in the middle of its work."""
         assert self._process is not None
         self._process.kill()
         await anyio.to_thread.run_sync(self._process.wait)
 
     async def stall(self, seconds: float) -> None:
-        """Have it do nothing for a while."""
+        """Stop its process for a while (SIGSTOP)."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
         try:
@@ -89,21 +89,21 @@ class BrokerProcess:
             os.kill(self._process.pid, signal.SIGCONT)
 
     def end(self) -> None:
-        """End it, in whatever state it is."""
+        """End it, in any state."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
 
 class Wire:
-    """A way to one broker, over which bytes go until it is cut.
+    """A path to one broker, which forwards bytes until it is cut.
 
     Args:
         port: the broker's.
-        random: says after how many bytes a cut takes effect.
+        random: decides after how many bytes a cut takes effect.
 
     Attributes:
-        address: where clients connect to.
+        address: where clients connect.
     """
 
     def __init__(self, port: int, random: Random) -> None:
@@ -114,7 +114,7 @@ class Wire:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Wire]:
-        """Take connections for as long as the block lasts."""
+        """Accept connections during the block."""
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
         async with listener, anyio.create_task_group() as tasks:
             self.address = f"127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
@@ -123,7 +123,7 @@ class Wire:
             tasks.cancel_scope.cancel()
 
     def cut(self) -> None:
-        """End every connection after a few bytes more, in the middle of a frame as likely as not."""
+        """Close every connection after a few more bytes, often in the middle of a frame."""
         for left in self._scopes.values():
             left[0] = self._random.randrange(200)
 

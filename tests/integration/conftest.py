@@ -1,4 +1,4 @@
-"""What the integration tests share: the two ways to a broker, and an ear at what brokers are told."""
+"""Fixtures of the integration tests: both transports to a broker, and a record of the commands that brokers execute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stage(request: pytest.FixtureRequest) -> Stage:
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
-    """The commands that brokers have carried out: by which session, verb and params."""
+    """The commands that brokers have executed: session, verb and params."""
     commands: Heard = []
 
     def act(carry_out, session: Session, command: Command) -> None:

@@ -1,9 +1,9 @@
-"""What no client should send: bytes without sense, and sense that ends in the middle.
+"""Invalid conversations: random bytes, and valid beginnings that end in the middle.
 
-The rule it guards: a ``Random`` decides everything, so a number names each conversation. Some of what is said makes
-sense by chance or by intent, and leaves topics with messages in them, as any client may.
+A ``Random`` decides everything, so a seed names each conversation. Some commands are valid by chance or on purpose, and
+leave topics with messages in them, as those of any client.
 
-How to read it: ``tcp_garbage`` and ``http_garbage`` make conversations, ``pieces`` cuts them up.
+``tcp_garbage`` and ``http_garbage`` create conversations, ``pieces`` cuts them up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PATHS = (
 )
 METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "CONNECT", "get", "\x00", "")
 
-# The beginning of a record in which TLS is asked for, and of what snappy and deflate may begin with.
+# The beginning of a record in which TLS is requested, and possible beginnings of snappy and deflate.
 LAYERS = (b"\x16\x03\x01\x02\x00\x01\x00", b"\xff\x06\x00\x00sNaPpY", b"\xcb\x48\xcd\xc9")
 
 
@@ -45,12 +45,12 @@ LAYERS = (b"\x16\x03\x01\x02\x00\x01\x00", b"\xff\x06\x00\x00sNaPpY", b"\xcb\x48
 
 
 def tcp_garbage(random: Random) -> bytes:
-    """Return what one client says to the broker, from its first byte on."""
+    """Return everything that one client sends to the broker, from its first byte on."""
     return random.choice(TCP_KINDS)(random)
 
 
 def noise(random: Random) -> bytes:
-    """Return bytes of which each may be any."""
+    """Return random bytes."""
     return random.randbytes(random.choice(SIZES))
 
 
@@ -59,12 +59,12 @@ def noise_after_magic(random: Random) -> bytes:
 
 
 def commands(random: Random) -> bytes:
-    """Return commands of random words, some of which are right."""
+    """Return commands of random words, some of them valid."""
     return MAGIC_V2 + b"".join(command(random) for _ in range(random.randint(1, 20)))
 
 
 def consumer(random: Random) -> bytes:
-    """Return what a consumer says, until it loses its head."""
+    """Return the commands of a consumer, followed by garbage."""
     start = b"SUB %b %b\nRDY %d\n" % (
         random.choice(TOPICS),
         random.choice(CHANNELS),
@@ -75,7 +75,7 @@ def consumer(random: Random) -> bytes:
 
 
 def upgraded(random: Random) -> bytes:
-    """Return what a client says that is granted a layer, and does not speak through it."""
+    """Return the bytes of a client that is granted a layer and does not use it."""
     layer = random.choice(("tls_v1", "snappy", "deflate"))
     document = json.dumps({"feature_negotiation": True, layer: True}).encode()
     return MAGIC_V2 + b"IDENTIFY\n" + sized(document) + random.choice((b"", *LAYERS)) + noise(random)
@@ -88,7 +88,7 @@ def half(random: Random) -> bytes:
 
 
 def half_batch(random: Random) -> bytes:
-    """Return a large batch of which the end never comes."""
+    """Return a large batch without its end."""
     count = random.randint(1, 5)
     batch = pack(">ii", 5 << 20, count) + pack(">i", 1 << 20)
     return (
@@ -97,7 +97,7 @@ def half_batch(random: Random) -> bytes:
 
 
 def flipped(random: Random) -> bytes:
-    """Return a conversation of which some bits are wrong."""
+    """Return a conversation with some bits flipped."""
     data = bytearray(random.choice((commands, consumer, upgraded))(random))
     for _ in range(random.randint(1, 5)):
         data[random.randrange(len(data))] ^= 1 << random.randrange(8)
@@ -110,7 +110,7 @@ TCP_KINDS: tuple[Callable[[Random], bytes], ...] = (
 
 
 def command(random: Random) -> bytes:
-    """Return one command of random words, with something like a body where it should have one."""
+    """Return one command of random words, with a body-like part where it needs one."""
     verb = random.choice(VERBS)
     words = [verb]
     if verb in (b"SUB", b"PUB", b"MPUB", b"DPUB"):
@@ -152,7 +152,7 @@ def sized(data: bytes) -> bytes:
 
 
 def http_garbage(random: Random) -> bytes:
-    """Return what one client says to the HTTP routes."""
+    """Return everything that one client sends to the HTTP routes."""
     return random.choice((noise, requests, requests, requests, half_request))(random)
 
 
@@ -166,7 +166,7 @@ def half_request(random: Random) -> bytes:
 
 
 def request(random: Random) -> bytes:
-    """Return one request of random words, some of which are right."""
+    """Return one request of random words, some of them valid."""
     topic = random.choice((*TOPICS, *TOPICS, b"", b"%00", b"a%24b")).decode().replace("#", "%23")
     channel = random.choice(CHANNELS).decode().replace("#", "%23")
     others = ("defer=-1", "defer=1000", "binary=true", "format=json", "a;b", "%", "=&=", "x" * 5_000)
@@ -193,7 +193,7 @@ def request(random: Random) -> bytes:
 
 
 def pieces(data: bytes, random: Random) -> Iterator[bytes]:
-    """Yield ``data`` as a network may bring it: cut up anywhere."""
+    """Yield ``data`` as a network may deliver it: cut up anywhere."""
     while data:
         size = random.choice((1, 7, 1_000, 100_000, len(data)))
         yield data[:size]

@@ -27,7 +27,7 @@ from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.consumer.stop_signals import signal_caller
 from nsqkit.errors import MessageError
 from nsqkit.testing.servers import NsqdServer
-from tests.threads import PATIENCE, start, until
+from tests.threads import WAIT_LIMIT, start, until
 
 ASYNC_KINDS: Final = ("async", "plain", "threads", "batches", "lanes", "async for")
 BLOCKING_KINDS: Final = ("blocking", "blocking threads")
@@ -204,7 +204,7 @@ class Play:
         if self.cell.outcome == "awaitable" and self.cell.kind == "plain":
             return self.async_handler(message)
         if self.before(message):
-            self.gate.wait(PATIENCE)
+            self.gate.wait(WAIT_LIMIT)
             if self.cell.outcome == "awaitable":
                 return self._nothing()
             self.after(message)
@@ -223,7 +223,7 @@ class Play:
         try:
             with BlockingProducer(self._server.tcp_address) as producer:
                 producer.publish("t", b"1")
-                assert self.begun.wait(PATIENCE), "the handler was not called"
+                assert self.begun.wait(WAIT_LIMIT), "the handler was not called"
                 is_answered = self.cell.outcome in {"answers", "answers twice"}
                 if is_answered and not self.cell.keeps_loop:  # which keeps the loop, so that nothing is sent
                     until(lambda: self.count(lambda channel: channel.in_flight_count) == 0)
@@ -369,11 +369,11 @@ class Play:
         with consumer:
             if self.cell.end == "leave":
                 running = start(partial(consumer.run, self.plain_handler, **options))
-                assert self.leave.wait(PATIENCE)
+                assert self.leave.wait(WAIT_LIMIT)
             else:
                 consumer.run(self.plain_handler, **options)
         if self.cell.end == "leave" and self.cell.outcome != "hangs":
-            running.result(PATIENCE)
+            running.result(WAIT_LIMIT)
 
     def _run_program(self) -> None:
         if not self.cell.runner:

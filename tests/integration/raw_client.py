@@ -1,7 +1,7 @@
-"""A client that says whatever bytes a test likes, over TCP.
+"""A client that sends any bytes over TCP.
 
-The rule it guards: what the broker answered is compared whole: its frames in order, and whether it then closed the
-connection. Nothing is waited for but the next byte or the end.
+Tests compare the broker's whole answer: its frames in order, and whether it then closed the connection. The client
+waits only for the next byte or the end.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class RawClient:
             while True:
                 answers.append(await self.answer())
         except (anyio.EndOfStream, anyio.BrokenResourceError):
-            # It is a reset, not an end, where the broker has left some of what was sent unread.
+            # It is a reset, not an end, if the broker has left some of the sent bytes unread.
             return answers
 
     async def is_alive(self) -> bool:
-        """Tell whether the broker still takes commands from here."""
+        """Return whether the broker still accepts commands from this client."""
         await self.send(b"PUB alive\n\0\0\0\1x")
         return await self.answer() == b"OK"
 

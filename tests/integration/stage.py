@@ -1,8 +1,8 @@
-"""Brokers and clients of one test, over whatever leads from one to the other.
+"""Brokers and clients of one test, over TCP or memory.
 
-The rule it guards: a test says what happens and never how the bytes travel, nor on which event loop; so the same test
-holds for sockets and for streams in memory. Nobody sleeps: time that matters is a ``ManualClock``, what another task
-will do is awaited with ``until``, and a guard around each broker ends a wait that is in vain.
+A test states what happens, not how the bytes travel nor on which event loop. So each test runs over sockets and over
+streams in memory. No test sleeps: the relevant time is a ``ManualClock``, the work of other tasks is awaited with
+``until``, and a limit around each broker ends a wait that would never end.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from nsqkit.transport.tcp import connect
 FREE_PORT = "127.0.0.1:0"
 TOPIC = "t"
 CHANNEL = "c"
-PATIENCE = 60.0
+WAIT_LIMIT = 60.0
 """Seconds after which a test counts as stuck."""
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the others run until ``condition`` holds."""
+    """Let other tasks run until ``condition`` holds."""
     while not condition():
         await anyio.lowlevel.checkpoint()
 
@@ -41,7 +41,7 @@ async def take(consumer: Consumer, count: int) -> list[Message]:
 
 
 def bodies_of(messages: Sequence[Message]) -> list[bytes]:
-    """Return what was published."""
+    """Return the published messages."""
     return [message.body for message in messages]
 
 
@@ -51,7 +51,7 @@ def channel_of(nsqd: Nsqd, name: bytes = b"c") -> Channel:
 
 
 def is_empty(channel: Channel) -> bool:
-    """Tell whether every message of the channel was finished."""
+    """Return whether every message of the channel was finished."""
     return not (channel.queue or channel.deferred or channel.in_flight_count)
 
 
@@ -62,14 +62,14 @@ def consuming(nsqd: Nsqd) -> Session:
 
 
 class Stage:
-    """Makes the brokers and clients of one test.
+    """Creates the brokers and clients of one test.
 
     Args:
         transport: ``tcp`` or ``memory``.
 
     Attributes:
-        clock: the brokers' time, and that of clients which are made with it. Other clients have the real time, and
-            dial again after a millisecond.
+        clock: the brokers' time, and that of clients which are created with it. Other clients use the real time, and
+            reconnect after a millisecond.
     """
 
     def __init__(self, transport: str) -> None:
@@ -81,7 +81,7 @@ class Stage:
     async def broker(self, address: str = FREE_PORT, **options: Any) -> AsyncIterator[Nsqd]:
         """Run a broker."""
         flags = BrokerOptions(tcp_address=address, http_address="", **options)
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             async with Nsqd(flags, clock=self.clock) as nsqd:
                 self._nsqds[nsqd.tcp_address] = nsqd
                 yield nsqd
@@ -89,7 +89,7 @@ class Stage:
     async def run_broker(
         self, address: str, end: anyio.Event, *, task_status: TaskStatus[Nsqd] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Run a broker until ``end``, for ``TaskGroup.start``: its life need not enclose its clients'."""
+        """Run a broker until ``end``, for ``TaskGroup.start``; it may end before its clients."""
         async with self.broker(address) as nsqd:
             task_status.started(nsqd)
             await end.wait()

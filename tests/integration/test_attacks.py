@@ -1,8 +1,8 @@
-"""What one client may do to the others: nothing that they would notice, at real programs over real sockets.
+"""One client cannot disturb the others: real programs over real sockets.
 
-The rule it guards: no client ends the program or keeps others waiting. The bounds are generous, since a machine may be
-busy; without turns the waits are a multiple of them. How much is done in one call is counted by
-``tests/broker/core/session/test_turns.py``, and measured by ``python -m tests.benchmarks attacks``.
+No client ends the program or delays the other clients for long. The bounds are generous, since the machine may be
+busy; without turns the delays are many times larger. ``tests/broker/core/session/test_turns.py`` counts the work of one
+call, and ``python -m tests.benchmarks attacks`` measures the delays.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 @contextmanager
 def watched(address: str, question: bytes = publish("wait"), magic: bytes = b"  V2") -> Iterator[list[float]]:
-    """Ask for one thing at a time, for as long as the block lasts; return how long each answer took."""
+    """Send one request at a time during the block; return the duration of each answer."""
     waits: list[float] = []
     is_over = False
 
@@ -61,7 +61,7 @@ def watched(address: str, question: bytes = publish("wait"), magic: bytes = b"  
 
 
 def is_short(worst: Callable[[], float]) -> bool:
-    """Tell whether the median of three waits is: one may be the machine's and not the program's."""
+    """Return whether the median of three delays is below the bound: a single one may be due to the machine."""
     waits = [worst(), worst()]
     if (waits[0] < WAIT_MAX) is not (waits[1] < WAIT_MAX):
         waits.append(worst())
@@ -77,7 +77,7 @@ def is_short(worst: Callable[[], float]) -> bool:
         (attacks.batch, 1.0),
     ],
 )
-def test_nobody_waits_for_who_sends_much(broker: BrokerProcess, attack, scale):
+def test_large_input_of_one_client_does_not_delay_others(broker: BrokerProcess, attack, scale):
     def worst() -> float:
         with watched(broker.address) as waits:
             attack(Target(broker.address, broker.http_address, scale))
@@ -87,7 +87,7 @@ def test_nobody_waits_for_who_sends_much(broker: BrokerProcess, attack, scale):
 
 
 def bomb(address: str, commands: bytes) -> None:
-    """Send commands deflated, and read all answers to the end."""
+    """Send compressed commands, and read all answers to the end."""
     with connect(address) as client:
         client.sendall(b"  V2IDENTIFY\n" + sized(b'{"feature_negotiation":true,"deflate":true}'))
         client.recv(1 << 16)
@@ -106,7 +106,7 @@ def bomb(address: str, commands: bytes) -> None:
     ],
     ids=["NOP", "TOUCH", "FIN"],
 )
-def test_nobody_waits_for_who_sends_little_that_decompresses_to_much(broker: BrokerProcess, commands):
+def test_input_that_decompresses_to_much_does_not_delay_others(broker: BrokerProcess, commands):
     def worst() -> float:
         with watched(broker.address) as waits:
             bomb(broker.address, commands)
@@ -115,7 +115,7 @@ def test_nobody_waits_for_who_sends_little_that_decompresses_to_much(broker: Bro
     assert is_short(worst)
 
 
-def test_answers_that_nobody_reads_are_not_made(broker: BrokerProcess):
+def test_answers_are_not_created_while_the_client_does_not_read(broker: BrokerProcess):
     with connect(broker.address) as client:
         client.sendall(b"  V2IDENTIFY\n" + sized(b'{"feature_negotiation":true,"deflate":true}'))
         client.recv(1 << 16)
@@ -128,7 +128,7 @@ def test_answers_that_nobody_reads_are_not_made(broker: BrokerProcess):
                 assert broker.memory_bytes() - before < 50_000_000
 
 
-def test_a_crowd_that_connects_while_the_broker_is_busy_waits_in_the_system_and_is_served(
+def test_crowd_that_connects_while_the_broker_is_busy_is_served(
     broker: BrokerProcess,
 ):
     """The system completes their connections; else each would try again after one second, then three, then seven."""
@@ -146,7 +146,7 @@ def test_a_crowd_that_connects_while_the_broker_is_busy_waits_in_the_system_and_
 
 
 @pytest.mark.parametrize("attack", [attacks.register, attacks.describe])
-def test_nobody_waits_for_an_nsqd_that_registers_much(attack):
+def test_many_registrations_of_one_nsqd_do_not_delay_others(attack):
     with LookupdProcess(NSQKIT_NSQLOOKUPD) as lookupd:
         target = Target(lookupd.address, lookupd.http_address, 0.2)
         with attacks.registered(target):
@@ -159,8 +159,8 @@ def test_nobody_waits_for_an_nsqd_that_registers_much(attack):
             assert is_short(worst)
 
 
-def test_a_file_that_cannot_be_opened_ends_a_subscription_and_not_the_broker(tmp_path: Path):
-    """The commands wait for the commit of the PUB, and are acted on when that has ended."""
+def test_file_that_cannot_be_opened_ends_the_subscription_and_not_the_broker(tmp_path: Path):
+    """The commands wait for the commit of the PUB, and are executed when it has ended."""
     name = "t:c.diskqueue.meta.dat"
     os.symlink(name, tmp_path / name)  # too many levels of symbolic links
     with durable_broker(tmp_path, "--durability=fsync") as (process, address):

@@ -1,4 +1,4 @@
-"""Patterns of an auth server that are large or many: a broker, as a process, goes on serving everybody else."""
+"""Large patterns, and many of them, from an auth server: a broker process continues to serve all other clients."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from nsqkit.transport.tcp import connect
 from tests.answering import answering, http_answer
-from tests.integration.anywhere.servers import PATIENCE, PROCESS, Kind
+from tests.integration.anywhere.servers import PROCESS, WAIT_LIMIT, Kind
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * PATIENCE)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * WAIT_LIMIT)]
 
 WAIT_MAX = 0.5
-"""Seconds that another client may wait for an answer. It takes a millisecond, on machines that do nothing else."""
+"""Seconds that another client may wait for an answer. On an idle machine it takes a millisecond."""
 
 
 def entry(topic: str) -> dict[str, Any]:
@@ -36,7 +36,7 @@ async def authenticate(address: str) -> bytes:
 
 
 async def ask_again_and_again(stream: ByteStream, waits: list[float]) -> None:
-    """Ask for /ping, and note how long each answer takes."""
+    """Request /ping repeatedly, and record the duration of each answer."""
     received = BufferedByteReceiveStream(stream)
     while True:
         asked = anyio.current_time()

@@ -1,7 +1,7 @@
-"""Brokers that say what they must not, nothing, or half of it: the clients say why, dial again, and lose nothing.
+"""Brokers that send invalid, incomplete or no answers: clients report why, reconnect, and lose nothing.
 
-The broker here is scripted and in memory. The clients' delays before dialling again are a millisecond; while the
-broker has not greeted again, the last error stands in ``Consumer.unconnected``, and behind what publishes raise.
+The broker is scripted and in memory. The clients reconnect after a millisecond. Until the next handshake succeeds, the
+last error is in ``Consumer.unconnected``, and is the cause of the errors that publishes raise.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.peers import ADDRESS, Peer, ScriptedBroker, body_of, message_id, sett
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 60.0
+WAIT_LIMIT = 60.0
 IMPATIENT: dict[str, Any] = {"reconnect_delay_min": 0.001, "reconnect_delay_max": 0.001}
 
 MESSAGE = encode_message(0, 1, message_id(1), body_of(1))
@@ -66,7 +66,7 @@ garbage = pytest.mark.parametrize("data", GARBAGE.values(), ids=list(GARBAGE))
 async def consuming(**options: Any) -> AsyncIterator[tuple[Consumer, ScriptedBroker]]:
     broker = ScriptedBroker()
     options = {"max_in_flight": 10, "close_timeout": 0, **IMPATIENT, **options}
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Consumer(
             TOPIC, CHANNEL, nsqd_tcp_addresses=[ADDRESS], dial=broker.dial, **options
         ) as consumer:
@@ -77,13 +77,13 @@ async def consuming(**options: Any) -> AsyncIterator[tuple[Consumer, ScriptedBro
 @asynccontextmanager
 async def producing(**options: Any) -> AsyncIterator[tuple[Producer, ScriptedBroker]]:
     broker = ScriptedBroker()
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Producer(ADDRESS, dial=broker.dial, **IMPATIENT, **options) as producer:
             yield producer, broker
 
 
 async def left(peer: Peer) -> None:
-    """See the client say that it leaves, and let it."""
+    """Wait until the client closes the connection, and close it."""
     await peer.wait_end()
     await peer.close()
 
@@ -97,7 +97,7 @@ async def why(consumer: Consumer) -> Exception:
 
 
 async def check_consumes(consumer: Consumer, broker: ScriptedBroker) -> None:
-    """Have the consumer receive and finish two messages by its next connection."""
+    """Let the consumer receive and finish two messages over its next connection."""
     async with await broker.subscribe() as peer:
         assert await peer.line() == b"RDY 10"
         await peer.deliver(8, 9, attempts=2)
@@ -110,18 +110,18 @@ async def check_consumes(consumer: Consumer, broker: ScriptedBroker) -> None:
 
 
 async def check_publishes(producer: Producer, broker: ScriptedBroker) -> None:
-    """Have the producer publish by its next connection."""
+    """Let the producer publish over its next connection."""
     async with await broker.handshake() as peer, anyio.create_task_group() as tasks:
         tasks.start_soon(producer.publish, TOPIC, b"again")
         assert await peer.command() == (b"PUB t", b"again")
         await peer.send(OK_FRAME)
 
 
-# ---- while greeting ------------------------------------------------------------------------------------------------
+# ---- during the handshake ------------------------------------------------------------------------------------------
 
 
 @garbage
-async def test_garbage_for_a_greeting(data: bytes):
+async def test_garbage_instead_of_the_handshake(data: bytes):
     async with consuming() as (consumer, broker):
         peer = await broker.accept()
         await peer.send(data)
@@ -131,7 +131,7 @@ async def test_garbage_for_a_greeting(data: bytes):
 
 
 @pytest.mark.parametrize("answer", [OK_FRAME, encode_response(b"[]"), encode_response(b"{"), MESSAGE])
-async def test_an_answer_to_identify_that_is_none(answer: bytes):
+async def test_invalid_answer_to_identify(answer: bytes):
     async with consuming() as (consumer, broker):
         peer = await broker.accept()
         await peer.send(answer)
@@ -155,7 +155,7 @@ async def test_identify_is_refused(error: BrokerError):
 
 
 @pytest.mark.parametrize("error", [SubscribeFailed("too many"), BadTopic("no")])
-async def test_the_subscription_is_refused(error: BrokerError):
+async def test_subscription_is_refused(error: BrokerError):
     async with consuming() as (consumer, broker):
         peer = await broker.handshake()
         assert await peer.line() == b"SUB t c"
@@ -166,7 +166,7 @@ async def test_the_subscription_is_refused(error: BrokerError):
         await check_consumes(consumer, broker)
 
 
-async def test_a_message_before_the_subscription_stands():
+async def test_message_before_the_subscription():
     async with consuming() as (consumer, broker):
         peer = await broker.handshake()
         await peer.send(MESSAGE)
@@ -176,7 +176,7 @@ async def test_a_message_before_the_subscription_stands():
 
 
 @pytest.mark.parametrize("greeted", [False, True])
-async def test_a_broker_that_never_answers_a_consumer(greeted: bool):
+async def test_broker_that_never_answers_a_consumer(greeted: bool):
     async with consuming(dial_timeout=0.1) as (consumer, broker):
         peer = await broker.accept()
         if greeted:
@@ -186,7 +186,7 @@ async def test_a_broker_that_never_answers_a_consumer(greeted: bool):
         await check_consumes(consumer, broker)
 
 
-async def test_a_broker_that_says_one_byte_after_the_other_and_never_all():
+async def test_broker_that_sends_a_byte_at_a_time_and_never_all():
     async with consuming(dial_timeout=0.1) as (consumer, broker), anyio.create_task_group() as tasks:
         peer = await broker.accept()
 
@@ -203,7 +203,7 @@ async def test_a_broker_that_says_one_byte_after_the_other_and_never_all():
         await check_consumes(consumer, broker)
 
 
-# What is asked for, and for each step of the greeting that follows IDENTIFY what a good broker would say.
+# The requested options, and the correct answer at each step of the handshake after IDENTIFY.
 STEPS: dict[str, tuple[dict[str, Any], list[bytes]]] = {
     "the answer": ({}, []),
     "deflate": ({"deflate": True}, [encode_response(b'{"deflate":true}')]),
@@ -229,7 +229,7 @@ STEPS: dict[str, tuple[dict[str, Any], list[bytes]]] = {
         (encode_error(BrokerError("E_NEW what")), BrokerError),
     ],
 )
-async def test_the_greeting_goes_wrong_at_any_step(step: str, data: bytes, expected: type[NSQError]):
+async def test_handshake_fails_at_any_step(step: str, data: bytes, expected: type[NSQError]):
     options, said = STEPS[step]
     async with consuming(**options) as (consumer, broker):
         peer = await broker.accept()
@@ -249,7 +249,7 @@ async def test_the_greeting_goes_wrong_at_any_step(step: str, data: bytes, expec
             assert type(error) is expected
 
 
-async def test_tls_is_answered_with_something_else():
+async def test_tls_is_answered_with_other_bytes():
     options = {"tls_v1": True, "tls_insecure_skip_verify": True}
     async with consuming(**options) as (consumer, broker):
         peer = await broker.handshake(tls_v1=True)
@@ -259,15 +259,15 @@ async def test_tls_is_answered_with_something_else():
         assert isinstance(await why(consumer), NegotiationFailed)
 
 
-async def test_a_broker_that_says_it_does_no_tls_learns_nothing_more():
+async def test_nothing_is_sent_to_a_broker_without_tls_after_identify():
     options = {"tls_v1": True, "tls_insecure_skip_verify": True, "auth_secret": "hush"}
     async with consuming(**options) as (consumer, broker):
         peer = await broker.handshake(auth_required=True)
-        await left(peer)  # nothing was said after IDENTIFY
+        await left(peer)  # nothing was sent after IDENTIFY
         assert isinstance(await why(consumer), NegotiationFailed)
 
 
-async def test_a_broker_that_cannot_be_dialled():
+async def test_broker_that_refuses_connections():
     async with producing(connect_timeout=0.1) as (producer, broker):
         broker.refusal = ConnectionRefusedError("nobody there")
         with pytest.raises(NotConnected) as caught:
@@ -278,7 +278,7 @@ async def test_a_broker_that_cannot_be_dialled():
         await check_publishes(producer, broker)
 
 
-async def test_a_publish_waits_out_bad_greetings():
+async def test_publish_waits_until_a_handshake_succeeds():
     async with producing() as (producer, broker), anyio.create_task_group() as tasks:
         tasks.start_soon(producer.publish, TOPIC, b"x")
         for data in GARBAGE.values():
@@ -294,7 +294,7 @@ async def test_a_publish_waits_out_bad_greetings():
 
 
 class Publishes:
-    """Publishes that run, and how each ended."""
+    """Running publishes, and how each ended."""
 
     def __init__(self) -> None:
         self.ends: dict[bytes, NSQError | None] = {}
@@ -327,16 +327,16 @@ async def check_ends(data: bytes, acknowledged: int, cause: type[NSQError], **op
             error = publishes.ends[body]
             assert isinstance(error, ConnectionLost)
             assert isinstance(error.__cause__, cause)
-        # Whoever was told so may publish again; nothing is sent twice behind anybody's back.
+        # The caller that received this error may publish again; the producer sends nothing twice by itself.
         await check_publishes(producer, broker)
 
 
 @garbage
-async def test_garbage_instead_of_an_answer(data: bytes):
+async def test_garbage_instead_of_an_answer_to_a_publish(data: bytes):
     await check_ends(data, 3, ProtocolError)
 
 
-async def test_a_message_to_a_producer():
+async def test_message_to_a_producer():
     await check_ends(MESSAGE, 2, ProtocolError)
 
 
@@ -349,11 +349,11 @@ async def test_more_answers_than_publishes():
 
 
 @pytest.mark.parametrize("length", range(len(OK_FRAME)))
-async def test_an_answer_is_cut_off(length: int):
+async def test_answer_is_cut_off(length: int):
     await check_ends(OK_FRAME[:length], 3, ConnectionLost)
 
 
-async def test_an_answer_that_never_comes():
+async def test_answer_that_never_comes():
     clock = ManualClock()
     publishes = Publishes()
     async with producing(clock=clock, read_timeout=30) as (producer, broker):
@@ -376,7 +376,7 @@ async def test_an_answer_that_never_comes():
         await check_publishes(producer, broker)
 
 
-async def test_an_error_is_for_one_publish_and_what_nsqd_did_not_read_after_it_goes_again():
+async def test_error_fails_one_publish_and_unread_publishes_are_sent_again():
     publishes = Publishes()
     async with producing() as (producer, broker):
         peer = await broker.handshake()
@@ -399,7 +399,7 @@ async def test_an_error_is_for_one_publish_and_what_nsqd_did_not_read_after_it_g
 
 
 async def check_survives(data: bytes, expected: type[NSQError], *, close: bool = True) -> None:
-    """Deliver three messages, take the FIN of one, send ``data``; the other two must come to an end, too."""
+    """Deliver three messages, read the FIN of one, send ``data``; the other two must be delivered again."""
     async with consuming() as (consumer, broker):
         peer = await broker.subscribe()
         assert await peer.line() == b"RDY 10"
@@ -412,7 +412,7 @@ async def check_survives(data: bytes, expected: type[NSQError], *, close: bool =
         assert isinstance(await why(consumer), expected)
         for message in held:
             assert message.is_answered
-            message.finish()  # too late, and said to nobody
+            message.finish()  # too late: it sends nothing
         await check_consumes(consumer, broker)
 
 
@@ -423,16 +423,16 @@ async def test_garbage_instead_of_a_message(data: bytes, close: bool):
 
 
 @pytest.mark.parametrize("data", [OK_FRAME, CLOSE_WAIT_FRAME, encode_response(b"what")])
-async def test_an_answer_to_what_was_not_asked(data: bytes):
+async def test_answer_without_a_command(data: bytes):
     await check_survives(data, ProtocolError, close=False)
 
 
-async def test_a_message_is_cut_off_at_any_byte():
+async def test_message_is_cut_off_at_any_byte():
     for length in range(len(MESSAGE)):
         await check_survives(MESSAGE[:length], ConnectionLost)
 
 
-async def test_what_came_before_garbage_is_not_acknowledged():
+async def test_messages_before_garbage_are_not_acknowledged():
     async with consuming() as (consumer, broker):
         peer = await broker.subscribe()
         await peer.send(MESSAGE, GARBAGE["zeros"])
@@ -441,7 +441,7 @@ async def test_what_came_before_garbage_is_not_acknowledged():
         await check_consumes(consumer, broker)
 
 
-async def test_a_fatal_error_ends_the_connection_and_another_one_does_not():
+async def test_fatal_errors_end_the_connection_and_others_do_not():
     async with consuming() as (consumer, broker):
         peer = await broker.subscribe()
         assert await peer.line() == b"RDY 10"
@@ -457,14 +457,14 @@ async def test_a_fatal_error_ends_the_connection_and_another_one_does_not():
         await check_consumes(consumer, broker)
 
 
-async def test_one_bad_broker_among_several_disturbs_no_other():
+async def test_bad_broker_does_not_disturb_the_others():
     bad, good = ScriptedBroker(), ScriptedBroker()
     addresses = {"bad:4150": bad, "good:4150": good}
 
     async def dial(address: str) -> anyio.abc.ByteStream:
         return await addresses[address].dial(address)
 
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Consumer(
             TOPIC,
             CHANNEL,

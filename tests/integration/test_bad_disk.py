@@ -30,7 +30,7 @@ from tests.integration.stage import CHANNEL, TOPIC, bodies_of, channel_of, is_em
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 15.0
+WAIT_LIMIT = 15.0
 PUB = f"PUB {TOPIC}\n".encode()
 NO_ROOM = b"No space left on device"
 
@@ -38,7 +38,7 @@ NO_ROOM = b"No space left on device"
 @asynccontextmanager
 async def broker(data_path: str, **options: Any) -> AsyncIterator[Nsqd]:
     given = BrokerOptions(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", mem_queue_size=0, **options)
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Nsqd(given, data_path=data_path) as nsqd:
             yield nsqd
 

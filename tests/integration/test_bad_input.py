@@ -1,7 +1,7 @@
-"""Clients that send what they must not, over TCP: the broker answers as nsqd does, and nobody else notices.
+"""Clients that send invalid commands over TCP: the broker answers as nsqd does, and other clients are not affected.
 
-The answers are those of nsqd 1.3.0, word for word. Each test has a witness: a producer and a consumer that are
-connected before the bad client comes and are still on the same connections, with nothing lost, when it has gone.
+The answers are those of nsqd 1.3.0, word for word. Each test has a witness: a producer and a consumer that connected
+before the bad client, and that are on the same connections, with nothing lost, after it has gone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def int32(number: int) -> bytes:
 
 @asynccontextmanager
 async def witnessed() -> AsyncIterator[Nsqd]:
-    """Run a broker beside whose bad clients a good producer and a good consumer go on undisturbed."""
+    """Run a broker with a good producer and a good consumer, which must not notice its bad clients."""
     stage = Stage("tcp")
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer, stage.consumer(nsqd) as consumer:
         await consumer.wait_connected()
@@ -57,10 +57,10 @@ async def witnessed() -> AsyncIterator[Nsqd]:
         await until(lambda: list(nsqd.broker.sessions) == witnesses)
 
 
-# ---- what nsqd closes the connection for ---------------------------------------------------------------------------
+# ---- input for which nsqd closes the connection --------------------------------------------------------------------
 
-# What is sent after the magic, and the error that is the only answer. Where a size is wrong, no body follows: it is
-# refused when the size has come.
+# Input after the magic, and the error that is the only answer. Where a size is wrong, no body follows: nsqd refuses the
+# command after the size.
 FATAL: dict[str, Case] = {
     # not the protocol
     "binary garbage": (b"\x00\x01\xfe\xff\n", b"E_INVALID invalid command \x00\x01\xfe\xff"),
@@ -132,7 +132,7 @@ NOT_FATAL: dict[str, Case] = {
 }
 
 
-async def test_what_is_fatal_is_answered_and_ends_the_connection():
+async def test_fatal_input_is_answered_and_ends_the_connection():
     async with witnessed() as nsqd:
         for name, (data, error) in FATAL.items():
             async with raw_client(nsqd) as client:
@@ -141,7 +141,7 @@ async def test_what_is_fatal_is_answered_and_ends_the_connection():
         assert set(nsqd.broker.topics) == {TOPIC.encode()}
 
 
-async def test_what_is_fatal_to_a_consumer_is_answered_and_ends_the_connection():
+async def test_fatal_input_of_a_consumer_is_answered_and_ends_the_connection():
     async with witnessed() as nsqd:
         for name, (data, error) in FATAL_TO_CONSUMERS.items():
             async with raw_client(nsqd) as client:
@@ -152,20 +152,20 @@ async def test_what_is_fatal_to_a_consumer_is_answered_and_ends_the_connection()
 @pytest.mark.parametrize(
     "magic", [b"  V9", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00", b"PUB t\n", b"\0" * 10_000]
 )
-async def test_a_wrong_magic_is_answered_and_ends_the_connection(magic: bytes):
+async def test_wrong_magic_is_answered_and_ends_the_connection(magic: bytes):
     async with witnessed() as nsqd:
         async with raw_client(nsqd, magic=magic) as client:
             assert await client.answers() == [b"E_BAD_PROTOCOL"]
 
 
-async def test_a_line_without_an_end_ends_the_connection_without_a_word():
+async def test_line_without_an_end_ends_the_connection_without_an_answer():
     async with witnessed() as nsqd:
         async with raw_client(nsqd) as client:
             await client.send(b"PUB " + b"a" * 20_000)
             assert await client.answers() == []
 
 
-async def test_what_stands_before_an_error_is_done_and_what_follows_it_is_not():
+async def test_commands_before_an_error_are_executed_and_those_after_it_are_not():
     async with witnessed() as nsqd:
         async with raw_client(nsqd) as client:
             await client.send(b"PUB other\n", sized(b"1"), b"FOO\n", b"PUB other\n", sized(b"2"))
@@ -173,10 +173,10 @@ async def test_what_stands_before_an_error_is_done_and_what_follows_it_is_not():
         assert nsqd.broker.topics[b"other"].message_count == 1
 
 
-# ---- what nsqd lets be ---------------------------------------------------------------------------------------------
+# ---- input that nsqd tolerates -------------------------------------------------------------------------------------
 
 
-async def test_an_answer_to_an_unknown_message_is_refused_and_the_connection_goes_on():
+async def test_answer_to_an_unknown_message_is_refused_and_the_connection_continues():
     async with witnessed() as nsqd, raw_client(nsqd) as client:
         await client.send(b"SUB other c\n")
         assert await client.answer() == b"OK"
@@ -186,7 +186,7 @@ async def test_an_answer_to_an_unknown_message_is_refused_and_the_connection_goe
         assert await client.is_alive()
 
 
-async def test_nobody_answers_for_another_consumer():
+async def test_consumer_cannot_answer_messages_of_another_consumer():
     async with witnessed() as nsqd, raw_client(nsqd) as client:
         (owner,) = channel_of(nsqd).sessions
         (message_id,) = owner.in_flight._untouched
@@ -199,8 +199,8 @@ async def test_nobody_answers_for_another_consumer():
 
 # ---- cut off at any byte -------------------------------------------------------------------------------------------
 
-# A conversation in pieces: bytes, what is answered when all of them have come, and what is answered when the stream
-# ends before the piece is complete, be it before its first byte.
+# A conversation in pieces: the bytes, the answer when all of them have come, and the answer when the stream ends before
+# the piece is complete, possibly before its first byte.
 CONVERSATION: list[tuple[bytes, list[bytes], list[bytes]]] = [
     (b"  V2", [], []),
     (b"IDENTIFY\n", [], []),
@@ -238,7 +238,7 @@ def cuts() -> list[tuple[bytes, list[bytes]]]:
     return [*found, (said, answers)]
 
 
-async def test_a_stream_may_end_at_any_byte():
+async def test_stream_may_end_at_any_byte():
     async with witnessed() as nsqd:
         for data, answers in cuts():
             async with raw_client(nsqd, magic=data) as client:
@@ -246,7 +246,7 @@ async def test_a_stream_may_end_at_any_byte():
                 assert await client.answers() == answers, data
 
 
-async def test_a_client_may_vanish_at_any_byte():
+async def test_connection_may_be_lost_at_any_byte():
     async with witnessed() as nsqd:
         for data, _ in cuts():
             async with raw_client(nsqd, magic=data):
@@ -262,7 +262,7 @@ async def test_bytes_may_come_one_by_one():
         assert await client.answers() == answers
 
 
-async def test_what_a_vanished_consumer_had_in_flight_comes_to_the_next_in_time():
+async def test_messages_in_flight_of_a_lost_consumer_time_out_and_are_delivered_to_the_next():
     stage = Stage("tcp")
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         await producer.publish(TOPIC, b"x")
@@ -282,7 +282,7 @@ async def test_what_a_vanished_consumer_had_in_flight_comes_to_the_next_in_time(
 
 
 async def flood(client: RawClient, data: bytes) -> None:
-    """Send for as long as the broker takes it."""
+    """Send as long as the broker reads."""
     try:
         while True:
             await client.send(data)
@@ -293,7 +293,7 @@ async def flood(client: RawClient, data: bytes) -> None:
 @pytest.mark.parametrize(
     "data", [b"PUB " + b"a" * MIB, b"PUB t\n" + int32(TWO_GIB) + b"a" * MIB, b"\0" * MIB, b"\n" * MIB]
 )
-async def test_a_flood_of_garbage_is_not_kept(data: bytes):
+async def test_flood_of_garbage_is_not_kept(data: bytes):
     async with witnessed() as nsqd, raw_client(nsqd) as client:
         tracemalloc.start()
         try:
@@ -304,7 +304,7 @@ async def test_a_flood_of_garbage_is_not_kept(data: bytes):
         assert peak < 4 * MIB
 
 
-async def test_what_is_announced_costs_nothing_before_it_comes():
+async def test_announced_sizes_allocate_nothing():
     async with witnessed() as nsqd:
         tracemalloc.start()
         try:
@@ -324,15 +324,15 @@ async def announce(nsqd: Nsqd) -> None:
         await anyio.sleep_forever()
 
 
-async def test_a_client_that_does_not_read_is_read_no_more():
-    # Each command is refused with more bytes than it has; the refusals cannot go on piling up.
+async def test_broker_stops_reading_from_a_client_that_does_not_read():
+    # Each refusal has more bytes than its command; the refusals must not accumulate without limit.
     async with witnessed() as nsqd, raw_client(nsqd) as client:
         await client.send(b"SUB other c\n")
         assert await client.answer() == b"OK"
         (session,) = nsqd.broker.topics[b"other"].channels[b"c"].sessions
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(flood, client, (b"FIN " + ID + b"\n") * 1000)
-            # The kernel takes some megabytes of refusals before it is full; then the broker has to stand still.
+            # The kernel accepts some megabytes of refusals until its buffers are full; then the broker stops reading.
             size_max = still = 0
             while still < 100:
                 size = session._buffer.size
@@ -346,7 +346,7 @@ async def test_a_client_that_does_not_read_is_read_no_more():
 # ---- many at once --------------------------------------------------------------------------------------------------
 
 
-async def test_a_crowd_of_bad_clients_disturbs_nobody():
+async def test_many_bad_clients_do_not_disturb_others():
     stage = Stage("tcp")
     bodies = [b"%d" % n for n in range(200)]
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer, stage.consumer(nsqd) as consumer:

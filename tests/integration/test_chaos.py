@@ -1,6 +1,6 @@
-"""Three brokers and four consumers, while brokers are killed, stalled and cut off: nothing acknowledged is lost.
+"""Three brokers and four consumers: no acknowledged message is lost while brokers are killed, stopped, disconnected.
 
-A few seconds here; ``NSQKIT_CHAOS_SECONDS=60`` makes it a minute, ``NSQKIT_CHAOS_SEED`` another one.
+A run takes a few seconds; ``NSQKIT_CHAOS_SECONDS=60`` makes it a minute, ``NSQKIT_CHAOS_SEED`` selects another one.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tests.integration.chaos import BrokerProcess, Wire
 
 SECONDS = float(os.environ.get("NSQKIT_CHAOS_SECONDS", "5"))
 SEED = int(os.environ.get("NSQKIT_CHAOS_SEED", "1"))
-PATIENCE = 120.0
-"""Seconds that the rest may take when all is quiet again."""
+WAIT_LIMIT = 120.0
+"""Seconds that the remaining messages may take after the last fault."""
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.timeout(SECONDS + 2 * PATIENCE),
+    pytest.mark.timeout(SECONDS + 2 * WAIT_LIMIT),
     pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX"),
 ]
 
 
 class Run:
-    """One run: what was acknowledged, what was finished."""
+    """One run: acknowledged and finished messages."""
 
     def __init__(self) -> None:
         self.random = Random(SEED)
@@ -43,7 +43,7 @@ class Run:
         self.all_finished = anyio.Event()
 
     async def publish(self, producer: Producer, name: str) -> None:
-        """Publish until it is over; what was not acknowledged may be there or not."""
+        """Publish until the run is over; an unacknowledged message may or may not be stored."""
         number = 0
         while not self.is_over:
             number += 1
@@ -60,7 +60,7 @@ class Run:
             await anyio.sleep(0.001)
 
     async def handle(self, message: Message) -> None:
-        """Do what handlers do."""
+        """Behave as handlers do."""
         match 0 if self.is_over else self.random.randrange(30):
             case 1:
                 raise ValueError("a handler fails")
@@ -68,19 +68,19 @@ class Run:
                 message.requeue(0.1, backoff=False)
                 return
             case 3:
-                await anyio.sleep(4)  # longer than nsqd waits
+                await anyio.sleep(4)  # longer than the message timeout
             case 4:
                 message.touch()
         self.finished.add(message.body)
         self.look()
 
     def look(self) -> None:
-        """See whether all is done."""
+        """Return whether all messages are finished."""
         if self.is_over and self.acknowledged <= self.finished:
             self.all_finished.set()
 
     async def disturb(self, brokers: list[BrokerProcess], wires: list[Wire]) -> None:
-        """Kill, stall and cut."""
+        """Kill, stop and disconnect brokers."""
         while not self.is_over:
             await anyio.sleep(self.random.uniform(0.05, 0.5))
             number = self.random.randrange(len(brokers))
@@ -96,8 +96,8 @@ class Run:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_what_was_acknowledged_is_finished_whatever_happens(tmp_path, monkeypatch):
-    # A handler's failure is wanted here; its traceback is not.
+async def test_acknowledged_messages_are_finished_in_spite_of_faults(tmp_path, monkeypatch):
+    # The handler fails on purpose; its traceback is not logged.
     monkeypatch.setattr("nsqkit.consumer.handling.logger.error", lambda *args, **kwargs: None)
     tasks_before, threads_before, files_before = running_tasks(), set(threading.enumerate()), open_files()
     run = Run()
@@ -126,11 +126,11 @@ KEYWORDS: Final[dict[str, Any]] = {
     "read_timeout": 3,
     "heartbeat_interval": 1,
 }
-"""Of all clients: a broker that is gone is missed soon, and found again soon."""
+"""Of all clients: the loss of a broker is detected soon, and its return as well."""
 
 
 async def live(run: Run, brokers: list[BrokerProcess], wires: list[Wire], addresses: list[str]) -> None:
-    """Let producers and consumers do their work while they are disturbed, and then until all is finished."""
+    """Run producers and consumers during the faults, and then until all messages are finished."""
     async with AsyncExitStack() as stack:
         consumers = [
             await stack.enter_async_context(make_consumer(addresses, max_in_flight=20 + number))
@@ -161,7 +161,7 @@ async def live(run: Run, brokers: list[BrokerProcess], wires: list[Wire], addres
                 await anyio.sleep(SECONDS)
                 run.is_over = True
             run.look()
-            with anyio.move_on_after(PATIENCE):
+            with anyio.move_on_after(WAIT_LIMIT):
                 await run.all_finished.wait()
             assert run.acknowledged - run.finished == set()
             handling.cancel_scope.cancel()
@@ -187,10 +187,10 @@ def running_tasks() -> set[int]:
 
 
 def open_files() -> int:
-    """Return how many files and sockets this process has open; 0 where nobody tells."""
+    """Return the number of open files and sockets of this process; 0 where the system does not tell."""
     return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
 
 def is_anyios(thread: threading.Thread) -> bool:
-    """Tell whether a thread is one of a pool that waits for more work, which the event loop keeps."""
+    """Return whether a thread is an idle worker of the event loop's pool."""
     return "worker" in thread.name.lower() or thread.name.startswith(("asyncio_", "Trio"))

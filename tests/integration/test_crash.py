@@ -26,14 +26,14 @@ import pytest
 
 from tests.integration.test_durability import broker, consume, publish_until_killed, read_frame
 
-PATIENCE = 15
+WAIT_LIMIT = 15
 MEMORY = 50
 IN_FLIGHT = 30
 
 
 @contextmanager
 def connection(address: tuple[str, int]) -> Iterator[tuple[socket.socket, Any]]:
-    with socket.create_connection(address, timeout=PATIENCE) as client, client.makefile("rb") as file:
+    with socket.create_connection(address, timeout=WAIT_LIMIT) as client, client.makefile("rb") as file:
         client.sendall(b"  V2")
         yield client, file
 
@@ -53,7 +53,7 @@ def test_with_no_memory_queue_nothing_that_was_acknowledged_is_lost(tmp_path, se
     flags = ("--mem-queue-size=0", f"--max-bytes-per-file={random.choice([20_000, 1 << 20])}")
     with broker(tmp_path, *flags) as (process, address):
         answered = publish_until_killed(process, address, random.randrange(1, 5_000))
-        process.wait(timeout=PATIENCE)
+        process.wait(timeout=WAIT_LIMIT)
     with broker(tmp_path, *flags) as (_, address):
         assert consume(address, "c", answered) >= set(range(answered))
         assert consume(address, "d", answered) >= set(range(answered))
@@ -70,7 +70,7 @@ def test_what_memory_held_is_lost_and_nothing_else(tmp_path, seed):
             assert read_frame(frames) == (0, b"OK")
             answered = publish_until_killed(process, address, random.randrange(IN_FLIGHT + MEMORY, 10_000))
             held = [int(body) for body in received(frames)]
-        process.wait(timeout=PATIENCE)
+        process.wait(timeout=WAIT_LIMIT)
     assert held == list(range(IN_FLIGHT)), "in flight, and never finished"
     lost_max = (
         MEMORY + IN_FLIGHT
@@ -108,7 +108,7 @@ def test_what_was_finished_is_not_there_again_when_it_was_synced_and_deferred_me
             pass  # what came before RDY 0
         assert frame[0] == 1, "all before it has been done"
         process.kill()
-        process.wait(timeout=PATIENCE)
+        process.wait(timeout=WAIT_LIMIT)
     with broker(tmp_path, *flags) as (_, address), connection(address) as (client, frames):
         client.sendall(b"PUB t\n\0\0\0\1e" + b"SUB t c\nRDY 100\n")
         assert [read_frame(frames) for _ in range(2)] == [(0, b"OK")] * 2

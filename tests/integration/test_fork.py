@@ -1,7 +1,7 @@
-"""Forked processes: what they inherit is refused or made anew, what they make works, and the parent goes on.
+"""Forked processes: inherited clients are refused or opened anew, new clients work, and the parent is not affected.
 
-The rule it guards: a child that is stuck fails its test, and is ended with it. Children leave without the clean-up of
-pytest, which is their parent's.
+A child that hangs fails its test, and is killed by it. Children exit without pytest's clean-up, which is for their
+parent.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from nsqkit import BlockingConsumer, BlockingProducer
 from nsqkit.errors import Closed
 from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.servers import NsqdServer
-from tests.threads import PATIENCE, start, until
+from tests.threads import WAIT_LIMIT, start, until
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork"),
-    # Python warns of forks of programs with threads; that they are safe here is what is tested.
+    # Python warns of forks of programs with threads; these tests show that such forks are safe here.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 
 
 class Child:
-    """A forked process that calls a function; what it raises is in stderr, and in the exit code."""
+    """A forked process that calls a function; its exception goes to stderr and into the exit code."""
 
     def __init__(self, function: Callable[[], object]) -> None:
         sys.stderr.flush()
@@ -41,7 +41,7 @@ class Child:
             code = 1
             try:
                 function()
-                gc.collect()  # what was inherited may be collected, and nothing comes of it
+                gc.collect()  # inherited objects may be collected without effect
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -50,13 +50,13 @@ class Child:
                 os._exit(code)
 
     def join(self) -> None:
-        """Wait for its end, which is to be a good one."""
+        """Wait for its end and check the exit code."""
         waiting = start(os.waitpid, self._pid, 0)
         try:
-            _, status = waiting.result(PATIENCE)
+            _, status = waiting.result(WAIT_LIMIT)
         except TimeoutError:
             os.kill(self._pid, signal.SIGKILL)
-            waiting.result(PATIENCE)
+            waiting.result(WAIT_LIMIT)
             pytest.fail("the forked process was stuck")
         assert os.waitstatus_to_exitcode(status) == 0
 
@@ -77,7 +77,7 @@ def consumer_of(nsqd: NsqdServer) -> BlockingConsumer:
     return BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=10)
 
 
-def test_a_child_makes_a_thread_of_its_own():
+def test_child_starts_its_own_thread():
     def work() -> None:
         with portal_provider() as portal:
             assert portal.call(os.getpid) == os.getpid()
@@ -88,7 +88,7 @@ def test_a_child_makes_a_thread_of_its_own():
         assert portal.call(os.getpid) == os.getpid()
 
 
-def test_a_producer_of_the_parent_is_refused_and_goes_on_there(nsqd):
+def test_inherited_producer_is_refused_and_keeps_working_in_the_parent(nsqd):
     with producer_of(nsqd) as producer:
         producer.publish("t", b"parent")
 
@@ -97,7 +97,7 @@ def test_a_producer_of_the_parent_is_refused_and_goes_on_there(nsqd):
                 with pytest.raises(Closed, match="another process"):
                     use("t", b"child")
             assert not producer.is_connected
-            producer.close()  # which does nothing
+            producer.close()  # has no effect
 
         in_child(work)
         producer.publish("t", b"parent")
@@ -105,7 +105,7 @@ def test_a_producer_of_the_parent_is_refused_and_goes_on_there(nsqd):
     assert count(nsqd) == 2
 
 
-def test_a_producer_of_the_parent_may_be_opened_anew(nsqd):
+def test_inherited_producer_may_be_opened_anew(nsqd):
     with producer_of(nsqd) as producer:
         producer.publish("t", b"parent")
 
@@ -119,7 +119,7 @@ def test_a_producer_of_the_parent_may_be_opened_anew(nsqd):
     assert count(nsqd) == 4
 
 
-def test_a_producer_that_was_made_and_not_opened_is_opened_in_children(nsqd):
+def test_unopened_producer_is_opened_in_children(nsqd):
     producer = producer_of(nsqd)
 
     def work() -> None:
@@ -131,7 +131,7 @@ def test_a_producer_that_was_made_and_not_opened_is_opened_in_children(nsqd):
     assert count(nsqd) == 30
 
 
-def test_a_block_that_is_left_in_a_child_does_not_close_the_parents(nsqd):
+def test_leaving_a_block_in_a_child_does_not_close_the_parents_client(nsqd):
     def work() -> None:
         producer.__exit__(None, None, None)
         consumer.__exit__(None, None, None)
@@ -140,13 +140,13 @@ def test_a_block_that_is_left_in_a_child_does_not_close_the_parents(nsqd):
         consumer.wait_connected()
         in_child(work)
         producer.publish("t", b"1")
-        message = consumer.receive(PATIENCE)
+        message = consumer.receive(WAIT_LIMIT)
         assert message is not None
         message.finish()
         until(lambda: consumer.stats().finished == 1)
 
 
-def test_a_consumer_of_the_parent_is_refused_and_goes_on_there(nsqd):
+def test_inherited_consumer_is_refused_and_keeps_working_in_the_parent(nsqd):
     with producer_of(nsqd) as producer, consumer_of(nsqd) as consumer:
         producer.multi_publish("t", [b"1", b"2", b"3"])
         messages = iter(consumer)
@@ -164,7 +164,7 @@ def test_a_consumer_of_the_parent_is_refused_and_goes_on_there(nsqd):
         until(lambda: consumer.stats().finished == 3)
 
 
-def test_a_child_consumes_beside_its_parent(nsqd):
+def test_child_consumes_beside_its_parent(nsqd):
     with consumer_of(nsqd) as consumer:
         consumer.wait_connected()
         consumer.pause()
@@ -172,7 +172,7 @@ def test_a_child_consumes_beside_its_parent(nsqd):
         def work() -> None:
             with consumer:
                 for _ in range(3):
-                    message = consumer.receive(PATIENCE)
+                    message = consumer.receive(WAIT_LIMIT)
                     assert message is not None
                     message.finish()
 
@@ -184,7 +184,7 @@ def test_a_child_consumes_beside_its_parent(nsqd):
 
 
 def test_children_are_forked_while_threads_publish(nsqd):
-    """Whatever locks are held at that moment, nobody is stuck."""
+    """No process hangs, with any locks held at the moment of the fork."""
     with producer_of(nsqd) as producer:
         is_over = threading.Event()
 
@@ -204,7 +204,7 @@ def test_children_are_forked_while_threads_publish(nsqd):
         for _ in range(5):
             in_child(work)
         is_over.set()
-        published = sum(future.result(PATIENCE) for future in publishing)
+        published = sum(future.result(WAIT_LIMIT) for future in publishing)
     assert count(nsqd) == published + 10
 
 
@@ -236,7 +236,7 @@ def test_processes_of_multiprocessing_publish(nsqd):
     with producer_of(nsqd) as producer:
         producer.publish("t", b"parent")
         with multiprocessing.get_context("fork").Pool(2) as pool:
-            pids = pool.map_async(publish_from_a_pool, [nsqd.tcp_address] * 6, chunksize=1).get(PATIENCE)
+            pids = pool.map_async(publish_from_a_pool, [nsqd.tcp_address] * 6, chunksize=1).get(WAIT_LIMIT)
         producer.publish("t", b"parent")
     assert os.getpid() not in pids
     assert count(nsqd) == 8
@@ -263,7 +263,7 @@ producer.close()
 
 
 @pytest.mark.parametrize("is_fast", [False, True], ids=["asyncio", "uvloop"])
-def test_a_child_that_ends_as_programs_do_says_nothing_and_breaks_nothing(nsqd, is_fast):
+def test_child_that_ends_normally_prints_and_breaks_nothing(nsqd, is_fast):
     if is_fast:
         pytest.importorskip("uvloop")
     without = "" if is_fast else "import sys; sys.modules['uvloop'] = None\n"

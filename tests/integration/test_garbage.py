@@ -1,9 +1,9 @@
 """64 clients that send garbage leave a healthy broker.
 
-The rule it guards: whatever comes over TCP, TLS, HTTP and HTTPS, nobody else has to wait for it, nothing in the broker
-fails over it, and when it is over the broker has what it had before: sessions, tasks, open files, memory.
+Garbage over TCP, TLS, HTTP and HTTPS does not delay other clients and raises no internal error. Afterwards the broker
+uses as many sessions, tasks, open files and as much memory as before.
 
-A run takes some seconds. ``NSQKIT_GARBAGE_SECONDS=60`` makes it the minute that was promised.
+A run takes some seconds; ``NSQKIT_GARBAGE_SECONDS=60`` makes it a minute.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tests.integration.stage import CHANNEL, TOPIC, channel_of, is_empty, take, 
 
 SECONDS = float(os.environ.get("NSQKIT_GARBAGE_SECONDS", "3"))
 WARM_UP_SECONDS = 0.5
-"""For what is made once: modules, caches, buffers that loop_client."""
+"""For objects that are created once: modules, caches, buffers that stay."""
 
-PATIENCE = 60.0
-"""Seconds that a busy machine may take for what has to happen in the end."""
+WAIT_LIMIT = 60.0
+"""Seconds that a busy machine may take until a condition holds."""
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(SECONDS + 2 * PATIENCE)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(SECONDS + 2 * WAIT_LIMIT)]
 
 CLIENTS = 64
 MIB = 1 << 20
@@ -46,7 +46,7 @@ MIB = 1 << 20
 
 @attrs.frozen
 class Footprint:
-    """What a process has for a broker and its clients."""
+    """The resources that a process uses for a broker and its clients."""
 
     sessions: int
     tasks: int
@@ -64,7 +64,7 @@ class Footprint:
 
 
 def memory() -> int:
-    """Return the bytes that Python's objects take."""
+    """Return the bytes that Python's objects use."""
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
@@ -78,7 +78,7 @@ def traced() -> Iterator[None]:
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The faults that were logged; all else that is, thousands of lines about bad clients, is kept from pytest."""
+    """The logged errors; pytest does not keep the thousands of other lines about bad clients."""
     found: list[str] = []
 
     def note(record: logging.LogRecord) -> bool:
@@ -92,14 +92,14 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def misbehave(address: str, garbage: Callable[[Random], bytes], random: Random) -> None:
-    """Be one bad client after the other."""
+    """Run one bad client after the other."""
     while True:
         try:
             async with await connect(address) as stream:
                 for piece in pieces(garbage(random), random):
                     await stream.send(piece)
                     await anyio.lowlevel.checkpoint()
-                if random.randrange(2):  # the others vanish
+                if random.randrange(2):  # the others disconnect without notice
                     await stream.send_eof()
                     while True:
                         await stream.receive()
@@ -109,7 +109,7 @@ async def misbehave(address: str, garbage: Callable[[Random], bytes], random: Ra
 
 @asynccontextmanager
 async def bad_clients(nsqd: Nsqd, seed: str) -> AsyncIterator[None]:
-    """Run all bad clients beside the block."""
+    """Run all bad clients during the block."""
     kinds = [(nsqd.tcp_address, tcp_garbage)] * 5 + [(nsqd.http_address, http_garbage)] * 2
     kinds.append((nsqd.https_address, http_garbage))
     async with anyio.create_task_group() as tasks:
@@ -121,7 +121,7 @@ async def bad_clients(nsqd: Nsqd, seed: str) -> AsyncIterator[None]:
 
 
 async def be_served(nsqd: Nsqd, producer: Producer, consumer: Consumer, seconds: float) -> None:
-    """Publish, consume and ask, at least once and for that long; all is answered as it should be."""
+    """Publish, consume and query, at least once and for that long, and check all answers."""
     end = anyio.current_time() + seconds
     for number in count():
         await producer.publish(TOPIC, b"%d" % number)
@@ -140,7 +140,7 @@ async def ask(nsqd: Nsqd, method: str, target: str) -> bytes:
 
 
 async def clean_up(nsqd: Nsqd) -> None:
-    """Have the topics deleted that bad clients have made, with all that was published to them."""
+    """Delete the topics that bad clients have created, with all their messages."""
     for name in set(nsqd.broker.topics) - {TOPIC.encode()}:
         await ask(nsqd, "POST", f"/topic/delete?topic={name.decode().replace('#', '%23')}")
 
@@ -154,7 +154,7 @@ async def test_garbage_leaves_a_healthy_broker(tmp_path: Path, traced: None, fau
         tls_cert=files.certificate,
         tls_key=files.key,
     )
-    with anyio.fail_after(SECONDS + 2 * PATIENCE):
+    with anyio.fail_after(SECONDS + 2 * WAIT_LIMIT):
         async with Nsqd(options, data_path=str(tmp_path)) as nsqd:
             producer = Producer(nsqd.tcp_address)
             consumer = Consumer(TOPIC, CHANNEL, nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=10)

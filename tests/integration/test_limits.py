@@ -1,7 +1,7 @@
-"""Memory is bounded by what the flags say, whatever clients do or leave undone.
+"""Memory is bounded by the flags, regardless of what clients send or do not read.
 
-The rule it guards: a byte that a client sends or does not read is kept up to a limit and no further, and nobody waits
-for somebody else. The clients are real sockets in the broker's own process, so what is counted here is theirs, too.
+The broker keeps bytes that a client sends or does not read up to a limit, and no client waits for another. The clients
+are real sockets in the broker's process, so the counted memory includes theirs.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from tests.integration.stage import TOPIC, channel_of, until
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 60.0
+WAIT_LIMIT = 60.0
 KIB, MIB = 1 << 10, 1 << 20
 PUB = f"PUB {TOPIC}\n".encode()
 
 
 @asynccontextmanager
 async def broker(**options: Any) -> AsyncIterator[Nsqd]:
-    """Run a broker; one with a ``data_path`` keeps in memory what its flags say, and no more."""
+    """Run a broker; one with a ``data_path`` keeps as much in memory as its flags allow."""
     given = BrokerOptions(tcp_address="127.0.0.1:0", http_address="", **options)
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Nsqd(given, data_path=given.data_path or None) as nsqd:
             yield nsqd
 
 
 @pytest.fixture
 def traced(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    caplog.set_level(logging.CRITICAL, logger="nsqkit")  # pytest keeps what is logged
+    caplog.set_level(logging.CRITICAL, logger="nsqkit")  # pytest would keep all log records
     tracemalloc.start()
     yield
     tracemalloc.stop()
 
 
 def memory() -> int:
-    """Return the bytes that Python's objects take now, and have the peak begin anew."""
+    """Return the bytes that Python's objects use now, and reset the peak."""
     gc.collect()
     tracemalloc.reset_peak()
     return tracemalloc.get_traced_memory()[0]
@@ -66,7 +66,7 @@ def peak() -> int:
 
 @asynccontextmanager
 async def stalled(nsqd: Nsqd, *, channel: str = "c", rdy: int = 2500) -> AsyncIterator[Session]:
-    """Subscribe and read nothing; return the broker's side of it."""
+    """Subscribe and read nothing; return the broker's session."""
     async with raw_client(nsqd) as client:
         await client.send(f"SUB {TOPIC} {channel}\n".encode())
         assert await client.answer() == b"OK"
@@ -77,21 +77,21 @@ async def stalled(nsqd: Nsqd, *, channel: str = "c", rdy: int = 2500) -> AsyncIt
 
 
 async def publish(nsqd: Nsqd, count: int, size: int) -> None:
-    """Publish that many bodies, each an object of its own; each is answered before the next one."""
+    """Publish that many bodies, each a separate object; wait for each answer."""
     async with Producer(nsqd.tcp_address) as producer:
         for number in range(count):
             await producer.publish(TOPIC, b"%d" % number + bytes(size))
 
 
 async def finish_all(nsqd: Nsqd, channel: str, counts: dict[str, int]) -> None:
-    """Be a consumer that takes whatever it can get; count it."""
+    """Consume and count all messages."""
     async with Consumer(TOPIC, channel, nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=10) as consumer:
         async for message in consumer:
             message.finish()
             counts[channel] = counts.get(channel, 0) + 1
 
 
-async def test_a_subscriber_that_reads_nothing_is_given_little_and_makes_nobody_wait(traced: None):
+async def test_subscriber_that_reads_nothing_gets_little_and_delays_no_other(traced: None):
     counts: dict[str, int] = {}
     async with broker() as nsqd, stalled(nsqd) as session, anyio.create_task_group() as tasks:
         tasks.start_soon(finish_all, nsqd, "c", counts)
@@ -100,23 +100,23 @@ async def test_a_subscriber_that_reads_nothing_is_given_little_and_makes_nobody_
         await until(lambda: len(channel_of(nsqd).sessions) == 2)
         before = memory()
         await publish(nsqd, 800, 64 * KIB)
-        # What it has not read counts as in flight; all else goes to the others.
+        # Messages that it has not read count as in flight; all others go to the other consumers.
         await until(lambda: counts["d"] == 800 and counts["c"] == 800 - len(session.in_flight))
         assert session.outbox_full
         assert session._buffer.size < 2 * OUTBOX_SIZE_MAX
-        assert len(session.in_flight) < 400  # what it and the kernel hold; of 800
+        assert len(session.in_flight) < 400  # its buffers and the kernel's; of 800
         assert peak() - before < 25 * MIB  # of 50
         tasks.cancel_scope.cancel()
 
 
-async def test_what_memory_may_not_hold_is_on_disk(tmp_path: Path, traced: None):
+async def test_messages_beyond_the_memory_limit_are_on_disk(tmp_path: Path, traced: None):
     counts: dict[str, int] = {}
     async with broker(mem_queue_size=10, data_path=str(tmp_path)) as nsqd, AsyncExitStack() as stack:
         sessions = [await stack.enter_async_context(stalled(nsqd)) for _ in range(3)]
         before = memory()
         await publish(nsqd, 800, 64 * KIB)
         await until(lambda: all(session.outbox_full for session in sessions))
-        assert peak() - before < 35 * MIB  # of 50: three times what the kernel holds, and what is read ahead
+        assert peak() - before < 35 * MIB  # of 50: three times the kernel's buffers, and the read-ahead
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(finish_all, nsqd, "c", counts)
             await until(lambda: counts.get("c") == 800 - sum(len(session.in_flight) for session in sessions))
@@ -124,7 +124,7 @@ async def test_what_memory_may_not_hold_is_on_disk(tmp_path: Path, traced: None)
         assert peak() - before < 35 * MIB
 
 
-async def test_an_ephemeral_channel_drops_what_is_too_much(traced: None):
+async def test_ephemeral_channel_drops_messages_beyond_its_limit(traced: None):
     async with broker(mem_queue_size=10) as nsqd, stalled(nsqd, channel="c#ephemeral", rdy=0):
         before = memory()
         await publish(nsqd, 400, 64 * KIB)

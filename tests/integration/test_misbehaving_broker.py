@@ -26,7 +26,7 @@ from tests.integration.stage import until
 from tests.peers import encode_numbered
 from tests.runners import Run
 
-PATIENCE = 60
+WAIT_LIMIT = 60
 DIALLING: dict[str, Any] = {"dial_timeout": 10.0, "reconnect_delay_max": 0.05, "reconnect_delay_min": 0.01}
 
 HEARTBEAT_COUNT = 400_000

@@ -37,7 +37,7 @@ from tests.integration.stage import until
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 60
+WAIT_LIMIT = 60
 DIALLING: dict[str, Any] = {"dial_timeout": 10.0, "reconnect_delay_max": 0.01, "reconnect_delay_min": 0.01}
 ENDING: dict[str, Any] = {"end_on_permanent_error": True, **DIALLING}
 
@@ -59,7 +59,7 @@ async def raw_server(answer: bytes) -> AsyncIterator[str]:
 
 async def why_not(address: str, **options: Any) -> Exception:
     """Return why a consumer does not reach an nsqd."""
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Consumer("t", "c", nsqd_tcp_addresses=[address], **DIALLING, **options) as consumer:
             await until(lambda: consumer.unconnected.get(address))
             error = consumer.unconnected[address]
@@ -132,7 +132,7 @@ async def test_no_tls_where_the_broker_requires_it(tmp_path: Path):
 async def test_the_tcp_port_of_an_nsqlookupd_is_no_address_to_ask(nsqlookupd: NsqlookupdServer, caplog):
     caplog.set_level(logging.WARNING, "nsqkit")
     address, url = nsqlookupd.tcp_address, f"http://{nsqlookupd.tcp_address}"
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Consumer(
             "t", "c", lookupd_http_addresses=[address], lookupd_poll_interval=0.01
         ) as consumer:
@@ -154,7 +154,7 @@ async def test_an_nsqlookupd_that_refuses_is_seen_until_it_answers():
     good = http_answer(b'{"channels": [], "producers": []}')
     async with answering(lambda _: next(answers, good)) as server:
         address, url = server.address, f"http://{server.address}"
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             async with Consumer(
                 "t", "c", lookupd_http_addresses=[address], lookupd_poll_interval=0.1
             ) as consumer:
@@ -173,7 +173,7 @@ async def test_a_permanent_error_is_logged_once_with_what_to_do(nsqd: NsqdServer
     def on_connection(address: str, error: Exception | None) -> None:
         dialled.append(error)
 
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Consumer(
             "t",
             "c",
@@ -262,7 +262,7 @@ async def wait_connected(consumer: Consumer) -> None:
 async def test_a_consumer_ends_with_the_permanent_error(refusal, kind: type[NSQError]):
     address, options = refusal
     options = {"msg_timeout": 3600 if kind is BadBody else 0, **options, **ENDING}
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Consumer("t", "c", nsqd_tcp_addresses=[address], **options) as consumer:
             with pytest.raises(kind) as caught:
                 await consumer.run(handle)
@@ -275,7 +275,7 @@ async def test_a_consumer_ends_with_the_permanent_error(refusal, kind: type[NSQE
     ids=lambda receive: receive.__name__,
 )
 async def test_every_way_to_receive_ends(receive, nsqd: NsqdServer):
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Consumer(
             "t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], tls_v1=True, **ENDING
         ) as consumer:
@@ -290,7 +290,7 @@ async def test_what_was_begun_with_is_still_answered(nsqd: NsqdServer):
         begun.set()
         await refused.wait()
 
-    with NsqlookupdServer() as lookupd, anyio.fail_after(PATIENCE):
+    with NsqlookupdServer() as lookupd, anyio.fail_after(WAIT_LIMIT):
         async with Producer(nsqd.tcp_address) as producer:
             await producer.publish("t", b"x")
         async with (
@@ -311,7 +311,7 @@ async def test_what_was_begun_with_is_still_answered(nsqd: NsqdServer):
 
 
 async def test_an_nsqlookupd_ends_a_consumer_as_well(nsqlookupd: NsqlookupdServer):
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Consumer("t", "c", lookupd_http_addresses=[nsqlookupd.tcp_address], **ENDING) as consumer:
             with pytest.raises(WrongServer):
                 await consumer.run(handle)
@@ -320,7 +320,7 @@ async def test_an_nsqlookupd_ends_a_consumer_as_well(nsqlookupd: NsqlookupdServe
 async def test_who_cannot_be_reached_is_dialled_for_ever():
     dialled: list[Exception | None] = []
     address = await unused_address()
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Consumer(
             "t",
             "c",
@@ -335,7 +335,7 @@ async def test_who_cannot_be_reached_is_dialled_for_ever():
 @pytest.mark.parametrize(("refusal", "kind"), OF_PRODUCERS.items(), indirect=["refusal"])
 async def test_a_publish_raises_the_permanent_error(refusal, kind: type[NSQError]):
     address, options = refusal
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Producer(address, connect_timeout=3600, **options, **ENDING) as producer:
             for _ in range(2):
                 with pytest.raises(kind):
@@ -345,7 +345,7 @@ async def test_a_publish_raises_the_permanent_error(refusal, kind: type[NSQError
 
 
 async def test_a_producer_goes_on_with_the_nsqds_that_let_it_in(nsqd: NsqdServer):
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with Producer(nsqd.tcp_address, nsqd.http_address, connect_timeout=3600, **ENDING) as producer:
             await until(lambda: producer.is_connected)
             await until(lambda: producer.stats().nsqds[1].error)

@@ -23,13 +23,13 @@ from tests.integration.stage import until
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 20.0
+WAIT_LIMIT = 20.0
 DIALLING: dict[str, Any] = {"dial_timeout": 10.0, "reconnect_delay_max": 0.01, "reconnect_delay_min": 0.01}
 
 
 @asynccontextmanager
 async def broker(address: str = "127.0.0.1:0", *, clock: ManualClock | None = None, **options: Any):
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         flags = BrokerOptions(tcp_address=address, http_address="", https_address="", **options)
         async with Nsqd(flags, clock=clock) as nsqd:
             yield nsqd.tcp_address
@@ -56,7 +56,7 @@ async def check_roundtrip(address: str, **options: Any) -> None:
 
 
 async def why_not(address: str, **options: Any) -> Exception:
-    """Return why a client does not come in."""
+    """Return why a client is refused."""
     async with Consumer("t", "c", nsqd_tcp_addresses=[address], **DIALLING, **options) as consumer:
         await until(lambda: consumer.unconnected.get(address))
         error = consumer.unconnected[address]
@@ -85,17 +85,17 @@ async def test_tls_with_certificates_at_both_ends(tmp_path: Path, compression: d
 
 @pytest.mark.parametrize("place", ["{}/nsqd.sock", "@{}/nsqd"])
 @pytest.mark.parametrize("compression", [{}, {"deflate": True}])
-async def test_a_unix_socket(tmp_path: Path, place: str, compression: dict[str, Any]):
+async def test_unix_socket(tmp_path: Path, place: str, compression: dict[str, Any]):
     async with broker(place.format(tmp_path)) as address:
         await check_roundtrip(address, **compression)
 
 
 class AuthServer:
-    """Grants what the test says.
+    """Grants permissions by secret.
 
     Attributes:
-        secrets: what is granted.
-        ttl: for how many seconds; less than heartbeats take.
+        secrets: the granted permissions.
+        ttl: seconds that a grant lasts; less than the heartbeat interval.
     """
 
     def __init__(self, *secrets: str) -> None:
@@ -119,12 +119,12 @@ async def guarded(clock: ManualClock | None = None) -> AsyncIterator[tuple[str, 
         yield address, server
 
 
-async def test_a_secret_opens_a_broker_that_asks_for_one():
+async def test_secret_is_accepted_by_a_broker_that_requires_one():
     async with guarded() as (address, _):
         await check_roundtrip(address, auth_secret="hush")
 
 
-async def test_what_was_granted_can_be_seen():
+async def test_grants_appear_in_stats():
     expected = AuthAnswer(identity="me", permission_count=1)
     async with (
         guarded() as (address, _),
@@ -141,12 +141,12 @@ async def test_what_was_granted_can_be_seen():
     ("options", "error"),
     [({}, NegotiationFailed), ({"auth_secret": "hash"}, Unauthorized)],
 )
-async def test_without_it_nobody_comes_in(options: dict[str, Any], error: type[Exception]):
+async def test_client_without_the_secret_is_refused(options: dict[str, Any], error: type[Exception]):
     async with guarded() as (address, _):
         assert isinstance(await why_not(address, **options), error)
 
 
-async def test_when_a_grant_has_ended_the_client_asks_for_a_new_one():
+async def test_client_is_authorized_again_after_a_grant_has_expired():
     clock = ManualClock()
     async with (
         guarded(clock) as (address, server),

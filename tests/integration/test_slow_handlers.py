@@ -15,7 +15,7 @@ import trio
 
 from nsqkit import BlockingConsumer, BlockingProducer, Consumer
 from nsqkit.testing.servers import NsqdServer
-from tests.threads import PATIENCE
+from tests.threads import WAIT_LIMIT
 
 COUNT = 50
 MSG_TIMEOUT = 0.5
@@ -61,7 +61,7 @@ async def consume(slow: Slow, address: str, how: str) -> None:
             run = partial(consumer.run, slow.block, **options)
         else:
             run = partial(consumer.run, slow.wait, **options)
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run)
                 while consumer.stats().finished < COUNT:
@@ -111,7 +111,7 @@ def test_in_threads_of_the_program_too(nsqd, concurrency, caplog):
         def handle(message: Any) -> None:
             for _ in range(concurrency):
                 slow.block(message) if not _ else threading.Event().wait(HANDLER_SECONDS)
-            if sum(slow.calls.values()) == COUNT or time.monotonic() - began_at > PATIENCE:
+            if sum(slow.calls.values()) == COUNT or time.monotonic() - began_at > WAIT_LIMIT:
                 consumer.stop()
 
         consumer.run(handle, giving_up=slow.give_up, concurrency=concurrency)

@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from nsqkit.loop_thread.call import Call
-from tests.threads import PATIENCE, start
+from tests.threads import WAIT_LIMIT, start
 
 
 def test_who_waits_is_told():
     call: Call[int] = Call()
     waiting = start(call.wait)
     call.tell(7)
-    assert waiting.result(PATIENCE) == 7
+    assert waiting.result(WAIT_LIMIT) == 7
 
 
 def test_it_may_be_told_before_it_waits():
@@ -31,5 +31,5 @@ def test_a_wait_may_have_a_limit():
     call: Call[int] = Call()
     assert not call.is_told(0.01)
     call.tell(7)
-    assert call.is_told(PATIENCE)
+    assert call.is_told(WAIT_LIMIT)
     assert call.wait() == 7

@@ -13,7 +13,7 @@ import pytest
 from nsqkit.errors import Closed
 from nsqkit.loop_thread.loop_client import LoopClient
 from tests.loop_thread.clients import Client
-from tests.threads import PATIENCE, interrupted_once, start, until
+from tests.threads import WAIT_LIMIT, interrupted_once, start, until
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_many_threads_are_answered(loop_client):
         return sum(loop_client.ask(lambda: n) for _ in range(50))
 
     results = [start(work, n) for n in range(8)]
-    assert [result.result(PATIENCE) for result in results] == [50 * n for n in range(8)]
+    assert [result.result(WAIT_LIMIT) for result in results] == [50 * n for n in range(8)]
 
 
 def test_errors_come_to_who_asked(loop_client):
@@ -66,7 +66,7 @@ def test_what_waits_runs_in_a_task(loop_client):
         return 7
 
     assert loop_client.run(work) == 7
-    assert loop_client.start(work).result(PATIENCE) == 7
+    assert loop_client.start(work).result(WAIT_LIMIT) == 7
 
 
 def test_a_task_whose_caller_is_interrupted_is_cancelled(loop_client):
@@ -81,13 +81,13 @@ def test_a_task_whose_caller_is_interrupted_is_cancelled(loop_client):
 
     with pytest.raises(KeyboardInterrupt), interrupted_once(begun.is_set):
         loop_client.run(work)
-    assert cancelled.wait(PATIENCE)
+    assert cancelled.wait(WAIT_LIMIT)
 
 
 def test_a_task_whose_caller_is_interrupted_before_it_has_a_future_ends(loop_client, monkeypatch):
     def interrupt(function: Callable[[], Awaitable[None]]) -> None:
         futures.append(begin(function))
-        assert begun.wait(PATIENCE)
+        assert begun.wait(WAIT_LIMIT)
         raise KeyboardInterrupt
 
     async def work() -> None:
@@ -101,7 +101,7 @@ def test_a_task_whose_caller_is_interrupted_before_it_has_a_future_ends(loop_cli
     with pytest.raises(KeyboardInterrupt):
         loop_client.run(work)
     with pytest.raises(Closed):
-        futures[0].result(PATIENCE)
+        futures[0].result(WAIT_LIMIT)
 
 
 def test_a_task_whose_caller_is_interrupted_before_it_begins_does_not_begin(loop_client, monkeypatch):
@@ -120,7 +120,7 @@ def test_a_task_whose_caller_is_interrupted_before_it_begins_does_not_begin(loop
 def test_what_is_to_be_called_later_is(loop_client):
     called = threading.Event()
     loop_client.put(partial(loop_client.call_later, 0.001, called.set))
-    assert called.wait(PATIENCE)
+    assert called.wait(WAIT_LIMIT)
 
 
 def test_after_the_end_nothing_is_taken(loop_client):
@@ -154,12 +154,12 @@ def test_at_the_end_those_who_still_wait_are_told(loop_client):
 
     loop_client.ask(hold)
     ending = start(loop_client.end)
-    assert client.leaving.wait(PATIENCE)
+    assert client.leaving.wait(WAIT_LIMIT)
     loop_client._queue.append(
         (lambda: None, refused.append)
     )  # somebody who has looked just before the end began
     loop_client._loop.call_soon_threadsafe(client.may_leave.set)
-    ending.result(PATIENCE)
+    ending.result(WAIT_LIMIT)
     assert [type(error) for error in refused] == [Closed]
 
 
@@ -181,7 +181,7 @@ def test_an_interrupted_note_does_not_keep_others_from_waking(loop_client, monke
     monkeypatch.setattr(loop_client._waker, "wake", interrupt)
     with pytest.raises(KeyboardInterrupt):
         loop_client.put(list)
-    assert others[0].result(PATIENCE) == 7
+    assert others[0].result(WAIT_LIMIT) == 7
     assert loop_client.ask(lambda: 8) == 8
 
 
@@ -245,8 +245,8 @@ def test_what_is_put_and_started_waits_for_a_loan(loop_client, used):
     until(lambda: lent.asked_count >= 2)  # once by what was put, however often, and once by what was started
     assert not any(each.done() for each in (*asked, ran))
     lent.give_back()
-    assert ran.result(PATIENCE) == 7
-    assert [each.result(PATIENCE) for each in asked] == [6] * 3
+    assert ran.result(WAIT_LIMIT) == 7
+    assert [each.result(WAIT_LIMIT) for each in asked] == [6] * 3
     assert loop_client.ask(lambda: 8) == 8
 
 
@@ -260,13 +260,13 @@ def test_nothing_is_lent_while_something_is_under_way_or_lent_already(loop_clien
     working = loop_client.start(work)
     assert loop_client.borrow(Lent) is None
     may_end.set()
-    working.result(PATIENCE)
+    working.result(WAIT_LIMIT)
     assert loop_client.borrow(lambda on_idle: None) is None
     lent = loop_client.borrow(Lent)
     again = start(loop_client.borrow, Lent)
     until(lambda: lent.asked_count)
     lent.give_back()
-    second = again.result(PATIENCE)
+    second = again.result(WAIT_LIMIT)
     assert second is not lent
     second.give_back()
 
@@ -277,7 +277,7 @@ def test_a_loan_that_is_not_used_is_taken_back(loop_client, monkeypatch):
     until(lambda: lent.asked_count)
     waiting = start(loop_client.ask, lambda: 7)
     lent.is_free = True  # without a word, as by a thread that was interrupted
-    assert waiting.result(PATIENCE) == 7
+    assert waiting.result(WAIT_LIMIT) == 7
 
 
 def test_a_loan_that_is_used_stays(loop_client, monkeypatch):
@@ -309,5 +309,5 @@ def test_the_end_waits_for_a_loan(used):
     until(lambda: lent.asked_count)
     assert not loop_client.client.leaving.is_set()
     lent.give_back()
-    ending.result(PATIENCE)
+    ending.result(WAIT_LIMIT)
     assert loop_client.client.leaving.is_set()

@@ -10,7 +10,7 @@ from sniffio import current_async_library
 
 from nsqkit.loop_thread import portal_provider
 from nsqkit.loop_thread.provider import PortalProvider
-from tests.threads import PATIENCE, start
+from tests.threads import WAIT_LIMIT, start
 
 
 def test_the_event_loop_runs_in_a_thread_of_its_own():
@@ -52,7 +52,7 @@ def test_many_threads_may_come_and_go_at_once():
         with provider as portal:
             return portal.call(threading.current_thread).is_alive()
 
-    assert all(visit.result(PATIENCE) for visit in [start(visit) for _ in range(20)])
+    assert all(visit.result(WAIT_LIMIT) for visit in [start(visit) for _ in range(20)])
     assert provider.thread is None
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from nsqkit.loop_thread.provider import PortalProvider
 from nsqkit.loop_thread.waker import Waker
-from tests.threads import PATIENCE
+from tests.threads import WAIT_LIMIT
 
 
 @pytest.mark.parametrize("platform", ["linux", "other"])
@@ -30,7 +30,7 @@ def test_a_thread_wakes_the_event_loop_until_the_end(platform, monkeypatch):
         for _ in range(2):
             woken.clear()
             waker.wake()
-            assert woken.wait(PATIENCE)
+            assert woken.wait(WAIT_LIMIT)
         assert set(threads) == {provider.thread}
         portal.call(waker.close)
 

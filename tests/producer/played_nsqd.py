@@ -8,7 +8,7 @@ import threading
 from typing import Self
 
 from nsqkit.wire.frames import encode_response
-from tests.threads import PATIENCE, start, until
+from tests.threads import WAIT_LIMIT, start, until
 
 OK = encode_response(b"OK")
 HEARTBEAT = encode_response(b"_heartbeat_")
@@ -53,7 +53,7 @@ class PlayedNsqd:
             self.received += data
             if self.answers.is_set():
                 connection.sendall(OK * len(re.findall(rb"M?PUB ", data)))
-            self.reads.wait(PATIENCE)
+            self.reads.wait(WAIT_LIMIT)
         connection.shutdown(socket.SHUT_RDWR)
 
     @property
@@ -79,7 +79,7 @@ class PlayedNsqd:
             pass
         self._listener.close()
         for each in self._serving[1:]:
-            each.exception(PATIENCE)
-        self._serving[0].exception(PATIENCE)
+            each.exception(WAIT_LIMIT)
+        self._serving[0].exception(WAIT_LIMIT)
         for connection in self._connections:
             connection.close()

@@ -17,7 +17,7 @@ from nsqkit.clock import ManualClock
 from nsqkit.errors import BrokerError, NSQError
 from nsqkit.wire.commands import MAGIC_V2, CommandDecoder
 from nsqkit.wire.frames import OK_FRAME
-from tests.peers import PATIENCE, Peer, ScriptedBroker, settle
+from tests.peers import WAIT_LIMIT, Peer, ScriptedBroker, settle
 
 
 class Call:
@@ -37,7 +37,7 @@ class Call:
         self._end.set()
 
     async def wait(self) -> None:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             await self._end.wait()
 
     @property

@@ -12,7 +12,7 @@ from nsqkit.client.serializers import JSON
 from nsqkit.errors import Closed, NotConnected, OptionError, PublishTimeout, WouldWait
 from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.servers import NsqdServer
-from tests.threads import PATIENCE, interrupted_once, nobody, silent_nsqd, start, until
+from tests.threads import WAIT_LIMIT, interrupted_once, nobody, silent_nsqd, start, until
 
 
 def depth(nsqd: NsqdServer, name: bytes = b"t") -> int:
@@ -30,22 +30,22 @@ def producer(nsqd: NsqdServer):
 
 def test_every_way_of_publishing_arrives(producer, nsqd):
     producer.publish("t", b"1")
-    producer.publish("t", b"1", key="k", timeout=PATIENCE)
+    producer.publish("t", b"1", key="k", timeout=WAIT_LIMIT)
     producer.multi_publish("t", [b"1", b"2"])
-    producer.multi_publish("t", [b"1", b"2"], timeout=PATIENCE)
+    producer.multi_publish("t", [b"1", b"2"], timeout=WAIT_LIMIT)
     producer.deferred_publish("t", b"1", 0.1)
-    producer.deferred_publish("t", b"1", 0.1, timeout=PATIENCE)
+    producer.deferred_publish("t", b"1", 0.1, timeout=WAIT_LIMIT)
     assert depth(nsqd) == 8
     assert producer.stats().message_count == 8
     assert producer.is_connected
 
 
 def test_what_is_not_waited_for_arrives_too(producer, nsqd):
-    producer.wait_connected(PATIENCE)
+    producer.wait_connected(WAIT_LIMIT)
     futures = [producer.publish_nowait("t", b"1") for _ in range(100)]
     futures.append(producer.multi_publish_nowait("t", [b"1", b"2"], key=b"k"))
     futures.append(producer.deferred_publish_nowait("t", b"1", 0.1))
-    assert [future.result(PATIENCE) for future in futures] == [None] * 102
+    assert [future.result(WAIT_LIMIT) for future in futures] == [None] * 102
     assert depth(nsqd) == 103
 
 
@@ -55,14 +55,14 @@ def test_nobody_waits_for_a_connection_who_does_not_want_to():
         with pytest.raises(NotConnected, match=rf"^no connection to {address} within 0\.01 seconds"):
             producer.wait_connected(timedelta(milliseconds=10))
         with pytest.raises(WouldWait):
-            producer.publish_nowait("t", b"1").result(PATIENCE)
+            producer.publish_nowait("t", b"1").result(WAIT_LIMIT)
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {"publish_attempts": 3},
-        {"publish_timeout": PATIENCE},
+        {"publish_timeout": WAIT_LIMIT},
         {"linger": 0.01},
         {"max_outstanding_bytes": 300},
     ],
@@ -106,7 +106,7 @@ def test_a_wrong_publish_is_refused(producer):
     with pytest.raises(OptionError, match="timeout"):
         producer.publish("t", b"1", timeout=-1)
     with pytest.raises(OptionError, match="body"):
-        producer.publish_nowait("t", b"").result(PATIENCE)
+        producer.publish_nowait("t", b"").result(WAIT_LIMIT)
 
 
 @pytest.mark.parametrize("options", [{}, {"publish_attempts": 3}], ids=["short", "long"])
@@ -150,7 +150,7 @@ def test_closing_ends_those_who_wait_for_a_connection(options):
         producer.close()
         for future in publishing:
             with pytest.raises(Closed):
-                future.result(PATIENCE)
+                future.result(WAIT_LIMIT)
 
 
 def test_closing_answers_those_who_wait_for_an_answer(monkeypatch):
@@ -162,7 +162,7 @@ def test_closing_answers_those_who_wait_for_an_answer(monkeypatch):
         until(lambda: producer.stats().nsqds[0].outstanding_count == 2)
         producer.close()
         for future in publishing:
-            assert future.exception(PATIENCE) is not None
+            assert future.exception(WAIT_LIMIT) is not None
 
 
 def test_threads_that_go_on_while_it_is_closed_are_told(nsqd):
@@ -171,14 +171,14 @@ def test_threads_that_go_on_while_it_is_closed_are_told(nsqd):
 
     def work() -> None:
         producer.publish("t", b"1")
-        begun.wait(PATIENCE)
+        begun.wait(WAIT_LIMIT)
         while True:
             producer.publish("t", b"1")
 
     working = [start(work) for _ in range(4)]
-    begun.wait(PATIENCE)
+    begun.wait(WAIT_LIMIT)
     producer.close()
-    wait(working, PATIENCE)
+    wait(working, WAIT_LIMIT)
     assert {type(future.exception(0)) for future in working} == {Closed}
 
 
@@ -209,6 +209,6 @@ def test_in_another_process_it_is_closed_until_it_is_opened_there(nsqd, monkeypa
 
 def test_the_event_loop_thread_is_refused(producer):
     future = producer.publish_nowait("t", b"")
-    future.exception(PATIENCE)
+    future.exception(WAIT_LIMIT)
     with portal_provider() as portal, pytest.raises(RuntimeError, match="would wait for itself"):
         portal.call(producer.publish, "t", b"1")

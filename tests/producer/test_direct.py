@@ -19,7 +19,7 @@ from nsqkit.producer import direct
 from nsqkit.testing.servers import NsqdServer
 from tests.certificates import HOST, write_files
 from tests.producer.played_nsqd import HEARTBEAT, OK, PlayedNsqd
-from tests.threads import PATIENCE, interrupted_once, start, until
+from tests.threads import WAIT_LIMIT, interrupted_once, start, until
 
 SOURCE = str(Path(nsqkit.__file__).parent)
 
@@ -95,7 +95,7 @@ def test_who_publishes_alone_gets_the_connection_and_all_arrives(nsqd):
     [
         {"linger": 0.001},
         {"max_outstanding_bytes": 1000},
-        {"publish_timeout": PATIENCE},
+        {"publish_timeout": WAIT_LIMIT},
         {"publish_attempts": 2},
         {"read_timeout": 1.0, "heartbeat_interval": 1.0},
     ],
@@ -138,7 +138,7 @@ def test_many_threads_share_it_or_give_it_back(nsqd):
     with BlockingProducer(nsqd.tcp_address) as producer, ThreadPoolExecutor(4) as threads:
         alone(producer)
         for each in [threads.submit(alone, producer, 200) for _ in range(4)]:
-            each.result(PATIENCE)
+            each.result(WAIT_LIMIT)
         alone(producer)
         assert producer.stats().message_count == depth(nsqd) == 800 + 2 * (direct.ALONE_MIN + 4)
 
@@ -154,7 +154,7 @@ def test_what_nobody_uses_goes_back(producer, played):
 def test_a_heartbeat_is_answered_meanwhile(producer, played):
     publishing = waiting(producer, played)
     played.connection.sendall(HEARTBEAT + OK)
-    publishing.result(PATIENCE)
+    publishing.result(WAIT_LIMIT)
     played.wait_received(b"NOP\n")
 
 
@@ -213,7 +213,7 @@ def test_what_a_broker_does_not_read_is_sent_later(producer, played):
     publishing = start(producer.multi_publish, "t", [bytes(1_000_000)] * 4)
     until(lambda: not is_lent(producer))
     played.reads.set()
-    publishing.result(PATIENCE)
+    publishing.result(WAIT_LIMIT)
     alone(producer)
     assert has_loan(producer)
 
@@ -226,7 +226,7 @@ def test_nobody_waits_for_a_thread_whose_broker_is_silent(producer, played, monk
     also = producer.publish_nowait("t", b"3")
     played.wait_received(b"PUB t\n\0\0\0\1" + b"3")
     played.connection.sendall(OK + OK)
-    assert (publishing.result(PATIENCE), also.result(PATIENCE)) == (None, None)
+    assert (publishing.result(WAIT_LIMIT), also.result(WAIT_LIMIT)) == (None, None)
 
 
 def test_the_event_loop_goes_on_with_what_takes_long(producer, played):
@@ -234,7 +234,7 @@ def test_the_event_loop_goes_on_with_what_takes_long(producer, played):
     publishing = start(producer.publish, "t", b"2")
     until(lambda: not is_lent(producer))
     played.connection.sendall(OK)
-    publishing.result(PATIENCE)
+    publishing.result(WAIT_LIMIT)
 
 
 def test_a_connection_that_is_lost_is_made_again(producer, played):
@@ -242,7 +242,7 @@ def test_a_connection_that_is_lost_is_made_again(producer, played):
     played.answers.set()
     played.cut()
     with pytest.raises(ConnectionLost):
-        publishing.result(PATIENCE)
+        publishing.result(WAIT_LIMIT)
     alone(producer)
     assert has_loan(producer)
 
@@ -262,8 +262,8 @@ def test_closing_answers_who_waits_there(producer, played):
     closing = start(producer.close)
     until(lambda: not is_lent(producer) if producer._loop_client else True)
     played.connection.sendall(OK)
-    assert publishing.result(PATIENCE) is None
-    closing.result(PATIENCE)
+    assert publishing.result(WAIT_LIMIT) is None
+    closing.result(WAIT_LIMIT)
 
 
 def test_whoever_comes_after_the_end_is_told(nsqd):
@@ -277,9 +277,9 @@ def test_whoever_comes_after_the_end_is_told(nsqd):
             going_on.set()
 
     working = start(work)
-    assert going_on.wait(PATIENCE)
+    assert going_on.wait(WAIT_LIMIT)
     producer.close()
-    assert type(working.exception(PATIENCE)) is Closed
+    assert type(working.exception(WAIT_LIMIT)) is Closed
 
 
 def test_in_another_process_it_is_not_used(producer, monkeypatch):
@@ -347,7 +347,7 @@ def interrupted_everywhere(
         with InterruptedAt(n) as interrupted:
             producer.publish("t", b"x")
         was_felt = interrupted.was_felt
-        start(producer.publish, "t", b"1").result(PATIENCE)
+        start(producer.publish, "t", b"1").result(WAIT_LIMIT)
         assert producer.stats().nsqds[0].outstanding_count == 0
         yield was_felt
     assert n > 50

@@ -26,7 +26,7 @@ from nsqkit.producer.session import OUTBOX_SIZE_MAX
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish
 from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME
 from tests.answering import answering, http_answer
-from tests.peers import ADDRESS, BACKENDS, PATIENCE, Peer, ScriptedBroker, settle
+from tests.peers import ADDRESS, BACKENDS, WAIT_LIMIT, Peer, ScriptedBroker, settle
 from tests.producer.stage import PlayingBroker
 
 pytestmark = pytest.mark.anyio
@@ -568,7 +568,7 @@ class TestLeaving:
             await peer.send(OK_FRAME)
             await peer.wait_end()
             await peer.close()
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_LIMIT):
                 await left.wait()
             assert call.done
             assert call.error is None

@@ -22,7 +22,7 @@ from nsqkit.errors import (
 )
 from nsqkit.wire.frames import OK_FRAME
 from tests.cancelling import CancelledAt
-from tests.peers import ADDRESS, BACKENDS, PATIENCE, Peer, ScriptedBroker, settle
+from tests.peers import ADDRESS, BACKENDS, WAIT_LIMIT, Peer, ScriptedBroker, settle
 from tests.producer.stage import Call, PlayingBroker, pool
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", BACKENDS)]
@@ -413,14 +413,14 @@ async def play(n: int, options: dict[str, Any]) -> int:
             tasks.start_soon(victim.run, producer.publish("taken", b"victim"))
             await settle()
             tasks.start_soon(broker.run)
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_LIMIT):
                 while not all(call.done for calls in others.values() for call in calls):
                     await settle()
                     clock.advance(1)
             after = {topic: Call() for topic in others}
             for topic, call in after.items():
                 tasks.start_soon(call.run, producer.publish, topic, b"after")
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_LIMIT):
                 while not all(call.done for call in after.values()):
                     await settle()
                     clock.advance(1)

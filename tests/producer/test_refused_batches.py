@@ -23,7 +23,7 @@ from nsqkit import (
 )
 from nsqkit.producer import pool
 from nsqkit.testing.servers import NsqdServer
-from tests.threads import PATIENCE
+from tests.threads import WAIT_LIMIT
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ def arrived(nsqd: NsqdServer) -> list[bytes]:
     """Return what is in the topic."""
     with BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=100) as consumer:
         count = nsqd.inspect(lambda broker: broker.topics[b"t"].message_count)
-        messages = [consumer.receive(PATIENCE) for _ in range(count)]
+        messages = [consumer.receive(WAIT_LIMIT) for _ in range(count)]
         return sorted(message.body for message in messages if message is not None)
 
 
@@ -59,7 +59,7 @@ def check(outcomes: dict[int, NSQError | None]) -> None:
 async def test_only_the_one_that_is_too_large_fails(strict, more):
     outcomes: dict[int, NSQError | None] = {}
     async with Producer(strict.tcp_address, linger=0.01, **more) as producer:
-        await producer.wait_connected(PATIENCE)
+        await producer.wait_connected(WAIT_LIMIT)
 
         async def publish(n: int) -> None:
             try:
@@ -68,7 +68,7 @@ async def test_only_the_one_that_is_too_large_fails(strict, more):
             except NSQError as error:
                 outcomes[n] = error
 
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             async with anyio.create_task_group() as tasks:
                 for n in range(len(BODIES)):
                     tasks.start_soon(publish, n)
@@ -82,9 +82,9 @@ async def test_only_the_one_that_is_too_large_fails(strict, more):
 async def test_so_it_is_where_nobody_waits(strict, more):
     outcomes: dict[int, NSQError | None] = {}
     async with Producer(strict.tcp_address, linger=0.01, **more) as producer:
-        await producer.wait_connected(PATIENCE)
+        await producer.wait_connected(WAIT_LIMIT)
         receipts = [producer.publish_nowait("t", body) for body in BODIES]
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             for n, receipt in enumerate(receipts):
                 try:
                     await receipt
@@ -99,7 +99,7 @@ async def test_so_it_is_where_nobody_waits(strict, more):
 
 async def test_leaving_the_producer_waits_for_what_goes_again(strict):
     async with Producer(strict.tcp_address, linger=0.01) as producer:
-        await producer.wait_connected(PATIENCE)
+        await producer.wait_connected(WAIT_LIMIT)
         receipts = [producer.publish_nowait("t", body) for body in BODIES]
     check({n: receipt.error for n, receipt in enumerate(receipts)})
     assert all(receipt.is_answered for receipt in receipts)
@@ -109,9 +109,9 @@ async def test_leaving_the_producer_waits_for_what_goes_again(strict):
 async def test_and_tells_those_that_did_not_arrive_in_time(strict, monkeypatch):
     monkeypatch.setattr(pool, "DRAIN_TIMEOUT", 0.0)
     async with Producer(strict.tcp_address, linger=0.01) as producer:
-        await producer.wait_connected(PATIENCE)
+        await producer.wait_connected(WAIT_LIMIT)
         receipts = [producer.publish_nowait("t", body) for body in BODIES]
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             while producer.is_connected:  # until the batch is refused
                 await anyio.lowlevel.checkpoint()
     assert all(receipt.is_answered for receipt in receipts)
@@ -122,8 +122,8 @@ async def test_a_batch_that_is_too_large_as_a_whole_arrives_in_parts():
     large = [body.zfill(20) for body in GOOD]
     with NsqdServer(max_body_size=300) as nsqd:
         async with Producer(nsqd.tcp_address, linger=0.01) as producer:
-            await producer.wait_connected(PATIENCE)
-            with anyio.fail_after(PATIENCE):
+            await producer.wait_connected(WAIT_LIMIT)
+            with anyio.fail_after(WAIT_LIMIT):
                 async with anyio.create_task_group() as tasks:
                     for body in large:
                         tasks.start_soon(producer.publish, "t", body)
@@ -136,11 +136,11 @@ def test_so_it_is_for_threads(strict, waits):
         BlockingProducer(strict.tcp_address, linger=0.01) as producer,
         ThreadPoolExecutor(len(BODIES)) as threads,
     ):
-        producer.wait_connected(PATIENCE)
+        producer.wait_connected(WAIT_LIMIT)
         if waits:
             futures = [threads.submit(producer.publish, "t", body) for body in BODIES]
         else:
             futures = [producer.publish_nowait("t", body) for body in BODIES]
-        outcomes = {n: future.exception(PATIENCE) for n, future in enumerate(futures)}
+        outcomes = {n: future.exception(WAIT_LIMIT) for n, future in enumerate(futures)}
     assert {n: type(error) for n, error in outcomes.items() if error} == dict.fromkeys(TOO_LARGE, BadMessage)
     assert arrived(strict) == ARRIVING

@@ -34,7 +34,7 @@ from tests.telemetry.recorder import Recorder, deliver
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 15.0
+WAIT_LIMIT = 15.0
 REMOTE = wrap({"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}, b"body")
 
 
@@ -53,7 +53,7 @@ def tracing(recorder: Recorder, **options: Any) -> ConsumerTracing:
 async def test_each_publish_has_a_span(nsqd: Any, recorder: Recorder):
     async with Producer(nsqd.tcp_address) as producer:
         traced = TracedProducer(producer, **recorder.providers)
-        await traced.publish("clicks", b"one", timeout=PATIENCE)
+        await traced.publish("clicks", b"one", timeout=WAIT_LIMIT)
         await traced.deferred_publish("clicks", b"later", 60.0)
         await traced.multi_publish("clicks", [b"two", b"three"])
     assert [span.name for span in recorder.spans] == [
@@ -125,7 +125,7 @@ def test_a_traced_producer_has_all_that_the_producer_has(recorder: Recorder, tra
 
 async def test_it_is_entered_and_left_and_asked_as_the_producer_is(nsqd: Any, recorder: Recorder):
     async with TracedProducer(Producer(nsqd.tcp_address), **recorder.providers) as traced:
-        await traced.wait_connected(PATIENCE)
+        await traced.wait_connected(WAIT_LIMIT)
         await traced.publish("clicks", b"one")
         assert traced.stats().message_count == 1
         assert traced.is_connected
@@ -136,7 +136,7 @@ async def test_the_span_of_what_is_not_waited_for_ends_with_its_answer(nsqd: Any
     async with TracedProducer(Producer(nsqd.tcp_address), **recorder.providers) as traced:
         with pytest.raises(WouldWait):
             traced.publish_nowait("clicks", b"too soon")
-        await traced.wait_connected(PATIENCE)
+        await traced.wait_connected(WAIT_LIMIT)
         receipts = [
             traced.publish_nowait("clicks", b"one"),
             traced.deferred_publish_nowait("clicks", b"later", 60.0),
@@ -159,16 +159,16 @@ async def test_the_span_of_what_is_not_waited_for_ends_with_its_answer(nsqd: Any
 def test_a_blocking_producer_is_traced_to_the_handler_of_a_blocking_consumer(nsqd: Any, recorder: Recorder):
     producer = BlockingProducer(nsqd.tcp_address, serializer=ContextSerializer(JSON))
     with TracedBlockingProducer(producer, **recorder.providers) as traced:
-        traced.wait_connected(PATIENCE)
+        traced.wait_connected(WAIT_LIMIT)
         traced.publish("clicks", 1)
-        traced.publish("clicks", 2, timeout=PATIENCE)
+        traced.publish("clicks", 2, timeout=WAIT_LIMIT)
         traced.multi_publish("clicks", [3, 4])
-        traced.publish_nowait("clicks", 5).result(PATIENCE)
-        traced.multi_publish_nowait("clicks", [6]).result(PATIENCE)
-        traced.deferred_publish_nowait("clicks", 7, 0.0).result(PATIENCE)
+        traced.publish_nowait("clicks", 5).result(WAIT_LIMIT)
+        traced.multi_publish_nowait("clicks", [6]).result(WAIT_LIMIT)
+        traced.deferred_publish_nowait("clicks", 7, 0.0).result(WAIT_LIMIT)
         traced.deferred_publish("clicks", 8, 0.0)
         with pytest.raises(OptionError):
-            traced.publish_nowait("clicks", object()).result(PATIENCE)
+            traced.publish_nowait("clicks", object()).result(WAIT_LIMIT)
     sent = {span.context.span_id for span in recorder.spans if span.context is not None}
     assert len(sent) == 8
 
@@ -375,7 +375,7 @@ async def test_a_trace_goes_through_a_broker(nsqd: Any, recorder: Recorder, ling
                 consumer.stop()
 
         traced = TracedProducer(producer, **recorder.providers)
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             await traced.publish("clicks", {"n": 1})
             await traced.publish("clicks", {"n": 2})
             await consumer.run(tracing(recorder, envelope=True).handler(handle))
@@ -397,7 +397,7 @@ async def test_batches_are_traced_through_a_broker(nsqd: Any, recorder: Recorder
             if len(bodies) == 3:
                 consumer.stop()
 
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             await TracedProducer(producer, **recorder.providers).multi_publish("clicks", [b"1", b"2", b"3"])
             await consumer.run_batches(tracing(recorder, envelope=True).batch_handler(handle))
     assert bodies == [b"1", b"2", b"3"]

@@ -21,7 +21,7 @@ from tests.telemetry.recorder import deliver
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 15.0
+WAIT_LIMIT = 15.0
 LABELS = ["producer", "topic", "channel", "consumer", "nsqd", "state"]
 
 
@@ -205,7 +205,7 @@ def test_a_name_is_taken_once():
 
 async def test_a_client_of_an_event_loop_is_asked_there():
     client = Client(PRODUCER_STATS)
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with StatsCollector() as collector:
             collector.add_producer(client)
             assert await anyio.to_thread.run_sync(scrape, collector)
@@ -221,7 +221,7 @@ async def test_a_collector_is_entered_once():
 
 
 async def test_real_clients_are_scraped(nsqd: Any):
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_LIMIT):
         async with (
             Producer(nsqd.tcp_address) as producer,
             Consumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address]) as consumer,

@@ -11,7 +11,7 @@ from nsqkit.clock import ManualClock
 from nsqkit.errors import NSQError
 from nsqkit.transport import loan as loans
 from nsqkit.transport.loan import Loan
-from tests.threads import PATIENCE, start, until
+from tests.threads import WAIT_LIMIT, start, until
 
 
 class Question:
@@ -77,7 +77,7 @@ class Lent:
     def __init__(self) -> None:
         self.machine = Asker()
         ours, self.peer = socket.socketpair()
-        self.peer.settimeout(PATIENCE)
+        self.peer.settimeout(WAIT_LIMIT)
         ours.setblocking(False)
         self.left: list[Question] = []
         self.idle_count = 0
@@ -143,7 +143,7 @@ def test_a_machine_that_works_in_turns_is_given_all_of_them(lent, patient):
     lent.machine.answer_size = len(b"inpieces")
     assert lent.peer.recv(100) == b"what"
     lent.peer.send(b"in pieces")
-    using.result(PATIENCE)
+    using.result(WAIT_LIMIT)
     assert lent.machine.received == b"inpieces"
 
 
@@ -153,7 +153,7 @@ def test_what_the_machine_says_meanwhile_is_sent(lent, patient):
     lent.peer.send(b"again")
     assert lent.peer.recv(100) == b"more"
     lent.peer.send(b"!")
-    using.result(PATIENCE)
+    using.result(WAIT_LIMIT)
     assert not lent.left
 
 
@@ -165,7 +165,7 @@ def test_an_end_is_for_the_event_loop(lent, patient, answer):
         lent.peer.send(answer)
     else:
         lent.peer.shutdown(socket.SHUT_WR)
-    question = using.result(PATIENCE)
+    question = using.result(WAIT_LIMIT)
     assert lent.left == [question]
     assert lent.idle_count == 1
     assert lent.use() is None
@@ -203,20 +203,20 @@ def test_much_is_sent_in_pieces(lent, patient):
         received += lent.peer.recv(1 << 20)
     assert received == much
     lent.peer.send(b"!")
-    using.result(PATIENCE)
+    using.result(WAIT_LIMIT)
     assert not lent.left
     lent.machine.question.is_answered = False
     using = start(lent.use)  # and no room is waited for any more
     lent.peer.recv(100)
     lent.peer.send(b"!")
-    using.result(PATIENCE)
+    using.result(WAIT_LIMIT)
 
 
 def test_the_event_loop_asks_and_does_not_wait(lent, patient):
     using = start(lent.use)
     lent.peer.recv(100)
     is_over = lent.loan.take_back()  # if the thread was quick
-    assert using.result(PATIENCE) is lent.machine.question
+    assert using.result(WAIT_LIMIT) is lent.machine.question
     assert lent.left == [lent.machine.question]
     assert lent.idle_count == 1
     assert is_over or lent.loan.take_back()
@@ -228,7 +228,7 @@ def test_of_two_threads_one_has_it(lent, patient):
     lent.peer.recv(100)
     assert lent.use() is None
     lent.peer.send(b"!")
-    using.result(PATIENCE)
+    using.result(WAIT_LIMIT)
 
 
 def test_what_is_wrong_is_not_asked(lent, patient):
@@ -313,7 +313,7 @@ def test_a_thread_that_comes_as_it_ends_gets_nothing(lent):
 
         def __enter__(self) -> None:
             begun.set()
-            may_go_on.wait(PATIENCE)
+            may_go_on.wait(WAIT_LIMIT)
             self._lock.acquire()
 
         def __exit__(self, *exc_info: object) -> None:
@@ -321,7 +321,7 @@ def test_a_thread_that_comes_as_it_ends_gets_nothing(lent):
 
     lent.loan._lock = Hesitating(lent.loan._lock)
     using = start(lent.use)
-    begun.wait(PATIENCE)
+    begun.wait(WAIT_LIMIT)
     assert lent.loan.take_back()
     may_go_on.set()
-    assert using.result(PATIENCE) is None
+    assert using.result(WAIT_LIMIT) is None

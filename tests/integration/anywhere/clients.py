@@ -1,7 +1,7 @@
-"""Producers and consumers of these tests, and what is waited for.
+"""Producers and consumers of these tests, and functions that wait for a condition.
 
-The rule it guards: nothing here or in the tests is fast or slow. Whoever waits, waits for a thing to have happened, for
-up to PATIENCE: an nsqd looks for timeouts in a channel that is new after 5 seconds only, and machines stall.
+No test depends on speed: each wait ends when the condition holds, or fails after WAIT_LIMIT. nsqd looks for timeouts in
+a new channel only after 5 seconds, and shared machines stall.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from nsqkit import Consumer, Message, NsqdAdmin, Producer
 from nsqkit.admin.stats import ChannelStats, TopicStats
 from nsqkit.client.dialler import Dial
 from nsqkit.transport.tcp import connect
-from tests.integration.anywhere.servers import PATIENCE, Server
+from tests.integration.anywhere.servers import WAIT_LIMIT, Server
 
 CHANNEL = "channel"
 PAUSE = 0.02
-"""Seconds between two looks at what is waited for."""
+"""Seconds between two checks of a condition."""
 
-_PATIENT: dict[str, Any] = {
-    "dial_timeout": PATIENCE,
-    "write_timeout": PATIENCE,
+_LONG_TIMEOUTS: dict[str, Any] = {
+    "dial_timeout": WAIT_LIMIT,
+    "write_timeout": WAIT_LIMIT,
     "reconnect_delay_min": 0.01,
     "reconnect_delay_max": 0.1,
 }
@@ -35,10 +35,12 @@ _PATIENT: dict[str, Any] = {
 
 @asynccontextmanager
 async def producing(*nsqds: Server, **options: Any) -> AsyncIterator[Producer]:
-    """Have a producer for nsqds."""
+    """Run a producer for these nsqds."""
     addresses = [nsqd.tcp_address for nsqd in nsqds]
-    with anyio.fail_after(PATIENCE):
-        async with Producer(*addresses, **{**_PATIENT, "connect_timeout": PATIENCE, **options}) as producer:
+    with anyio.fail_after(WAIT_LIMIT):
+        async with Producer(
+            *addresses, **{**_LONG_TIMEOUTS, "connect_timeout": WAIT_LIMIT, **options}
+        ) as producer:
             yield producer
 
 
@@ -46,10 +48,10 @@ async def producing(*nsqds: Server, **options: Any) -> AsyncIterator[Producer]:
 async def consuming(
     topic: str, *nsqds: Server, channel: str = CHANNEL, **options: Any
 ) -> AsyncIterator[Consumer]:
-    """Have a consumer of a topic at nsqds. What it requeues comes again at once, unless it says when."""
+    """Run a consumer of a topic at these nsqds. A requeued message returns at once unless a delay is given."""
     addresses = [nsqd.tcp_address for nsqd in nsqds]
-    options = {**_PATIENT, "max_in_flight": 10, "default_requeue_delay": 0, **options}
-    with anyio.fail_after(PATIENCE):
+    options = {**_LONG_TIMEOUTS, "max_in_flight": 10, "default_requeue_delay": 0, **options}
+    with anyio.fail_after(WAIT_LIMIT):
         async with Consumer(topic, channel, nsqd_tcp_addresses=addresses, **options) as consumer:
             yield consumer
 
@@ -58,7 +60,7 @@ async def consuming(
 async def running(
     consumer: Consumer, handler: Callable[[Message], Awaitable[object] | None], **options: Any
 ) -> AsyncIterator[None]:
-    """Have a consumer's messages handled for as long as the block lasts."""
+    """Handle a consumer's messages during the block."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(partial(consumer.run, handler, **options))
         yield
@@ -66,7 +68,7 @@ async def running(
 
 
 def dialling(*nsqds: Server) -> Dial:
-    """Return how nsqds are reached under the addresses that they have now, wherever they listen later."""
+    """Return an address map that leads from today's addresses to the nsqds, wherever they listen later."""
     places = {nsqd.tcp_address: nsqd for nsqd in nsqds}
 
     async def dial(address: str) -> ByteStream:
@@ -81,7 +83,7 @@ async def take(consumer: Consumer, count: int) -> list[Message]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds; one that is async is awaited."""
+    """Wait until a condition holds; await it if it is async."""
     while True:
         holds = condition()
         if await holds if isawaitable(holds) else holds:
@@ -89,17 +91,17 @@ async def until(condition: Callable[[], object]) -> None:
         await anyio.sleep(PAUSE)
 
 
-# ---- what nsqd says ------------------------------------------------------------------------------------------------
+# ---- statistics of nsqd --------------------------------------------------------------------------------------------
 
 
 async def topic_stats(nsqd: Server, topic: str) -> TopicStats:
-    """Return what nsqd says of a topic; of one that it has not, that there is nothing in it."""
-    topics = (await NsqdAdmin(nsqd.http_address, request_timeout=PATIENCE).stats(topic)).topics
+    """Return nsqd's statistics of a topic; empty ones if it has no such topic."""
+    topics = (await NsqdAdmin(nsqd.http_address, request_timeout=WAIT_LIMIT).stats(topic)).topics
     return topics[0] if topics else TopicStats(topic_name=topic)
 
 
 async def channel_stats(nsqd: Server, topic: str, channel: str = CHANNEL) -> ChannelStats:
-    """Return what nsqd says of a channel; of one that it has not, that there is nothing in it."""
+    """Return nsqd's statistics of a channel; empty ones if it has no such channel."""
     channels = (await topic_stats(nsqd, topic)).channels
     return next((one for one in channels if one.channel_name == channel), ChannelStats())
 
@@ -107,7 +109,7 @@ async def channel_stats(nsqd: Server, topic: str, channel: str = CHANNEL) -> Cha
 async def until_channel(
     condition: Callable[[ChannelStats], object], nsqd: Server, topic: str, channel: str = CHANNEL
 ) -> ChannelStats:
-    """Wait until what nsqd says of a channel is as it should be, and return it."""
+    """Wait until nsqd's statistics of a channel satisfy a condition, and return them."""
     stats = ChannelStats()
 
     async def holds() -> bool:
@@ -120,9 +122,9 @@ async def until_channel(
 
 
 async def until_finished(count: int, nsqd: Server, topic: str, channel: str = CHANNEL) -> ChannelStats:
-    """Wait until a channel has had so many messages, and has none any more.
+    """Wait until a channel has received so many messages and holds none.
 
-    A message on its way from the queue to a consumer is counted nowhere for a moment. So only ask this when the clients
+    A message on its way from the queue to a consumer is not counted for a moment. So call this only after the clients
     have answered all of them.
     """
     return await until_channel(
@@ -131,5 +133,5 @@ async def until_finished(count: int, nsqd: Server, topic: str, channel: str = CH
 
 
 def left_in(stats: ChannelStats) -> int:
-    """Return how many messages a channel has."""
+    """Return how many messages a channel holds."""
     return stats.depth + stats.in_flight_count + stats.deferred_count

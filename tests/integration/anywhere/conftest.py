@@ -1,13 +1,12 @@
-"""The servers that the tests of this folder run against, each test once with each kind of them.
+"""The servers that the tests of this folder run against; each test runs once with each kind of server.
 
-The rule it guards: what an nsqd and an nsqlookupd can do for clients is the same for each kind, so a test that passes
-with one and fails with another has found something. The kinds are ours in this process, ours as processes, and, if
-``--nsqd-binary`` or ``--nsqlookupd-binary`` names one, the program of that name; where only one of the two is named, it
-has our process for a companion.
+An nsqd or nsqlookupd must behave the same for clients in each kind. The kinds are: nsqkit in this process, nsqkit as
+processes, and, if ``--nsqd-binary`` or ``--nsqlookupd-binary`` names a program, that program. If only one of the two is
+named, nsqkit's process is its companion.
 
-How to read it: ``nsqd`` and ``nsqlookupd`` run for all tests of a module, so each test has a topic of its own;
-``start_nsqd`` is for tests that want other flags, or an end. What a server has said is printed after each test,
-and pytest shows it for those that fail.
+``nsqd`` and ``nsqlookupd`` run for all tests of a module, so each test uses its own topic. ``start_nsqd`` is for tests
+that need other flags or stop the server. The output of a server is printed after each test, and pytest shows it for
+failed tests.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tests.certificates import Files, write_files
 from tests.integration.anywhere.servers import BINARY, IN_PROCESS, PROCESS, Kind, Server, StartNsqd
 
 MAX_MSG_SIZE = 10_000
-"""Bytes that ``nsqd`` takes in a message."""
+"""Message size that ``nsqd`` accepts, in bytes."""
 
 OPTIONS = ("--nsqd-binary", "--nsqlookupd-binary")
 
@@ -58,7 +57,7 @@ def _binary(config: pytest.Config, option: str) -> Kind | None:
 
 @pytest.fixture
 def topic() -> str:
-    """A topic that no other test has."""
+    """A topic that no other test uses."""
     return next(_topics)
 
 
@@ -84,14 +83,14 @@ def common_nsqd(
 
 @pytest.fixture
 def nsqd(common_nsqd: Server) -> Iterator[Server]:
-    """One that offers TLS and compression, demands nothing, and takes messages of up to MAX_MSG_SIZE."""
+    """An nsqd that offers TLS and compression, requires neither, and accepts messages of up to MAX_MSG_SIZE."""
     yield common_nsqd
     sys.stderr.write(common_nsqd.said())
 
 
 @pytest.fixture
 def start_nsqd(kinds: Kinds, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartNsqd]:
-    """Start an nsqd with flags; it ends after the test."""
+    """Start an nsqd with flags; it stops after the test."""
     with ExitStack() as stack:
 
         def start(*flags: str) -> Server:

@@ -1,10 +1,9 @@
-"""nsqd and nsqlookupd in three forms: in this process, as a process, and as a program that was named.
+"""nsqd and nsqlookupd in three forms: in this process, as a process of nsqkit, and as a given program.
 
-The rule it guards: a test cannot tell them apart. All are configured by nsqd's flags, listen on free ports, answer when
-``start`` has returned, and can be killed and started again with what they have kept on disk.
+A test cannot distinguish them. All take nsqd's flags, listen on free ports, answer when ``start`` has returned, and can
+be killed and started again with their files on disk.
 
-How to read it: ``Server`` is what a test has; ``OwnServer`` and ``ServerProcess`` are the forms, and ``Kind`` makes one
-or the other.
+``Server`` is the interface for tests; ``OwnServer`` and ``ServerProcess`` implement it, and ``Kind`` creates either.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from nsqkit.lookupd.options import OPTIONS as LOOKUPD_OPTIONS
 from nsqkit.options.flags import parse_flags
 from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
 
-PATIENCE: Final = 60.0
-"""Seconds after which what is waited for will not come any more."""
+WAIT_LIMIT: Final = 60.0
+"""Seconds after which a wait fails."""
 
 IN_PROCESS: Final = "in-process"
 PROCESS: Final = "process"
@@ -42,33 +41,33 @@ class Server(Protocol):
 
     @property
     def tcp_address(self) -> str:
-        """``host:port`` where it listens; another one after each start."""
+        """``host:port`` where it listens; it changes with each start."""
         ...
 
     @property
     def http_address(self) -> str:
-        """Likewise, of the HTTP routes."""
+        """``host:port`` of the HTTP routes; it changes with each start."""
         ...
 
     def start(self) -> None:
-        """Have it run; return when it listens."""
+        """Start it; return when it listens."""
         ...
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         ...
 
     def stop(self) -> None:
-        """Ask it to end, and return when it has, without a fault."""
+        """Stop it, and return when it has exited with status 0."""
         ...
 
     def said(self) -> str:
-        """Return what it has printed since it was last asked."""
+        """Return its output since the last call."""
         ...
 
 
 class OwnServer:
-    """Ours, in a thread of this process. It cannot be killed without the test, so ``kill`` is ``stop``."""
+    """nsqkit in a thread of this process. It cannot be killed without the test, so ``kill`` is ``stop``."""
 
     def __init__(self, make: Callable[[], NsqdServer | NsqlookupdServer]) -> None:
         self._make = make
@@ -98,7 +97,7 @@ class OwnServer:
 
 
 class ServerProcess:
-    """A program, ours or another, with what it prints."""
+    """A process of nsqkit or of another program, with its output."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
@@ -132,7 +131,7 @@ class ServerProcess:
         self._ear = Thread(target=self._listen, args=[self._process.stdout])
         self._ear.start()
         with self._heard:
-            self._heard.wait_for(lambda: len(self._listening) == 2 or self._at_its_end, PATIENCE)
+            self._heard.wait_for(lambda: len(self._listening) == 2 or self._at_its_end, WAIT_LIMIT)
         assert len(self._listening) == 2, f"it does not listen: {self.said()}"
 
     def kill(self) -> None:
@@ -156,13 +155,13 @@ class ServerProcess:
         with process:
             how(process)
             try:
-                return process.wait(PATIENCE)
+                return process.wait(WAIT_LIMIT)
             finally:
-                process.kill()  # if it has not ended, for then the ear would hear on
+                process.kill()  # if it still runs; otherwise the reader thread would never end
                 self._ear.join()
 
     def _listen(self, pipe: IO[str]) -> None:
-        with suppress(ValueError):  # the pipe may be closed here
+        with suppress(ValueError):  # the pipe may be closed already
             for line in pipe:
                 self._hear(line)
         with self._heard:
@@ -179,7 +178,7 @@ class ServerProcess:
 
 @attrs.frozen
 class Kind:
-    """A form in which servers are had.
+    """A form of the servers.
 
     Attributes:
         name: IN_PROCESS, PROCESS or BINARY.
@@ -190,14 +189,14 @@ class Kind:
     binary: str = ""
 
     def nsqd(self, data_path: Path, *flags: str) -> Server:
-        """Return an nsqd that has not been started."""
+        """Return an nsqd that is not started yet."""
         words = [*_COMMON, _HTTPS, f"--data-path={data_path}", *flags]
         if self.name == IN_PROCESS:
             return OwnServer(lambda: NsqdServer(**parse_flags(words, OPTIONS)))
         return ServerProcess([*self._command("nsqd"), *words])
 
     def nsqlookupd(self, *flags: str) -> Server:
-        """Return an nsqlookupd that has not been started."""
+        """Return an nsqlookupd that is not started yet."""
         words = [*_COMMON, *flags]
         if self.name == IN_PROCESS:
             return OwnServer(lambda: NsqlookupdServer(**parse_flags(words, LOOKUPD_OPTIONS)))

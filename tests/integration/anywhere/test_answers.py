@@ -1,4 +1,4 @@
-"""What becomes of a message: it is finished, requeued, touched, or its time is over."""
+"""The ways in which a message is answered: finish, requeue, touch, timeout."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.integration.anywhere.clients import (
     until_channel,
     until_finished,
 )
-from tests.integration.anywhere.servers import PATIENCE, Server
+from tests.integration.anywhere.servers import WAIT_LIMIT, Server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * PATIENCE)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * WAIT_LIMIT)]
 
 DELAY = 0.2
 MSG_TIMEOUT = 1.0
-"""Seconds; the least that nsqd grants."""
+"""Seconds; the minimum of nsqd."""
 WORK = 1.25
 """Seconds; more than MSG_TIMEOUT."""
 
 
-async def test_a_requeued_message_comes_again(nsqd: Server, topic: str):
+async def test_requeued_message_is_delivered_again(nsqd: Server, topic: str):
     async with producing(nsqd) as producer, consuming(topic, nsqd) as consumer:
         await producer.publish(topic, b"x")
         (first,) = await take(consumer, 1)
@@ -50,13 +50,13 @@ async def test_a_requeued_message_comes_again(nsqd: Server, topic: str):
         assert consumer.stats().requeued == 2
 
 
-async def test_a_message_times_out_unless_it_is_touched(nsqd: Server, topic: str):
+async def test_message_times_out_unless_touched(nsqd: Server, topic: str):
     attempts: dict[Consumer, list[tuple[bytes, int]]] = defaultdict(list)
 
     async def work(consumer: Consumer, message: Message) -> None:
         attempts[consumer].append((message.body, message.attempts))
         begun = time.monotonic()
-        # Longer than its timeout, and until nsqd has dealt with the timeout of the other message.
+        # Longer than the timeout, and until nsqd has handled the timeout of the other message.
         while message.body == b"touched" and not message.is_answered:
             if time.monotonic() >= begun + WORK and (b"left alone", 2) in attempts[consumer]:
                 break
@@ -82,17 +82,17 @@ async def test_a_message_times_out_unless_it_is_touched(nsqd: Server, topic: str
             for first in firsts:
                 assert first.attempts == 1
                 await until(lambda: first.is_answered)  # noqa: B023
-                first.finish()  # too late, so it says nothing, or it would finish the next one
+                first.finish()  # too late: it must not finish the next delivery
             for consumer, channel in ((by_hand, "by_hand"), (by_itself, "by_itself")):
                 await until(lambda: consumer.stats().finished == 2)  # noqa: B023
                 stats = await until_finished(2, nsqd, topic, channel)
                 assert {(b"touched", 1), (b"left alone", 2)} <= {*attempts[consumer]}
-                # A machine that stalls may let the touched one time out, too; then it comes once more.
+                # If the machine stalls, the touched message may time out as well and is delivered once more.
                 assert stats.timeout_count == len(attempts[consumer]) - 1
                 assert consumer.stats().touched >= 1
 
 
-async def test_one_that_fails_too_often_goes_to_another_topic(nsqd: Server, topic: str):
+async def test_message_that_fails_too_often_is_published_to_another_topic(nsqd: Server, topic: str):
     dead = f"{topic}_dead"
     attempts = []
 
@@ -117,7 +117,7 @@ async def test_one_that_fails_too_often_goes_to_another_topic(nsqd: Server, topi
         assert stats.requeue_count == 2
 
 
-async def test_who_leaves_gives_back_what_it_has_not_finished(nsqd: Server, topic: str):
+async def test_leaving_consumer_requeues_unfinished_messages(nsqd: Server, topic: str):
     async with producing(nsqd) as producer:
         await producer.multi_publish(topic, [b"%d" % number for number in range(10)])
         async with consuming(topic, nsqd, max_in_flight=6) as leaving:
@@ -140,7 +140,7 @@ async def test_who_leaves_gives_back_what_it_has_not_finished(nsqd: Server, topi
         assert stats.timeout_count == 0
 
 
-async def test_who_stops_finishes_what_it_has_begun_with(nsqd: Server, topic: str):
+async def test_stopping_consumer_finishes_begun_messages(nsqd: Server, topic: str):
     begun, stopped = anyio.Event(), anyio.Event()
     handled = []
 

@@ -1,4 +1,4 @@
-"""A consumer finds nsqds through nsqlookupd: both of the same kind."""
+"""A consumer finds nsqds through nsqlookupd; both servers are of the same kind."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from nsqkit import Consumer, LookupdAdmin
 from nsqkit.errors import RequestRefused
 from nsqkit.lookup import lookup_nsqds, lookup_topics
 from tests.integration.anywhere.clients import CHANNEL, consuming, producing, take, until, until_finished
-from tests.integration.anywhere.servers import PATIENCE, Server, StartNsqd
+from tests.integration.anywhere.servers import WAIT_LIMIT, Server, StartNsqd
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * PATIENCE)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * WAIT_LIMIT)]
 
 in_thread = anyio.to_thread.run_sync
 
 
 def discovering(topic: str, nsqlookupd: Server, **options: Any) -> AbstractAsyncContextManager[Consumer]:
-    """Have a consumer that knows nsqlookupd alone, and asks it often."""
+    """Run a consumer that is given nsqlookupd alone, and polls it often."""
     return consuming(
         topic,
         lookupd_http_addresses=[nsqlookupd.http_address],
         lookupd_poll_interval=0.05,
-        lookupd_poll_timeout=PATIENCE,
+        lookupd_poll_timeout=WAIT_LIMIT,
         **options,
     )
 
 
-async def test_nsqds_are_found_when_they_get_the_topic(nsqlookupd: Server, start_nsqd: StartNsqd, topic: str):
+async def test_nsqds_are_found_when_they_create_the_topic(
+    nsqlookupd: Server, start_nsqd: StartNsqd, topic: str
+):
     nsqds = [start_nsqd(f"--lookupd-tcp-address={nsqlookupd.tcp_address}") for _ in range(2)]
     async with discovering(topic, nsqlookupd) as consumer:
         for nsqd in nsqds:
@@ -47,9 +49,7 @@ async def test_nsqds_are_found_when_they_get_the_topic(nsqlookupd: Server, start
         assert topic in await lookup_topics([nsqlookupd.http_address], topic)
 
 
-async def test_an_nsqd_that_comes_again_elsewhere_is_found_again(
-    nsqlookupd: Server, start_nsqd: StartNsqd, topic: str
-):
+async def test_nsqd_that_moves_is_found_again(nsqlookupd: Server, start_nsqd: StartNsqd, topic: str):
     nsqd = start_nsqd(f"--lookupd-tcp-address={nsqlookupd.tcp_address}")
     async with producing(nsqd) as producer:
         await producer.publish(topic, b"before")
@@ -68,9 +68,9 @@ async def test_an_nsqd_that_comes_again_elsewhere_is_found_again(
         await until_finished(1, nsqd, topic)
 
 
-async def test_nsqlookupd_is_operated(nsqlookupd: Server, start_nsqd: StartNsqd, topic: str):
+async def test_nsqlookupd_admin_routes(nsqlookupd: Server, start_nsqd: StartNsqd, topic: str):
     nsqd = start_nsqd(f"--lookupd-tcp-address={nsqlookupd.tcp_address}")
-    admin = LookupdAdmin(nsqlookupd.http_address, request_timeout=PATIENCE)
+    admin = LookupdAdmin(nsqlookupd.http_address, request_timeout=WAIT_LIMIT)
     await admin.ping()
     assert await admin.version()
     with pytest.raises(RequestRefused, match="TOPIC_NOT_FOUND"):
@@ -93,6 +93,6 @@ async def test_nsqlookupd_is_operated(nsqlookupd: Server, start_nsqd: StartNsqd,
         await admin.tombstone_topic(topic, node)
         assert [one.topics for one in await admin.nodes() if one.node == node] == [{topic: True}]
         assert (await admin.lookup(topic)).nodes == []
-        (message,) = await take(consumer, 1)  # not listed any more, but connected
+        (message,) = await take(consumer, 1)  # no longer listed, but still connected
         message.finish()
         await until_finished(1, nsqd, topic)

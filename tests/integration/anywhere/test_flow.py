@@ -1,4 +1,4 @@
-"""How much comes at a time: max_in_flight, pausing, and backoff."""
+"""Flow control: max_in_flight, pause, and backoff."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.integration.anywhere.clients import (
     until_channel,
     until_finished,
 )
-from tests.integration.anywhere.servers import PATIENCE, Server, StartNsqd
+from tests.integration.anywhere.servers import WAIT_LIMIT, Server, StartNsqd
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * PATIENCE)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * WAIT_LIMIT)]
 
 
-async def test_no_more_than_max_in_flight_are_delivered(nsqd: Server, topic: str):
+async def test_at_most_max_in_flight_messages_are_delivered(nsqd: Server, topic: str):
     count, limit = 500, 7
     in_flight = set()
 
@@ -88,7 +88,7 @@ async def test_pause_and_resume(nsqd: Server, topic: str):
         await until_finished(6, nsqd, topic)
 
 
-async def test_max_in_flight_changes_while_it_runs(nsqd: Server, topic: str):
+async def test_max_in_flight_changes_at_run_time(nsqd: Server, topic: str):
     async with producing(nsqd) as producer, consuming(topic, nsqd, max_in_flight=0) as consumer:
         await consumer.wait_connected()
         await producer.multi_publish(topic, [b"%d" % number for number in range(10)])
@@ -113,7 +113,7 @@ async def test_max_in_flight_changes_while_it_runs(nsqd: Server, topic: str):
         )
 
 
-async def test_failures_slow_down_and_successes_lift_it(nsqd: Server, topic: str):
+async def test_failures_slow_down_and_successes_end_backoff(nsqd: Server, topic: str):
     states: list[BackoffState] = []
     failed = Counter[bytes]()
 
@@ -143,17 +143,17 @@ async def test_failures_slow_down_and_successes_lift_it(nsqd: Server, topic: str
         await until(lambda: consumer.backoff.state is BackoffState.RUNNING)
         await until_channel(lambda stats: stats.clients[0].ready_count == 10, nsqd, topic)
     assert stats.requeue_count == failed.total()
-    # One failure, one test message that fails, and for each of them one that does not.
+    # One failure, one test message that fails, and for each of them one that succeeds.
     assert states == [BackoffState.WAITING, BackoffState.PROBING] * 3 + [BackoffState.RUNNING]
 
 
-async def test_who_is_starved_says_so(nsqd: Server, topic: str):
+async def test_starved_consumer_is_reported(nsqd: Server, topic: str):
     async with producing(nsqd) as producer, consuming(topic, nsqd, max_in_flight=2) as consumer:
         assert not consumer.is_starved
         await producer.multi_publish(topic, [b"one", b"two", b"three"])
         first, second = await take(consumer, 2)
         assert consumer.is_starved
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             first.finish()
             second.finish()
             (third,) = await take(consumer, 1)

@@ -1,4 +1,4 @@
-"""Handlers: side by side, in lanes, in threads, of batches."""
+"""Handlers: concurrent, keyed, in threads, of batches."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 from nsqkit import Message
 from tests.integration.anywhere.clients import consuming, producing, running, take, until, until_finished
-from tests.integration.anywhere.servers import PATIENCE, Server
+from tests.integration.anywhere.servers import WAIT_LIMIT, Server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * PATIENCE)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * WAIT_LIMIT)]
 
 BODIES = [b"%d" % number for number in range(60)]
 
 
-async def test_side_by_side(nsqd: Server, topic: str):
+async def test_concurrent_handlers(nsqd: Server, topic: str):
     handling: set[bytes] = set()
     handled = Counter[bytes]()
     most = 0
@@ -42,7 +42,7 @@ async def test_side_by_side(nsqd: Server, topic: str):
     assert most == 3
 
 
-async def test_what_has_the_same_key_is_handled_in_order(nsqd: Server, topic: str):
+async def test_messages_of_a_key_are_handled_in_order(nsqd: Server, topic: str):
     busy: set[bytes] = set()
     handled: dict[bytes, list[bytes]] = defaultdict(list)
     other_keys = anyio.Event()
@@ -69,12 +69,12 @@ async def test_what_has_the_same_key_is_handled_in_order(nsqd: Server, topic: st
     assert handled == {b"%d" % last: BODIES[last::10] for last in range(10)}
 
 
-async def test_in_threads(nsqd: Server, topic: str):
+async def test_handlers_in_threads(nsqd: Server, topic: str):
     together = threading.Barrier(3)
     threads = set()
 
     def handle(message: Message) -> None:
-        together.wait(PATIENCE)
+        together.wait(WAIT_LIMIT)
         threads.add(threading.get_ident())
         if message.body == b"0":
             message.finish()
@@ -103,7 +103,7 @@ async def test_batches_in_a_loop(nsqd: Server, topic: str):
     assert received == Counter(BODIES)
 
 
-async def test_batches_by_a_handler(nsqd: Server, topic: str):
+async def test_batch_handler(nsqd: Server, topic: str):
     handled = Counter[bytes]()
     has_failed = False
 
@@ -127,7 +127,7 @@ async def test_batches_by_a_handler(nsqd: Server, topic: str):
     assert stats.requeue_count >= 1
 
 
-async def test_a_handler_that_fails_is_called_again(nsqd: Server, topic: str):
+async def test_failed_handler_is_called_again(nsqd: Server, topic: str):
     attempts = []
 
     def handle(message: Message) -> None:
@@ -146,7 +146,7 @@ async def test_a_handler_that_fails_is_called_again(nsqd: Server, topic: str):
     assert attempts == [1, 2]
 
 
-async def test_every_channel_gets_every_message_and_consumers_share_one(nsqd: Server, topic: str):
+async def test_each_channel_gets_every_message_and_its_consumers_share_them(nsqd: Server, topic: str):
     received: dict[str, list[bytes]] = defaultdict(list)
     async with (
         producing(nsqd, nsqd_http_addresses=[nsqd.http_address]) as producer,
@@ -158,7 +158,7 @@ async def test_every_channel_gets_every_message_and_consumers_share_one(nsqd: Se
             await consumer.wait_connected()
         await producer.multi_publish(topic, BODIES)
         for name, consumer in (("left", left), ("right", right)):
-            messages = await take(consumer, 5)  # neither can have them all
+            messages = await take(consumer, 5)  # neither consumer can have all of them
             received[name] = [message.body for message in messages]
             assert not any(message.is_answered for message in messages)
         received["archive"] = [message.body for message in await take(archive, len(BODIES))]

@@ -1,4 +1,4 @@
-"""What an operator does to an nsqd, and sees of it."""
+"""The HTTP routes for operators of an nsqd."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.integration.anywhere.clients import (
     until_channel,
     until_finished,
 )
-from tests.integration.anywhere.servers import PATIENCE, Server
+from tests.integration.anywhere.servers import WAIT_LIMIT, Server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * PATIENCE)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * WAIT_LIMIT)]
 
 
 @pytest.fixture
 def admin(nsqd: Server) -> NsqdAdmin:
-    return NsqdAdmin(nsqd.http_address, request_timeout=PATIENCE)
+    return NsqdAdmin(nsqd.http_address, request_timeout=WAIT_LIMIT)
 
 
-async def test_who_it_is(nsqd: Server, admin: NsqdAdmin):
+async def test_info(nsqd: Server, admin: NsqdAdmin):
     await admin.ping()
     info = await admin.info()
     assert f"{info.broadcast_address}:{info.tcp_port}" == nsqd.tcp_address
@@ -37,7 +37,7 @@ async def test_who_it_is(nsqd: Server, admin: NsqdAdmin):
     await admin.put_config("log_level", "info")
 
 
-async def test_the_stats_tell_of_topic_channel_and_clients(nsqd: Server, admin: NsqdAdmin, topic: str):
+async def test_stats_of_topic_channel_and_clients(nsqd: Server, admin: NsqdAdmin, topic: str):
     async with (
         producing(nsqd, client_id="the producer") as producer,
         consuming(topic, nsqd, client_id="the consumer", max_in_flight=2) as consumer,
@@ -64,7 +64,7 @@ async def test_the_stats_tell_of_topic_channel_and_clients(nsqd: Server, admin: 
         assert [(count.topic, count.count) for count in publisher.pub_counts] == [(topic, 4)]
 
 
-async def test_a_paused_topic_keeps_its_messages(nsqd: Server, admin: NsqdAdmin, topic: str):
+async def test_paused_topic_keeps_its_messages(nsqd: Server, admin: NsqdAdmin, topic: str):
     await admin.create_topic(topic)
     await admin.pause_topic(topic)
     async with producing(nsqd) as producer, consuming(topic, nsqd) as consumer:
@@ -79,7 +79,7 @@ async def test_a_paused_topic_keeps_its_messages(nsqd: Server, admin: NsqdAdmin,
         await until_finished(2, nsqd, topic)
 
 
-async def test_a_paused_channel_delivers_nothing(nsqd: Server, admin: NsqdAdmin, topic: str):
+async def test_paused_channel_delivers_nothing(nsqd: Server, admin: NsqdAdmin, topic: str):
     async with producing(nsqd) as producer, consuming(topic, nsqd) as consumer:
         await consumer.wait_connected()
         await admin.pause_channel(topic, CHANNEL)
@@ -93,7 +93,7 @@ async def test_a_paused_channel_delivers_nothing(nsqd: Server, admin: NsqdAdmin,
         await until_finished(1, nsqd, topic)
 
 
-async def test_what_is_emptied_and_deleted_is_gone(nsqd: Server, admin: NsqdAdmin, topic: str):
+async def test_emptied_and_deleted_messages_are_gone(nsqd: Server, admin: NsqdAdmin, topic: str):
     with pytest.raises(RequestRefused, match="TOPIC_NOT_FOUND"):
         await admin.delete_topic(topic)
     async with producing(nsqd) as producer:
@@ -112,7 +112,7 @@ async def test_what_is_emptied_and_deleted_is_gone(nsqd: Server, admin: NsqdAdmi
             message.finish()
             await until_finished(2, nsqd, topic)
             await admin.delete_channel(topic, CHANNEL)
-            # nsqd has hung up. The consumer comes again, to another channel of the same name.
+            # nsqd has closed the connection. The consumer returns, to a new channel of the same name.
             await until_channel(
                 lambda stats: (stats.message_count, stats.client_count) == (0, 1), nsqd, topic
             )

@@ -1,4 +1,4 @@
-"""An nsqd ends, and comes again: elsewhere, but under the address that the clients know."""
+"""An nsqd ends and returns: on another port, but under the address that the clients use."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.integration.anywhere.clients import (
     until_channel,
     until_finished,
 )
-from tests.integration.anywhere.servers import PATIENCE, Server, StartNsqd
+from tests.integration.anywhere.servers import WAIT_LIMIT, Server, StartNsqd
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * PATIENCE)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * WAIT_LIMIT)]
 
-in_thread = anyio.to_thread.run_sync  # so that the clients live on meanwhile
+in_thread = anyio.to_thread.run_sync  # so that the clients keep running meanwhile
 
 
-async def test_clients_come_back_to_an_nsqd_that_was_killed(start_nsqd: StartNsqd, topic: str):
+async def test_clients_reconnect_to_a_killed_nsqd(start_nsqd: StartNsqd, topic: str):
     nsqd = start_nsqd()
     dial = dialling(nsqd)
     received = []
@@ -55,7 +55,7 @@ async def test_clients_come_back_to_an_nsqd_that_was_killed(start_nsqd: StartNsq
         assert connection.error is None
 
 
-async def test_an_nsqd_that_was_stopped_keeps_what_was_not_finished(start_nsqd: StartNsqd, topic: str):
+async def test_stopped_nsqd_keeps_unfinished_messages(start_nsqd: StartNsqd, topic: str):
     nsqd = start_nsqd()
     dial = dialling(nsqd)
     bodies = {b"%d" % number for number in range(20)}
@@ -72,7 +72,7 @@ async def test_an_nsqd_that_was_stopped_keeps_what_was_not_finished(start_nsqd: 
         await in_thread(nsqd.stop)
         await until(lambda: consumer.unconnected)
         assert all(message.is_answered for message in begun)
-        begun[2].finish()  # too late: it comes again
+        begun[2].finish()  # too late: it is delivered again
         await in_thread(nsqd.start)
         left: set[bytes] = set()
         while left != bodies:
@@ -96,14 +96,14 @@ async def test_another_nsqd_of_the_pool_takes_over(start_nsqd: StartNsqd, topic:
         assert (await topic_stats(other, topic)).message_count == 15
         await in_thread(mortal.start)
         await until(lambda: all(nsqd.is_connected for nsqd in producer.stats().nsqds))
-        before = (await topic_stats(mortal, topic)).message_count  # one that stops has kept what it had
+        before = (await topic_stats(mortal, topic)).message_count  # a stopped nsqd has kept its messages
         await producer.multi_publish(topic, [b"20"])
         await producer.multi_publish(topic, [b"21"])
         assert (await topic_stats(mortal, topic)).message_count == before + 1
         assert (await topic_stats(other, topic)).message_count == 16
 
 
-async def test_a_consumer_goes_on_with_those_that_are_left(start_nsqd: StartNsqd, topic: str):
+async def test_consumer_continues_with_the_remaining_nsqds(start_nsqd: StartNsqd, topic: str):
     nsqds: list[Server] = [start_nsqd(), start_nsqd()]
     mortal, other = nsqds
     async with (

@@ -1,4 +1,4 @@
-"""TLS, compression and AUTH: what is said is seen by nobody else, and nobody else is let in."""
+"""TLS, compression and AUTH between clients and nsqd."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.integration.anywhere.clients import (
     until,
     until_finished,
 )
-from tests.integration.anywhere.servers import PATIENCE, Server, StartNsqd
+from tests.integration.anywhere.servers import WAIT_LIMIT, Server, StartNsqd
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * PATIENCE)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * WAIT_LIMIT)]
 
 SECRET = "open sesame"
 LAYERS: list[dict[str, Any]] = [
@@ -40,13 +40,13 @@ LAYERS: list[dict[str, Any]] = [
 
 
 def with_certificates(files: Files, layers: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a client that knows the authority."""
+    """Return the options of a client that trusts the authority."""
     known = {"tls_root_ca_file": files.authority, "tls_server_name": HOST}
     return {**layers, **known} if "tls_v1" in layers else layers
 
 
 async def check_round_trip(nsqd: Server, topic: str, **options: Any) -> list[ClientStats]:
-    """Publish and consume, and return what nsqd says of the producer and of the consumer."""
+    """Publish and consume, and return nsqd's statistics of the producer and of the consumer."""
     bodies = {b"%d %s" % (number, b"hello " * number) for number in range(200)}
     received = []
     async with (
@@ -64,14 +64,16 @@ async def check_round_trip(nsqd: Server, topic: str, **options: Any) -> list[Cli
         assert sorted(received) == sorted(bodies)
         (publisher,) = [
             client
-            for client in (await NsqdAdmin(nsqd.http_address, request_timeout=PATIENCE).stats()).producers
+            for client in (await NsqdAdmin(nsqd.http_address, request_timeout=WAIT_LIMIT).stats()).producers
             if topic in {count.topic for count in client.pub_counts}
         ]
         return [publisher, *(await channel_stats(nsqd, topic)).clients]
 
 
 @pytest.mark.parametrize("layers", LAYERS, ids="-".join)
-async def test_layers(nsqd: Server, topic: str, certificates: Files, layers: dict[str, Any]):
+async def test_messages_pass_through_layers(
+    nsqd: Server, topic: str, certificates: Files, layers: dict[str, Any]
+):
     clients = await check_round_trip(nsqd, topic, **with_certificates(certificates, layers))
     for client in clients:
         assert client.tls == ("tls_v1" in layers)
@@ -80,7 +82,7 @@ async def test_layers(nsqd: Server, topic: str, certificates: Files, layers: dic
         assert client.user_agent.startswith("nsqkit/")
 
 
-async def test_a_certificate_of_a_stranger_is_not_taken(nsqd: Server, topic: str):
+async def test_certificate_of_an_unknown_authority_is_refused(nsqd: Server, topic: str):
     error = await why_not(nsqd, topic, tls_v1=True, tls_server_name=HOST)
     assert isinstance(error, NegotiationFailed)
     error = await why_not(nsqd, topic, tls_v1=True, tls_insecure_skip_verify=True, tls_min_version="tls1.3")
@@ -88,7 +90,7 @@ async def test_a_certificate_of_a_stranger_is_not_taken(nsqd: Server, topic: str
 
 
 async def why_not(nsqd: Server, topic: str, **options: Any) -> Exception | None:
-    """Return why a consumer does not come in; None if it does."""
+    """Return why a consumer is refused; None if it is accepted."""
     async with consuming(topic, nsqd, **options) as consumer:
         await until(
             lambda: consumer.unconnected.get(nsqd.tcp_address) or nsqd.tcp_address not in consumer.unconnected
@@ -98,7 +100,7 @@ async def why_not(nsqd: Server, topic: str, **options: Any) -> Exception | None:
 
 @asynccontextmanager
 async def auth_server(topic: str) -> AsyncIterator[Answering]:
-    """Run a server that lets who knows SECRET use one topic."""
+    """Run an auth server that grants one topic for SECRET."""
     grant = {"topic": f"^{topic}$", "channels": [".*"], "permissions": ["subscribe", "publish"]}
 
     def answer(request: bytes) -> bytes:
@@ -111,7 +113,7 @@ async def auth_server(topic: str) -> AsyncIterator[Answering]:
         yield server
 
 
-async def test_who_knows_the_secret_is_let_in(start_nsqd: StartNsqd, topic: str):
+async def test_client_with_the_secret_is_accepted(start_nsqd: StartNsqd, topic: str):
     async with auth_server(topic) as server:
         nsqd = start_nsqd(f"--auth-http-address={server.address}")
         clients = await check_round_trip(nsqd, topic, auth_secret=SECRET)
@@ -124,7 +126,7 @@ async def test_who_knows_the_secret_is_let_in(start_nsqd: StartNsqd, topic: str)
                 await producer.publish(f"{topic}_of_others", b"x")
 
 
-async def test_a_secret_and_certificates_at_both_ends(
+async def test_secret_and_certificates_at_both_ends(
     start_nsqd: StartNsqd, topic: str, certificates: Files, tmp_path: Path
 ):
     own = str(tmp_path / "client.pem")

@@ -1,4 +1,4 @@
-"""What is published arrives: by each way of publishing."""
+"""Published messages arrive, by each way of publishing."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.integration.anywhere.clients import (
     until_finished,
 )
 from tests.integration.anywhere.conftest import MAX_MSG_SIZE
-from tests.integration.anywhere.servers import PATIENCE, Server
+from tests.integration.anywhere.servers import WAIT_LIMIT, Server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * PATIENCE)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * WAIT_LIMIT)]
 
 DELAY = 0.2
 
 
-async def test_what_is_published_is_consumed(nsqd: Server, topic: str):
+async def test_published_messages_are_consumed(nsqd: Server, topic: str):
     async with producing(nsqd) as producer, consuming(topic, nsqd) as consumer:
         await producer.publish(topic, b"one")
         await producer.multi_publish(topic, [b"two", b"three"])
@@ -46,7 +46,7 @@ async def test_what_is_published_is_consumed(nsqd: Server, topic: str):
         assert (stats.requeue_count, stats.timeout_count) == (0, 0)
 
 
-async def test_a_deferred_message_comes_when_it_is_due(nsqd: Server, topic: str):
+async def test_deferred_message_arrives_when_due(nsqd: Server, topic: str):
     async with producing(nsqd) as producer, consuming(topic, nsqd) as consumer:
         await consumer.wait_connected()
         published = time.monotonic()
@@ -73,7 +73,7 @@ async def test_many_tasks_publish(nsqd: Server, topic: str):
         await until_finished(len(bodies), nsqd, topic)
 
 
-async def test_publishes_that_linger_are_all_answered(nsqd: Server, topic: str):
+async def test_lingering_publishes_are_all_answered(nsqd: Server, topic: str):
     async with producing(nsqd, linger=0.01, linger_max_messages=20) as producer:
         async with anyio.create_task_group() as tasks:
             for number in range(100):
@@ -83,7 +83,7 @@ async def test_publishes_that_linger_are_all_answered(nsqd: Server, topic: str):
 
 
 async def test_publishing_over_http(nsqd: Server, topic: str):
-    producer = HTTPProducer(nsqd.http_address, publish_timeout=PATIENCE)
+    producer = HTTPProducer(nsqd.http_address, publish_timeout=WAIT_LIMIT)
     await producer.ping()
     await producer.ensure_channel(topic, CHANNEL)
     async with consuming(topic, nsqd) as consumer:
@@ -100,20 +100,22 @@ async def test_publishing_over_http(nsqd: Server, topic: str):
         await until_finished(4, nsqd, topic)
 
 
-async def test_nsqd_refuses_what_is_too_large(nsqd: Server, topic: str):
+async def test_nsqd_refuses_a_message_that_is_too_large(nsqd: Server, topic: str):
     too_large = bytes(MAX_MSG_SIZE + 1)
     async with producing(nsqd) as producer:
         with pytest.raises(BadMessage):
             await producer.publish(topic, too_large)
-        await producer.publish(topic, b"the next one")  # nsqd has hung up, and was dialled again
+        await producer.publish(
+            topic, b"the next one"
+        )  # nsqd closed the connection; the producer has connected again
         assert (producer.stats().refused_count, producer.stats().message_count) == (1, 1)
     with pytest.raises(RequestRefused, match="MSG_TOO_BIG") as refusal:
-        await HTTPProducer(nsqd.http_address, publish_timeout=PATIENCE).publish(topic, too_large)
+        await HTTPProducer(nsqd.http_address, publish_timeout=WAIT_LIMIT).publish(topic, too_large)
     assert refusal.value.status == 413
     assert (await topic_stats(nsqd, topic)).message_count == 1
 
 
-async def test_what_is_wrong_is_not_sent(nsqd: Server, topic: str):
+async def test_invalid_arguments_are_not_sent(nsqd: Server, topic: str):
     async with producing(nsqd, max_msg_size=100) as producer:
         await producer.ping()
         for wrong_topic, wrong_body in (("no topic", b"body"), (topic, b""), (topic, bytes(101))):
@@ -123,7 +125,7 @@ async def test_what_is_wrong_is_not_sent(nsqd: Server, topic: str):
         assert (await topic_stats(nsqd, topic)).message_count == 0
 
 
-async def test_a_channel_that_is_there_keeps_what_is_published(nsqd: Server, topic: str):
+async def test_existing_channel_keeps_published_messages(nsqd: Server, topic: str):
     async with producing(nsqd, nsqd_http_addresses=[nsqd.http_address]) as producer:
         await producer.ensure_topic(topic)
         assert (await topic_stats(nsqd, topic)).channels == ()

@@ -1,6 +1,6 @@
-"""From nsqd to nsqkit and back, on one data path and under load: the steps of docs/operating.md.
+"""Replaces nsqd by nsqkit and back, on one data path and under load: the steps of docs/operating.md.
 
-Where ``--nsqd-binary`` names no nsqd, nsqkit takes its place, in this process and as a process.
+Without ``--nsqd-binary``, nsqkit stands in for nsqd, in this process and as a process.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from nsqkit import Consumer, Message, NsqdAdmin, Producer
 from nsqkit.errors import NSQError
 from nsqkit.transport.tcp import connect
 from tests.integration.anywhere.clients import CHANNEL, PAUSE, consuming, producing, running, until
-from tests.integration.anywhere.servers import PATIENCE, PROCESS, Kind, Server
+from tests.integration.anywhere.servers import PROCESS, WAIT_LIMIT, Kind, Server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * PATIENCE)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * WAIT_LIMIT)]
 
 COUNT = 300
-"""Messages that are handled in each turn."""
+"""Messages that are handled with each program."""
 
 ARCHIVE = "archive"
-"""A channel without a consumer until the end, so its messages go from program to program."""
+"""A channel without a consumer until the end, so its messages pass from program to program."""
 
-in_thread = anyio.to_thread.run_sync  # so that the clients live on meanwhile
+in_thread = anyio.to_thread.run_sync  # so that the clients keep running meanwhile
 
 
 class Load:
-    """A producer and a consumer that live through all turns, and what they have done.
+    """A producer and a consumer that run all the time, and what they published and handled.
 
     Attributes:
-        current: the program whose turn it is.
-        published: bodies that were acknowledged.
-        handled: bodies that came, by channel.
+        current: the program that runs now.
+        published: bodies that nsqd acknowledged.
+        handled: bodies that were delivered, by channel.
     """
 
     def __init__(self, first: Server, topic: str) -> None:
@@ -56,7 +56,7 @@ class Load:
                 try:
                     await producer.publish(self._topic, body)
                     self.published.add(body)
-                except NSQError:  # the program has ended before it has answered
+                except NSQError:  # the program ended before it answered
                     await anyio.sleep(PAUSE)
             if self.is_over:
                 return
@@ -68,7 +68,7 @@ class Load:
         return running(consumer, handle)
 
     async def take_turn(self, program: Server) -> None:
-        """End the program whose turn it was, and return when the next one has served both clients."""
+        """Stop the running program, and return when the next one has served both clients."""
         if program is not self.current:
             await in_thread(self.current.stop)
             self.current = program
@@ -77,7 +77,7 @@ class Load:
         await until(lambda: len(self.handled[CHANNEL]) >= enough)
 
 
-async def test_nothing_is_lost_while_programs_take_turns(
+async def test_no_message_is_lost_while_programs_replace_each_other(
     kinds: tuple[Kind, Kind], topic: str, tmp_path: Path
 ):
     there, here = kinds[0], Kind(PROCESS)
@@ -85,7 +85,7 @@ async def test_nothing_is_lost_while_programs_take_turns(
     load = Load(programs[0], topic)
     await in_thread(load.current.start)
     try:
-        admin = NsqdAdmin(load.current.http_address, request_timeout=PATIENCE)
+        admin = NsqdAdmin(load.current.http_address, request_timeout=WAIT_LIMIT)
         await admin.create_topic(topic)
         for channel in load.handled:  # before the first message
             await admin.create_channel(topic, channel)

@@ -1,6 +1,6 @@
-"""A program that uses ansq as it comes from PyPI; ``test_clients`` says what it is told and what it prints.
+"""A program that uses ansq as it comes from PyPI; ``test_clients`` describes its settings and its output.
 
-It is a process of its own as those of the other clients are, and because the warnings of its import are not ours.
+It is a separate process like those of the other clients, also because the warnings of its import are not nsqkit's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Leaves the tests of other clients to the environment that has those clients: ``tox -e clients``.
+"""Runs the tests of other clients only in the environment that has those clients: ``tox -e clients``.
 
-What is here for all: a broker as a process, and what protects it.
+Shared fixtures: a broker as a process, and its certificates and auth server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ collect_ignore = (
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Callable[..., AbstractContextManager[Server]]:
-    """Run a broker with the flags that are given."""
+    """Run a broker with the given flags."""
     return partial(run_nsqd, tmp_path)
 
 

@@ -1,17 +1,17 @@
-"""Which client of NSQ has what, in the versions that the tests run.
+"""The features of NSQ that each client has, in the versions that the tests run.
 
-The rule it guards: a client is tested with all that it has, and what it lacks is said with the reason. TABLE has a row
-for each feature and a column for each client; a cell is ``yes``, or ``no`` with an entry of LACKS. A test asks for its
-cells with ``clients_with``: it runs for each ``yes``, and is reported as skipped, with the reason, for each ``no``.
+A client is tested with all its features, and each missing feature is listed with the reason. TABLE has a row for each
+feature and a column for each client; a cell is ``yes``, or ``no`` with an entry of LACKS. A test calls
+``clients_with``: it runs for each ``yes``, and is reported as skipped, with the reason, for each ``no``.
 """
 
 from __future__ import annotations
 
 import pytest
 
-# Publish is PUB, MPUB and DPUB. A message is requeued at once or to come later. It times out after what the broker's
-# --msg-timeout says, or after the `msg_timeout` of IDENTIFY. A certificate is the client's own, which the broker asks
-# for. Large are messages of 200,000 bytes, alone or over TLS, and where they are compressed.
+# Publish is PUB, MPUB and DPUB. A message is requeued at once or with a delay. It times out after the broker's
+# --msg-timeout, or after the `msg_timeout` of IDENTIFY. A certificate is the client's own, which the broker demands.
+# Large messages have 200,000 bytes, alone or over TLS, and with compression.
 TABLE = """
                   pynsq  ansq  gnsq  nsqjs
 publish            yes    yes   yes   yes
@@ -57,7 +57,7 @@ LACKS = {
 
 
 def read_table() -> dict[str, dict[str, bool]]:
-    """Return whether a client has a feature, by the names of the two."""
+    """Return whether a client has a feature, by both names."""
     head, *rows = (line.split() for line in TABLE.strip().splitlines())
     columns = enumerate(head, start=1)
     return {client: {row[0]: row[index] == "yes" for row in rows} for index, client in columns}
@@ -67,7 +67,7 @@ HAS = read_table()
 
 
 def clients_with(*features: str) -> pytest.MarkDecorator:
-    """Run a test for each client that has each of ``features``, by a pair of the two."""
+    """Run a test for each client that has each of ``features``, by a pair of client and feature."""
     return pytest.mark.parametrize(
         ("client", "feature"),
         [

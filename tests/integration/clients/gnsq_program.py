@@ -1,6 +1,6 @@
-"""A program that uses gnsq as it comes from PyPI; ``test_clients`` says what it is told and what it prints.
+"""A program that uses gnsq as it comes from PyPI; ``test_clients`` describes its settings and its output.
 
-It is a process of its own because gevent owns its event loop, and because the warnings of its import are not ours.
+It is a separate process because gevent owns its event loop, and because the warnings of its import are not nsqkit's.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def publish(settings: dict[str, Any]) -> None:
 
 
 def connect(nsqd: str, options: dict[str, Any]) -> gnsq.NsqdTCPClient:
-    """Return a connection that is ready, and try again where that fails, as a ``Producer`` does."""
+    """Return a connection that is ready; try again after a failure, as a ``Producer`` does."""
     host, port = nsqd.split(":")
     while True:
         connection = gnsq.NsqdTCPClient(host, int(port), **options)
@@ -60,7 +60,7 @@ def connect(nsqd: str, options: dict[str, Any]) -> gnsq.NsqdTCPClient:
 
 
 def publish_over_upgraded_connection(nsqd: str, topic: str, options: dict[str, Any]) -> None:
-    """Publish without a ``Producer``, which would take the OK of an upgrade for that of a PUB."""
+    """Publish without a ``Producer``, which would read the OK of an upgrade as that of a PUB."""
     connection = connect(nsqd, options)
 
     def say_answer(command: str) -> None:

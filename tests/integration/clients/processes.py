@@ -1,12 +1,12 @@
 """Programs that run beside a test: a broker, nsqlookupd, another client.
 
-The rule it guards: a test waits for what a program says, never for time to pass, and long enough for a machine that
-stands still for seconds. Each program is left with its output in a queue, which a thread fills; so a line can be waited
-for with a limit, and no program stalls because nobody reads. ``Program`` is that; ``run_nsqd`` and ``run_nsqlookupd``
-start ours on ports that the system chooses, and return when they listen.
+A test waits for output of a program, never for time to pass, and long enough for a machine that stalls for seconds. A
+thread reads each program's output into a queue, so a line can be awaited with a limit, and no program blocks on a full
+pipe. ``Program`` implements that; ``run_nsqd`` and ``run_nsqlookupd`` start nsqkit's servers on ports that the system
+chooses, and return when they listen.
 
-What a program has said is printed when a test fails. NSQD and NSQLOOKUPD in the environment name other programs to
-start in their place. So whoever sees a test fail can tell whether it is the broker's fault or the client's.
+The output of a program is printed when a test fails. NSQD and NSQLOOKUPD in the environment name other programs to
+start instead, which shows whether a failure is the broker's fault or the client's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import IO, Any
 
 import attrs
 
-PATIENCE = 60.0
+WAIT_LIMIT = 60.0
 """Seconds after which a program counts as stuck."""
 
 NSQD = os.environ.get("NSQD", f"{sys.executable} -m nsqkit nsqd").split()
@@ -36,21 +36,21 @@ NSQLOOKUPD = os.environ.get("NSQLOOKUPD", f"{sys.executable} -m nsqkit nsqlookup
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Ask again and again, until ``condition`` holds."""
-    deadline = time.monotonic() + PATIENCE
+    """Check repeatedly until ``condition`` holds."""
+    deadline = time.monotonic() + WAIT_LIMIT
     while not condition():
         assert time.monotonic() < deadline, "it has not come about"
 
 
 @attrs.define(eq=False)
 class Program:
-    """What one program says, line by line."""
+    """The output of one program, line by line."""
 
     said: list[str] = attrs.field(factory=list)
     _lines: queue.SimpleQueue[str] = attrs.field(factory=queue.SimpleQueue)
 
     def listen(self, pipe: IO[str]) -> None:
-        """Take in all lines of ``pipe``, and an empty one after its last."""
+        """Read all lines of ``pipe``, and append an empty one after the last."""
         for line in pipe:
             self.said.append(line)
             self._lines.put(line)
@@ -59,7 +59,7 @@ class Program:
     def line(self) -> str:
         """Return the next line."""
         try:
-            line = self._lines.get(timeout=PATIENCE)
+            line = self._lines.get(timeout=WAIT_LIMIT)
         except queue.Empty:
             raise AssertionError("the program says nothing more") from None
         assert line, "the program has ended"
@@ -72,7 +72,7 @@ class Program:
 
 @contextmanager
 def run(*command: str | Path, output: str = "stdout", ending: signal.Signals) -> Iterator[Program]:
-    """Run a program and hear its ``output``; leaving ends it with ``ending``, and kills it if that is in vain."""
+    """Run a program and read its ``output``; at the end send ``ending``, and kill it if that has no effect."""
     program = Program()
     pipes = {output: subprocess.PIPE}
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, **pipes) as process:  # type: ignore[call-overload]
@@ -81,7 +81,7 @@ def run(*command: str | Path, output: str = "stdout", ending: signal.Signals) ->
         try:
             yield program
             process.send_signal(ending)
-            status = process.wait(PATIENCE)
+            status = process.wait(WAIT_LIMIT)
             assert status in {0, -signal.SIGKILL}, f"{command[0]} ended with {status}"
         except BaseException:
             process.kill()
@@ -95,44 +95,44 @@ def run(*command: str | Path, output: str = "stdout", ending: signal.Signals) ->
 
 @attrs.frozen
 class Server:
-    """Where a broker or nsqlookupd listens."""
+    """The addresses of a broker or nsqlookupd."""
 
     tcp_address: str
     http_address: str
 
     def get(self, path: str) -> Any:
         """Return the document at ``path``."""
-        with urllib.request.urlopen(f"http://{self.http_address}{path}", timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(f"http://{self.http_address}{path}", timeout=WAIT_LIMIT) as answer:
             return json.load(answer)
 
     def post(self, path: str, body: str = "") -> None:
         """Post ``body`` to ``path``."""
         url = f"http://{self.http_address}{path}"
-        with urllib.request.urlopen(url, body.encode(), timeout=PATIENCE):
+        with urllib.request.urlopen(url, body.encode(), timeout=WAIT_LIMIT):
             pass
 
     @property
     def topic(self) -> Any:
-        """The one topic, as /stats has it."""
+        """The one topic in /stats."""
         (topic,) = self.get("/stats?format=json&topic=topic")["topics"]
         return topic
 
     @property
     def channel(self) -> Any:
-        """The one channel of the topic, as /stats has it."""
+        """The one channel of the topic in /stats."""
         (channel,) = self.topic["channels"]
         return channel
 
     @property
     def publisher(self) -> Any:
-        """The one client that has published, as /stats has it."""
+        """The one client that has published, in /stats."""
         (publisher,) = self.get("/stats?format=json")["producers"]
         return publisher
 
 
 @contextmanager
 def run_client(*command: str | Path) -> Iterator[Program]:
-    """Run a client, and kill it: a test has then seen all that it wants to."""
+    """Run a client, and kill it at the end of the block."""
     with run(*command, ending=signal.SIGKILL) as program:
         yield program
 

@@ -1,6 +1,6 @@
-"""What a broker that protects itself needs around it: certificates, and a server that knows who may do what.
+"""Certificates and an auth server for a broker with TLS and AUTH.
 
-The rule it guards: no key lies in the repository, and no secret is real.
+No key is in the repository, and no secret is real.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Asked: TypeAlias = "list[dict[str, list[str]]]"
 
 @attrs.frozen
 class Certificates:
-    """Files in PEM: of an authority, and of what it has signed for a broker and for a client."""
+    """Files in PEM: of an authority, and the certificates that it has signed for a broker and for a client."""
 
     ca: str
     server: str
@@ -46,7 +46,7 @@ def write_certificates(folder: Path) -> Certificates:
 
 @attrs.frozen
 class AuthServer:
-    """Grants SECRET all of each topic; keeps what it was asked."""
+    """Grants SECRET all permissions for each topic; records the requests."""
 
     address: str
     asked: Asked
@@ -54,7 +54,7 @@ class AuthServer:
 
 @contextmanager
 def run_auth_server() -> Iterator[AuthServer]:
-    """Run one, in a thread."""
+    """Run an auth server in a thread."""
     asked: Asked = []
     grant = {
         "ttl": 60,

@@ -1,6 +1,6 @@
-"""A program that uses pynsq as it comes from PyPI; ``test_clients`` says what it is told and what it prints.
+"""A program that uses pynsq as it comes from PyPI; ``test_clients`` describes its settings and its output.
 
-It is a process of its own because pynsq owns its event loop, and because the warnings of its import are not ours.
+It is a separate process because pynsq owns its event loop, and because the warnings of its import are not nsqkit's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def publish(settings: dict[str, Any]) -> None:
 
     def on_answer(conn: Any, data: Any) -> None:
         if isinstance(data, nsq.protocol.SendError):
-            loop.call_later(0.01, send_next)  # there is no connection yet, and nothing tells when there is
+            loop.call_later(0.01, send_next)  # there is no connection yet, and pynsq has no event for it
             return
         command = next(iter(commands))
         del commands[command]

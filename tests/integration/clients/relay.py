@@ -1,7 +1,7 @@
-"""Stands between a client and a broker, and keeps what the client says.
+"""Forwards bytes between a client and a broker, and records what the client sends.
 
-The rule it guards: neither notices. Bytes go on as they come, and an end is an end for both. What a broker's /stats do
-not count (TOUCH, CLS) can be seen here.
+It forwards bytes as they come, and the end of a stream in both directions. It shows commands that a broker's /stats do
+not count (TOUCH, CLS).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIZE = 65_536
 
 @attrs.define(eq=False)
 class Relay:
-    """Where it listens, and all that clients have said so far."""
+    """Its address, and all commands that clients have sent."""
 
     address: str
     heard: bytearray = attrs.field(factory=bytearray)
@@ -27,7 +27,7 @@ class Relay:
 
 @contextmanager
 def relay(address: str) -> Iterator[Relay]:
-    """Pass on what comes to a free port to ``address``, ``host:port``."""
+    """Forward connections to a free port to ``address``, ``host:port``."""
     host, _, port = address.rpartition(":")
 
     class Conversation(socketserver.BaseRequestHandler):

@@ -1,22 +1,22 @@
-"""Other clients of NSQ, unmodified, and our broker: each does with it what it does with nsqd.
+"""Unmodified other clients of NSQ work with nsqkit's broker as they do with nsqd.
 
-What a client has is in the TABLE of ``features``, and what it lacks is skipped there with the reason. Each client has
+The TABLE of ``features`` lists the features of a client; tests of a missing one are skipped with a reason. Each client
 a small program beside this file, ``NAME_program``, which is started with a role and with settings in JSON, and runs
 until it is killed:
 
 * ``publish``: PUB of "one", MPUB of "two" and "three", DPUB of "later" by a millisecond, each after the answer to the
-  one before. For each it prints ``{"command": "PUB", "answer": "OK"}``.
-* ``consume``: up to three messages in flight where the client can. For each it prints ``{"body": …, "attempts": …}``
-  and finishes it, except that the body says what is done at the first attempt: ``requeue`` is requeued without delay,
-  ``requeue-later`` with one of 100 ms, ``timeout`` is left alone, and ``touch`` is touched four times in 1.2 seconds
-  and finished after 1.5.
+  previous one. For each it prints ``{"command": "PUB", "answer": "OK"}``.
+* ``consume``: up to three messages in flight if the client can. For each it prints ``{"body": …, "attempts": …}``
+  and finishes it, except that at the first attempt the body selects the answer: ``requeue`` is requeued without delay,
+  ``requeue-later`` with a delay of 100 ms, ``timeout`` is not answered, and ``touch`` is touched four times in 1.2
+  seconds and finished after 1.5.
 
-Settings: ``topic``, ``channel``, ``nsqd`` (its TCP address) or ``lookupd`` (its HTTP address); and if wanted
+Settings: ``topic``, ``channel``, ``nsqd`` (its TCP address) or ``lookupd`` (its HTTP address); optionally
 ``compression`` (``deflate`` or ``snappy``), ``tls`` (the paths ``ca_certs``, and for a certificate of the
-client ``certfile`` and ``keyfile``), ``secret`` and ``msg_timeout`` (in seconds, asked for in IDENTIFY).
+client ``certfile`` and ``keyfile``), ``secret`` and ``msg_timeout`` (in seconds, requested in IDENTIFY).
 
-The broker runs as a process, too; what it thinks of the client is read from its /stats. A machine that stands still for
-seconds must not fail a test, so nothing has to happen within a timeout, except where that is the matter of the test.
+The broker is a process, too; the tests read its state of the client from /stats. A machine that stalls for seconds must
+not fail a test, so no timeout is short, except where the timeout is the subject of the test.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import pytest
 from nsqkit import Consumer, Producer
 from tests.integration.clients.features import HAS, clients_with
 from tests.integration.clients.processes import (
-    PATIENCE,
+    WAIT_LIMIT,
     Program,
     Server,
     run_client,
@@ -75,16 +75,16 @@ def is_subscribed(nsqd: Server) -> bool:
 
 
 def all_is_finished(nsqd: Server, count: int = 1) -> bool:
-    """Tell whether the channel has had ``count`` messages and holds none."""
+    """Return whether the channel has had ``count`` messages and holds none."""
     channel = nsqd.channel
     held = channel["depth"] + channel["in_flight_count"] + channel["deferred_count"]
     return channel["message_count"] >= count and not held
 
 
 @clients_with("publish")
-def test_our_consumer_receives_what_a_client_publishes(client: str, feature: str, broker: RunNsqd):
+def test_our_consumer_receives_messages_of_the_client(client: str, feature: str, broker: RunNsqd):
     async def consume(address: str) -> list[str]:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_LIMIT):
             async with Consumer(
                 "topic", "channel", nsqd_tcp_addresses=[address], max_in_flight=4
             ) as consumer:
@@ -102,7 +102,7 @@ def test_our_consumer_receives_what_a_client_publishes(client: str, feature: str
 
 
 @clients_with("subscribe")
-def test_a_client_receives_what_our_producer_publishes(client: str, feature: str, broker: RunNsqd):
+def test_client_receives_messages_of_our_producer(client: str, feature: str, broker: RunNsqd):
     bodies = [f"body-{n:03}" for n in range(200)]
 
     async def publish(address: str) -> None:
@@ -122,7 +122,7 @@ def test_a_client_receives_what_our_producer_publishes(client: str, feature: str
 
 
 @clients_with("requeue", "requeue-later")
-def test_a_requeued_message_comes_again(client: str, feature: str, broker: RunNsqd):
+def test_requeued_message_is_delivered_again(client: str, feature: str, broker: RunNsqd):
     with broker() as nsqd, client_program(client, "consume", nsqd=nsqd.tcp_address) as program:
         nsqd.post("/pub?topic=topic", feature)
         assert program.values(2) == [{"body": feature, "attempts": attempts} for attempts in (1, 2)]
@@ -132,7 +132,7 @@ def test_a_requeued_message_comes_again(client: str, feature: str, broker: RunNs
 
 
 @clients_with("timeout", "msg_timeout")
-def test_a_message_that_times_out_comes_again(client: str, feature: str, broker: RunNsqd):
+def test_message_that_times_out_is_delivered_again(client: str, feature: str, broker: RunNsqd):
     flags, settings = (["--msg-timeout=1s"], {}) if feature == "timeout" else ([], {"msg_timeout": 1})
     with (
         broker(*flags) as nsqd,
@@ -146,8 +146,8 @@ def test_a_message_that_times_out_comes_again(client: str, feature: str, broker:
 
 
 @clients_with("touch")
-def test_a_touched_message_does_not_time_out(client: str, feature: str, broker: RunNsqd):
-    """Where the machine stands still, a message may well time out; but not one after the other."""
+def test_touched_message_does_not_time_out(client: str, feature: str, broker: RunNsqd):
+    """If the machine stalls, one message may time out, but not all of them."""
     with (
         broker("--msg-timeout=1s") as nsqd,
         client_program(client, "consume", nsqd=nsqd.tcp_address, msg_timeout=1),
@@ -163,7 +163,7 @@ def test_a_touched_message_does_not_time_out(client: str, feature: str, broker: 
 
 
 @clients_with("large", "deflate", "snappy", "tls", "tls+deflate", "tls+snappy", "certificate")
-def test_all_goes_through_layers(client: str, feature: str, broker: RunNsqd, certificates: Certificates):
+def test_messages_pass_through_layers(client: str, feature: str, broker: RunNsqd, certificates: Certificates):
     flags: list[str] = []
     settings: dict[str, Any] = {}
     if compression := next(iter({"deflate", "snappy"} & set(feature.split("+"))), None):
@@ -175,7 +175,7 @@ def test_all_goes_through_layers(client: str, feature: str, broker: RunNsqd, cer
     if feature == "certificate":
         flags += ["--tls-client-auth-policy=require-verify", f"--tls-root-ca-file={certificates.ca}"]
         settings["tls"].update(certfile=certificates.client, keyfile=certificates.client)
-    # One that shrinks, and one that does not much; both far above the size of a TLS record and of a snappy chunk.
+    # One that compresses well, and one that does not; both far above the size of a TLS record and of a snappy chunk.
     large = ["x" * 200_000, "".join(random.Random(1).choices("0123456789abcdef", k=200_000))]
     large_feature = "large+compressed" if compression else "large"
     bodies = [*PUBLISHED, *(large if HAS[client][large_feature] else ["small"])]
@@ -196,7 +196,7 @@ def test_all_goes_through_layers(client: str, feature: str, broker: RunNsqd, cer
 
 
 @clients_with("auth")
-def test_a_client_gives_its_secret(client: str, feature: str, broker: RunNsqd, auth_server: AuthServer):
+def test_client_authenticates(client: str, feature: str, broker: RunNsqd, auth_server: AuthServer):
     settings = {"secret": SECRET}
     with (
         broker(f"--auth-http-address={auth_server.address}", "--http-client-request-timeout=60s") as nsqd,
@@ -214,7 +214,7 @@ def test_a_client_gives_its_secret(client: str, feature: str, broker: RunNsqd, a
 
 
 @clients_with("lookupd")
-def test_a_client_finds_the_broker(client: str, feature: str, broker: RunNsqd):
+def test_client_finds_the_broker(client: str, feature: str, broker: RunNsqd):
     with (
         run_nsqlookupd() as lookupd,
         broker(f"--lookupd-tcp-address={lookupd.tcp_address}") as nsqd,

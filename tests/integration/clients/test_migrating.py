@@ -1,16 +1,15 @@
-"""Runs the programs of docs/migrating: those of other clients, and ours beside them.
+"""Runs the programs of docs/migrating: those of other clients, and nsqkit's beside them.
 
-Each page has the sections of SECTIONS. A block of Python in one of them is a whole program; that which imports nsqkit
-is *ours*, the other is *theirs*. Each runs as a process of its own, against a broker of its own, and is told to stop
-by SIGTERM where it does not end by itself; ours runs on asyncio and on trio, if it runs on either. The same things are
-asked of both: what the broker thinks of the topic and its channel afterwards, as /stats has it, and for what is not in
-there, what was said to the broker.
+Each page has the sections of SECTIONS. A Python block in one of them is a whole program: one that imports nsqkit is
+*ours*, the other is *theirs*. Each runs as a process with its own broker, and is stopped by SIGTERM if it does not end
+by itself; ours runs on asyncio and on trio, if it runs on either. The same checks apply to both: the broker's state of
+the topic and its channel afterwards (/stats), and, for anything that /stats does not have, the commands that the broker
+received.
 
-The rule it guards: in the program nothing is changed but the addresses, all of them in one pass, and the name of the
-backend.
+The test changes nothing in a program but the addresses, all of them in one pass, and the name of the backend.
 
-A program of ours that is on several pages runs once. Theirs need the client, and are left out where it is not
-installed; ``tox -e clients`` has all that are in Python.
+A program of ours that is on several pages runs once. Theirs need the client, and are skipped where it is not
+installed; ``tox -e clients`` has all clients that are in Python.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from tests.pages import MIGRATING, ROOT, Block, blocks, blocks_of
 
 pytestmark = pytest.mark.timeout(120)
 
-PATIENCE = 40.0
+WAIT_LIMIT = 40.0
 """Seconds after which a program counts as stuck: some wait for a second or two, and the machine may be busy."""
 
 TICK = 0.02
-"""Seconds between two looks at a broker."""
+"""Seconds between two checks of a broker."""
 
 RunNsqd: TypeAlias = "Callable[..., AbstractContextManager[Server]]"
 
@@ -60,7 +59,7 @@ PUBLISH, CONSUME, DISCOVER, PROTECT, BATCHES = SECTIONS = [
     "Batches",
 ]
 
-# What a client cannot do is told on its page, where ours then stands alone.
+# Features that a client lacks are described on its page, where our program stands alone.
 CANNOT = {("ansq", PROTECT)}
 
 
@@ -70,7 +69,7 @@ def is_ours(block: Block) -> bool:
 
 @attrs.frozen
 class Example:
-    """A program, by itself: its text, whether it is ours, and the backend that it is to run on, if it runs on one."""
+    """A program: its text, whether it is ours, and the backend that it runs on, if it runs on one."""
 
     section: str
     text: str
@@ -114,14 +113,14 @@ def examples_of(section: str) -> pytest.MarkDecorator:
 
 @attrs.define(eq=False)
 class Running:
-    """A program that runs."""
+    """A running program."""
 
     process: subprocess.Popen[str]
     output: Path
 
     def wait_until(self, condition: Callable[[], object]) -> None:
-        """Return when ``condition`` holds, which it has to do before the program ends."""
-        deadline = time.monotonic() + PATIENCE
+        """Return when ``condition`` holds; fail if the program ends before."""
+        deadline = time.monotonic() + WAIT_LIMIT
         while not condition():
             assert time.monotonic() < deadline, f"it has not come about\n{self.printed}"
             try:
@@ -131,18 +130,18 @@ class Running:
             assert condition(), f"the program has ended, with {code}\n{self.printed}"
 
     def wait_ended(self) -> None:
-        """Return when it has ended as programs should."""
-        code = self.process.wait(PATIENCE)
+        """Return when it has ended with status 0."""
+        code = self.process.wait(WAIT_LIMIT)
         assert code == 0, f"the program has ended, with {code}\n{self.printed}"
 
     def stop(self) -> None:
-        """Tell it to end, and return when it has."""
+        """Stop it, and return when it has ended."""
         self.process.terminate()
         self.wait_ended()
 
     @property
     def printed(self) -> str:
-        """What it has printed, errors included."""
+        """Its output, errors included."""
         return self.output.read_text(encoding="utf-8")
 
 
@@ -158,7 +157,7 @@ def running(example: Example, folder: Path, **addresses: str) -> Iterator[Runnin
         assert count == 1, "it ends with anyio.run(main)"
     program, output = folder / "program.py", folder / "output"
     program.write_text(text, encoding="utf-8")
-    warnings = ["-W", "error"] if example.is_ours else []  # those of other clients are not ours
+    warnings = ["-W", "error"] if example.is_ours else []  # other clients' warnings are not errors
     with (
         output.open("w") as pipe,
         subprocess.Popen(
@@ -179,14 +178,14 @@ def running(example: Example, folder: Path, **addresses: str) -> Iterator[Runnin
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A place for the program, which is not that of the broker's files."""
+    """A folder for the program, other than that of the broker's files."""
     folder = tmp_path / "program"
     folder.mkdir()
     return folder
 
 
 def make_channel(nsqd: Server, *bodies: str) -> None:
-    """Make the channel that all programs consume, with messages in it."""
+    """Create the channel that all programs consume, with messages in it."""
     nsqd.post("/topic/create?topic=orders")
     nsqd.post("/channel/create?topic=orders&channel=billing")
     if bodies:
@@ -200,22 +199,22 @@ def channel_of(nsqd: Server) -> Any:
 
 
 def is_finished(nsqd: Server, message_count: int) -> bool:
-    """Tell whether so many messages have been delivered, and each of them is done with."""
+    """Return whether so many messages have been delivered, and each of them was answered."""
     channel = channel_of(nsqd)
     left = channel["depth"] + channel["in_flight_count"] + channel["deferred_count"]
     return channel["message_count"] == message_count and not left
 
 
-# ---- what each section promises ----------------------------------------------------------------------------------
+# ---- the sections --------------------------------------------------------------------------------------------------
 
 
 @examples_of(PUBLISH)
-def test_one_two_and_a_later_message_are_published(example: Example, broker: RunNsqd, folder: Path):
+def test_publishing(example: Example, broker: RunNsqd, folder: Path):
     with broker() as nsqd:
         make_channel(nsqd)
         with running(example, folder, nsqd=nsqd.tcp_address) as program:
             program.wait_ended()
-        # What is deferred is there an hour long: no machine is slower than that.
+        # The deferred message is due after an hour, longer than any machine takes for the test.
         channel = channel_of(nsqd)
         assert (channel["depth"], channel["deferred_count"]) == (3, 1), program.printed
 
@@ -235,7 +234,7 @@ def test_messages_are_finished_requeued_and_touched(example: Example, broker: Ru
 
 
 @examples_of(DISCOVER)
-def test_the_nsqds_that_are_listed_are_consumed_from(example: Example, broker: RunNsqd, folder: Path):
+def test_messages_of_listed_nsqds_are_consumed(example: Example, broker: RunNsqd, folder: Path):
     with run_nsqlookupd() as lookupd, broker(f"--lookupd-tcp-address={lookupd.tcp_address}") as nsqd:
         make_channel(nsqd, "one", "two")
         with running(example, folder, lookupd=lookupd.http_address) as program:
@@ -244,7 +243,7 @@ def test_the_nsqds_that_are_listed_are_consumed_from(example: Example, broker: R
 
 
 @examples_of(PROTECT)
-def test_a_broker_that_protects_itself_is_consumed_from(
+def test_messages_of_a_broker_with_tls_and_auth_are_consumed(
     example: Example, broker: RunNsqd, folder: Path, certificates: Certificates, auth_server: AuthServer
 ):
     flags = [
@@ -279,12 +278,12 @@ def test_batches_are_finished_together(example: Example, broker: RunNsqd, folder
 # ---- the pages ---------------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_modules_has_every_page():
+def test_table_of_modules_has_every_page():
     assert [page.stem for page in PAGES] == sorted(MODULES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_has_both_programs_in_each_section(page: Path):
+def test_page_has_both_programs_in_each_section(page: Path):
     headings = re.findall(r"^## (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert headings == [*SECTIONS, "Names", "What is different, and why"]
     sides = {
@@ -312,8 +311,8 @@ OWNERS = {"producer": Producer, "consumer": Consumer, "message": Message}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_names_of_ours_are_there(page: Path):
-    """In the second column, each word of code is an option, a member of the three classes, or can be imported."""
+def test_names_of_nsqkit_exist(page: Path):
+    """In the second column, each word in backticks is an option, a member of the three classes, or importable."""
     table = page.read_text(encoding="utf-8").partition("## Names")[2].partition("## What")[0]
     rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| `")]
     assert len(rows) > 20

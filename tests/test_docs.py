@@ -9,7 +9,8 @@ The rule it guards: no example that nobody has run. Each fenced block of a page 
   whole programs, which run until they are told to stop, and are run by
   ``tests/integration/clients/test_migrating.py``.
 * ``sh`` and ``console``: each command begins with an entry of COMMANDS, which says where that command is run.
-* ``text``, ``toml``, ``json``: pictures, output and data, not looked at. ``go``: what somebody had before.
+* ``text``, ``toml``, ``json``: pictures, output and data, which no test reads. ``go``: programs for go-nsq.
+* ``{eval-rst}``: directives of Sphinx, which ``tox -e docs`` builds and ``tests/test_reference.py`` reads.
 
 Links to other files of the project lead somewhere.
 """
@@ -40,7 +41,7 @@ COMMANDS = {
     "pip install .": ("tox.ini", "-e ."),
 }
 
-LANGUAGES = ["python", "sh", "console", "text", "toml", "json", "go"]
+LANGUAGES = ["python", "sh", "console", "text", "toml", "json", "go", "{eval-rst}"]
 
 # The address that examples are written with, nsqd's own.
 ADDRESS = "127.0.0.1:4150"
@@ -110,8 +111,8 @@ def test_the_table_of_commands_is_true(command: str):
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page: Path):
     links = re.findall(r"\]\((?!\w+:)([^)#]+)", page.read_text(encoding="utf-8"))
-    dead = [link for link in links if not (page.parent / link).exists()]
-    assert not dead, f"{name(page)} links to {', '.join(dead)}"
+    dead = [link for link in links if not (page.parent / link).is_file()]
+    assert not dead, f"{name(page)} links to no file: {', '.join(dead)}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

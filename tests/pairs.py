@@ -15,9 +15,9 @@ from random import Random
 from typing import TypeAlias
 
 from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.disk.storage import Storage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.session import Session
-from nsqkit.broker.core.storage import Storage
 from nsqkit.broker.core.topics.topic import Topic
 from nsqkit.errors import BrokerError
 from nsqkit.wire.commands import MAGIC_V2, encode_identify, encode_publish, encode_ready, encode_subscribe

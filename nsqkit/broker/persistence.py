@@ -6,7 +6,7 @@ lock is given up last. With ``--durability=fsync`` publishers are answered when 
 names of its topic and channels with it; one sync serves all who came while the one before it ran.
 
 How to read it: ``open``, ``run`` and ``close`` are the broker's start, life and end. Nothing here decides what a queue
-writes; that is ``nsqkit.broker.core.disk_queue``.
+writes; that is ``nsqkit.broker.core.disk.disk_queue``.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.to_thread
 
-from nsqkit.broker.core import metadata
-from nsqkit.broker.core.salvage import describe
-from nsqkit.broker.core.storage import DiskStorage, DurableStorage
-from nsqkit.broker.data_path import DataPath
+from nsqkit.broker.core.disk import metadata
+from nsqkit.broker.core.disk.error_text import error_text
+from nsqkit.broker.core.disk.storage import DiskStorage, DurableStorage
+from nsqkit.broker.file_store import DirectoryFileStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsqkit.broker.core.broker import Broker
-    from nsqkit.broker.core.commits import Commits
-    from nsqkit.broker.core.directory import File
+    from nsqkit.broker.core.disk.file_store import File
+    from nsqkit.broker.core.disk.group_commit import GroupCommit
     from nsqkit.broker.core.options import BrokerOptions
 
 logger = logging.getLogger("nsqkit.broker")
@@ -53,7 +53,7 @@ class Persistence:
     """
 
     def __init__(self, path: str, options: BrokerOptions, *, after: Callable[[], None]) -> None:
-        self._data_path = DataPath(path)
+        self._data_path = DirectoryFileStore(path)
         self._durable = (
             DurableStorage(self._data_path, options, logger.error) if options.durability == "fsync" else None
         )
@@ -84,7 +84,7 @@ class Persistence:
         except BaseException as error:
             self._data_path.close()
             if isinstance(error, OSError):
-                text = f"failed to load or persist metadata - {metadata.FILE_NAME}: {describe(error)}"
+                text = f"failed to load or persist metadata - {metadata.FILE_NAME}: {error_text(error)}"
                 raise OSError(error.errno, text) from error
             raise
         self._saved_revision = broker.agenda.revision
@@ -93,7 +93,9 @@ class Persistence:
 
     def check(self, broker: Broker) -> None:
         """Have ``run`` write the names if they have changed; cheap, to be called often."""
-        if broker.agenda.revision != self._saved_revision or (broker.commits and broker.commits.wanted):
+        if broker.agenda.revision != self._saved_revision or (
+            broker.group_commit and broker.group_commit.wanted
+        ):
             self._changed.set()
 
     async def run(self, broker: Broker) -> None:
@@ -102,8 +104,10 @@ class Persistence:
             await self._changed.wait()
             self._changed = anyio.Event()
             saved = await self.save(broker)
-            while self._durable is not None and broker.commits is not None and broker.commits.wanted:
-                await self._commit(self._durable, broker, broker.commits)
+            while (
+                self._durable is not None and broker.group_commit is not None and broker.group_commit.wanted
+            ):
+                await self._commit(self._durable, broker, broker.group_commit)
             if not saved:
                 await anyio.sleep(SAVE_PAUSE)
                 self._changed.set()
@@ -124,14 +128,14 @@ class Persistence:
             try:
                 await anyio.to_thread.run_sync(self._data_path.replace, metadata.FILE_NAME, document)
             except OSError as error:
-                logger.error("failed to persist metadata - %s", describe(error))
+                logger.error("failed to persist metadata - %s", error_text(error))
                 return False
             self._saved_revision = revision
             return True
 
     # ---- commits -------------------------------------------------------------------------------------------------
 
-    async def _commit(self, storage: DurableStorage, broker: Broker, commits: Commits) -> None:
+    async def _commit(self, storage: DurableStorage, broker: Broker, commits: GroupCommit) -> None:
         ticket, revision, failure = commits.begin(), broker.agenda.revision, ""
         try:
             # First the names: without them nobody would look for the messages.
@@ -142,7 +146,7 @@ class Persistence:
                 failure = "failed to persist metadata"
         except OSError as error:
             storage.wrote(error)
-            failure = describe(error)
+            failure = error_text(error)
         if failure:
             logger.error("commit failed - %s", failure)
             self._failed_ticket = ticket
@@ -165,10 +169,10 @@ class Persistence:
 
     async def committed(self, broker: Broker) -> bool:
         """Return when what was put before the call is as safe as the options want it; tell whether it is."""
-        if broker.commits is None:
+        if broker.group_commit is None:
             return True
-        ticket = broker.commits.ticket
-        broker.commits.wanted = True
+        ticket = broker.group_commit.ticket
+        broker.group_commit.wanted = True
         self._changed.set()
         while self._committed_ticket < ticket:
             await self._commit_ended.wait()
@@ -181,9 +185,9 @@ class Persistence:
         try:
             self._data_path.replace(metadata.FILE_NAME, metadata.document(broker))
         except OSError as error:
-            logger.error("failed to persist metadata - %s", describe(error))
+            logger.error("failed to persist metadata - %s", error_text(error))
         with ThreadPoolExecutor(CLOSING_THREADS) as pool:
             for failure in broker.close(pool.map):
-                logger.error("failed to keep messages - %s", describe(failure))
+                logger.error("failed to keep messages - %s", error_text(failure))
         self.storage.close()
         self._data_path.close()

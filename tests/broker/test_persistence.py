@@ -14,15 +14,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nsqkit.broker.core import metadata
 from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.disk import metadata
+from nsqkit.broker.core.disk.storage import DurableStorage
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.storage import DurableStorage
 from nsqkit.broker.persistence import Persistence
 from nsqkit.broker.server import Nsqd
 from nsqkit.errors import OptionError
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
-from tests.broker.core.disks import MemoryDirectory, MemoryFile
+from tests.broker.core.disk.disks import MemoryFile, MemoryFileStore
 from tests.broker.core.topics.queues import take_all
 
 pytestmark = pytest.mark.anyio
@@ -126,7 +126,7 @@ FILE_SIZE = 200
 NUMBERS = [0, 1, 50, 10**6, 10**12, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 70, 10**4999]
 
 
-class Disk(MemoryDirectory):
+class Disk(MemoryFileStore):
     """A data path of which one file cannot be opened.
 
     Attributes:
@@ -170,7 +170,7 @@ class Disk(MemoryDirectory):
 async def life(disk: Disk, **options: Any) -> AsyncIterator[Broker]:
     """One life of a broker on a disk."""
     given_options = BrokerOptions(max_bytes_per_file=FILE_SIZE, **options)
-    with mock.patch("nsqkit.broker.persistence.DataPath", return_value=disk):
+    with mock.patch("nsqkit.broker.persistence.DirectoryFileStore", return_value=disk):
         persistence = Persistence("disk", given_options, after=lambda: None)
     broker = Broker(given_options, Random(1), persistence.storage)
     persistence.open(broker, 1)

@@ -23,7 +23,7 @@ from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
 from nsqkit.http.client import fetch
 from nsqkit.http.messages import Response
-from tests.broker.core.disks import MemoryDirectory
+from tests.broker.core.disk.disks import MemoryFileStore
 from tests.integration.garbage import sized
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.stage import CHANNEL, TOPIC, bodies_of, channel_of, is_empty, take, until
@@ -60,7 +60,7 @@ async def consume(nsqd: Nsqd, count: int) -> list[bytes]:
 # ---- full ----------------------------------------------------------------------------------------------------------
 
 
-class Disk(MemoryDirectory):
+class Disk(MemoryFileStore):
     """A data path in memory."""
 
     def lock(self) -> None:
@@ -77,7 +77,7 @@ class Disk(MemoryDirectory):
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
-    monkeypatch.setattr("nsqkit.broker.persistence.DataPath", lambda path: disk)
+    monkeypatch.setattr("nsqkit.broker.persistence.DirectoryFileStore", lambda path: disk)
     return disk
 
 

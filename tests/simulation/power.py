@@ -16,14 +16,14 @@ from random import Random
 
 import attrs
 
-from nsqkit.broker.core import metadata
 from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.disk import metadata
+from nsqkit.broker.core.disk.storage import DurableStorage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.session import Session
-from nsqkit.broker.core.storage import DurableStorage
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
-from tests.broker.core.disks import Ended, MemoryDirectory
+from tests.broker.core.disk.disks import Ended, MemoryFileStore
 from tests.simulation.promises import CHANNELS, TOPIC, Ledger, Publish, WatchedStorage
 
 MS = 1_000_000
@@ -54,7 +54,7 @@ class Client:
 class Machine:
     """One life of a broker on a disk."""
 
-    def __init__(self, disk: MemoryDirectory, options: BrokerOptions, now_ns: int) -> None:
+    def __init__(self, disk: MemoryFileStore, options: BrokerOptions, now_ns: int) -> None:
         self.disk = disk
         self.storage: DurableStorage | WatchedStorage
         if options.durability == "fsync":
@@ -72,7 +72,7 @@ class Machine:
 
     def commit(self) -> Iterator[None]:
         """Do what ``Persistence`` does in a commit; it yields where others may act."""
-        commits = self.broker.commits
+        commits = self.broker.group_commit
         ticket = 0 if commits is None else commits.begin()
         revision = self.broker.agenda.revision
         document = metadata.document(self.broker)
@@ -135,7 +135,7 @@ class World:
             msg_timeout_ns=random.choice((500, 60_000)) * MS,
         )
         self.ledger = Ledger()
-        self.disk = MemoryDirectory()
+        self.disk = MemoryFileStore()
         self._tell = tell
         self._number = 0
         self._machine: Machine | None = None
@@ -219,7 +219,7 @@ class World:
         self.now_ns = end_ns
 
     def _go_on_with_commit(self, machine: Machine) -> None:
-        commits = machine.broker.commits
+        commits = machine.broker.group_commit
         if self._commit is None:
             is_wanted = commits is not None and commits.wanted
             if not is_wanted and machine.broker.agenda.revision == machine.saved_revision:

@@ -20,13 +20,13 @@ from collections.abc import Sequence
 
 import attrs
 
-from nsqkit.broker.core.directory import Keeper
-from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.file_store import Keeper
+from nsqkit.broker.core.disk.storage import DiskStorage
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.storage import DiskStorage
 from nsqkit.broker.core.topics.queue import MessageQueue
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
-from tests.broker.core.disks import MemoryDirectory, Notes
+from tests.broker.core.disk.disks import MemoryFileStore, Notes
 
 CHANNELS = (b"a", b"b", b"c")
 TOPIC = b""
@@ -112,7 +112,7 @@ class Ledger:
 class WatchedQueue(DiskQueue):
     """A queue of the ordinary mode that keeps in mind what it has in its files."""
 
-    def __init__(self, directory: MemoryDirectory, name: str, limits: DiskLimits, keeper: Keeper) -> None:
+    def __init__(self, directory: MemoryFileStore, name: str, limits: DiskLimits, keeper: Keeper) -> None:
         self._synced: set[bytes] = set()
         self._there: deque[bytes] = deque()
         self._taking = 0
@@ -157,7 +157,7 @@ class WatchedQueue(DiskQueue):
         return there if killed else [frame for frame in there if frame in self._synced]
 
 
-def on_disk(directory: MemoryDirectory, name: str, limits: DiskLimits) -> list[bytes]:
+def on_disk(directory: MemoryFileStore, name: str, limits: DiskLimits) -> list[bytes]:
     """Read what a queue has in its files, and leave them as they are."""
     queue = DiskQueue(directory.kill(), name, limits, Notes())
     found: list[bytes] = []
@@ -169,7 +169,7 @@ def on_disk(directory: MemoryDirectory, name: str, limits: DiskLimits) -> list[b
 class WatchedStorage(DiskStorage):
     """Opens such queues."""
 
-    def __init__(self, directory: MemoryDirectory, options: BrokerOptions) -> None:
+    def __init__(self, directory: MemoryFileStore, options: BrokerOptions) -> None:
         super().__init__(directory, options, lambda sentence: None)
         self._disk = directory
         self.queues: dict[str, WatchedQueue] = {}
@@ -183,7 +183,7 @@ class WatchedStorage(DiskStorage):
         for queue in self.queues.values():
             queue.note_synced()
 
-    def check(self, disk: MemoryDirectory, *, killed: bool) -> None:
+    def check(self, disk: MemoryFileStore, *, killed: bool) -> None:
         """Compare with what is there after a restart."""
         for name, queue in self.queues.items():
             found = set(on_disk(disk, name, self._limits))

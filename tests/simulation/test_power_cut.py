@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from nsqkit.broker.core.disk_queue import DiskQueue
-from nsqkit.broker.core.durable_queue import DurableQueue
-from nsqkit.broker.core.storage import DurableStorage
-from tests.broker.core.disks import MemoryDirectory
+from nsqkit.broker.core.disk.disk_queue import DiskQueue
+from nsqkit.broker.core.disk.durable_queue import DurableQueue
+from nsqkit.broker.core.disk.storage import DurableStorage
+from tests.broker.core.disk.disks import MemoryFileStore
 from tests.simulation.power import World
 
 WORLDS = 1_000
@@ -58,8 +58,8 @@ def test_a_seed_is_a_world():
         (DurableQueue, "data_to_sync", lambda self: [], "fsync"),
         (DurableQueue, "settle", lambda self: setattr(self, "_settled", (self._taken, self._read)), "fsync"),
         (DurableStorage, "files_to_sync", lambda self: [], "fsync"),
-        (MemoryDirectory, "sync", lambda self: None, "fsync"),
-        (MemoryDirectory, "sync", lambda self: None, "nsqd"),
+        (MemoryFileStore, "sync", lambda self: None, "fsync"),
+        (MemoryFileStore, "sync", lambda self: None, "nsqd"),
         (DiskQueue, "sync_data", lambda self: None, "nsqd"),
         (DiskQueue, "_find_unnoted", lambda self: None, "nsqd"),
     ],

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from nsqkit.broker.core.commits import Commits
+from nsqkit.broker.core.disk.group_commit import GroupCommit
+from nsqkit.broker.core.disk.storage import DurableStorage, MemoryStorage
 from nsqkit.broker.core.session.command_log import LOGGED_ACTIONS
 from nsqkit.broker.core.session.session import ACTIONS, Session
-from nsqkit.broker.core.storage import DurableStorage, MemoryStorage
 from nsqkit.broker.core.timers import Agenda
 from nsqkit.broker.core.topics.queue_scan import QueueScan, ScannedAgenda
 from nsqkit.broker.core.topics.topic import Topic
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from random import Random
 
+    from nsqkit.broker.core.disk.storage import Storage
     from nsqkit.broker.core.options import BrokerOptions
-    from nsqkit.broker.core.storage import Storage
     from nsqkit.broker.core.timers import Timed
     from nsqkit.broker.core.topics.channel import Channel
     from nsqkit.wire.transform import SecureTransform
@@ -58,7 +58,7 @@ class Broker:
         topics: by name.
         sessions: the open connections, in the order in which they were opened.
         make_tls: makes the TLS layer of a session; None where TLS is not offered.
-        commits: decides when publishers are answered; None to answer at once.
+        group_commit: decides when publishers are answered; None to answer at once.
         actions: what sessions do for each command; see ``log_commands``.
         asks_for_channels: a new topic waits until ``Topic.start`` is called with the channels that others know of it.
     """
@@ -68,7 +68,7 @@ class Broker:
         self.random = random
         self.storage = MemoryStorage(options.mem_queue_size, options.node_id) if storage is None else storage
         self.make_tls: Callable[[], SecureTransform] | None = None
-        self.commits = Commits() if isinstance(self.storage, DurableStorage) else None
+        self.group_commit = GroupCommit() if isinstance(self.storage, DurableStorage) else None
         self.asks_for_channels = False
         self.actions = ACTIONS
         self._new_topics: list[Topic] = []
@@ -115,8 +115,8 @@ class Broker:
         del self.sessions[session]
         self.agenda.forget(session)
         session.discard()
-        if self.commits is not None:
-            self.commits.forget(session)
+        if self.group_commit is not None:
+            self.group_commit.forget(session)
         channel = session.channel
         if channel is not None:
             channel.remove(session, requeue=self.options.requeue_on_disconnect)

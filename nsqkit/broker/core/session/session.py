@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from nsqkit.broker.core.salvage import describe
+from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.broker.core.session.authorization import Answer, Authorization
 from nsqkit.broker.core.session.command_rules import (
     CLOSING,
@@ -347,7 +347,7 @@ class Session(Turns):
         try:
             channel = self._broker.topic(topic_name).channel(channel_name, self._now_ns)
         except OSError as error:
-            raise SubscribeFailed(f"SUB failed {describe(error)}") from error
+            raise SubscribeFailed(f"SUB failed {error_text(error)}") from error
         consumers_max = self._options.max_channel_consumers
         if consumers_max and len(channel.sessions) >= consumers_max:
             raise SubscribeFailed(
@@ -375,8 +375,8 @@ class Session(Turns):
         except OSError as error:
             raise _publish_failure(verb, error) from error
         self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + count
-        if self._broker.commits is not None:  # it is answered when it is safe
-            self._buffer.hold(self._broker.commits.hold(self))
+        if self._broker.group_commit is not None:  # it is answered when it is safe
+            self._buffer.hold(self._broker.group_commit.hold(self))
             self._agenda.has_news = True
         self._send(OK_FRAME if verb == b"MPUB" else OK_FRAME * count)
 
@@ -474,7 +474,7 @@ class Session(Turns):
 
 
 def _publish_failure(verb: bytes, error: OSError) -> BrokerError:
-    return PUBLISH_FAILED[verb](f"{verb.decode()} failed {describe(error)}")
+    return PUBLISH_FAILED[verb](f"{verb.decode()} failed {error_text(error)}")
 
 
 ACTIONS: Final[dict[bytes, Callable[[Session, Command], None]]] = {

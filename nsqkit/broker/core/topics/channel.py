@@ -26,7 +26,7 @@ from nsqkit.wire.messages import for_redelivery, id_of
 from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
-    from nsqkit.broker.core.due_times import DueTimes
+    from nsqkit.broker.core.disk.deferred_times import DeferredTimes
     from nsqkit.broker.core.session.session import Session
     from nsqkit.broker.core.timers import Agenda
     from nsqkit.broker.core.topics.latency import Latency
@@ -47,7 +47,7 @@ class Channel:
         name: its name, as on the wire.
         agenda: where it notes what follows.
         queue: what waits in it.
-        due_times: of messages that were deferred when the broker was stopped, and are in the queue.
+        deferred_times: of messages that were deferred when the broker was stopped, and are in the queue.
         latency: measures how long messages take until they are finished; None if that is not wanted.
 
     Attributes:
@@ -63,7 +63,7 @@ class Channel:
         name: bytes,
         agenda: Agenda,
         queue: MessageQueue,
-        due_times: DueTimes,
+        deferred_times: DeferredTimes,
         latency: Latency | None = None,
     ) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class Channel:
         self.delivery_counts = [0] * len(PROXIMITIES)
         self.latency = latency
         self.queue = queue
-        self._due_times = due_times
+        self._deferred_times = deferred_times
         self.due_ns: int | None = None
         self.deferred = Deferred(self._put_back)
         self.sessions: dict[Session, None] = {}
@@ -149,7 +149,7 @@ class Channel:
                 share = -(-waiting // turns)
                 turns -= 1
                 frames = queue.take(min(session.room, share), DELIVERY_SIZE_MAX)
-                if self._due_times.by_id:
+                if self._deferred_times.by_id:
                     frames = self._defer_again(frames, now_ns)
                 if frames:
                     counts[proximity] += len(frames)
@@ -159,10 +159,10 @@ class Channel:
 
     def _defer_again(self, frames: list[bytes], now_ns: int) -> list[bytes]:
         """Set aside what was deferred before the broker was stopped, and has not come to its time; return the rest."""
-        due_times = self._due_times.by_id
+        deferred_times = self._deferred_times.by_id
         rest = []
         for frame in frames:
-            due_ns = due_times.pop(id_of(frame), now_ns)
+            due_ns = deferred_times.pop(id_of(frame), now_ns)
             if due_ns > now_ns:
                 self._defer(frame, due_ns)
             else:
@@ -270,13 +270,13 @@ class Channel:
     def empty(self) -> None:
         """Forget all messages: queued, deferred and in flight."""
         self.queue.empty()
-        self._due_times.by_id.clear()
+        self._deferred_times.by_id.clear()
         self._forget_held()
 
     def delete(self) -> None:
         """Forget all messages, and leave no trace."""
         self.queue.delete()
-        self._due_times.delete()
+        self._deferred_times.delete()
         self._forget_held()
 
     def close(self) -> None:
@@ -287,7 +287,7 @@ class Channel:
         Raises:
             OSError: there is no place for them, or not for all.
         """
-        self._due_times.keep(self.deferred.times())
+        self._deferred_times.keep(self.deferred.times())
         in_flight = [frame for held in self._in_flight_sets() for frame in held.take_all()]
         self.queue.close([for_redelivery(frame) for frame in in_flight], self.deferred.take_all())
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import TypeAlias
 
-from nsqkit.broker.core.guid import GuidFactory
+from nsqkit.broker.core.disk.guid import GuidFactory
 from nsqkit.wire.messages import id_of
 
 InFlightMessage: TypeAlias = tuple[bytes, int, int]

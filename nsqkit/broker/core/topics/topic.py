@@ -18,9 +18,9 @@ from nsqkit.wire.messages import encode_messages, id_of
 from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
-    from nsqkit.broker.core.guid import Run
+    from nsqkit.broker.core.disk.guid import Run
+    from nsqkit.broker.core.disk.storage import Storage
     from nsqkit.broker.core.options import BrokerOptions
-    from nsqkit.broker.core.storage import Storage
     from nsqkit.broker.core.timers import Agenda
 
 PART_COUNT: Final = 10_000
@@ -58,7 +58,7 @@ class Topic:
         self.due_ns: int | None = None
         self._started = started
         self._flows = False  # what is published goes to the channels at once
-        self._delays = storage.due_times(name, ephemeral=self.ephemeral)
+        self._delays = storage.deferred_times(name, ephemeral=self.ephemeral)
         self._waiting_delays_ns = self._delays.by_id  # of deferred messages in the queue
         self._given_to: dict[
             bytes, list[Channel]
@@ -114,8 +114,10 @@ class Topic:
         channel = self.channels.get(name)
         if channel is None:
             queue = self._storage.open_queue(self.name + b":" + name, ephemeral=is_ephemeral(name))
-            due_times = self._storage.due_times(self.name + b":" + name, ephemeral=is_ephemeral(name))
-            channel = Channel(name, self._agenda, queue, due_times, self._latency(now_ns))
+            deferred_times = self._storage.deferred_times(
+                self.name + b":" + name, ephemeral=is_ephemeral(name)
+            )
+            channel = Channel(name, self._agenda, queue, deferred_times, self._latency(now_ns))
             self.channels[name] = channel
             self._agenda.note_names()
             self._agenda.deliver(channel)  # its files may hold messages

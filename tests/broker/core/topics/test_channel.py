@@ -9,9 +9,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nsqkit.broker.core.due_times import DueTimes
-from nsqkit.broker.core.guid import GuidFactory
-from nsqkit.broker.core.storage import MemoryStorage
+from nsqkit.broker.core.disk.deferred_times import DeferredTimes
+from nsqkit.broker.core.disk.guid import GuidFactory
+from nsqkit.broker.core.disk.storage import MemoryStorage
 from nsqkit.broker.core.timers import Agenda
 from nsqkit.broker.core.topics.channel import DELIVERY_SIZE_MAX, Channel
 from nsqkit.broker.core.topics.in_flight import InFlight
@@ -82,7 +82,7 @@ class Channels:
             name,
             self.agenda,
             MemoryStorage(mem_queue_size).open_queue(name, ephemeral=is_ephemeral(name)),
-            DueTimes(),
+            DeferredTimes(),
         )
         self.now_ns = 0
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nsqkit.broker.core.guid import GuidFactory
+from nsqkit.broker.core.disk.guid import GuidFactory
 from nsqkit.broker.core.topics.in_flight import InFlight
 from nsqkit.wire.messages import ID, encode_message, id_of
 

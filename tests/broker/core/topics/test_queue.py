@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
 from nsqkit.broker.core.topics.queue import DiscardBackend, MemoryBackend, MessageQueue
 from nsqkit.wire.messages import encode_message
-from tests.broker.core.disks import MemoryDirectory, Notes
+from tests.broker.core.disk.disks import MemoryFileStore, Notes
 from tests.broker.core.topics.queues import take_all
 
 ANY_SIZE = 1 << 30
@@ -134,13 +134,13 @@ def messages(*numbers: int) -> list[bytes]:
     return [encode_message(number, 1, b"%016d" % number, b"body") for number in numbers]
 
 
-def on_disk(mem_queue_size: int, directory: MemoryDirectory) -> MessageQueue:
+def on_disk(mem_queue_size: int, directory: MemoryFileStore) -> MessageQueue:
     limits = DiskLimits(max_bytes_per_file=10_000, max_msg_size=100, sync_every=100)
     return MessageQueue(mem_queue_size, DiskQueue(directory, "q", limits, Notes()))
 
 
 def test_where_the_disk_takes_only_a_part_the_publisher_is_told_and_the_part_is_kept():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on_disk(2, directory)
     queue.put(messages(0, 1, 2))
     directory.capacity = sum(map(len, directory.files.values())) + 2 * 34
@@ -151,7 +151,7 @@ def test_where_the_disk_takes_only_a_part_the_publisher_is_told_and_the_part_is_
 
 
 def test_what_is_in_memory_before_the_disk_fails_is_kept():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on_disk(2, directory)
     directory.fail(errno.ENOSPC)
     with pytest.raises(OSError, match="No space left"):
@@ -161,7 +161,7 @@ def test_what_is_in_memory_before_the_disk_fails_is_kept():
 
 @pytest.mark.parametrize(("room", "kept"), [(0, False), (1, False), (3, True)])
 def test_what_is_put_back_is_never_lost(room, kept):
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on_disk(1, directory)
     queue.put(messages(0, 1))
     directory.capacity = sum(map(len, directory.files.values())) + room * 34
@@ -173,7 +173,7 @@ def test_what_is_put_back_is_never_lost(room, kept):
 
 
 def test_what_cannot_be_read_now_is_there_later():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on_disk(1, directory)
     queue.put(messages(0, 1))
     directory.fail(errno.EIO)
@@ -185,7 +185,7 @@ def test_what_cannot_be_read_now_is_there_later():
 
 
 def test_a_close_writes_behind_what_is_on_disk_what_is_in_memory_and_what_it_is_given():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on_disk(2, directory)
     queue.put(messages(2, 3, 0, 1))
     queue.close(messages(4), messages(5, 6))
@@ -193,7 +193,7 @@ def test_a_close_writes_behind_what_is_on_disk_what_is_in_memory_and_what_it_is_
 
 
 def test_a_close_on_a_full_disk_keeps_what_fits_and_tells_of_the_rest():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on_disk(5, directory)
     queue.put(messages(0, 1, 2, 3))
     directory.capacity = 130  # three records, and the positions twice
@@ -207,7 +207,7 @@ def test_a_close_on_a_full_disk_keeps_what_fits_and_tells_of_the_rest():
 
 
 def test_deleting_leaves_nothing():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on_disk(1, directory)
     queue.put(messages(0, 1, 2))
     queue.delete()

@@ -6,15 +6,15 @@ import errno
 
 import pytest
 
-from nsqkit.broker.core import id_mark
-from nsqkit.broker.core.guid import SEQUENCE_LENGTH
+from nsqkit.broker.core.disk import id_mark
+from nsqkit.broker.core.disk.guid import SEQUENCE_LENGTH
+from nsqkit.broker.core.disk.storage import DiskStorage, DurableStorage, MemoryStorage
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.storage import DiskStorage, DurableStorage, MemoryStorage
 from nsqkit.broker.core.timers import Agenda
 from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.broker.core.topics.topic import PART_COUNT, Topic
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, encode_message
-from tests.broker.core.disks import MemoryDirectory
+from tests.broker.core.disk.disks import MemoryFileStore
 from tests.broker.core.topics.queues import take_all
 
 NOW_NS = 1_704_067_200 * 10**9
@@ -249,7 +249,7 @@ def test_a_topic_that_is_started_without_a_channel_waits_for_one():
 # On a disk.
 
 
-def on_disk(directory: MemoryDirectory, mem_queue_size: int = 1) -> Topic:
+def on_disk(directory: MemoryFileStore, mem_queue_size: int = 1) -> Topic:
     options = BrokerOptions(mem_queue_size=mem_queue_size)
     reports: list[str] = []
     storage = DiskStorage(directory, options, reports.append)
@@ -258,7 +258,7 @@ def on_disk(directory: MemoryDirectory, mem_queue_size: int = 1) -> Topic:
 
 
 def test_a_delay_is_lost_with_the_place_in_memory():
-    topic = on_disk(MemoryDirectory(), 2)
+    topic = on_disk(MemoryFileStore(), 2)
     topic.put([b"1"], NOW_NS)
     topic.put([b"2", b"3"], NOW_NS, delay_ns=50)
     channel = topic.channel(b"c", NOW_NS)
@@ -266,7 +266,7 @@ def test_a_delay_is_lost_with_the_place_in_memory():
 
 
 def test_what_is_closed_is_there_at_the_next_start():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     topic = on_disk(directory)
     topic.put(numbers(3), NOW_NS)
     channel = topic.channel(b"c", NOW_NS)
@@ -284,7 +284,7 @@ def test_what_is_closed_is_there_at_the_next_start():
 
 
 def test_a_close_tries_all_queues_and_tells_what_failed():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     topic = on_disk(directory, 5)
     topic.channel(b"c", NOW_NS)
     topic.channel(b"d", NOW_NS)
@@ -299,7 +299,7 @@ def test_a_close_tries_all_queues_and_tells_what_failed():
 
 
 def test_a_publisher_is_told_when_a_channel_cannot_keep_a_message_and_the_others_have_it():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     topic = on_disk(directory, 0)
     channels = [topic.channel(name, NOW_NS) for name in (b"c", b"d")]
     directory.fail(errno.ENOSPC, times=1)
@@ -312,7 +312,7 @@ def test_a_publisher_is_told_when_a_channel_cannot_keep_a_message_and_the_others
 
 
 def test_a_backlog_that_cannot_be_read_now_is_tried_again_after_a_while():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     topic = on_disk(directory, 0)
     channel = topic.channel(b"c", NOW_NS)
     topic.pause()
@@ -327,7 +327,7 @@ def test_a_backlog_that_cannot_be_read_now_is_tried_again_after_a_while():
 
 
 def test_deleting_a_topic_leaves_no_files():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     topic = on_disk(directory, 0)
     topic.put([b"1"], NOW_NS)
     topic.delete()
@@ -337,7 +337,7 @@ def test_deleting_a_topic_leaves_no_files():
 # On a disk, with every message kept until it is finished.
 
 
-def kept(directory: MemoryDirectory, *channels: bytes) -> Topic:
+def kept(directory: MemoryFileStore, *channels: bytes) -> Topic:
     options = BrokerOptions(durability="fsync", keep_deferred=True)
     reports: list[str] = []
     storage = DurableStorage(directory, options, reports.append)
@@ -350,7 +350,7 @@ def kept(directory: MemoryDirectory, *channels: bytes) -> Topic:
 
 @pytest.mark.parametrize("operations", range(20))
 def test_deferred_messages_for_which_the_channels_have_no_place_wait_in_the_topic(operations: int):
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     topic = kept(directory, b"c", b"d")
     for body in numbers(3):
         topic.put([body], NOW_NS, delay_ns=50)
@@ -374,7 +374,7 @@ def test_deferred_messages_for_which_the_channels_have_no_place_wait_in_the_topi
 
 @pytest.mark.parametrize("delay_ns", [0, 50])
 def test_a_stop_on_a_full_disk_loses_nothing_that_the_topic_has_written(delay_ns: int):
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     topic = kept(directory, b"c")
     bodies = [number * 1000 for number in numbers(3)]
     topic.put(bodies, NOW_NS, delay_ns=delay_ns)

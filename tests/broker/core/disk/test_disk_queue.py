@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
-from nsqkit.broker.core.records import from_records, to_records
+from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.records import from_records, to_records
 from nsqkit.wire.messages import encode_message
-from tests.broker.core.disks import Ended, MemoryDirectory, Notes
+from tests.broker.core.disk.disks import Ended, MemoryFileStore, Notes
 
 META = "q.diskqueue.meta.dat"
 RECORD = 50
@@ -39,7 +39,7 @@ def data_name(number: int) -> str:
     return f"q.diskqueue.{number:06d}.dat"
 
 
-def opened(directory: MemoryDirectory, limits: DiskLimits = LIMITS) -> DiskQueue:
+def opened(directory: MemoryFileStore, limits: DiskLimits = LIMITS) -> DiskQueue:
     return DiskQueue(directory, "q", limits, Notes())
 
 
@@ -51,14 +51,14 @@ def left(queue: DiskQueue) -> list[bytes]:
     return found
 
 
-def sizes(directory: MemoryDirectory) -> dict[str, int]:
+def sizes(directory: MemoryFileStore) -> dict[str, int]:
     """Tell the sizes of the data files, by what is between ``diskqueue.`` and ``.dat``."""
     return {
         name.removeprefix("q.diskqueue."): len(data) for name, data in directory.files.items() if name != META
     }
 
 
-def meta(directory: MemoryDirectory) -> str:
+def meta(directory: MemoryFileStore) -> str:
     return directory.files[META].decode().replace("\n", "|")
 
 
@@ -66,13 +66,13 @@ def meta(directory: MemoryDirectory) -> str:
 
 
 def test_a_queue_that_is_new_has_no_files():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory)
     assert (len(queue), queue.take(5), directory.files) == (0, [], {})
 
 
 def test_messages_are_in_their_file_when_put_returns_and_positions_when_they_are_synced():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory)
     assert queue.put(frames(1, 2)) == 0
     assert directory.files == {data_name(0): records(1, 2), META: b"0\n0,0\n0,0\n"}
@@ -85,7 +85,7 @@ def test_messages_are_in_their_file_when_put_returns_and_positions_when_they_are
 
 
 def test_a_file_is_left_before_it_would_be_longer_than_the_limit():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1, 2, 3, 4))
     assert sizes(directory) == {"000000.dat": 150, "000001.dat": 50}
@@ -97,7 +97,7 @@ def test_a_file_is_left_before_it_would_be_longer_than_the_limit():
 
 
 def test_a_record_that_is_longer_than_a_file_may_be_has_a_file_of_its_own():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory)
     long = frames(2, size=400)
     queue.put(frames(1) + long + frames(3))
@@ -108,14 +108,14 @@ def test_a_record_that_is_longer_than_a_file_may_be_has_a_file_of_its_own():
 
 def test_a_message_that_is_longer_than_what_is_read_ahead():
     limits = DiskLimits(max_bytes_per_file=1 << 30, max_msg_size=1 << 20, sync_every=100)
-    queue = opened(MemoryDirectory(), limits)
+    queue = opened(MemoryFileStore(), limits)
     messages = [*frames(1), *frames(2, size=700_000), *frames(3), *frames(4, size=300_000), *frames(5)]
     queue.put(messages)
     assert [queue.take(1) for _ in messages] == [[message] for message in messages]
 
 
 def test_a_file_that_was_read_to_its_end_is_removed_when_writing_leaves_it():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1, 2, 3))
     assert queue.take(9) == frames(1, 2, 3)
@@ -129,7 +129,7 @@ def test_a_file_that_was_read_to_its_end_is_removed_when_writing_leaves_it():
 
 
 def test_positions_are_synced_after_so_many_messages_were_put_and_taken():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory, attrs.evolve(LIMITS, max_bytes_per_file=10_000, sync_every=5))
     queue.put(frames(1, 2))
     queue.take(2)
@@ -139,7 +139,7 @@ def test_positions_are_synced_after_so_many_messages_were_put_and_taken():
 
 
 def test_the_keeper_is_told_of_what_is_to_be_synced_and_how_writes_went():
-    directory, notes = MemoryDirectory(), Notes()
+    directory, notes = MemoryFileStore(), Notes()
     queue = DiskQueue(directory, "q", LIMITS, notes)
     queue.put(frames(1))
     queue.put(frames(2))
@@ -151,7 +151,7 @@ def test_the_keeper_is_told_of_what_is_to_be_synced_and_how_writes_went():
 
 
 def test_emptying_removes_the_files_and_goes_on_behind_them():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1, 2, 3, 4))
     queue.take(1)
@@ -164,7 +164,7 @@ def test_emptying_removes_the_files_and_goes_on_behind_them():
 
 
 def test_a_queue_that_was_deleted_leaves_no_files():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1, 2, 3, 4))
     queue.delete()
@@ -172,7 +172,7 @@ def test_a_queue_that_was_deleted_leaves_no_files():
 
 
 def test_what_is_given_at_the_close_is_behind_all_others():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1))
     queue.close(frames(2, 3, 4))
@@ -194,7 +194,7 @@ class Found:
 
 
 def find(text: str | None, files: dict[int, bytes]) -> Found:
-    directory = MemoryDirectory({data_name(number): data for number, data in files.items()})
+    directory = MemoryFileStore({data_name(number): data for number, data in files.items()})
     if text is not None:
         directory.replace(META, text.replace("|", "\n").encode())
     notes = Notes()
@@ -341,7 +341,7 @@ def test_it_goes_on_from_what_it_finds(text, files, found):
 
 
 def test_where_there_are_no_positions_an_old_file_is_written_over():
-    directory = MemoryDirectory({data_name(0): R123})
+    directory = MemoryFileStore({data_name(0): R123})
     queue = opened(directory)
     assert len(queue) == 0
     queue.put(frames(9))
@@ -349,7 +349,7 @@ def test_where_there_are_no_positions_an_old_file_is_written_over():
 
 
 def test_a_gap_is_never_written():
-    directory = MemoryDirectory({data_name(0): R123, META: b"3\n0,0\n0,450\n"})
+    directory = MemoryFileStore({data_name(0): R123, META: b"3\n0,0\n0,450\n"})
     queue = opened(directory, attrs.evolve(LIMITS, max_bytes_per_file=10_000))
     queue.put(frames(9))
     assert directory.files[data_name(1)] == records(9)
@@ -357,7 +357,7 @@ def test_a_gap_is_never_written():
 
 
 def test_a_directory_that_is_away_for_a_while_costs_nothing():
-    directory = MemoryDirectory({data_name(0): R123, META: b"3\n0,0\n0,150\n"})
+    directory = MemoryFileStore({data_name(0): R123, META: b"3\n0,0\n0,150\n"})
     queue = opened(directory)
     files, directory._names = directory._names, {}
     with pytest.raises(FileNotFoundError):
@@ -369,7 +369,7 @@ def test_a_directory_that_is_away_for_a_while_costs_nothing():
 # It is a list.
 
 
-def stored(directory: MemoryDirectory) -> list[bytes]:
+def stored(directory: MemoryFileStore) -> list[bytes]:
     """Read by nsqd's rules what the files hold."""
     if META not in directory.files:
         return []
@@ -405,7 +405,7 @@ class DiskQueueIsAList(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = MemoryDirectory()
+        self.directory = MemoryFileStore()
         self.expected: list[bytes] = []
         self.number = 0
         self.since_sync = 0  # messages put and taken, at least
@@ -521,7 +521,7 @@ TestDiskQueueIsAList = DiskQueueIsAList.TestCase
 class Life:
     """A queue, its user, and what the user has done so far."""
 
-    directory: MemoryDirectory = attrs.field(factory=MemoryDirectory)
+    directory: MemoryFileStore = attrs.field(factory=MemoryFileStore)
     put: list[bytes] = attrs.field(factory=list)
     putting: list[bytes] = attrs.field(factory=list)
     taken: list[bytes] = attrs.field(factory=list)
@@ -550,7 +550,7 @@ class Life:
             if not queue.needs_sync:
                 self.put_synced, self.taken_synced = len(self.put), len(self.taken)
 
-    def found(self, directory: MemoryDirectory) -> list[bytes]:
+    def found(self, directory: MemoryFileStore) -> list[bytes]:
         return left(opened(directory))
 
 
@@ -611,7 +611,7 @@ def test_a_power_cut_loses_messages_at_worst_and_makes_none_up(seed, operations,
     st.sampled_from([errno.EIO, errno.ENOSPC, errno.EMFILE]),
 )
 def test_what_was_put_is_there_whatever_fails_and_what_was_not_is_not(seed, after, times, number):
-    directory, random = MemoryDirectory(), Random(seed)
+    directory, random = MemoryFileStore(), Random(seed)
     limits = DiskLimits(max_bytes_per_file=300, max_msg_size=1000, sync_every=10)
     queue = DiskQueue(directory, "q", limits, Notes())
     expected: list[bytes] = []
@@ -642,7 +642,7 @@ def test_what_was_put_is_there_whatever_fails_and_what_was_not_is_not(seed, afte
 
 
 def test_what_fits_on_a_disk_is_written_and_the_rest_is_refused():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory, attrs.evolve(LIMITS, max_bytes_per_file=10_000))
     queue.put(frames(0))
     directory.capacity = sum(map(len, directory.files.values())) + 4 * RECORD + 20
@@ -659,7 +659,7 @@ def test_what_fits_on_a_disk_is_written_and_the_rest_is_refused():
 
 
 def test_the_keeper_is_told_of_a_write_that_failed_and_of_one_that_did_not():
-    directory, notes = MemoryDirectory(), Notes()
+    directory, notes = MemoryFileStore(), Notes()
     queue = DiskQueue(directory, "q", LIMITS, notes)
     directory.fail(errno.EIO)
     with pytest.raises(OSError, match="Input/output error") as raised:
@@ -670,7 +670,7 @@ def test_the_keeper_is_told_of_a_write_that_failed_and_of_one_that_did_not():
 
 
 def test_a_sync_that_fails_is_reported_and_is_still_to_be_made():
-    directory, notes = MemoryDirectory(), Notes()
+    directory, notes = MemoryFileStore(), Notes()
     queue = DiskQueue(directory, "q", LIMITS, notes)
     queue.put(frames(1))
     notes.queues.clear()
@@ -684,7 +684,7 @@ def test_a_sync_that_fails_is_reported_and_is_still_to_be_made():
 
 
 def test_what_cannot_be_read_now_is_not_lost():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1, 2, 3, 4))
     directory.fail(errno.EMFILE)
@@ -695,7 +695,7 @@ def test_what_cannot_be_read_now_is_not_lost():
 
 
 def test_a_file_that_cannot_be_removed_is_reported_and_stands_in_nobodys_way(monkeypatch):
-    directory, notes = MemoryDirectory(), Notes()
+    directory, notes = MemoryFileStore(), Notes()
     queue = DiskQueue(directory, "q", LIMITS, notes)
     queue.put(frames(1, 2, 3, 4))
 
@@ -719,7 +719,7 @@ def test_a_file_that_cannot_be_removed_is_reported_and_stands_in_nobodys_way(mon
 
 
 def test_a_close_writes_and_syncs_two_files_and_no_more():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory)
     before = directory.operation_count
     queue.close(frames(1))
@@ -729,7 +729,7 @@ def test_a_close_writes_and_syncs_two_files_and_no_more():
 
 
 def test_a_close_of_a_queue_that_is_as_its_files_say_writes_nothing():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory)
     queue.close()
     assert directory.files == {}
@@ -744,7 +744,7 @@ def test_a_close_of_a_queue_that_is_as_its_files_say_writes_nothing():
 
 
 def test_positions_are_written_again_after_a_queue_was_emptied():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1))
     queue.empty()
@@ -756,7 +756,7 @@ def test_positions_are_written_again_after_a_queue_was_emptied():
 
 
 def test_no_positions_are_set_aside_because_the_process_has_no_descriptors_left():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1, 2, 3))
     queue.take(2)
@@ -772,7 +772,7 @@ def test_no_positions_are_set_aside_because_the_process_has_no_descriptors_left(
 @pytest.mark.parametrize("failing", range(8))
 def test_damaged_positions_are_replaced_at_once_or_stay(failing: int):
     """A queue without positions would be taken for an empty one, and be written over."""
-    directory = MemoryDirectory({data_name(0): R123})
+    directory = MemoryFileStore({data_name(0): R123})
     directory.replace(META, b"garbage")
     directory.fail(errno.ENOSPC, after=failing)
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""A queue on disk, in the files of nsqd (go-diskqueue 1.1), which ``nsqkit.broker.core.positions`` describes.
+"""A queue on disk, in the files of nsqd (go-diskqueue 1.1), which ``nsqkit.broker.core.disk.positions`` describes.
 
 The rule it guards: the files are always such that nsqd, and this class, can go on from them, whenever the process ends.
 A record is in its file before ``put`` returns; positions are written when the records they tell of have been synced.
@@ -16,12 +16,13 @@ from contextlib import suppress
 
 import attrs
 
-from nsqkit.broker.core import positions
-from nsqkit.broker.core.directory import Directory, File, Keeper
-from nsqkit.broker.core.positions import Position
-from nsqkit.broker.core.read_ahead import ReadAhead
-from nsqkit.broker.core.records import record_size, to_records
-from nsqkit.broker.core.salvage import count_unnoted, describe, size_of
+from nsqkit.broker.core.disk import positions
+from nsqkit.broker.core.disk.error_text import error_text
+from nsqkit.broker.core.disk.file_store import File, FileStore, Keeper
+from nsqkit.broker.core.disk.positions import Position
+from nsqkit.broker.core.disk.read_ahead import ReadAhead
+from nsqkit.broker.core.disk.records import record_size, to_records
+from nsqkit.broker.core.disk.recovery import count_unnoted, size_of
 
 
 class _UnreadableError(Exception):
@@ -47,7 +48,7 @@ class DiskQueue:
         keeper: is told what becomes of it.
     """
 
-    def __init__(self, directory: Directory, name: str, limits: DiskLimits, keeper: Keeper) -> None:
+    def __init__(self, directory: FileStore, name: str, limits: DiskLimits, keeper: Keeper) -> None:
         self._directory = directory
         self._name = name
         self._limits = limits
@@ -91,7 +92,7 @@ class DiskQueue:
         except OSError as error:
             if error.errno in positions.OUT_OF_RESOURCES:
                 raise
-            self._read_anew(None, describe(error))
+            self._read_anew(None, error_text(error))
         else:
             if meta is None:
                 return
@@ -121,7 +122,7 @@ class DiskQueue:
             new = positions.to_meta(self._depth, self._read, self._write)
             positions.replace_damaged(self._directory, self._name, meta, new)
         except OSError as error:
-            self._keeper.report(f"{self._meta_name} cannot be written: {describe(error)}")
+            self._keeper.report(f"{self._meta_name} cannot be written: {error_text(error)}")
 
     def _find_unnoted(self) -> None:
         """Take in the records that were written after the positions were; go on writing in a file of its own."""
@@ -332,7 +333,7 @@ class DiskQueue:
             try:
                 self._directory.remove(done)
             except OSError as error:
-                self._keeper.report(f"{done} has been read, and cannot be removed: {describe(error)}")
+                self._keeper.report(f"{done} has been read, and cannot be removed: {error_text(error)}")
 
     def _go_to_file(self, number: int) -> None:
         self._ahead.forget()
@@ -357,7 +358,7 @@ class DiskQueue:
             self._write_meta()
             self._sync_names()
         except OSError as error:
-            self._keeper.report(f"failed to sync {self._name}: {describe(error)}")
+            self._keeper.report(f"failed to sync {self._name}: {error_text(error)}")
             self._unsynced_count = 1
             self._keeper.used(self)
         else:
@@ -420,7 +421,7 @@ class DiskQueue:
         try:
             self.empty()
         except OSError as error:
-            self._keeper.report(f"{self._name} is deleted, but not all of its files: {describe(error)}")
+            self._keeper.report(f"{self._name} is deleted, but not all of its files: {error_text(error)}")
 
     def close(self, frames: Sequence[bytes] = ()) -> None:
         """Write ``frames`` behind all others, sync, and give the files up.
@@ -468,7 +469,7 @@ class DiskQueue:
             what = f"{name} is" if name == last else f"{name} to {last} are"
             self._keeper.report(f"{what} missing, and so are the messages there")
         else:
-            self._keeper.report(f"{name} is damaged: {describe(why)}")
+            self._keeper.report(f"{name} is damaged: {error_text(why)}")
             self._put_away(name, offset)
         self._count(1)
 
@@ -477,13 +478,13 @@ class DiskQueue:
         self._rename_bad(name)
 
     def _report_unread(self, number: int, error: OSError) -> None:
-        self._keeper.report(f"{self._file_name(number)} cannot be read now: {describe(error)}")
+        self._keeper.report(f"{self._file_name(number)} cannot be read now: {error_text(error)}")
 
     def _rename_bad(self, name: str) -> None:
         try:
             self._directory.rename(name, f"{name}.bad")
         except OSError as error:
-            self._keeper.report(f"{name} cannot be renamed: {describe(error)}")
+            self._keeper.report(f"{name} cannot be renamed: {error_text(error)}")
 
     def _settle_depth(self) -> None:
         """Set right what old positions have made wrong: the depth is 0 when all has been read, and not before."""

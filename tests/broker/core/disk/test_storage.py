@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from nsqkit.broker.core.durable_queue import KeptQueue
+from nsqkit.broker.core.disk.durable_queue import KeptQueue
+from nsqkit.broker.core.disk.storage import DiskStorage, DurableStorage, MemoryStorage
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.storage import DiskStorage, DurableStorage, MemoryStorage
-from nsqkit.broker.data_path import DataPath
+from nsqkit.broker.file_store import DirectoryFileStore
 from nsqkit.wire.messages import encode_message
-from tests.broker.core.disks import MemoryDirectory
+from tests.broker.core.disk.disks import MemoryFileStore
 
 NOW_NS = 1_700_000_000 * 10**9
 FRAME = encode_message(NOW_NS, 1, b"0" * 16, b"body")
@@ -18,7 +18,7 @@ OPTIONS = BrokerOptions(mem_queue_size=1, sync_timeout_ns=5)
 
 
 def make(path, kind=DiskStorage):
-    return kind(DataPath(str(path)), OPTIONS, pytest.fail)
+    return kind(DirectoryFileStore(str(path)), OPTIONS, pytest.fail)
 
 
 def test_memory_holds_what_it_may_and_the_files_the_rest(tmp_path):
@@ -46,15 +46,15 @@ def test_positions_are_written_when_their_time_has_come(tmp_path):
     assert storage.sync_deadline(NOW_NS) is None
 
 
-def synced(directory: MemoryDirectory) -> list[str]:
+def synced(directory: MemoryFileStore) -> list[str]:
     return [
         name.removesuffix(".diskqueue.meta.dat") for name, data in directory.files.items() if data[:1] == b"2"
     ]
 
 
-def filled(count: int) -> tuple[DiskStorage, MemoryDirectory, list[str]]:
+def filled(count: int) -> tuple[DiskStorage, MemoryFileStore, list[str]]:
     """Make queues with two messages each on disk, of which the positions do not tell yet."""
-    directory, reports = MemoryDirectory(), list[str]()
+    directory, reports = MemoryFileStore(), list[str]()
     storage = DiskStorage(directory, OPTIONS, reports.append)
     for number in range(count):
         storage.open_queue(b"t%d" % number, ephemeral=False).put([FRAME] * 3)
@@ -81,7 +81,7 @@ def test_a_sync_that_fails_is_tried_again_when_the_next_time_has_come_and_not_at
 
 
 def test_a_queue_that_was_deleted_or_emptied_is_not_synced():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     storage = DiskStorage(directory, OPTIONS, pytest.fail)
     deleted, emptied = (storage.open_queue(name, ephemeral=False) for name in (b"t", b"u"))
     deleted.put([FRAME] * 3)
@@ -131,7 +131,7 @@ def test_a_durable_storage_names_the_files_to_sync_once(tmp_path):
 
 
 def test_a_queue_forgets_nothing_before_it_is_safe_and_named_elsewhere():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     storage = DurableStorage(directory, OPTIONS, pytest.fail)
     first, second = (storage.open_queue(name, ephemeral=False) for name in (b"t", b"t:c"))
     first.put([FRAME])
@@ -153,7 +153,7 @@ def test_a_queue_forgets_nothing_before_it_is_safe_and_named_elsewhere():
 
 
 def test_files_that_cannot_all_be_had_are_given_up():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     storage = DurableStorage(directory, OPTIONS, pytest.fail)
     for name in (b"t", b"u"):
         storage.open_queue(name, ephemeral=False).put([FRAME])
@@ -166,7 +166,7 @@ def test_files_that_cannot_all_be_had_are_given_up():
 
 @pytest.mark.parametrize("kind", [DiskStorage, DurableStorage])
 def test_it_is_known_whether_there_are_messages_of_an_earlier_life(kind):
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     storage = kind(directory, OPTIONS, pytest.fail)
     queue = storage.open_queue(b"t", ephemeral=False)
     queue.put([FRAME])

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from nsqkit.broker.core.disk_queue import DiskQueue
+    from nsqkit.broker.core.disk.disk_queue import DiskQueue
 
 
 class File(Protocol):
@@ -47,7 +47,7 @@ class File(Protocol):
         ...
 
 
-class Directory(Protocol):
+class FileStore(Protocol):
     """A directory of files."""
 
     def open(self, name: str, *, create: bool = False) -> File:

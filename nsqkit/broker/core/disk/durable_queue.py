@@ -19,20 +19,21 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
-from nsqkit.broker.core.positions import Position
-from nsqkit.broker.core.salvage import cut_off, describe
+from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.error_text import error_text
+from nsqkit.broker.core.disk.positions import Position
+from nsqkit.broker.core.disk.recovery import cut_off
 from nsqkit.broker.core.topics.queue import MessageQueue
 from nsqkit.wire.messages import id_of
 
 if TYPE_CHECKING:
-    from nsqkit.broker.core.directory import Directory, File, Keeper
+    from nsqkit.broker.core.disk.file_store import File, FileStore, Keeper
 
 
 class DurableQueue(DiskQueue):
     """One queue whose messages are finished one by one; the arguments are those of ``DiskQueue``."""
 
-    def __init__(self, directory: Directory, name: str, limits: DiskLimits, keeper: Keeper) -> None:
+    def __init__(self, directory: FileStore, name: str, limits: DiskLimits, keeper: Keeper) -> None:
         self._unfinished: dict[bytes, tuple[int, int, int]] = {}  # by id: number, file, offset; in that order
         self._taken = 0
         self._aside: dict[bytes, bool] = {}  # written and not read; whether they are finished
@@ -139,7 +140,7 @@ class DurableQueue(DiskQueue):
             self._rename_bad(name)
             return
         except OSError as error:
-            self._keeper.report(f"{name} cannot be mended: {describe(error)}")
+            self._keeper.report(f"{name} cannot be mended: {error_text(error)}")
             return
         try:
             cut_off(self._directory, file, name, offset, self._keeper.report)

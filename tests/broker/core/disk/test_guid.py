@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.guid import EPOCH_TICKS, SEQUENCE_LENGTH, GuidFactory
+from nsqkit.broker.core.disk.guid import EPOCH_TICKS, SEQUENCE_LENGTH, GuidFactory
 from nsqkit.wire.messages import encode_message, id_of
 
 NOW_NS = 1_704_067_200 * 10**9

@@ -17,7 +17,7 @@ The rule it guards: nothing is safe that was not synced, and everything else is 
 A rename never loses a file that was safe: it has the old name, or the new one, or both. ``replace`` syncs the bytes of
 the file that takes the name, but not the name. Bytes of a file whose name is lost are lost.
 
-How to read it: ``MemoryDirectory`` is the disk and what can go wrong with it, ``MemoryFile`` an open file, ``Notes``
+How to read it: ``MemoryFileStore`` is the disk and what can go wrong with it, ``MemoryFile`` an open file, ``Notes``
 what its queues have said.
 """
 
@@ -30,8 +30,8 @@ from random import Random
 
 import attrs
 
-from nsqkit.broker.core.disk_queue import DiskQueue
-from nsqkit.broker.core.guid import GuidFactory
+from nsqkit.broker.core.disk.disk_queue import DiskQueue
+from nsqkit.broker.core.disk.guid import GuidFactory
 
 SECTOR_SIZES = (16, 64, 512)
 """Bytes that a disk writes whole; the small ones make up for messages that are small as well."""
@@ -39,7 +39,7 @@ SECTOR_SIZES = (16, 64, 512)
 
 @attrs.define
 class Notes:
-    """A keeper of queues that takes notes; see ``nsqkit.broker.core.disk_queue``."""
+    """A keeper of queues that takes notes; see ``nsqkit.broker.core.disk.disk_queue``."""
 
     reports: list[str] = attrs.field(factory=list)
     errors: list[OSError | None] = attrs.field(factory=list)
@@ -135,9 +135,9 @@ def _truncate(data: bytearray, size: int) -> None:
 
 
 class MemoryFile:
-    """An open file; see ``nsqkit.broker.core.directory``."""
+    """An open file; see ``nsqkit.broker.core.disk.file_store``."""
 
-    def __init__(self, directory: MemoryDirectory, content: Content) -> None:
+    def __init__(self, directory: MemoryFileStore, content: Content) -> None:
         self._directory = directory
         self._content = content
         self._is_open = True
@@ -178,8 +178,8 @@ class MemoryFile:
         self._directory.open_count -= 1
 
 
-class MemoryDirectory:
-    """A directory; see ``nsqkit.broker.core.directory``.
+class MemoryFileStore:
+    """A directory; see ``nsqkit.broker.core.disk.file_store``.
 
     Attributes:
         capacity: bytes of all files together; a write beyond it writes what fits, and raises ENOSPC. None: no limit.
@@ -220,20 +220,20 @@ class MemoryDirectory:
         """End the process in the operation after the next ``count``; a write is done in half."""
         self._end = self.operation_count + count
 
-    def kill(self) -> MemoryDirectory:
+    def kill(self) -> MemoryFileStore:
         """Return what another process finds when this one was killed."""
-        return MemoryDirectory(self.files)
+        return MemoryFileStore(self.files)
 
     def power_cut(
         self, random: Random, *, in_order: bool = False, zeros: bool = False, sectors: bool = False
-    ) -> MemoryDirectory:
+    ) -> MemoryFileStore:
         """Return what is found when the power was cut, and is back."""
         names = self._names_in_order(random) if in_order else self._names_in_any_order(random)
         contents = self._contents(names.values())
         found = {
             content: content.after_power_cut(random, zeros=zeros, sectors=sectors) for content in contents
         }
-        return MemoryDirectory({name: bytes(found[content].data) for name, content in names.items()})
+        return MemoryFileStore({name: bytes(found[content].data) for name, content in names.items()})
 
     @staticmethod
     def _contents(contents: Iterable[Content]) -> list[Content]:

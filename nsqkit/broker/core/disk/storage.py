@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from nsqkit.broker.core.directory import Directory, File
-from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
-from nsqkit.broker.core.due_times import DueTimes
-from nsqkit.broker.core.durable_queue import DurableQueue, KeptQueue
-from nsqkit.broker.core.guid import GuidFactory
-from nsqkit.broker.core.id_mark import IdMark
+from nsqkit.broker.core.disk.deferred_times import DeferredTimes
+from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.durable_queue import DurableQueue, KeptQueue
+from nsqkit.broker.core.disk.error_text import error_text
+from nsqkit.broker.core.disk.file_store import File, FileStore
+from nsqkit.broker.core.disk.guid import GuidFactory
+from nsqkit.broker.core.disk.id_mark import IdMark
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.salvage import describe
 from nsqkit.broker.core.topics.queue import DiscardBackend, MemoryBackend, MessageQueue
 
 HEALTHY: Final = "OK"
@@ -47,7 +47,7 @@ class Storage(Protocol):
         """Return the queue of this name, with what it may hold."""
         ...
 
-    def due_times(self, name: bytes, *, ephemeral: bool) -> DueTimes:
+    def deferred_times(self, name: bytes, *, ephemeral: bool) -> DeferredTimes:
         """Return when the deferred messages of the queue of this name are due."""
         ...
 
@@ -78,9 +78,9 @@ class MemoryStorage:
         """Return a new queue."""
         return MessageQueue(self._mem_queue_size, DiscardBackend() if ephemeral else MemoryBackend())
 
-    def due_times(self, name: bytes, *, ephemeral: bool) -> DueTimes:
+    def deferred_times(self, name: bytes, *, ephemeral: bool) -> DeferredTimes:
         """Return none."""
-        return DueTimes()
+        return DeferredTimes()
 
     def sync_deadline(self, now_ns: int) -> int | None:
         """Return None: there is nothing to sync."""
@@ -103,7 +103,7 @@ class DiskStorage:
         due_ns: kept by the agenda.
     """
 
-    def __init__(self, directory: Directory, options: BrokerOptions, report: Callable[[str], None]) -> None:
+    def __init__(self, directory: FileStore, options: BrokerOptions, report: Callable[[str], None]) -> None:
         self.health = HEALTHY
         self.due_ns: int | None = None
         self.unsynced: dict[DiskQueue, None] = {}
@@ -130,7 +130,7 @@ class DiskStorage:
         try:
             self._directory.sync()
         except OSError as error:
-            self._report(f"failed to sync the data path: {describe(error)}")
+            self._report(f"failed to sync the data path: {error_text(error)}")
 
     def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
         """Return the queue of this name, with what its files hold."""
@@ -143,11 +143,11 @@ class DiskStorage:
     def _open(self, name: str) -> MessageQueue:
         return MessageQueue(self._mem_queue_size, DiskQueue(self._directory, name, self._limits, self))
 
-    def due_times(self, name: bytes, *, ephemeral: bool) -> DueTimes:
+    def deferred_times(self, name: bytes, *, ephemeral: bool) -> DeferredTimes:
         """Return when the deferred messages of the queue of this name are due, as far as its file tells."""
         if ephemeral or not self._keeps_deferred:
-            return DueTimes()
-        return DueTimes(self._directory, name.decode(), self._report)
+            return DeferredTimes()
+        return DeferredTimes(self._directory, name.decode(), self._report)
 
     # ---- for the queues ------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class DiskStorage:
 
     def wrote(self, error: OSError | None) -> None:
         """Take note of how the last write went."""
-        self.health = HEALTHY if error is None else f"NOK - {describe(error)}"
+        self.health = HEALTHY if error is None else f"NOK - {error_text(error)}"
 
     def used(self, queue: DiskQueue) -> None:
         """Take note that a queue is to be synced when its time has come."""
@@ -194,7 +194,7 @@ class DurableStorage(DiskStorage):
             it has given to another, for which nobody would look.
     """
 
-    def __init__(self, directory: Directory, options: BrokerOptions, report: Callable[[str], None]) -> None:
+    def __init__(self, directory: FileStore, options: BrokerOptions, report: Callable[[str], None]) -> None:
         super().__init__(directory, options, report)
         self.names_are_saved: Callable[[], bool] = lambda: True
         self._uncommitted: dict[DurableQueue, None] = {}

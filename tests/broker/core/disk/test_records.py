@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.records import (
+from nsqkit.broker.core.disk.records import (
     LENGTH_SIZE,
     from_records,
     record_end,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.session.session import Session
 
 
-class Commits:
+class GroupCommit:
     """The commits of one broker.
 
     Attributes:

@@ -10,9 +10,9 @@ another file.
 
 from __future__ import annotations
 
-from nsqkit.broker.core.directory import Directory, File
-from nsqkit.broker.core.records import LENGTH_SIZE, from_records, record_end
-from nsqkit.broker.core.salvage import READ_SIZE
+from nsqkit.broker.core.disk.file_store import File, FileStore
+from nsqkit.broker.core.disk.records import LENGTH_SIZE, from_records, record_end
+from nsqkit.broker.core.disk.recovery import READ_SIZE
 
 
 class ReadAhead:
@@ -28,7 +28,7 @@ class ReadAhead:
 
     __slots__ = ("_body_size_max", "_chunk", "_chunk_offset", "_directory", "_handle", "size")
 
-    def __init__(self, directory: Directory, body_size_max: int) -> None:
+    def __init__(self, directory: FileStore, body_size_max: int) -> None:
         self._directory = directory
         self._body_size_max = body_size_max
         self._handle: File | None = None

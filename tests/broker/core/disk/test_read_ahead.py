@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.read_ahead import ReadAhead
-from nsqkit.broker.core.records import to_records
-from nsqkit.broker.core.salvage import READ_SIZE
+from nsqkit.broker.core.disk.read_ahead import ReadAhead
+from nsqkit.broker.core.disk.records import to_records
+from nsqkit.broker.core.disk.recovery import READ_SIZE
 from nsqkit.wire.messages import encode_message
-from tests.broker.core.disks import MemoryDirectory
+from tests.broker.core.disk.disks import MemoryFileStore
 
 LIMIT = 1 << 20
 
@@ -22,8 +22,8 @@ def frames(*sizes: int) -> list[bytes]:
     return [encode_message(1, 1, b"%016d" % number, bytes(size - 30)) for number, size in enumerate(sizes, 1)]
 
 
-def opened(data: bytes) -> tuple[ReadAhead, MemoryDirectory]:
-    directory = MemoryDirectory({"f": data})
+def opened(data: bytes) -> tuple[ReadAhead, MemoryFileStore]:
+    directory = MemoryFileStore({"f": data})
     ahead = ReadAhead(directory, LIMIT)
     ahead.open("f")
     return ahead, directory

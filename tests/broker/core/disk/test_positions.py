@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.positions import (
+from nsqkit.broker.core.disk.positions import (
     FILES_TRIED,
     NUMBER_MAX,
     Position,
@@ -17,7 +17,7 @@ from nsqkit.broker.core.positions import (
     replace_damaged,
     to_meta,
 )
-from tests.broker.core.disks import MemoryDirectory
+from tests.broker.core.disk.disks import MemoryFileStore
 
 NUMBERS = st.integers(0, NUMBER_MAX)
 PLACES = st.builds(Position, NUMBERS, NUMBERS)
@@ -61,7 +61,7 @@ def test_any_bytes_are_positions_or_none(meta: bytes):
 def test_files_are_counted_from_one_to_the_other_and_listed_where_there_may_be_gaps():
     there = (3, 5, 10**12)
     others = (meta_name("t"), f"{file_name('t', 4)}.bad", file_name("t:c", 4), file_name("u", 4))
-    directory = MemoryDirectory(dict.fromkeys((*others, *(file_name("t", number) for number in there)), b""))
+    directory = MemoryFileStore(dict.fromkeys((*others, *(file_name("t", number) for number in there)), b""))
     assert list(file_numbers(directory, "t", 3, 6)) == [3, 4, 5, 6]
     assert list(file_numbers(directory, "t", 6, 5)) == []
     assert file_numbers(directory, "t", 3, 10**13) == [3, 5, 10**12]
@@ -69,7 +69,7 @@ def test_files_are_counted_from_one_to_the_other_and_listed_where_there_may_be_g
 
 
 def test_what_was_damaged_is_kept_beside_what_is_written():
-    directory = MemoryDirectory({meta_name("t"): b"garbage"})
+    directory = MemoryFileStore({meta_name("t"): b"garbage"})
     replace_damaged(directory, "t", b"garbage", b"new")
     assert directory.files == {meta_name("t"): b"new", f"{meta_name('t')}.bad": b"garbage"}
     replace_damaged(directory, "t", None, b"newer")

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.records import to_records
-from nsqkit.broker.core.salvage import READ_SIZE, count_unnoted, describe, size_of
-from nsqkit.broker.data_path import DataPath
+from nsqkit.broker.core.disk.records import to_records
+from nsqkit.broker.core.disk.recovery import READ_SIZE, count_unnoted, size_of
+from nsqkit.broker.file_store import DirectoryFileStore
 from nsqkit.wire.messages import encode_message
-from tests.broker.core.disks import MemoryDirectory
+from tests.broker.core.disk.disks import MemoryFileStore
 
 
 def records(count: int, size: int = 50) -> bytes:
@@ -19,28 +19,22 @@ def records(count: int, size: int = 50) -> bytes:
 
 
 def counted(
-    directory: MemoryDirectory, start: int, noted_end: int, limit: int = 1000
+    directory: MemoryFileStore, start: int, noted_end: int, limit: int = 1000
 ) -> tuple[int, list[str]]:
     reports: list[str] = []
     return count_unnoted(directory, "f", start, noted_end, limit, reports.append), reports
 
 
-def test_an_error_is_described_without_its_number():
-    assert describe(OSError(28, "No space left on device", "t.dat")) == "No space left on device: t.dat"
-    assert describe(OSError(28, "No space left on device")) == "No space left on device"
-    assert describe(ValueError("x")) == "x"
-
-
 def test_the_size_of_a_file(tmp_path):
     tmp_path.joinpath("t").write_bytes(b"12345")
-    assert size_of(DataPath(str(tmp_path)), "t") == 5
-    assert size_of(DataPath(str(tmp_path)), "u") == 0
+    assert size_of(DirectoryFileStore(str(tmp_path)), "t") == 5
+    assert size_of(DirectoryFileStore(str(tmp_path)), "u") == 0
 
 
 @given(st.integers(0, 6), st.integers(0, 6), st.integers(0, 49))
 def test_what_is_whole_behind_the_noted_end_is_counted_and_the_rest_cut_off(start, more, torn):
     data = records(start + more) + records(1)[:torn]
-    directory = MemoryDirectory({"f": data})
+    directory = MemoryFileStore({"f": data})
     count, reports = counted(directory, 0, start * 50)
     assert count == more
     whole, rest = data[: (start + more) * 50], records(1)[:torn]
@@ -51,19 +45,19 @@ def test_what_is_whole_behind_the_noted_end_is_counted_and_the_rest_cut_off(star
 
 def test_where_reading_cannot_come_to_the_noted_end_nothing_is_cut_off():
     data = records(1) + bytes(50) + records(3)
-    directory = MemoryDirectory({"f": data})
+    directory = MemoryFileStore({"f": data})
     assert counted(directory, 0, 150) == (0, [])
     assert directory.files == {"f": data}
 
 
 @pytest.mark.parametrize("size", [50, 200_000, READ_SIZE + 99])
 def test_a_file_that_is_longer_than_what_is_read_at_once(size):
-    directory = MemoryDirectory({"f": records(2 + READ_SIZE // size, size) + b"torn"})
+    directory = MemoryFileStore({"f": records(2 + READ_SIZE // size, size) + b"torn"})
     assert counted(directory, 0, size, 1 << 20)[0] == 1 + READ_SIZE // size
 
 
 def test_what_cannot_be_cut_off_is_left_to_the_reader():
-    directory = MemoryDirectory({"f": records(2) + b"torn"})
+    directory = MemoryFileStore({"f": records(2) + b"torn"})
     directory.capacity = 0
     count, reports = counted(directory, 0, 50)
     assert (count, len(reports)) == (1, 2)
@@ -75,7 +69,7 @@ def test_what_cannot_be_cut_off_is_left_to_the_reader():
 
 def test_what_was_cut_off_is_not_back_when_the_power_was_cut():
     """Writing goes on in the next file, and then this one counts as whole."""
-    directory = MemoryDirectory({"f": records(2) + b"torn"})
+    directory = MemoryFileStore({"f": records(2) + b"torn"})
     counted(directory, 0, 50)
     for seed in range(20):
         assert directory.power_cut(Random(seed)).files["f"] == records(2)

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.due_times import DueTimes
+from nsqkit.broker.core.disk.deferred_times import DeferredTimes
+from nsqkit.broker.core.disk.storage import DiskStorage
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.storage import DiskStorage
-from tests.broker.core.disks import MemoryDirectory
+from tests.broker.core.disk.disks import MemoryFileStore
 from tests.pairs import NS_PER_S, DrivenBroker
 
 FILE_NAME = "t:c.deferred.dat"
 AN_ID, ANOTHER_ID = b"0123456789abcdef", b"fedcba9876543210"
 
 
-def times(directory: MemoryDirectory, reports: list[str] | None = None) -> DueTimes:
-    return DueTimes(directory, "t:c", None if reports is None else reports.append)
+def times(directory: MemoryFileStore, reports: list[str] | None = None) -> DeferredTimes:
+    return DeferredTimes(directory, "t:c", None if reports is None else reports.append)
 
 
 class TestFile:
@@ -30,12 +30,12 @@ class TestFile:
         )
     )
     def test_what_is_kept_is_found_again(self, by_id):
-        directory = MemoryDirectory()
+        directory = MemoryFileStore()
         times(directory).keep(by_id)
         assert times(directory).by_id == by_id
 
     def test_what_nobody_has_taken_is_kept_on(self):
-        directory = MemoryDirectory()
+        directory = MemoryFileStore()
         times(directory).keep({AN_ID: 5, ANOTHER_ID: 6})
         found = times(directory)
         del found.by_id[AN_ID]
@@ -43,20 +43,20 @@ class TestFile:
         assert times(directory).by_id == {ANOTHER_ID: 6}
 
     def test_without_any_there_is_no_file(self):
-        directory = MemoryDirectory()
+        directory = MemoryFileStore()
         times(directory).keep({AN_ID: 5})
         times(directory).delete()
         assert directory.files == {}
 
     def test_lines_that_are_none_are_passed_over(self):
-        directory = MemoryDirectory(
+        directory = MemoryFileStore(
             {FILE_NAME: b"\xff\n0123456789abcdef 5\nfedcba9876543210 x\nfedcba98765432"}
         )
         assert times(directory).by_id == {AN_ID: 5}
 
     @pytest.mark.parametrize("verb", ["read", "written"])
     def test_what_cannot_be_done_is_reported(self, verb):
-        directory = MemoryDirectory({FILE_NAME: b"0123456789abcdef 5\n"})
+        directory = MemoryFileStore({FILE_NAME: b"0123456789abcdef 5\n"})
         reports: list[str] = []
         if verb == "read":
             directory.fail(errno.EIO)
@@ -71,7 +71,7 @@ class TestFile:
 class TestOverTheEnd:
     """A broker that is stopped and started again."""
 
-    def life(self, directory: MemoryDirectory, *, now: float = 0, **options: Any) -> DrivenBroker:
+    def life(self, directory: MemoryFileStore, *, now: float = 0, **options: Any) -> DrivenBroker:
         options = {"mem_queue_size": 1, "keep_deferred": True, **options}
         storage = DiskStorage(directory, BrokerOptions(**options), lambda sentence: None)
         driven = DrivenBroker(storage=storage, **options)
@@ -82,7 +82,7 @@ class TestOverTheEnd:
         assert driven.broker.close() == []
 
     def test_a_deferred_message_has_its_time_left(self):
-        directory = MemoryDirectory()
+        directory = MemoryFileStore()
         driven = self.life(directory)
         driven.topic().channel(b"c", driven.now_ns)
         driven.publish(b"now")
@@ -101,7 +101,7 @@ class TestOverTheEnd:
         assert consumer.bodies() == [b"later"]
 
     def test_one_whose_time_has_come_meanwhile_comes_at_once(self):
-        directory = MemoryDirectory()
+        directory = MemoryFileStore()
         driven = self.life(directory)
         driven.topic().channel(b"c", driven.now_ns)
         driven.publish(b"later", delay=60)
@@ -109,7 +109,7 @@ class TestOverTheEnd:
         assert self.life(directory, now=60).consumer().bodies() == [b"later"]
 
     def test_a_time_is_kept_over_two_ends_though_nobody_looked(self):
-        directory = MemoryDirectory()
+        directory = MemoryFileStore()
         driven = self.life(directory)
         driven.topic().channel(b"c", driven.now_ns)
         driven.publish(b"later", delay=60)
@@ -122,7 +122,7 @@ class TestOverTheEnd:
         assert FILE_NAME in directory.files
 
     def test_a_message_that_waits_in_the_topic_has_its_whole_delay(self):
-        directory = MemoryDirectory()
+        directory = MemoryFileStore()
         driven = self.life(directory)
         driven.publish(b"1", b"2", delay=20)  # one of them has no place in memory
         self.close(driven)
@@ -133,7 +133,7 @@ class TestOverTheEnd:
         assert sorted(consumer.bodies()) == [b"1", b"2"]
 
     def test_without_the_option_it_comes_at_once(self):
-        directory = MemoryDirectory()
+        directory = MemoryFileStore()
         driven = self.life(directory, keep_deferred=False)
         driven.topic().channel(b"c", driven.now_ns)
         driven.publish(b"later", delay=60)
@@ -143,7 +143,7 @@ class TestOverTheEnd:
 
     @pytest.mark.parametrize("what", ["empty", "delete"])
     def test_what_is_forgotten_leaves_no_time(self, what):
-        directory = MemoryDirectory()
+        directory = MemoryFileStore()
         driven = self.life(directory)
         driven.topic().channel(b"c", driven.now_ns)
         driven.publish(b"later", delay=60)
@@ -155,6 +155,6 @@ class TestOverTheEnd:
 
 
 def test_an_ephemeral_channel_keeps_none():
-    storage = DiskStorage(MemoryDirectory(), BrokerOptions(keep_deferred=True), lambda sentence: None)
-    assert not storage.due_times(b"t:c#ephemeral", ephemeral=True).are_kept
-    assert storage.due_times(b"t:c", ephemeral=False).are_kept
+    storage = DiskStorage(MemoryFileStore(), BrokerOptions(keep_deferred=True), lambda sentence: None)
+    assert not storage.deferred_times(b"t:c#ephemeral", ephemeral=True).are_kept
+    assert storage.deferred_times(b"t:c", ephemeral=False).are_kept

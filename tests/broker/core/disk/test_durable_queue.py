@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.disk_queue import DiskLimits, DiskQueue
-from nsqkit.broker.core.durable_queue import DurableQueue, KeptQueue
-from nsqkit.broker.data_path import DataPath
+from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.durable_queue import DurableQueue, KeptQueue
+from nsqkit.broker.file_store import DirectoryFileStore
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, encode_message, id_of
-from tests.broker.core.disks import MemoryDirectory, Notes
+from tests.broker.core.disk.disks import MemoryFileStore, Notes
 
 LIMITS = DiskLimits(max_bytes_per_file=200, max_msg_size=100, sync_every=3)
 
@@ -45,7 +45,7 @@ def numbers(frames: list[bytes]) -> list[int]:
 
 
 def opened(path: Path | str) -> DurableQueue:
-    return DurableQueue(DataPath(str(path)), "t", LIMITS, Keeper())
+    return DurableQueue(DirectoryFileStore(str(path)), "t", LIMITS, Keeper())
 
 
 def settle(queue: DurableQueue) -> None:
@@ -171,7 +171,7 @@ def test_nothing_unfinished_is_ever_lost(steps):
 # A disk in memory: powers cut, and what fails.
 
 
-def on(directory: MemoryDirectory) -> DurableQueue:
+def on(directory: MemoryFileStore) -> DurableQueue:
     return DurableQueue(directory, "t", LIMITS, Notes())
 
 
@@ -181,7 +181,7 @@ def ids(*given: int) -> list[bytes]:
 
 def test_what_was_finished_is_kept_until_it_is_settled():
     """It may have gone to another queue, and not be synced there."""
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(n) for n in range(3)])
     queue.take(3)
@@ -196,7 +196,7 @@ def test_what_was_finished_is_kept_until_it_is_settled():
 
 
 def test_a_message_that_is_there_twice_hides_none_that_stands_between():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(0), frame(1), frame(2), frame(0)])
     taken = queue.take(9)
@@ -216,13 +216,13 @@ def test_a_message_that_is_there_twice_hides_none_that_stands_between():
 
 
 def test_what_stands_before_a_damaged_place_is_not_set_aside_with_it():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(n) for n in range(6)])
     queue.close()
     name = "t.diskqueue.000000.dat"
     whole = directory.files[name]
-    directory = MemoryDirectory({**directory.files, name: whole[: len(whole) - 9]})
+    directory = MemoryFileStore({**directory.files, name: whole[: len(whole) - 9]})
     queue = on(directory)
     found = numbers(queue.take(99))
     assert found[:3] == [0, 1, 2]
@@ -234,7 +234,7 @@ def test_what_stands_before_a_damaged_place_is_not_set_aside_with_it():
 
 
 def test_a_file_that_cannot_be_mended_is_reported():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(n) for n in range(6)])
     queue.close()
@@ -248,7 +248,7 @@ def test_a_file_that_cannot_be_mended_is_reported():
 
 def test_a_file_that_cannot_be_synced_is_not_left():
     """No commit would come back to it."""
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(n) for n in range(4)])
     directory.fail(errno.EIO, times=1)
@@ -260,7 +260,7 @@ def test_a_file_that_cannot_be_synced_is_not_left():
 
 
 def test_all_is_forgotten_even_if_a_file_cannot_be_removed():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(n) for n in range(20)])
     queue.take(10)
@@ -274,7 +274,7 @@ def test_all_is_forgotten_even_if_a_file_cannot_be_removed():
 
 
 def test_positions_are_written_at_a_close_when_the_messages_are_safe():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(n) for n in range(3)])
     held = queue.take(3)

@@ -3,8 +3,8 @@
 The rule it guards: two brokers never write to one directory (``flock`` on the directory itself, as nsqd does it, so a
 killed process leaves nothing behind), and a file that is replaced is whole, whenever the process ends.
 
-How to read it: ``DataPath`` is the directory, ``DiskFile`` a file in it; the engine knows them as
-``nsqkit.broker.core.directory``.
+How to read it: ``DirectoryFileStore`` is the directory, ``DiskFile`` a file in it; the engine knows them as
+``nsqkit.broker.core.disk.file_store``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DiskFile:
         os.close(self._descriptor)
 
 
-class DataPath:
+class DirectoryFileStore:
     """A directory.
 
     Args:

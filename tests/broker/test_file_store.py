@@ -5,11 +5,11 @@ import os
 
 import pytest
 
-from nsqkit.broker.data_path import DataPath
+from nsqkit.broker.file_store import DirectoryFileStore
 
 
 def test_a_directory_belongs_to_one(tmp_path):
-    first, second = DataPath(str(tmp_path)), DataPath(str(tmp_path))
+    first, second = DirectoryFileStore(str(tmp_path)), DirectoryFileStore(str(tmp_path))
     first.lock()
     with pytest.raises(OSError, match=r"failed to lock data-path .*is another broker running on it"):
         second.lock()
@@ -21,11 +21,11 @@ def test_a_directory_belongs_to_one(tmp_path):
 
 def test_a_directory_that_is_not_there_is_not_made(tmp_path):
     with pytest.raises(OSError, match="failed to open data-path"):
-        DataPath(str(tmp_path / "no")).lock()
+        DirectoryFileStore(str(tmp_path / "no")).lock()
 
 
 def test_a_file_is_written_and_read_anywhere(tmp_path):
-    path = DataPath(str(tmp_path))
+    path = DirectoryFileStore(str(tmp_path))
     with pytest.raises(FileNotFoundError):
         path.open("f")
     file = path.open("f", create=True)
@@ -43,7 +43,7 @@ def test_a_file_is_written_and_read_anywhere(tmp_path):
 
 
 def test_a_file_is_replaced_whole(tmp_path):
-    path = DataPath(str(tmp_path))
+    path = DirectoryFileStore(str(tmp_path))
     assert path.read("f") is None
     path.replace("f", b"long content")
     path.replace("f", b"short")
@@ -60,7 +60,7 @@ def test_bytes_that_the_system_takes_in_parts_are_all_written_and_read(tmp_path,
     write, read = os.pwrite, os.pread
     monkeypatch.setattr(os, "pwrite", lambda file, data, position: write(file, data[:3], position))
     monkeypatch.setattr(os, "pread", lambda file, size, position: read(file, min(size, 2), position))
-    file = DataPath(str(tmp_path)).open("f", create=True)
+    file = DirectoryFileStore(str(tmp_path)).open("f", create=True)
     file.write_at(1, b"0123456789")
     assert file.read_at(0, 100) == b"\x000123456789"
     assert file.read_at(2, 4) == b"1234"
@@ -70,17 +70,17 @@ def test_bytes_that_the_system_takes_in_parts_are_all_written_and_read(tmp_path,
 def test_what_a_killed_process_of_the_same_number_has_left_is_not_taken_up(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: 1)
     monkeypatch.setattr(os, "replace", lambda name, new_name: None)
-    DataPath(str(tmp_path)).replace("f", b"a long content that was never renamed")
+    DirectoryFileStore(str(tmp_path)).replace("f", b"a long content that was never renamed")
     monkeypatch.undo()
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    path = DataPath(str(tmp_path))
+    path = DirectoryFileStore(str(tmp_path))
     path.replace("f", b"short")
     assert path.read("f") == b"short"
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "pwrite"])
 def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch, call):
-    path = DataPath(str(tmp_path))
+    path = DirectoryFileStore(str(tmp_path))
     path.replace("f", b"old")
 
     def fail(*arguments: object) -> None:
@@ -94,11 +94,11 @@ def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch, call
 
 
 def test_the_newest_time_of_files_by_a_part_of_their_names(tmp_path):
-    path = DataPath(str(tmp_path))
+    path = DirectoryFileStore(str(tmp_path))
     assert path.newest_ns(".queue.") == 0
     for name, modified_ns in (("a.queue.1", 5 * 10**9), ("b.queue.1", 7 * 10**9), ("other", 9 * 10**9)):
         tmp_path.joinpath(name).touch()
         os.utime(tmp_path / name, ns=(modified_ns, modified_ns))
     assert path.newest_ns(".queue.") == 7 * 10**9
     with pytest.raises(FileNotFoundError):
-        DataPath(str(tmp_path / "nowhere")).newest_ns(".queue.")
+        DirectoryFileStore(str(tmp_path / "nowhere")).newest_ns(".queue.")

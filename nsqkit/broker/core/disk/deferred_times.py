@@ -13,17 +13,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nsqkit.broker.core.salvage import describe
+from nsqkit.broker.core.disk.error_text import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nsqkit.broker.core.directory import Directory
+    from nsqkit.broker.core.disk.file_store import FileStore
 
 _LINE = re.compile(rb"^([0-9a-f]{16}) (\d{1,19})$", re.MULTILINE)
 
 
-class DueTimes:
+class DeferredTimes:
     """The times of the deferred messages of one queue.
 
     Args:
@@ -36,7 +36,7 @@ class DueTimes:
     """
 
     def __init__(
-        self, directory: Directory | None = None, name: str = "", report: Callable[[str], None] | None = None
+        self, directory: FileStore | None = None, name: str = "", report: Callable[[str], None] | None = None
     ) -> None:
         self.by_id: dict[bytes, int] = {}
         self._directory = directory
@@ -45,7 +45,7 @@ class DueTimes:
         if directory is not None:
             self._read(directory)
 
-    def _read(self, directory: Directory) -> None:
+    def _read(self, directory: FileStore) -> None:
         try:
             data = directory.read(self._file_name) or b""
         except OSError as error:
@@ -74,7 +74,9 @@ class DueTimes:
 
     def _complain(self, what: str, error: OSError) -> None:
         if self._report is not None:
-            self._report(f"{self._file_name} cannot be {what}, its messages come at once: {describe(error)}")
+            self._report(
+                f"{self._file_name} cannot be {what}, its messages come at once: {error_text(error)}"
+            )
 
     def delete(self) -> None:
         """Forget all, and leave no file."""

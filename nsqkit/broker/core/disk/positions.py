@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 
 if TYPE_CHECKING:
-    from nsqkit.broker.core.directory import Directory
+    from nsqkit.broker.core.disk.file_store import FileStore
 
 NUMBER_MAX: Final = (1 << 62) - 1
 """The limit of every number: half of what an int64 has, so that counting on from it does not leave that."""
@@ -77,7 +77,7 @@ def meta_name(queue: str) -> str:
     return f"{queue}.diskqueue.meta.dat"
 
 
-def replace_damaged(directory: Directory, queue: str, damaged: bytes | None, meta: bytes) -> None:
+def replace_damaged(directory: FileStore, queue: str, damaged: bytes | None, meta: bytes) -> None:
     """Write the file of a queue's positions anew, and keep what was there as ``.bad``.
 
     Args:
@@ -102,7 +102,7 @@ def file_name(queue: str, number: int) -> str:
     return f"{queue}.diskqueue.{number:06d}.dat"
 
 
-def file_numbers(directory: Directory, queue: str, first: int, last: int) -> Sequence[int]:
+def file_numbers(directory: FileStore, queue: str, first: int, last: int) -> Sequence[int]:
     """Return the numbers of a queue's files from ``first`` to ``last``, in order; some may not be there.
 
     Raises:

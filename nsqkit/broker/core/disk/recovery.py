@@ -9,21 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from nsqkit.broker.core.directory import Directory, File
-from nsqkit.broker.core.records import record_ends
+from nsqkit.broker.core.disk.error_text import error_text
+from nsqkit.broker.core.disk.file_store import File, FileStore
+from nsqkit.broker.core.disk.records import record_ends
 
 READ_SIZE: Final = 256 * 1024
 """Bytes that are read at once, unless a record is longer."""
 
 
-def describe(error: Exception) -> str:
-    """Return what went wrong, without the number that Python puts before it."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return str(error)
-
-
-def size_of(directory: Directory, name: str) -> int:
+def size_of(directory: FileStore, name: str) -> int:
     """Return the size of a file, 0 if there is none."""
     try:
         file = directory.open(name)
@@ -36,7 +30,7 @@ def size_of(directory: Directory, name: str) -> int:
 
 
 def count_unnoted(
-    directory: Directory,
+    directory: FileStore,
     name: str,
     start: int,
     noted_end: int,
@@ -73,7 +67,7 @@ def count_unnoted(
 
 
 def cut_off(
-    directory: Directory, file: File, name: str, position: int, report: Callable[[str], None]
+    directory: FileStore, file: File, name: str, position: int, report: Callable[[str], None]
 ) -> None:
     """Set aside what a file has behind ``position``, so that what stands before it stays as it is."""
     try:
@@ -83,4 +77,4 @@ def cut_off(
         file.truncate(position)
         file.sync()  # or they might be back, when more has been written to the next file
     except OSError as error:  # then the reader comes upon them
-        report(f"{name} cannot be mended: {describe(error)}")
+        report(f"{name} cannot be mended: {error_text(error)}")

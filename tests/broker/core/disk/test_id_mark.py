@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.guid import TICK_LAST, GuidFactory
-from nsqkit.broker.core.id_mark import BLOCK_TICKS, FILE_NAME, MODIFIED_MARGIN_NS, RETRY_TICKS, IdMark
-from tests.broker.core.disks import Ended, MemoryDirectory
+from nsqkit.broker.core.disk.guid import TICK_LAST, GuidFactory
+from nsqkit.broker.core.disk.id_mark import BLOCK_TICKS, FILE_NAME, MODIFIED_MARGIN_NS, RETRY_TICKS, IdMark
+from tests.broker.core.disk.disks import Ended, MemoryFileStore
 
 NOW_NS = 1_704_067_200 * 10**9
 TICK_NS = 1 << 20
@@ -21,20 +21,20 @@ TICK = NOW_NS >> 20
 A_QUEUE = {"t.diskqueue.000000.dat": b""}
 
 
-def mark_of(directory: MemoryDirectory, reports: list[str] | None = None) -> IdMark:
+def mark_of(directory: MemoryFileStore, reports: list[str] | None = None) -> IdMark:
     """Return the mark as a broker has it that was started now."""
     mark = IdMark(directory, pytest.fail if reports is None else reports.append)
     mark.read()
     return mark
 
 
-def first_of(directory: MemoryDirectory, reports: list[str] | None = None, tick: int = TICK) -> int:
+def first_of(directory: MemoryFileStore, reports: list[str] | None = None, tick: int = TICK) -> int:
     """Return the first tick of a life, as ticks since now."""
     return mark_of(directory, reports).reserve(tick)[0] - TICK
 
 
 def test_a_new_data_path_begins_at_the_time_of_the_clock():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     mark = mark_of(directory)
     assert directory.files == {}
     assert mark.reserve(TICK) == (TICK, TICK + BLOCK_TICKS)
@@ -43,14 +43,14 @@ def test_a_new_data_path_begins_at_the_time_of_the_clock():
 
 
 def test_a_life_begins_behind_what_was_reserved_before():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     mark_of(directory).reserve(TICK)
     assert first_of(directory.kill(), tick=TICK - 10**6) == BLOCK_TICKS + 1
     assert first_of(directory.kill(), tick=TICK + 10**6) == 10**6
 
 
 def test_a_stop_gives_back_what_was_not_used():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     mark = mark_of(directory)
     mark.close(-1)
     assert directory.files == {}
@@ -60,7 +60,7 @@ def test_a_stop_gives_back_what_was_not_used():
 
 
 def test_messages_that_others_wrote_are_older_than_their_files():
-    directory = MemoryDirectory(A_QUEUE)
+    directory = MemoryFileStore(A_QUEUE)
     directory.modified_ns = NOW_NS + 3600 * 10**9
     assert first_of(directory) == ((directory.modified_ns + MODIFIED_MARGIN_NS) >> 20) + 1 - TICK
 
@@ -78,7 +78,7 @@ def test_messages_that_others_wrote_are_older_than_their_files():
     ],
 )
 def test_a_damaged_mark_is_named_and_the_newest_file_counts(data: bytes):
-    directory = MemoryDirectory({**A_QUEUE, FILE_NAME: data})
+    directory = MemoryFileStore({**A_QUEUE, FILE_NAME: data})
     reports: list[str] = []
     directory.modified_ns = NOW_NS
     assert first_of(directory, reports) > 0
@@ -89,7 +89,7 @@ def test_a_damaged_mark_is_named_and_the_newest_file_counts(data: bytes):
 
 
 def test_a_mark_that_cannot_be_read_is_named_and_the_newest_file_counts():
-    directory = MemoryDirectory(A_QUEUE)
+    directory = MemoryFileStore(A_QUEUE)
     reports: list[str] = []
     directory.modified_ns = NOW_NS
     directory.fail(errno.EIO, times=1)
@@ -98,7 +98,7 @@ def test_a_mark_that_cannot_be_read_is_named_and_the_newest_file_counts():
 
 
 def test_files_whose_times_cannot_be_read_do_not_end_the_start():
-    directory = MemoryDirectory(A_QUEUE)
+    directory = MemoryFileStore(A_QUEUE)
     reports: list[str] = []
     directory.fail(errno.EIO, after=1, times=1)
     assert first_of(directory, reports) == 0
@@ -106,10 +106,10 @@ def test_files_whose_times_cannot_be_read_do_not_end_the_start():
 
 
 def test_times_that_no_id_can_tell_do_not_count():
-    directory = MemoryDirectory(A_QUEUE)
+    directory = MemoryFileStore(A_QUEUE)
     directory.modified_ns = (TICK_LAST + 1) << 20
     assert first_of(directory) == 0
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     reports: list[str] = []
     mark_of(directory).close(TICK_LAST + 1)
     assert first_of(directory, reports) == 0
@@ -117,7 +117,7 @@ def test_times_that_no_id_can_tell_do_not_count():
 
 
 def test_ids_are_given_on_a_full_disk_and_the_mark_is_written_when_there_is_room():
-    directory = MemoryDirectory()
+    directory = MemoryFileStore()
     reports: list[str] = []
     mark = mark_of(directory, reports)
     directory.fail(errno.ENOSPC)
@@ -143,7 +143,7 @@ LIVES = st.lists(
 
 @given(LIVES, st.integers(0, 2**32))
 def test_no_life_gives_an_id_of_another(lives, seed):
-    directory, random, given_ids = MemoryDirectory(), Random(seed), []
+    directory, random, given_ids = MemoryFileStore(), Random(seed), []
     for offset_ns, end, steps in lives:
         mark = mark_of(directory)
         factory, now_ns = GuidFactory(9, mark.reserve), NOW_NS + offset_ns

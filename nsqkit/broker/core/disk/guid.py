@@ -5,7 +5,7 @@
 The rule it guards: an id is never given twice, whatever the clock does and however often the broker is restarted.
 Where nsqd sleeps because the 4096 ids of one tick (about 1 ms) are used up, or refuses because the clock went back,
 this takes the next tick early. Ticks are reserved before their first id is given, so that a later life of the broker
-knows which ones to leave out; see ``nsqkit.broker.core.id_mark``.
+knows which ones to leave out; see ``nsqkit.broker.core.disk.id_mark``.
 """
 
 from __future__ import annotations

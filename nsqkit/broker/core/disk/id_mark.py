@@ -17,13 +17,13 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from nsqkit.broker.core.guid import TICK_LAST
-from nsqkit.broker.core.salvage import describe
+from nsqkit.broker.core.disk.error_text import error_text
+from nsqkit.broker.core.disk.guid import TICK_LAST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsqkit.broker.core.directory import Directory
+    from nsqkit.broker.core.disk.file_store import FileStore
 
 FILE_NAME: Final = "nsqkit.ids.dat"
 
@@ -47,7 +47,7 @@ class IdMark:
         report: called with a sentence when the file could not be read or written.
     """
 
-    def __init__(self, directory: Directory, report: Callable[[str], None]) -> None:
+    def __init__(self, directory: FileStore, report: Callable[[str], None]) -> None:
         self._directory = directory
         self._report = report
         self._last = -1
@@ -61,7 +61,7 @@ class IdMark:
         try:
             data = self._directory.read(FILE_NAME)
         except OSError as error:
-            self._report(f"{FILE_NAME} cannot be read, ids begin after the newest file: {describe(error)}")
+            self._report(f"{FILE_NAME} cannot be read, ids begin after the newest file: {error_text(error)}")
             return -1
         if data is None:
             return -1
@@ -75,7 +75,7 @@ class IdMark:
         try:
             modified_ns = self._directory.newest_ns(".diskqueue.")
         except OSError as error:
-            self._report(f"the times of the files cannot be read: {describe(error)}")
+            self._report(f"the times of the files cannot be read: {error_text(error)}")
             return -1
         tick = (modified_ns + MODIFIED_MARGIN_NS) >> 20
         return tick if tick <= TICK_LAST else -1
@@ -91,7 +91,7 @@ class IdMark:
             self._write(first + BLOCK_TICKS)
         except OSError as error:
             if not self._fails:
-                self._report(f"{FILE_NAME} cannot be written: {describe(error)}")
+                self._report(f"{FILE_NAME} cannot be written: {error_text(error)}")
             self._fails = True
             self._last = first + RETRY_TICKS
         else:
@@ -105,7 +105,7 @@ class IdMark:
         try:
             self._write(tick)
         except OSError as error:
-            self._report(f"{FILE_NAME} cannot be written: {describe(error)}")
+            self._report(f"{FILE_NAME} cannot be written: {error_text(error)}")
 
     def _write(self, last: int) -> None:
         digits = b"%d" % last

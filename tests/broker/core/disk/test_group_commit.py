@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.disk.storage import DurableStorage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.session import Session
-from nsqkit.broker.core.storage import DurableStorage
-from nsqkit.broker.data_path import DataPath
+from nsqkit.broker.file_store import DirectoryFileStore
 
 NOW_NS = 1_700_000_000 * 10**9
 PUB = b"PUB t\n\0\0\0\1x"
@@ -20,7 +20,7 @@ OK = b"\0\0\0\6\0\0\0\0OK"
 @pytest.fixture
 def broker(tmp_path):
     options = BrokerOptions(durability="fsync")
-    return Broker(options, Random(1), DurableStorage(DataPath(str(tmp_path)), options, pytest.fail))
+    return Broker(options, Random(1), DurableStorage(DirectoryFileStore(str(tmp_path)), options, pytest.fail))
 
 
 def connected(broker: Broker) -> Session:
@@ -37,32 +37,32 @@ def said(session: Session) -> bytes:
 def test_a_publisher_is_answered_when_the_commit_has_ended(broker):
     session = connected(broker)
     session.receive_data(PUB, NOW_NS)
-    assert broker.commits.wanted
+    assert broker.group_commit.wanted
     assert said(session) == b""
-    ticket = broker.commits.begin()
-    assert not broker.commits.wanted
+    ticket = broker.group_commit.begin()
+    assert not broker.group_commit.wanted
     assert said(session) == b""
-    broker.commits.end(ticket)
+    broker.group_commit.end(ticket)
     assert said(session) == OK
 
 
 def test_what_is_put_while_a_commit_runs_waits_for_the_next_one(broker):
     first, second = connected(broker), connected(broker)
     first.receive_data(PUB, NOW_NS)
-    ticket = broker.commits.begin()
+    ticket = broker.group_commit.begin()
     first.receive_data(PUB, NOW_NS)
     second.receive_data(PUB, NOW_NS)
-    broker.commits.end(ticket)
+    broker.group_commit.end(ticket)
     assert (said(first), said(second)) == (OK, b"")
-    broker.commits.end(broker.commits.begin())
+    broker.group_commit.end(broker.group_commit.begin())
     assert (said(first), said(second)) == (OK, OK)
 
 
 def test_a_failed_commit_answers_nobody_and_ends_who_waits(broker):
     waiting, idle = connected(broker), connected(broker)
     waiting.receive_data(PUB, NOW_NS)
-    broker.commits.begin()
-    broker.commits.fail("No space left on device")
+    broker.group_commit.begin()
+    broker.group_commit.fail("No space left on device")
     assert waiting.ended
     assert waiting.end_reason == "commit failed: No space left on device"
     assert said(waiting) == b""
@@ -73,7 +73,7 @@ def test_who_has_gone_is_not_waited_for(broker):
     session = connected(broker)
     session.receive_data(PUB, NOW_NS)
     broker.close_session(session, NOW_NS)
-    broker.commits.end(broker.commits.begin())
+    broker.group_commit.end(broker.group_commit.begin())
     assert session.ended
 
 
@@ -82,7 +82,7 @@ def test_an_upgrade_does_not_overtake_the_answers_before_it(broker):
     identify = b'{"feature_negotiation":true,"deflate":true}'
     session.receive_data(PUB + b"IDENTIFY\n" + len(identify).to_bytes(4, "big") + identify, NOW_NS)
     assert said(session) == b""
-    broker.commits.end(broker.commits.begin())
+    broker.group_commit.end(broker.group_commit.begin())
     assert said(session).startswith(OK)
     assert session.compression == "deflate"
 
@@ -91,7 +91,7 @@ def test_what_waited_for_a_commit_is_acted_on_by_its_own_connection_and_not_by_t
     session = connected(broker)
     identify = b"IDENTIFY\n\0\0\0\2{}"
     session.receive_data(PUB + identify + b"SUB t c\n", NOW_NS)
-    broker.commits.end(broker.commits.begin())
+    broker.group_commit.end(broker.group_commit.begin())
     assert session.has_input
     assert session.channel is None
     session.process_input(NOW_NS)

@@ -69,7 +69,7 @@ PERFORMERS = {
     "transport.pump",
     "transport.tcp",
     "transport.busy_poll",
-    "loop_thread.call",
+    "loop_thread.one_shot",
     "loop_thread.provider",
     "loop_thread.loop_client",
     "http.client",

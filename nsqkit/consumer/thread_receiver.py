@@ -26,7 +26,7 @@ from nsqkit.consumer.batches import Batch
 from nsqkit.consumer.blocking_message import BlockingMessage
 from nsqkit.consumer.core import take
 from nsqkit.errors import Closed, NSQError
-from nsqkit.loop_thread import Call
+from nsqkit.loop_thread import OneShot
 from nsqkit.loop_thread.loop_client import SIGNAL_WAIT_MAX
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ FINISH_DELAY: Final = 0.001
 """Seconds for which a finished message may wait for others, unless the thread itself goes to wait."""
 
 
-class Demand(Call["list[Message]"]):
+class Demand(OneShot["list[Message]"]):
     """A thread that waits for messages.
 
     Attributes:
@@ -56,10 +56,10 @@ class Demand(Call["list[Message]"]):
         self.max_messages = max_messages
         self.given: list[Message] = []
 
-    def tell(self, result: list[Message]) -> None:
-        """End the wait."""
-        self.given = result
-        super().tell(result)
+    def resolve(self, error: Exception | None, result: list[Message] | None = None) -> None:
+        """Set the messages, or the error."""
+        self.given = result or []
+        super().resolve(error, result)
 
 
 class ThreadReceiver:
@@ -103,13 +103,13 @@ class ThreadReceiver:
     def _demand(self, max_messages: int | None, timeout: float | None) -> list[Message]:
         demand, loop_client = Demand(max_messages), self._loop_client
         try:
-            loop_client.put(partial(self._on_demand, demand), demand.fail)
+            loop_client.put(partial(self._on_demand, demand), demand.resolve)
             if timeout is None:
-                while not demand.is_told(SIGNAL_WAIT_MAX):
+                while not demand.join(SIGNAL_WAIT_MAX):
                     pass
-            elif not demand.is_told(timeout):
+            elif not demand.join(timeout):
                 loop_client.put(partial(self._on_leave, demand))
-            return demand.wait()
+            return demand.get()
         except Closed:
             if loop_client.is_here:
                 return []
@@ -126,7 +126,7 @@ class ThreadReceiver:
             messages: list[Message] = []
             with anyio.move_on_after(timeout):
                 messages = await anext(batches, [])
-            demand.tell(messages)
+            demand.resolve(None, messages)
 
         try:
             self._loop_client.run(gather)
@@ -205,16 +205,16 @@ class ThreadReceiver:
         try:
             self._consumer._connections.check_failure()
         except NSQError as error:
-            demand.fail(error)
+            demand.resolve(error)
         else:
-            demand.tell([])
+            demand.resolve(None, [])
 
     def _serve(self) -> None:
         inbox, waiting = self._consumer._core.inbox, self._waiting
         while waiting and inbox:
             demand = waiting.popleft()
             count = min(len(inbox), demand.max_messages or len(inbox))
-            demand.tell([inbox.popleft() for _ in range(count)])
+            demand.resolve(None, [inbox.popleft() for _ in range(count)])
 
     def _on_demand(self, demand: Demand) -> None:
         self._finish_all()
@@ -228,7 +228,7 @@ class ThreadReceiver:
         """Let somebody go who has waited long enough."""
         if demand in self._waiting:
             self._waiting.remove(demand)
-            demand.tell([])
+            demand.resolve(None, [])
 
     def _on_drop(self, demand: Demand) -> None:
         """Let somebody go who was interrupted, and may have been given messages that nobody will see."""

@@ -7,14 +7,14 @@ The rule it guards: whoever waits for the event loop is told, whatever becomes o
 was closed. What was made before a fork is left alone in the child, for its sockets and locks are the parent's.
 
 How to read it: ``provider`` starts and ends the thread; ``loop_client`` runs one client in it; ``blocking_client`` is
-what users hold; ``call`` is where a thread waits; ``waker`` wakes the event loop.
+what users hold; ``one_shot`` has the future that tasks and threads wait for; ``waker`` wakes the event loop.
 """
 
 from __future__ import annotations
 
 from nsqkit.loop_thread.blocking_client import BlockingClient
-from nsqkit.loop_thread.call import Call
 from nsqkit.loop_thread.loop_client import LoopClient
+from nsqkit.loop_thread.one_shot import OneShot
 from nsqkit.loop_thread.provider import PortalProvider, portal_provider
 
-__all__ = ["BlockingClient", "Call", "LoopClient", "PortalProvider", "portal_provider"]
+__all__ = ["BlockingClient", "LoopClient", "OneShot", "PortalProvider", "portal_provider"]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, Type
 import anyio
 
 from nsqkit.errors import Closed
-from nsqkit.loop_thread.call import Call
+from nsqkit.loop_thread.one_shot import OneShot
 from nsqkit.loop_thread.provider import portal_provider
 from nsqkit.loop_thread.waker import Waker
 
@@ -144,18 +144,18 @@ class LoopClient(Generic[C]):
 
     def ask(self, function: Callable[[], T]) -> T:
         """Return what a function returns in the event loop, or raise what it raises; it is not async."""
-        call: Call[T] = Call()
+        one_shot: OneShot[T] = OneShot()
 
-        def act() -> None:
+        def call() -> None:
             try:
                 result = function()
             except Exception as error:
-                call.fail(error)
+                one_shot.resolve(error)
             else:
-                call.tell(result)
+                one_shot.resolve(None, result)
 
-        self.put(act, call.fail)
-        return call.wait()
+        self.put(call, one_shot.resolve)
+        return one_shot.get()
 
     def call_later(self, delay: float, function: Callable[[], object]) -> None:
         """Have a function called after some seconds, if there is an event loop by then; in the event loop only."""

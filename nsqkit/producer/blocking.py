@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from nsqkit.client.option import Seconds
 from nsqkit.errors import NotConnected, WouldWait
-from nsqkit.loop_thread import BlockingClient, Call
+from nsqkit.loop_thread import BlockingClient, OneShot
 from nsqkit.producer.arguments import Bytes
 from nsqkit.producer.direct import Direct
 from nsqkit.producer.options import ProducerKeywords
@@ -264,9 +264,10 @@ class BlockingProducer(BlockingClient[Producer]):
             try:
                 if self._direct is not None and self._direct.publish(begin, what, key):
                     return
-                publishing = Publishing(begin, loop_client.client, what, key)
-                loop_client.put(publishing.begin, publishing.fail)
-                publishing.wait()
+                answer: OneShot[None] = OneShot()
+                start = partial(_start, begin, loop_client.client, what, key, answer.resolve)
+                loop_client.put(start, answer.resolve)
+                answer.get()
                 return
             except (WouldWait, NotConnected):
                 pass  # it has certainly not arrived, so it goes again, as every publish does
@@ -278,8 +279,8 @@ class BlockingProducer(BlockingClient[Producer]):
         future.set_running_or_notify_cancel()
         if not self._goes_direct:
             begin = _in_context(begin)
-        publishing = Promise(future, begin, loop_client.client, what, key)
-        loop_client.put(publishing.begin, publishing.fail)
+        resolve = partial(_resolve, future)
+        loop_client.put(partial(_start, begin, loop_client.client, what, key, resolve), resolve)
         return future
 
 
@@ -288,72 +289,24 @@ def _in_context(begin: Callable[..., Receipt]) -> Callable[..., Receipt]:
     return partial(copy_context().run, begin)
 
 
-class Publishing(Call[None]):
-    """A thread that waits for the answer to a publish.
-
-    Args:
-        begin: the producer's method.
-        producer: the producer.
-        what: what is published.
-        key: what belongs together has the same.
-    """
-
-    __slots__ = ("_begin", "_key", "_producer", "_what")
-
-    def __init__(
-        self,
-        begin: Callable[..., Receipt],
-        producer: Producer,
-        what: tuple[Any, ...],
-        key: str | Bytes | None,
-    ) -> None:
-        super().__init__()
-        self._begin = begin
-        self._producer = producer
-        self._what = what
-        self._key = key
-
-    def begin(self) -> None:
-        """Put it on its way, in the event loop."""
-        try:
-            receipt = self._begin(self._producer, *self._what, key=self._key)
-        except Exception as error:
-            self.fail(error)
-        else:
-            receipt.call_back(self.settle)
+def _start(
+    begin: Callable[..., Receipt],
+    producer: Producer,
+    what: tuple[Any, ...],
+    key: str | Bytes | None,
+    resolve: Callable[[Exception | None], object],
+) -> None:
+    """Publish, in the event loop, and have ``resolve`` called with the answer."""
+    try:
+        receipt = begin(producer, *what, key=key)
+    except Exception as error:
+        resolve(error)
+    else:
+        receipt.call_back(resolve)
 
 
-class Promise(Publishing):
-    """A future that is told the answer to a publish.
-
-    Args:
-        future: the future.
-        begin: as for ``Publishing``; so are all others.
-        producer: the producer.
-        what: what is published.
-        key: what belongs together has the same.
-    """
-
-    __slots__ = ("_future",)
-
-    def __init__(
-        self,
-        future: Future[None],
-        begin: Callable[..., Receipt],
-        producer: Producer,
-        what: tuple[Any, ...],
-        key: str | Bytes | None,
-    ) -> None:
-        super().__init__(begin, producer, what, key)
-        self._future = future
-
-    def fail(self, error: Exception) -> None:
-        """Tell it an error."""
-        self._future.set_exception(error)
-
-    def settle(self, error: Exception | None) -> None:
-        """Tell it the answer."""
-        if error is None:
-            self._future.set_result(None)
-        else:
-            self._future.set_exception(error)
+def _resolve(future: Future[None], error: Exception | None) -> None:
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

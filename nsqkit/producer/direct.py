@@ -14,7 +14,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqkit.loop_thread import Call, LoopClient
+from nsqkit.loop_thread import LoopClient, OneShot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,12 +63,12 @@ class Direct:
         loan = self._loan or self._borrow()
         if loan is None:
             return False
-        call: Call[None] | None = None
+        call: OneShot[None] | None = None
 
         def leave(receipt: Receipt) -> None:
             nonlocal call
-            call = Call()
-            receipt.call_back(call.settle)
+            call = OneShot()
+            receipt.call_back(call.resolve)
 
         receipt = loan.use(partial(begin, self._loop_client.client, *what, key=key), leave)
         if receipt is None or call is not None:
@@ -76,7 +76,7 @@ class Direct:
         if receipt is None:
             return False
         if call is not None:
-            call.wait()
+            call.get()
         elif receipt.error is not None:
             raise receipt.error
         return True

@@ -63,7 +63,7 @@ def test_what_was_given_to_nobody_is_given_back(consumer, receiver, producer):
     demand, other = Demand(2), Demand(None)
     loop_client = consumer._opened()
     loop_client.ask(lambda: receiver._on_demand(demand))
-    assert len(demand.wait()) == 2
+    assert len(demand.get()) == 2
     loop_client.ask(lambda: receiver._on_drop(demand))
     assert len(receiver.take(1, None)) == 1
     until(lambda: consumer.stats().requeued == 2)

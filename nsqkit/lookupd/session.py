@@ -5,7 +5,7 @@ its words. Every refusal is fatal: it is sent, and the session ends. Before a se
 registered is gone, so that a peer that sees the connection closed sees the registrations gone. Commands, and the
 registrations at the end, are worked on in turns, so that no nsqd keeps the others waiting.
 
-How to read it: the verbs of a machine, then ``_admit``, which says what may come when, then one method a command.
+How to read it: the verbs of a machine, then one method a command; ``Rules`` says which command may come when.
 """
 
 from __future__ import annotations
@@ -40,6 +40,35 @@ _REASON_LENGTH_MAX: Final = 200  # characters of a refusal in the log: it may qu
 logger = logging.getLogger("nsqkit.lookupd")
 
 
+class Rules:
+    """Which command is allowed in the present state of a session.
+
+    Attributes:
+        is_identified: IDENTIFY has come.
+    """
+
+    __slots__ = ("is_identified",)
+
+    def __init__(self) -> None:
+        self.is_identified = False
+
+    def check(self, verb: bytes, params: list[bytes]) -> None:
+        """Refuse a command that is not allowed now, or whose words are wrong.
+
+        Raises:
+            BrokerError: what to answer.
+        """
+        if verb == b"IDENTIFY":
+            if self.is_identified:
+                raise InvalidCommand("cannot IDENTIFY again")
+        elif verb in (b"REGISTER", b"UNREGISTER"):
+            if not self.is_identified:
+                raise InvalidCommand("client must IDENTIFY")
+            _check_names(verb.decode(), params)
+        elif verb != b"PING":
+            raise InvalidCommand(f"invalid command {_text(verb)}")
+
+
 class Session:
     """The state of one connection.
 
@@ -59,7 +88,8 @@ class Session:
         self._registry = registry
         self._remote_address = remote_address
         self._info = info
-        self._decoder = LookupCommandDecoder(self._admit)
+        self._rules = Rules()
+        self._decoder = LookupCommandDecoder(self._rules)
         self._outbox: list[bytes] = []
         self._outbox_size = 0
         self._commands: Iterator[LookupCommand] | None = (
@@ -177,18 +207,6 @@ class Session:
 
     # ---- commands ------------------------------------------------------------------------------------------------
 
-    def _admit(self, verb: bytes, params: list[bytes]) -> None:
-        """Raise a BrokerError to refuse a command, before its body."""
-        if verb == b"IDENTIFY":
-            if self.peer is not None:
-                raise InvalidCommand("cannot IDENTIFY again")
-        elif verb in (b"REGISTER", b"UNREGISTER"):
-            if self.peer is None:
-                raise InvalidCommand("client must IDENTIFY")
-            _check_names(verb.decode(), params)
-        elif verb != b"PING":
-            raise InvalidCommand(f"invalid command {_text(verb)}")
-
     def _answer(self, command: LookupCommand, now_ns: int) -> bytes:
         if command.verb == b"IDENTIFY":
             return self._identify(command.body, now_ns)
@@ -206,6 +224,7 @@ class Session:
             *(self._remote_address, node.broadcast_address, node.tcp_port, node.http_port, node.version),
         )
         self.peer = self._registry.add_peer(self._remote_address, node, now_ns)
+        self._rules.is_identified = True
         self._log("REGISTER", [CLIENT])
         return encode_answer(encode_info(self._info))
 

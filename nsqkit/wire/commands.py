@@ -11,15 +11,15 @@ MPUB with one ``unpack``, PUBs to one topic as one run). Whatever is incomplete 
 
 How to read it: the encoders, then ``CommandDecoder.feed``.
 
-Whether a command is allowed is not decided here. Between the line and the body the decoder asks ``admit``,
-which raises a BrokerError to refuse; that is where the broker's session looks at its state and at names.
+The decoder does not decide whether a command is allowed: it applies the ``Rules`` that it was given to each line
+before it reads the body (docs/decisions/0005).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final
 
 import attrs
 
@@ -27,6 +27,7 @@ from nsqkit.errors import BadProtocol, BrokerError, ProtocolError
 from nsqkit.wire.bodies import READERS, Need, Read, Reader, split_batch
 from nsqkit.wire.identify import NS_PER_MS
 from nsqkit.wire.messages import ID_LENGTH
+from nsqkit.wire.rules import Rules
 
 MAGIC_V2: Final = b"  V2"
 LINE_LENGTH_MAX: Final = 16384
@@ -34,6 +35,13 @@ LINE_LENGTH_MAX: Final = 16384
 
 NOP: Final = b"NOP\n"
 CLS: Final = b"CLS\n"
+
+MPUB_HEAD: Final = b"MPUB head"
+"""The verb of a command that precedes an MPUB whose body has not come whole, or is wrong.
+
+nsqd checks the authorization for an MPUB and creates its topic before it reads the body. No client can send this verb:
+it has a space in it.
+"""
 
 _INT32 = Struct(">i")
 _TWO_INT32 = Struct(">ii")
@@ -44,8 +52,6 @@ _FIN_RUN_MAX = 100  # others wait while a row is acted on; and looking far ahead
 _PUB_RUN_MAX = 2000  # as many bodies of 100 bytes fit in one read
 _CHUNKS_MAX = 1024  # pieces of an incomplete body: small ones must not cost many times their size
 _UINT64 = 1 << 64
-
-Admit: TypeAlias = Callable[[bytes, list[bytes]], None]
 
 
 # ---- client side: encode ----------------------------------------------------------------------------------
@@ -147,7 +153,7 @@ class Command:
     """One command, or a run of FINs, or a run of PUBs to one topic.
 
     Attributes:
-        verb: the first word.
+        verb: the first word, or MPUB_HEAD.
         params: the other words; for FIN the ids, of one command or of many that stood in a row.
         bodies: the one body of IDENTIFY, AUTH or DPUB; the messages of an MPUB, or of one or many PUBs in a row.
     """
@@ -184,13 +190,12 @@ class CommandDecoder:
     """Turn received bytes into commands.
 
     Args:
-        admit: called with verb and params (as in ``Command``) before a body is looked at; raises to refuse.
+        rules: applied to each command before its body is read.
         max_msg_size: bytes that a message's body may have.
         max_body_size: bytes that the body of IDENTIFY, AUTH and MPUB may have.
     """
 
     __slots__ = (
-        "_admit",
         "_alone",
         "_alone_size",
         "_chunks",
@@ -201,14 +206,15 @@ class CommandDecoder:
         "_params",
         "_position",
         "_reader",
+        "_rules",
         "_verb",
         "_words",
         "max_body_size",
         "max_msg_size",
     )
 
-    def __init__(self, admit: Admit, *, max_msg_size: int, max_body_size: int) -> None:
-        self._admit = admit
+    def __init__(self, rules: Rules, *, max_msg_size: int, max_body_size: int) -> None:
+        self._rules = rules
         self.max_msg_size = max_msg_size
         self.max_body_size = max_body_size
         self._data = b""  # the buffer at hand …
@@ -230,8 +236,8 @@ class CommandDecoder:
     def feed(self, data: bytes) -> Iterator[Command]:
         """Yield the commands that ``data`` completes, in order.
 
-        The caller acts on each before it asks for the next, so ``admit`` always sees the state that the
-        commands before have made. If that act takes the rest of the buffer, this iteration ends.
+        The caller executes each command before it takes the next one, so that the rules see the state after it. If
+        executing it takes the rest of the buffer, this iteration ends.
 
         Raises:
             BrokerError: refused; to be answered. The decoder is of no use afterwards.
@@ -248,7 +254,7 @@ class CommandDecoder:
         elif len(data) == self._alone_size and self._reader is None:
             head, verb, params = self._alone
             if data.startswith(head):
-                self._admit(verb, params)
+                self._rules.check(verb, params)
                 yield Command(verb, params, (data[len(head) :],))
                 return
         self._data = data
@@ -296,7 +302,7 @@ class CommandDecoder:
         ids = _finish_run(self._data, self._position)
         if not ids:
             return None
-        self._admit(b"FIN", ids)
+        self._rules.check(b"FIN", ids)
         self._position += _FIN_LENGTH * len(ids)
         return Command(b"FIN", ids)
 
@@ -320,7 +326,7 @@ class CommandDecoder:
         """Make a command of the line that was read, whose body begins at ``position``, if it has one."""
         self._position = position
         verb, params = self._words
-        self._admit(verb, params)
+        self._rules.check(verb, params)
         if verb not in READERS:
             return Command(verb, params)
         bodies = self._whole(verb, self._line)
@@ -332,7 +338,7 @@ class CommandDecoder:
             return Command(verb, params, bodies)
         self._verb, self._params = verb, params
         self._start(READERS[verb](verb.decode(), self))
-        return None
+        return Command(MPUB_HEAD, params) if verb == b"MPUB" else None
 
     def _whole(self, verb: bytes, line: bytes) -> Sequence[bytes]:
         """Cut out the bodies of a command if all of them are there and in order, else nothing.

@@ -10,21 +10,22 @@ and bodies of any length; the limits here are far above anything it could make u
 
 How to read it: what is said about a node, then the client's end (nsqd), then the server's end (nsqlookupd).
 
-Whether a command is allowed is not decided here. As in ``nsqkit.wire.commands``, the decoder asks ``admit`` between
-the line and the body of IDENTIFY, which raises a BrokerError to refuse.
+The decoder does not decide whether a command is allowed: as in ``nsqkit.wire.commands``, it applies the ``Rules`` that
+it was given to each line before it reads the body.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final
 
 import attrs
 
 from nsqkit.errors import BadBody, BadProtocol, BrokerError, ProtocolError
 from nsqkit.wire.documents import INT64, Kind, read_object
+from nsqkit.wire.rules import Rules
 
 MAGIC_V1: Final = b"  V1"
 PING: Final = b"PING\n"
@@ -40,8 +41,6 @@ _INT32 = Struct(">i")
 # What Go's strings.TrimSpace takes away from the ends of a line.
 _GO_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
 _GO_SPACE += "\u2028\u2029\u202f\u205f\u3000"
-
-Admit: TypeAlias = Callable[[bytes, list[bytes]], None]
 
 
 # ---- what is said ---------------------------------------------------------------------------------------------
@@ -213,13 +212,13 @@ class LookupCommandDecoder:
     """Turn received bytes into commands.
 
     Args:
-        admit: called with verb and params of each line before anything after it is looked at; raises to refuse.
+        rules: applied to each command before its body is read.
     """
 
-    __slots__ = ("_admit", "_buffer", "_cut_off", "_greeted", "_identify_params", "_scanned")
+    __slots__ = ("_buffer", "_cut_off", "_greeted", "_identify_params", "_rules", "_scanned")
 
-    def __init__(self, admit: Admit) -> None:
-        self._admit = admit
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
         self._buffer = bytearray()
         self._scanned = 0  # bytes at its beginning in which there is no newline
         self._greeted = False
@@ -229,8 +228,7 @@ class LookupCommandDecoder:
     def feed(self, data: bytes) -> Iterator[LookupCommand]:
         """Yield the commands that ``data`` completes, in order.
 
-        The caller acts on each before it asks for the next, so ``admit`` always sees the state that the commands
-        before have made.
+        The caller executes each command before it takes the next one, so that the rules see the state after it.
 
         Raises:
             BrokerError: refused; to be answered. The decoder is of no use afterwards.
@@ -259,7 +257,7 @@ class LookupCommandDecoder:
             return None
         verb, *params = _split_words(self._take(newline + 1))
         self._scanned = 0
-        self._admit(verb, params)
+        self._rules.check(verb, params)
         if verb != b"IDENTIFY":
             return LookupCommand(verb, params)
         self._identify_params = params

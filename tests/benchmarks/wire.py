@@ -26,6 +26,7 @@ from nsqkit.wire.messages import encode_messages
 from tests.benchmarks.harness import Bench
 from tests.benchmarks.programs.assignment import BODY
 from tests.benchmarks.table import Row
+from tests.rules import AllowAll
 
 COUNT = 1000
 """Messages in a buffer: about as many as one read brings when there are many."""
@@ -76,7 +77,7 @@ def _nsqkit() -> dict[str, Callable[[], object]]:
 
 
 def _decode_commands(data: bytes, part_size: int = 1 << 20) -> None:
-    decoder = CommandDecoder(lambda verb, params: None, max_msg_size=1 << 20, max_body_size=5 << 20)
+    decoder = CommandDecoder(AllowAll(), max_msg_size=1 << 20, max_body_size=5 << 20)
     data = MAGIC_V2 + data
     for start in range(0, len(data), part_size):
         deque(decoder.feed(data[start : start + part_size]), maxlen=0)

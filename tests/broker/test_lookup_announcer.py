@@ -24,6 +24,7 @@ from nsqkit.wire.lookup import (
     encode_info,
 )
 from tests.answering import answering, http_answer, unused_address
+from tests.rules import AllowAll
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +84,7 @@ class Lookupd:
         self.said.append(lines)
         self._streams.append(stream)
         self.open_count += 1
-        decoder = LookupCommandDecoder(lambda verb, params: None)
+        decoder = LookupCommandDecoder(AllowAll())
         try:
             async with stream:
                 async for data in stream:

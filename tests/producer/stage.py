@@ -18,6 +18,7 @@ from nsqkit.errors import BrokerError, NSQError
 from nsqkit.wire.commands import MAGIC_V2, CommandDecoder
 from nsqkit.wire.frames import OK_FRAME
 from tests.peers import WAIT_LIMIT, Peer, ScriptedBroker, settle
+from tests.rules import AllowAll
 
 
 class Call:
@@ -108,7 +109,7 @@ class PlayingBroker:
             await self._serve(peer)
 
     async def _serve(self, peer: Peer) -> None:
-        decoder = CommandDecoder(lambda verb, params: None, max_msg_size=1 << 20, max_body_size=5 << 20)
+        decoder = CommandDecoder(AllowAll(), max_msg_size=1 << 20, max_body_size=5 << 20)
         assert list(decoder.feed(MAGIC_V2)) == []
         async with peer:
             await peer.handshake()

@@ -26,6 +26,7 @@ from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_r
 from nsqkit.wire.identify import IdentifyRequest
 from nsqkit.wire.messages import encode_message
 from tests.producer.fakes import UNANSWERED, FakeWaiter, answers, greeted, waiters
+from tests.rules import AllowAll
 from tests.strategies import chunkings
 
 
@@ -350,7 +351,7 @@ class Pipeline(RuleBasedStateMachine):
         self.linger = Linger(linger_ns=5, count_max=4, size_max=60)
         self.outstanding = SendWindow(1 << 30)
         self.session = greeted(self.linger, self.outstanding)
-        self.decoder = CommandDecoder(lambda verb, params: None, max_msg_size=1000, max_body_size=1000)
+        self.decoder = CommandDecoder(AllowAll(), max_msg_size=1000, max_body_size=1000)
         assert list(self.decoder.feed(MAGIC_V2)) == []
         self.bodies: dict[FakeWaiter, bytes] = {}
         self.unread: list[Sequence[bytes]] = []  # by the broker: the bodies of each command

@@ -19,9 +19,10 @@ from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.session import Session
 from nsqkit.client.session import ClientSession
 from nsqkit.consumer.options import ConsumerOptions
-from nsqkit.wire.commands import CommandDecoder
+from nsqkit.wire.commands import MPUB_HEAD, CommandDecoder
 from nsqkit.wire.frames import FrameDecoder, MessageFrame
 from nsqkit.wire.identify import IdentifyRequest
+from tests.rules import AllowAll
 from tests.simulation.checkers import check, check_bodies
 from tests.simulation.network import END, MS, Pipe
 from tests.simulation.oracle import Oracle
@@ -111,14 +112,10 @@ class Link(Generic[M]):
         self._world, self._node, self.machine = world, node, machine
         self.up, self.down = (Pipe(world.random, world.delay_ns) for _ in range(2))
         self.session = node.broker.open_session(address, world.now_ns)
-        self._commands = CommandDecoder(self._admit, max_msg_size=1 << 20, max_body_size=5 << 20)
+        self._commands = CommandDecoder(AllowAll(), max_msg_size=1 << 20, max_body_size=5 << 20)
         self.frames: FrameDecoder[MessageFrame] = FrameDecoder(MessageFrame)
         node.links[self.session] = self
         node.oracle.opened(self.session)
-
-    def _admit(self, verb: bytes, params: list[bytes]) -> None:
-        if verb == b"MPUB":  # makes its topic before its body is there
-            self._node.oracle.topic(params[0])
 
     @property
     def is_over(self) -> bool:
@@ -151,7 +148,10 @@ class Link(Generic[M]):
         if data != END:
             for command in self._commands.feed(data):
                 self._world.note("%s: %s %s", session.remote_address, command.verb.decode(), command.params)
-                oracle.command(session, command, now_ns)
+                if command.verb == MPUB_HEAD:
+                    oracle.topic(command.params[0])
+                else:
+                    oracle.command(session, command, now_ns)
             session.receive_data(data, now_ns)
         else:
             oracle.end(session, self._commands.end())

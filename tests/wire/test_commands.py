@@ -19,6 +19,7 @@ from nsqkit.wire.commands import (
     CLS,
     LINE_LENGTH_MAX,
     MAGIC_V2,
+    MPUB_HEAD,
     NOP,
     Command,
     CommandDecoder,
@@ -26,6 +27,7 @@ from nsqkit.wire.commands import (
     parse_number,
 )
 from tests import strategies
+from tests.rules import AllowAll, CheckWith
 from tests.strategies import Sample, int32
 
 MAX_MSG_SIZE = 50
@@ -41,7 +43,7 @@ Outcome: TypeAlias = tuple[list[Said], str | None]
 
 
 def new_decoder(max_msg_size: int = MAX_MSG_SIZE, max_body_size: int = MAX_BODY_SIZE) -> CommandDecoder:
-    return CommandDecoder(lambda verb, params: None, max_msg_size=max_msg_size, max_body_size=max_body_size)
+    return CommandDecoder(AllowAll(), max_msg_size=max_msg_size, max_body_size=max_body_size)
 
 
 def after_magic() -> CommandDecoder:
@@ -64,7 +66,7 @@ def decode(pieces: Iterable[bytes], decoder: CommandDecoder | None = None) -> Ou
     try:
         for piece in pieces:
             for command in decoder.feed(piece):
-                said += apart(command)
+                said += [] if command.verb == MPUB_HEAD else apart(command)
     except BrokerError as error:
         return said, str(error)
     except ProtocolError:
@@ -397,7 +399,7 @@ def test_the_sizes_inside_a_batch_rule() -> None:
 
 
 @given(st.data(), strategies.conversations())
-def test_admission_is_asked_for_after_what_came_before_was_acted_on(
+def test_rules_are_checked_after_the_command_before_was_executed(
     data: st.DataObject, samples: list[Sample]
 ) -> None:
     log: list[tuple[str, list[bytes]]] = []
@@ -405,20 +407,22 @@ def test_admission_is_asked_for_after_what_came_before_was_acted_on(
     def note(step: str, verb: bytes, params: list[bytes]) -> None:
         log.append((step, [verb, *params]))
 
-    decoder = CommandDecoder(partial(note, "admit"), max_msg_size=1 << 20, max_body_size=5 << 20)
+    decoder = CommandDecoder(CheckWith(partial(note, "check")), max_msg_size=1 << 20, max_body_size=5 << 20)
     stream = MAGIC_V2 + b"".join(sample.data for sample in samples)
     for piece in data.draw(strategies.chunkings(stream)):
         for command in decoder.feed(piece):
-            note("act", command.verb, command.params)
-    assert [step for step, _ in log] == ["admit", "act"] * (len(log) // 2)
+            if command.verb != MPUB_HEAD:
+                note("execute", command.verb, command.params)
+    assert [step for step, _ in log] == ["check", "execute"] * (len(log) // 2)
     assert [words for _, words in log[0::2]] == [words for _, words in log[1::2]]
 
 
-def test_a_finish_is_admitted_without_its_further_words() -> None:
-    admitted: list[list[bytes]] = []
-    decoder = CommandDecoder(lambda verb, params: admitted.append(params), max_msg_size=1, max_body_size=1)
+def test_rules_see_a_finish_without_its_further_words() -> None:
+    checked: list[list[bytes]] = []
+    rules = CheckWith(lambda verb, params: checked.append(params))
+    decoder = CommandDecoder(rules, max_msg_size=1, max_body_size=1)
     list(decoder.feed(MAGIC_V2 + FIN * 2 + b"FIN short and more\nFIN\n"))
-    assert admitted == [[ID, ID], [b"short"], []]
+    assert checked == [[ID, ID], [b"short"], []]
 
 
 @pytest.mark.parametrize("line", [b"PUB a$b\n", b"MPUB a$b\n", FIN * 2, b"NOP\n"])
@@ -428,7 +432,7 @@ def test_a_refusal_comes_before_the_body_is_read(line: bytes, error: BrokerError
         if verb != b"RDY":
             raise error
 
-    decoder = CommandDecoder(refuse, max_msg_size=9, max_body_size=9)
+    decoder = CommandDecoder(CheckWith(refuse), max_msg_size=9, max_body_size=9)
     assert decode([MAGIC_V2 + b"RDY 1\n" + line], decoder) == ([(b"RDY", (b"1",), ())], str(error))
 
 
@@ -454,6 +458,33 @@ def test_the_rest_may_be_fed_again_before_the_first_feed_goes_on() -> None:
     assert list(decoder.feed(rest[12:])) == []
     assert list(feed) == []
     assert [apart(command) for command in decoder.feed(publish[-5:])] == [[(b"PUB", (b"t",), (body,))]]
+
+
+BATCH = commands.encode_multi_publish(b"t", [b"one"])
+
+
+@pytest.mark.parametrize(
+    ("pieces", "verbs"),
+    [
+        ([BATCH], [b"MPUB"]),
+        ([BATCH + BATCH[:7], BATCH[7:]], [b"MPUB", MPUB_HEAD, b"MPUB"]),
+        ([BATCH[:6], BATCH[6:7], BATCH[7:9], BATCH[9:]], [MPUB_HEAD, b"MPUB"]),
+        ([BATCH[:6], BATCH[6:] + BATCH], [b"MPUB", b"MPUB"]),
+    ],
+)
+def test_mpub_head_precedes_a_body_that_has_not_come(pieces: list[bytes], verbs: list[bytes]) -> None:
+    decoder = after_magic()
+    found = [command for piece in pieces for command in decoder.feed(piece)]
+    assert [command.verb for command in found] == verbs
+    assert all(command.params == [b"t"] for command in found)
+    assert all(list(command.bodies) == [b"one"] for command in found if command.verb == b"MPUB")
+
+
+def test_mpub_head_precedes_the_refusal_of_a_wrong_body() -> None:
+    feed = after_magic().feed(b"MPUB t\n" + int32(0))
+    assert next(feed).verb == MPUB_HEAD
+    with pytest.raises(BrokerError, match="invalid body size 0"):
+        next(feed)
 
 
 def test_publishes_in_a_row_to_one_topic_are_one_command() -> None:
@@ -491,13 +522,13 @@ def test_a_read_that_is_like_the_one_before_is_read_as_any_other(
     assert decode(reads) == nsqd_reads(b"".join(reads))
 
 
-def test_the_next_publish_of_a_kind_is_admitted_as_the_first_one_was() -> None:
-    def admit(verb: bytes, params: Sequence[bytes]) -> None:
+def test_rules_are_checked_again_for_a_repeated_publish() -> None:
+    def check(verb: bytes, params: Sequence[bytes]) -> None:
         if refused:
             raise refused[0]
 
     refused: list[BrokerError] = []
-    decoder = CommandDecoder(admit, max_msg_size=9, max_body_size=9)
+    decoder = CommandDecoder(CheckWith(check), max_msg_size=9, max_body_size=9)
     assert decode([MAGIC_V2, ONE, ONE], decoder) == ([(b"PUB", (b"t",), (b"one",))] * 2, None)
     refused.append(InvalidCommand("not now"))
     assert decode([ONE], decoder) == ([], "E_INVALID not now")
@@ -513,7 +544,7 @@ def test_the_rest_is_whole_when_it_came_in_pieces() -> None:
 def test_a_body_in_small_pieces_holds_little_more_than_itself() -> None:
     body = b"xy" * 50_000
     stream = commands.encode_publish(b"t", body)
-    decoder = CommandDecoder(lambda verb, params: None, max_msg_size=len(body), max_body_size=9)
+    decoder = CommandDecoder(AllowAll(), max_msg_size=len(body), max_body_size=9)
     list(decoder.feed(MAGIC_V2))
     tracemalloc.start()
     try:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import pack
 
 import pytest
@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.errors import BadBody, BadProtocol, BrokerError, InvalidCommand, ProtocolError
-from nsqkit.wire import lookup
 from nsqkit.wire.lookup import (
     BODY_LENGTH_MAX,
     LINE_LENGTH_MAX,
@@ -30,6 +29,7 @@ from nsqkit.wire.lookup import (
     encode_unregister,
 )
 from tests import strategies
+from tests.rules import AllowAll, CheckWith
 
 NODE = Node(broadcast_address="b", hostname="h", tcp_port=4150, http_port=4151, version="1.3.0")
 DOCUMENT = (
@@ -51,19 +51,15 @@ nodes = st.builds(
 )
 
 
-def admit_all(verb: bytes, params: list[bytes]) -> None:
-    pass
-
-
-def greeted(admit: lookup.Admit = admit_all) -> LookupCommandDecoder:
-    decoder = LookupCommandDecoder(admit)
+def greeted(check: Callable[[bytes, list[bytes]], object] | None = None) -> LookupCommandDecoder:
+    decoder = LookupCommandDecoder(AllowAll() if check is None else CheckWith(check))
     assert list(decoder.feed(MAGIC_V1)) == []
     return decoder
 
 
 def decode(pieces: Iterable[bytes]) -> list[object]:
     """Decode all pieces; what ends the conversation stands last, as its class and text."""
-    decoder = LookupCommandDecoder(admit_all)
+    decoder = LookupCommandDecoder(AllowAll())
     found: list[object] = []
     try:
         for piece in pieces:
@@ -152,21 +148,21 @@ def test_words_of_a_line(line: bytes, words: list[bytes]) -> None:
 @pytest.mark.parametrize("magic", [b"  V2", b"PING\n", b"V1  "])
 def test_another_magic_is_refused(magic: bytes) -> None:
     with pytest.raises(BadProtocol):
-        list(LookupCommandDecoder(admit_all).feed(magic))
+        list(LookupCommandDecoder(AllowAll()).feed(magic))
 
 
 def test_a_refused_line_is_refused_before_its_body() -> None:
-    def admit(verb: bytes, params: list[bytes]) -> None:
+    def check(verb: bytes, params: list[bytes]) -> None:
         if verb != b"PING":
             raise InvalidCommand("no")
 
-    found = greeted(admit).feed(b"PING\nIDENTIFY\n")
+    found = greeted(check).feed(b"PING\nIDENTIFY\n")
     assert next(found).verb == b"PING"
     with pytest.raises(InvalidCommand):
         next(found)
 
 
-def test_admit_sees_what_the_command_before_has_done() -> None:
+def test_rules_are_checked_after_the_command_before_was_executed() -> None:
     seen: list[int] = []
     acted: list[LookupCommand] = []
     decoder = greeted(lambda verb, params: seen.append(len(acted)))

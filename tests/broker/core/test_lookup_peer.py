@@ -18,6 +18,7 @@ from nsqkit.wire.lookup import (
     encode_identify,
     encode_info,
 )
+from tests.rules import AllowAll
 
 NODE = Node(broadcast_address="b", hostname="h", tcp_port=4150, http_port=4151, version="1.3.0")
 INFO = LookupdInfo(broadcast_address="l", hostname="l", tcp_port=4160, http_port=4161, version="1.3.0")
@@ -231,7 +232,7 @@ class Lookupd:
         self.known: dict[bytes, set[bytes]] = {}
         self.unanswered = 0
         self.replies: list[bytes] = []
-        self._decoder = LookupCommandDecoder(lambda verb, params: None)
+        self._decoder = LookupCommandDecoder(AllowAll())
 
     def receive(self, data: bytes) -> None:
         for command in self._decoder.feed(data):

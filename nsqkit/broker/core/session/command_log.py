@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from nsqkit.broker.core.session.command_rules import text
 from nsqkit.broker.core.session.session import ACTIONS
 from nsqkit.errors import BrokerError
+from nsqkit.wire.commands import MPUB_HEAD
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.session.session import Session
@@ -49,4 +50,6 @@ def _lines(command: Command) -> Iterator[bytes]:
     return iter([b" ".join((command.verb, *command.params))] * count)
 
 
-LOGGED_ACTIONS: Final = {verb: _logged(action) for verb, action in ACTIONS.items()}
+LOGGED_ACTIONS: Final = {
+    verb: action if verb == MPUB_HEAD else _logged(action) for verb, action in ACTIONS.items()
+}

@@ -52,6 +52,45 @@ _NAMING = frozenset((b"SUB", b"PUB", b"MPUB", b"DPUB"))
 _ANSWERING = frozenset((b"FIN", b"REQ", b"TOUCH"))
 
 
+class CommandRules:
+    """The rules for the commands of one session, and the state that they depend on.
+
+    Args:
+        max_req_timeout_ns: the longest delay of a DPUB.
+        lacks_tls: the client has to begin with TLS.
+
+    Attributes:
+        state: one of CONNECTED, SUBSCRIBED and CLOSING.
+        has_heartbeats: the client answers heartbeats.
+        lacks_tls: the client has to begin with TLS and has not yet.
+    """
+
+    __slots__ = ("_checked", "_max_req_timeout_ns", "has_heartbeats", "lacks_tls", "state")
+
+    def __init__(self, *, max_req_timeout_ns: int, lacks_tls: bool) -> None:
+        self.state = CONNECTED
+        self.has_heartbeats = True
+        self.lacks_tls = lacks_tls
+        self._max_req_timeout_ns = max_req_timeout_ns
+        self._checked: list[bytes] | None = None  # the last words that were allowed in this state
+
+    def enter(self, state: int) -> None:
+        """Change the state."""
+        self.state = state
+        self._checked = None
+
+    def check(self, verb: bytes, params: list[bytes]) -> None:
+        """Refuse a command that is not allowed now, or whose words are wrong.
+
+        Raises:
+            BrokerError: what to answer.
+        """
+        if params is not self._checked:  # a producer repeats the same line many times
+            check_state(verb, self.state, has_heartbeats=self.has_heartbeats, lacks_tls=self.lacks_tls)
+            check_words(verb, params, max_req_timeout_ns=self._max_req_timeout_ns)
+            self._checked = params
+
+
 def check_state(verb: bytes, state: int, *, has_heartbeats: bool, lacks_tls: bool) -> None:
     """Refuse a command that there is not, or that may not come in this state of a session.
 

@@ -22,8 +22,7 @@ from nsqkit.broker.core.session.command_rules import (
     CLOSING,
     CONNECTED,
     SUBSCRIBED,
-    check_state,
-    check_words,
+    CommandRules,
     log_text,
     parse_word,
     text,
@@ -49,7 +48,7 @@ from nsqkit.errors import (
     SubscribeFailed,
     TouchFailed,
 )
-from nsqkit.wire.commands import Command, milliseconds_ns, parse_number
+from nsqkit.wire.commands import MPUB_HEAD, Command, milliseconds_ns, parse_number
 from nsqkit.wire.compression import Deflate, Snappy
 from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_response
 from nsqkit.wire.identify import Grant, IdentifyRequest, decode_request, negotiate
@@ -93,14 +92,13 @@ class Session(Turns):
 
     __slots__ = (
         *(
-            "_admitted",
             "_agenda",
             "_batch",
             "_broker",
             "_first_grant",
             "_identified",
-            "_needs_tls",
             "_options",
+            "_rules",
         ),
         *("access", "channel", "compression", "connect_time_ns", "due_ns", "end_reason"),
         *("finish_count", "grant", "identity", "in_flight", "message_count"),
@@ -109,7 +107,11 @@ class Session(Turns):
     )
 
     def __init__(self, broker: Broker, remote_address: str, now_ns: int) -> None:
-        buffer = make_frame_buffer(self._admit, broker.options)
+        options = broker.options
+        lacks_tls = options.tls_demanded != "false"
+        self._rules = CommandRules(max_req_timeout_ns=options.max_req_timeout_ns, lacks_tls=lacks_tls)
+        self._rules.has_heartbeats = broker.default_grant.heartbeat_interval_ns > 0
+        buffer = make_frame_buffer(self._rules, options)
         heartbeat = Heartbeat(broker.default_grant.heartbeat_interval_ns, now_ns)
         super().__init__(buffer, heartbeat, broker.settle, now_ns)
         self.remote_address = remote_address
@@ -133,12 +135,8 @@ class Session(Turns):
         self.pub_counts: dict[bytes, int] = {}
         self._broker = broker
         self._agenda = broker.agenda
-        self.access = (
-            Authorization(lambda: self._agenda.ask(self)) if broker.options.auth_http_addresses else None
-        )
-        self._admitted: list[bytes] | None = None  # the words that were looked at last, in this state
-        self._options = broker.options
-        self._needs_tls = broker.options.tls_demanded != "false"
+        self.access = Authorization(lambda: self._agenda.ask(self)) if options.auth_http_addresses else None
+        self._options = options
         self._buffer.flush_every(self.grant.output_buffer_timeout_ns, now_ns)
         self._identified = False
         self._batch: Batch | None = None  # of which a part was put
@@ -257,29 +255,16 @@ class Session(Turns):
 
     def discard(self) -> None:
         """Forget what waits in either direction: the connection is gone, but an old deadline may still name this."""
-        self._buffer = make_frame_buffer(self._admit, self._options)
+        self._buffer = make_frame_buffer(self._rules, self._options)
         self.tls = None
-
-    # ---- before a body is read ------------------------------------------------------------------------------------
-
-    def _admit(self, verb: bytes, params: list[bytes]) -> None:
-        """Refuse a command that may not come now, or whose words are wrong."""
-        if params is not self._admitted:  # whoever publishes says the same again and again
-            has_heartbeats = self.grant.heartbeat_interval_ns > 0
-            lacks_tls = self._needs_tls and self.tls is None
-            check_state(verb, self.state, has_heartbeats=has_heartbeats, lacks_tls=lacks_tls)
-            check_words(verb, params, max_req_timeout_ns=self._options.max_req_timeout_ns)
-            self._admitted = params
-        if verb == b"MPUB" and not (self.access and self.access.is_expired(self._now_ns)):
-            self._check_access(verb, params[0])
-            try:
-                self._broker.topic(params[0])  # there even if the body is refused, as in nsqd
-            except OSError as error:
-                raise _publish_failure(verb, error) from error
 
     def _check_access(self, verb: bytes, topic: bytes, channel: bytes = b"") -> None:
         if self.access is not None:
             self.access.check(verb, topic, channel, self._now_ns)
+
+    def _enter(self, state: int) -> None:
+        self.state = state
+        self._rules.enter(state)
 
     # ---- one method for each command ------------------------------------------------------------------------------
 
@@ -290,6 +275,7 @@ class Session(Turns):
         limits = self._broker.identify_limits
         self.identity = request
         self.grant = grant = negotiate(request, limits)
+        self._rules.has_heartbeats = grant.heartbeat_interval_ns > 0
         if not self._identified:
             self._identified = True
             self._first_grant = grant
@@ -308,6 +294,7 @@ class Session(Turns):
         if grant.tls_v1:
             assert self._broker.make_tls is not None
             self.tls = self._broker.make_tls()
+            self._rules.lacks_tls = False
             self.compression = ""
             self._agenda.schedule(self, self._heartbeat.shake_hands(self._now_ns))
             self._add_layer(self.tls, above=0)
@@ -358,9 +345,16 @@ class Session(Turns):
         channel.add(self)
         self.channel = channel
         self.topic_name = topic_name
-        self.state = SUBSCRIBED
-        self._admitted = None
+        self._enter(SUBSCRIBED)
         self._send(OK_FRAME)
+
+    def _start_batch(self, command: Command) -> None:
+        """Check and create the topic of an MPUB before its body is read, as nsqd does."""
+        self._check_access(b"MPUB", command.params[0])
+        try:
+            self._broker.topic(command.params[0])
+        except OSError as error:
+            raise _publish_failure(b"MPUB", error) from error
 
     def _publish(self, command: Command) -> None:
         verb, topic_name, count = command.verb, command.params[0], len(command.bodies)
@@ -438,8 +432,7 @@ class Session(Turns):
         self.channel.schedule(self.in_flight, deadline_ns)
 
     def _start_close(self, command: Command) -> None:
-        self.state = CLOSING
-        self._admitted = None
+        self._enter(CLOSING)
         self.rdy_count = 0
         self._look_for_more()
         self._send(CLOSE_WAIT_FRAME)
@@ -481,6 +474,7 @@ ACTIONS: Final[dict[bytes, Callable[[Session, Command], None]]] = {
     b"IDENTIFY": Session._identify,
     b"AUTH": Session._auth,
     b"SUB": Session._subscribe,
+    MPUB_HEAD: Session._start_batch,
     **dict.fromkeys(PUBLISH_FAILED, Session._publish),
     b"NOP": lambda session, command: None,  # that it was heard is all
     b"RDY": Session._ready,

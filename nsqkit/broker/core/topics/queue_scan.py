@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.options import BrokerOptions
     from nsqkit.broker.core.timers import Timed
     from nsqkit.broker.core.topics.channel import Channel
-    from nsqkit.wire.commands import Admit
+    from nsqkit.wire.rules import Rules
 
 SCAN_INTERVAL_NS: Final = 100_000_000
 REFRESH_INTERVAL_NS: Final = 5_000_000_000
@@ -128,7 +128,7 @@ class NsqdFrameBuffer(FrameBuffer):
         self.send_all(buffered)
 
 
-def make_frame_buffer(admit: Admit, options: BrokerOptions) -> FrameBuffer:
-    """Return the buffer of a session which refuses commands by ``admit``."""
-    decoder = CommandDecoder(admit, max_msg_size=options.max_msg_size, max_body_size=options.max_body_size)
+def make_frame_buffer(rules: Rules, options: BrokerOptions) -> FrameBuffer:
+    """Return the buffer of a session whose commands are checked by ``rules``."""
+    decoder = CommandDecoder(rules, max_msg_size=options.max_msg_size, max_body_size=options.max_body_size)
     return NsqdFrameBuffer(decoder) if options.timing == "nsqd" else FrameBuffer(decoder)

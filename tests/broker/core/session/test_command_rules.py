@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from nsqkit.broker.core.session.command_rules import PARAMS_MIN, check_words, parse_word, text
+from nsqkit.broker.core.session.command_rules import (
+    CLOSING,
+    PARAMS_MIN,
+    SUBSCRIBED,
+    CommandRules,
+    check_words,
+    parse_word,
+    text,
+)
 from nsqkit.errors import BrokerError, InvalidCommand
 
 ID = b"0123456789abcdef"
@@ -28,6 +36,17 @@ def refusal(line: bytes) -> str:
 def test_words_that_are_right_or_are_looked_at_later_pass(line):
     verb, *params = line.split(b" ")
     check_words(verb, params, max_req_timeout_ns=HOUR_NS)
+
+
+def test_rules_follow_the_state():
+    rules = CommandRules(max_req_timeout_ns=HOUR_NS, lacks_tls=False)
+    params = [b"t", b"c"]
+    rules.check(b"SUB", params)
+    rules.check(b"SUB", params)
+    for state in (SUBSCRIBED, CLOSING):
+        rules.enter(state)
+        with pytest.raises(InvalidCommand, match="cannot SUB in current state"):
+            rules.check(b"SUB", params)
 
 
 @pytest.mark.parametrize("verb", PARAMS_MIN)

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from nsqkit.broker.core.session.frame_buffer import OUTBOX_SIZE_MAX, FrameBuffer
 from nsqkit.wire.commands import CommandDecoder
 from nsqkit.wire.compression import PIECE_SIZE_MAX, Deflate
+from tests.rules import AllowAll
 
 
 def make_frame_buffer() -> FrameBuffer:
-    return FrameBuffer(CommandDecoder(lambda verb, params: None, max_msg_size=1000, max_body_size=1000))
+    return FrameBuffer(CommandDecoder(AllowAll(), max_msg_size=1000, max_body_size=1000))
 
 
 def begun() -> FrameBuffer:

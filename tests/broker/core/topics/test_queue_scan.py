@@ -14,6 +14,7 @@ from nsqkit.broker.core.topics.queue_scan import (
 )
 from nsqkit.wire.commands import CLS, CommandDecoder, encode_finish, encode_ready, encode_requeue
 from tests.pairs import NS_PER_S, DrivenBroker
+from tests.rules import AllowAll
 
 BUFFER_TIME = 0.25
 """Seconds; nsqd's default."""
@@ -163,7 +164,7 @@ class TestOutputBuffer:
 
 
 def test_what_waits_counts_as_output_of_the_link():
-    buffer = NsqdFrameBuffer(CommandDecoder(lambda verb, params: None, max_msg_size=1, max_body_size=9))
+    buffer = NsqdFrameBuffer(CommandDecoder(AllowAll(), max_msg_size=1, max_body_size=9))
     buffer.flush_every(NS_PER_S, 5)
     buffer.send_messages([b"abc"], 10, 6)
     assert (buffer.size, buffer.has_output, buffer.take(), buffer.flush_ns) == (3, False, b"", 5 + NS_PER_S)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import anyio
@@ -113,6 +112,7 @@ class Connection(Generic[S]):
         self._log = log
         self._log_fields = {"nsqd_address": address}
         self._pump: Pump | None = None
+        self._detached: Pump | None = None
         self._attempt: anyio.CancelScope | None = None  # from dialling to the end of the session
         self._begun_ns = 0  # when it was dialled
         self._greeting_deadline_ns: int | None = None  # while dialling and greeting last
@@ -140,28 +140,52 @@ class Connection(Generic[S]):
         Returns:
             The loan; until it is over, nobody else may use the session. None if that cannot be now.
         """
-        session, pump = self.session, self._pump
-        if sys.platform == "win32" or session is None or pump is None or not session.is_open:
+        session = self.session
+        if sys.platform == "win32" or session is None or not session.is_open:
             return None  # there, an event loop that waits for a socket cannot be kept from taking what comes
         deadline_ns = session.next_deadline()
         if deadline_ns is not None and deadline_ns < self._clock.now_ns() + LOAN_MARGIN_NS:
             return None  # the alarm would come while a thread has the session
-        fileno = pump.hand_over()
+        fileno = self.detach()
         if fileno is None:
             return None
-        self._pump = None
-        return Loan(session, fileno, self._clock, on_idle=on_idle, on_back=partial(self._take_back, pump))
+        return Loan(session, fileno, self._clock, on_idle=on_idle, on_back=self._take_back)
 
-    def _take_back(self, pump: Pump, loan: Loan) -> None:
-        self._pump = pump
+    def _take_back(self, loan: Loan) -> None:
         if loan.is_broken:
-            assert self.session is not None
-            self.session.end(ConnectionLost("a thread was interrupted while it talked to the broker"))
-            pump.abort()
-            self._on_change(self)
+            self.abort(ConnectionLost("a thread was interrupted while it talked to the broker"))
         else:
-            pump.process_input(loan.unsent)
-            self._after()
+            self.attach(loan.unsent)
+
+    def detach(self) -> int | None:
+        """Stop reading and writing, and return the file descriptor of the socket; None if that is not possible now.
+
+        The session and the socket belong to the caller until it calls ``attach`` or ``abort``, each in the event loop.
+        It must do so before the session's ``next_deadline``, which the event loop handles.
+        """
+        pump = self._pump
+        if pump is None or (fileno := pump.detach()) is None:
+            return None
+        self._pump, self._detached = None, pump
+        return fileno
+
+    def attach(self, unsent: bytes = b"") -> None:
+        """Read and write again after ``detach``; first send ``unsent``, which the session gave and nobody has sent."""
+        self._reattached().attach(unsent)
+        self._after()
+
+    def abort(self, error: NSQError) -> None:
+        """After ``detach``, end the session with ``error`` and close the connection without sending anything."""
+        assert self.session is not None
+        self.session.end(error)
+        self._reattached().abort()
+        self._on_change(self)
+
+    def _reattached(self) -> Pump:
+        assert self._detached is not None
+        pump = self._pump = self._detached
+        self._detached = None
+        return pump
 
     def stop(self) -> None:
         """Dial no more once the present session has ended."""

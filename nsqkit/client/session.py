@@ -161,6 +161,11 @@ class ClientSession(Generic[M]):
             text += " without an answer to IDENTIFY; perhaps it is no nsqd, or wants TLS from the first byte"
         self.end(ConnectionLost(text))
 
+    @property
+    def has_events(self) -> bool:
+        """True if ``events`` returns anything."""
+        return bool(self._events)
+
     def events(self) -> list[object]:
         """Return everything that happened since the last call, in order, and forget it."""
         events, self._events = self._events, []

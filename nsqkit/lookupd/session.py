@@ -166,6 +166,8 @@ class Session:
         except ProtocolError as error:
             self.end(str(error))
 
+    has_events: Final = False
+
     def events(self) -> tuple[()]:
         """Return nothing: what happens in a session is seen in the registry."""
         return ()

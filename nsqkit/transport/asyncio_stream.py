@@ -159,10 +159,10 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
             self._transport.resume_reading()
             self._hand_on()
 
-    def hand_over(self) -> int | None:
-        """Read no more, and return the socket's number, for others to read from it until ``resume_reading``.
+    def detach(self) -> int | None:
+        """Stop reading until ``resume_reading``, and return the file descriptor of the socket for the caller's use.
 
-        None, and nothing has changed, if something waits to be handed on or sent, or there is no such number.
+        None, and nothing has changed, if bytes wait to be delivered or sent, or if there is no such descriptor.
         """
         sock = self._transport.get_extra_info("socket")
         if sock is None or self._chunks or self._at_end or not (self._is_reading and self.is_writable):

@@ -61,6 +61,11 @@ class Machine(Protocol):
         """Record that the peer sends nothing more."""
         ...
 
+    @property
+    def has_events(self) -> bool:
+        """True if ``events`` returns anything. The pump reads it after ``data_to_send``, which may record an event."""
+        ...
+
     def events(self) -> Sequence[object]:
         """Return everything that happened since the last call, in order, and forget it."""
         ...

@@ -281,22 +281,22 @@ class Pump:
         machine = self._machine
         was_full = machine.outbox_full
         data = machine.data_to_send(now_ns)
-        if was_full:
+        if was_full or machine.has_events:
             self._after()
         return data
 
-    # ---- on loan ---------------------------------------------------------------------------------------------------
+    # ---- detaching -------------------------------------------------------------------------------------------------
 
-    def hand_over(self) -> int | None:
-        """Neither read nor write until ``process_input``, and return the socket's number for others to do so.
+    def detach(self) -> int | None:
+        """Stop reading and writing until ``attach``, and return the file descriptor of the socket for the caller's use.
 
-        None, and nothing has changed, where there is no such number or something is on its way.
+        None, and nothing has changed, if the stream has no such socket or if bytes wait in either direction.
         """
-        is_quiet = self._writer_waits and not self._flush_is_due and not self._machine.has_output
-        return self._direct.hand_over() if self._direct is not None and is_quiet else None
+        is_idle = self._writer_waits and not self._flush_is_due and not self._machine.has_output
+        return self._direct.detach() if self._direct is not None and is_idle else None
 
-    def process_input(self, unsent: bytes) -> None:
-        """Send what others have left unsent, and read and write again."""
+    def attach(self, unsent: bytes = b"") -> None:
+        """Read and write again after ``detach``; first send ``unsent``, which the caller took and could not send."""
         assert self._direct is not None
         if unsent:
             self._direct.send_nowait(unsent)
@@ -304,7 +304,7 @@ class Pump:
         self._direct.resume_reading()
 
     def abort(self) -> None:
-        """Close without another word, which might be taken for the rest of one that was cut off."""
+        """Close the connection at once, after ``detach``, without sending the bytes that the machine has left."""
         assert self._direct is not None
         self._direct.abort()
         self._scope.cancel()

@@ -345,23 +345,23 @@ class WithSocket(PlayedTransport):
 async def test_a_quiet_stream_is_handed_over() -> None:
     transport, stream = WithSocket(), AsyncioStream()
     stream.connection_made(transport)
-    assert stream.hand_over() == 7
+    assert stream.detach() == 7
     assert transport.calls == ["limit 0", "pause"]
-    assert stream.hand_over() is None
+    assert stream.detach() is None
     stream.resume_reading()
     stream.pause_writing()
-    assert stream.hand_over() is None
+    assert stream.detach() is None
     stream.resume_writing()
     stream.data_received(b"a")
-    assert stream.hand_over() is None
+    assert stream.detach() is None
     await stream.receive()
     stream.eof_received()
-    assert stream.hand_over() is None
+    assert stream.detach() is None
     assert transport.calls == ["limit 0", "pause", "resume"]
 
 
 async def test_without_a_socket_it_is_not_handed_over(
     stream: AsyncioStream, transport: PlayedTransport
 ) -> None:
-    assert stream.hand_over() is None
+    assert stream.detach() is None
     assert transport.calls == ["limit 0"]

@@ -59,6 +59,8 @@ class Asker:
     def receive_eof(self, now_ns: int) -> None:
         raise AssertionError("that is for the event loop to see")
 
+    has_events = False
+
     def events(self) -> tuple[()]:
         return ()
 

@@ -41,6 +41,7 @@ class Recorder:
         self.times: list[int] = []
         self.eof_count = 0
         self.after_count = 0
+        self.left_events: list[object] = []  # recorded by data_to_send
         self._on_data = on_data
 
     @property
@@ -66,12 +67,19 @@ class Recorder:
             self.eof_count += 1
             self.ended = not self.left
 
-    def events(self) -> tuple[()]:
-        return ()
+    @property
+    def has_events(self) -> bool:
+        return bool(self.left_events)
+
+    def events(self) -> list[object]:
+        events, self.left_events = self.left_events, []
+        return events
 
     def data_to_send(self, now_ns: int) -> bytes:
         data = b"".join(self.outbox)
         self.outbox.clear()
+        if b"event" in data:
+            self.left_events.append(data)
         self.outbox_full = False
         return data
 
@@ -153,6 +161,7 @@ class Bench:
 
     def _after(self) -> None:
         self.machine.after_count += 1
+        self.machine.events()
         self.pump.wake()
 
     async def run(self) -> None:
@@ -336,6 +345,13 @@ class TestWriting:
             bench.say(b"a")
             await settle()
             assert link.sent == [b"a"]
+            assert bench.machine.after_count == 1
+
+    async def test_after_is_called_once_more_if_taking_the_output_left_an_event(self):
+        async with pumping() as (bench, link):
+            bench.say(b"event")
+            await settle()
+            assert link.sent == [b"event"]
             assert bench.machine.after_count == 1
 
     async def test_waking_it_for_nothing_sends_nothing(self):
@@ -727,6 +743,13 @@ class TestHandedOn:
             it.bench.say(b"a")
             await settle()
             assert it.transport.written == [b"a"]
+            assert it.machine.after_count == 1
+
+    async def test_after_is_called_once_more_if_taking_the_output_left_an_event(self):
+        async with handed() as it:
+            it.bench.say(b"event")
+            await settle()
+            assert it.transport.written == [b"event"]
             assert it.machine.after_count == 1
 
     async def test_a_machine_that_says_nothing_can_stop_reading_and_go_on(self):

@@ -160,6 +160,8 @@ class LookupPeerSession:
         after = f" after it said {self._refusal[:200]!r}" if self._refusal else ""
         self.end(ConnectionLost(f"the nsqlookupd has closed the connection{after}"))
 
+    has_events: Final = False
+
     def events(self) -> tuple[()]:
         """Return nothing: the owner reads ``info`` and ``error``."""
         return ()

@@ -174,6 +174,8 @@ class Session(Turns):
 
     # ---- what goes out, and time (events go to the broker's agenda) -------------------------------------------------
 
+    has_events: Final = False
+
     def events(self) -> tuple[()]:
         """Return nothing: what happens in a session is seen in the broker."""
         return ()

@@ -1,7 +1,7 @@
-"""A server on a real socket that answers what the test says: for whatever asks over HTTP.
+"""An HTTP server on a real socket whose answers a test determines.
 
-The rule it guards: a test sees the very bytes that were asked, and writes the very bytes of the answer. An answer is
-bytes, after which the connection is closed, or None for silence until the test ends.
+A test sees the bytes of each request, and writes the bytes of each answer. An answer is bytes, after which the
+connection is closed, or None for silence until the test ends.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from anyio.streams.tls import TLSListener
 
 @attrs.define
 class Answering:
-    """What a test knows of the server.
+    """The address and the requests of the server.
 
     Attributes:
         address: ``host:port``.
-        requests: all that was asked, head and body together.
+        requests: all requests, head and body together.
     """
 
     address: str
@@ -35,7 +35,7 @@ class Answering:
 
 
 def http_answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
-    """Return an answer as a server writes it."""
+    """Return an answer as a server sends it."""
     return (
         "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]).encode() + body
     )
@@ -54,7 +54,7 @@ async def answering(
             try:
                 request = await _read_request(stream)
             except (anyio.IncompleteRead, anyio.BrokenResourceError):
-                return  # whoever it was did not speak HTTP
+                return  # not an HTTP request
             server.requests.append(request)
             reply = answer(request)
             if reply is None:
@@ -79,6 +79,6 @@ async def _read_request(stream: ByteStream) -> bytes:
 
 
 async def unused_address() -> str:
-    """Return an address at which nobody listens."""
+    """Return an address that is not in use."""
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
         return f"127.0.0.1:{listener.extra(SocketAttribute.local_port)}"

@@ -1,6 +1,6 @@
-"""Cancels a coroutine at each of the places at which it waits, one after the other.
+"""Cancels a coroutine at each of the points at which it waits, one after the other.
 
-The rule it guards: no await is left out, for nobody lists them: they are counted while the coroutine runs.
+No await is left out, since the waits are counted while the coroutine runs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import anyio
 
 
 class CancelledAt:
-    """Runs a coroutine, and cancels it at the ``n``-th time that it waits for something.
+    """Runs a coroutine, and cancels it at its ``n``-th wait.
 
     Attributes:
-        wait_count: how often it has waited so far.
+        wait_count: number of waits so far.
     """
 
     def __init__(self, n: int) -> None:
@@ -35,7 +35,7 @@ class CancelledAt:
 
 
 class _Watched:
-    """Awaits a coroutine and calls ``on_wait`` whenever that gives way to the event loop."""
+    """Awaits a coroutine and calls ``on_wait`` whenever it yields to the event loop."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, None], on_wait: Callable[[], None]) -> None:
         self._coroutine = coroutine

@@ -1,7 +1,7 @@
-"""Certificates for the tests of TLS, made when the first test asks for them.
+"""Certificates for the tests of TLS, created when the first test uses them.
 
-The rule it guards: no key lies in the repository, and none is made twice. There is one authority; a *stranger* has a
-certificate of another one.
+No key is in the repository, and no key is created twice. There is one authority; a *stranger* has a certificate of
+another one.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ CLIENTS = {"client": client_certificate, "stranger": stranger_certificate}
 
 
 def server_context() -> ssl.SSLContext:
-    """Return the rules of a server that asks for no certificate."""
+    """Return the TLS context of a server that requires no certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_certificate().configure_cert(context)
     return context
 
 
 def client_context(certificate: str | None = None) -> ssl.SSLContext:
-    """Return the rules of a client that knows the authority; ``certificate`` is one of ``CLIENTS``."""
+    """Return the TLS context of a client that trusts the authority; ``certificate`` is one of ``CLIENTS``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority().configure_trust(context)
     if certificate is not None:
@@ -78,10 +78,10 @@ def write_files(directory: Path) -> Files:
 
 
 def exchange(server: TLS, client: TLS) -> tuple[bytes, bytes]:
-    """Hand over whatever either side has to send until there is nothing more; return what each has read.
+    """Exchange the output of both sides until there is none; return the bytes that each has read.
 
     Raises:
-        ProtocolError: of the side that failed first, after the other has been told.
+        ProtocolError: of the side that failed first, after the other side has received its alert.
     """
     received = {id(server): b"", id(client): b""}
     failure: Exception | None = None

@@ -1,11 +1,11 @@
-"""What all tests share: the two event loops, and how hard Hypothesis tries.
+"""Shared by all tests: the two event loops, and the effort of Hypothesis.
 
 An async test is marked ``pytest.mark.anyio`` and runs twice, on asyncio and on trio. The fixture ``nsqd`` comes
-from nsqkit's own pytest plugin, as it does for users. A plain test that takes the fixture ``run`` runs a program, an
+from nsqkit's own pytest plugin, as it does for users. A plain test that uses the fixture ``run`` runs a program, an
 async function without arguments, in each of the ways that users have (``tests/runners.py``).
 
-Hypothesis profiles: ``default``, ``ci`` (chosen where the variable CI is set; always the same examples, so that a
-red run is red again) and ``thorough`` (``tox -e py -- --hypothesis-profile=thorough --timeout=900``).
+Hypothesis profiles: ``default``, ``ci`` (selected where the variable CI is set; always the same examples, so that a
+failure can be repeated) and ``thorough`` (``tox -e py -- --hypothesis-profile=thorough --timeout=900``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.runners import RUNNERS, Run
 
-# Slow generation is a fault of a busy machine more often than of a strategy, and deadlines measure the machine.
+# Slow generation is more often due to a busy machine than to a strategy, and deadlines measure the machine.
 settings.register_profile(
     "default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -29,11 +29,11 @@ settings.register_profile(
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=5_000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-# A shell that starts the tests in the background has Ctrl-C ignored, and what they start would ignore it, too.
+# A shell that starts the tests in the background ignores Ctrl-C, and so would the programs that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The tests of Spark itself have an environment of their own (`tox -e spark`); elsewhere pyspark is not installed.
+# The tests of Spark have a separate environment (`tox -e spark`); elsewhere pyspark is not installed.
 NEED_SPARK = ["spark/test_jobs.py", "spark/test_rdd.py", "spark/test_sink.py"]
 collect_ignore = [] if importlib.util.find_spec("pyspark") else NEED_SPARK
 

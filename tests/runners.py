@@ -1,10 +1,10 @@
-"""The ways to run an async program: each has a fresh event loop, and none but ``anyio.run`` tells anyio of it.
+"""The ways to run an async program: each has a fresh event loop, and only ``anyio.run`` registers it with anyio.
 
-The rule it guards: what works under ``anyio.run`` works under the others. anyio's own runner leaves a mark in the
-context of every callback, by which functions such as ``anyio.current_time`` find the loop outside of any task. Programs
-that are started otherwise have no such mark, so a test that pytest's plugin of anyio runs cannot see what is missing.
+A program must work under all of them. anyio's own runner sets a context variable in every callback, by which functions
+such as ``anyio.current_time`` find the loop outside of any task. Other runners do not, so a test that runs by anyio's
+pytest plugin cannot find a fault that depends on it.
 
-How to read it: ``RUNNERS``, which the fixture ``run`` of ``tests/conftest.py`` is made of.
+``RUNNERS`` are the parameters of the fixture ``run`` of ``tests/conftest.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Do the benchmarks still run? With a handful of messages each; what they measure here means nothing.
+"""The benchmarks run, with a handful of messages each; the measured figures mean nothing here.
 
-The clients' programs and the raw client are child processes, as in a whole run, so a change of nsqkit's public API
-that the benchmarks have not followed fails here.
+The clients' programs and the raw client are child processes, as in a whole run, so a benchmark that uses a changed API
+of nsqkit fails here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COST = Row(what="cost", unit="ms", value=2, peers={"cheap": 3, "dear": 8}, less_
 
 @pytest.mark.parametrize("name", [name for name in MEASUREMENTS if name != "broker"])
 def test_measurements_run(name: str, monkeypatch: pytest.MonkeyPatch):
-    """All but the client programs and the broker, which have tests of their own, so that each is started once."""
+    """All measurements but those of client programs and of the broker, which have separate tests."""
     figures = dict.fromkeys(("per_second", "cpu_per_100k", "p50_ms", "p99_ms"), 1.0)
     monkeypatch.setattr(clients, "run_program", lambda name, task: figures)
     bench = Bench(LEAST)
@@ -46,15 +46,13 @@ def test_measurements_run(name: str, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("case", throughput.CASES, ids=lambda case: f"{case.what}-{case.ways[0]}")
-def test_each_way_of_using_a_broker_runs(
-    case: throughput.Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_each_case_of_throughput_runs(case: throughput.Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(throughput, "CASES", [case])
     bench = Bench(LEAST)
     if case.ways == ("writer",):
         bench.nsq_bench_directory = str(tmp_path)
         stand_in = tmp_path / "bench_writer"
-        stand_in.write_text(  # nsqd's own is not here
+        stand_in.write_text(  # stands in for nsqd's own program
             '#!/bin/sh\necho "duration: 1.5s - 9.9mb/s - 200.000ops/s - 5.000us/op"\n'
         )
         stand_in.chmod(0o700)
@@ -83,7 +81,7 @@ def test_client_programs_run(program: str):
         assert run_program(program, latency)["p50_ms"] > 0
 
 
-def test_a_program_that_fails_is_left_out_with_a_note():
+def test_failed_program_is_left_out_with_a_note():
     def fail() -> dict[str, float]:
         return dict(run_program("nsqkit", Assignment(mode="publish", address="nowhere", count=1)))
 
@@ -95,7 +93,7 @@ def test_a_program_that_fails_is_left_out_with_a_note():
         fail()
 
 
-def test_an_unknown_name_is_refused():
+def test_unknown_name_is_refused():
     command = [sys.executable, "-m", "tests.benchmarks", "nothing"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 2
@@ -110,11 +108,11 @@ def test_an_unknown_name_is_refused():
         ("[bench_reader] 2026/01/01 duration: 500ms - 9.9mb/s - 200.000ops/s - 5.000us/op", Flow(100, 0.5)),
     ],
 )
-def test_what_a_client_prints_is_understood(output: str, flow: Flow):
+def test_output_of_a_client_is_parsed(output: str, flow: Flow):
     assert Program([sys.executable, "-c", f"print({output!r})"], ROOT).wait() == flow
 
 
-def test_a_client_that_fails_says_why():
+def test_failed_client_reports_the_reason():
     with pytest.raises(RunFailed, match="code 1: no such broker"):
         Program([sys.executable, "-c", "raise SystemExit('no such broker')"], ROOT).wait()
 
@@ -123,7 +121,7 @@ def test_a_client_that_fails_says_why():
     ("row", "best", "ratio"),
     [(RATE, "fast", 1.5), (COST, "cheap", 1.5), (attrs.evolve(RATE, peers={}), None, None)],
 )
-def test_the_ratio_is_to_the_best_peer(row: Row, best: str | None, ratio: float | None):
+def test_ratio_is_to_the_best_peer(row: Row, best: str | None, ratio: float | None):
     assert (row.best_peer, row.ratio()) == (best, ratio)
 
 
@@ -168,7 +166,7 @@ def test_floors(row: Row, floor: Floor, is_met: bool | None):
     assert row.is_met(floor) is is_met
 
 
-def test_the_summary_names_what_was_missed():
+def test_summary_names_missed_floors():
     met = attrs.evolve(COST, floors=[Floor(at_most=2)])
     missed = attrs.evolve(RATE, floors=[Floor(ratio=1.6), Floor(at_most=9), Floor(ratio=1, peer="absent")])
     assert summary([met, RATE]) == "floors: 1 of 1 met"
@@ -178,7 +176,7 @@ def test_the_summary_names_what_was_missed():
     )
 
 
-def test_a_queue_that_ran_dry_is_noted(monkeypatch: pytest.MonkeyPatch):
+def test_empty_queue_is_noted(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(throughput, "DEPTH_MIN", 1e9)
     monkeypatch.setattr(throughput, "CASES", [throughput.Case(what="memory", ways=("in", "out"))])
     bench = Bench(LEAST)
@@ -187,7 +185,7 @@ def test_a_queue_that_ran_dry_is_noted(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_crowd_answers_heartbeats_and_says_who_was_lost(answers: bool):
+def test_crowd_answers_heartbeats_and_reports_lost_connections(answers: bool):
     heartbeat_answered = threading.Event()
 
     def serve(listener: socket.socket) -> None:
@@ -200,7 +198,7 @@ def test_a_crowd_answers_heartbeats_and_says_who_was_lost(answers: bool):
                 connection.sendall(HEARTBEAT_FRAME)
                 assert connection.recv(4096) == b"NOP\n"
                 heartbeat_answered.set()
-                assert not connection.recv(4096)  # until the crowd leaves
+                assert not connection.recv(4096)  # until the end of the block
 
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
         serving = threads.submit(serve, listener)
@@ -216,7 +214,7 @@ def test_a_crowd_answers_heartbeats_and_says_who_was_lost(answers: bool):
         serving.result(15)
 
 
-def test_the_table_and_the_document_say_the_same():
+def test_table_and_document_agree():
     row = attrs.evolve(RATE, floors=[Floor(ratio=1.3), Floor(at_most=9)])
     head, line = render([row]).splitlines()
     assert head.split() == ["what", "unit", "nsqkit", "best", "peer", "ratio", "floor"]

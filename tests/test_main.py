@@ -25,7 +25,7 @@ def test_the_first_word_names_the_command(word, room, monkeypatch):
     assert calls == [["--version", "x"]]
 
 
-def test_the_words_are_those_of_the_process(monkeypatch, capsys):
+def test_arguments_are_those_of_the_process(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["nsqkit", "--version"])
     assert main() == 0
     assert capsys.readouterr().out == f"nsqkit {__version__}\n"
@@ -50,13 +50,13 @@ def test_help_lists_the_commands(word, capsys):
         (["--nope"], 'unknown command "--nope"'),
     ],
 )
-def test_anything_else_is_refused_by_a_sentence(words, problem, capsys):
+def test_unknown_commands_are_refused(words, problem, capsys):
     assert main(words) == 2
     assert capsys.readouterr().err == f"nsqkit: {problem}; allowed is nsqd, nsqlookupd, --help or --version\n"
 
 
 @pytest.mark.parametrize("word", ["nsqd", "nsqlookupd"])
-def test_the_package_runs(word):
+def test_package_runs(word):
     run = subprocess.run(
         [sys.executable, "-m", "nsqkit", word, "--version"], capture_output=True, text=True, check=False
     )

@@ -1,7 +1,7 @@
 """``python -m tests.benchmarks [NAME ...] [--quick] [--json] [--nsqd-binary PATH] …``: measure, and print a table.
 
-The rule it guards: whoever reads the table can get it again: it says what it was measured on, and who was left out.
-Progress goes to stderr, the table alone to stdout. What is measured is listed in ``MEASUREMENTS``.
+The table names the machine, the versions and the subjects that were left out, so that others can repeat it. Progress
+goes to stderr, the table alone to stdout. ``MEASUREMENTS`` lists the measurements.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ QUICK = Effort(rounds=1, scale=0.05)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run the measurements that the command line names."""
+    """Run the measurements named on the command line."""
     arguments = _parse(words)
     signal.signal(signal.SIGTERM, _leave)  # so that children are ended on the way out
     effort = QUICK if arguments.quick else Effort(rounds=arguments.rounds)
@@ -131,7 +131,7 @@ def _environment(bench: Bench) -> dict[str, str]:
 
 
 def _call_ns() -> float:
-    """Measure what tells machines apart, and builds of Python with and without its optimizations."""
+    """Measure the speed of the machine and of this build of Python."""
     count = 100_000
     return min(timeit.repeat("call()", "def call(): pass", number=count, repeat=9)) / count * 1e9
 

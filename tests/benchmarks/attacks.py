@@ -1,10 +1,10 @@
-"""What one client can do to others: how long a client waits that asks for one thing at a time while another attacks.
+"""Measures how long a client waits for its answers while another client attacks the server.
 
-The rule it guards: the one who waits and the one who attacks are different processes, and the attack goes on until all
-of it was worked on or its time is over. The wait is for the answer to a PUB, or, at nsqlookupd, to a PING.
+The waiting client and the attacker are separate processes. The attack lasts until the server has processed all of it,
+or until its time is over. The client waits for the answer to a PUB, or, at nsqlookupd, to a PING.
 
-How to read it: ``ATTACKS`` names what is done; each attack is a function that is given the addresses. ``_run`` does one
-of them to one server, while ``_wait`` asks.
+``ATTACKS`` lists the attacks; each attack is a function of the addresses. ``_run`` runs one of them against one server,
+while ``_wait`` measures.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONNECT_MAX_S: Final = 1.0
 
 SECONDS_MIN: Final = 0.5
 SECONDS_MAX: Final = 4.0
-"""How long an attack is watched at least and at most."""
+"""Minimum and maximum duration of a measurement, in seconds."""
 
 TIMEOUT: Final = 60.0
 
@@ -42,12 +42,12 @@ NOBODYS_ID: Final = b"0123456789abcdef"
 
 @attrs.frozen
 class Target:
-    """Where a server is.
+    """The addresses of a server.
 
     Attributes:
         tcp: ``host:port``.
-        http: the same of its HTTP routes.
-        scale: the share of the whole attack that is wanted.
+        http: ``host:port`` of its HTTP routes.
+        scale: the share of the whole attack.
     """
 
     tcp: str
@@ -55,12 +55,12 @@ class Target:
     scale: float
 
     def count(self, whole: int) -> int:
-        """Return how many instead of ``whole``."""
+        """Return the number of commands, ``whole`` in a whole attack."""
         return max(round(whole * self.scale), 1)
 
     @property
     def seconds(self) -> float:
-        """For how long the attack is watched at most."""
+        """Maximum duration of the measurement, in seconds."""
         return max(SECONDS_MAX * self.scale, 0.2)
 
 
@@ -70,10 +70,10 @@ class Attack:
 
     Attributes:
         what: its name in the table.
-        run: does it.
-        prepare: is done before, and returns what has to stay open.
+        run: runs it.
+        prepare: runs before the measurement, and returns connections that stay open.
         lookupd: the server is nsqlookupd.
-        seconds_max: how long it may take as a whole; None if that does not matter.
+        seconds_max: limit of the whole attack; None for no limit.
         memory: whether the server's memory is measured.
     """
 
@@ -116,14 +116,14 @@ def read_until(client: socket.socket, end: bytes) -> None:
 
 
 def flood(target: Target) -> None:
-    """Send NOPs, and wait until all were heard."""
+    """Send NOPs, and wait until all were processed."""
     with connect(target.tcp) as client:
         client.sendall(b"  V2" + b"NOP\n" * target.count(5_000_000) + publish("flood"))
         read_until(client, b"OK")
 
 
 def deflated(commands: bytes, target: Target, *, before: bytes = b"", reads: bool = True) -> None:
-    """Send commands deflated, and read the answers, or leave them unread."""
+    """Send compressed commands, and read the answers or leave them unread."""
     document = json.dumps({"feature_negotiation": True, "deflate": True, "deflate_level": 6}).encode()
     compressor = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     with connect(target.tcp) as client:
@@ -132,7 +132,7 @@ def deflated(commands: bytes, target: Target, *, before: bytes = b"", reads: boo
         client.sendall(compressor.compress(before + commands) + compressor.flush(zlib.Z_SYNC_FLUSH))
         begin = time.monotonic()
         while (left := begin + target.seconds - time.monotonic()) > 0:
-            # The other end may have closed; then there is nothing more to be read, and the time is waited for.
+            # The server may have closed the connection; then there is nothing to read, and only the time is awaited.
             if not (select.select([client] if reads else [], [], [], left)[0] and client.recv(1 << 20)):
                 reads = False
 
@@ -143,19 +143,19 @@ def deflated_nops(target: Target) -> None:
 
 
 def deflated_touches(target: Target) -> None:
-    """Send 56 KB that become a million TOUCHes, each with an error for an answer."""
+    """Send 56 KB that decompress to a million TOUCHes, each answered by an error."""
     touches = (b"TOUCH " + NOBODYS_ID + b"\n") * target.count(1_000_000)
     deflated(touches, target, before=b"SUB wait channel\n")
 
 
 def unread(target: Target) -> None:
-    """Send 56 KB that become a million FINs, each with an error for an answer, and read none of them."""
+    """Send 56 KB that decompress to a million FINs, each answered by an error, and read none of the errors."""
     finishes = (b"FIN " + NOBODYS_ID + b"\n") * target.count(1_000_000)
     deflated(finishes, target, before=b"SUB wait channel\n", reads=False)
 
 
 def pipeline(target: Target) -> None:
-    """Send HTTP requests over two connections, one behind the other."""
+    """Send HTTP requests over two connections, one after the other."""
     request = b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n"
     count = target.count(5000)
     clients = [connect(target.http) for _ in range(2)]
@@ -191,7 +191,7 @@ def batch(target: Target) -> None:
 
 
 def crowd(target: Target) -> None:
-    """Connect 1,500 times at once, and wait until all are answered."""
+    """Connect 1,500 times at once, and wait until all connections are answered."""
     clients = []
     host, port = target.tcp.rsplit(":", 1)
     with selectors.DefaultSelector() as selector:
@@ -237,12 +237,12 @@ def registered(target: Target) -> socket.socket:
 
 
 def register(target: Target) -> None:
-    """Register 100,000 channels, and leave."""
+    """Register 100,000 channels, and disconnect."""
     registered(target).close()
 
 
 def describe(target: Target) -> None:
-    """Have nsqlookupd tell who has 100,000 channels."""
+    """Query the nodes of 100,000 channels from nsqlookupd."""
     with connect(target.http) as client:
         client.sendall(b"GET /debug HTTP/1.0\r\n\r\n")
         while client.recv(1 << 20):
@@ -319,14 +319,14 @@ def _run(bench: Bench, attack: Attack, command: Sequence[str]) -> Sample:
 
 
 def _attack(attack: Attack, target: Target) -> None:
-    with suppress(ConnectionError):  # the server is ended at the end of the measurement
+    with suppress(ConnectionError):  # the server ends with the measurement
         attack.run(target)
 
 
 def _wait(
     attacker: multiprocessing.process.BaseProcess, target: Target, attack: Attack
 ) -> tuple[list[float], float]:
-    """Ask for one thing at a time while the attacker attacks; return the waits, and how long the attack took."""
+    """Send one request at a time during the attack; return the waits, and the duration of the attack."""
     question = b"PING\n" if attack.lookupd else publish("wait")
     waits = []
     seconds = 0.0
@@ -343,7 +343,7 @@ def _wait(
             waits.append(now - asked)
             if not seconds and (not attacker.is_alive() or now > begin + target.seconds):
                 seconds = now - begin
-            time.sleep(0.001)  # it is one who asks now and then, not one who keeps the server busy
+            time.sleep(0.001)  # an occasional client, not one that keeps the server busy
     if attack.seconds_max is not None:
         attacker.join()
     attacker.kill()

@@ -1,4 +1,4 @@
-"""What is used without ``await``, beside the clients that are chosen for that."""
+"""Measures the blocking clients, beside other clients for threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROGRAM = "nsqkit_blocking"
 
 FLOORS = (Floor(ratio=1.0, peer="pynsq"), Floor(ratio=1.0, peer="gnsq"))
 
-# What the row is called, messages, messages in a command.
+# Name of the row, messages, messages in a command.
 PUBLISHING = (("blocking PUB, one by one", 4_000, 1), ("blocking MPUB of 100, one by one", 100_000, 100))
 
 

@@ -1,6 +1,6 @@
-"""How clients are measured: nsqkit on each event loop, and its peers, with the same assignment.
+"""Measures clients: nsqkit on each event loop, and its peers, with the same assignment.
 
-The rule it guards: one broker serves all of them, each run has a topic of its own, and only the client differs.
+One broker serves all of them, each run uses a separate topic, and only the client differs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Prepare: TypeAlias = Callable[[str], None]
 
 @attrs.frozen
 class Figure:
-    """One figure of a client program's report, and what it is in the table.
+    """One figure of a client program's report, and its row in the table.
 
     Attributes:
         key: its name in the report.
-        unit: the row's.
-        suffix: what the row is called, besides what was done.
-        less_is_better: the row's.
-        floors: the row's.
+        unit: unit of the row.
+        suffix: part of the row's name.
+        less_is_better: see ``Row``.
+        floors: see ``Row``.
     """
 
     key: str

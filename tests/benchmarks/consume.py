@@ -1,4 +1,4 @@
-"""Consuming what waits in a channel, in each of nsqkit's three ways."""
+"""Measures consuming the messages of a full channel, in each of nsqkit's three ways."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.benchmarks.table import Floor, Row
 MAX_IN_FLIGHT = 2500
 COUNT = 300_000
 PEER_COUNT = 30_000
-"""Peers take ten times longer for a message; so all take about as long for their part."""
+"""Peers take ten times longer per message; with this factor all take about as long."""
 
-# Mode of nsqkit's program, what the row is called, CPU seconds per 100,000 messages that are allowed.
+# Mode of nsqkit's program, name of the row, allowed CPU seconds per 100,000 messages.
 WAYS = (
     ("consume-sync", "consume, sync handler", 0.15),
     ("consume-async", "consume, async handler", 0.25),
@@ -25,11 +25,11 @@ WAYS = (
 )
 
 SLACK = 20_000
-"""Messages beyond those that are counted: nsqd holds the end of a queue back in its output buffer, up to 250 ms."""
+"""Messages beyond the counted ones: nsqd holds the end of a queue in its output buffer, up to 250 ms."""
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Measure each way of consuming; a peer has one way, and is beside each."""
+    """Measure each way of consuming; a peer has one way, which is compared with each."""
     with bench.serve() as broker:
         task = Assignment(
             mode="consume",
@@ -57,7 +57,7 @@ def measure(bench: Bench) -> Iterator[Row]:
 
 
 def filled(broker: BrokerProcess, task: Assignment) -> Prepare:
-    """Return what fills a topic with the messages of a task."""
+    """Return a function that fills a topic with the messages of a task."""
 
     def prepare(topic: str) -> None:
         raw_client.make_channel(broker.address, topic)

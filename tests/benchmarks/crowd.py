@@ -1,7 +1,7 @@
-"""Very many consumers that ask for nothing, and answer heartbeats.
+"""Very many idle consumers that answer heartbeats.
 
-The rule it guards: they are idle, and they are there. A client that does not answer is one that nsqd sends away, and a
-broker that asks nobody has it easier; so whoever lost a connection is told.
+nsqd disconnects a client that does not answer heartbeats, and a broker that sends none has less work. So a lost
+connection is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OTHER_FILES = 100
 
 
 def allow_connections(count: int) -> bool:
-    """Raise the limit of open files, for this process and those that it starts; tell whether that is enough."""
+    """Raise the limit of open files, for this process and its children; return whether that is enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _OTHER_FILES
     if hard != resource.RLIM_INFINITY and hard < wanted:
@@ -33,19 +33,19 @@ def allow_connections(count: int) -> bool:
 
 
 class Crowd:
-    """The consumers of one channel, for ``with``: they are subscribed when it is entered.
+    """The consumers of one channel, for ``with``: they are subscribed on entry.
 
     Args:
         address: the broker's.
-        topic: theirs.
-        count: how many.
-        heartbeat_ms: how often each wants to be asked whether it is there.
+        topic: topic of all of them.
+        count: number of consumers.
+        heartbeat_ms: requested heartbeat interval.
 
     Attributes:
         lost: set once the broker has closed a connection.
 
     Raises:
-        RunFailed: when it is left, if there was one.
+        RunFailed: on exit, if a connection was lost.
     """
 
     def __init__(self, address: str, topic: str, count: int, heartbeat_ms: int = 30_000) -> None:
@@ -85,7 +85,7 @@ class Crowd:
         self._stack.close()
 
     def _answer(self) -> None:
-        """Answer each heartbeat, until the crowd leaves."""
+        """Answer each heartbeat, until the end of the block."""
         while not self._leaving.is_set():
             for key, _ in self._selector.select(timeout=0.1):
                 connection: Connection = key.data

@@ -1,9 +1,9 @@
-"""Does a delivery cost more when there is more of everything?
+"""Measures whether a delivery costs more with more topics, channels, consumers or messages.
 
-The rule it guards: one number is raised, all else stays; what counts is the broker's CPU for the delivery of the same
-messages and their FINs. Growth is told beside the smallest number of the same run, and is held by a floor.
+One number grows, all others stay the same; the figure is the broker's CPU time for the delivery of the same messages
+and their FINs. It is compared with the smallest number of the same run, and limited by a floor.
 
-How to read it: ``SIZES`` are the numbers, ``STAGES`` what brings a broker there.
+``SIZES`` are the numbers, ``STAGES`` prepares a broker for one of them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.benchmarks.table import Floor, Row
 
 DELIVERIES: Final = 100_000
 PART: Final = 20_000
-"""Messages that are published and delivered before more are: they have to fit in ``FEW_QUEUED``."""
+"""Messages that are published and delivered in one part: they must fit in ``FEW_QUEUED``."""
 
 FEW_QUEUED: Final = "--mem-queue-size=25000"
-"""For many channels: nsqd sets memory aside for as many messages in each."""
+"""For many channels: nsqd reserves memory for as many messages in each."""
 
 GROWTH_MAX: Final = 1.5
 TOPIC: Final = "growth"
@@ -92,7 +92,7 @@ def _run(what: str, command: Sequence[str], count: int, deliveries: int) -> Samp
 
 @contextmanager
 def _queue(command: Sequence[str], count: int) -> Iterator[BrokerProcess]:
-    """Have messages wait that stay behind."""
+    """Fill a queue with messages that stay there."""
     with BrokerProcess(command) as broker:
         raw_client.make_channel(broker.address, TOPIC)
         raw_client.fill(broker.address, TOPIC, count)
@@ -101,7 +101,7 @@ def _queue(command: Sequence[str], count: int) -> Iterator[BrokerProcess]:
 
 @contextmanager
 def _hold(command: Sequence[str], count: int) -> Iterator[BrokerProcess]:
-    """Have another consumer of the channel hold messages."""
+    """Let another consumer of the channel hold messages."""
     with BrokerProcess(command, f"--max-rdy-count={max(count, raw_client.RDY)}") as broker:
         with raw_client.subscribe(broker.address, TOPIC) as connection:
             raw_client.fill(broker.address, TOPIC, count)
@@ -111,7 +111,7 @@ def _hold(command: Sequence[str], count: int) -> Iterator[BrokerProcess]:
 
 @contextmanager
 def _connect(command: Sequence[str], count: int) -> Iterator[BrokerProcess]:
-    """Have others subscribed to the channel."""
+    """Subscribe other consumers to the channel."""
     with BrokerProcess(command) as broker, Crowd(broker.address, TOPIC, count):
         yield broker
 

@@ -1,11 +1,11 @@
-"""What all measurements share: how much to measure, processes, turns.
+"""Shared by all measurements: the amount to measure, processes, rounds.
 
-The rule it guards: every figure is fair and bounded. Subjects take turns (A B A B), so that a busy machine is busy
-for all of them; the median of the rounds counts, and between two subjects that of their ratios. Clients and brokers
-are processes of their own, each with a limit of time; none of them outlives the run.
+Every figure is fair and bounded. Subjects alternate (A B A B), so that a busy machine slows all of them; the figure is
+the median of the rounds, and for two subjects the median of their ratios. Clients and brokers are separate processes,
+each with a time limit; none of them outlives the run.
 
-How to read it: ``Bench`` is what a measurement is given, ``BrokerProcess`` a broker to measure or to measure
-against, ``run_program`` a client.
+``Bench`` is the argument of a measurement, ``BrokerProcess`` a broker to measure or to measure with, ``run_program``
+runs a client.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ MEM_QUEUE_SIZE = 5_000_000
 """More messages than any measurement queues; nsqd sets aside 8 bytes for each, in every topic and channel."""
 
 Sample = Mapping[str, float]
-"""What one run of one subject has shown: figures by name."""
+"""The figures of one run of one subject, by name."""
 
 
 class RunFailed(Exception):
-    """A process that did not do its work."""
+    """A process has failed."""
 
 
 @attrs.frozen
 class Effort:
-    """How much is measured.
+    """The amount to measure.
 
     Attributes:
-        rounds: how often each subject has its turn.
+        rounds: runs of each subject.
         scale: the share of the messages that a whole run sends.
     """
 
@@ -70,19 +70,19 @@ class Effort:
     scale: float = 1.0
 
     def count(self, whole: int) -> int:
-        """Return how many instead of ``whole``."""
+        """Return the number of messages, ``whole`` in a whole run."""
         return max(round(whole * self.scale), 1)
 
 
 @attrs.define
 class Bench:
-    """What a measurement is given.
+    """The argument of a measurement.
 
     Attributes:
-        effort: how much to measure.
+        effort: the amount to measure.
         nsqd_binary: another nsqd: it serves the clients, and is nsqkit's peer where brokers are measured.
         nsq_bench_directory: where nsqd's own bench_writer and bench_reader are, to measure brokers by.
-        notes: what the reader of the table has to know.
+        notes: remarks for the reader of the table.
     """
 
     effort: Effort = attrs.field(factory=Effort)
@@ -115,7 +115,7 @@ class Bench:
         return f"bench-{next(self._topic_numbers)}"
 
     def take_turns(self, subjects: Mapping[str, Callable[[], Sample]]) -> dict[str, Sample]:
-        """Run every subject once a round; return each one's ``Median`` figures. Who fails is left out, with a note."""
+        """Run every subject once a round; return its ``Median`` figures. A failed subject is left out, with a note."""
         samples: dict[str, list[Sample]] = {name: [] for name in subjects}
         for _ in range(self.effort.rounds):
             for name in list(samples):
@@ -160,7 +160,7 @@ class BrokerProcess:
     """A broker as a child process, for ``with``: it listens when it is entered, and is gone when it is left.
 
     Args:
-        command: how to start it; flags are added. It is to log the line ``TCP: listening on``, as nsqd does.
+        command: how to start it; flags are added. It must log the line ``TCP: listening on``, as nsqd does.
         flags: further ones.
 
     Attributes:
@@ -220,7 +220,7 @@ class BrokerProcess:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Keep it from running for as long as the block lasts."""
+        """Stop its process during the block."""
         self._process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -244,7 +244,7 @@ class BrokerProcess:
         return time.perf_counter() - begin
 
     def _read_log(self, addresses: queue.SimpleQueue[dict[str, str]]) -> None:
-        """Tell both addresses, then read on, so that the broker never waits for a reader of its log."""
+        """Record both addresses, then read on, so that the broker never blocks on its log."""
         assert self._process.stdout is not None
         found: dict[str, str] = {}
         for line in self._process.stdout:

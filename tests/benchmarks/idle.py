@@ -1,7 +1,6 @@
-"""What a broker costs while nothing happens: memory, and CPU over some seconds.
+"""Measures an idle broker: memory, and CPU time over some seconds.
 
-The rule it guards: what is measured is the rest. Everything is set up first, then nobody does anything but answer
-heartbeats, of which each connection gets exactly one.
+Everything is set up first; then the clients only answer heartbeats, of which each connection gets exactly one.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tests.benchmarks.table import Floor, Row
 CONNECTIONS: Final = 10_000
 CHANNELS: Final = 10_000
 SECONDS: Final = 30.0
-"""How long nothing happens, and how often a connection gets a heartbeat: nsqd's default."""
+"""Seconds without traffic, and the heartbeat interval: nsqd's default."""
 
 SECONDS_MIN: Final = 1.0
 SETTLE_SECONDS: Final = 0.5
@@ -42,7 +41,7 @@ DELAY_MS: Final = 600_000
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Measure many connections, then many channels with a timer each; one round, since each is an average already."""
+    """Measure many connections, then many channels with a timer each; one round, since figures are averages."""
     seconds = max(SECONDS * bench.effort.scale, SECONDS_MIN)
     once = Bench(attrs.evolve(bench.effort, rounds=1), notes=bench.notes)
     count = bench.effort.count(CONNECTIONS)
@@ -90,7 +89,7 @@ def _channels(command: Sequence[str], count: int, seconds: float) -> Sample:
 def serve_channels(command: Sequence[str], count: int, *flags: str) -> Iterator[BrokerProcess]:
     """Start a broker with many channels of one topic, each with a deferred message.
 
-    The channels are there from the start: to make them one by one, nsqd writes all their names each time.
+    The channels exist from the start: nsqd writes all their names each time one is created.
     """
     channels = [{"name": f"channel-{number}", "paused": False} for number in range(count)]
     document = {"topics": [{"name": TOPIC, "paused": False, "channels": channels}], "version": "1.3.0"}

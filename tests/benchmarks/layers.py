@@ -1,4 +1,4 @@
-"""What can lie between the raw client and its socket: TLS, snappy, deflate."""
+"""The layers between the raw client and its socket: TLS, snappy, deflate."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LAYERS = ("tls", "snappy", "deflate")
 DEFLATE_LEVEL = 6
 
 NEEDS = {"tls": "trustme", "snappy": "cramjam"}
-"""What has to be installed for a layer."""
+"""The module that a layer needs."""
 
 
 class Connection(Protocol):
     """The part of a socket that the raw client uses."""
 
     def fileno(self) -> int:
-        """Return its number, to wait by."""
+        """Return its file descriptor."""
         ...
 
     def sendall(self, data: bytes, /) -> object:
@@ -47,7 +47,7 @@ class Connection(Protocol):
 
 
 def flags_for(layer: str, folder: str) -> list[str]:
-    """Return what a broker needs to be told, with a certificate of its own in ``folder`` for TLS."""
+    """Return the broker's flags; for TLS, write a certificate into ``folder``."""
     if layer != "tls":
         return []
     import trustme
@@ -60,7 +60,7 @@ def flags_for(layer: str, folder: str) -> list[str]:
 
 
 def is_available(layer: str) -> bool:
-    """Tell whether what the layer needs is installed."""
+    """Return whether the module that the layer needs is installed."""
     return find_spec(NEEDS.get(layer, "zlib")) is not None
 
 

@@ -1,4 +1,4 @@
-"""How much memory of a broker waiting messages take."""
+"""Measures the memory of queued messages in a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishing: one at a time, pipelined, in batches, and in batches that gather by themselves."""
+"""Measures publishing: one at a time, pipelined, in batches, and in lingering batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOORS = (Floor(ratio=1.3),)
 ALONE = (Figure("per_second", "msg/s"),)
 RATE = (Figure("per_second", "msg/s", floors=FLOORS),)
 BATCHES = (*RATE, Figure("cpu_per_100k", "CPU s/100 k", less_is_better=True, floors=FLOORS))
-"""Of batches the cost as well: their rate is the broker's, too, which is as busy."""
+"""For batches also the CPU time: their rate depends on the broker, which is as busy."""
 
 # What the row is called, messages, commands outstanding, messages in a command, figures.
 WAYS = (
@@ -30,7 +30,7 @@ WAYS = (
 
 
 LINGERING = Assignment(mode="", address="", count=400_000, outstanding=2_000, linger=0.005)
-"""What no peer can do: single publishes, each answered, that share commands."""
+"""No peer has this: single publishes, each answered, that share commands."""
 
 LINGERING_WAYS = (
     ("PUB with linger, 2,000 tasks", "publish", ()),

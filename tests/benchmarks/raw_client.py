@@ -1,12 +1,11 @@
-"""A client of raw sockets, for measuring brokers: it costs next to nothing itself.
+"""A client of raw sockets to measure brokers with: it uses very little CPU itself.
 
-The rule it guards: what is measured is the broker. Commands are made once and sent again and again, answers are
-compared as bytes, and the ids of a whole receive buffer become one write of FINs.
+It encodes commands once and sends them repeatedly, compares answers as bytes, and writes the ids of a whole receive
+buffer as one run of FINs.
 
-How to read it: connections, then commands, then what is done with them. As a program
-(``python -m tests.benchmarks.raw_client publish|consume ADDRESS SECONDS COUNT [LAYER]``, where COUNT is the batch or
-the RDY) it does so for a while, over two connections, each with a process of its own, and prints how many messages
-that were and how long it took.
+As a program (``python -m tests.benchmarks.raw_client publish|consume ADDRESS SECONDS COUNT [LAYER]``, where COUNT is
+the batch or the RDY) it uses two connections, each in its own process, and prints the number of messages and the
+duration.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def connect(address: str, layer: str = "", *, heartbeat_ms: int = 30_000) -> Con
     Args:
         address: the broker's.
         layer: what goes between: nothing, or "tls", "snappy" or "deflate".
-        heartbeat_ms: how often the broker is to ask whether the client is there.
+        heartbeat_ms: heartbeat interval to request.
     """
     host, port = address.rsplit(":", 1)
     connection = socket.create_connection((host, int(port)), _TIMEOUT)
@@ -94,14 +93,14 @@ def ask(connection: Connection, command: bytes) -> None:
 
 
 def subscribe(address: str, topic: str, layer: str = "", *, heartbeat_ms: int = 30_000) -> Connection:
-    """Return a connection that is subscribed to the channel, and asks for nothing."""
+    """Return a connection that is subscribed to the channel, with RDY 0."""
     connection = connect(address, layer, heartbeat_ms=heartbeat_ms)
     ask(connection, f"SUB {topic} channel\n".encode())
     return connection
 
 
 def make_channel(address: str, topic: str) -> None:
-    """Make the topic and the channel, so that what is published goes there at once."""
+    """Create the topic and the channel, so that published messages go to the channel at once."""
     subscribe(address, topic).close()
 
 
@@ -109,7 +108,7 @@ def make_channel(address: str, topic: str) -> None:
 
 
 def bodies(count: int) -> list[bytes]:
-    """Return records as a program might send them: no two alike, so that compression has to work."""
+    """Return records as a program might send them: no two alike, so that they do not compress too well."""
     random = Random(0)
 
     def body() -> bytes:
@@ -161,7 +160,7 @@ def fill(address: str, topic: str, count: int) -> None:
 def drain(address: str, topic: str, count: int) -> int:
     """Consume ``count`` messages that wait, over one connection; return how many the broker has delivered.
 
-    These are more where more wait: it may have sent up to ``RDY`` others before it heard that there are enough.
+    They may be more than ``count``: the broker may have sent up to ``RDY`` others before it received RDY 0.
     """
     delivered = 0
     with subscribe(address, topic) as connection:
@@ -182,7 +181,7 @@ def drain(address: str, topic: str, count: int) -> int:
 
 
 def hold(connection: Connection, count: int) -> None:
-    """Have ``count`` messages delivered, and leave them in flight."""
+    """Receive ``count`` messages, and leave them in flight."""
     connection.sendall(b"RDY %d\n" % count)
     size = count * _FRAME_LENGTH
     while size > 0:
@@ -190,7 +189,7 @@ def hold(connection: Connection, count: int) -> None:
 
 
 def finish_all(connection: Connection) -> Iterator[int]:
-    """Finish what comes, a receive buffer at a time; yield how many messages were in it."""
+    """Finish messages, a receive buffer at a time; yield the number of messages of each."""
     rest = b""
     while True:
         data = connection.recv(_RECEIVE_SIZE)
@@ -247,7 +246,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def in_processes(work: Callable[[Connection], int], make: Callable[[], Connection]) -> None:
-    """Do ``work`` on each connection in a process of its own, all at once; print what came of it."""
+    """Run ``work`` on each connection in a separate process, at the same time; print the results."""
     context = multiprocessing.get_context("fork")
     connected = context.Barrier(CONNECTIONS)
     results = context.SimpleQueue()

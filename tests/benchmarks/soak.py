@@ -1,7 +1,7 @@
-"""How much memory a consumer has: with many connections, and after very many messages.
+"""Measures the memory of a consumer: with many connections, and after very many messages.
 
-The rule it guards: memory is what the consumer holds, not what has passed through it. So the figure of the soak is how
-much it has grown since its first tenth, when all that is made once has been made.
+The memory of a consumer must not depend on the number of messages that it has handled. So the figure of the soak is the
+growth since its first tenth, by which time all long-lived objects exist.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MEMORY_MAX: Final = 60.0
 """MB that the consumer's process may have with so many connections."""
 
 MESSAGES: Final = 10_000_000
-"""About as many as a busy consumer gets in an hour."""
+"""About as many as a busy consumer receives in an hour."""
 
 PARTS: Final = 10
 GROWTH_MAX: Final = 4.0
-"""MB by which it may have grown between the first part and the last: the allocator's, not the messages'."""
+"""MB of growth allowed between the first part and the last: the allocator's, not the messages'."""
 
 TIMEOUT: Final = 600.0
 """Seconds after which a consumer counts as failed."""
@@ -38,7 +38,7 @@ TOPIC: Final = "soak"
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Measure a consumer that is idle, and one that is not; one round, for both are of the program alone."""
+    """Measure an idle consumer, and a busy one; one round, since both figures are of the program alone."""
     once = Bench(attrs.evolve(bench.effort, rounds=1), notes=bench.notes)
     part = bench.effort.count(MESSAGES // PARTS)
     # All of 127.0.0.0/8 are addresses of this machine, so one broker stands for many.
@@ -60,7 +60,7 @@ def measure(bench: Bench) -> Iterator[Row]:
 
 
 def _memory(task: Assignment) -> Sample:
-    """Have a program consume a topic that is filled in parts; return how much memory it has in the end."""
+    """Let a program consume a topic that is filled in parts; return its memory at the end."""
     command = [sys.executable, "-m", "tests.benchmarks.programs.staying", task.as_argument()]
     told: list[float] = []
     with subprocess.Popen(

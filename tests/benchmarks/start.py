@@ -1,4 +1,4 @@
-"""How long a broker takes to start (the fixture, and the command), and to stop."""
+"""Measures how long a broker takes to start (the fixture, and the command), and to stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPICS = 5_000
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Measure until the first answer; each figure is the median of several starts."""
+    """Measure the time to the first answer; each figure is the median of several starts."""
     yield Row(
         what="fixture ready",
         unit="ms",

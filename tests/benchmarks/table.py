@@ -1,10 +1,9 @@
-"""What was measured, as rows, and the rows as a table.
+"""Rows of figures, and their table.
 
-The rule it guards: a row says what it is worth. Beside nsqkit's figure stand the best peer's of the same run, how
-many times nsqkit is better, and, where there is a floor, whether it was met. Figures of several rounds are compared
-round by round: a machine is slower in one than in another, for both.
+Beside nsqkit's figure a row has the best peer's figure of the same run, the ratio of both, and whether the floor, if
+there is one, was reached. Figures of several rounds are compared round by round, since a machine is slower in one round
+than in another, for both.
 
-How to read it: ``Row`` and ``Floor`` first, then how they are printed.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ COLUMNS = ("what", "unit", "nsqkit", "best peer", "ratio", "floor")
 
 
 class Median(float):
-    """The median of some rounds, which it remembers.
+    """The median of several rounds, which it keeps.
 
     Args:
-        rounds: the figure of each; at least one.
+        rounds: the figure of each round; at least one.
 
     Attributes:
-        rounds: the same.
+        rounds: the figure of each round.
     """
 
     rounds: Sequence[float]
@@ -39,7 +38,7 @@ class Median(float):
 
 @attrs.frozen
 class Floor:
-    """What a figure has to reach: an amount in the row's unit, or a ratio to a peer.
+    """A bound of a figure: an amount in the row's unit, or a ratio to a peer.
 
     Attributes:
         at_most: the figure itself is this or less; None leaves that open.
@@ -66,12 +65,12 @@ class Row:
     """One figure.
 
     Attributes:
-        what: what was measured.
+        what: the measured operation.
         unit: of all figures in the row.
         value: nsqkit's.
         peers: the others', by name.
         less_is_better: True for costs, False for rates.
-        floors: what is to be reached.
+        floors: the bounds.
     """
 
     what: str
@@ -100,7 +99,7 @@ class Row:
         return statistics.median(a / b if b else math.inf for a, b in zip(ours, theirs, strict=True))
 
     def is_met(self, floor: Floor) -> bool | None:
-        """Tell whether ``floor`` is met; None if there was no peer to tell it by."""
+        """Return whether ``floor`` is reached; None if there was no peer to compare with."""
         if floor.at_most is not None:
             return self.value <= floor.at_most
         if floor.at_least is not None:
@@ -126,7 +125,7 @@ def render(rows: Iterable[Row]) -> str:
 
 
 def summary(rows: Iterable[Row]) -> str:
-    """Return one line: how many floors were met, and which were not."""
+    """Return one line: how many floors were reached, and which were not."""
     verdicts = [(row, floor, row.is_met(floor)) for row in rows for floor in row.floors]
     told = [met for _, _, met in verdicts if met is not None]
     missed = [
@@ -150,7 +149,7 @@ def _comparison(row: Row, floor: Floor) -> str:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Names stand to the left of their column, figures to the right."""
+    """Align names to the left of their column, figures to the right."""
     aligned = (
         cell.rjust(width) if column in {"nsqkit", "ratio"} else cell.ljust(width)
         for column, cell, width in zip(COLUMNS, cells, widths, strict=True)
@@ -177,5 +176,5 @@ def _cut(ratio: float) -> str:
 
 
 def _figure(value: float) -> str:
-    """Return three digits of a small number, and all that stand before the point of a large one."""
+    """Return three digits of a small number, and all digits before the point of a large one."""
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"

@@ -1,9 +1,9 @@
-"""How much a broker takes in and gives out, and what that costs it: in memory, on disk, through each layer.
+"""Measures the throughput of a broker and its CPU time: in memory, on disk, through each layer.
 
-The rule it guards: rates are the clients', CPU is the broker's, both of the same seconds. A floor stands where a real
-nsqd was measured in the same run.
+Rates are the clients', CPU time is the broker's, both of the same seconds. A row has a floor if the real nsqd was
+measured in the same run.
 
-How to read it: ``CASES`` says what is done, ``_run`` does it to one broker.
+``CASES`` are the cases, ``_run`` measures one broker.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tests.benchmarks.table import Floor, Row
 from tests.benchmarks.traffic import Flow, Traffic
 
 SECONDS: Final = 1.0
-"""How long each way is measured."""
+"""Seconds of each measurement."""
 
 SECONDS_MIN: Final = 0.1
 
 UNMEASURED: Final = {"out": 1.0, "both": 1.5}
-"""How much of that time is spent before on filling the queue (further), so that readers always find something."""
+"""Part of that time (in seconds more) in which the queue is filled before, so that readers always find messages."""
 
 DEPTH_MIN: Final = raw_client.RDY * raw_client.CONNECTIONS
-"""Messages that have to be left, or the readers may have waited for some."""
+"""Messages that must remain; otherwise the readers may have waited for some."""
 
 ON_DISK: Final = ("--mem-queue-size=0",)
 
@@ -41,12 +41,12 @@ class Case:
 
     Attributes:
         what: its name in the table.
-        ways: what is measured: "in", "out", "both", "single", which is in by PUBs, or "writer", which is in by
-            MPUBs of one message, as nsqd's own bench_writer sends them.
-        ratio: the share of nsqd's rate that is to be reached.
+        ways: the operations: "in", "out", "both", "single" (in by PUBs), or "writer" (in by
+            MPUBs of one message, as nsqd's own bench_writer sends them).
+        ratio: the required share of nsqd's rate.
         flags: the broker's.
-        layer: what lies between.
-        compares_cpu: whether a message may not cost more CPU than nsqd's.
+        layer: the layer between client and broker.
+        compares_cpu: whether a message may not cost more CPU time than nsqd's.
     """
 
     what: str

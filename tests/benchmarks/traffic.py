@@ -1,8 +1,8 @@
-"""Messages into a broker and out of it, for a while, by clients that are programs of their own.
+"""Transfers messages into a broker and out of it, for some seconds, by separate client programs.
 
-The rule it guards: both brokers of a run get the same clients: nsqd's own ``bench_writer`` and ``bench_reader`` where
+Both brokers of a run get the same clients: nsqd's own ``bench_writer`` and ``bench_reader`` if
 ``--nsq-bench-directory`` names their directory, else the raw client. Both use two connections; the writer has one
-command outstanding on each. What they cannot do, single PUBs and layers, the raw client does for either broker.
+command outstanding on each. The raw client does the rest, single PUBs and layers, for either broker.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tests.benchmarks.harness import PROGRAM_TIMEOUT, ROOT, RunFailed
 
 @attrs.frozen
 class Flow:
-    """What went one way.
+    """The messages of one direction.
 
     Attributes:
         count: messages.
-        seconds: that it took.
+        seconds: their duration.
     """
 
     count: float
@@ -38,10 +38,10 @@ class Flow:
 
 
 class Program:
-    """A client that has been started.
+    """A started client.
 
     Args:
-        command: how.
+        command: its command line.
         directory: where its modules are.
     """
 
@@ -52,7 +52,7 @@ class Program:
         )
 
     def wait(self) -> Flow:
-        """Return what it has done.
+        """Return its figures.
 
         Raises:
             RunFailed: it took too long, or ended with an error.
@@ -85,8 +85,8 @@ class Traffic:
 
     Attributes:
         address: the broker's.
-        layer: what lies between.
-        directory: where nsqd's own clients are; None takes the raw client.
+        layer: the layer between client and broker.
+        directory: where nsqd's own clients are; None selects the raw client.
     """
 
     address: str
@@ -100,7 +100,7 @@ class Traffic:
         return self._own("bench_writer", seconds, f"-batch-size={batch}")
 
     def publish_singly(self, seconds: float) -> Program:
-        """Start to publish PUBs, which nsqd's own clients cannot."""
+        """Start to publish PUBs, which nsqd's own clients do not support."""
         return self._raw("publish", seconds, 1)
 
     def consume(self, seconds: float) -> Program:

@@ -1,7 +1,7 @@
-"""Encoding and decoding, in this process: nanoseconds per message, against the same functions of pynsq.
+"""Measures encoding and decoding in this process: nanoseconds per message, and the same functions of pynsq.
 
-The rule it guards: what is decoded is decoded to the end, to objects with a body, and the garbage collector stays on
-as it does for users. A figure is the best of several runs, for whatever disturbs a loop without I/O only adds.
+Decoding includes objects with a body, and the garbage collector stays on as it does for users. A figure is the best of
+several runs, since disturbances of a loop without I/O only add time.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ def _decode_commands(data: bytes, part_size: int = 1 << 20) -> None:
 
 
 def _pynsq() -> dict[str, Callable[[], object]]:
-    """What pynsq has of the same; it never decodes commands."""
+    """The corresponding functions of pynsq, which never decodes commands."""
     protocol = importlib.import_module("nsq.protocol")
     records = [frame[4:] for frame in encode_messages(1, IDS, EQUAL)]
 
     def decode(record: bytes) -> Any:
-        # Only the length, which its reader has read before, is left out.
+        # Only the length is missing, which its reader has read before.
         return protocol.decode_message(protocol.unpack_response(record)[1])
 
     return {

@@ -132,7 +132,7 @@ async def test_ephemeral_channel_drops_messages_beyond_its_limit(traced: None):
         assert peak() - before < 5 * MIB  # of 25
 
 
-async def test_large_messages_are_shared_by_all_who_wait_for_them(traced: None):
+async def test_large_messages_are_shared_by_all_consumers(traced: None):
     async with broker() as nsqd, AsyncExitStack() as stack:
         names = [f"c{number}" for number in range(10)]
         sessions = [await stack.enter_async_context(stalled(nsqd, channel=name)) for name in names]
@@ -140,12 +140,12 @@ async def test_large_messages_are_shared_by_all_who_wait_for_them(traced: None):
         await publish(nsqd, 30, MIB - KIB)
         await until(lambda: all(session.outbox_full for session in sessions))
         assert all(session._buffer.size <= 2 * OUTBOX_SIZE_MAX for session in sessions)
-        assert peak() - before < 120 * MIB  # the 30 messages, and what is on its way; of 300
+        assert peak() - before < 120 * MIB  # the 30 messages, and those in buffers; of 300
 
 
-async def test_many_connections_cost_what_they_have_sent_and_leave_nothing(traced: None):
+async def test_many_connections_use_bounded_memory_and_leave_nothing(traced: None):
     async with broker() as nsqd:
-        async with AsyncExitStack() as stack:  # what the first connections bring about once
+        async with AsyncExitStack() as stack:  # objects that the first connections create once
             await connect(nsqd, stack, 10)
         before = memory()
         async with AsyncExitStack() as stack:
@@ -158,21 +158,21 @@ async def test_many_connections_cost_what_they_have_sent_and_leave_nothing(trace
             await until(lambda: b"other" in nsqd.broker.topics)
             assert peak() - before < 150 * 3 * 64 * KIB
         await until(lambda: not nsqd.broker.sessions)
-        # These are the test's own, and a closed transport of asyncio's takes 760 bytes more from Python 3.12 on.
+        # These are the test's own; a closed transport of asyncio takes 760 bytes more from Python 3.12 on.
         del clients, client
         assert memory() - before < MIB
 
 
 async def connect(nsqd: Nsqd, stack: AsyncExitStack, count: int) -> list[RawClient]:
-    """Return that many clients, which are subscribed to nothing and have been answered."""
+    """Return that many clients, not subscribed, after the broker has answered them."""
     clients = [await stack.enter_async_context(raw_client(nsqd)) for _ in range(count)]
     for client in clients:
         assert await client.is_alive()
     return clients
 
 
-async def test_a_stalled_publisher_keeps_nobody_from_publishing():
-    # It has begun a message, and will not go on; another one does not read its answers.
+async def test_stalled_publisher_delays_no_other():
+    # It has begun a message, and sends no more; another one does not read its answers.
     async with broker() as nsqd, raw_client(nsqd) as half, raw_client(nsqd) as deaf:
         await half.send(PUB, sized(bytes(KIB))[:-1])
         async with anyio.create_task_group() as tasks:
@@ -189,7 +189,7 @@ async def publish_for_ever(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-async def test_who_answers_much_at_once_is_heard_to_the_end(leaves: bool):
+async def test_many_answers_at_once_are_all_processed(leaves: bool):
     count = 10 * TURN_WORDS
     async with broker() as nsqd, raw_client(nsqd) as client:
         await client.send(b"SUB %b c\nRDY %d\n" % (TOPIC.encode(), count), (PUB + sized(b"m")) * count)

@@ -1,4 +1,4 @@
-"""Producer, broker and consumer together: every test here runs on asyncio and trio, over TCP and in memory."""
+"""Producer, broker and consumer together: every test runs on asyncio and trio, over TCP and in memory."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ BODIES = [b"%d" % n for n in range(100)]
 
 
 class OutOfOrder(Exception):
-    """What handlers fail with here."""
+    """The error of failing handlers."""
 
 
-# ---- where they run ------------------------------------------------------------------------------------------------
+# ---- the environment -----------------------------------------------------------------------------------------------
 
 
 async def test_signals_are_left_to_the_program(stage: Stage):
@@ -55,7 +55,7 @@ async def test_signals_are_left_to_the_program(stage: Stage):
 # ---- publishing ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_published_is_consumed(stage: Stage):
+async def test_published_messages_are_consumed(stage: Stage):
     async with stage.broker() as nsqd:
         async with stage.producer(nsqd) as producer:
             await producer.publish(TOPIC, b"one")
@@ -91,7 +91,7 @@ async def test_publishes_of_many_tasks_share_a_connection(stage: Stage):
             assert sorted(bodies_of(await take(consumer, 100))) == sorted(BODIES)
 
 
-async def test_a_deferred_message_comes_when_it_is_due(stage: Stage):
+async def test_deferred_message_is_delivered_when_due(stage: Stage):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer, stage.consumer(nsqd) as consumer:
         await consumer.wait_connected()
         await producer.deferred_publish(TOPIC, b"due in 20 s", delay=20)
@@ -167,7 +167,7 @@ async def test_run_with_a_plain_handler(stage: Stage):
         assert is_empty(channel_of(nsqd))
 
 
-async def test_run_with_async_handlers_side_by_side(stage: Stage):
+async def test_run_with_concurrent_async_handlers(stage: Stage):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         await producer.multi_publish(TOPIC, BODIES[:9])
         handling: list[bytes] = []
@@ -194,7 +194,7 @@ async def test_run_with_async_handlers_side_by_side(stage: Stage):
 # ---- answers -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_requeued_message_comes_again(stage: Stage):
+async def test_requeued_message_is_delivered_again(stage: Stage):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         await producer.publish(TOPIC, b"x")
         async with stage.consumer(nsqd) as consumer:
@@ -212,7 +212,7 @@ async def test_a_requeued_message_comes_again(stage: Stage):
         assert channel_of(nsqd).requeue_count == 2
 
 
-async def test_a_touched_message_has_its_timeout_anew(stage: Stage, heard: Heard):
+async def test_touched_message_has_a_new_timeout(stage: Stage, heard: Heard):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         await producer.publish(TOPIC, b"x")
         async with stage.consumer(nsqd, msg_timeout=10) as consumer:
@@ -226,7 +226,7 @@ async def test_a_touched_message_has_its_timeout_anew(stage: Stage, heard: Heard
         assert channel_of(nsqd).timeout_count == 0
 
 
-async def test_an_unanswered_message_times_out_and_comes_again(stage: Stage):
+async def test_unanswered_message_times_out_and_is_delivered_again(stage: Stage):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         await producer.publish(TOPIC, b"x")
         async with stage.consumer(nsqd, msg_timeout=10) as consumer:
@@ -234,14 +234,14 @@ async def test_an_unanswered_message_times_out_and_comes_again(stage: Stage):
             stage.clock.advance(10)
             (second,) = await take(consumer, 1)
             assert (second.id, second.attempts) == (first.id, 2)
-            first.finish()  # too late: it says nothing, or it would finish the second
+            first.finish()  # too late: it must not finish the second delivery
             assert not second.is_answered
             second.finish()
         assert is_empty(channel_of(nsqd))
         assert channel_of(nsqd).timeout_count == 1
 
 
-async def test_what_one_consumer_does_not_answer_comes_to_another(stage: Stage):
+async def test_message_that_one_consumer_does_not_answer_is_delivered_to_another(stage: Stage):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         await producer.publish(TOPIC, b"x")
         async with stage.consumer(nsqd, max_in_flight=1, msg_timeout=10) as slow:
@@ -249,14 +249,14 @@ async def test_what_one_consumer_does_not_answer_comes_to_another(stage: Stage):
             async with stage.consumer(nsqd) as other:
                 await other.wait_connected()
                 stage.clock.advance(10)
-                # The slow one may still be asked first: nsqd takes the message off it, and it has room again.
+                # The broker may choose the slow consumer again: its message has timed out, so it has room.
                 slow.pause()
                 message = await first_of(slow, other)
                 assert (message.id, message.attempts) == (held.id, 2)
 
 
 async def first_of(*consumers) -> Message:
-    """Return the first message that any of the consumers gets."""
+    """Return the first message that any of the consumers receives."""
     messages: list[Message] = []
     async with anyio.create_task_group() as tasks:
 
@@ -280,7 +280,7 @@ async def fail_later(message: Message) -> None:
 
 
 @pytest.mark.parametrize("handler", [fail, fail_later])
-async def test_what_a_handler_fails_on_is_requeued(
+async def test_message_whose_handler_fails_is_requeued(
     stage: Stage, handler: Callable[[Message], Awaitable[None] | None], caplog: pytest.LogCaptureFixture
 ):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
@@ -309,7 +309,7 @@ async def test_what_a_handler_fails_on_is_requeued(
 # ---- leaving -------------------------------------------------------------------------------------------------------
 
 
-async def test_leaving_in_mid_stream_loses_nothing(stage: Stage):
+async def test_leaving_during_delivery_loses_nothing(stage: Stage):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         await producer.multi_publish(TOPIC, BODIES[:10])
         async with stage.consumer(nsqd, max_in_flight=8) as consumer:
@@ -318,7 +318,7 @@ async def test_leaving_in_mid_stream_loses_nothing(stage: Stage):
             messages[2].finish()
         assert [message async for message in consumer] == []
         assert channel_of(nsqd).in_flight_count == 0
-        # The broker's time stands still, so these have not waited for a timeout.
+        # The broker's clock stands still, so none of these has timed out.
         async with stage.consumer(nsqd) as consumer:
             again = await take(consumer, 8)
         assert {(message.body, message.attempts) for message in again} == {
@@ -327,7 +327,7 @@ async def test_leaving_in_mid_stream_loses_nothing(stage: Stage):
         }
 
 
-async def test_a_closed_consumer_can_still_answer_and_has_given_back_the_rest(stage: Stage):
+async def test_closed_consumer_can_still_answer_and_has_requeued_the_rest(stage: Stage):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         await producer.multi_publish(TOPIC, BODIES[:10])
         async with stage.consumer(nsqd) as closed:
@@ -343,7 +343,7 @@ async def test_a_closed_consumer_can_still_answer_and_has_given_back_the_rest(st
         await until(lambda: is_empty(channel_of(nsqd)))
 
 
-async def test_leaving_by_an_exception_gives_back_too(stage: Stage):
+async def test_leaving_by_an_exception_requeues_messages(stage: Stage):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         await producer.multi_publish(TOPIC, BODIES[:10])
         with pytest.raises(OutOfOrder):
@@ -354,7 +354,7 @@ async def test_leaving_by_an_exception_gives_back_too(stage: Stage):
         assert channel_of(nsqd).in_flight_count == 0
 
 
-async def test_cancelling_what_encloses_the_consumer_gives_back_too(stage: Stage):
+async def test_cancelling_the_enclosing_scope_requeues_messages(stage: Stage):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         await producer.multi_publish(TOPIC, BODIES[:10])
         with anyio.CancelScope() as scope:
@@ -367,7 +367,7 @@ async def test_cancelling_what_encloses_the_consumer_gives_back_too(stage: Stage
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-async def test_a_cancelled_run_gives_back_what_its_handlers_had(stage: Stage, concurrency: int):
+async def test_cancelled_run_requeues_the_messages_of_its_handlers(stage: Stage, concurrency: int):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         await producer.multi_publish(TOPIC, BODIES[:5])
         begun: list[bytes] = []
@@ -382,7 +382,7 @@ async def test_a_cancelled_run_gives_back_what_its_handlers_had(stage: Stage, co
             with anyio.CancelScope() as scope:
                 await consumer.run(hang, concurrency=concurrency)
             assert begun == BODIES[:concurrency]
-            # The consumer goes on: what had not begun is still here, and what had comes again.
+            # The consumer continues: waiting messages are still there, and begun ones are delivered again.
             messages = await take(consumer, 5)
             assert {message.body: message.attempts for message in messages} == {
                 body: 2 if body in begun else 1 for body in BODIES[:5]
@@ -392,7 +392,7 @@ async def test_a_cancelled_run_gives_back_what_its_handlers_had(stage: Stage, co
         assert is_empty(channel_of(nsqd))
 
 
-async def test_a_run_that_waits_can_be_cancelled(stage: Stage):
+async def test_waiting_run_can_be_cancelled(stage: Stage):
     async with stage.broker() as nsqd, stage.consumer(nsqd) as consumer:
         await consumer.wait_connected()
         async with anyio.create_task_group() as tasks:
@@ -402,10 +402,10 @@ async def test_a_run_that_waits_can_be_cancelled(stage: Stage):
         assert len(channel_of(nsqd).sessions) == 1
 
 
-# ---- brokers that come and go --------------------------------------------------------------------------------------
+# ---- lost and new brokers ------------------------------------------------------------------------------------------
 
 
-async def test_clients_find_a_broker_that_was_restarted(stage: Stage):
+async def test_clients_reconnect_to_a_restarted_broker(stage: Stage):
     async with anyio.create_task_group() as tasks:
         end, ended = anyio.Event(), anyio.Event()
 
@@ -419,7 +419,7 @@ async def test_clients_find_a_broker_that_was_restarted(stage: Stage):
             (before,) = await take(consumer, 1)
             end.set()
             await until(lambda: not producer.is_connected and consumer.unconnected)
-            before.finish()  # of no effect: its connection is gone, and its broker, too
+            before.finish()  # no effect: its connection is gone, and so is its broker
             tasks.start_soon(producer.publish, TOPIC, b"meanwhile")  # waits for a connection
             await until(lambda: consumer.unconnected[first.tcp_address])
             await ended.wait()  # its port is free
@@ -436,7 +436,7 @@ async def test_clients_find_a_broker_that_was_restarted(stage: Stage):
         end.set()
 
 
-async def test_a_consumer_takes_from_several_brokers(stage: Stage):
+async def test_consumer_receives_from_several_brokers(stage: Stage):
     async with stage.broker() as a, stage.broker() as b, stage.broker() as c:
         async with stage.consumer(a, b, c, max_in_flight=9) as consumer:
             await consumer.wait_connected()
@@ -456,7 +456,7 @@ async def test_a_consumer_takes_from_several_brokers(stage: Stage):
             assert is_empty(channel_of(nsqd))
 
 
-async def test_the_others_get_the_share_of_a_broker_that_is_gone(stage: Stage):
+async def test_other_brokers_get_the_share_of_a_lost_broker(stage: Stage):
     async with stage.broker() as a, anyio.create_task_group() as tasks:
         end = anyio.Event()
         b: Nsqd = await tasks.start(stage.run_broker, FREE_PORT, end)
@@ -469,7 +469,7 @@ async def test_the_others_get_the_share_of_a_broker_that_is_gone(stage: Stage):
             assert list(consumer.unconnected) == [b.tcp_address]
 
 
-async def test_a_single_message_in_flight_goes_round_the_brokers(stage: Stage):
+async def test_single_message_in_flight_rotates_among_brokers(stage: Stage):
     async with stage.broker() as a, stage.broker() as b:
         async with stage.consumer(a, b, max_in_flight=1, clock=stage.clock) as consumer:
             await consumer.wait_connected()
@@ -505,8 +505,8 @@ async def test_idle_clients_stay_connected_by_heartbeats(stage: Stage, heard: He
             assert list(nsqd.broker.sessions) == sessions
 
 
-async def test_clients_leave_a_broker_that_is_silent(stage: Stage):
-    # The clients' time moves and the broker's does not, so it sees no reason for a heartbeat.
+async def test_clients_leave_a_silent_broker(stage: Stage):
+    # The clients' clock advances and the broker's does not, so it sends no heartbeat.
     clock = ManualClock()
     async with stage.broker() as nsqd:
         producing = stage.producer(nsqd, clock=clock, connect_timeout=0)
@@ -538,7 +538,7 @@ async def test_clients_leave_a_broker_that_is_silent(stage: Stage):
 
 
 async def test_backoff_lets_one_message_through_before_it_resumes(stage: Stage, heard: Heard):
-    # The consumer's time moves alone: two seconds of backoff after one failure, four after two.
+    # Only the consumer's clock advances: two seconds of backoff after one failure, four after two.
     clock = ManualClock()
     failing = {b"0", b"1"}
     handled: list[bytes] = []
@@ -576,7 +576,7 @@ async def test_backoff_lets_one_message_through_before_it_resumes(stage: Stage, 
             await until(lambda: consuming(nsqd).finish_count == 1)
             assert handled == [b"0", b"1", b"2"]
 
-            clock.advance(2)  # and so does this: all is well
+            clock.advance(2)  # and so does this: backoff is over
             await until(lambda: rdy_counts() == [5, 0, 1, 0, 1, 0, 1, 0, 5])
             await until(lambda: consuming(nsqd).finish_count == 3)
             assert handled == [b"0", b"1", b"2", b"3", b"4"]

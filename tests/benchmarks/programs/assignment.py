@@ -1,4 +1,4 @@
-"""What a client program is told to do, and how it tells what that took.
+"""The assignment of a client program, and the stopwatch for its report.
 
 A client program is started with an ``Assignment`` as JSON in its only argument and prints one line of JSON with its
 figures. There is one for nsqkit and one for each peer; each does the same with its own library.
@@ -28,12 +28,12 @@ LATENCY_SECONDS_MAX = 3.0
 
 @attrs.frozen(kw_only=True)
 class Assignment:
-    """What to do.
+    """The assignment of a client program.
 
     Attributes:
         mode: see the table above; nsqkit's program knows more than one way to publish and to consume.
         address: the broker's.
-        count: messages.
+        count: number of messages.
         topic: an existing topic; its channel is called ``channel``.
         outstanding: commands that wait for an answer at a time.
         batch: messages in a command; above 1 it is an MPUB.
@@ -63,15 +63,15 @@ class Assignment:
 
 
 def read_assignment() -> Assignment:
-    """Return what this program was started with."""
+    """Return the assignment of this program."""
     return Assignment(**json.loads(sys.argv[1]))
 
 
 class Meter:
-    """Measures the program that it is in.
+    """Measures the program that it runs in.
 
     Args:
-        count: messages after which it is done.
+        count: messages after which it is complete.
     """
 
     def __init__(self, count: int) -> None:
@@ -81,23 +81,23 @@ class Meter:
         self.start()
 
     def start(self) -> None:
-        """Begin, or begin again."""
+        """Start, or start anew."""
         self._cpu = time.process_time()
         self._begin = time.perf_counter()
 
     def take(self, count: int = 1) -> bool:
-        """Count messages that were consumed; True once, when there are enough."""
+        """Count consumed messages; True once, when there are enough."""
         if not self.count:
             self._begin = time.perf_counter()
         self.count += count
         return self.count - count < self.count_max <= self.count
 
     def sent(self) -> None:
-        """Take note that a message is about to be published."""
+        """Record that a message is about to be published."""
         self._sent = time.perf_counter()
 
     def arrived(self) -> bool:
-        """Take note that it is in its handler; True for the last one.
+        """Record that it has reached its handler; True for the last one.
 
         The first message is a warm-up: it may have waited for the consumer to subscribe.
         """
@@ -110,13 +110,13 @@ class Meter:
         return len(self._latencies) == self.count_max or arrived - self._begin > LATENCY_SECONDS_MAX
 
     def report(self, count: int = 0) -> None:
-        """Say how long ``count`` messages took, by default those that were consumed."""
+        """Report how long ``count`` messages took, by default the consumed ones."""
         seconds = time.perf_counter() - self._begin
         cpu_seconds = time.process_time() - self._cpu
         count = count or self.count
         print(json.dumps({"per_second": count / seconds, "cpu_per_100k": cpu_seconds / count * 1e5}))
 
     def report_latency(self) -> None:
-        """Say how long messages took to arrive."""
+        """Report the latencies."""
         percentiles = statistics.quantiles(self._latencies, n=100)
         print(json.dumps({"p50_ms": percentiles[49] * 1e3, "p99_ms": percentiles[98] * 1e3}))

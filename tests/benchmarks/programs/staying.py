@@ -1,8 +1,8 @@
-"""A consumer that stays for long, and tells how far it is.
+"""A consumer that runs for long, and reports its progress.
 
 It is started with an ``Assignment``: it consumes ``count`` messages of its topic from ``outstanding`` nsqds, which are
-at the addresses 127.0.0.1, 127.0.0.2 … with the port of ``address``. It prints how many it has consumed: when it has
-connected to all, and after each ``batch`` messages; after each such line it goes on when it has read one.
+at the addresses 127.0.0.1, 127.0.0.2 … with the port of ``address``. It prints the number of consumed messages: when it
+has connected to all, and after each ``batch`` messages; after each such line it waits for a line on stdin.
 """
 
 from __future__ import annotations

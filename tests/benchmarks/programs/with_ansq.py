@@ -30,7 +30,7 @@ async def publish(task: Assignment) -> None:
 
 async def make_reader(task: Assignment) -> ansq.tcp.reader.Reader:
     reader = await ansq.create_reader(task.topic, "channel", nsqd_tcp_addresses=[task.address])
-    for connection in reader.connections:  # it asks for one message at a time; this is how to ask for more
+    for connection in reader.connections:  # RDY is 1 by default
         await connection.rdy(task.max_in_flight)
     return reader
 

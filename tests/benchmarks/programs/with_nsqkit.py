@@ -31,7 +31,7 @@ async def publish(task: Assignment) -> None:
 
 
 async def publish_nowait(task: Assignment) -> None:
-    """Publish without a task for each message: half of what may be outstanding, then the answers of the half before."""
+    """Publish without a task for each message: half of the outstanding publishes, then the answers to the rest."""
     half = task.outstanding // 2
     before: list[Receipt] = []
     async with Producer(task.address, linger=task.linger) as producer:

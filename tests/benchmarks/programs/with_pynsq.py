@@ -14,7 +14,7 @@ from tests.benchmarks.programs.assignment import BODY, Assignment, Meter, read_a
 
 
 class Writer(nsq.Writer):  # type: ignore[misc]
-    """A writer that says when it is connected."""
+    """A writer that reports when it is connected."""
 
     def __init__(self, address: str, on_ready: Callable[[], None]) -> None:
         self._on_ready = on_ready

@@ -29,7 +29,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.pages import EXAMPLES, MIGRATING, PAGES, ROOT, Block, blocks, blocks_of, name
+from tests.pages import EXAMPLES, MIGRATING, PAGES, ROOT, Block, blocks, blocks_of, name, rows
 
 # How a command of the documentation begins -> the file that runs it, and the words by which it does.
 COMMANDS = {
@@ -106,6 +106,22 @@ def test_commands_are_run_somewhere(block: Block):
 def test_the_table_of_commands_is_true(command: str):
     path, words = COMMANDS[command]
     assert words in (ROOT / path).read_text(encoding="utf-8"), f"{path} does not run {command!r}"
+
+
+def test_figures_of_the_readme_are_those_of_the_performance_page():
+    table = (
+        (ROOT / "README.md")
+        .read_text(encoding="utf-8")
+        .partition("\n## Performance\n")[2]
+        .partition("\n## ")[0]
+    )
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    figures = [figure for row in rows(table) for cell in row[1:] for figure in re.findall(r"[\d,.]+\d", cell)]
+    commands = re.findall(r"`(make bench [^`]+)`", table)
+    assert len(figures) == 6
+    assert commands
+    assert all(re.search(rf"(?<![\d,.]){re.escape(figure)}(?![\d,.])", page) for figure in figures)
+    assert all(command in page for command in commands)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -37,11 +37,18 @@ def in_flight(nsqd):
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_each_is_shown_on_a_page(path):
+def test_every_example_is_shown_on_a_page(path):
     assert path.read_text(encoding="utf-8") in SHOWN
 
 
-def test_publish(nsqd, tmp_path):
+def test_first_program_prints_the_message_that_it_has_published(nsqd, tmp_path):
+    with program("first.py", nsqd.tcp_address, tmp_path) as process:
+        assert process.communicate(timeout=WAIT_LIMIT) == ("b'one'\n", "")
+        assert process.returncode == 0
+    assert in_flight(nsqd) == 0
+
+
+def test_publish_program_publishes_four_messages(nsqd, tmp_path):
     with program("publish.py", nsqd.tcp_address, tmp_path) as process:
         assert process.communicate(timeout=WAIT_LIMIT) == ("", "")
         assert process.returncode == 0
@@ -50,7 +57,7 @@ def test_publish(nsqd, tmp_path):
 
 @pytest.mark.parametrize("name", ["worker.py", "blocking.py"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_worker_handles_messages_until_it_gets_a_signal(name, number, nsqd, tmp_path):
+def test_worker_handles_messages_until_it_receives_a_signal(name, number, nsqd, tmp_path):
     with BlockingProducer(nsqd.tcp_address) as producer:
         producer.publish("orders", b"one")
     with program(name, nsqd.tcp_address, tmp_path) as process:

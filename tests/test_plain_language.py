@@ -1,0 +1,69 @@
+"""The pages are in plain language: none contains a phrase that docs/style.md forbids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pages import PAGES, ROOT, blocks_of, name
+
+STYLE = ROOT / "docs" / "style.md"
+
+PHRASES = next(block for block in blocks_of(STYLE) if block.section == "Language").text.splitlines()
+
+# The style guide and the glossary quote the phrases that they forbid.
+QUOTING = {STYLE, ROOT / "docs" / "glossary.md"}
+
+# Pages that are not rewritten yet.
+PENDING = {
+    *(
+        ROOT / "docs" / f"{page}.md"
+        for page in ("architecture", "operating", "clients", "conformance", "performance")
+    ),
+    *(ROOT / "docs" / f"{page}.md" for page in ("observability", "spark")),
+    *(ROOT / "docs" / "decisions").glob("*.md"),
+    *(ROOT / "docs" / "migrating").glob("*.md"),
+    ROOT / "CHANGELOG.md",
+}
+
+WORDS = "|".join(r"\s+".join(map(re.escape, phrase.split())) for phrase in PHRASES)
+FORBIDDEN = re.compile(rf"\b(?:{WORDS})\b", re.IGNORECASE)
+
+# A clause that stands for a noun, at the beginning of a sentence or a table cell. A question is allowed.
+CLAUSE = re.compile(
+    r"(?:^|[.:;|]\s+|\n\n)(?:What (?:is|was|has|comes)|Who [a-z]+s)\b[^?]*?[.|]", re.MULTILINE
+)
+
+
+def forbidden(text: str) -> Iterator[str]:
+    """Yield each forbidden phrase of a text, with the number of its line."""
+    for expression in (FORBIDDEN, CLAUSE):
+        for match in expression.finditer(text):
+            yield f"{text.count(chr(10), 0, match.start()) + 1}: {' '.join(match[0].split())[:60]}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in QUOTING | PENDING], ids=name)
+def test_page_has_no_forbidden_phrase(page: Path):
+    assert not list(forbidden(page.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "They take\nnote of it.",
+        "Whoever reads it.",
+        "It ends. What is left is kept.",
+        "| What comes next is read. |",
+        "Who publishes alone waits.",
+    ],
+)
+def test_a_forbidden_phrase_is_found(text: str):
+    assert list(forbidden(text))
+
+
+@pytest.mark.parametrize("text", ["What is NSQ?", "The rest is kept.", "A blender is not a lender."])
+def test_other_texts_are_allowed(text: str):
+    assert not list(forbidden(text))

@@ -1,19 +1,17 @@
-"""The greeting of a connection: all that is said before it is of use, from the magic to AUTH.
+"""The handshake of a client: everything from the magic to the answer to AUTH.
 
     IDENTIFY ─▶ answer ─▶ TLS ─▶ OK ─▶ snappy or deflate ─▶ OK ─▶ AUTH ─▶ answer
                           ╰─ if asked for and granted ─╯          ╰ if required ╯
 
-The rule it guards: what was asked for the sake of safety is had, or the connection is not. A broker that was asked for
-TLS and does not grant it is left, with nothing said that should not be overheard; the secret goes only to a broker that
-requires AUTH. Compression is a matter of cost, and done without where it is not granted.
-
-How to read it: ``greet`` is a script, a generator: it yields what to do next, and is sent the answer to it.
+A connection without a safety measure that was asked for is not used: if the broker does not grant TLS, the handshake
+fails before anything confidential is sent, and the secret is sent only to a broker that requires AUTH. Compression
+only saves cost, so a connection without it is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import attrs
 
@@ -31,43 +29,35 @@ _DEFLATE_LEVELS = range(1, 10)
 
 
 @attrs.frozen
-class Say:
-    """Send bytes.
+class Send:
+    """A step: send a command.
 
     Attributes:
-        data: a command; in no repr, for one of them has the secret.
-        asks_elsewhere: the broker has to ask somebody else for its answer, which may take longer than its own would.
+        event: the name of the command.
+        data: the command; not in the repr, since AUTH contains the secret.
     """
 
+    event: str
     data: bytes = attrs.field(repr=False)
-    asks_elsewhere: bool = False
 
 
 @attrs.frozen
 class Upgrade:
-    """Have all that follows, in both directions, go through a layer, above those that there are.
+    """A step: put a layer above the existing ones, for all that follows in both directions."""
 
-    Attributes:
-        layer: the layer.
-    """
-
+    event: ClassVar = "upgrade"
     layer: Transform
 
 
 @attrs.frozen
-class Greeted:
-    """What the greeting has led to.
-
-    Attributes:
-        answer: to IDENTIFY.
-        auth: the answer to AUTH; None if it was not required.
-    """
+class HandshakeResult:
+    """The answers to IDENTIFY and to AUTH; ``auth`` is None if the broker does not require AUTH."""
 
     answer: IdentifyAnswer
     auth: AuthAnswer | None
 
 
-Handshake: TypeAlias = "Generator[Say | Upgrade, bytes, Greeted]"
+Handshake: TypeAlias = "Generator[Send | Upgrade, bytes, HandshakeResult]"
 """Yields steps, each of which has one response, and is sent the response's payload."""
 
 
@@ -77,18 +67,18 @@ def handshake(
     make_tls: Callable[[], SecureTransform] | None = None,
     auth_secret: str = "",
 ) -> Handshake:
-    """Return the script of one greeting.
+    """Yield the steps of one handshake.
 
     Args:
-        identity: what is told and asked in IDENTIFY.
-        make_tls: makes the layer of TLS; needed where ``identity`` asks for TLS.
-        auth_secret: what AUTH says if the broker requires it.
+        identity: the content of IDENTIFY.
+        make_tls: makes the TLS layer; needed if ``identity`` asks for TLS.
+        auth_secret: the content of AUTH, sent if the broker requires it.
 
     Raises:
-        ProtocolError: a response makes no sense.
+        ProtocolError: a response cannot be decoded.
         NegotiationFailed: the two ends do not agree.
     """
-    answer = decode_response((yield Say(MAGIC_V2 + encode_identify(encode_request(identity)))))
+    answer = decode_response((yield Send("IDENTIFY", MAGIC_V2 + encode_identify(encode_request(identity)))))
     _check_grant(identity, answer)
     if answer.tls_v1:
         assert make_tls is not None
@@ -96,12 +86,14 @@ def handshake(
     if answer.snappy:
         _check_ok((yield Upgrade(Snappy())))
     if answer.deflate:
-        _check_ok((yield Upgrade(Deflate(_level(answer)))))
+        # The level is that of the broker; this end compresses with the same.
+        level = answer.deflate_level if answer.deflate_level in _DEFLATE_LEVELS else 6
+        _check_ok((yield Upgrade(Deflate(level))))
     if not answer.auth_required:
-        return Greeted(answer, None)
+        return HandshakeResult(answer, None)
     if not auth_secret:
         raise NegotiationFailed("the broker requires AUTH, and auth_secret is not set")
-    return Greeted(answer, decode_answer((yield Say(encode_auth(auth_secret.encode()), asks_elsewhere=True))))
+    return HandshakeResult(answer, decode_answer((yield Send("AUTH", encode_auth(auth_secret.encode())))))
 
 
 def _check_grant(identity: IdentifyRequest, answer: IdentifyAnswer) -> None:
@@ -115,8 +107,3 @@ def _check_grant(identity: IdentifyRequest, answer: IdentifyAnswer) -> None:
 def _check_ok(payload: bytes) -> None:
     if payload != OK:
         raise ProtocolError(f"the broker began a layer with {payload[:100]!r} instead of OK")
-
-
-def _level(answer: IdentifyAnswer) -> int:
-    """Return what the broker compresses with, for the other direction."""
-    return answer.deflate_level if answer.deflate_level in _DEFLATE_LEVELS else 6

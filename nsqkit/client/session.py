@@ -1,23 +1,20 @@
-"""The client's side of a connection, without the connection.
+"""The client's side of a connection, as a machine without I/O (see ``nsqkit.transport.machine``).
 
-              greeting                  handshake() ─▶ OK …               end()
-        GREETING ─────▶ (a subclass may say more) ─▶ OPEN ─────────────▶ ended
+It does what producers and consumers have in common: the handshake (``nsqkit.client.handshake``), the layers that the
+handshake adds (``nsqkit.wire.layers``), a NOP for each heartbeat, and the end of a connection on which the broker has
+been silent for too long. ``TRANSITIONS`` has the states of both kinds of client.
 
-The rule it guards: what every client has to do is done here, before anybody else sees a frame: the greeting, the
-layers that it leads to, a NOP for each heartbeat, the silence after which a broker counts as dead, and the difference
-between an error that ends the connection and one that does not.
-
-How to read it: a producer's and a consumer's session build on this one. They say what they send after the
-handshake (``_on_handshake_done``), and get whole lists of frames (``_on_frames``), never single ones. What the
-handshake says is in ``handshake``; what layers are, in ``nsqkit.wire.layers``.
+``nsqkit.producer.session`` and ``nsqkit.consumer.session`` are subclasses. They override ``_on_handshake_done``,
+``_on_frames``, which gets all frames of a buffer in one call, and ``_on_end``.
 """
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from nsqkit.client.failure import BEGINNING_LENGTH, explain
-from nsqkit.client.handshake import Handshake, Say, Upgrade, handshake
+from nsqkit.client.handshake import Handshake, Send, Upgrade, handshake
 from nsqkit.errors import (
     BrokerError,
     ConnectionLost,
@@ -43,27 +40,67 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 
 TURN_SIZE: Final = PIECE_SIZE_MAX
-"""Plain bytes after which the rest of what came waits for the next turn; as many as one read brings."""
+"""Plain bytes after which the rest of a buffer waits for ``process_input``; as many as one read returns."""
+
+
+class State(Enum):
+    """The states of a client's session."""
+
+    CONNECTED = auto()
+    IDENTIFYING = auto()
+    UPGRADING = auto()
+    AUTHENTICATING = auto()
+    SUBSCRIBING = auto()
+    OPEN = auto()
+    CLOSING = auto()
+    ENDED = auto()
+
+
+TRANSITIONS: Final[dict[State, dict[str, State]]] = {
+    State.CONNECTED: {"IDENTIFY": State.IDENTIFYING, "end": State.ENDED},
+    State.IDENTIFYING: {
+        "upgrade": State.UPGRADING,
+        "AUTH": State.AUTHENTICATING,
+        "SUB": State.SUBSCRIBING,
+        "open": State.OPEN,
+        "end": State.ENDED,
+    },
+    State.UPGRADING: {
+        "upgrade": State.UPGRADING,
+        "AUTH": State.AUTHENTICATING,
+        "SUB": State.SUBSCRIBING,
+        "open": State.OPEN,
+        "end": State.ENDED,
+    },
+    State.AUTHENTICATING: {"SUB": State.SUBSCRIBING, "open": State.OPEN, "end": State.ENDED},
+    State.SUBSCRIBING: {"open": State.OPEN, "end": State.ENDED},
+    State.OPEN: {"CLS": State.CLOSING, "end": State.ENDED},
+    State.CLOSING: {"end": State.ENDED},
+    State.ENDED: {},
+}
+"""The next state, by state and by command sent or event. Only consumers send SUB and CLS."""
+
+_OPEN: Final = State.OPEN  # in Python 3.11, looking up a member of an enumeration is slow
+_CLOSING: Final = State.CLOSING
+_ENDED: Final = State.ENDED
 
 
 class ClientSession(Generic[M]):
-    """What both kinds of client do on a connection.
+    """One connection of a client.
 
     Args:
-        identity: what is told and asked in IDENTIFY.
-        make_message: makes what a message frame becomes.
-        make_messages: the same for many at once, from rows, as ``FrameDecoder`` says.
-        read_timeout_ns: silence after which the broker counts as dead, unless it was asked for no heartbeats.
-        max_msg_size: bytes that a received message may have; up to 64 KiB are always taken.
+        identity: the content of IDENTIFY.
+        make_message: makes the value that stands for a message frame.
+        make_messages: the same for many rows at once, as for ``FrameDecoder``.
+        read_timeout_ns: the session ends after this time without data, unless ``identity`` turns heartbeats off.
+        max_msg_size: the limit of a message's size in bytes; messages up to 64 KiB are always accepted.
         now_ns: the time at which the connection was made.
 
     Attributes:
-        answer: what the broker answered to IDENTIFY; None before the end of the greeting.
-        auth: what it answered to AUTH; None as long as it has not, and where it requires none.
-        is_open: True between the greeting and the end.
-        is_authenticating: True while the broker asks an auth server about us.
-        ended: True once the connection is to be closed, after what ``data_to_send`` still returns.
-        error: why it has ended, None if by our own will.
+        state: the state; it changes only by ``TRANSITIONS``.
+        answer: the answer to IDENTIFY; None until the handshake is done.
+        auth: the answer to AUTH; None until the handshake is done, and if the broker does not require AUTH.
+        error: the reason of the end; None if this end closed the connection.
     """
 
     def __init__(
@@ -76,11 +113,9 @@ class ClientSession(Generic[M]):
         max_msg_size: int,
         now_ns: int,
     ) -> None:
+        self.state = State.CONNECTED
         self.answer: IdentifyAnswer | None = None
         self.auth: AuthAnswer | None = None
-        self.is_open = False
-        self.is_authenticating = False
-        self.ended = False
         self.error: NSQError | None = None
         # A response may be larger than a small max_msg_size: the answer to IDENTIFY is some 400 bytes.
         self._decoder = FrameDecoder(
@@ -93,71 +128,90 @@ class ClientSession(Generic[M]):
         self._last_receive_ns = now_ns
         self._events: list[object] = []
         self._outbox: list[bytes] = []
-        self._outbox_size = 0
         self._layers = Layers()
-        self._pieces: list[Iterator[bytes]] = []  # what layers have yet to decode, the last first
-        self._unread: list[bytes] = []  # what came meanwhile
-        self._eof_came = False
-        self._is_plain = False  # True once nothing but frames is to be expected, without a layer around them
+        self._pieces: list[
+            Iterator[bytes]
+        ] = []  # what the layers have yet to decode, the innermost layer last
+        self._unread: list[bytes] = []  # received while _pieces was not empty
+        self._eof_received = False
+        self._has_only_frames = False  # True after a handshake without layers
         self._identity = identity
-        self._greeting: Handshake | None = None
-        self._is_identified = False
-        self._is_upgrading = False
-        self._beginning = b""  # of what the broker has said, until it has answered IDENTIFY
+        self._handshake: Handshake | None = None
+        self._beginning = b""  # of the data received, up to the answer to IDENTIFY
         self.secure()
 
     def secure(self, *, make_tls: Callable[[], SecureTransform] | None = None, auth_secret: str = "") -> None:
-        """Say what the greeting may need; to be called before anything is received.
+        """Set what the handshake may need. Call it before the first ``data_to_send``.
 
         Args:
-            make_tls: makes the layer of TLS; needed where IDENTIFY asks for TLS.
-            auth_secret: what AUTH says if the broker requires it.
+            make_tls: makes the TLS layer; needed if IDENTIFY asks for TLS.
+            auth_secret: the content of AUTH, sent if the broker requires it.
         """
-        self._greeting = handshake(self._identity, make_tls=make_tls, auth_secret=auth_secret)
+        self.state = State.CONNECTED
+        self._handshake = handshake(self._identity, make_tls=make_tls, auth_secret=auth_secret)
         self._outbox.clear()
-        self._do(next(self._greeting))
+        self._take_step(next(self._handshake))
 
-    # ---- the five verbs --------------------------------------------------------------------------------------
+    @property
+    def is_open(self) -> bool:
+        """True between the handshake, with a consumer's SUB, and the end."""
+        state = self.state
+        return state is _OPEN or state is _CLOSING
+
+    @property
+    def is_authenticating(self) -> bool:
+        """True while an answer to AUTH is due, for which the broker sends a request to an auth server."""
+        return self.state is State.AUTHENTICATING
+
+    @property
+    def ended(self) -> bool:
+        """True once the connection is to be closed, after the bytes that ``data_to_send`` still returns are sent."""
+        return self.state is _ENDED
+
+    # ---- Machine and Timed -----------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now_ns: int) -> None:
-        """Work through what one read has returned, or begin to; see ``process_input``."""
+        """Process what one read returned, or a part of it; see ``process_input``."""
         self._last_receive_ns = now_ns
-        if self.ended:
+        if self.state is _ENDED:
             return
         try:
-            if self._is_plain:
+            if self._has_only_frames:
                 if frames := self._decoder.feed(data):
                     self._on_frames(frames, now_ns)
-            else:
-                self._receive_in_layers(data, now_ns)
+                return
+            if self.state is State.IDENTIFYING:
+                self._beginning = (self._beginning + data)[:BEGINNING_LENGTH]
+            self._unread.append(data)
+            if not self._pieces:
+                self._process(now_ns)
         except NSQError as error:
             self.end(error)
 
     @property
     def has_input(self) -> bool:
         """True while a part of what was received is left for ``process_input``."""
-        return bool(self._pieces) and not self.ended
+        return bool(self._pieces) and self.state is not _ENDED
 
     def process_input(self, now_ns: int) -> None:
-        """Work on what is left, as far as one turn goes.
+        """Process at most ``TURN_SIZE`` plain bytes of the input that is left.
 
-        A few bytes can be decompressed to a thousand times as many. So a turn ends when ``TURN_SIZE`` plain bytes have
-        been worked on, which is what one read brings where there are no layers.
+        A few compressed bytes can become a thousand times as many. The limit is what one read returns without
+        compression.
         """
-        if self.ended or not self._pieces:
-            return
-        try:
-            self._take_turn(now_ns)
-        except NSQError as error:
-            self.end(error)
+        if self.has_input:
+            try:
+                self._process(now_ns)
+            except NSQError as error:
+                self.end(error)
 
     def receive_eof(self, now_ns: int) -> None:
-        """Take note that the broker has closed the connection."""
-        if self.has_input:  # it has said something before
-            self._eof_came = True
+        """Record that the broker has closed the connection; the input that is left is processed first."""
+        if self.has_input:
+            self._eof_received = True
             return
         text = "the broker closed the connection"
-        if not self._is_identified:
+        if self.state is State.IDENTIFYING:
             text += " without an answer to IDENTIFY; perhaps it is no nsqd, or wants TLS from the first byte"
         self.end(ConnectionLost(text))
 
@@ -172,17 +226,29 @@ class ClientSession(Generic[M]):
         return events
 
     def data_to_send(self, now_ns: int) -> bytes:
-        """Return, and forget, what is to be sent."""
+        """Return the bytes to write, and forget them."""
         if not self._outbox:
             return self._layers.encode(b"") if self._layers else b""
         data = b"".join(self._outbox)
         self._outbox.clear()
-        self._outbox_size = 0
         return self._layers.encode(data) if self._layers else data
 
+    @property
+    def has_output(self) -> bool:
+        """True while there are bytes to send, or the connection is to be closed."""
+        return bool(self._outbox) or self.state is _ENDED or (bool(self._layers) and self._layers.has_output)
+
+    @property
+    def outbox_full(self) -> bool:
+        """False: a client never stops reading.
+
+        It sends little in answer to what it reads, and two ends that both stopped reading would wait for ever.
+        """
+        return False
+
     def next_deadline(self) -> int | None:
-        """Return when the broker counts as dead if it stays silent."""
-        if self.ended or not self._has_heartbeats:
+        """Return when the session ends if nothing is received."""
+        if self.state is _ENDED or not self._has_heartbeats:
             return None
         return self._last_receive_ns + self._read_timeout_ns
 
@@ -192,82 +258,61 @@ class ClientSession(Generic[M]):
         if deadline_ns is not None and now_ns >= deadline_ns:
             self.end(HeartbeatTimeout(f"the broker was silent for {self._read_timeout_ns / 1e9:g} seconds"))
 
-    # ---- for those who build on it ---------------------------------------------------------------------------
-
-    @property
-    def outbox_full(self) -> bool:
-        """False: a client never stops reading.
-
-        What it reads makes it say next to nothing, and two ends that both wait to be read would wait for ever.
-        """
-        return False
-
-    @property
-    def has_output(self) -> bool:
-        """True while there is something to send, or the end to be carried out."""
-        return self.ended or bool(self._outbox) or (bool(self._layers) and self._layers.has_output)
+    # ---- for subclasses and owners ---------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Add to what is to be sent."""
+        """Append to the bytes to send."""
         self._outbox.append(data)
-        self._outbox_size += len(data)
 
     def end(self, error: NSQError | None) -> None:
-        """Take nothing more, and have the connection closed when the outbox is sent; the first reason stays."""
-        if not self.ended:
-            self.ended = True
-            self.is_open = False
+        """Process no more input, and have the connection closed once the outbox is sent; the first call counts."""
+        if self.state is not _ENDED:
+            self._move("end")
             self.error = error
             self._on_end()
 
+    def _move(self, event: str) -> None:
+        self.state = TRANSITIONS[self.state][event]
+
     def _on_handshake_done(self, now_ns: int) -> None:
-        """Say what follows the greeting."""
-        self.is_open = True
+        """Open the session; a consumer sends SUB first."""
+        self._move("open")
 
     def _on_frames(self, frames: list[Any], now_ns: int) -> None:
-        """Take the frames of one buffer."""
+        """Process the frames of one buffer."""
         raise NotImplementedError
 
     def _on_end(self) -> None:
-        """Take note that the session has ended."""
+        """Clean up; ``error`` is set."""
 
     def _answer_heartbeat(self, frame: Response) -> bool:
-        """Answer ``frame`` if it is a heartbeat, and tell whether it was."""
+        """Answer ``frame`` if it is a heartbeat, and return whether it is one."""
         if frame.payload != HEARTBEAT:
             return False
-        # One is enough for all heartbeats that have come since the last write.
+        # One NOP is enough for all heartbeats since the last write.
         if not self._outbox or self._outbox[-1] is not NOP:
             self._outbox.append(NOP)
         return True
 
-    # ---- the greeting, and the layers --------------------------------------------------------------------------
+    # ---- the handshake and the layers --------------------------------------------------------------------------
 
-    def _receive_in_layers(self, data: bytes, now_ns: int) -> None:
-        """Work through bytes that are not all frames yet, or not at once."""
-        if not self._is_identified:
-            self._beginning = (self._beginning + data)[:BEGINNING_LENGTH]
-        self._unread.append(data)
-        if not self._pieces:
-            self._take_turn(now_ns)
-
-    def _take_turn(self, now_ns: int) -> None:
+    def _process(self, now_ns: int) -> None:
         try:
-            self._work(now_ns)
+            self._process_pieces(now_ns)
         except ProtocolError as error:
-            if self._is_upgrading:
+            if self.state is State.UPGRADING:
                 raise NegotiationFailed(str(error)) from error
-            if not self._is_identified:
+            if self.state is State.IDENTIFYING:
                 raise explain(self._beginning, error) from error
             raise
         if not self._pieces:
-            self._is_plain = self._greeting is None and not self._layers
-            if self._eof_came or self._layers.at_end:
+            self._has_only_frames = self._handshake is None and not self._layers
+            if self._eof_received or self._layers.at_end:
                 self.receive_eof(now_ns)
 
-    def _work(self, now_ns: int) -> None:
-        """Take what has come, piece by piece, until it is all or enough for one turn."""
+    def _process_pieces(self, now_ns: int) -> None:
         size = 0
-        while size < TURN_SIZE and not self.ended:
+        while size < TURN_SIZE and self.state is not _ENDED:
             if not self._pieces:
                 if not self._unread:
                     return
@@ -277,45 +322,40 @@ class ClientSession(Generic[M]):
                 self._pieces.pop()
                 continue
             size += len(piece)
-            rest = piece if self._greeting is None else self._greet(piece, now_ns)
+            rest = piece if self._handshake is None else self._shake_hands(piece, now_ns)
             if rest and not self.ended and (frames := self._decoder.feed(rest)):
                 self._on_frames(frames, now_ns)
 
-    def _greet(self, data: bytes, now_ns: int) -> bytes:
-        """Go on with the greeting; return what has come after it."""
-        while data and self._greeting is not None and not self.ended:
+    def _shake_hands(self, data: bytes, now_ns: int) -> bytes:
+        """Continue the handshake; return the data that follow it."""
+        while data and self._handshake is not None and not self.ended:
             frame, data = self._decoder.feed_one(data)
             depth = len(self._layers)
             if frame is not None:
-                self._take(self._greeting, frame, now_ns)
+                self._answer_step(self._handshake, frame, now_ns)
             if len(self._layers) > depth:
                 self._pieces.append(self._layers.decode(data, depth))
                 return b""
         return data
 
-    def _take(self, greeting: Handshake, frame: Response | BrokerError | M, now_ns: int) -> None:
-        """Take a frame of the greeting."""
+    def _answer_step(self, steps: Handshake, frame: Response | BrokerError | M, now_ns: int) -> None:
         if isinstance(frame, BrokerError):
             raise frame
         if not isinstance(frame, Response):
-            raise ProtocolError(f"the broker said {frame!r} during the greeting")
-        if self._is_identified and self._answer_heartbeat(frame):
+            raise ProtocolError(f"the broker said {frame!r} during the handshake")
+        if self.state is not State.IDENTIFYING and self._answer_heartbeat(frame):
             return
         try:
-            self._do(greeting.send(frame.payload))
+            self._take_step(steps.send(frame.payload))
         except StopIteration as stop:
-            self._greeting = None
-            self._is_upgrading = self.is_authenticating = False
+            self._handshake = None
             self.answer, self.auth = stop.value.answer, stop.value.auth
             self._on_handshake_done(now_ns)
-        self._is_identified = True
 
-    def _do(self, step: Say | Upgrade) -> None:
-        if isinstance(step, Say):
+    def _take_step(self, step: Send | Upgrade) -> None:
+        self._move(step.event)
+        if isinstance(step, Send):
             self._outbox.append(step.data)
-            self.is_authenticating = step.asks_elsewhere
-            self._is_upgrading = False
         else:
             self._layers.add(step.layer, above=len(self._layers), unsent=b"".join(self._outbox))
             self._outbox.clear()
-            self._is_upgrading = True

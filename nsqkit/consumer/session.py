@@ -15,7 +15,7 @@ from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any
 
 from nsqkit.client.option import Seconds, take_seconds
-from nsqkit.client.session import ClientSession
+from nsqkit.client.session import ClientSession, State
 from nsqkit.consumer.backoff import Result
 from nsqkit.consumer.message import Message
 from nsqkit.errors import BrokerError, FinishFailed, MessageError, ProtocolError, RequeueFailed
@@ -233,7 +233,8 @@ class ConsumerSession(ClientSession[Message]):
 
     def start_close(self) -> None:
         """Ask for no more, and end when nsqd has said CLOSE_WAIT and all that is held is answered."""
-        if self.is_open and not self.is_closing:
+        if self.state is State.OPEN:
+            self._move("CLS")
             self.is_closing = True
             self._say(CLS)
 
@@ -336,6 +337,7 @@ class ConsumerSession(ClientSession[Message]):
         assert self.answer is not None
         self.msg_timeout_ns = self.answer.msg_timeout * NS_PER_MS or MSG_TIMEOUT_NS
         self._max_msg_timeout_ns = max(self.answer.max_msg_timeout * NS_PER_MS, self.msg_timeout_ns)
+        self._move("SUB")
         self.send(encode_subscribe(self._core.topic, self._core.channel))
 
     def _on_frames(self, frames: list[Any], now_ns: int) -> None:
@@ -392,8 +394,8 @@ class ConsumerSession(ClientSession[Message]):
                 self._core.requeued_count -= 1
         elif self._answer_heartbeat(frame):
             pass
-        elif frame.payload == OK and not self.is_open:
-            self.is_open = True
+        elif frame.payload == OK and self.state is State.SUBSCRIBING:
+            self._move("open")
             self._core.opened(self, now_ns)
         elif frame.payload == CLOSE_WAIT and self.is_closing:
             self._dismissed = True

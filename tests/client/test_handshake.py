@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nsqkit.client.handshake import Greeted, Handshake, Say, Upgrade, handshake
+from nsqkit.client.handshake import Handshake, HandshakeResult, Send, Upgrade, handshake
 from nsqkit.errors import NegotiationFailed, ProtocolError
 from nsqkit.transport.tls import TLS
 from nsqkit.wire.auth import AuthAnswer
@@ -25,7 +25,7 @@ def asking(**asked: Any) -> IdentifyRequest:
 def begun(identity: IdentifyRequest, **means: Any) -> Handshake:
     """Return a script whose first step is done."""
     script = handshake(identity, **means)
-    assert next(script) == Say(MAGIC_V2 + encode_identify(encode_request(identity)))
+    assert next(script) == Send("IDENTIFY", MAGIC_V2 + encode_identify(encode_request(identity)))
     return script
 
 
@@ -33,12 +33,12 @@ def granted(**answer: object) -> bytes:
     return json.dumps(answer).encode()
 
 
-def end(script: Handshake, payload: bytes) -> Greeted:
+def end(script: Handshake, payload: bytes) -> HandshakeResult:
     """Answer the last step."""
     with pytest.raises(StopIteration) as stopped:
         script.send(payload)
     greeted = stopped.value.value
-    assert isinstance(greeted, Greeted)
+    assert isinstance(greeted, HandshakeResult)
     return greeted
 
 
@@ -46,25 +46,27 @@ def make_tls() -> TLS:
     return TLS(client_context(), server_hostname=HOST)
 
 
-def upgrade(step: Say | Upgrade, layer: type) -> Upgrade:
+def upgrade(step: Send | Upgrade, layer: type) -> Upgrade:
     assert isinstance(step, Upgrade)
     assert isinstance(step.layer, layer)
     return step
 
 
 def test_without_layers_the_answer_is_the_end():
-    assert end(begun(asking()), granted(max_rdy_count=7)) == Greeted(IdentifyAnswer(max_rdy_count=7), None)
+    assert end(begun(asking()), granted(max_rdy_count=7)) == HandshakeResult(
+        IdentifyAnswer(max_rdy_count=7), None
+    )
 
 
 def test_an_old_broker_says_no_more_than_ok():
-    assert end(begun(asking()), b"OK") == Greeted(IdentifyAnswer(), None)
+    assert end(begun(asking()), b"OK") == HandshakeResult(IdentifyAnswer(), None)
 
 
 def test_all_that_there_may_be_comes_in_nsqds_order():
     script = begun(asking(tls_v1=True, snappy=True), make_tls=make_tls, auth_secret="hush \u00e9")
     upgrade(script.send(granted(tls_v1=True, snappy=True, auth_required=True)), TLS)
     upgrade(script.send(b"OK"), Snappy)
-    assert script.send(b"OK") == Say(encode_auth("hush \u00e9".encode()), asks_elsewhere=True)
+    assert script.send(b"OK") == Send("AUTH", encode_auth("hush \u00e9".encode()))
     greeted = end(script, b'{"identity":"me","identity_url":"","permission_count":2}')
     assert greeted.auth == AuthAnswer(identity="me", permission_count=2)
     assert (greeted.answer.tls_v1, greeted.answer.snappy, greeted.answer.auth_required) == (True, True, True)

@@ -43,6 +43,8 @@ COMMANDS = {
 
 LANGUAGES = ["python", "sh", "console", "text", "toml", "json", "go", "{eval-rst}"]
 
+DECISION_LINES_MAX = 25
+
 # The address that examples are written with, nsqd's own.
 ADDRESS = "127.0.0.1:4150"
 
@@ -129,6 +131,18 @@ def test_links_lead_somewhere(page: Path):
     links = re.findall(r"\]\((?!\w+:)([^)#]+)", page.read_text(encoding="utf-8"))
     dead = [link for link in links if not (page.parent / link).is_file()]
     assert not dead, f"{name(page)} links to no file: {', '.join(dead)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_named_files_exist(page: Path):
+    named = re.findall(r"`((?:nsqkit|tests|docs|spark)/[\w./-]+)`", page.read_text(encoding="utf-8"))
+    missing = [path for path in named if not (ROOT / path).exists()]
+    assert not missing, f"{name(page)} names {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if re.match(r"\d{4}-", page.name)], ids=name)
+def test_decision_has_at_most_half_a_page(page: Path):
+    assert page.read_text(encoding="utf-8").count("\n") <= DECISION_LINES_MAX
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -1,4 +1,4 @@
-"""Run worlds: ``python -m tests.simulation --seed 1234 --trace`` tells one, ``--worlds 10000`` runs many."""
+"""Run worlds: ``python -m tests.simulation --seed 1234 --trace`` runs and traces one, ``--worlds 10000`` runs many."""
 
 from __future__ import annotations
 

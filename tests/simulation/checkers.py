@@ -1,10 +1,10 @@
-"""The invariants of a world, asserted after every step; the oracle has asserted some at each delivery.
+"""The invariants of a world, checked after every step; the oracle checks others at each delivery.
 
-1. Conservation: each message is, in each channel, where the oracle has it, once. So none is lost and none comes back.
-2. Ownership: a session holds as many messages as the oracle says it owns.
-3. Flow: what waits in a channel waits because it is paused or nobody has room.
-4. Deadlines: the broker wants to be called no later than the first message is due.
-5. Answers: no client is owed one.
+1. Conservation: each message is, in each channel, exactly where the oracle has it. So none is lost and none returns.
+2. Ownership: a session holds as many messages as the oracle assigns to it.
+3. Flow: messages wait in a channel only while it is paused or no consumer can receive more.
+4. Deadlines: the broker's next deadline is not after the first message that is due.
+5. Answers: every command of a client was answered.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _check_channel(channel: Channel, expected: ChannelOracle) -> None:
     assert (channel.paused, channel.sessions.keys()) == (expected.paused, expected.sessions.keys())
     for session in channel.sessions:
         assert len(session.in_flight) == expected.held_count(session)
-        assert session.room <= 0 or channel.paused or not expected.queued, "somebody with room was forgotten"
+        assert session.room <= 0 or channel.paused or not expected.queued, "a ready consumer was left out"
 
 
 def check_bodies(broker: Broker, oracle: Oracle) -> None:

@@ -1,7 +1,7 @@
-"""The network of a world: links that keep the order of bytes, and nothing else.
+"""The network of a world: links that only keep the order of bytes.
 
-The rule it guards: what a real network may do, this one does: cut a write at any byte, delay it, stall for long, lose
-the end of it and say so (a reset). All of it by the world's random numbers.
+A link does what a real network may do: it cuts a write at any byte, delays it, stalls for long, or loses the end of it
+and reports a reset. The world's random numbers decide.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Pipe:
 
     Args:
         random: the world's.
-        delay_ns: the longest that bytes are under way, unless the pipe stalls.
+        delay_ns: the maximum delay of bytes, unless the pipe stalls.
     """
 
     def __init__(self, random: Random, delay_ns: int) -> None:
@@ -29,7 +29,7 @@ class Pipe:
         self._is_ended = False
 
     def send(self, data: bytes, now_ns: int) -> None:
-        """Take bytes on their way, in pieces; END closes the pipe behind them."""
+        """Send bytes, in pieces; END closes the pipe after them."""
         if not self._is_ended:
             self._is_ended = data == END
             cut = self._random.randint(1, len(data)) if data and self._random.random() < 0.3 else len(data)
@@ -38,14 +38,14 @@ class Pipe:
                 self._pieces.append((self._last_ns, piece))
 
     def reset(self, now_ns: int) -> None:
-        """Lose some of what is under way, from the end, and close the pipe there."""
+        """Lose some of the bytes in transit, from the end, and close the pipe there."""
         if not self._is_ended:
             for _ in range(self._random.randint(0, len(self._pieces))):
                 self._pieces.pop()
             self.send(END, now_ns)
 
     def stall(self, until_ns: int) -> None:
-        """Let nothing that is sent from now on arrive before ``until_ns``."""
+        """Deliver nothing that is sent from now on before ``until_ns``."""
         self._last_ns = max(self._last_ns, until_ns)
 
     @property
@@ -53,7 +53,7 @@ class Pipe:
         return self._pieces[0][0] if self._pieces else None
 
     def receive(self, now_ns: int) -> list[bytes]:
-        """Return the pieces that have arrived, now and then two of them as one."""
+        """Return the pieces that have arrived, sometimes two of them as one."""
         arrived: list[bytes] = []
         while self._pieces and self._pieces[0][0] <= now_ns:
             piece = self._pieces.popleft()[1]

@@ -1,11 +1,11 @@
-"""A reference nsqd in dicts: it hears every command, sees every frame, and knows where each message has to be.
+"""A reference nsqd in dicts: it receives every command, checks every frame, and knows where each message must be.
 
-The rule it guards: it is slow and obvious, and shares nothing with the engine but the wire. What follows from a
-command it works out by itself; which of the consumers with room gets a message is the engine's choice, so a delivery
-is only asked whether it was allowed: queued, within RDY, not paused, not after CLS, with one attempt more.
+It is slow and obvious, and shares only the wire format with the engine. It computes the effect of each command by
+itself. The engine chooses which of the ready consumers gets a message, so the oracle only checks that a delivery was
+allowed: queued, within RDY, not paused, not after CLS, with one more attempt.
 
-How to read it: ``command``, ``frames`` and ``deadline`` are what happens; below is what an admin does. A body is the
-name of its message, for no two messages of a world have the same.
+``command``, ``frames`` and ``deadline`` are the inputs; the functions of an admin follow. A body identifies its
+message, since no two messages of a world have the same body.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ChannelOracle:
 
 @attrs.define(eq=False)
 class TopicOracle:
-    """A topic: its channels, what waits for one (body and delay), and whose id is whose."""
+    """A topic: its channels, its waiting messages (body and delay), and the body of each id."""
 
     channels: dict[bytes, ChannelOracle] = attrs.field(factory=dict)
     waiting: list[tuple[bytes, int]] = attrs.field(factory=list)
@@ -68,7 +68,7 @@ class TopicOracle:
 
 @attrs.define(eq=False)
 class ClientOracle:
-    """A connection: the answers that it is owed (None: any response), and what it has asked for."""
+    """A connection: the answers that it must receive (None: any response), and its requests."""
 
     owed: deque[bytes | None] = attrs.field(factory=deque)
     channel: ChannelOracle | None = None
@@ -77,7 +77,7 @@ class ClientOracle:
 
 
 class Oracle:
-    """What one broker has to be like."""
+    """The expected state of one broker."""
 
     def __init__(self, options: BrokerOptions) -> None:
         self._options = options
@@ -89,10 +89,10 @@ class Oracle:
         for topic in self.topics.values():
             yield from topic.channels.values()
 
-    # ---- what happens --------------------------------------------------------------------------------------------
+    # ---- inputs --------------------------------------------------------------------------------------------------
 
     def command(self, session: Session, command: Command, now_ns: int) -> None:
-        """Take note of what a client says."""
+        """Process a command of a client."""
         client, params = self.clients[session], command.params
         match command.verb:
             case b"IDENTIFY":
@@ -149,7 +149,7 @@ class Oracle:
     def frames(
         self, session: Session, frames: list[Response | BrokerError | MessageFrame], now_ns: int
     ) -> None:
-        """Look at what the broker says to a client: is that what it is owed, or may be given?"""
+        """Check the frames that the broker sends to a client: expected answers or allowed deliveries."""
         client = self.clients[session]
         for frame in frames:
             if isinstance(frame, MessageFrame):
@@ -179,7 +179,7 @@ class Oracle:
         channel.in_flight[frame.id] = copy
 
     def deadline(self, now_ns: int) -> None:
-        """Take note that the broker was told the time."""
+        """Process that the broker was given the time."""
         for channel in self.channels():
             for place in (channel.deferred, channel.in_flight):
                 for key in [key for key, copy in place.items() if copy.due_ns <= now_ns]:
@@ -189,12 +189,12 @@ class Oracle:
         self.clients[session] = ClientOracle()
 
     def end(self, session: Session, error: BrokerError | None) -> None:
-        """Take note that a client says nothing more; ``error`` if that cut a body off."""
+        """Process the end of a client's input; ``error`` if that cut a body off."""
         if error is not None:
             self.clients[session].owed.append(encode_error_text(error))
 
     def closed(self, session: Session) -> None:
-        """Take note that a connection is gone; its messages wait for their timeouts."""
+        """Process the loss of a connection; its messages wait for their timeouts."""
         channel = self.clients.pop(session).channel
         if channel is not None:
             channel.sessions.pop(session, None)
@@ -202,7 +202,7 @@ class Oracle:
             if is_last and channel in self.channels():
                 self.delete_channel(channel)
 
-    # ---- what an admin does --------------------------------------------------------------------------------------
+    # ---- functions of an admin -----------------------------------------------------------------------------------
 
     def topic(self, name: bytes) -> TopicOracle:
         return self.topics.setdefault(name, TopicOracle())

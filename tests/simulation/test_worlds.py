@@ -1,6 +1,6 @@
-"""Worlds, each from a seed: brokers and clients against each other's misfortune.
+"""Worlds, each from a seed: real brokers and clients with faults of the network and of handlers.
 
-A world that fails is told again by ``python -m tests.simulation --seed N --trace``.
+``python -m tests.simulation --seed N --trace`` repeats a world that failed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def test_worlds(first):
 
 
 @pytest.mark.parametrize("seed", [50158, 51203, 61958])
-def test_a_test_message_that_is_lost_with_its_connection_is_not_waited_for(seed):
+def test_test_message_that_is_lost_with_its_connection_is_not_awaited(seed):
     World(seed).run(STEPS)
 
 
-def test_a_seed_is_a_world():
+def test_world_is_determined_by_its_seed():
     traces: list[list[str]] = []
     for _ in range(2):
         traces.append([])
@@ -55,7 +55,7 @@ def test_a_seed_is_a_world():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_broken_engine_is_noticed(monkeypatch, owner, name, broken):
+def test_broken_engine_is_noticed(monkeypatch, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(AssertionError):
         for seed in range(30):

@@ -1,6 +1,6 @@
-"""Who lives in a world: producers and consumers, made of the real machines, and a handler that is not always good.
+"""The players of a world: producers and consumers, made of the real machines, and a handler that sometimes fails.
 
-How to read it: ``act`` is one move of a player; what it has to say leaves when the world pumps.
+``act`` is one action of a player; its output is sent when the world pumps.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False)
 class Publish:
-    """One publish on its way, and its answers, of which there has to be one; None is OK."""
+    """One publish and its answers, of which there must be exactly one; None is OK."""
 
     bodies: list[bytes]
     answers: list[NSQError | None] = attrs.field(factory=list)
 
     def done(self) -> bool:
-        return False  # so that a second answer would be noted, too
+        return False  # so that a second answer is recorded as well
 
     def cancelled(self) -> bool:
         return False
 
     def cancel(self) -> None:
-        raise AssertionError("nobody gives up")
+        raise AssertionError("publishes are never cancelled")
 
     def set_result(self, result: NSQError | None, /) -> None:
         self.answers.append(result)
 
     def __await__(self) -> Generator[Any, None, NSQError | None]:
-        raise AssertionError("nobody awaits")
+        raise AssertionError("results are never awaited")
 
 
 class Producer:
-    """Publishes to one node, again and again."""
+    """Publishes to one node repeatedly."""
 
     def __init__(self, world: World, node: Node) -> None:
         self._world, self.node = world, node
@@ -79,7 +79,7 @@ class Producer:
 
 
 class Consumer:
-    """Consumes one channel from every node; some messages it keeps for too long."""
+    """Consumes one channel of every node; it holds some messages for too long."""
 
     def __init__(self, world: World, topic: bytes, channel: bytes) -> None:
         self._world = world
@@ -95,7 +95,7 @@ class Consumer:
         )
 
     def act(self) -> None:
-        """Connect where there is no connection, handle some messages, and now and then change one's mind."""
+        """Connect where there is no connection, handle some messages, and sometimes change settings."""
         world, random, core = self._world, self._world.random, self.core
         for node in world.nodes if not core.is_closing else ():
             if node not in self._links or self._links[node].machine.ended:
@@ -123,7 +123,7 @@ class Consumer:
                 message.touch()
 
     def leave(self) -> None:
-        """Give everything back and say good-bye."""
+        """Requeue everything and close."""
         self.core.close(self._world.now_ns, self._world.now_ns)
         self.core.requeue_all()
         for link in self._links.values():

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nsqkit.admin import LookupdAdmin, NsqdAdmin
     from nsqkit.client.serializers import JSON, MSGPACK, RAW, TEXT, Serializer, typed_json, typed_msgpack
-    from nsqkit.client.settings import load_options, load_settings
     from nsqkit.consumer import BlockingConsumer, BlockingMessage, Consumer, ConsumerOptions, Message
     from nsqkit.consumer.dead_letter import DeadLetter
     from nsqkit.errors import (
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
         WriteTimeout,
         WrongServer,
     )
+    from nsqkit.options.settings import load_options, load_settings
     from nsqkit.producer import BlockingProducer, HTTPProducer, Producer, ProducerOptions
 
 __version__ = "0.1.0"
@@ -131,7 +131,7 @@ _HOMES = {
         "typed_json",
         "typed_msgpack",
     ),
-    "nsqkit.client.settings": ("load_options", "load_settings"),
+    "nsqkit.options.settings": ("load_options", "load_settings"),
     "nsqkit.consumer": ("BlockingConsumer", "BlockingMessage", "Consumer", "ConsumerOptions", "Message"),
     "nsqkit.consumer.dead_letter": ("DeadLetter",),
     "nsqkit.producer": ("BlockingProducer", "HTTPProducer", "Producer", "ProducerOptions"),

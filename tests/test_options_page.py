@@ -12,11 +12,11 @@ import attrs
 import pytest
 
 from nsqkit import ConsumerOptions, ProducerOptions, __version__
-from nsqkit.client.option import Kind
 from nsqkit.client.options import ConnectionOptions
 from nsqkit.consumer.handler_options import HandlerOptions
 from nsqkit.lookup.options import LookupOptions
 from tests.pages import ROOT
+from tests.wrong_options import is_seconds
 
 PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
 
@@ -41,7 +41,7 @@ def shown(field: attrs.Attribute[Any]) -> str:
         return f"`{value.__name__}`"
     if isinstance(value, str):
         return f"`{value.replace(__version__, '…')}`"
-    return f"{value:g} s" if field.metadata.get(Kind) is Kind.SECONDS else f"{value:,}"
+    return f"{value:g} s" if is_seconds(field) else f"{value:,}"
 
 
 @pytest.mark.parametrize("options", TABLES, ids=lambda options: options.__name__)

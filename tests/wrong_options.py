@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 import pytest
 
-from nsqkit.client.option import Kind
 from nsqkit.errors import OptionError
+from nsqkit.options.option import Kind, Option
 
 _SENTENCE = re.compile(
     r"(?P<name>\w+) is (?P<value>.+); allowed is (?:(?P<text>a str)|(?P<flag>True or False)"
@@ -36,6 +36,12 @@ WRONG: dict[str, list[object]] = {
 }
 
 
+def is_seconds(field: attrs.Attribute[Any]) -> bool:
+    """Return whether an option is a length of time in seconds."""
+    option: Option | None = field.metadata.get(Option)
+    return option is not None and option.kind is Kind.SECONDS
+
+
 def names(cls: type[attrs.AttrsInstance]) -> list[str]:
     """Return the names of all options of a class."""
     return [field.name for field in attrs.fields(cls)]
@@ -43,10 +49,7 @@ def names(cls: type[attrs.AttrsInstance]) -> list[str]:
 
 def keyword_types(cls: type[attrs.AttrsInstance]) -> dict[str, object]:
     """Return what the keyword arguments of a class of options are declared as: seconds may be a timedelta, too."""
-    return {
-        field.name: "Seconds" if field.metadata.get(Kind) is Kind.SECONDS else field.type
-        for field in attrs.fields(cls)
-    }
+    return {field.name: "Seconds" if is_seconds(field) else field.type for field in attrs.fields(cls)}
 
 
 def declared_types(keywords: Any) -> dict[str, object]:

@@ -11,39 +11,23 @@ of them in IDENTIFY. The kinds of options are declared in ``option``; options fr
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypedDict, TypeVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final, TypeAlias, TypedDict
 
 import attrs
 
-from nsqkit.client.option import Seconds, flag, function, instance_with, seconds, secret, text, whole, word
 from nsqkit.errors import OptionError
-from nsqkit.transport.address import is_socket_path, split_address
+from nsqkit.options.durations import Seconds
+from nsqkit.options.fields import flag, function, instance_with, seconds, secret, text, whole, word
 from nsqkit.transport.tls import Context
 from nsqkit.wire.compression import snappy_available
 from nsqkit.wire.identify import IdentifyRequest
-
-if TYPE_CHECKING:
-    from attrs import AttrsInstance
 
 __all__ = [
     "USER_AGENT",
     "ConnectionKeywords",
     "ConnectionOptions",
-    "check_addresses",
-    "check_object",
-    "check_tools",
-    "check_value",
-    "flag",
-    "make_options",
-    "seconds",
-    "text",
-    "unknown_name",
-    "whole",
-    "word",
 ]
-
-T = TypeVar("T", bound="AttrsInstance")
 
 OnConnection: TypeAlias = Callable[[str, Exception | None], object]
 """Called with the address of an nsqd, and why there is no connection to it; None if there is one now."""
@@ -268,115 +252,3 @@ class ConnectionOptions:
             topology_region=self.topology_region,
             topology_zone=self.topology_zone,
         )
-
-
-def make_options(
-    cls: type[T],
-    values: dict[str, Any],
-    *,
-    elsewhere: Mapping[str, type[AttrsInstance]] | None = None,
-) -> T:
-    """Return ``cls(**values)``; a name that is no option is refused by name.
-
-    Args:
-        cls: the class of the options.
-        values: the options.
-        elsewhere: calls that take other options, such as ``run(…)``, with the classes of those.
-
-    Raises:
-        OptionError: an unknown option, or a value that is not allowed.
-    """
-    known = attrs.fields_dict(cls)
-    for name in values:
-        if name not in known:
-            raise unknown_name(name, cls, elsewhere=elsewhere)
-    return cls(**values)
-
-
-def unknown_name(
-    name: str,
-    cls: type[AttrsInstance],
-    *,
-    elsewhere: Mapping[str, type[AttrsInstance]] | None = None,
-) -> OptionError:
-    """Return the refusal of a name that is no option of ``cls``, with the one that is meant; see ``make_options``."""
-    for call, other in (elsewhere or {}).items():
-        if name in attrs.fields_dict(other):
-            return OptionError(f"there is no option {name!r} here; it is an option of {call}")
-    from difflib import get_close_matches  # only for the error
-
-    known = list(attrs.fields_dict(cls))
-    addresses: tuple[str, ...] = getattr(cls, "addresses", ())
-    beside = (*addresses, "serializer") if addresses else ()  # arguments of the same calls
-    if nearest := get_close_matches(name, [*known, *beside], n=1):
-        return OptionError(f"there is no option {name!r}; did you mean {nearest[0]!r}?")
-    return OptionError(f"there is no option {name!r}; there are {', '.join(known)}")
-
-
-def check_addresses(addresses: object, name: str, *, or_url: bool = False) -> tuple[str, ...]:
-    """Return the addresses, each once; each is ``host:port``, or the path of a Unix socket (``is_socket_path``).
-
-    Args:
-        addresses: a list of them.
-        name: of the argument.
-        or_url: whether an address may be a URL, which is not checked here.
-
-    Raises:
-        OptionError: one of them is not, or it is not a list of them.
-    """
-    if isinstance(addresses, str | bytes) or not isinstance(addresses, Sequence):
-        raise OptionError(f'{name} is {addresses!r}; allowed is a list such as ["127.0.0.1:4150"]')
-    for address in addresses:
-        if not isinstance(address, str):
-            raise OptionError(f'{name} holds {address!r}; allowed are texts such as "127.0.0.1:4150"')
-        if "://" in address:
-            if not or_url:
-                raise OptionError(f"address {address!r} is a URL; allowed is host:port, without a scheme")
-        elif not is_socket_path(address):
-            host, port = split_address(address)
-            if not host or not port:
-                raise OptionError(
-                    f"address {address!r} names no {'port' if host else 'host'}; allowed is host:port"
-                )
-    return tuple(dict.fromkeys(addresses))
-
-
-def check_value(cls: type[AttrsInstance], name: str, value: object) -> None:
-    """Check a value that an option gets later.
-
-    Raises:
-        OptionError: the option cannot have it.
-    """
-    field = attrs.fields_dict(cls)[name]
-    assert field.validator is not None
-    field.validator(None, field, value)
-
-
-def check_object(name: str, value: object, methods: Sequence[str], allowed: str) -> None:
-    """Check an argument that is None, or an object with certain methods.
-
-    Raises:
-        OptionError: it is something else.
-    """
-    if value is not None and not all(callable(getattr(value, method, None)) for method in methods):
-        raise OptionError(f"{name} is {value!r}; allowed is None or {allowed}")
-
-
-def check_tools(
-    *,
-    clock: object = None,
-    dial: object = None,
-    random: object = None,
-    serializer: object = None,
-    on_backoff: object = None,
-) -> None:
-    """Check what a client may be given besides its options.
-
-    Raises:
-        OptionError: one of them cannot be used.
-    """
-    check_object("clock", clock, ["now_ns", "wait_until"], "a clock such as nsqkit.clock.ManualClock()")
-    check_object("dial", dial, ["__call__"], "an async function of an address")
-    check_object("random", random, ["random", "uniform"], "a random.Random")
-    check_object("serializer", serializer, ["encode", "decode"], "a serializer such as nsqkit.JSON")
-    check_object("on_backoff", on_backoff, ["__call__"], "a function of a BackoffStats")

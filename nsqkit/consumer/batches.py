@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from nsqkit.client.option import Seconds, take_seconds
 from nsqkit.errors import OptionError
+from nsqkit.options.checks import take_seconds
+from nsqkit.options.durations import Seconds
 
 if TYPE_CHECKING:
     from nsqkit.consumer.consumer import Consumer

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast
 
 import attrs
 
-from nsqkit.client.option import Seconds, take_timeout
-from nsqkit.client.options import make_options
 from nsqkit.consumer.batches import Batch, Batches
 from nsqkit.consumer.consumer import Consumer
 from nsqkit.consumer.dead_letter import discard
@@ -30,6 +28,8 @@ from nsqkit.consumer.thread_message import ThreadMessage
 from nsqkit.consumer.thread_receiver import ThreadReceiver
 from nsqkit.errors import Closed
 from nsqkit.loop_thread import BlockingClient
+from nsqkit.options.checks import make_options, take_timeout
+from nsqkit.options.durations import Seconds
 
 if TYPE_CHECKING:
     from nsqkit.client.serializers import Serializer

@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nsqkit.client.option import Seconds
     from nsqkit.consumer.message import Message
     from nsqkit.consumer.thread_receiver import ThreadReceiver
+    from nsqkit.options.durations import Seconds
 
 
 class BlockingMessage:

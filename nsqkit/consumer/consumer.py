@@ -21,8 +21,6 @@ import attrs
 
 from nsqkit.client.dialler import Dial
 from nsqkit.client.failure import not_connected
-from nsqkit.client.option import Seconds, take_timeout
-from nsqkit.client.options import check_addresses, check_tools, check_value, make_options
 from nsqkit.client.task_scope import TaskScope
 from nsqkit.clock import NS_PER_S, Clock, LoopClock, move_on_after
 from nsqkit.consumer.active_handlers import ActiveHandlers
@@ -41,6 +39,8 @@ from nsqkit.consumer.stats import BackoffStats, ConsumerStats
 from nsqkit.consumer.stop_signals import StopSignals, check_signals, signal_caller
 from nsqkit.errors import Closed, OptionError
 from nsqkit.lookup.discovery import Discovery
+from nsqkit.options.checks import check_addresses, check_tools, check_value, make_options, take_timeout
+from nsqkit.options.durations import Seconds
 from nsqkit.transport.timer import Timer
 from nsqkit.wire.names import encode_channel, encode_topic
 

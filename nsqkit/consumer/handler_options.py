@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import attrs
 
-from nsqkit.client.option import flag, whole
 from nsqkit.consumer.dead_letter import GivingUp, check_policy, discard
 from nsqkit.errors import OptionError
+from nsqkit.options.fields import flag, whole
 
 if TYPE_CHECKING:
     from nsqkit.consumer.message import Message

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nsqkit.client.option import Seconds
     from nsqkit.consumer.session import ConsumerSession
+    from nsqkit.options.durations import Seconds
 
 NS_PER_S = 1_000_000_000
 

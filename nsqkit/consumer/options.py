@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import attrs
 
-from nsqkit.client.option import Seconds, function, seconds, whole
 from nsqkit.client.options import ConnectionKeywords, ConnectionOptions
 from nsqkit.errors import OptionError
 from nsqkit.lookup.options import LookupOptions
+from nsqkit.options.durations import Seconds
+from nsqkit.options.fields import function, seconds, whole
 
 if TYPE_CHECKING:
     from ssl import SSLContext

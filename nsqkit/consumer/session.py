@@ -14,11 +14,12 @@ import math
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any
 
-from nsqkit.client.option import Seconds, take_seconds
 from nsqkit.client.session import ClientSession, State
 from nsqkit.consumer.backoff import Result
 from nsqkit.consumer.message import Message
 from nsqkit.errors import BrokerError, FinishFailed, MessageError, ProtocolError, RequeueFailed
+from nsqkit.options.checks import take_seconds
+from nsqkit.options.durations import Seconds
 from nsqkit.wire.commands import (
     CLS,
     encode_finishes,

@@ -14,7 +14,7 @@ import anyio.from_thread
 from nsqkit.consumer.message import Message
 
 if TYPE_CHECKING:
-    from nsqkit.client.option import Seconds
+    from nsqkit.options.durations import Seconds
 
 
 class ThreadMessage(Message):

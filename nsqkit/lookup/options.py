@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from nsqkit.client.option import fraction, function, instance_with, seconds, secret, text
 from nsqkit.errors import OptionError
 from nsqkit.http.daemon import Daemon
 from nsqkit.lookup.tls import lookupd_context
+from nsqkit.options.fields import fraction, function, instance_with, seconds, secret, text
 
 if TYPE_CHECKING:
     from ssl import SSLContext

@@ -14,7 +14,8 @@ from typing import Final
 
 import attrs
 
-from nsqkit.options.option import Option, choice, duration, string
+from nsqkit.options.fields import choice, duration, string
+from nsqkit.options.option import Option
 from nsqkit.program.log import LEVELS
 
 __all__ = ["OPTIONS", "LookupdOptions"]

@@ -21,6 +21,7 @@ __all__ = [
     "Seconds",
     "format_duration",
     "parse_duration",
+    "parse_seconds",
     "plain_seconds",
 ]
 
@@ -133,6 +134,18 @@ def _decimal(value: int, places: int) -> str:
     whole, fraction = divmod(value, 10**places)
     digits = f"{fraction:0{places}d}".rstrip("0")
     return f"{whole}.{digits}" if digits else str(whole)
+
+
+def parse_seconds(text: str) -> float:
+    """Return the seconds in a text: a plain number, or a duration in Go's notation.
+
+    Raises:
+        ValueError: the text is neither.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        return parse_duration(text.strip()) / _SECOND
 
 
 def plain_seconds(value: Any) -> Any:

@@ -15,11 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from nsqkit.errors import OptionError
-from nsqkit.options.durations import format_duration, parse_duration
+from nsqkit.options.durations import format_duration
 from nsqkit.options.option import Kind, Option
 
-_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-_FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 _NS_PER_MS: Final = 1_000_000
 
 _FORMS: Final[dict[Kind, str]] = {
@@ -151,17 +149,17 @@ def key_place(option: Option) -> str:
     return f"option {option.config_name}"
 
 
-def check_value(option: Option, value: object, place: str) -> None:
+def check_limits(option: Option, value: object, place: str) -> None:
     """Compare a value with the limits of its option.
 
     Raises:
-        OptionError: it is out of them; the text has the value as it was written, and what is allowed.
+        OptionError: it is outside; the text has the value as it was written, and what is allowed.
     """
     if option.accepts(value):
         return
-    text, allowed = str(value), option.allowed()
+    text, allowed = str(value), option.allowed
     if option.kind is Kind.DURATION and isinstance(value, int):
-        text, allowed = format_duration(value), f"a duration of at least {format_duration(option.low)}"
+        text, allowed = format_duration(value), f"a duration of at least {format_duration(int(option.low))}"
     elif isinstance(value, tuple):
         text = ",".join(map(str, value))
     raise OptionError(f'invalid value "{text}" for {place}: allowed is {allowed}')
@@ -187,23 +185,9 @@ def _parse_item(option: Option, value: object, place: str) -> Any:
 
 
 def _parse_text(option: Option, text: str, place: str) -> Any:
-    """Return the value that ``text`` writes; ``place`` names where it stands, for the error."""
+    """Return the value for which ``text`` stands; ``place`` is its origin, for the error."""
     try:
-        match option.kind:
-            case Kind.STRING:
-                return text
-            case Kind.STRINGS:
-                return (text,)
-            case Kind.DURATION:
-                return parse_duration(text)
-            case Kind.BOOL:
-                return _parse_bool(text)
-            case Kind.INT:
-                return _parse_int(text)
-            case Kind.FLOATS:
-                return tuple(float(part) for part in text.split(","))
-            case Kind.CHOICE:
-                return _parse_choice(text.lower(), option)
+        return option.read(text)
     except ValueError as error:
         raise _invalid(option, text, place) from error
 
@@ -213,33 +197,7 @@ def _invalid(option: Option, text: str, place: str) -> OptionError:
 
 
 def _form(option: Option) -> str:
-    return _FORMS.get(option.kind) or f"allowed is {option.allowed()}"
-
-
-def _parse_bool(text: str) -> bool:
-    if text not in _TRUE | _FALSE:
-        raise ValueError(text)
-    return text in _TRUE
-
-
-def _parse_int(text: str) -> int:
-    """Read an integer as Go does with base 0: 42, 0x2a, 0b101010, 0o52 and 052, with single underscores."""
-    if not text.isascii() or text != text.strip():
-        raise ValueError(text)
-    digits = text.lstrip("+-")
-    # Python wants an "o" after the zero of an octal number.
-    value = int(text.replace("0", "0o", 1) if digits[:1] == "0" and digits[1:2].isdigit() else text, 0)
-    if not -(1 << 63) <= value < 1 << 63:
-        raise ValueError(text)
-    return value
-
-
-def _parse_choice(word: str, option: Option) -> str:
-    if word not in option.choices:
-        word = "true" if _parse_bool(word) else "false"
-    if word not in option.choices:
-        raise ValueError(word)
-    return word
+    return _FORMS.get(option.kind) or f"allowed is {option.allowed}"
 
 
 def usage(command: str, options: Mapping[str, Option], defaults: object) -> str:

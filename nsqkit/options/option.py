@@ -1,10 +1,7 @@
-"""What is known about one option beside its value: names, kind, limits, a sentence of help.
+"""The description of one option: the kind of its value, its limits, and how a text stands for a value.
 
-The rule it guards: an option is described once, where it is declared. The check of its value, the command line,
-the configuration file and ``GET /config`` all follow that description.
-
-How to read it: ``Kind`` and ``Option`` first; then one function per kind, each of which declares a field of an
-attrs class, with the description as the field's metadata under the key ``Option``.
+An option is described once, where its field is declared (``nsqkit.options.fields``). The check of its value, the
+command line, configuration files, environment variables and ``GET /config`` follow that description.
 """
 
 from __future__ import annotations
@@ -15,14 +12,22 @@ from typing import Any, Final
 
 import attrs
 
-from nsqkit.errors import OptionError
-from nsqkit.options.durations import DURATION_NS_MAX, format_duration
+from nsqkit.options.durations import DURATION_NS_MAX, format_duration, parse_duration, parse_seconds
 
-_INT64_MAX: Final = DURATION_NS_MAX
+INT64_MAX: Final = DURATION_NS_MAX
+
+_GO_BOOLS: Final = {
+    **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
+}
+_SWITCH_WORDS: Final = {
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
 
 
 class Kind(enum.Enum):
-    """What an option's value is; the value of each member says it to a reader."""
+    """What an option's value is. nsqd's flags have kinds of their own, since their texts are in Go's notation."""
 
     STRING = "a text"
     BOOL = "true or false"
@@ -31,6 +36,11 @@ class Kind(enum.Enum):
     STRINGS = "a list of texts"
     FLOATS = "a list of numbers above 0 and up to 1"
     CHOICE = "one word of a few"
+    SWITCH = "True or False"
+    WHOLE = "a whole number"
+    NUMBER = "a number"
+    SECONDS = "a number of seconds"
+    OBJECT = "an object, for which no text stands"
 
 
 @attrs.frozen(kw_only=True)
@@ -38,131 +48,142 @@ class Option:
     """The description of one option.
 
     Attributes:
-        flag: the name on nsqd's command line, without dashes: ``mem-queue-size``.
-        config_name: the key in a configuration file and in ``/config/NAME``: ``mem_queue_size``.
         kind: what the value is.
-        help: a few words for the usage text.
-        low: the least value allowed, of an INT or a DURATION.
+        low: the least value of a number.
         high: the greatest one.
-        choices: the words allowed, where not every text is; of a CHOICE a mapping to nsqd's number for each.
+        or_zero: 0 is allowed although it is below ``low``.
+        or_none: None is allowed.
+        choices: the words allowed, if not every text is; of a CHOICE of nsqd, a mapping to nsqd's number for each.
+        is_object: returns whether an OBJECT is allowed.
+        expected: how an error describes the allowed values, where ``kind`` and the limits do not.
+        flag: the name on nsqd's command line, without dashes: ``mem-queue-size``. Empty for the options of clients.
+        config_name: the key in a configuration file and in ``/config/NAME``: ``mem_queue_size``.
+        help: a few words for the usage text.
     """
 
-    flag: str
-    config_name: str
     kind: Kind
-    help: str
-    low: int = 0
-    high: int = _INT64_MAX
+    low: float = 0
+    high: float = INT64_MAX
+    or_zero: bool = False
+    or_none: bool = False
     choices: Collection[str] = ()
+    is_object: Callable[[object], bool] = callable
+    expected: str = ""
+    flag: str = ""
+    config_name: str = ""
+    help: str = ""
 
     def accepts(self, value: object) -> bool:
-        """Tell whether the option may have this value."""
+        """Return whether the option may have this value."""
+        if value is None:
+            return self.or_none
         match self.kind:
-            case Kind.BOOL:
+            case Kind.BOOL | Kind.SWITCH:
                 return isinstance(value, bool)
-            case Kind.INT | Kind.DURATION:
-                return (
-                    isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
-                )
+            case Kind.INT | Kind.WHOLE | Kind.DURATION:
+                return isinstance(value, int) and self._in_range(value)
+            case Kind.NUMBER | Kind.SECONDS:
+                return isinstance(value, int | float) and self._in_range(value)
             case Kind.STRING | Kind.CHOICE:
-                return self._accepts_word(value)
+                return self._is_word(value)
             case Kind.STRINGS:
-                return isinstance(value, tuple) and all(map(self._accepts_word, value))
+                return isinstance(value, tuple) and all(map(self._is_word, value))
             case Kind.FLOATS:
                 return isinstance(value, tuple) and all(map(_is_percentile, value))
+            case Kind.OBJECT:
+                return self.is_object(value)
 
-    def _accepts_word(self, word: object) -> bool:
+    def _is_word(self, word: object) -> bool:
         return isinstance(word, str) and (not self.choices or word in self.choices)
 
+    def _in_range(self, value: float) -> bool:
+        # Comparisons with NaN are False, so it is refused.
+        in_range = self.low <= value <= self.high or (self.or_zero and value == 0)
+        return in_range and not isinstance(value, bool)
+
+    @property
     def allowed(self) -> str:
-        """Say what is allowed, as the end of a sentence."""
+        """What is allowed, as the end of a sentence."""
+        if self.expected:
+            return self.expected
         if self.choices:
             words = " or ".join(word or "nothing" for word in self.choices)
             return f"a list of {words}" if self.kind is Kind.STRINGS else words
-        if self.kind is Kind.DURATION:
-            return f"a duration in nanoseconds of at least {self.low} ({format_duration(self.low)})"
-        if self.kind is Kind.INT:
-            limits = (
-                f"from {self.low} to {self.high}" if self.high < _INT64_MAX else f"of at least {self.low}"
-            )
-            return f"an integer {limits}"
-        description: str = self.kind.value
-        return description
+        match self.kind:
+            case Kind.DURATION:
+                return f"a duration in nanoseconds of at least {self.low} ({format_duration(int(self.low))})"
+            case Kind.INT:
+                below = self.high < INT64_MAX
+                return (
+                    f"an integer from {self.low} to {self.high}"
+                    if below
+                    else f"an integer of at least {self.low}"
+                )
+            case Kind.WHOLE | Kind.NUMBER | Kind.SECONDS:
+                noun = "a whole number" if self.kind is Kind.WHOLE else "a number"
+                unit = " seconds" if self.kind is Kind.SECONDS else ""
+                limits = f"{noun} from {self.low:.12g} to {self.high:.12g}{unit}"
+                return f"{'0, or ' * self.or_zero}{limits}{', or None' * self.or_none}"
+        return str(self.kind.value)
+
+    def read(self, text: str) -> Any:
+        """Return the value for which a text stands.
+
+        Raises:
+            ValueError: the text is not of this kind.
+        """
+        match self.kind:
+            case Kind.BOOL:
+                return _read_bool(text)
+            case Kind.SWITCH:
+                return _look_up(text.strip().lower(), _SWITCH_WORDS)
+            case Kind.INT:
+                return _read_int(text)
+            case Kind.WHOLE:
+                return int(text)
+            case Kind.NUMBER:
+                return float(text)
+            case Kind.DURATION:
+                return parse_duration(text)
+            case Kind.SECONDS:
+                return parse_seconds(text)
+            case Kind.STRINGS:
+                return (text,)
+            case Kind.FLOATS:
+                return tuple(map(float, text.split(",")))
+            case Kind.CHOICE if self.flag:
+                return self._read_choice(text.lower())
+        return text
+
+    def _read_choice(self, word: str) -> str:
+        if word not in self.choices:
+            word = str(_read_bool(word)).lower()
+        if word not in self.choices:
+            raise ValueError(word)
+        return word
 
 
 def _is_percentile(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
 
 
-# The functions below return Any, as attrs.field does: the type of a field is what its class says beside the name.
+def _read_bool(text: str) -> bool:
+    return _look_up(text, _GO_BOOLS)
 
 
-def string(flag: str, default: str, text: str, *, choices: Collection[str] = ()) -> Any:
-    """Declare an option that is a text."""
-    return _field(flag, Kind.STRING, default, text, choices=choices)
+def _look_up(word: str, words: dict[str, bool]) -> bool:
+    if word not in words:
+        raise ValueError(word)
+    return words[word]
 
 
-def boolean(flag: str, default: bool, text: str) -> Any:
-    """Declare an option that is on or off."""
-    return _field(flag, Kind.BOOL, default, text)
-
-
-def integer(
-    flag: str, default: int, text: str, *, low: int = 0, high: int = _INT64_MAX, config_name: str = ""
-) -> Any:
-    """Declare an option that is a number."""
-    return _field(flag, Kind.INT, default, text, low=low, high=high, config_name=config_name)
-
-
-def duration(flag: str, default_ns: int, text: str, *, low: int = 0) -> Any:
-    """Declare an option that is a length of time, in nanoseconds."""
-    return _field(flag, Kind.DURATION, default_ns, text, low=low)
-
-
-def strings(flag: str, text: str, *, choices: Collection[str] = (), config_name: str = "") -> Any:
-    """Declare an option that is a list of texts, empty by default."""
-    return _field(flag, Kind.STRINGS, (), text, choices=choices, config_name=config_name, converter=_as_tuple)
-
-
-def floats(flag: str, text: str, *, config_name: str = "") -> Any:
-    """Declare an option that is a list of percentiles, empty by default."""
-    return _field(flag, Kind.FLOATS, (), text, config_name=config_name, converter=_as_tuple)
-
-
-def choice(flag: str, default: str, text: str, choices: dict[str, int]) -> Any:
-    """Declare an option that is one of a few words, each of which nsqd has a number for."""
-    return _field(flag, Kind.CHOICE, default, text, choices=choices)
-
-
-def _field(
-    flag: str,
-    kind: Kind,
-    default: object,
-    text: str,
-    *,
-    low: int = 0,
-    high: int = _INT64_MAX,
-    choices: Collection[str] = (),
-    config_name: str = "",
-    converter: Callable[[object], object] | None = None,
-) -> Any:
-    option = Option(
-        flag=flag,
-        config_name=config_name or flag.replace("-", "_"),
-        kind=kind,
-        help=text,
-        low=low,
-        high=high,
-        choices=choices,
-    )
-    return attrs.field(default=default, converter=converter, validator=_validate, metadata={Option: option})
-
-
-def _as_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _validate(_: object, attribute: attrs.Attribute[object], value: object) -> None:
-    option: Option = attribute.metadata[Option]
-    if not option.accepts(value):
-        raise OptionError(f"option {attribute.name} is {value!r}; allowed is {option.allowed()}")
+def _read_int(text: str) -> int:
+    """Read an integer as Go does with base 0: 42, 0x2a, 0b101010, 0o52 and 052, with single underscores."""
+    if not text.isascii() or text != text.strip():
+        raise ValueError(text)
+    digits = text.lstrip("+-")
+    # Python requires an "o" after the zero of an octal number.
+    value = int(text.replace("0", "0o", 1) if digits[:1] == "0" and digits[1:2].isdigit() else text, 0)
+    if not -INT64_MAX - 1 <= value <= INT64_MAX:
+        raise ValueError(text)
+    return value

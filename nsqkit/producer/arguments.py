@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nsqkit.client.option import Seconds, take_seconds
-from nsqkit.client.options import check_addresses
 from nsqkit.errors import OptionError
+from nsqkit.options.checks import check_addresses, take_seconds
+from nsqkit.options.durations import Seconds
 from nsqkit.wire.commands import batch_size, equal_batch_size
 from nsqkit.wire.names import encode_topic
 

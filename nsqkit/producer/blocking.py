@@ -16,9 +16,9 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from nsqkit.client.option import Seconds
 from nsqkit.errors import NotConnected, WouldWait
 from nsqkit.loop_thread import BlockingClient, OneShot
+from nsqkit.options.durations import Seconds
 from nsqkit.producer.arguments import Bytes
 from nsqkit.producer.direct import Direct
 from nsqkit.producer.options import ProducerKeywords

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, Unpack
 
 import attrs
 
-from nsqkit.client.option import Seconds, seconds, whole
-from nsqkit.client.options import check_tools, make_options
 from nsqkit.errors import RequestFailed, RequestRefused
+from nsqkit.options.checks import check_tools, make_options
+from nsqkit.options.durations import Seconds
+from nsqkit.options.fields import seconds, whole
 from nsqkit.producer.arguments import Bodies, delay_ms, topic_name, unite_addresses
 from nsqkit.producer.creation import create_channel, create_topic, daemons_at
 from nsqkit.wire.commands import encode_batch

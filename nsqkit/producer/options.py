@@ -10,8 +10,9 @@ from typing import ClassVar
 
 import attrs
 
-from nsqkit.client.option import Seconds, seconds, whole, word
 from nsqkit.client.options import ConnectionKeywords, ConnectionOptions
+from nsqkit.options.durations import Seconds
+from nsqkit.options.fields import seconds, whole, word
 from nsqkit.producer.policy import POLICIES
 
 

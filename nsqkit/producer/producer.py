@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 import anyio
 
 from nsqkit.client.dialler import Dial, Dialler
-from nsqkit.client.option import Seconds, take_seconds, take_timeout
-from nsqkit.client.options import check_tools, make_options
 from nsqkit.clock import Clock, LoopClock, move_on_after
 from nsqkit.errors import Closed, PublishTimeout
+from nsqkit.options.checks import check_tools, make_options, take_seconds, take_timeout
+from nsqkit.options.durations import Seconds
 from nsqkit.producer.arguments import (
     TIMEOUT_MAX,
     Bodies,

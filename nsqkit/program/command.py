@@ -20,7 +20,7 @@ import attrs
 from nsqkit.errors import OptionError
 from nsqkit.options.flags import (
     UnknownFlag,
-    check_value,
+    check_limits,
     flag_place,
     key_place,
     parse_document,
@@ -109,7 +109,7 @@ class Command:
     def _build(self, config_path: str, given: Mapping[str, Any]) -> Any:
         configured = self._read_config(config_path) if config_path else {}
         for name, value in given.items():
-            check_value(self.options[name], value, flag_place(self.options[name]))
+            check_limits(self.options[name], value, flag_place(self.options[name]))
         try:
             return self.make(**{**self.host_defaults(), **configured, **given})
         except OptionError as error:  # of options that contradict each other, named as fields
@@ -125,7 +125,7 @@ class Command:
                 document = tomllib.load(file)
             configured = parse_document(document, self.options)
             for name, value in configured.items():
-                check_value(self.options[name], value, key_place(self.options[name]))
+                check_limits(self.options[name], value, key_place(self.options[name]))
             self._warn_of(unknown_keys(document, self.options), path)
             return configured
         except OSError as error:

@@ -10,47 +10,23 @@ partitions is said in ``plan``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from typing import Any
 
 import attrs
 
 from nsqkit.consumer import Consumer
 from nsqkit.errors import OptionError
-from nsqkit.options.durations import plain_seconds
+from nsqkit.options.fields import seconds, whole
 
 PARTITIONS_MAX = 10_000
-"""More tasks than this for one job is a mistake more often than a wish."""
+"""A job with more tasks is a mistake more often than it is intended."""
+
+SECONDS_MAX = 86_400.0
 
 
 def _addresses(value: object) -> object:
     """Make a tuple of whatever lists addresses; one text stays what it is, for the check to refuse."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
-
-
-def _whole(default: int | None, least: int, most: int) -> Any:
-    return attrs.field(default=default, validator=_in_range(least, most, kind=int, or_none=default is None))
-
-
-def _seconds(default: float | None, least: float, *, or_none: bool = False) -> Any:
-    check = _in_range(least, 86_400.0, kind=float, or_none=or_none)
-    return attrs.field(default=default, converter=plain_seconds, validator=check)
-
-
-def _in_range(least: float, most: float, *, kind: type, or_none: bool) -> Any:
-    types = int if kind is int else (int, float)
-    allowed = f"a {'whole number' if kind is int else 'number of seconds'} from {least} to {most}"
-
-    def check(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value is None and or_none:
-            return
-        right = isinstance(value, types) and not isinstance(value, bool) and not math.isnan(value)
-        if not right or not least <= value <= most:
-            also = ", or None" if or_none else ""
-            raise OptionError(f"{attribute.name} is {value!r}; allowed is {allowed}{also}")
-
-    return check
 
 
 @attrs.frozen(kw_only=True)
@@ -85,15 +61,15 @@ class ConsumerSpec:
     topic: str
     channel: str
     nsqd_tcp_addresses: tuple[str, ...] = attrs.field(converter=_addresses)
-    partitions: int | None = _whole(None, 1, PARTITIONS_MAX)
-    max_in_flight: int = _whole(2500, 1, 1_000_000)
-    max_messages: int | None = _whole(None, 0, 1 << 62)
-    empty_for: float | None = _seconds(1.0, 0.001, or_none=True)
-    deadline: float | None = _seconds(None, 0.001, or_none=True)
-    linger: float = _seconds(0.2, 0.0)
-    chunk_bytes: int = _whole(64 << 20, 1, 1 << 40)
-    msg_timeout: float = _seconds(60.0, 1.0)
-    connect_timeout: float = _seconds(10.0, 0.001)
+    partitions: int | None = whole(None, 1, PARTITIONS_MAX, or_none=True)
+    max_in_flight: int = whole(2500, 1, 1_000_000)
+    max_messages: int | None = whole(None, 0, 1 << 62, or_none=True)
+    empty_for: float | None = seconds(1.0, 0.001, SECONDS_MAX, or_none=True)
+    deadline: float | None = seconds(None, 0.001, SECONDS_MAX, or_none=True)
+    linger: float = seconds(0.2, 0.0, SECONDS_MAX)
+    chunk_bytes: int = whole(64 << 20, 1, 1 << 40)
+    msg_timeout: float = seconds(60.0, 1.0, SECONDS_MAX)
+    connect_timeout: float = seconds(10.0, 0.001, SECONDS_MAX)
 
     def __attrs_post_init__(self) -> None:
         if not self.nsqd_tcp_addresses:

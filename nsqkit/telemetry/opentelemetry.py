@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import TracerProvider
 
-    from nsqkit.client.option import Seconds
     from nsqkit.client.serializers import Serializer
     from nsqkit.consumer.blocking_message import BlockingMessage
     from nsqkit.consumer.message import Message
+    from nsqkit.options.durations import Seconds
     from nsqkit.producer.blocking import BlockingProducer
     from nsqkit.producer.http_producer import HTTPProducer
     from nsqkit.producer.producer import Producer

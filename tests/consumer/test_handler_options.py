@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from nsqkit.client.options import make_options
 from nsqkit.consumer.dead_letter import discard
 from nsqkit.consumer.handler_options import HandlerOptions
 from nsqkit.errors import OptionError
+from nsqkit.options.checks import make_options
 
 
 def test_the_defaults():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nsqkit.errors import OptionError
 from nsqkit.options.flags import (
     UnknownFlag,
-    check_value,
+    check_limits,
     flag_place,
     key_place,
     parse_document,
@@ -237,9 +237,9 @@ def test_an_unknown_key_of_a_document_says_nothing_and_is_named(key):
 def test_a_value_out_of_its_limits_is_told_as_it_was_written(value, sentence):
     name, given_value = value
     with pytest.raises(OptionError) as info:
-        check_value(OPTIONS[name], given_value, flag_place(OPTIONS[name]))
+        check_limits(OPTIONS[name], given_value, flag_place(OPTIONS[name]))
     assert str(info.value).startswith(sentence)
-    check_value(OPTIONS["size"], 5, key_place(OPTIONS["size"]))
+    check_limits(OPTIONS["size"], 5, key_place(OPTIONS["size"]))
 
 
 @attrs.frozen

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from nsqkit.client.options import make_options
 from nsqkit.client.serializers import JSON
 from nsqkit.errors import OptionError, RequestFailed, RequestRefused
+from nsqkit.options.checks import make_options
 from nsqkit.producer.http_producer import HTTPProducer, HTTPProducerKeywords, HTTPProducerOptions
 from tests.answering import answering, http_answer
 from tests.wrong_options import check_option, declared_types, keyword_types, names

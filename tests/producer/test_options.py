@@ -3,8 +3,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from nsqkit.client.options import ConnectionOptions, make_options
+from nsqkit.client.options import ConnectionOptions
 from nsqkit.errors import OptionError
+from nsqkit.options.checks import make_options
 from nsqkit.producer.options import ProducerKeywords, ProducerOptions
 from tests.wrong_options import check_option, declared_types, keyword_types, names
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from nsqkit.options.option import Option, integer
+from nsqkit.options.fields import integer
+from nsqkit.options.option import Option
 from nsqkit.program.command import COMMAND_FLAGS, Command
 
 

@@ -19,7 +19,8 @@ from typing import Final
 import attrs
 
 from nsqkit.errors import OptionError
-from nsqkit.options.option import Option, boolean, choice, duration, floats, integer, string, strings
+from nsqkit.options.fields import boolean, choice, duration, floats, integer, string, strings
+from nsqkit.options.option import Option
 
 __all__ = ["OPTIONS", "BrokerOptions", "default_node_id"]
 

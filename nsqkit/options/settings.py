@@ -1,13 +1,9 @@
-"""Options from elsewhere: from the environment and from a TOML file, beneath what the program itself says.
+"""Options of clients from the environment and from a TOML file, beneath the arguments of the program.
 
     arguments  >  environment  >  file  >  defaults
 
-The rule it guards: nothing that somebody has set is ignored, and nothing wrong is guessed at. Each value is checked
-where it comes from, and a refusal names that place: the variable, or the file and its table. A name that is no option
-is refused like a value that is none; the names of another client's options may stand beside, if that client is named.
-
-How to read it: ``load_settings`` is the whole of it. Where values come from, a *source*, becomes a mapping of names to
-``Setting``; what they mean is known by the fields of the options' class (``nsqkit.client.option``).
+Each value is checked where it comes from, and a refusal names that place: the variable, or the file and its table. A
+name that is not an option is refused; the names of another client's options are allowed if that client is named.
 """
 
 from __future__ import annotations
@@ -16,14 +12,15 @@ import os
 import re
 import tomllib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
-from nsqkit.client.option import Kind
-from nsqkit.client.options import check_addresses, make_options, unknown_name
 from nsqkit.errors import OptionError
+from nsqkit.options.checks import check_addresses, make_options, unknown_name
+from nsqkit.options.option import Kind, Option
 
 if TYPE_CHECKING:
     from attrs import AttrsInstance
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="AttrsInstance")
 
 PREFIX: Final = "NSQKIT_"
-"""What the names of environment variables begin with, before the option's own in capitals."""
+"""How the names of environment variables begin, before the option's own in capitals."""
 
 
 def load_options(
@@ -47,14 +44,14 @@ def load_options(
 
     Args:
         cls: ``ConsumerOptions``, ``ProducerOptions``, ``HTTPProducerOptions`` or ``ConnectionOptions``.
-        environ: variables such as ``NSQKIT_MAX_IN_FLIGHT=200``, mostly ``os.environ``; None to look at none.
+        environ: variables such as ``NSQKIT_MAX_IN_FLIGHT=200``, usually ``os.environ``; None for none.
         toml_path: a TOML file; None for none.
         toml_table: the table of it, with dots, that holds the options: ``nsqkit``, ``tool.nsqkit``.
-        beside: classes whose options may stand in the same places; they are left alone.
-        arguments: options that the program itself sets; they count before all others.
+        beside: classes whose options may be set in the same places; they are ignored.
+        arguments: options that the program itself sets; they have precedence.
 
     Raises:
-        OptionError: a name that is no option, a value that is not allowed, or a file that cannot be read.
+        OptionError: a name that is not an option, a value that is not allowed, or a file that cannot be read.
     """
     settings = load_settings(
         cls, environ=environ, toml_path=toml_path, toml_table=toml_table, beside=beside, **arguments
@@ -71,22 +68,14 @@ def load_settings(
     beside: Collection[type[AttrsInstance]] = (),
     **arguments: object,
 ) -> dict[str, Any]:
-    """Return what is set, as keyword arguments: ``Consumer("topic", "channel", **load_settings(ConsumerOptions, …))``.
+    """Return the options that are set, as keyword arguments of a client.
 
-    Beside the options it has the lists of addresses that the client takes, if they are set: ``nsqd_tcp_addresses``,
-    for a consumer ``lookupd_http_addresses``, for a producer ``nsqd_http_addresses``. Durations are numbers of seconds
-    or Go's texts: ``90``, ``1.5``, ``"1m30s"``.
+    For example ``Consumer("topic", "channel", **load_settings(ConsumerOptions, environ=os.environ))``. The result also
+    has the lists of addresses that the client takes, if they are set: ``nsqd_tcp_addresses``, for a consumer
+    ``lookupd_http_addresses``, for a producer ``nsqd_http_addresses``. In a variable, commas separate them. Durations
+    are numbers of seconds or Go's notation: ``90``, ``1.5``, ``"1m30s"``.
 
-    Args:
-        cls: as in ``load_options``, as are all others.
-        environ: variables.
-        toml_path: a TOML file.
-        toml_table: the table of it.
-        beside: classes whose options may stand in the same places.
-        arguments: options that the program itself sets.
-
-    Raises:
-        OptionError: as ``load_options``.
+    The arguments and errors are those of ``load_options``.
     """
     sources = [{name: Setting(value, "") for name, value in arguments.items()}]
     if environ is not None:
@@ -96,7 +85,11 @@ def load_settings(
     others = {name for other in beside for name in (*attrs.fields_dict(other), *_addresses_of(other))}
     settings: dict[str, Setting] = {}
     for source in reversed(sources):
-        settings |= _checked(cls, source, others)
+        settings |= {
+            name: attrs.evolve(setting, value=_check(cls, name, setting))
+            for name, setting in source.items()
+            if not _is_foreign(cls, name, setting, others)
+        }
     values = {name: setting.value for name, setting in settings.items()}
     _check_together(cls, values, settings)
     return values
@@ -104,11 +97,11 @@ def load_settings(
 
 @attrs.frozen
 class Setting:
-    """A value that somebody has set.
+    """A value that is set somewhere.
 
     Attributes:
-        value: the value; a text where that place holds only texts.
-        place: where; empty in the program.
+        value: the value; a text if the place holds only texts.
+        place: where it is set; empty for an argument.
         is_written: the value is a text that stands for another one.
     """
 
@@ -117,10 +110,7 @@ class Setting:
     is_written: bool = False
 
 
-Source: TypeAlias = "dict[str, Setting]"
-
-
-def _environment(environ: Mapping[str, str]) -> Source:
+def _environment(environ: Mapping[str, str]) -> dict[str, Setting]:
     return {
         variable[len(PREFIX) :].lower(): Setting(text, f"environment variable {variable}", is_written=True)
         for variable, text in environ.items()
@@ -137,7 +127,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise OptionError(f"{os.fspath(path)} is no TOML: {error}") from error
 
 
-def _table(document: Mapping[str, Any], table: str, path: str) -> Source:
+def _table(document: Mapping[str, Any], table: str, path: str) -> dict[str, Setting]:
     found: Any = document
     for key in table.split("."):
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -146,25 +136,21 @@ def _table(document: Mapping[str, Any], table: str, path: str) -> Source:
     return {name: Setting(value, f"{name} in [{table}] of {path}") for name, value in found.items()}
 
 
-def _checked(cls: type[AttrsInstance], source: Source, others: Collection[str]) -> Source:
-    """Return those settings that are for ``cls``, each read and checked."""
-    fields, addresses = attrs.fields_dict(cls), _addresses_of(cls)
-    checked = {}
-    value: object
-    for name, setting in source.items():
-        try:
-            if name in addresses:
-                value = _addresses(setting, name)
-            elif name in fields:
-                value = _value(setting, fields[name])
-            elif name in others and setting.place:
-                continue
-            else:
-                raise unknown_name(name, cls)
-        except OptionError as error:
-            raise (OptionError(f"{setting.place}: {error}") if setting.place else error) from error
-        checked[name] = Setting(value, setting.place)
-    return checked
+def _is_foreign(cls: type[AttrsInstance], name: str, setting: Setting, others: Collection[str]) -> bool:
+    is_own = name in _addresses_of(cls) or name in attrs.fields_dict(cls)
+    return not is_own and name in others and setting.place != ""
+
+
+def _check(cls: type[AttrsInstance], name: str, setting: Setting) -> object:
+    """Return the value of a setting, read and checked; an error names the place of the setting."""
+    try:
+        if name in _addresses_of(cls):
+            return _addresses(setting, name)
+        if name in (fields := attrs.fields_dict(cls)):
+            return _value(setting, fields[name])
+        raise unknown_name(name, cls)
+    except OptionError as error:
+        raise (OptionError(f"{setting.place}: {error}") if setting.place else error) from error
 
 
 def _addresses(setting: Setting, name: str) -> list[str]:
@@ -175,7 +161,7 @@ def _addresses(setting: Setting, name: str) -> list[str]:
 
 
 def _addresses_of(cls: type[AttrsInstance]) -> tuple[str, ...]:
-    """Return the names of the lists of addresses that the client takes; in a variable, commas separate them."""
+    """Return the names of the lists of addresses that the client takes."""
     addresses: tuple[str, ...] = getattr(cls, "addresses", ())
     return addresses
 
@@ -186,9 +172,11 @@ def _options_among(cls: type[AttrsInstance], values: Mapping[str, object]) -> di
 
 def _value(setting: Setting, field: attrs.Attribute[Any]) -> object:
     value = setting.value
-    kind = field.metadata.get(Kind, Kind.TEXT)
-    if isinstance(value, str) and (setting.is_written or (kind is Kind.SECONDS and setting.place)):
-        value = kind.read(value)
+    option: Option | None = field.metadata.get(Option)
+    is_text = setting.is_written or (option and option.kind is Kind.SECONDS and setting.place)
+    if option and is_text and isinstance(value, str):
+        with suppress(ValueError):  # the validator refuses a text that cannot be read
+            value = option.read(value)
     if callable(field.converter):
         value = field.converter(value)
     if field.validator is not None:
@@ -196,8 +184,10 @@ def _value(setting: Setting, field: attrs.Attribute[Any]) -> object:
     return value
 
 
-def _check_together(cls: type[AttrsInstance], values: dict[str, object], settings: Source) -> None:
-    """Refuse what does not go together, and tell where those that are named come from."""
+def _check_together(
+    cls: type[AttrsInstance], values: dict[str, object], settings: Mapping[str, Setting]
+) -> None:
+    """Refuse options that contradict each other; the error names the places of those that it mentions."""
     try:
         make_options(cls, _options_among(cls, values))
     except OptionError as error:

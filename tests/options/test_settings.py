@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nsqkit
-from nsqkit.client.option import Kind, seconds, whole
 from nsqkit.client.options import ConnectionOptions
-from nsqkit.client.settings import load_options, load_settings
 from nsqkit.errors import OptionError
+from nsqkit.options.fields import seconds, whole
+from nsqkit.options.option import Option
+from nsqkit.options.settings import load_options, load_settings
 from nsqkit.producer import HTTPProducerOptions
 from tests.wrong_options import names
 
@@ -273,4 +274,4 @@ def test_any_environment_gives_options_or_a_refusal_that_names_a_variable(values
         told = str(error)
     assert options is not None or "environment variable NSQKIT_" in told
     for name, text in values.items() if options is not None else ():
-        assert getattr(options, name) == attrs.fields_dict(ConsumerOptions)[name].metadata[Kind].read(text)
+        assert getattr(options, name) == attrs.fields_dict(ConsumerOptions)[name].metadata[Option].read(text)

@@ -1,0 +1,155 @@
+"""Checks of arguments: names of options, lengths of time, addresses, and objects that a client is given.
+
+Each refusal is an OptionError: one sentence with the name of the argument, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import attrs
+
+from nsqkit.errors import OptionError
+from nsqkit.options.durations import plain_seconds
+from nsqkit.transport.address import is_socket_path, split_address
+
+if TYPE_CHECKING:
+    from attrs import AttrsInstance
+
+T = TypeVar("T", bound="AttrsInstance")
+
+WAIT_MAX: Final = 1e9
+"""Seconds that a method may wait; Python refuses a longer wait of a thread."""
+
+_TOOLS: Final = {
+    "clock": (("now_ns", "wait_until"), "a clock such as nsqkit.clock.ManualClock()"),
+    "dial": (("__call__",), "an async function of an address"),
+    "random": (("random", "uniform"), "a random.Random"),
+    "serializer": (("encode", "decode"), "a serializer such as nsqkit.JSON"),
+    "on_backoff": (("__call__",), "a function of a BackoffStats"),
+}
+
+
+def make_options(
+    cls: type[T],
+    values: dict[str, Any],
+    *,
+    elsewhere: Mapping[str, type[AttrsInstance]] | None = None,
+) -> T:
+    """Return ``cls(**values)``.
+
+    Args:
+        cls: the class of the options.
+        values: the options.
+        elsewhere: calls that take other options, such as ``run(…)``, with the classes of those.
+
+    Raises:
+        OptionError: an unknown option, or a value that is not allowed.
+    """
+    known = attrs.fields_dict(cls)
+    for name in values:
+        if name not in known:
+            raise unknown_name(name, cls, elsewhere=elsewhere)
+    return cls(**values)
+
+
+def unknown_name(
+    name: str,
+    cls: type[AttrsInstance],
+    *,
+    elsewhere: Mapping[str, type[AttrsInstance]] | None = None,
+) -> OptionError:
+    """Return the refusal of a name that ``cls`` does not have, with the most similar name; see ``make_options``."""
+    for call, other in (elsewhere or {}).items():
+        if name in attrs.fields_dict(other):
+            return OptionError(f"there is no option {name!r} here; it is an option of {call}")
+    from difflib import get_close_matches  # only for the error
+
+    known = list(attrs.fields_dict(cls))
+    addresses: tuple[str, ...] = getattr(cls, "addresses", ())
+    beside = (*addresses, "serializer") if addresses else ()  # arguments of the same calls
+    if nearest := get_close_matches(name, [*known, *beside], n=1):
+        return OptionError(f"there is no option {name!r}; did you mean {nearest[0]!r}?")
+    return OptionError(f"there is no option {name!r}; there are {', '.join(known)}")
+
+
+def check_value(cls: type[AttrsInstance], name: str, value: object) -> None:
+    """Check a new value of one option.
+
+    Raises:
+        OptionError: it is not allowed.
+    """
+    field = attrs.fields_dict(cls)[name]
+    assert field.validator is not None
+    field.validator(None, field, value)
+
+
+def take_seconds(name: str, value: object, most: float = math.inf, *, least: float = 0.0) -> float:
+    """Return a length of time that is an argument of a method, in seconds.
+
+    Args:
+        name: of the argument.
+        value: a number, or a timedelta.
+        most: the longest that is allowed; by default any that is finite.
+        least: the shortest.
+
+    Raises:
+        OptionError: it is neither, or outside of that range.
+    """
+    number = plain_seconds(value)
+    # Comparisons with NaN are False, so it is refused.
+    right = isinstance(number, int | float) and not isinstance(number, bool)
+    if not right or not least <= number <= most or number == math.inf:
+        allowed = f"{least:g} seconds or more" if most == math.inf else f"{least:g} to {most:g} seconds"
+        raise OptionError(f"{name} is {value!r}; allowed is {allowed}")
+    return cast("float", number)
+
+
+def take_timeout(value: object) -> float | None:
+    """Return the argument ``timeout`` of a method, in seconds; None is for no limit.
+
+    Raises:
+        OptionError: it is neither None nor a length of time.
+    """
+    return None if value is None else take_seconds("timeout", value, WAIT_MAX)
+
+
+def check_addresses(addresses: object, name: str, *, or_url: bool = False) -> tuple[str, ...]:
+    """Return the addresses, each once; each is ``host:port``, or the path of a Unix socket (``is_socket_path``).
+
+    Args:
+        addresses: a list of them.
+        name: of the argument.
+        or_url: whether an address may be a URL, which is not checked here.
+
+    Raises:
+        OptionError: one of them is not an address, or ``addresses`` is not a list.
+    """
+    if isinstance(addresses, str | bytes) or not isinstance(addresses, Sequence):
+        raise OptionError(f'{name} is {addresses!r}; allowed is a list such as ["127.0.0.1:4150"]')
+    for address in addresses:
+        if not isinstance(address, str):
+            raise OptionError(f'{name} holds {address!r}; allowed are texts such as "127.0.0.1:4150"')
+        if "://" in address:
+            if not or_url:
+                raise OptionError(f"address {address!r} is a URL; allowed is host:port, without a scheme")
+        elif not is_socket_path(address):
+            host, port = split_address(address)
+            if not host or not port:
+                missing = "port" if host else "host"
+                raise OptionError(f"address {address!r} names no {missing}; allowed is host:port")
+    return tuple(dict.fromkeys(addresses))
+
+
+def check_tools(**tools: object) -> None:
+    """Check what a client may be given besides its options: its clock, dial, random, serializer and on_backoff.
+
+    Raises:
+        OptionError: one of them is neither None nor an object with the methods that it needs.
+    """
+    for name, value in tools.items():
+        methods, allowed = _TOOLS[name]
+        if value is not None and not all(callable(getattr(value, method, None)) for method in methods):
+            raise OptionError(f"{name} is {value!r}; allowed is None or {allowed}")

@@ -1,0 +1,147 @@
+"""Declarations of options: functions that return the fields of an attrs class, one function for each kind of value.
+
+A value that cannot be used is refused when the object is made, by a sentence with the option's name, the value and what
+is allowed. The value of a secret is in no error and in no ``repr``.
+
+The first half declares the options of clients, the second half nsqd's and nsqlookupd's flags. All functions return Any,
+as ``attrs.field`` does: the type of a field is its annotation in the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from nsqkit.errors import OptionError
+from nsqkit.options.durations import plain_seconds
+from nsqkit.options.option import INT64_MAX, Kind, Option
+
+
+def seconds(
+    default: float | None, least: float, most: float, *, or_zero: bool = False, or_none: bool = False
+) -> Any:
+    """Declare a length of time in seconds; a timedelta is converted. 0 may be allowed outside the range."""
+    option = Option(kind=Kind.SECONDS, low=least, high=most, or_zero=or_zero, or_none=or_none)
+    return _field(option, default, converter=plain_seconds)
+
+
+def whole(default: int | None, least: int, most: int, *, or_zero: bool = False, or_none: bool = False) -> Any:
+    """Declare a count or a size; 0 may be allowed outside the range."""
+    return _field(Option(kind=Kind.WHOLE, low=least, high=most, or_zero=or_zero, or_none=or_none), default)
+
+
+def fraction(default: float) -> Any:
+    """Declare a number from 0 to 1."""
+    return _field(Option(kind=Kind.NUMBER, high=1), default)
+
+
+def text(default: str) -> Any:
+    """Declare a text."""
+    return _field(Option(kind=Kind.STRING, expected="a str"), default)
+
+
+def flag(default: bool) -> Any:
+    """Declare a switch."""
+    return _field(Option(kind=Kind.SWITCH), default)
+
+
+def word(default: str, allowed: Sequence[str]) -> Any:
+    """Declare one of a few words."""
+    expected = " or ".join(map(repr, allowed))
+    return _field(Option(kind=Kind.CHOICE, choices=allowed, expected=expected), default)
+
+
+def secret() -> Any:
+    """Declare a text that must not be shown; empty for none."""
+
+    def check(_: object, attribute: attrs.Attribute[str], value: object) -> None:
+        if not isinstance(value, str):
+            raise OptionError(f"{attribute.name} is a {type(value).__name__}; allowed is a str")
+        if not value.isprintable():  # nor can a lone surrogate be encoded
+            raise OptionError(
+                f"{attribute.name} has characters that cannot be printed; allowed is a str without them"
+            )
+
+    return attrs.field(default="", validator=check, repr=False, metadata={Option: Option(kind=Kind.STRING)})
+
+
+def instance_with(method: str, example: str) -> Any:
+    """Declare an object with a method, or None."""
+    expected = f"None, or an object such as {example}"
+    return _object(lambda value: callable(getattr(value, method, None)), expected)
+
+
+def function(*, or_mapping: bool = False) -> Any:
+    """Declare a function, or None; or a mapping in its place."""
+    if or_mapping:
+        return _object(
+            lambda value: callable(value) or isinstance(value, Mapping), "None, a mapping or a function"
+        )
+    return _object(callable, "None or a function")
+
+
+def _object(is_object: Callable[[object], bool], expected: str) -> Any:
+    return _field(Option(kind=Kind.OBJECT, is_object=is_object, expected=expected, or_none=True), None)
+
+
+# ---- flags ------------------------------------------------------------------------------------------------------
+
+
+def string(flag: str, default: str, text: str, *, choices: Collection[str] = ()) -> Any:
+    """Declare a flag with a text."""
+    return _flag(flag, Kind.STRING, default, text, choices=choices)
+
+
+def boolean(flag: str, default: bool, text: str) -> Any:
+    """Declare a flag that is on or off."""
+    return _flag(flag, Kind.BOOL, default, text)
+
+
+def integer(
+    flag: str, default: int, text: str, *, low: int = 0, high: int = INT64_MAX, config_name: str = ""
+) -> Any:
+    """Declare a flag with an integer."""
+    return _flag(flag, Kind.INT, default, text, low=low, high=high, config_name=config_name)
+
+
+def duration(flag: str, default_ns: int, text: str, *, low: int = 0) -> Any:
+    """Declare a flag with a length of time, in nanoseconds."""
+    return _flag(flag, Kind.DURATION, default_ns, text, low=low)
+
+
+def strings(flag: str, text: str, *, choices: Collection[str] = (), config_name: str = "") -> Any:
+    """Declare a flag with a list of texts, empty by default."""
+    return _flag(flag, Kind.STRINGS, (), text, choices=choices, config_name=config_name)
+
+
+def floats(flag: str, text: str, *, config_name: str = "") -> Any:
+    """Declare a flag with a list of percentiles, empty by default."""
+    return _flag(flag, Kind.FLOATS, (), text, config_name=config_name)
+
+
+def choice(flag: str, default: str, text: str, choices: dict[str, int]) -> Any:
+    """Declare a flag with one of a few words, for each of which nsqd has a number."""
+    return _flag(flag, Kind.CHOICE, default, text, choices=choices)
+
+
+def _flag(flag: str, kind: Kind, default: object, text: str, *, config_name: str = "", **limits: Any) -> Any:
+    name = config_name or flag.replace("-", "_")
+    option = Option(kind=kind, flag=flag, config_name=name, help=text, **limits)
+    return _field(option, default, converter=_as_tuple if isinstance(default, tuple) else None)
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _field(option: Option, default: object, *, converter: Callable[[Any], Any] | None = None) -> Any:
+    return attrs.field(default=default, converter=converter, validator=_validate, metadata={Option: option})
+
+
+def _validate(_: object, attribute: attrs.Attribute[object], value: object) -> None:
+    option: Option = attribute.metadata[Option]
+    if not option.accepts(value):
+        name = f"option {attribute.name}" if option.flag else attribute.name
+        raise OptionError(f"{name} is {value!r}; allowed is {option.allowed}")

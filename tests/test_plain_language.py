@@ -19,10 +19,7 @@ QUOTING = {STYLE, ROOT / "docs" / "glossary.md"}
 
 # Pages that are not rewritten yet.
 PENDING = {
-    *(
-        ROOT / "docs" / f"{page}.md"
-        for page in ("architecture", "operating", "clients", "conformance", "performance")
-    ),
+    *(ROOT / "docs" / f"{page}.md" for page in ("architecture", "operating", "conformance", "performance")),
     *(ROOT / "docs" / f"{page}.md" for page in ("observability", "spark")),
     *(ROOT / "docs" / "migrating").glob("*.md"),
     ROOT / "CHANGELOG.md",

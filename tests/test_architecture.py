@@ -45,7 +45,7 @@ ARROWS = {
     "lookupd": "errors clock options program wire transport http",
     "telemetry": "errors options transport client producer consumer",
     "testing": "errors clock transport loop_thread broker broker.core lookupd",
-    "spark": "errors options producer consumer",
+    "spark": "errors clock options producer consumer",
     "__init__": "errors options admin client producer consumer",
     "__main__": "broker lookupd",
 }

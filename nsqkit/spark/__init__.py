@@ -5,8 +5,8 @@ Importing this package needs neither pyspark nor Java: executors, tests and prog
 
 from __future__ import annotations
 
+from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.drain import PartitionStats, drain, drain_partition
-from nsqkit.spark.intake import StopReason
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.plan import PartitionPlan, plan_partitions
 from nsqkit.spark.rdd import drain_to, foreach_partition, map_partitions, seed_rdd

@@ -1,14 +1,14 @@
-"""One partition at work: receive, process, finish, until a rule says that it is enough.
+"""The work of one partition: receive, process and finish messages until the partition stops.
 
-        Consumer.batches ─▶ Intake ─▶ chunk ─▶ process, in a thread ─▶ FIN for the whole chunk ─▶ … ─▶ CLS, CLOSE_WAIT
+        Consumer.batches ─▶ Chunker ─▶ chunk ─▶ process, in a thread ─▶ FIN for the whole chunk ─▶ … ─▶ CLS, CLOSE_WAIT
 
-The rule it guards: a message is finished only after ``process`` has returned for the chunk it was in. Whatever
-happens before that, an exception, a killed worker, a lost connection, nsqd delivers it again: at least once, never
-less. Leaving the consumer waits for each nsqd's CLOSE_WAIT, which it says after all that was sent before, so no FIN
-is still on its way when a task counts as done.
+A message is finished only after ``process`` has returned for its chunk. After an exception, a killed worker or a lost
+connection before that, nsqd delivers the message again: each message is processed at least once. The end of the
+consumer waits for CLOSE_WAIT from each nsqd, which follows all earlier commands, so every FIN has arrived when a task
+is done.
 
-How to read it: three things go on at a time. One gathers what arrives, one touches what is in hand, and ``_work``
-takes chunks. Processing runs in a thread, so heartbeats are answered while it takes its time.
+Three tasks run at a time: one collects arriving messages, one touches unfinished ones, and ``_work`` takes chunks.
+Processing runs in a thread, so that heartbeats are answered meanwhile.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ import anyio
 import anyio.to_thread
 import attrs
 
+from nsqkit.clock import NS_PER_S, Clock, LoopClock, move_on_after
 from nsqkit.consumer import Consumer, Message
 from nsqkit.errors import NotConnected
-from nsqkit.spark.intake import Bounds, Intake, StopReason
+from nsqkit.spark.chunker import Bounds, Chunker, StopReason
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.plan import PartitionPlan
 from nsqkit.spark.schema import MessageRow, message_row
 
 Process: TypeAlias = Callable[[Sequence[MessageRow]], object]
-"""Called with each chunk: at least one message, in order of arrival. When it returns, they are done with."""
-
-NS_PER_S = 1_000_000_000
+"""Called with each chunk: one or more messages, in order of arrival. When it returns, they are finished."""
 
 
 @attrs.frozen(kw_only=True)
 class PartitionStats:
-    """What a partition did, in the attempt that succeeded.
+    """The figures of a partition, from the attempt that succeeded.
 
     Attributes:
         partition: its number.
         finished_count: messages processed and finished.
-        chunk_count: chunks they came in.
+        chunk_count: their chunks.
         byte_count: bytes of their bodies.
         seconds: from start to end.
         stop_reason: why it ended.
@@ -58,44 +57,48 @@ def drain_partition(spec: ConsumerSpec, plan: PartitionPlan, process: Process) -
     """Consume a partition's share, in an event loop of its own.
 
     Args:
-        spec: what is consumed, and until when.
-        plan: this partition's share of it.
-        process: called with each chunk, in a thread. What it raises ends the partition: the chunk, and all that was
-            received after it, goes back to nsqd at once.
+        spec: the channel and the limits.
+        plan: this partition's share.
+        process: called with each chunk, in a thread. An exception ends the partition: the chunk and all messages that
+            were received after it are requeued at once.
 
     Raises:
-        NotConnected: an nsqd was not there for ``connect_timeout`` seconds.
-        Exception: whatever ``process`` raised.
+        NotConnected: an nsqd could not be reached for ``connect_timeout`` seconds.
+        Exception: the exception of ``process``.
     """
     return anyio.run(drain, spec, plan, process)
 
 
-async def drain(spec: ConsumerSpec, plan: PartitionPlan, process: Process) -> PartitionStats:
-    """Consume a partition's share, as ``drain_partition``, in the running event loop."""
-    return await Drain(spec, plan, process).run()
+async def drain(
+    spec: ConsumerSpec, plan: PartitionPlan, process: Process, clock: Clock | None = None
+) -> PartitionStats:
+    """Consume a partition's share, as ``drain_partition``, in the running event loop; the clock is for tests."""
+    return await Drain(spec, plan, process, clock or LoopClock()).run()
 
 
 class Drain:
-    """A partition while it runs; made for one ``run``."""
+    """The run of one partition."""
 
-    def __init__(self, spec: ConsumerSpec, plan: PartitionPlan, process: Process) -> None:
+    def __init__(self, spec: ConsumerSpec, plan: PartitionPlan, process: Process, clock: Clock) -> None:
         self._spec = spec
         self._plan = plan
         self._process = process
+        self._clock = clock
         self._consumer = Consumer(
             spec.topic,
             spec.channel,
             nsqd_tcp_addresses=plan.nsqd_tcp_addresses,
             max_in_flight=plan.max_in_flight,
             msg_timeout=spec.msg_timeout,
+            clock=clock,
         )
-        self._intake: Intake[Message] = Intake(_bounds(spec, plan), _now_ns())
+        self._chunker: Chunker[Message] = Chunker(_bounds(spec, plan), clock.now_ns())
         self._arrived = anyio.Event()
         self._chunk: list[Message] = []
         self._finished_count = self._chunk_count = self._byte_count = 0
 
     async def run(self) -> PartitionStats:
-        """Consume until a rule says that it is enough."""
+        """Consume until the partition stops."""
         error = stop_reason = None
         async with self._consumer, anyio.create_task_group() as tasks:
             tasks.start_soon(self._gather)
@@ -103,7 +106,7 @@ class Drain:
             try:
                 stop_reason = await self._work()
             except Exception as caught:
-                # Raised when all contexts are left, so that it reaches the user as it is and not in a group.
+                # It is raised after the task group has ended, so that it is not wrapped in an exception group.
                 error = caught
             tasks.cancel_scope.cancel()
         if error is not None:
@@ -114,20 +117,20 @@ class Drain:
             finished_count=self._finished_count,
             chunk_count=self._chunk_count,
             byte_count=self._byte_count,
-            seconds=(_now_ns() - self._intake.start_ns) / NS_PER_S,
+            seconds=(self._clock.now_ns() - self._chunker.start_ns) / NS_PER_S,
             stop_reason=stop_reason,
         )
 
     async def _work(self) -> StopReason:
         await self._wait_connected()
         while True:
-            now_ns = _now_ns()
-            if chunk := self._intake.take(now_ns):
+            now_ns = self._clock.now_ns()
+            if chunk := self._chunker.take(now_ns):
                 await self._process_chunk(chunk)
-            elif (reason := self._intake.stop_reason(now_ns)) is None:
-                await self._wait_for_messages(self._intake.next_deadline())
+            elif (reason := self._chunker.stop_reason(now_ns)) is None:
+                await self._wait_for_messages(self._chunker.next_deadline())
             elif reason is StopReason.EMPTY and self._consumer.unconnected:
-                # Not empty but silent: an nsqd is away, and the connection to it is being made again.
+                # A queue is not empty if its nsqd cannot be reached; the consumer connects again.
                 await self._wait_connected()
             else:
                 return reason
@@ -138,42 +141,42 @@ class Drain:
         await anyio.to_thread.run_sync(self._process, rows)
         self._chunk = []
         for message in chunk:
-            # One that was lost meanwhile comes again; it was processed, and is not done with.
+            # nsqd delivers a message again that was lost or timed out meanwhile.
             if not message.is_answered:
                 message.finish()
                 self._finished_count += 1
                 self._byte_count += len(message.body)
         self._chunk_count += 1
-        self._intake.listen(_now_ns())
-
-    # ---- beside it -----------------------------------------------------------------------------------------------
+        self._chunker.restart_quiet(self._clock.now_ns())
 
     async def _gather(self) -> None:
         async for batch in self._consumer.batches():
-            self._intake.receive(batch, _now_ns())
+            self._chunker.receive(batch, self._clock.now_ns())
             self._arrived.set()
 
     async def _touch(self) -> None:
-        """Keep what is in hand from timing out; an nsqd allows that up to its ``--max-msg-timeout``, 15 minutes."""
+        """Touch all unfinished messages; nsqd extends their timeout up to its ``--max-msg-timeout``, 15 minutes."""
+        interval_ns = round(self._spec.msg_timeout * NS_PER_S / 3)
         while True:
-            await anyio.sleep(self._spec.msg_timeout / 3)
-            for message in [*self._chunk, *self._intake.pending]:
+            await self._clock.wait_until(self._clock.now_ns() + interval_ns)
+            for message in [*self._chunk, *self._chunker.pending]:
                 if not message.is_answered:
                     message.touch()
 
     async def _wait_for_messages(self, deadline_ns: int | None) -> None:
-        """Return when more has arrived, or the time has come."""
+        """Return when messages have arrived, or at the deadline."""
         if self._arrived.is_set():
             self._arrived = anyio.Event()
-        deadline = float("inf") if deadline_ns is None else deadline_ns / NS_PER_S
-        with anyio.CancelScope(deadline=deadline):
+        with anyio.CancelScope() as scope:
+            self._clock.cancel_at(scope, deadline_ns)
             await self._arrived.wait()
+        self._clock.cancel_at(scope, None)
 
     async def _wait_connected(self) -> None:
         """Return when every nsqd has answered the subscription."""
-        with anyio.move_on_after(self._spec.connect_timeout):
+        with move_on_after(self._clock, self._spec.connect_timeout):
             await self._consumer.wait_connected()
-            self._intake.listen(_now_ns())
+            self._chunker.restart_quiet(self._clock.now_ns())
             return
         unconnected = self._consumer.unconnected.items()
         reasons = "; ".join(f"{address}: {error or 'no answer'}" for address, error in unconnected)
@@ -182,7 +185,7 @@ class Drain:
 
 def _bounds(spec: ConsumerSpec, plan: PartitionPlan) -> Bounds:
     return Bounds(
-        # Half of what may be in flight: while one half is processed, nsqd delivers the other.
+        # nsqd delivers the second half while the first one is processed.
         chunk_messages=max(1, plan.max_in_flight // 2),
         chunk_bytes=spec.chunk_bytes,
         linger_ns=round(spec.linger * NS_PER_S),
@@ -190,8 +193,3 @@ def _bounds(spec: ConsumerSpec, plan: PartitionPlan) -> Bounds:
         empty_for_ns=None if spec.empty_for is None else round(spec.empty_for * NS_PER_S),
         deadline_ns=None if spec.deadline is None else round(spec.deadline * NS_PER_S),
     )
-
-
-def _now_ns() -> int:
-    """Return the event loop's time."""
-    return round(anyio.current_time() * NS_PER_S)

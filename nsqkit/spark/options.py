@@ -1,11 +1,8 @@
-"""What a job consumes, and when it stops: the options of a consumer that is spread over Spark's partitions.
+"""The options of a consumer that runs in the partitions of a Spark job.
 
-The rule it guards: a spec that exists is one that every executor can run. It is checked where it is made, on the
-driver, by a sentence that names the option, the value and what is allowed; it is immutable, and it pickles. And it
-is bounded: some rule ends every partition.
-
-How to read it: durations are seconds or timedeltas, as everywhere in the public API. How the whole is shared out among
-partitions is said in ``plan``.
+A spec is checked on the driver, where it is created, so that every executor can run it. It is immutable, pickles, and
+has at least one limit that ends every partition. Durations are seconds or timedeltas. ``nsqkit.spark.plan`` divides the
+limits among partitions.
 """
 
 from __future__ import annotations
@@ -25,37 +22,37 @@ SECONDS_MAX = 86_400.0
 
 
 def _addresses(value: object) -> object:
-    """Make a tuple of whatever lists addresses; one text stays what it is, for the check to refuse."""
+    """Return a tuple of the addresses; a value that is not a list of them is left to the consumer's check."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
 @attrs.frozen(kw_only=True)
 class ConsumerSpec:
-    """A channel, and how Spark's partitions are to consume it.
+    """A channel, and how Spark's partitions consume it.
 
     Attributes:
         topic: the topic.
         channel: the channel. All partitions share it, so each message goes to one of them.
         nsqd_tcp_addresses: ``host:port`` of each nsqd, as the executors reach it. The text becomes part of each
             message's key, so the same nsqd should have the same address in every run.
-        partitions: how many tasks consume. None is one for each nsqd; with more, nsqds get several consumers, and
+        partitions: number of consuming tasks; None for one for each nsqd. With more, nsqds get several consumers;
             with fewer, a partition consumes from several nsqds.
-        max_in_flight: messages that may be delivered and unanswered at a time, over all partitions, from one for
-            each connection up; 2500. A partition processes half of its share while it receives the other half. More
-            than an nsqd's ``--max-rdy-count`` (2500) for one connection gains nothing.
-        max_messages: how many messages the job takes, in even shares for the partitions; None is no limit.
-        empty_for: a partition ends when nothing came for so long, on standing connections; 1 second. What is
-            deferred, or in flight elsewhere, is not waited for. None: emptiness ends nothing.
-        deadline: a partition receives no more after so long, and ends when the chunk in hand is processed; None is
-            no limit.
-        linger: a chunk is processed after so long, full or not; 0.2 seconds. A full one is processed at once.
-        chunk_bytes: the bodies of a chunk, 64 MiB; the message that passes it is the last of its chunk.
-        msg_timeout: after how long an nsqd gives the messages of a dead executor to another one; 60 seconds, as
-            nsqd's default. Messages in hand are touched, so a chunk may take longer.
-        connect_timeout: how long a partition waits for its nsqds before it fails; 10 seconds.
+        max_in_flight: messages that may be delivered and unanswered at a time, over all partitions, at least one for
+            each connection; 2500. A partition processes half of its share while it receives the other half. A share
+            above nsqd's ``--max-rdy-count`` (2500) for one connection has no effect.
+        max_messages: number of messages that the job takes, in even shares for the partitions; None for no limit.
+        empty_for: time without messages, while connected, after which a partition ends; 1 second. It does not wait
+            for messages that are deferred or in flight elsewhere. None: it does not end.
+        deadline: time after which a partition receives no more and ends when its last chunk is processed; None for no
+            limit.
+        linger: time after which a chunk is processed although it is not full; 0.2 seconds.
+        chunk_bytes: the bytes of bodies at which a chunk is full; 64 MiB.
+        msg_timeout: time after which an nsqd delivers the messages of a dead executor again; 60 seconds, as nsqd's
+            default. Unfinished messages are touched, so a chunk may take longer.
+        connect_timeout: time that a partition waits for its nsqds before it fails; 10 seconds.
 
     Raises:
-        OptionError: a value that cannot be used, or no rule that would end a partition.
+        OptionError: a value that cannot be used, or no limit that ends the partitions.
     """
 
     topic: str
@@ -74,7 +71,7 @@ class ConsumerSpec:
     def __attrs_post_init__(self) -> None:
         if not self.nsqd_tcp_addresses:
             raise OptionError("nsqd_tcp_addresses is empty; allowed is one address or more")
-        # The consumer's own checks of names, addresses and timeout, before the spec travels.
+        # The consumer checks names, addresses and timeout, before the spec is sent to executors.
         Consumer(
             self.topic,
             self.channel,
@@ -99,10 +96,10 @@ class ConsumerSpec:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions there are."""
+        """The number of partitions."""
         return len(self.nsqd_tcp_addresses) if self.partitions is None else self.partitions
 
     @property
     def connection_count(self) -> int:
-        """How many connections the partitions have together."""
+        """The number of connections of all partitions together."""
         return max(self.partition_count, len(self.nsqd_tcp_addresses))

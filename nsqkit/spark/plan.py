@@ -1,8 +1,7 @@
-"""Who consumes what: a spec, shared out among partitions.
+"""The division of a spec's nsqds and limits among partitions.
 
-The rule it guards: every nsqd has a consumer, every partition has an nsqd, and the shares of ``max_in_flight`` and
-``max_messages`` add up to the whole, so that no number of partitions passes a limit of the job. A plan follows from
-the spec alone: each attempt of a task finds the same one.
+Every nsqd has a consumer, every partition has an nsqd, and the shares of ``max_in_flight`` and ``max_messages`` add up
+to the limits of the job. A plan is computed from the spec alone, so each attempt of a task has the same one.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class PartitionPlan:
-    """What one partition consumes.
+    """The share of one partition.
 
     Attributes:
         index: the partition's number, from 0.
         nsqd_tcp_addresses: the nsqds it connects to.
         max_in_flight: its share of the spec's.
-        max_messages: its share of the spec's; None is no limit.
+        max_messages: its share of the spec's; None for no limit.
     """
 
     index: int
@@ -43,7 +42,7 @@ def plan_partitions(spec: ConsumerSpec) -> tuple[PartitionPlan, ...]:
 def _plan(spec: ConsumerSpec, index: int, max_in_flight: int, max_messages: int | None) -> PartitionPlan:
     addresses = _addresses_of(index, spec.partition_count, spec.nsqd_tcp_addresses)
     if max_messages is not None:
-        # What is above would be delivered only to be given back.
+        # More messages would be delivered only to be requeued.
         max_in_flight = min(max_in_flight, max(max_messages, len(addresses)))
     return PartitionPlan(
         index=index,
@@ -54,11 +53,11 @@ def _plan(spec: ConsumerSpec, index: int, max_in_flight: int, max_messages: int 
 
 
 def _addresses_of(index: int, count: int, addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Deal nsqds out to partitions, or partitions to nsqds, whichever there is more of, round by round."""
+    """Return every ``count``-th address, or the partition's one address if there are more partitions than nsqds."""
     return addresses[index::count] if count < len(addresses) else (addresses[index % len(addresses)],)
 
 
 def _deal(total: int, count: int) -> list[int]:
-    """Deal ``total`` out evenly; what is odd goes to the first."""
+    """Divide ``total`` evenly; the first shares get the remainder."""
     least, odd = divmod(total, count)
     return [least + (index < odd) for index in range(count)]

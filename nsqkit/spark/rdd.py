@@ -1,11 +1,11 @@
 """Consumers in the partitions of an RDD.
 
-The rule it guards: the driver holds no connection. Each task makes its own, on its executor, while it runs, and has
-finished what it processed before it counts as done.
+The driver has no connection. Each task connects on its executor while it runs, and has finished the messages that it
+processed before it is done.
 
-How to read it: ``foreach_partition`` and ``drain_to`` are whole jobs. ``map_partitions`` is what they are made of:
-a function for ``RDD.mapPartitionsWithIndex``. It reads the partition's input to its end, although nothing of use is
-in it, because Spark uses a Python worker again only if it has done so.
+``foreach_partition`` and ``drain_to`` are whole jobs. ``map_partitions`` returns a function for
+``RDD.mapPartitionsWithIndex``. It reads the partition's input to its end without using it, because Spark reuses a
+Python worker only then.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def seed_rdd(sc: SparkContext, spec: ConsumerSpec) -> RDD[int]:
 def foreach_partition(sc: SparkContext, spec: ConsumerSpec, handler: Process) -> list[PartitionStats]:
     """Consume in every partition: process, then finish.
 
-    At least once: a task that fails gives back what it had not finished, and Spark tries it again.
+    At least once: a task that fails requeues its unfinished messages, and Spark tries the task again.
 
     Args:
         sc: the context of a session: ``spark.sparkContext``.
-        spec: what is consumed, and until when.
+        spec: the channel and the limits.
         handler: called on the executors with each chunk, a list of ``MessageRow``. When it returns, the messages
-            are done with; when it raises, they go back and the task fails.
+            are finished; when it raises, they are requeued and the task fails.
 
     Returns:
-        What each partition did.
+        The figures of each partition.
 
     Raises:
         Exception: Spark's, if a task failed as often as it may (``spark.task.maxFailures``).
@@ -61,11 +61,11 @@ def drain_to(sc: SparkContext, spec: ConsumerSpec, sink: Sink) -> list[Partition
 
     Args:
         sc: the context of a session.
-        spec: what is consumed, and until when.
-        sink: where to.
+        spec: the channel and the limits.
+        sink: the destination.
 
     Returns:
-        What each partition did.
+        The figures of each partition.
     """
     return foreach_partition(sc, spec, sink.write)
 
@@ -73,14 +73,13 @@ def drain_to(sc: SparkContext, spec: ConsumerSpec, sink: Sink) -> list[Partition
 def map_partitions(
     spec: ConsumerSpec, fn: Callable[[Sequence[MessageRow]], Iterable[T]]
 ) -> Callable[[int, Iterable[object]], Iterator[T]]:
-    """Return a function for ``mapPartitionsWithIndex`` that consumes and gives what ``fn`` returned.
+    """Return a function for ``mapPartitionsWithIndex`` that consumes and returns the results of ``fn``.
 
-    The messages of a chunk are finished when ``fn`` has returned, so what has to be kept is kept by ``fn``. Its
-    results are held until the partition ends, and are as lasting as those of any RDD: where Spark computes a
-    partition again it consumes again, and gets other messages.
+    The messages of a chunk are finished when ``fn`` has returned, so ``fn`` must store what has to be durable. Its
+    results are in memory until the partition ends. If Spark computes a partition again, it consumes other messages.
 
     Args:
-        spec: what is consumed, and until when.
+        spec: the channel and the limits.
         fn: called on the executors with each chunk.
     """
     return _Map(spec, fn)
@@ -107,7 +106,7 @@ class _Map(Generic[T]):
 
 
 def _plan(spec: ConsumerSpec, index: int, seed: Iterable[object]) -> PartitionPlan:
-    """Read the input to its end, and find the plan of this partition."""
+    """Read the input to its end, and return the plan of this partition."""
     for _ in seed:
         pass
     plans = plan_partitions(spec)

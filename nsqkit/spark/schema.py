@@ -1,8 +1,8 @@
-"""A message as rows and tables have it.
+"""A message as a row of a table.
 
-The rule it guards: ``KEY_COLUMNS`` name a message, once and for all. An id is unique within one topic of one nsqd
-(nsqd has an id factory for each topic), and each delivery of a message has the same id: so rows that came twice are
-told by these three together, and by no fewer.
+``KEY_COLUMNS`` identify a message. An id is unique within one topic of one nsqd (nsqd has an id factory for each
+topic), and each delivery of a message has the same id, so all three columns are needed to recognize a row that came
+twice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsqkit.consumer import Message
 
 KEY_COLUMNS = ("nsqd_address", "topic", "id")
-"""What to deduplicate on: ``frame.dropDuplicates([*KEY_COLUMNS])``."""
+"""The columns to deduplicate on: ``frame.dropDuplicates([*KEY_COLUMNS])``."""
 
 
 class MessageRow(NamedTuple):
@@ -25,7 +25,7 @@ class MessageRow(NamedTuple):
         id: 16 hexadecimal digits.
         timestamp_ns: when it was published, ns since the Unix epoch, by the nsqd's clock.
         attempts: deliveries so far, this one included.
-        body: what was published.
+        body: the published bytes.
     """
 
     nsqd_address: str

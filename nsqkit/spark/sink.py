@@ -1,11 +1,11 @@
-"""Where chunks are written: what a sink promises, and one that writes Parquet.
+"""The interface of a destination for chunks, and one that writes Parquet.
 
-The rule it guards: when ``write`` returns, the rows survive a crash, and a reader has seen either none or all of a
-file. So a file is written beside its place under a hidden name, synced, moved into place, and its directory synced.
+When ``write`` returns, the rows survive a crash, and readers have seen either none or all of a file. So a file is
+written under a hidden name, synced and moved into place, and then its directory is synced.
 
-A file's name follows from the keys of the messages in it. A chunk that is written, not finished because its worker
-was killed, and delivered again as it was, replaces its own file. One that comes back in another composition makes
-another file with some of the same rows: readers who must not see them deduplicate on ``KEY_COLUMNS``.
+The name of a file is a digest of the keys of its messages. If the worker is killed before a written chunk is finished,
+and the same chunk is delivered again, it replaces its own file. If its messages are delivered in other chunks, the new
+files repeat some of the rows; readers can deduplicate on ``KEY_COLUMNS``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     import pyarrow
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-"""What Hive, and after it Spark, names the directory of rows without a value."""
+"""The directory of rows without a value, as Hive and Spark name it."""
 
 
 class Sink(Protocol):
-    """A place for chunks. It travels to the executors, so it pickles."""
+    """A destination for chunks; it must pickle, since it is sent to the executors."""
 
     def write(self, rows: Sequence[MessageRow]) -> None:
         """Write a chunk; when this returns, it is durable."""
@@ -41,7 +41,7 @@ def _text(path: str | os.PathLike[str]) -> str:
 
 
 def message_table(rows: Sequence[MessageRow]) -> pyarrow.Table:
-    """Return the rows as they are: a column for each field of ``MessageRow``."""
+    """Return a table with a column for each field of ``MessageRow``."""
     import pyarrow as pa
 
     types = [pa.string(), pa.string(), pa.string(), pa.int64(), pa.int32(), pa.binary()]
@@ -55,11 +55,11 @@ class ParquetSink:
     """Writes each chunk as Parquet files into a directory that all executors can write to.
 
     Args:
-        directory: where to; made if it is not there.
-        to_table: makes a table of a chunk; by default the messages as they are. A table that is to be deduplicated
-            has the columns of ``KEY_COLUMNS``.
-        partition_by: a column by whose values the rows go into directories ``column=value``, as Spark's
-            ``partitionBy`` writes them; None is no directories.
+        directory: the directory; created if it is missing.
+        to_table: returns the table of a chunk; by default ``message_table``. Deduplication needs the columns of
+            ``KEY_COLUMNS``.
+        partition_by: a column by whose values the rows are divided into directories ``column=value``, as by Spark's
+            ``partitionBy``; None for no such directories.
     """
 
     directory: str = attrs.field(converter=_text)
@@ -73,7 +73,7 @@ class ParquetSink:
             _write_file(table, directory / name)
 
     def _parts(self, table: pyarrow.Table) -> Iterator[tuple[Path, pyarrow.Table]]:
-        """Divide a table by the values of ``partition_by``, which the directory's name then holds."""
+        """Divide a table by the values of ``partition_by``; the column is then in the directory's name."""
         directory, column = Path(self.directory), self.partition_by
         if column is None:
             yield directory, table
@@ -92,7 +92,7 @@ def _directory_value(value: object) -> str:
 
 
 def _digest(rows: Sequence[MessageRow]) -> str:
-    """Return the same for the same messages, in whatever order they came."""
+    """Return a digest of the messages that does not depend on their order."""
     digest = hashlib.blake2b(digest_size=16)
     for key in sorted(row.key for row in rows):
         digest.update("\0".join((*key, "")).encode())
@@ -103,7 +103,7 @@ def _write_file(table: pyarrow.Table, path: Path) -> None:
     import pyarrow.parquet as pq
 
     _make_directory(path.parent)
-    # Hidden from Spark and pyarrow, which pass over names with a dot in front; of this process and chunk alone.
+    # Spark and pyarrow ignore names that begin with a dot. The name is unique to this process and chunk.
     unfinished = path.with_name(f".{path.stem}.{os.getpid()}.tmp")
     try:
         with unfinished.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Brokers for code without an event loop of its own, and one Spark session for all tests that want one."""
+"""Brokers for tests without an event loop, and one Spark session for all tests that need one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAMS = Path(__file__).resolve().parents[2] / "spark"
 
 @attrs.frozen
 class Broker:
-    """A broker that runs in a thread, for tests that are not async; its state is read in that thread."""
+    """A broker that runs in a thread, for tests that are not async."""
 
     portal: BlockingPortal
     nsqd: Nsqd
@@ -90,7 +90,7 @@ def broker(make_broker: Callable[..., Broker]) -> Broker:
 
 @pytest.fixture(scope="session")
 def spark_environment() -> dict[str, str]:
-    """What the programs under spark/ are started with, so that they are quiet and stay on this machine."""
+    """Return the environment of the programs under spark/: quiet, and on this machine only."""
     return {
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_CONF_DIR": str(PROGRAMS / "conf"),
@@ -102,7 +102,7 @@ def spark_environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def sc(spark_environment: dict[str, str]) -> Iterator[object]:
-    """Two threads, and four attempts for each task, as on a cluster: plain local[2] has no second attempt."""
+    """Return a context with two threads and four attempts for each task; local[2] has no second attempt."""
     from pyspark.sql import SparkSession
 
     with pytest.MonkeyPatch.context() as patch:

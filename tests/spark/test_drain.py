@@ -1,4 +1,4 @@
-"""A partition without Spark: what is processed, when it is finished, and what goes back."""
+"""A partition without Spark: which messages are processed, finished and requeued."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from nsqkit import Consumer, Message
 from nsqkit.errors import NotConnected
+from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.drain import PartitionStats, drain_partition
-from nsqkit.spark.intake import StopReason
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.plan import plan_partitions
 
@@ -54,7 +54,7 @@ def test_nothing_is_finished_before_it_is_processed(broker: Broker):
     assert broker.depth("t", "c") == 0
 
 
-def test_what_process_raises_is_raised_and_all_goes_back(broker: Broker):
+def test_an_exception_of_process_is_raised_and_all_messages_are_requeued(broker: Broker):
     broker.publish("t", BODIES)
 
     def process(rows):
@@ -70,7 +70,7 @@ def test_what_process_raises_is_raised_and_all_goes_back(broker: Broker):
     assert {row.attempts for row in rows} >= {2}
 
 
-def test_a_count_is_taken_exactly_and_the_rest_stays(broker: Broker):
+def test_max_messages_are_taken_and_the_rest_stays(broker: Broker):
     broker.publish("t", BODIES)
     rows: list = []
     stats = run(broker, rows.extend, max_messages=30, empty_for=None)
@@ -80,13 +80,13 @@ def test_a_count_is_taken_exactly_and_the_rest_stays(broker: Broker):
     assert broker.in_flight("t", "c") == 0
 
 
-def test_a_deadline_ends_it(broker: Broker):
+def test_a_deadline_ends_a_partition(broker: Broker):
     stats = run(broker, print, empty_for=None, deadline=0.05)
     assert stats.stop_reason is StopReason.DEADLINE
     assert stats.finished_count == 0
 
 
-def test_several_nsqds_in_one_partition(make_broker: Callable[[], Broker]):
+def test_one_partition_consumes_from_several_nsqds(make_broker: Callable[[], Broker]):
     brokers = [make_broker(), make_broker()]
     for broker in brokers:
         broker.publish("t", BODIES)
@@ -98,7 +98,7 @@ def test_several_nsqds_in_one_partition(make_broker: Callable[[], Broker]):
     assert len(rows) == len({row.key for row in rows}) == 200
 
 
-def test_an_nsqd_that_is_not_there_is_an_error():
+def test_an_unreachable_nsqd_raises_not_connected():
     spec = ConsumerSpec(topic="t", channel="c", nsqd_tcp_addresses=["127.0.0.1:1"], connect_timeout=0.05)
     with pytest.raises(
         NotConnected, match=r"no subscription within 0.05 seconds: 127\.0\.0\.1:1: cannot conn"
@@ -106,7 +106,7 @@ def test_an_nsqd_that_is_not_there_is_an_error():
         drain_partition(spec, plan_partitions(spec)[0], print)
 
 
-def test_silence_without_a_connection_is_not_emptiness(
+def test_a_partition_without_connection_is_not_empty(
     make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
 ):
     broker = make_broker()
@@ -130,12 +130,12 @@ def test_silence_without_a_connection_is_not_emptiness(
     assert bodies == [b"before", b"after"]
 
 
-def test_what_is_in_hand_is_touched(broker: Broker, monkeypatch: pytest.MonkeyPatch):
+def test_unfinished_messages_are_touched(broker: Broker, monkeypatch: pytest.MonkeyPatch):
     broker.publish("t", BODIES[:4])
     touched, all_touched = set(), threading.Event()
     touch = Message.touch
 
-    def note(self: Message) -> None:
+    def record(self: Message) -> None:
         touched.add(self.body)
         if len(touched) == 4:
             all_touched.set()
@@ -144,5 +144,5 @@ def test_what_is_in_hand_is_touched(broker: Broker, monkeypatch: pytest.MonkeyPa
     def process(rows):
         assert all_touched.wait(10)
 
-    monkeypatch.setattr(Message, "touch", note)
+    monkeypatch.setattr(Message, "touch", record)
     run(broker, process, max_in_flight=4, msg_timeout=1.0, max_messages=4)

@@ -26,7 +26,7 @@ def test_durations_may_be_timedeltas():
     assert spec == make_spec(deadline=60.0, linger=0.5)
 
 
-def test_by_default_there_is_one_partition_for_each_nsqd():
+def test_the_default_is_one_partition_for_each_nsqd():
     assert make_spec().partition_count == 2
 
 
@@ -63,12 +63,12 @@ def test_every_partition_and_every_nsqd_has_a_connection(partitions: int, connec
         ({"empty_for": None}, "max_messages, empty_for and deadline are all None"),
     ],
 )
-def test_a_wrong_value_is_refused_by_a_sentence(options: dict, sentence: str):
+def test_a_wrong_value_is_refused(options: dict, sentence: str):
     with pytest.raises(OptionError) as caught:
         make_spec(**options)
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("rule", [{"max_messages": 1}, {"deadline": 1.0}, {"max_messages": 0}])
-def test_one_rule_that_ends_is_enough(rule: dict):
-    make_spec(empty_for=None, **rule)
+@pytest.mark.parametrize("limit", [{"max_messages": 1}, {"deadline": 1.0}, {"max_messages": 0}])
+def test_one_limit_is_enough(limit: dict):
+    make_spec(empty_for=None, **limit)

@@ -25,13 +25,13 @@ def test_more_partitions_than_nsqds_share_them():
     assert [plan.index for plan in plans] == [0, 1, 2, 3, 4]
 
 
-def test_fewer_partitions_than_nsqds_take_several():
+def test_fewer_partitions_than_nsqds_have_several_nsqds_each():
     plans = plan_partitions(make_spec(3, partitions=2, max_in_flight=3))
     assert [plan.nsqd_tcp_addresses for plan in plans] == [("nsqd-0:4150", "nsqd-2:4150"), ("nsqd-1:4150",)]
     assert [plan.max_in_flight for plan in plans] == [2, 1]
 
 
-def test_no_more_is_in_flight_than_is_to_be_taken():
+def test_max_in_flight_is_at_most_max_messages():
     plans = plan_partitions(make_spec(2, max_messages=7, max_in_flight=1000))
     assert [(plan.max_messages, plan.max_in_flight) for plan in plans] == [(4, 4), (3, 3)]
 
@@ -42,7 +42,9 @@ def test_no_more_is_in_flight_than_is_to_be_taken():
     spare=st.integers(0, 1000),
     max_messages=st.none() | st.integers(0, 1000),
 )
-def test_everything_is_dealt_out(nsqd_count: int, partitions: int, spare: int, max_messages: int | None):
+def test_the_shares_add_up_to_the_spec(
+    nsqd_count: int, partitions: int, spare: int, max_messages: int | None
+):
     max_in_flight = max(nsqd_count, partitions) + spare
     spec = make_spec(
         nsqd_count, partitions=partitions, max_in_flight=max_in_flight, max_messages=max_messages

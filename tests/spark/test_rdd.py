@@ -1,4 +1,4 @@
-"""Consumers in the partitions of a real session, which fail and are tried again. Needs Java: `tox -e spark`."""
+"""Consumers in the partitions of a real Spark session, with tasks that fail. Needs Java: `tox -e spark`."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def read(directory: Path) -> list[dict[str, Any]]:
 
 
 def bodies(rows: list[dict[str, Any]]) -> list[bytes]:
-    """The bodies that a reader has who deduplicates on the key."""
+    """Return the bodies after deduplication on the key."""
     return sorted({tuple(row[name] for name in KEY_COLUMNS): row["body"] for row in rows}.values())
 
 
 @attrs.frozen
 class Once:
-    """Does something to the first chunk that any task has; which one that is, a file tells the others."""
+    """Acts on the first chunk of all tasks only; a file marks that it has."""
 
     marker: str
     act: Callable[[], None]
@@ -74,7 +74,7 @@ class Once:
 
 @attrs.frozen
 class FailingSink:
-    """A sink at which something happens once, before or after a chunk is written."""
+    """A sink that calls a function before or after it writes a chunk."""
 
     sink: ParquetSink
     before: Callable[[], object] = int
@@ -94,7 +94,7 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_every_partition_consumes_until_all_is_finished(sc: Any, brokers: list[Broker], tmp_path: Path):
+def test_partitions_finish_all_messages(sc: Any, brokers: list[Broker], tmp_path: Path):
     stats = drain_to(sc, make_spec(brokers), ParquetSink(tmp_path))
     rows = read(tmp_path)
     assert sorted(row["body"] for row in rows) == BODIES
@@ -104,9 +104,7 @@ def test_every_partition_consumes_until_all_is_finished(sc: Any, brokers: list[B
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_task_that_fails_is_tried_again_and_nothing_is_lost(
-    sc: Any, brokers: list[Broker], tmp_path: Path, when: str
-):
+def test_a_failed_task_is_tried_again_without_loss(sc: Any, brokers: list[Broker], tmp_path: Path, when: str):
     once = Once(str(tmp_path / "failed"), fail)
     drain_to(sc, make_spec(brokers), FailingSink(ParquetSink(tmp_path / "lake"), **{when: once}))
     assert (tmp_path / "failed").exists()
@@ -116,9 +114,9 @@ def test_a_task_that_fails_is_tried_again_and_nothing_is_lost(
     assert max(row["attempts"] for row in rows) == 2
 
 
-def test_a_worker_that_is_killed_loses_nothing(sc: Any, brokers: list[Broker], tmp_path: Path):
+def test_a_killed_worker_loses_no_message(sc: Any, brokers: list[Broker], tmp_path: Path):
     once = Once(str(tmp_path / "killed"), kill)
-    # nsqd keeps what a dead worker had until it times out; the others have to stay that long.
+    # The other partitions must run until the messages of the dead worker time out.
     spec = make_spec(brokers, msg_timeout=1.0, empty_for=2.5)
     drain_to(sc, spec, FailingSink(ParquetSink(tmp_path / "lake"), after=once))
     assert (tmp_path / "killed").exists()
@@ -135,7 +133,7 @@ def test_a_task_that_always_fails_finishes_nothing(sc: Any, brokers: list[Broker
     assert depth(brokers) == 2 * COUNT
 
 
-def test_what_a_function_returns_becomes_an_rdd(sc: Any, brokers: list[Broker]):
+def test_the_results_of_a_function_become_an_rdd(sc: Any, brokers: list[Broker]):
     spec = make_spec(brokers, partitions=2)
     rdd = seed_rdd(sc, spec).mapPartitionsWithIndex(map_partitions(spec, lambda rows: [len(rows)]))
     assert sum(rdd.collect()) == 2 * COUNT

@@ -27,7 +27,7 @@ def files(directory: Path) -> list[Path]:
     return [path.relative_to(directory) for path in directory.rglob("*") if path.is_file()]
 
 
-def test_what_is_written_is_read(tmp_path: Path):
+def test_written_rows_are_read_back(tmp_path: Path):
     rows = [row(1), row(2, b"\xff\x00")]
     ParquetSink(tmp_path / "new" / "lake").write(rows)
     table = ds.dataset(tmp_path / "new" / "lake").to_table()
@@ -49,7 +49,7 @@ def test_other_messages_make_another_file(tmp_path: Path):
     sink = ParquetSink(tmp_path)
     sink.write([row(1), row(2)])
     sink.write([row(1)])
-    # Two keys must not run together into the text of another one.
+    # The digest must not depend on how the texts of keys are joined.
     sink.write([row(1)._replace(topic="t\0", id="")])
     assert len(files(tmp_path)) == 3
 
@@ -65,7 +65,7 @@ def test_rows_go_into_the_directories_of_their_values(tmp_path: Path):
     assert found == {row.id: row.body.decode() or None for row in rows}
 
 
-def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def write_table(table, file):
         file.write(b"PAR1 and no more")
         raise OSError("no space left on device")

@@ -1,13 +1,12 @@
-"""Messages on their way through a partition: cut into chunks, until a rule says that it is enough.
+"""The division of a partition's messages into chunks, and the decision when the partition stops.
 
-The rule it guards: a chunk is due at so many messages, or so many bytes, or after lingering so long, whichever comes
-first. (Not at a pause between messages: a steady trickle has none, and every chunk would wait for its cap.) And a
-partition stops at its count, when it is empty, or at its deadline, whichever comes first.
+A chunk is due when it has enough messages or bytes, or when its first message has lingered long enough, whichever comes
+first. A pause between messages does not make it due: a steady stream has none, and would always fill a chunk to its
+limit. A partition stops at its count, when it is empty, or at its deadline, whichever comes first.
 
         receive ─▶ pending ─▶ take: a chunk ─▶ (processed and finished) ─▶ stop_reason
 
-How to read it: ``take`` returns a chunk as soon as one is due; if it returns none, ``stop_reason`` says whether to
-leave, and ``next_deadline`` when to ask again if nothing comes.
+If ``take`` returns no chunk, ``stop_reason`` returns whether to stop, and ``next_deadline`` when to call both again.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class StopReason(enum.Enum):
 
 
 class Delivery(Protocol):
-    """What is asked of a message here."""
+    """What a chunker needs of a message."""
 
     @property
     def body(self) -> bytes:
@@ -38,7 +37,7 @@ class Delivery(Protocol):
 
     @property
     def is_answered(self) -> bool:
-        """True once it is not ours any more."""
+        """True once it is answered, or nsqd has it back."""
         ...
 
 
@@ -51,11 +50,11 @@ class Bounds:
 
     Attributes:
         chunk_messages: messages that make a chunk due.
-        chunk_bytes: bytes that do.
-        linger_ns: time after its first message that does.
-        max_messages: messages to take; None is no limit.
-        empty_for_ns: quiet after which the partition counts as empty; None: never.
-        deadline_ns: time from the start after which only one more chunk is taken; None is no limit.
+        chunk_bytes: bytes that make a chunk due.
+        linger_ns: age of its first message at which a chunk is due.
+        max_messages: messages to take; None for no limit.
+        empty_for_ns: time without messages after which the partition is empty; None for never.
+        deadline_ns: time from the start after which only one more chunk is taken; None for no limit.
     """
 
     chunk_messages: int
@@ -67,7 +66,7 @@ class Bounds:
 
 
 @attrs.define(eq=False)
-class Intake(Generic[M]):
+class Chunker(Generic[M]):
     """The messages that a partition has received and not begun to process.
 
     Args:
@@ -92,7 +91,7 @@ class Intake(Generic[M]):
         self._quiet_since_ns = self.start_ns
 
     def receive(self, messages: Iterable[M], now_ns: int) -> None:
-        """Take in what has arrived."""
+        """Add messages that have arrived."""
         if not self.pending:
             self._chunk_begun_ns = now_ns
         for message in messages:
@@ -103,8 +102,7 @@ class Intake(Generic[M]):
     def take(self, now_ns: int) -> list[M]:
         """Return a chunk if one is due, an empty list otherwise.
 
-        Messages that are not ours any more, because they timed out or their connection was lost, are left out: they
-        come again.
+        Messages that timed out or whose connection was lost are left out, since nsqd delivers them again.
         """
         if not self.pending or self._took_last or not self._is_due(now_ns):
             return []
@@ -121,16 +119,15 @@ class Intake(Generic[M]):
         self._chunk_begun_ns = now_ns
         return chunk
 
-    def listen(self, now_ns: int) -> None:
-        """Take note that from now on messages can come, after a time in which none could.
+    def restart_quiet(self, now_ns: int) -> None:
+        """Measure the time without messages from now on, after a time in which none could come.
 
-        That is so when a chunk is finished, for what is unanswered may have filled ``max_in_flight``, and when a
-        connection stands again.
+        None could come while unanswered messages filled ``max_in_flight``, or while a connection was down.
         """
         self._quiet_since_ns = now_ns
 
     def stop_reason(self, now_ns: int) -> StopReason | None:
-        """Return why there is nothing more to take; None while there may be."""
+        """Return why the partition takes no more messages; None while it may."""
         bounds = self.bounds
         if bounds.max_messages is not None and self.taken_count >= bounds.max_messages:
             return StopReason.COUNT
@@ -145,7 +142,7 @@ class Intake(Generic[M]):
         return None
 
     def next_deadline(self) -> int | None:
-        """Return when a chunk is due, or a reason to stop there, if nothing comes."""
+        """Return when a chunk is due or the partition stops if no message arrives; None for never."""
         bounds = self.bounds
         deadlines = []
         if bounds.deadline_ns is not None:
@@ -156,11 +153,9 @@ class Intake(Generic[M]):
             deadlines.append(self._quiet_since_ns + bounds.empty_for_ns)
         return min(deadlines, default=None)
 
-    # ---- within --------------------------------------------------------------------------------------------------
-
     @property
     def _count_max(self) -> int:
-        """How many messages the next chunk may have."""
+        """The messages that the next chunk may have."""
         bounds = self.bounds
         if bounds.max_messages is None:
             return bounds.chunk_messages

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import anyio.to_thread
 
-from nsqkit.broker.core.disk import metadata
+from nsqkit.broker.core import metadata
 from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.broker.core.disk.storage import DiskStorage, DurableStorage
 from nsqkit.broker.file_store import DirectoryFileStore
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.disk.file_store import File
     from nsqkit.broker.core.disk.group_commit import GroupCommit
     from nsqkit.broker.core.options import BrokerOptions
+    from nsqkit.broker.core.session.session import Session
 
 logger = logging.getLogger("nsqkit.broker")
 
@@ -135,7 +136,7 @@ class Persistence:
 
     # ---- commits -------------------------------------------------------------------------------------------------
 
-    async def _commit(self, storage: DurableStorage, broker: Broker, commits: GroupCommit) -> None:
+    async def _commit(self, storage: DurableStorage, broker: Broker, commits: GroupCommit[Session]) -> None:
         ticket, revision, failure = commits.begin(), broker.agenda.revision, ""
         try:
             # First the names: without them nobody would look for the messages.
@@ -150,9 +151,9 @@ class Persistence:
         if failure:
             logger.error("commit failed - %s", failure)
             self._failed_ticket = ticket
-            commits.fail(failure)
+            broker.fail_commit(failure)
         else:
-            commits.end(ticket)
+            broker.end_commit(ticket)
         self._committed_ticket = ticket
         self._commit_ended.set()
         self._commit_ended = anyio.Event()

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from nsqkit.broker.core import metadata
 from nsqkit.broker.core.broker import Broker
-from nsqkit.broker.core.disk import metadata
 from nsqkit.broker.core.disk.storage import DurableStorage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.persistence import Persistence

@@ -16,8 +16,8 @@ from random import Random
 
 import attrs
 
+from nsqkit.broker.core import metadata
 from nsqkit.broker.core.broker import Broker
-from nsqkit.broker.core.disk import metadata
 from nsqkit.broker.core.disk.storage import DurableStorage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.session import Session
@@ -92,7 +92,7 @@ class Machine:
         yield
         for file in files:
             file.close()
-        commits.end(ticket)
+        self.broker.end_commit(ticket)
 
     def stop(self) -> None:
         """End as ``Persistence`` does when it is asked to."""

@@ -68,7 +68,9 @@ class Broker:
         self.random = random
         self.storage = MemoryStorage(options.mem_queue_size, options.node_id) if storage is None else storage
         self.make_tls: Callable[[], SecureTransform] | None = None
-        self.group_commit = GroupCommit() if isinstance(self.storage, DurableStorage) else None
+        self.group_commit: GroupCommit[Session] | None = (
+            GroupCommit() if isinstance(self.storage, DurableStorage) else None
+        )
         self.asks_for_channels = False
         self.actions = ACTIONS
         self._new_topics: list[Topic] = []
@@ -129,6 +131,18 @@ class Broker:
             ):
                 self.delete_channel(session.topic_name, channel.name)
         self.settle(now_ns)
+
+    def end_commit(self, ticket: int) -> None:
+        """Answer the publishers that waited for this commit of ``group_commit``."""
+        assert self.group_commit is not None
+        for session in self.group_commit.end(ticket):
+            session.release(ticket)
+
+    def fail_commit(self, reason: str) -> None:
+        """End the connections of all publishers that wait for a commit."""
+        assert self.group_commit is not None
+        for session in self.group_commit.fail():
+            session.end(f"commit failed: {reason}")
 
     def take_sessions(self) -> dict[Session, None]:
         """Return the sessions that have something to send or have ended, since the last call."""

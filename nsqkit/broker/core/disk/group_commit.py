@@ -1,40 +1,39 @@
-"""Group commit: answers to publishers wait until what they published is on disk, many of them for one sync.
+"""Group commit: answers to publishers wait until their messages are on disk, many of them for one sync.
 
     put  put  put ──▶ begin ──▶ sync … ──▶ end: all three are answered
                         put  put ──▶ begin ──▶ …
 
-The rule it guards: an OK is sent when the message is on disk, and not before. A commit covers what was put before it
-began; what is put while it runs waits for the next one. When a sync fails, nobody knows what is on disk: the
-publishers are not answered, their connections end, and they publish again.
+An OK is sent after its message is synced, and not before. A commit covers everything that was put before it began;
+later messages wait for the next one. When a sync fails, the state of the disk is unknown: the publishers are not
+answered, their connections end, and they publish again.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
-if TYPE_CHECKING:
-    from nsqkit.broker.core.session.session import Session
+_Holder = TypeVar("_Holder")
 
 
-class GroupCommit:
-    """The commits of one broker.
+class GroupCommit(Generic[_Holder]):
+    """The commits of one broker; a holder is an object whose answers wait for a commit.
 
     Attributes:
-        ticket: the number of the commit that will cover what is put now.
-        wanted: something waits for that commit.
+        ticket: the number of the commit that covers messages put now.
+        wanted: at least one holder waits for that commit.
     """
 
-    __slots__ = ("_holding", "ticket", "wanted")
+    __slots__ = ("_last_tickets", "ticket", "wanted")
 
     def __init__(self) -> None:
         self.ticket = 1
         self.wanted = False
-        self._holding: dict[Session, None] = {}
+        self._last_tickets: dict[_Holder, int] = {}
 
-    def hold(self, session: Session) -> int:
-        """Note that ``session`` waits for the next commit; return its number."""
+    def hold(self, holder: _Holder) -> int:
+        """Have ``holder`` wait for the next commit; return its number."""
         self.wanted = True
-        self._holding[session] = None
+        self._last_tickets[holder] = self.ticket
         return self.ticket
 
     def begin(self) -> int:
@@ -44,18 +43,18 @@ class GroupCommit:
         self.wanted = False
         return ticket
 
-    def end(self, ticket: int) -> None:
-        """Answer those who waited for this commit: it is on disk."""
-        for session in list(self._holding):
-            if not session.release(ticket):
-                del self._holding[session]
+    def end(self, ticket: int) -> list[_Holder]:
+        """End a commit; return the holders, which may release the answers up to ``ticket``."""
+        holders = list(self._last_tickets)
+        self._last_tickets = {holder: last for holder, last in self._last_tickets.items() if last > ticket}
+        return holders
 
-    def fail(self, reason: str) -> None:
-        """End the connections of all who wait: what they published may be on disk or not."""
-        for session in self._holding:
-            session.end(f"commit failed: {reason}")
-        self._holding.clear()
+    def fail(self) -> list[_Holder]:
+        """End all commits without success; return the holders, whose messages may be on disk or not."""
+        holders = list(self._last_tickets)
+        self._last_tickets.clear()
+        return holders
 
-    def forget(self, session: Session) -> None:
-        """Take note that nobody waits there any more."""
-        self._holding.pop(session, None)
+    def forget(self, holder: _Holder) -> None:
+        """Remove a holder whose connection is closed."""
+        self._last_tickets.pop(holder, None)

@@ -382,13 +382,12 @@ class Session(Turns):
             self._batch = batch
             raise Unfinished
 
-    def release(self, ticket: int) -> bool:
-        """Let go the answers that have waited for this commit; tell whether others wait for a later one."""
+    def release(self, ticket: int) -> None:
+        """Send the answers that have waited for this commit."""
         self._buffer.release(ticket)
         self._agenda.write(self)
         if not self._buffer.is_holding:
             self._let_go_on()
-        return self._buffer.is_holding
 
     def _ready(self, command: Command) -> None:
         if self.state == CLOSING:

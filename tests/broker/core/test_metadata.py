@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
+from nsqkit.broker.core import metadata
 from nsqkit.broker.core.broker import Broker
-from nsqkit.broker.core.disk import metadata
-from nsqkit.broker.core.disk.metadata import restore
+from nsqkit.broker.core.metadata import restore
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.errors import OptionError
 

@@ -285,7 +285,7 @@ def test_table_of_modules_has_every_page():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_page_has_both_programs_in_each_section(page: Path):
     headings = re.findall(r"^## (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert headings == [*SECTIONS, "Names", "What is different, and why"]
+    assert headings == [*SECTIONS, "Names", "Differences"]
     sides = {
         section: sorted(side(block) for block in blocks_of(page) if block.section == section)
         for section in headings
@@ -313,7 +313,7 @@ OWNERS = {"producer": Producer, "consumer": Consumer, "message": Message}
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_names_of_nsqkit_exist(page: Path):
     """In the second column, each word in backticks is an option, a member of the three classes, or importable."""
-    table = page.read_text(encoding="utf-8").partition("## Names")[2].partition("## What")[0]
+    table = page.read_text(encoding="utf-8").partition("## Names")[2].partition("## Differences")[0]
     rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| `")]
     assert len(rows) > 20
     words = [word for row in rows for word in re.findall(r"`([\w.]+)[^`]*`", row[1])]

@@ -67,6 +67,7 @@ PERFORMERS = {
     "transport.loan",
     "transport.memory",
     "transport.pump",
+    "transport.push_stream",
     "transport.tcp",
     "transport.busy_poll",
     "loop_thread.one_shot",
@@ -123,7 +124,13 @@ PERFORMING_LIBRARIES = {
 ENTRANCES = {"__init__", "__main__", "telemetry.opentelemetry", "telemetry.prometheus", "testing.plugin"}
 
 # Modules of which nothing runs: they declare protocols, for types alone. All others have a test of their own.
-UNTESTED = {"broker.core.disk.file_store", "transport.machine", "wire.rules", "wire.transform"}
+UNTESTED = {
+    "broker.core.disk.file_store",
+    "transport.machine",
+    "transport.push_stream",
+    "wire.rules",
+    "wire.transform",
+}
 
 # What `import nsqkit` must leave alone, so that it stays quick and needs no extra.
 NOT_LOADED = {

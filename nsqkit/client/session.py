@@ -191,7 +191,7 @@ class ClientSession(Generic[M]):
     @property
     def has_input(self) -> bool:
         """True while a part of what was received is left for ``process_input``."""
-        return bool(self._pieces) and self.state is not _ENDED
+        return self.state is not _ENDED if self._pieces else False
 
     def process_input(self, now_ns: int) -> None:
         """Process at most ``TURN_SIZE`` plain bytes of the input that is left.
@@ -236,7 +236,9 @@ class ClientSession(Generic[M]):
     @property
     def has_output(self) -> bool:
         """True while there are bytes to send, or the connection is to be closed."""
-        return bool(self._outbox) or self.state is _ENDED or (bool(self._layers) and self._layers.has_output)
+        if self._outbox or self.state is _ENDED:
+            return True
+        return bool(self._layers) and self._layers.has_output
 
     @property
     def outbox_full(self) -> bool:

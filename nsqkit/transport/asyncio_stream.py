@@ -1,13 +1,9 @@
-"""TCP on asyncio's loops, as an anyio byte stream with less between it and the socket.
+"""TCP on asyncio's event loops, as an anyio byte stream that costs less for small reads and writes than anyio's own.
 
-The rule it guards: it behaves as anyio's own stream does, and costs less for small reads and writes. anyio's stops
-and restarts the socket's polling at each read and yields to the loop at each write; this one stops reading only
-when a whole buffer waits, and a write that the kernel takes at once is done at once. Whoever wants no task that
-receives has it handed on (``hand_to``) what comes, as it comes. On trio there is no such thing:
-``nsqkit.transport.tcp`` uses anyio's streams there.
-
-How to read it: ``make_stream`` makes what costs least on the loop that runs: ``AsyncioStream``, whose transport brings
-the bytes of a read, or ``BufferedStream``, which has a place for them.
+anyio's stream stops and restarts the polling of the socket at each read, and yields to the event loop at each write.
+This one stops reading only when ``READ_AHEAD_MAX`` bytes wait, and a write that the kernel takes at once returns at
+once. It is a ``PushStream``, too. Otherwise it behaves as anyio's. It does not exist on trio, where
+``nsqkit.transport.tcp`` uses anyio's streams.
 """
 
 from __future__ import annotations
@@ -19,7 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
-from anyio.abc import ByteStream, SocketAttribute
+from anyio.abc import SocketAttribute
+
+from nsqkit.transport.push_stream import PushStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,10 +28,10 @@ ADDRESSES = (
 )
 
 READ_AHEAD_MAX = 256 * 1024
-"""Bytes that may wait to be received before the socket is read no more."""
+"""Bytes that may wait for ``receive`` before the socket is not read any more."""
 
 READ_SIZE = 256 * 1024
-"""Bytes that one read brings at most; as many as asyncio's own."""
+"""Bytes that one read returns at most; the same as in asyncio."""
 
 
 def asyncio_loop() -> asyncio.AbstractEventLoop | None:
@@ -44,15 +42,11 @@ def asyncio_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-class AsyncioStream(ByteStream, asyncio.Protocol):
-    """One TCP connection; made as the protocol of its transport.
+class AsyncioStream(PushStream, asyncio.Protocol):
+    """One TCP connection, and the protocol of its asyncio transport.
 
     Args:
-        on_connect: called with the stream when its connection stands.
-
-    Attributes:
-        is_writable: True while it is open and the kernel has taken all that was sent.
-        send_nowait: sends bytes without waiting until the kernel has taken them; only while the stream is writable.
+        on_connect: called with the stream once it is connected.
     """
 
     def __init__(self, on_connect: Callable[[AsyncioStream], None] | None = None) -> None:
@@ -68,20 +62,20 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
         self._writers: list[asyncio.Future[None]] = []
         self._on_data: Callable[[bytes], None] | None = None
         self._on_end: Callable[[], None] | None = None
-        self.is_writable = True
-        self.send_nowait: Callable[[bytes], None]
         self._transport: asyncio.Transport
         self._addresses: dict[Any, tuple[str, int]] = {}
+        self.is_writable = True
+        self.call_soon = self._loop.call_soon
 
-    # ---- the transport's calls -----------------------------------------------------------------------------------
+    # ---- called by the transport ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Set up the transport, and call ``on_connect``."""
         self._transport = cast(asyncio.Transport, transport)
         self.send_nowait = self._transport.write
-        # So a send returns when the kernel has all of it, and a slow peer is felt at once.
+        # So a send returns only when the kernel has taken all of it, and is_writable is False until then.
         self._transport.set_write_buffer_limits(0)
-        # Once the peer has gone, uvloop's transports cannot be asked any more.
+        # Once the connection is lost, uvloop's transports raise an error instead.
         for attribute, name in ADDRESSES:
             if (address := transport.get_extra_info(name)) is not None:
                 self._addresses[attribute] = address
@@ -89,7 +83,7 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
             self._on_connect(self)
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what has come, or keep it for ``receive``."""
+        """Pass the data to the receiver, or keep it for ``receive``."""
         if self._on_data is not None and self._is_reading:
             self._on_data(data)
             return
@@ -100,28 +94,28 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
         self._wake_reader()
 
     def eof_received(self) -> bool:
-        """Take note of the end; the other direction stays open."""
+        """Record the end of the stream; the other direction stays open."""
         self._at_end = True
         self._wake_reader()
-        self._hand_on()
+        self._pass_on()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Take note of the loss."""
+        """Record the end of both directions."""
         self._at_end = True
         self._error = exc
         self.is_writable = False
-        self._is_reading = True  # nothing more comes that would have to be held back
+        self._is_reading = True  # no data follow that a pause could hold back
         self._wake_reader()
-        self._hand_on()
+        self._pass_on()
         self._wake_writers()
 
     def pause_writing(self) -> None:
-        """Take note that the kernel takes no more."""
+        """Record that the kernel has not taken everything."""
         self.is_writable = False
 
     def resume_writing(self) -> None:
-        """Take note that it does."""
+        """Record that the kernel has taken everything."""
         self.is_writable = not self._closed
         self._wake_writers()
 
@@ -135,34 +129,31 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
                 writer.set_result(None)
         self._writers.clear()
 
-    # ---- instead of receiving ------------------------------------------------------------------------------------
+    # ---- PushStream ----------------------------------------------------------------------------------------------
 
-    def hand_to(self, on_data: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
-        """Call ``on_data`` with whatever has come and comes, and ``on_end`` once after it; ``receive`` is over.
-
-        They are called by the event loop, outside of any task, and must not raise.
-        """
+    def set_receiver(self, on_data: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        """Pass all data to ``on_data`` from now on, those that wait included, and call ``on_end`` once after them."""
         self._on_data, self._on_end = on_data, on_end
         self.resume_reading()
-        self._hand_on()
+        self._pass_on()
 
     def pause_reading(self) -> None:
-        """Hand on no more, and read no more from the socket."""
+        """Read nothing from the socket, and pass nothing to the receiver."""
         if self._is_reading:
             self._is_reading = False
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Go on after ``pause_reading``."""
+        """Read again after ``pause_reading``."""
         if not self._is_reading:
             self._is_reading = True
             self._transport.resume_reading()
-            self._hand_on()
+            self._pass_on()
 
     def detach(self) -> int | None:
         """Stop reading until ``resume_reading``, and return the file descriptor of the socket for the caller's use.
 
-        None, and nothing has changed, if bytes wait to be delivered or sent, or if there is no such descriptor.
+        None, and nothing has changed, if bytes wait in either direction, or if there is no such descriptor.
         """
         sock = self._transport.get_extra_info("socket")
         if sock is None or self._chunks or self._at_end or not (self._is_reading and self.is_writable):
@@ -171,8 +162,7 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
         fileno: int = sock.fileno()
         return fileno
 
-    def _hand_on(self) -> None:
-        """Call those who were named to ``hand_to`` with what has been kept."""
+    def _pass_on(self) -> None:
         while self._chunks and self._on_data is not None and self._is_reading:
             chunk = self._chunks.popleft()
             self._waiting_size -= len(chunk)
@@ -184,7 +174,7 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
     # ---- anyio's byte stream -------------------------------------------------------------------------------------
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """Return what has come, at least one byte."""
+        """Return at least one byte."""
         while not self._chunks:
             self._check_open()
             if self._at_end:
@@ -206,7 +196,7 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     async def send(self, item: bytes) -> None:
-        """Return when the kernel has taken all of ``item``."""
+        """Send ``item``, and return when the kernel has taken all of it."""
         self._check_open()
         self._transport.write(item)
         while not self.is_writable:
@@ -224,33 +214,33 @@ class AsyncioStream(ByteStream, asyncio.Protocol):
             raise BrokenResourceError from self._error
 
     async def send_eof(self) -> None:
-        """Say that nothing more is sent."""
+        """Close this end's direction."""
         if not self._transport.is_closing():
             self._transport.write_eof()
 
     def abort(self) -> None:
-        """Close; what the kernel has not taken is thrown away."""
+        """Close at once, without sending what the kernel has not taken."""
         self._closed = True
         self.is_writable = False
         self._on_data = self._on_end = None
         self._transport.abort()
 
     async def aclose(self) -> None:
-        """Close; what the kernel has not taken is thrown away."""
+        """Do as ``abort``."""
         self.abort()
         await asyncio.sleep(0)
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """The addresses of both ends; the peer's only if it was still there at the beginning."""
+        """The addresses of both ends; the peer's only if it was still connected at the start."""
         return {attribute: partial(self._addresses.__getitem__, attribute) for attribute in self._addresses}
 
 
 class BufferedStream(AsyncioStream, asyncio.BufferedProtocol):
-    """The same with a buffer to read into, one for all streams of a thread.
+    """The same, with a buffer to read into that all streams of a thread share.
 
-    For asyncio's own loops: they would ask the system for a whole ``READ_SIZE`` at each read, which was up to a tenth
-    of what a consumer costs. uvloop has such a buffer itself.
+    It is for asyncio's own loops, which otherwise allocate ``READ_SIZE`` bytes for each read; that was up to a tenth of
+    a consumer's cost. uvloop has such a buffer itself.
     """
 
     def __init__(self, on_connect: Callable[[AsyncioStream], None] | None = None) -> None:
@@ -258,11 +248,11 @@ class BufferedStream(AsyncioStream, asyncio.BufferedProtocol):
         self._buffer = _thread.buffer
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next read may put what comes."""
+        """Return the buffer for the next read."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what a read has brought."""
+        """Do as ``data_received``."""
         self.data_received(bytes(self._buffer[:nbytes]))
 
 

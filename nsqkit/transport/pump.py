@@ -1,16 +1,12 @@
-"""The pump: joins a machine to a byte stream.
+"""The pump: drives a machine over a byte stream.
 
-The rule it guards: one read, one call, one write. Each receive buffer is handed to the machine; what the machine has
-to say is sent, joined, whenever the pump is woken. Nothing is awaited per message, and a peer that does not read
-stops being read from. In a turn of the event loop one buffer is read at most, and a machine that has not worked through
-it goes on in the next turn, after whatever else is ready by then; nothing is read before it is through.
+One read is one call of the machine, and its answers are joined into one write; nothing is awaited per message. While
+the machine's outbox is full, or a part of its input is left, nothing is read. The input that is left is processed in
+later turns of the event loop, so that other connections get their turns in between.
 
-There are two ways to read and two to write, and one rule for when. A stream that hands on what comes (``AsyncioStream``
-does) is not received from: its calls go straight to the machine, and what needs no waiting is sent in the same turn of
-the event loop. All other streams have a task that receives, and the writer, which is the task that runs the pump,
-sends. The writer also does what has to wait, on either kind: sending to a peer that is slow, and the end.
-
-How to read it: ``run``, then reading, then writing.
+There are two ways to read and two to write. A ``PushStream`` calls the pump with its data, and the pump writes in the
+same turn of the event loop what the kernel takes at once. Any other stream has a task that receives. The task that
+runs the pump is the writer: it writes whatever has to wait, and closes the stream.
 """
 
 from __future__ import annotations
@@ -23,8 +19,9 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
+from nsqkit.clock import NS_PER_S, move_on_after
 from nsqkit.errors import WriteTimeout
-from nsqkit.transport.asyncio_stream import AsyncioStream, asyncio_loop
+from nsqkit.transport.push_stream import PushStream
 from nsqkit.transport.write_timeout import send_with_timeout
 
 if TYPE_CHECKING:
@@ -36,23 +33,22 @@ if TYPE_CHECKING:
 RECEIVE_SIZE = 256 * 1024
 
 FULL_READ_SIZE = 250_000
-"""A read of so many bytes was a full one; libuv would read on at once, up to 32 times, before all others."""
+"""A read of at least so many bytes was a full one; libuv would read again at once, up to 32 times, before others."""
 
 
 class Pump:
-    """Drives one machine over one stream until either has come to its end.
+    """Drives one machine over one stream until the machine has ended or the peer has closed the connection.
 
     Args:
-        machine: what speaks the protocol.
-        stream: where the peer is; closed when ``run`` returns.
-        clock: tells the machine the time.
-        after: called to act on what has happened in the machine: after it was handed bytes or the end of the stream,
-            and after a full outbox was taken, since room there may let it go on, or others through it. It may be
-            called outside of any task.
-        linger: seconds that the peer has to take the last bytes of a machine that has ended.
-        wait_for_peer: once the last bytes are sent, say so and wait (within ``linger``) for the peer to close. Then
-            it has read them all; closing at once may throw away what it has not read yet.
-        write_timeout: seconds in which the peer has to take something while there is something to send.
+        machine: the protocol.
+        stream: the connection; closed when ``run`` returns.
+        clock: the time, for the machine and for both limits below.
+        after: called to act on the machine's events: after each of its methods that takes input, and after
+            ``data_to_send`` if the outbox was full, or if that left an event. It may be called outside of any task.
+        linger: seconds in which the peer can take the last bytes of a machine that has ended.
+        wait_for_peer: after the last bytes, send the end of the stream and wait, within ``linger``, for the peer to
+            close. Then the peer has read all of them; closing at once can discard bytes that it has not read.
+        write_timeout: seconds in which the peer has to take some of the bytes that are sent.
     """
 
     def __init__(
@@ -72,14 +68,16 @@ class Pump:
         self._after = after
         self._linger = linger
         self._wait_for_peer = wait_for_peer
-        self._watches_writes = not math.isinf(write_timeout)
+        self._has_write_timeout = not math.isinf(write_timeout)
         self._send = (
-            partial(send_with_timeout, stream, timeout=write_timeout) if self._watches_writes else stream.send
+            partial(send_with_timeout, stream, timeout=write_timeout, clock=clock)
+            if self._has_write_timeout
+            else stream.send
         )
-        self._direct = stream if isinstance(stream, AsyncioStream) else None
-        self._loop = asyncio_loop()
+        self._push = stream if isinstance(stream, PushStream) else None
         self._scope = anyio.CancelScope()
-        self._fault: Exception | None = None
+        self._is_lingering = False
+        self._error: Exception | None = None
         self._reading_paused = False
         self._may_read = anyio.Event()
         self._read_ended = anyio.Event()
@@ -87,89 +85,82 @@ class Pump:
         self._wake = anyio.Event()
         self._flush_is_due = False
         self._turn_is_due = False
-        self._is_taking = False
+        self._is_processing = False
 
     async def run(self) -> None:
-        """Read and write until the machine has ended or the peer has gone.
+        """Read and write until the machine has ended or the peer has closed the connection.
 
         Raises:
             WriteTimeout: the peer took nothing for ``write_timeout``.
         """
         try:
             with self._scope:
-                if self._direct is not None:
-                    self._direct.hand_to(self._on_data, self._on_end)
+                if self._push is not None:
+                    self._push.set_receiver(self._on_data, self._on_end)
                     await self._write()
                 else:
                     async with anyio.create_task_group() as tasks:
                         tasks.start_soon(self._read)
                         await self._write()
                         tasks.cancel_scope.cancel()
-            if self._fault is not None:
-                raise self._fault
+            if self._error is not None:
+                raise self._error
         finally:
             await anyio.aclose_forcefully(self._stream)
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        """Receive from a stream that has to be asked."""
         receive = self._stream.receive
         try:
-            while self._wants_data:
+            while self._wait_for_peer or not self._machine.ended:
                 try:
                     data = await receive(RECEIVE_SIZE)
                 except (EndOfStream, BrokenResourceError, ClosedResourceError):
                     self._read_ended.set()
-                    self._end_of_stream()
-                    await self._take_turns()
+                    self._process_eof()
+                    await self._process_rest()
                     return
-                self._take(data)
-                await self._take_turns()
+                self._process(data)
+                await self._process_rest()
         finally:
             self._read_ended.set()
 
-    async def _take_turns(self) -> None:
-        """Have the machine go on, a turn at a time; return when it takes more."""
+    async def _process_rest(self) -> None:
+        """Process the input that is left, a turn at a time; return when the machine accepts more data."""
         while self._reading_paused:
             if self._machine.has_input:
                 await anyio.lowlevel.checkpoint()
-                self._take(None)
+                self._process(None)
             else:
                 self._may_read = anyio.Event()
                 await self._may_read.wait()
 
     def _on_data(self, data: bytes) -> None:
-        """Take what a stream hands on; no caller is there who could be told of an error."""
-        assert self._direct is not None
         try:
-            if self._wants_data:
-                self._take(data)
+            if self._wait_for_peer or not self._machine.ended:
+                self._process(data)
                 if len(data) >= FULL_READ_SIZE:
                     self._reading_paused = True
-                    self._wait_for_turn()
-        except Exception as fault:
-            self.fail(fault)
-        if self._reading_paused or not self._wants_data:
-            self._direct.pause_reading()
+                    self._schedule_turn()
+        except Exception as error:
+            self.fail(error)
+        if self._reading_paused or (self._machine.ended and not self._wait_for_peer):
+            assert self._push is not None
+            self._push.pause_reading()
 
     def _on_end(self) -> None:
         try:
-            self._end_of_stream()
-        except Exception as fault:
-            self.fail(fault)
+            self._process_eof()
+        except Exception as error:
+            self.fail(error)
         self._read_ended.set()
 
-    @property
-    def _wants_data(self) -> bool:
-        """False once whatever comes would be of no use."""
-        return self._wait_for_peer or not self._machine.ended
-
-    def _take(self, data: bytes | None) -> None:
-        """Hand the machine what one read returned, or have it go on with what is left, and send the answers."""
+    def _process(self, data: bytes | None) -> None:
+        """Pass data to the machine, or with None have it process its input that is left; then write its output."""
         machine = self._machine
         now_ns = self._clock.now_ns()
-        self._is_taking = True
+        self._is_processing = True
         try:
             if data is None:
                 machine.process_input(now_ns)
@@ -177,104 +168,104 @@ class Pump:
                 machine.receive_data(data, now_ns)
             self._after()
         finally:
-            self._is_taking = False
-        if machine.ended or (machine.has_output and not self._send_now(now_ns)):
+            self._is_processing = False
+        if machine.has_output and (machine.ended or not self._send_now(now_ns)):
             self.wake()
         if machine.has_input:
             self._pause_if_full()
         else:
             self._reading_paused = machine.outbox_full and not machine.ended
 
-    def _pause_if_full(self) -> None:
-        """Have nothing read while the machine takes nothing more."""
-        machine = self._machine
-        self._reading_paused = (machine.has_input or machine.outbox_full) and not machine.ended
-        if machine.has_input:
-            self._wait_for_turn()
-
-    def _read_on(self) -> None:
-        """Read again once the machine takes more."""
-        machine = self._machine
-        if machine.has_input:
-            self._wait_for_turn()
-        elif machine.ended or not machine.outbox_full:
-            self._reading_paused = False
-            self._may_read.set()
-            if self._direct is not None:
-                self._direct.resume_reading()
-
-    def _wait_for_turn(self) -> None:
-        """Have ``_turn_due`` called in the next turn of the event loop; where a task receives, it goes on."""
-        if self._direct is None or self._loop is None:
-            self._may_read.set()
-        elif not self._turn_is_due:
-            self._turn_is_due = True
-            self._loop.call_soon(self._turn_due)
-
-    def _turn_due(self) -> None:
-        self._turn_is_due = False
-        try:
-            if self._machine.has_input:
-                self._take(None)
-                self._reading_paused = True
-            if self._reading_paused:
-                self._read_on()
-        except Exception as fault:
-            self.fail(fault)
-
-    def _end_of_stream(self) -> None:
+    def _process_eof(self) -> None:
         self._machine.receive_eof(self._clock.now_ns())
         self._after()
         self._pause_if_full()
         self.wake()
 
-    def fail(self, fault: Exception) -> None:
-        """End, and have ``run`` raise ``fault``, which came up outside of it."""
-        self._fault = fault
+    def _pause_if_full(self) -> None:
+        """Read nothing while the machine accepts nothing."""
+        machine = self._machine
+        self._reading_paused = (machine.has_input or machine.outbox_full) and not machine.ended
+        if machine.has_input:
+            self._schedule_turn()
+
+    def _resume_reading(self) -> None:
+        """Read again if the machine accepts more."""
+        machine = self._machine
+        if machine.has_input:
+            self._schedule_turn()
+        elif machine.ended or not machine.outbox_full:
+            self._reading_paused = False
+            self._may_read.set()
+            if self._push is not None:
+                self._push.resume_reading()
+
+    def _schedule_turn(self) -> None:
+        """Continue in the next turn of the event loop: in ``_take_turn``, or in the task that receives."""
+        if self._push is None:
+            self._may_read.set()
+        elif not self._turn_is_due:
+            self._turn_is_due = True
+            self._push.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn_is_due = False
+        try:
+            if self._machine.has_input:
+                self._process(None)
+                self._reading_paused = True
+            if self._reading_paused:
+                self._resume_reading()
+        except Exception as error:
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """End, and have ``run`` raise ``error``, which occurred outside of it."""
+        self._error = error
         self._scope.cancel()
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Have sent what there is to send, once for all calls in a turn of the event loop."""
+        """Write the machine's output soon: once for all calls in one turn of the event loop."""
         machine = self._machine
-        if self._is_taking:
-            return  # what there is by its end is sent then
+        if self._is_processing:
+            return  # _process writes the output
         if machine.ended:
             self._wake.set()
             self._limit_time()
         elif machine.has_output or self._reading_paused:
-            if self._direct is None or self._loop is None or not self._direct.is_writable:
+            if self._push is None or not self._push.is_writable:
                 self._wake.set()
             elif not self._flush_is_due:
                 self._flush_is_due = True
-                self._loop.call_soon(self._flush_due)
+                self._push.call_soon(self._flush_soon)
 
-    def _flush_due(self) -> None:
+    def _flush_soon(self) -> None:
         self._flush_is_due = False
         try:
             self.flush()
-        except Exception as fault:
-            self.fail(fault)
+        except Exception as error:
+            self.fail(error)
 
     def flush(self) -> None:
-        """Send what there is to send now if that needs no waiting, else have the writer do it."""
+        """Write the machine's output now if the kernel takes it at once, else have the writer do it."""
         if self._machine.ended:
             self.wake()
         elif not self._send_now(self._clock.now_ns()):
             self._wake.set()
 
     def _send_now(self, now_ns: int) -> bool:
-        """Send what there is to send, if that needs no waiting and the writer is not at it; tell whether it was so."""
-        stream = self._direct
-        if stream is None or not self._writer_waits or not stream.is_writable:
+        """Write the output, and return True, if the stream is writable and the writer does not write."""
+        push = self._push
+        if push is None or not self._writer_waits or not push.is_writable:
             return False
         if data := self._take_output(now_ns):
-            stream.send_nowait(data)
-            if self._watches_writes and not stream.is_writable:
-                self._wake.set()  # the writer watches over the rest
+            push.send_nowait(data)
+            if self._has_write_timeout and not push.is_writable:
+                self._wake.set()  # the writer limits the time for the rest
         if self._reading_paused:
-            self._read_on()
+            self._resume_reading()
         return True
 
     def _take_output(self, now_ns: int) -> bytes:
@@ -285,68 +276,43 @@ class Pump:
             self._after()
         return data
 
-    # ---- detaching -------------------------------------------------------------------------------------------------
-
-    def detach(self) -> int | None:
-        """Stop reading and writing until ``attach``, and return the file descriptor of the socket for the caller's use.
-
-        None, and nothing has changed, if the stream has no such socket or if bytes wait in either direction.
-        """
-        is_idle = self._writer_waits and not self._flush_is_due and not self._machine.has_output
-        return self._direct.detach() if self._direct is not None and is_idle else None
-
-    def attach(self, unsent: bytes = b"") -> None:
-        """Read and write again after ``detach``; first send ``unsent``, which the caller took and could not send."""
-        assert self._direct is not None
-        if unsent:
-            self._direct.send_nowait(unsent)
-            self._wake.set()
-        self._direct.resume_reading()
-
-    def abort(self) -> None:
-        """Close the connection at once, after ``detach``, without sending the bytes that the machine has left."""
-        assert self._direct is not None
-        self._direct.abort()
-        self._scope.cancel()
-
-    # ---- writing, where it has to wait -----------------------------------------------------------------------------
-
     async def _write(self) -> None:
+        """Write all output that cannot be written at once, until the machine has ended; then close the stream."""
         machine, clock, send = self._machine, self._clock, self._send
         try:
             while True:
-                # The event is renewed before looking, so that what is added from now on wakes the writer again.
+                # The event is renewed before the output is taken, so that any later output sets the new one.
                 wake = self._wake = anyio.Event()
                 while data := self._take_output(clock.now_ns()):
                     await send(data)
-                if self._watches_writes and self._direct is not None and not self._direct.is_writable:
+                if self._has_write_timeout and self._push is not None and not self._push.is_writable:
                     await send(b"")
                 if self._reading_paused:
-                    self._read_on()
+                    self._resume_reading()
                 if machine.ended:
                     break
                 self._writer_waits = True
                 await wake.wait()
                 self._writer_waits = False
             self._limit_time()
-            if self._direct is not None:
-                await send(b"")  # returns when the kernel has taken what was sent without the writer
+            if self._push is not None:
+                await send(b"")  # returns when the kernel has taken what was written without the writer
             if self._wait_for_peer:
                 await self._stream.send_eof()
                 await self._read_ended.wait()
             await self._stream.aclose()
-        except (BrokenResourceError, ClosedResourceError, OSError):  # an OSError comes from trio's send_eof
+        except (BrokenResourceError, ClosedResourceError, OSError):  # trio's send_eof raises an OSError
             if not machine.ended:
-                # The peer takes nothing more, but why it left may still be there to be read.
-                with anyio.move_on_after(self._linger):
+                # The peer takes nothing more, but the reason may be among the data that it has sent.
+                with move_on_after(clock, self._linger):
                     await self._read_ended.wait()
-            self._end_of_stream()
-            await self._work_off()
+            self._process_eof()
+            await self._process_last_input()
         except WriteTimeout as timeout:
             self.fail(timeout)
 
-    async def _work_off(self) -> None:
-        """Have the machine work on what the peer has sent before it left; no answers are sent."""
+    async def _process_last_input(self) -> None:
+        """Have the machine process what the peer sent before it closed the connection; answers are discarded."""
         machine, clock = self._machine, self._clock
         while not machine.ended:
             machine.data_to_send(clock.now_ns())
@@ -357,7 +323,31 @@ class Pump:
             self._after()
 
     def _limit_time(self) -> None:
-        """Leave the peer ``linger`` seconds; the first call counts."""
-        if math.isinf(self._scope.deadline):
-            now = anyio.current_time() if self._loop is None else self._loop.time()
-            self._scope.deadline = now + self._linger
+        """End the pump after ``linger`` seconds; the first call counts."""
+        if not self._is_lingering:
+            self._is_lingering = True
+            self._clock.cancel_at(self._scope, self._clock.now_ns() + round(self._linger * NS_PER_S))
+
+    # ---- detaching -------------------------------------------------------------------------------------------------
+
+    def detach(self) -> int | None:
+        """Stop reading and writing until ``attach``, and return the file descriptor of the socket for the caller's use.
+
+        None, and nothing has changed, if the stream has no such socket or if bytes wait in either direction.
+        """
+        is_idle = self._writer_waits and not self._flush_is_due and not self._machine.has_output
+        return self._push.detach() if self._push is not None and is_idle else None
+
+    def attach(self, unsent: bytes = b"") -> None:
+        """Read and write again after ``detach``; first send ``unsent``, which the caller took and could not send."""
+        assert self._push is not None
+        if unsent:
+            self._push.send_nowait(unsent)
+            self._wake.set()
+        self._push.resume_reading()
+
+    def abort(self) -> None:
+        """After ``detach``, close the connection at once, without sending the bytes that the machine has left."""
+        assert self._push is not None
+        self._push.abort()
+        self._scope.cancel()

@@ -1,65 +1,60 @@
-"""Sending to a peer that may have stopped reading: as long as it takes, if it takes anything.
+"""Sending with a limit on the time in which the peer takes nothing.
 
-The rule it guards: what counts is progress. A large write to a slow peer may take any time; a peer that takes not a
-single byte for the time allowed is given up.
-
-How to read it: an ``AsyncioStream`` tells how much is unsent. It is looked at twice in that time, so that time which
-passed because this program was busy is not held against the peer. Other streams are given the data in pieces, each of
-which has to be taken in time.
+The limit is for progress: a large write to a slow peer may take any time, and a peer that takes not a single byte
+within the limit is given up. A ``PushStream`` shows how much is unsent. That is read twice per limit, so that a
+time in which this program was busy does not count against the peer. Other streams get the data in pieces, and the
+limit holds for each piece.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import anyio
-
+from nsqkit.clock import Clock, move_on_after
 from nsqkit.errors import WriteTimeout
-from nsqkit.transport.asyncio_stream import AsyncioStream
+from nsqkit.transport.push_stream import PushStream
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
 PIECE_SIZE: Final = 64 * 1024
-"""Bytes that a stream which cannot tell of its progress is given at a time."""
+"""Bytes that are sent at a time into a stream that does not show its progress."""
 
 
-async def send_with_timeout(stream: ByteStream, data: bytes, timeout: float) -> None:
-    """Return when all of ``data``, and what was sent before it, has been taken.
+async def send_with_timeout(stream: ByteStream, data: bytes, timeout: float, clock: Clock) -> None:
+    """Return when all of ``data``, and everything sent before it, has been taken.
 
     Args:
-        stream: where to.
-        data: what to send; empty to wait for what was sent before.
-        timeout: seconds in which something has to be taken.
+        stream: the stream.
+        data: the bytes; empty to wait for those that were sent before.
+        timeout: the limit, in seconds of ``clock``.
+        clock: the time.
 
     Raises:
-        WriteTimeout: nothing was.
+        WriteTimeout: nothing was taken within the limit.
         BrokenResourceError: the connection is broken.
     """
-    if isinstance(stream, AsyncioStream):
-        await _send_and_watch(stream, data, timeout)
+    if isinstance(stream, PushStream):
+        await _send_and_watch(stream, data, timeout, clock)
         return
     for start in range(0, len(data), PIECE_SIZE):
-        await _send_piece(stream, data[start : start + PIECE_SIZE], timeout)
+        with move_on_after(clock, timeout) as scope:
+            await stream.send(data[start : start + PIECE_SIZE])
+        if scope.cancelled_caught:
+            raise _timeout(timeout)
 
 
-async def _send_and_watch(stream: AsyncioStream, data: bytes, timeout: float) -> None:
+async def _send_and_watch(stream: PushStream, data: bytes, timeout: float, clock: Clock) -> None:
     unsent_size = stream.unsent_size + len(data)
     idle_count = 0
     while idle_count < 2:
-        with anyio.move_on_after(timeout / 2):
+        with move_on_after(clock, timeout / 2) as scope:
             await stream.send(data)
+        if not scope.cancelled_caught:
             return
         data = b""  # the stream has it
         idle_count = idle_count + 1 if stream.unsent_size >= unsent_size else 0
         unsent_size = stream.unsent_size
-    raise _timeout(timeout)
-
-
-async def _send_piece(stream: ByteStream, piece: bytes, timeout: float) -> None:
-    with anyio.move_on_after(timeout):
-        await stream.send(piece)
-        return
     raise _timeout(timeout)
 
 

@@ -43,6 +43,9 @@ pytestmark = pytest.mark.anyio
 in_memory = pytest.mark.parametrize("anyio_backend", BACKENDS)
 
 DIAL_TIMEOUT = 30.0
+LINGER = 1.0
+"""Seconds, as in ``Pump``."""
+
 RETRY = 10.0
 """Seconds of the manual clock that any delay is shorter than."""
 
@@ -127,7 +130,10 @@ class Bench:
         await self.until(lambda: self.connection.session is not None and self.session.is_open)
 
     async def wait_error(self, kind: type[Exception]) -> Exception:
-        """Return the error of the connection once it is of this kind."""
+        """Return the error of the connection once it is of this kind; if need be, after the pump's ``linger``."""
+        await settle()
+        if not isinstance(self.connection.error, kind):
+            self.clock.advance(LINGER)
         with anyio.fail_after(WAIT_LIMIT):
             while not isinstance(self.connection.error, kind):
                 await self._changed.wait()

@@ -233,7 +233,7 @@ class Taker:
 async def test_what_had_come_and_what_comes_is_handed_on(stream: AsyncioStream) -> None:
     stream.data_received(b"a")
     taker = Taker(stream)
-    stream.hand_to(taker.on_data, taker.on_end)
+    stream.set_receiver(taker.on_data, taker.on_end)
     assert taker.got == [b"a"]
     stream.data_received(b"b")
     stream.eof_received()
@@ -246,7 +246,7 @@ async def test_an_end_that_had_come_is_handed_on(stream: AsyncioStream) -> None:
     stream.data_received(b"a")
     stream.eof_received()
     taker = Taker(stream)
-    stream.hand_to(taker.on_data, taker.on_end)
+    stream.set_receiver(taker.on_data, taker.on_end)
     assert taker.got == [b"a", "end"]
 
 
@@ -254,7 +254,7 @@ async def test_nothing_is_handed_on_during_a_pause(stream: AsyncioStream, transp
     taker = Taker(stream, full=1)
     stream.data_received(b"a")
     stream.data_received(b"b")
-    stream.hand_to(taker.on_data, taker.on_end)
+    stream.set_receiver(taker.on_data, taker.on_end)
     stream.data_received(b"c")
     stream.eof_received()
     assert taker.got == [b"a"]
@@ -269,14 +269,14 @@ async def test_whoever_stopped_reading_for_a_full_buffer_reads_on(
 ) -> None:
     stream.data_received(b"x" * READ_AHEAD_MAX)
     taker = Taker(stream)
-    stream.hand_to(taker.on_data, taker.on_end)
+    stream.set_receiver(taker.on_data, taker.on_end)
     assert taker.got == [b"x" * READ_AHEAD_MAX]
     assert transport.calls == ["limit 0", "pause", "resume"]
 
 
 async def test_a_loss_is_handed_on_even_during_a_pause(stream: AsyncioStream) -> None:
     taker = Taker(stream, full=1)
-    stream.hand_to(taker.on_data, taker.on_end)
+    stream.set_receiver(taker.on_data, taker.on_end)
     stream.data_received(b"a")
     stream.data_received(b"b")
     stream.connection_lost(ConnectionResetError("reset"))
@@ -285,7 +285,7 @@ async def test_a_loss_is_handed_on_even_during_a_pause(stream: AsyncioStream) ->
 
 async def test_after_closing_nothing_is_handed_on(stream: AsyncioStream) -> None:
     taker = Taker(stream)
-    stream.hand_to(taker.on_data, taker.on_end)
+    stream.set_receiver(taker.on_data, taker.on_end)
     stream.abort()
     stream.data_received(b"a")
     stream.connection_lost(None)

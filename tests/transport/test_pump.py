@@ -23,7 +23,7 @@ from tests.peers import BACKENDS, settle
 from tests.transport.played import PlayedTransport
 
 LINGER = 0.02
-"""Seconds; on asyncio a test that sees a peer linger takes that long."""
+"""Seconds of the test's clock."""
 
 in_memory = pytest.mark.parametrize("anyio_backend", BACKENDS)
 pytestmark = pytest.mark.anyio
@@ -181,6 +181,13 @@ class Bench:
     async def wait(self) -> None:
         with anyio.fail_after(60):
             await self.finished.wait()
+
+    async def wait_until_limit(self) -> None:
+        """Wait for the end, which must come at the end of ``LINGER`` and not before."""
+        await settle()
+        assert not self.finished.is_set()
+        self.clock.advance(LINGER)
+        await self.wait()
 
 
 @asynccontextmanager
@@ -393,7 +400,7 @@ class TestWriting:
         async with pumping() as (bench, link):
             link.broken = True
             bench.say(b"x")
-            await bench.wait()
+            await bench.wait_until_limit()
             assert bench.machine.eof_count == 1
 
 
@@ -415,7 +422,9 @@ class TestEnding:
         machine.outbox.append(b"no")
         machine.ended = True
         async with pumping(machine, wait_for_peer=wait_for_peer) as (bench, link):
-            await bench.wait()
+            if wait_for_peer:
+                await bench.wait_until_limit()
+            assert bench.finished.is_set()
             assert link.sent == [b"no"]
 
     @pytest.mark.parametrize("wait_for_peer", [False, True])
@@ -425,7 +434,7 @@ class TestEnding:
             bench.say(b"x")
             await settle()
             bench.end()
-            await bench.wait()
+            await bench.wait_until_limit()
             assert link.sent == []
             assert link.closed
 
@@ -443,7 +452,7 @@ class TestEnding:
     async def test_a_peer_that_does_not_leave_is_left(self):
         async with pumping(wait_for_peer=True) as (bench, link):
             bench.end()
-            await bench.wait()
+            await bench.wait_until_limit()
             assert link.closed
 
     async def test_it_can_be_woken_after_its_end(self):
@@ -472,8 +481,15 @@ class TestWriteTimeout:
         bench = Bench(Recorder(), link, wait_for_peer=True, write_timeout=0.02)
         link.hold()
         bench.machine.outbox.append(b"x")
-        with pytest.raises(WriteTimeout):
-            await bench.run()
+
+        async def run() -> None:
+            with pytest.raises(WriteTimeout):
+                await bench.run()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await settle()
+            bench.clock.advance(0.02)
         assert link.closed
         assert bench.machine.eof_count == 0, "that is for whoever runs the pump to tell"
 
@@ -484,7 +500,8 @@ class TestWriteTimeout:
             tasks.start_soon(bench.run)
             await settle()
             bench.say(b"a")
-            await anyio.sleep(0.05)
+            await settle()
+            bench.clock.advance(0.05)
             bench.say(b"b")
             await settle()
             assert link.sent == [b"a", b"b"]
@@ -780,6 +797,7 @@ class TestHandedOn:
         async with handed(Recorder(end)) as it:
             it.stream.data_received(b"bye")
             it.stream.data_received(b"more")
+            it.transport.closing = True
             it.stream.connection_lost(None)
             await it.bench.wait()
             assert it.machine.received == [b"bye"]
@@ -804,7 +822,7 @@ class TestHandedOn:
         async with handed(Recorder(end)) as it:
             it.hold()
             await it.say(b"a")  # the time begins outside of any task
-            await it.bench.wait()
+            await it.bench.wait_until_limit()
             assert it.transport.written == [b"A"]
 
     async def test_a_kernel_that_takes_nothing_is_the_end_even_if_nothing_more_is_said(self):
@@ -820,6 +838,10 @@ class TestHandedOn:
             await settle()
             it.hold()
             await it.say(b"a")
+            for _ in range(2):
+                assert not it.bench.finished.is_set()
+                it.bench.clock.advance(0.01)
+                await settle()
             await it.bench.wait()
             assert it.transport.written == [b"A"]
 
@@ -901,7 +923,7 @@ class TestOverSockets:
             bench.say(b"z" * 50_000_000)
             await settle()
             bench.end()
-            await bench.wait()
+            await bench.wait_until_limit()
 
 
 async def count_to_end(stream: ByteStream) -> int:

@@ -9,6 +9,7 @@ from anyio import BrokenResourceError, EndOfStream
 from anyio.abc import ByteStream
 from trio.testing import MockClock
 
+from nsqkit.clock import LoopClock
 from nsqkit.errors import WriteTimeout
 from nsqkit.transport.asyncio_stream import AsyncioStream
 from nsqkit.transport.memory import memory_pair
@@ -31,10 +32,10 @@ SHORT = 0.02
 async def test_what_the_peer_takes_is_sent_in_order_and_in_one_piece_if_it_is_small():
     ours, theirs = memory_pair()
     async with ours, theirs:
-        await send_with_timeout(ours, b"small", LONG)
-        await send_with_timeout(ours, b"", LONG)
+        await send_with_timeout(ours, b"small", LONG, LoopClock())
+        await send_with_timeout(ours, b"", LONG, LoopClock())
         data = bytes(PIECE_SIZE) + b"x" * PIECE_SIZE + b"end"
-        await send_with_timeout(ours, data, LONG)
+        await send_with_timeout(ours, data, LONG, LoopClock())
         assert await theirs.receive() == b"small"
         received = b""
         while len(received) < len(data):
@@ -48,7 +49,7 @@ async def test_a_peer_that_takes_nothing_is_given_up():
     async with ours, theirs:
         with pytest.raises(WriteTimeout, match=r"the peer took nothing for 0\.02 seconds"):
             for _ in range(1000):
-                await send_with_timeout(ours, b"x", SHORT)
+                await send_with_timeout(ours, b"x", SHORT, LoopClock())
 
 
 @on_a_clock_that_jumps
@@ -65,7 +66,7 @@ async def test_slow_progress_is_progress(anyio_backend: tuple[str, dict[str, Moc
     async with ours, theirs, anyio.create_task_group() as tasks:
         tasks.start_soon(read_slowly)
         began = anyio.current_time()
-        await send_with_timeout(ours, bytes(size), 1.0)
+        await send_with_timeout(ours, bytes(size), 1.0, LoopClock())
         assert anyio.current_time() - began > 10
 
 
@@ -86,7 +87,7 @@ class TestAsyncioStream:
             looks: list[int] = []
             transport.when_asked = lambda: looks.append(len(transport.written))
             with pytest.raises(WriteTimeout):
-                await send_with_timeout(stream, b"data", SHORT)
+                await send_with_timeout(stream, b"data", SHORT, LoopClock())
             assert transport.written == [b"data"], "and nothing is sent twice"
             assert looks.count(1) >= 6, "once for what was taken at first, and twice in vain"
 
@@ -100,7 +101,7 @@ class TestAsyncioStream:
 
             transport.when_asked = take_some
             with anyio.fail_after(15):
-                await send_with_timeout(stream, b"data", SHORT)
+                await send_with_timeout(stream, b"data", SHORT, LoopClock())
             assert transport.unsent_size <= 0
             assert transport.written == [b"data"]
 
@@ -108,14 +109,14 @@ class TestAsyncioStream:
         async with self.stuck() as (stream, _):
             stream.send_nowait(b"before")
             with pytest.raises(WriteTimeout):
-                await send_with_timeout(stream, b"", SHORT)
+                await send_with_timeout(stream, b"", SHORT, LoopClock())
 
     async def test_a_broken_connection_is_told_as_such(self):
         async with self.stuck() as (stream, _), anyio.create_task_group() as tasks:
 
             async def send() -> None:
                 with pytest.raises(BrokenResourceError):
-                    await send_with_timeout(stream, b"data", LONG)
+                    await send_with_timeout(stream, b"data", LONG, LoopClock())
 
             tasks.start_soon(send)
             await anyio.wait_all_tasks_blocked()
@@ -145,7 +146,7 @@ class TestOverSockets:
         async with self.connected() as (client, server), anyio.create_task_group() as tasks:
 
             async def send() -> None:
-                await send_with_timeout(client, b"z" * size, LONG)
+                await send_with_timeout(client, b"z" * size, LONG, LoopClock())
                 await client.send_eof()
 
             tasks.start_soon(send)
@@ -158,4 +159,4 @@ class TestOverSockets:
     async def test_a_peer_that_does_not_read_is_given_up(self):
         async with self.connected() as (client, _):
             with anyio.fail_after(15), pytest.raises(WriteTimeout):
-                await send_with_timeout(client, b"z" * 100_000_000, 0.2)
+                await send_with_timeout(client, b"z" * 100_000_000, 0.2, LoopClock())

@@ -1,8 +1,5 @@
-"""The NSQ protocol as values and bytes: it knows no role, no socket and no time.
+"""The NSQ protocol as values and bytes, without roles, sockets and time.
 
-The rule it guards: a direction is a module. What a broker says to a client is in ``frames``, what a client
-says to a broker in ``commands``; both modules encode and decode, so that nothing is written twice and each round
-trip is a property that a test holds.
-
-Read ``messages`` (the record inside a message frame), then ``frames``, then ``commands``.
+Each direction is one module that encodes and decodes: ``frames`` for the bytes from a broker to a client, ``commands``
+for those from a client to a broker. ``messages`` has the record inside a message frame.
 """

@@ -1,12 +1,10 @@
-"""The bodies of commands: how broker-side decoding reads them, in nsqd's order of reading and checking.
+"""The bodies of commands, read by a broker in nsqd's order of reading and checking.
 
-The rule it guards: an error comes at the same byte and with the same words as nsqd's (nsqd/protocol_v2.go), however
-the bytes were cut on their way. A *reader* is a generator: it yields how many bytes it needs next, with the error to
-answer if the stream ends before them, is sent those bytes, and returns the bodies. Who reads a batch is sent all that
-has come, since batches come in parts (go-nsq writes 16 KiB at a time): a turn of the reader for each size and each body
-takes several times as long.
-
-How to read it: the readers, smallest first; then ``split_batch``, the fast way for an MPUB that has come whole.
+An error is raised at the same byte and with the same text as nsqd's (nsqd/protocol_v2.go), however the stream was
+divided into buffers. A *reader* is a generator: it yields the number of bytes that it needs next, with the error to
+answer if the stream ends before them, is sent those bytes, and returns the bodies. The reader of a batch is sent all
+bytes that have come, because batches come in parts (go-nsq writes 16 KiB at a time) and one send for each size and body
+takes several times as long. ``split_batch`` is the fast path for an MPUB that has come whole.
 """
 
 from __future__ import annotations
@@ -23,19 +21,19 @@ _BATCH_OVERHEAD = 4  # a message in a batch is its size and its body
 
 
 class Limits(Protocol):
-    """The sizes that readers hold bodies against."""
+    """The limits of bodies."""
 
     max_msg_size: int
     max_body_size: int
 
 
 class Need(NamedTuple):
-    """What a reader asks for.
+    """The bytes that a reader needs next.
 
     Attributes:
-        size: so many bytes.
-        cut_off: what to answer if the stream ends before them; None for nothing.
-        or_more: it takes all bytes that there are, and gives back those that are not its own.
+        size: their number.
+        cut_off: the error to answer if the stream ends before them; None for none.
+        or_more: the reader accepts all bytes that have come, and returns those after the body.
     """
 
     size: int
@@ -44,12 +42,7 @@ class Need(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a reader returns.
-
-    Attributes:
-        bodies: the bodies of the command.
-        rest: bytes that it was sent and that are not its own.
-    """
+    """The result of a reader: the bodies of the command, and the bytes after them that it was sent."""
 
     bodies: Sequence[bytes]
     rest: bytes = b""
@@ -59,13 +52,12 @@ Reader: TypeAlias = Generator[Need, bytes, Read]
 
 
 def parse_int32(data: bytes) -> int:
-    """Return a signed, big-endian 32-bit number."""
     number: int = _INT32.unpack(data)[0]
     return number
 
 
 def batch_count_max(max_body_size: int) -> int:
-    """Return how many messages an MPUB may announce: each has a size and at least one byte."""
+    """Return the highest count that an MPUB may announce: each message has a size and at least one byte."""
     return (max_body_size - 4) // (_BATCH_OVERHEAD + 1)
 
 
@@ -90,9 +82,9 @@ def read_message(name: str, limits: Limits) -> Reader:
 
 
 def read_batch(name: str, limits: Limits) -> Reader:
-    """Read the body of MPUB: the sizes inside rule, the announced one is only held against the limit.
+    """Read the body of MPUB. The messages' own sizes count; the size of the body is only compared with its limit.
 
-    nsqd would read any number of bytes as long as each size is in order; here they share the limit of the body.
+    nsqd reads any number of bytes if each size is valid; here the messages together must not exceed ``max_body_size``.
     """
     size = parse_int32((yield Need(4, BadBody(f"{name} failed to read body size"))))
     if size <= 0:
@@ -144,10 +136,10 @@ READERS: Final[dict[bytes, Callable[[str, Limits], Reader]]] = {
 """The commands that have a body."""
 
 
-def _equal_bodies(data: bytes, position: int, count_max: int, size_max: int, room: int) -> Sequence[bytes]:
-    """Return the bodies from ``position`` on, or none where not all that are whole have the size of the first.
+def _equal_bodies(data: bytes, position: int, count_max: int, size_max: int, space: int) -> Sequence[bytes]:
+    """Return the bodies from ``position`` on if all have one size, unpacked at once; else nothing.
 
-    Mostly they have. Then one ``unpack`` does it: of ``count_max`` and ``room`` bytes at most.
+    At most ``count_max`` bodies, which have ``space`` bytes with their sizes.
     """
     if len(data) - position < _BATCH_OVERHEAD:
         return ()
@@ -155,8 +147,8 @@ def _equal_bodies(data: bytes, position: int, count_max: int, size_max: int, roo
     if not 0 < size <= size_max:
         return ()
     each = _BATCH_OVERHEAD + size
-    count = min(count_max, min(room, len(data) - position) // each, 1024)
-    # Where they have not, what stands at the place of the last size is seldom the same by chance.
+    count = min(count_max, min(space, len(data) - position) // each, 1024)
+    # If the sizes differ, the bytes at the place of the last size are seldom equal by chance.
     if count < 1 or _INT32.unpack_from(data, position + (count - 1) * each)[0] != size:
         return ()
     fields = _equal_sizes(count, size).unpack_from(data, position)

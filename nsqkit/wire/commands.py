@@ -1,18 +1,16 @@
-r"""Commands: what a client says to a broker.
+r"""Commands: the bytes from a client to a broker.
 
     VERB word word …\n                                   SUB RDY FIN REQ TOUCH CLS NOP
     VERB word …\n | size int32 | body                     IDENTIFY AUTH PUB DPUB
     MPUB topic\n  | size int32 | count int32 | count times (size int32 | body)
 
-The rule it guards: a whole receive buffer at a time, and every number checked as soon as it has arrived.
-Commands that are complete in the buffer and well-formed are cut out in bulk (a run of FINs with one ``split``, an
-MPUB with one ``unpack``, PUBs to one topic as one run). Whatever is incomplete or odd goes through a reader (see
-``nsqkit.wire.bodies``), so that errors come at the same byte and with the same words as nsqd's.
+The decoder processes a whole receive buffer at a time and checks every number as soon as it has arrived. Complete,
+well-formed commands are decoded in bulk: a run of FINs with one ``split``, an MPUB with one ``unpack``, PUBs to one
+topic as one run. All others go through a reader (``nsqkit.wire.bodies``), so that errors are raised at the same byte
+and with the same text as nsqd's.
 
-How to read it: the encoders, then ``CommandDecoder.feed``.
-
-The decoder does not decide whether a command is allowed: it applies the ``Rules`` that it was given to each line
-before it reads the body (docs/decisions/0005).
+The decoder does not decide whether a command is allowed: it applies the ``Rules`` that it was given to each line before
+it reads the body (docs/decisions/0005).
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from nsqkit.wire.rules import Rules
 
 MAGIC_V2: Final = b"  V2"
 LINE_LENGTH_MAX: Final = 16384
-"""Bytes of a line with its newline: nsqd's read buffer. A longer one ends the connection without a word."""
+"""Bytes of a line with its newline: nsqd's read buffer. A longer one ends the connection without an answer."""
 
 NOP: Final = b"NOP\n"
 CLS: Final = b"CLS\n"
@@ -48,37 +46,32 @@ _TWO_INT32 = Struct(">ii")
 _PUBLISHES = frozenset((b"PUB", b"DPUB"))
 _FIN_PREFIX = b"FIN "
 _FIN_LENGTH = len(_FIN_PREFIX) + ID_LENGTH + 1
-_FIN_RUN_MAX = 100  # others wait while a row is acted on; and looking far ahead makes mixed rows quadratic
-_PUB_RUN_MAX = 2000  # as many bodies of 100 bytes fit in one read
-_CHUNKS_MAX = 1024  # pieces of an incomplete body: small ones must not cost many times their size
+_FIN_RUN_MAX = 100  # other sessions wait meanwhile; and a longer look ahead makes mixed commands quadratic
+_PUB_RUN_MAX = 2000  # one read has about as many bodies of 100 bytes
+_CHUNKS_MAX = 1024  # pieces of an incomplete body before they are joined, since each piece has overhead
 _UINT64 = 1 << 64
 
 
-# ---- client side: encode ----------------------------------------------------------------------------------
+# ---- the client: encode ----------------------------------------------------------------------------------
 
 
 def encode_identify(document: bytes) -> bytes:
-    """Return IDENTIFY with its JSON document."""
     return b"IDENTIFY\n" + _INT32.pack(len(document)) + document
 
 
 def encode_auth(secret: bytes) -> bytes:
-    """Return AUTH with the secret."""
     return b"AUTH\n" + _INT32.pack(len(secret)) + secret
 
 
 def encode_subscribe(topic: bytes, channel: bytes) -> bytes:
-    """Return SUB."""
     return b"SUB %b %b\n" % (topic, channel)
 
 
 def encode_ready(rdy_count: int) -> bytes:
-    """Return RDY."""
     return b"RDY %d\n" % rdy_count
 
 
 def encode_finish(message_id: bytes) -> bytes:
-    """Return FIN."""
     return b"FIN " + message_id + b"\n"
 
 
@@ -88,49 +81,43 @@ def encode_finishes(message_ids: Iterable[bytes]) -> bytes:
 
 
 def encode_requeue(message_id: bytes, delay_ms: int) -> bytes:
-    """Return REQ."""
     return b"REQ %b %d\n" % (message_id, delay_ms)
 
 
 def encode_touch(message_id: bytes) -> bytes:
-    """Return TOUCH."""
     return b"TOUCH " + message_id + b"\n"
 
 
 def encode_publish(topic: bytes, body: bytes) -> bytes:
-    """Return PUB."""
     return b"PUB " + topic + b"\n" + _INT32.pack(len(body)) + body
 
 
 def encode_deferred_publish(topic: bytes, body: bytes, delay_ms: int) -> bytes:
-    """Return DPUB."""
     return b"DPUB %b %d\n%b%b" % (topic, delay_ms, _INT32.pack(len(body)), body)
 
 
 def encode_multi_publish(topic: bytes, bodies: Sequence[bytes]) -> bytes:
-    """Return MPUB."""
     return _encode_batch(b"MPUB " + topic + b"\n", bodies, has_size=True)
 
 
 def encode_batch(bodies: Sequence[bytes]) -> bytes:
-    """Return what MPUB has behind its size: the bodies, as nsqd's ``/mpub?binary=true`` takes them, too."""
+    """Return the part of an MPUB after its size, which is also the body of nsqd's ``/mpub?binary=true``."""
     return _encode_batch(b"", bodies, has_size=False)
 
 
 def batch_size(bodies: Sequence[bytes]) -> int:
-    """Return what the size of an MPUB with these bodies says: the bytes that follow it."""
+    """Return the size in an MPUB with these bodies: the number of bytes after it."""
     return 4 + 4 * len(bodies) + sum(map(len, bodies))
 
 
 def equal_batch_size(count: int, length: int) -> int:
-    """Return the same for so many bodies of one length."""
+    """Return the same for ``count`` bodies of one length."""
     return 4 + count * (4 + length)
 
 
 def _encode_batch(head: bytes, bodies: Sequence[bytes], *, has_size: bool) -> bytes:
     """Return head, size of the rest, count and bodies; each body is copied once."""
     count = len(bodies)
-    # They have few different lengths.
     packed = {length: _INT32.pack(length) for length in set(map(len, bodies))}
     if len(packed) == 1:
         ((length, prefix),) = packed.items()
@@ -145,7 +132,7 @@ def _encode_batch(head: bytes, bodies: Sequence[bytes], *, has_size: bool) -> by
     return b"".join(parts)
 
 
-# ---- broker side: decode ----------------------------------------------------------------------------------
+# ---- the broker: decode ----------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
@@ -154,8 +141,8 @@ class Command:
 
     Attributes:
         verb: the first word, or MPUB_HEAD.
-        params: the other words; for FIN the ids, of one command or of many that stood in a row.
-        bodies: the one body of IDENTIFY, AUTH or DPUB; the messages of an MPUB, or of one or many PUBs in a row.
+        params: the other words; of FIN the ids, of one command or of a run.
+        bodies: the one body of IDENTIFY, AUTH or DPUB; the messages of an MPUB, a PUB or a run of PUBs.
     """
 
     verb: bytes
@@ -164,20 +151,20 @@ class Command:
 
 
 def parse_number(word: bytes) -> int:
-    """Return the number that nsqd sees in ``word``: plain digits, wrapped to 64 bits, an empty word is 0.
+    """Return the number in ``word`` as nsqd reads it: digits, wrapped to 64 bits; an empty word is 0.
 
     Raises:
-        ValueError: there is something else than digits.
+        ValueError: the word has other characters than digits.
     """
     if not word:
         return 0
     if not word.isdigit():
         raise ValueError(word)
-    return _wrap(int(word[-64:]))  # 2**64 divides 10**64, so digits further left change nothing
+    return _wrap(int(word[-64:]))  # 2**64 divides 10**64, so earlier digits have no effect
 
 
 def milliseconds_ns(milliseconds: int) -> int:
-    """Return milliseconds as nsqd's nanoseconds: a product that does not fit into 64 bits is wrapped."""
+    """Return nanoseconds, wrapped to 64 bits as in nsqd."""
     return _wrap(milliseconds * NS_PER_MS)
 
 
@@ -191,8 +178,8 @@ class CommandDecoder:
 
     Args:
         rules: applied to each command before its body is read.
-        max_msg_size: bytes that a message's body may have.
-        max_body_size: bytes that the body of IDENTIFY, AUTH and MPUB may have.
+        max_msg_size: the limit of a message's body in bytes.
+        max_body_size: the limit of the body of IDENTIFY, AUTH and MPUB in bytes.
     """
 
     __slots__ = (
@@ -217,18 +204,18 @@ class CommandDecoder:
         self._rules = rules
         self.max_msg_size = max_msg_size
         self.max_body_size = max_body_size
-        self._data = b""  # the buffer at hand …
-        self._position = 0  # … where the next command begins in it …
-        self._chunks: list[bytes] = []  # … and what has come since, joined once there is enough of it
-        self._missing = 0  # bytes without which it is of no use to look again
+        self._data = b""  # the current buffer …
+        self._position = 0  # … the beginning of the next command in it …
+        self._chunks: list[bytes] = []  # … and later pieces, joined when they have enough bytes
+        self._missing = 0  # bytes that must come before the next attempt to decode
         self._reader: Reader | None = None
-        self._need = Need(0)  # what the reader has asked for
-        self._verb = b""  # whose body is being read, with its words; empty for the magic
+        self._need = Need(0)  # the bytes that the reader needs
+        self._verb = b""  # the command whose body is read; empty for the magic
         self._params: list[bytes] = []
-        self._line = b""  # the last one; who publishes says the same again and again …
-        self._words: tuple[bytes, list[bytes]] = (b"", [])  # … so its verb and params are kept
-        # Of the last command with one body that was a buffer of its own: what stands before the body, its words, and
-        # the size of it all. Who waits for each answer to a PUB or MPUB sends the like again and again.
+        self._line = b""  # the last line, since a producer repeats it …
+        self._words: tuple[bytes, list[bytes]] = (b"", [])  # … with its verb and params
+        # The last command with one body that was a whole buffer: the bytes before the body, its words, and its size.
+        # A producer that waits for each answer sends similar buffers.
         self._alone: tuple[bytes, bytes, list[bytes]] = (b"", b"", [])
         self._alone_size = -1
         self._start(_read_magic())
@@ -240,8 +227,8 @@ class CommandDecoder:
         executing it takes the rest of the buffer, this iteration ends.
 
         Raises:
-            BrokerError: refused; to be answered. The decoder is of no use afterwards.
-            ProtocolError: a line without an end; the connection is to be closed without an answer.
+            BrokerError: refused; the error to answer. The decoder must not be used afterwards.
+            ProtocolError: a line is too long; the connection must be closed without an answer.
         """
         if self._data:
             self._chunks.append(data)
@@ -276,15 +263,15 @@ class CommandDecoder:
 
     @property
     def is_drained(self) -> bool:
-        """True after a command that was the end of its buffer: the iteration that yielded it yields no more."""
+        """True after the last command of its buffer: the iteration that yielded it yields no more."""
         return self._position == len(self._data)
 
     def end(self) -> BrokerError | None:
-        """Say that the stream has ended: return the error to answer if that cut a body off."""
+        """Return the error to answer if the stream ends now; None if no body is incomplete."""
         return self._need.cut_off
 
     def take_rest(self) -> bytes:
-        """Return and forget the bytes after the last command: they belong to whatever layer begins there."""
+        """Return and forget the bytes after the last command, which belong to the layer that begins there."""
         rest = b"".join((self._data[self._position :], *self._chunks))
         self._data = b""
         self._position = 0
@@ -292,13 +279,13 @@ class CommandDecoder:
         return rest
 
     def _keep(self, missing: int) -> None:
-        """Hold what is left of the buffer until ``missing`` more bytes have come."""
+        """Keep the rest of the buffer until ``missing`` more bytes have come."""
         self._data = self._data[self._position :]
         self._position = 0
         self._missing = missing
 
     def _next_run(self) -> Command | None:
-        """Cut out a run of FINs, if the FIN that begins here is a plain one."""
+        """Decode a run of FINs; return None if the FIN that begins here is not a plain one."""
         ids = _finish_run(self._data, self._position)
         if not ids:
             return None
@@ -307,7 +294,7 @@ class CommandDecoder:
         return Command(b"FIN", ids)
 
     def _next_line(self) -> Command | None:
-        """Cut out one line, and its body if all of it is there; else start the body's reader or keep the rest."""
+        """Decode one line, and its body if all of it has come; else start the body's reader or keep the rest."""
         data, start = self._data, self._position
         if self._line and data.startswith(self._line, start):
             return self._act_on_line(start + len(self._line))
@@ -323,7 +310,7 @@ class CommandDecoder:
         return self._act_on_line(newline + 1)
 
     def _act_on_line(self, position: int) -> Command | None:
-        """Make a command of the line that was read, whose body begins at ``position``, if it has one."""
+        """Return the command of the current line, whose body, if it has one, begins at ``position``."""
         self._position = position
         verb, params = self._words
         self._rules.check(verb, params)
@@ -341,9 +328,9 @@ class CommandDecoder:
         return Command(MPUB_HEAD, params) if verb == b"MPUB" else None
 
     def _whole(self, verb: bytes, line: bytes) -> Sequence[bytes]:
-        """Cut out the bodies of a command if all of them are there and in order, else nothing.
+        """Return the bodies of a command if they have come whole and are valid, else nothing.
 
-        After a PUB come those of further PUBs with the same line.
+        The bodies of further PUBs with the same line are included.
         """
         if verb == b"MPUB":
             return self._whole_batch()
@@ -384,7 +371,7 @@ class CommandDecoder:
         self._need = next(reader)
 
     def _resume(self) -> Command | None:
-        """Give the reader what it asks for while there is enough; then keep the rest for it."""
+        """Send the reader the bytes that it needs while there are enough; then keep the rest."""
         assert self._reader is not None
         data, need = self._data, self._need
         try:
@@ -405,7 +392,7 @@ class CommandDecoder:
 def _split_line(line: bytes) -> tuple[bytes, list[bytes]]:
     verb, *params = line[: -2 if line.endswith(b"\r\n") else -1].split(b" ")
     if verb == b"FIN":
-        del params[1:]  # more params would be more ids
+        del params[1:]  # further words are not ids
     return verb, params
 
 
@@ -417,10 +404,10 @@ def _read_magic() -> Reader:
 
 
 def _finish_run(data: bytes, position: int) -> list[bytes]:
-    r"""Return the ids of the plain FINs that stand in a row at ``position``, where one begins.
+    r"""Return the ids of the consecutive plain FINs at ``position``, where one begins.
 
-    A FIN is always 21 bytes, so a stride finds how far the row goes, and counting shows that each line is a FIN.
-    Anything unusual (a ``\r``, a further word) gives an empty list and goes the way of all lines.
+    A FIN has 21 bytes, so a slice with that step finds the end of the run, and counts show that each line is a FIN.
+    An unusual line (a ``\r``, a further word) gives an empty list and is decoded as any other line.
     """
     count = min((len(data) - position) // _FIN_LENGTH, _FIN_RUN_MAX)
     line_ends = data[position + _FIN_LENGTH - 1 : position + count * _FIN_LENGTH : _FIN_LENGTH]

@@ -1,10 +1,7 @@
-"""Compression as a transform of bytes into bytes: deflate and snappy.
+"""Compression as a transform of bytes into bytes: raw deflate (no zlib header), and snappy's framing format.
 
-The rule it guards: what one buffer decompresses to is handed on in pieces, so that a small buffer which holds
-gigabytes meets the limits of the protocol before it meets those of the memory.
-
-How to read it: both classes are a ``Transform`` (``nsqkit.wire.transform``). Deflate is raw (no zlib header), snappy is
-its framing format; both are flushed at the end of each write, as nsqd does it.
+The decompressed bytes of one buffer are returned in pieces, so that a small buffer that decompresses to gigabytes
+reaches the protocol's limits before the memory's. Both formats are flushed at the end of each write, as by nsqd.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from typing import Final
 from nsqkit.errors import ProtocolError
 
 PIECE_SIZE_MAX = 256 * 1024
-"""Bytes of one piece of decompressed data: as much as one read returns."""
+"""Bytes of one piece of decompressed data: the size of a read."""
 
 
 class Deflate:
@@ -37,14 +34,14 @@ class Deflate:
         self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield the plain bytes of what was received.
+        """Yield the decompressed bytes in pieces.
 
         Raises:
             ProtocolError: the bytes are not deflate, or come after its end.
         """
         decompressor = self._decompressor
         try:
-            # A full piece may hide more output inside the decompressor, even when all input is used up.
+            # After a full piece the decompressor may have more output, even if all input is used up.
             while len(piece := decompressor.decompress(data, PIECE_SIZE_MAX)) == PIECE_SIZE_MAX:
                 yield piece
                 data = decompressor.unconsumed_tail
@@ -61,14 +58,13 @@ class Deflate:
         return self._decompressor.eof
 
     def encode(self, data: bytes) -> bytes:
-        """Return the compressed bytes, flushed."""
         if not data:
             return b""
         return self._compressor.compress(data) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
 
 
 SNAPPY_CHUNK_SIZE_MAX: Final = 76490 + 4
-"""Bytes of a chunk: 64 KiB that did not get smaller in the worst possible way, and their checksum; as in nsqd."""
+"""Bytes of a chunk: the worst case of 64 KiB that cannot be compressed, and a checksum; as in nsqd."""
 
 _BLOCK_SIZE_MAX: Final = 64 * 1024  # plain bytes of a chunk
 _CHUNK_HEADER = Struct("<I")  # the kind is the lowest byte, the length the other three
@@ -78,19 +74,18 @@ _UNSKIPPABLE_MAX: Final = 0x7F
 _IDENTIFIER_KIND: Final = 0xFF
 _IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
 _GROWTH_MAX: Final = 22
-"""Bytes that one compressed byte can become: a copy of up to 64 bytes takes three."""
+"""Decompressed bytes per compressed byte: a copy of up to 64 bytes takes three."""
 
 
 def snappy_available() -> bool:
-    """Tell whether the library that ``Snappy`` needs is installed (the extra ``snappy``)."""
+    """Return whether the library of the extra ``snappy`` is installed."""
     return find_spec("cramjam") is not None
 
 
 class Snappy:
     """Snappy's framing format in both directions: chunks of up to 64 KiB, each with its checksum.
 
-    Cutting the stream into chunks is done here, since the library wants whole ones; what is in them, and whether
-    the checksum is right, is for the library.
+    This class divides the stream into chunks, because the library accepts only whole ones and checks the checksums.
 
     Raises:
         ImportError: cramjam is not installed.
@@ -111,7 +106,7 @@ class Snappy:
         self._rest = b""  # the beginning of a chunk
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield the plain bytes of what was received.
+        """Yield the decompressed bytes in pieces.
 
         Raises:
             ProtocolError: the bytes are not in snappy's framing format, or a checksum is wrong.
@@ -127,7 +122,7 @@ class Snappy:
         start = 0
         while (end := _end_of_run(data, start)) > start:
             try:
-                # The library takes each call for a stream of its own, which has to begin with the identifier.
+                # Each call decodes a whole stream, which has to begin with the identifier.
                 piece = bytes(self._decompress(_IDENTIFIER + data[start:end]))
             except self._error as error:
                 raise ProtocolError(f"the stream is not snappy: {error}") from error
@@ -137,7 +132,6 @@ class Snappy:
         self._rest = data[start:]
 
     def encode(self, data: bytes) -> bytes:
-        """Return the compressed bytes, all of them in whole chunks."""
         if not data:
             return b""
         self._compressor.compress(data)
@@ -145,10 +139,10 @@ class Snappy:
 
 
 def _end_of_run(data: bytes, start: int) -> int:
-    """Return where those whole chunks end that begin at ``start`` and become no more than one piece.
+    """Return the end of the whole chunks from ``start`` on that decompress to at most one piece.
 
     Raises:
-        ProtocolError: the first of them cannot be one.
+        ProtocolError: the first chunk is not valid.
     """
     end = start
     plain_size = 0
@@ -158,7 +152,7 @@ def _end_of_run(data: bytes, start: int) -> int:
         kind, size = header & 0xFF, header >> 8
         if size > SNAPPY_CHUNK_SIZE_MAX or _UNCOMPRESSED < kind <= _UNSKIPPABLE_MAX:
             if end > start:
-                break  # what came before it is read first
+                break  # the chunks before it are decoded first
             raise ProtocolError(
                 f"the stream is not snappy: a chunk of kind 0x{kind:02x} and {size} bytes; "
                 f"the limit is {SNAPPY_CHUNK_SIZE_MAX} bytes"

@@ -1,9 +1,7 @@
-"""JSON documents of commands, read as Go reads them into a struct.
+"""JSON documents of commands, decoded as Go decodes them into a struct.
 
-The rule it guards: what nsqd's and nsqlookupd's decoder takes is taken, and what it refuses is refused. Keys count in
-any case, ``null`` and unknown keys say nothing, ``1000.0`` is no integer, and bytes that are not UTF-8 are replaced.
-
-How to read it: ``read_object`` is what others call; a *kind* says which values a field may have.
+A document is accepted or refused as by nsqd and nsqlookupd: the case of keys does not matter, ``null`` and unknown keys
+are ignored, ``1000.0`` is not an integer, and bytes that are not UTF-8 are replaced.
 """
 
 from __future__ import annotations
@@ -12,10 +10,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias, cast
+
+import attrs
 
 Kind: TypeAlias = type | range
-"""What a field's value must be: of this very type, or an integer of this range."""
+"""The values that a field may have: those of exactly this type, or integers in this range."""
 
 INT32: Final = range(-(1 << 31), 1 << 31)
 INT64: Final = range(-(1 << 63), 1 << 63)
@@ -24,16 +24,22 @@ _DIGITS_MAX = 20  # with the sign
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+def kinds_of(cls: type[attrs.AttrsInstance], **kinds: Kind) -> dict[str, Kind]:
+    """Return the kinds of a class's fields: INT64 for an int, or the one given in ``kinds``."""
+    types: dict[str, Kind] = {"bool": bool, "int": INT64, "str": str}
+    return {field.name: kinds.get(field.name, types[cast("str", field.type)]) for field in attrs.fields(cls)}
+
+
 def read_object(body: bytes, kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """Return those fields of a JSON object that it has and ``kinds`` names; ``null`` is an object without any.
+    """Return the fields of a JSON object that are in ``kinds``; ``null`` is an object without fields.
 
     Raises:
-        ValueError: not a JSON object, or a value that its field cannot have.
+        ValueError: the body is not a JSON object, or a value is not allowed in its field.
     """
-    # Each byte that is not UTF-8 becomes a surrogate, to be replaced, as Go does; it does not refuse them.
+    # Go replaces bytes that are not UTF-8; here they become surrogates, which are replaced below.
     text = body.decode("utf-8", "surrogateescape")
     try:
-        # An object becomes a tuple of its pairs: a key that comes twice has both its values looked at.
+        # An object becomes a tuple of its pairs, so that both values of a repeated key are checked.
         document = json.loads(text, parse_constant=_refuse, parse_int=_number, object_pairs_hook=tuple)
     except RecursionError as error:
         raise ValueError("the document is nested too deeply") from error
@@ -49,8 +55,14 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _number(text: str) -> int | float:
-    # More digits than any field takes, perhaps more than Python converts; where nobody asks, they do no harm.
+    # Python may refuse to convert more digits, which are an error only in a known field.
     return int(text) if len(text) <= _DIGITS_MAX else math.inf
+
+
+def check_kind(name: str, value: object, kind: Kind) -> None:
+    """Raise ValueError if a field may not have a value."""
+    if not (type(value) is int and value in kind if isinstance(kind, range) else type(value) is kind):
+        raise ValueError(f"{name} is {value!r}")
 
 
 def _known_fields(pairs: Iterable[tuple[str, object]], kinds: Mapping[str, Kind]) -> dict[str, Any]:
@@ -60,7 +72,6 @@ def _known_fields(pairs: Iterable[tuple[str, object]], kinds: Mapping[str, Kind]
         kind = kinds.get(name)
         if kind is None or value is None:
             continue
-        if not (type(value) is int and value in kind if isinstance(kind, range) else type(value) is kind):
-            raise ValueError(f"{name} is {value!r}")
+        check_kind(name, value, kind)
         fields[name] = _SURROGATE.sub("\ufffd", value) if isinstance(value, str) else value
     return fields

@@ -1,9 +1,4 @@
-"""Error frames: the table of ``E_*`` codes, and their text in both directions.
-
-The rule it guards: a code has one class, and the class says whether the connection survives. The broker looks
-up by class (it raises one), the client by code (it receives one); both use this table, made from
-``nsqkit.errors``.
-"""
+"""The text of error frames in both directions, by the table of ``E_*`` codes in ``nsqkit.errors``."""
 
 from __future__ import annotations
 
@@ -22,10 +17,9 @@ def encode_error_text(error: errors.BrokerError) -> bytes:
 
 
 def decode_error_text(payload: bytes) -> errors.BrokerError:
-    """Return the exception that an error frame stands for.
+    """Return the exception for an error frame.
 
-    A code that is not in the table gives a plain, fatal ``BrokerError`` that carries the whole text: a client
-    must not go on as if nothing had happened because a newer broker says something it does not know.
+    An unknown code, as of a newer broker, gives a fatal ``BrokerError`` with the whole text.
     """
     code, _, description = payload.partition(b" ")
     cls = BROKER_ERRORS.get(code)

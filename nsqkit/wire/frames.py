@@ -1,14 +1,13 @@
-"""Frames: what a broker says to a client.
+"""Frames: the bytes from a broker to a client.
 
     size int32 | type int32 | payload        type 0 response, 1 error, 2 message; size counts type and payload
 
-The rule it guards: a whole receive buffer at a time, whatever its boundaries. ``FrameDecoder.feed`` takes what
-one read returned and gives back the list of all frames that are complete by now; it never holds more than one
-incomplete frame, and a size beyond the limit is refused when the size is read, not when the body has arrived.
+``FrameDecoder.feed`` processes a whole receive buffer at a time and returns the list of all frames that are complete.
+It keeps at most one incomplete frame, and refuses a size beyond the limit when the size is read, before the payload
+arrives.
 
-A message becomes whatever ``make_message`` makes of its four parts, so the consumer gets its own ``Message``
-objects without a second object in between. Messages of one size that stand in a row are unpacked in one pass, and
-can be made in one, too.
+``make_message`` makes a value from the four parts of a message, so that a consumer gets its ``Message`` objects without
+a second object in between. Consecutive messages of one size are unpacked, and made, in one pass.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ HEARTBEAT: Final = b"_heartbeat_"
 CLOSE_WAIT: Final = b"CLOSE_WAIT"
 
 FRAME_SIZE_MAX: Final = 64 << 20
-"""Bytes that one frame may announce by default: far above nsqd's own default for a message, 1 MiB."""
+"""The default limit of a frame's size in bytes; nsqd's default for a message is 1 MiB."""
 
 _SIZE_AND_TYPE = Struct(">ii")
 _SIZE = Struct(">i")
 _MESSAGE = Struct(">qH16s")
 _HEAD_LENGTH = 8  # of size and type
 _layout = lru_cache(maxsize=256)(lambda size: Struct(f">8xqH16s{size - 4 - RECORD_HEADER_LENGTH}s"))
-_RUN_LENGTH_MIN = 16  # messages of one size in a row that are worth a pass of their own
-_CHUNKS_MAX = 1024  # pieces of an incomplete frame: small ones must not cost many times their size
+_RUN_LENGTH_MIN = 16  # consecutive messages of one size for which a separate pass is faster
+_CHUNKS_MAX = 1024  # pieces of an incomplete frame before they are joined, since each piece has overhead
 
 M = TypeVar("M")
 
 Row: TypeAlias = "tuple[int, int, bytes, bytes]"
-"""A message taken apart: timestamp (ns), attempts, id and body."""
+"""The parts of a message: timestamp (ns), attempts, id and body."""
 
 
 @attrs.frozen
@@ -58,7 +57,7 @@ class Response:
 
 @attrs.frozen
 class MessageFrame:
-    """A message frame taken apart: the plain form, for those who bring no ``make_message``."""
+    """The parts of a message frame; a ``make_message`` for callers without one of their own."""
 
     timestamp_ns: int
     attempts: int
@@ -67,12 +66,10 @@ class MessageFrame:
 
 
 def encode_response(payload: bytes) -> bytes:
-    """Return a response frame."""
     return _SIZE_AND_TYPE.pack(4 + len(payload), RESPONSE_FRAME_TYPE) + payload
 
 
 def encode_error(error: BrokerError) -> bytes:
-    """Return the error frame that tells a client of ``error``."""
     payload = encode_error_text(error)
     return _SIZE_AND_TYPE.pack(4 + len(payload), ERROR_FRAME_TYPE) + payload
 
@@ -82,17 +79,16 @@ HEARTBEAT_FRAME: Final = encode_response(HEARTBEAT)
 CLOSE_WAIT_FRAME: Final = encode_response(CLOSE_WAIT)
 
 OK_RESPONSE: Final = Response(OK)
-"""What every OK becomes: producers get as many as they publish messages."""
+"""One object for every OK; a producer gets as many as it publishes messages."""
 
 
 class FrameDecoder(Generic[M]):
     """Turn received bytes into frames.
 
     Args:
-        make_message: called with timestamp (ns), attempts, id and body of each message; what it returns
-            stands in the list.
-        frame_size_max: bytes that a frame may announce.
-        make_messages: does the same for many; by default it calls ``make_message`` for each.
+        make_message: returns a value for timestamp (ns), attempts, id and body of a message.
+        frame_size_max: the limit of a frame's size in bytes.
+        make_messages: does the same for many messages; by default it calls ``make_message`` for each.
     """
 
     __slots__ = ("_buffer", "_chunks", "_make_message", "_make_messages", "_missing", "frame_size_max")
@@ -108,17 +104,17 @@ class FrameDecoder(Generic[M]):
         self._make_messages = make_messages or (lambda rows: list(starmap(make_message, rows)))
         self.frame_size_max = frame_size_max
         self._buffer = b""  # an incomplete frame …
-        self._chunks: list[bytes] = []  # … and what has come of it since, joined when it is whole
-        self._missing = 4  # bytes until a whole frame, or at least its size, has come
+        self._chunks: list[bytes] = []  # … and its later pieces, joined when it is complete
+        self._missing = 4  # bytes until the frame, or at least its size, is complete
 
     def feed(self, data: bytes) -> list[Response | BrokerError | M]:
         """Return the frames that ``data`` completes, in order.
 
         Raises:
-            ProtocolError: a size or a type that no frame has. The decoder is of no use afterwards.
+            ProtocolError: an invalid size or type. The decoder must not be used afterwards.
         """
         if not self._buffer:
-            if data == OK_FRAME:  # the answer that somebody waits for
+            if data == OK_FRAME:  # the answer to a single publish
                 return [OK_RESPONSE]
             return self._decode(data, 0)
         missing = self._missing
@@ -128,20 +124,20 @@ class FrameDecoder(Generic[M]):
             if len(self._chunks) == _CHUNKS_MAX:
                 self._chunks = [b"".join(self._chunks)]
             return []
-        # Only the frame that was cut is put together: what follows it may be a thousand times as long.
+        # Only the incomplete frame is joined: the bytes after it may be a thousand times as long.
         cut = b"".join((self._buffer, *self._chunks, data[:missing]))
         self._chunks.clear()
         frames = self._decode(cut, 0)
-        if self._buffer:  # it was no more than the size of one
+        if self._buffer:  # only the size was complete
             return self.feed(data[missing:])
         if missing < len(data):
             frames += self._decode(data, missing)
         return frames
 
     def feed_one(self, data: bytes) -> tuple[Response | BrokerError | M | None, bytes]:
-        """Return the frame that ``data`` completes, None if it completes none, and what follows it.
+        """Return the frame that ``data`` completes, or None, and the bytes after it.
 
-        For as long as a frame may change what the bytes after it mean.
+        A client needs this while a frame may change the meaning of the bytes after it.
 
         Raises:
             ProtocolError: as ``feed``.
@@ -156,7 +152,6 @@ class FrameDecoder(Generic[M]):
         return None, b""
 
     def _decode(self, data: bytes, position: int) -> list[Response | BrokerError | M]:
-        """Return the frames from ``position`` on, where one begins."""
         frames: list[Response | BrokerError | M] = []
         append = frames.append
         make_message = self._make_message
@@ -174,7 +169,7 @@ class FrameDecoder(Generic[M]):
                 break
             if frame_type == MESSAGE_FRAME_TYPE:
                 if size == last_size and position >= look_at:
-                    # One look ahead tells whether a row may be long enough for a pass of its own.
+                    # An equal head that far ahead makes a long run likely.
                     look_at = position + (_RUN_LENGTH_MIN - 1) * (4 + size)
                     if data[look_at : look_at + _HEAD_LENGTH] == data[position : position + _HEAD_LENGTH]:
                         position = self._decode_run(data, position, size, frames)
@@ -199,7 +194,7 @@ class FrameDecoder(Generic[M]):
     def _decode_run(
         self, data: bytes, position: int, size: int, frames: list[Response | BrokerError | M]
     ) -> int:
-        """Decode messages of one size that stand in a row, twice as fast; return where the row ends."""
+        """Decode consecutive messages of one size, twice as fast; return the end of the run."""
         whole_size = 4 + size
         head = data[position : position + _HEAD_LENGTH]
         layout = _layout(size)
@@ -211,12 +206,12 @@ class FrameDecoder(Generic[M]):
             frames += self._make_messages(layout.iter_unpack(view[position:end]))
             if count < count_max:
                 return end
-            # Looking is bounded by what was found, or short rows of many sizes would cost far more than they are worth.
+            # The next look ahead is bounded by the run so far, or short runs of many sizes would cost too much.
             position = end
             count_max *= 2
 
     def _keep(self, rest: bytes) -> None:
-        """Hold what follows the last whole frame until all of its frame, or at least its size, has come."""
+        """Keep an incomplete frame until all of it, or at least its size, has come."""
         self._buffer = rest
         self._missing = 4 - len(rest)
         if self._missing <= 0:
@@ -230,10 +225,10 @@ class FrameDecoder(Generic[M]):
 
 
 def _count_alike(data: bytes, position: int, head: bytes, whole_size: int, count_max: int) -> int:
-    """Count the whole frames from ``position`` on, up to a maximum, that have this head."""
+    """Return the number of consecutive whole frames with this head, up to a maximum."""
     count = min((len(data) - position) // whole_size, count_max)
     for offset in range(_HEAD_LENGTH):
-        # One byte of each head: mostly all are as they should be, else those at the beginning that are get stripped.
+        # One byte of each head; usually all are equal, else the equal ones at the beginning are counted.
         column = data[position + offset : position + count * whole_size : whole_size]
         byte = head[offset : offset + 1]
         if column != byte * count:

@@ -1,11 +1,9 @@
-"""IDENTIFY: what a client asks for, what the broker grants, and the JSON of both.
+"""IDENTIFY: the request of a client, the broker's grant, and the JSON of both.
 
-The rule it guards: the request is read as nsqd's Go decoder reads it (keys in any case, ``null`` and unknown
-keys accepted, ``1000.0`` refused for an integer), and each value is held against the broker's limits in nsqd's
-order, so that the first thing wrong is the one that is named.
+    IdentifyRequest → decode_request → negotiate → Grant
 
-How to read it: ``IdentifyRequest`` → ``decode_request`` → ``negotiate`` → ``Grant``. Numbers keep the units of
-the wire (milliseconds, bytes) in the request, and are nanoseconds in the grant.
+Values are compared with the broker's limits in nsqd's order, so that the error names the same value. Numbers have the
+units of the wire (milliseconds, bytes) in the request, and times are nanoseconds in the grant.
 """
 
 from __future__ import annotations
@@ -16,10 +14,10 @@ from typing import Final
 import attrs
 
 from nsqkit.errors import BadBody, IdentifyFailed, ProtocolError
-from nsqkit.wire.documents import INT32, INT64, Kind, read_object
+from nsqkit.wire.documents import INT32, check_kind, kinds_of, read_object
 
 BROKER_VERSION: Final = "1.3.0"
-"""The version of nsqd whose behaviour the broker has; tools parse it and decide by it."""
+"""The version of nsqd that the broker behaves as; tools depend on it."""
 
 NS_PER_MS: Final = 1_000_000
 
@@ -32,7 +30,7 @@ _SAMPLE_RATE_MAX = 99
 
 @attrs.frozen(kw_only=True)
 class IdentifyRequest:
-    """What a client tells and asks in IDENTIFY; 0 and empty mean "the broker's default"."""
+    """The body of IDENTIFY; 0 and the empty text stand for the broker's default."""
 
     client_id: str = ""
     hostname: str = ""
@@ -51,16 +49,12 @@ class IdentifyRequest:
     topology_zone: str = ""
 
 
-_NSQD_INTEGERS: Final = {"sample_rate": INT32}
-_FIELD_KINDS: Final[dict[str, Kind]] = {
-    field.name: _NSQD_INTEGERS.get(field.name, INT64) if type(field.default) is int else type(field.default)
-    for field in attrs.fields(IdentifyRequest)
-}
+_FIELD_KINDS: Final = kinds_of(IdentifyRequest, sample_rate=INT32)
 
 
 @attrs.frozen(kw_only=True)
 class IdentifyLimits:
-    """What the broker allows, from its options."""
+    """The limits of a broker, from its options."""
 
     max_rdy_count: int
     msg_timeout_ns: int
@@ -84,7 +78,7 @@ class IdentifyLimits:
 
 @attrs.frozen(kw_only=True)
 class Grant:
-    """What the broker has granted to one connection. A heartbeat interval of 0 means none are sent."""
+    """The settings of one connection, as the broker granted them. A heartbeat interval of 0 is for no heartbeats."""
 
     heartbeat_interval_ns: int
     msg_timeout_ns: int
@@ -98,16 +92,16 @@ class Grant:
 
 
 def encode_request(request: IdentifyRequest) -> bytes:
-    """Return the JSON document of IDENTIFY, with the fields that differ from the broker's defaults."""
+    """Return the JSON document of IDENTIFY, with the fields that differ from the defaults."""
     document = attrs.asdict(request, filter=lambda field, value: value != field.default)
     return json.dumps(document).encode()
 
 
 def decode_request(body: bytes) -> IdentifyRequest:
-    """Return what the client asks.
+    """Return the request in a JSON document.
 
     Raises:
-        BadBody: not a JSON object, or a value of another type than the field's.
+        BadBody: the body is not a JSON object, or a value has another type than its field.
     """
     try:
         return IdentifyRequest(**read_object(body, _FIELD_KINDS))
@@ -116,13 +110,13 @@ def decode_request(body: bytes) -> IdentifyRequest:
 
 
 def negotiate(request: IdentifyRequest, limits: IdentifyLimits) -> Grant:
-    """Return what ``limits`` allow of ``request``.
+    """Return the part of ``request`` that ``limits`` allow.
 
-    TLS and compression are for those who ask with ``feature_negotiation``; nsqd does not look at them otherwise.
+    Without ``feature_negotiation`` TLS and compression are ignored, as in nsqd.
 
     Raises:
-        BadBody: a value out of its range (nsqd, nsqd/client_v2.go, in the order of its setters).
-        IdentifyFailed: both compressions were asked for.
+        BadBody: a value is out of its range (nsqd, nsqd/client_v2.go, in the order of its setters).
+        IdentifyFailed: both compressions were requested.
     """
     heartbeat_interval_ns = _in_range(
         request.heartbeat_interval,
@@ -198,7 +192,7 @@ def _in_range(
 
 
 def encode_response(grant: Grant, limits: IdentifyLimits) -> bytes:
-    """Return the JSON document that answers an IDENTIFY with ``feature_negotiation``."""
+    """Return the JSON answer to an IDENTIFY with ``feature_negotiation``."""
     return json.dumps(
         {
             "max_rdy_count": limits.max_rdy_count,
@@ -223,24 +217,24 @@ def encode_response(grant: Grant, limits: IdentifyLimits) -> bytes:
 
 @attrs.frozen(kw_only=True)
 class IdentifyAnswer:
-    """What the broker has answered to a client, in the units of the wire; older brokers leave fields out.
+    """The answer of a broker, in the units of the wire; older brokers omit fields.
 
     Attributes:
-        max_rdy_count: the most that RDY may ask for on this connection.
-        version: of the broker.
-        max_msg_timeout: milliseconds to which TOUCH can stretch the time of a message.
-        msg_timeout: milliseconds that a message may take before it is delivered again.
-        tls_v1: the connection goes on in TLS.
-        deflate: it goes on in deflate.
-        deflate_level: how hard the broker tries.
-        max_deflate_level: how hard it would try at most.
-        snappy: the connection goes on in snappy.
-        sample_rate: percentage of the messages that are delivered; 0 is all.
-        auth_required: nothing is allowed before AUTH.
-        output_buffer_size: bytes that the broker gathers before it sends.
-        output_buffer_timeout: milliseconds after which it sends what it has gathered.
-        topology_region: where the broker runs.
-        topology_zone: where in that region.
+        max_rdy_count: the highest RDY on this connection.
+        version: the broker's version.
+        max_msg_timeout: milliseconds up to which TOUCH can extend the timeout of a message.
+        msg_timeout: milliseconds after which an unanswered message is delivered again.
+        tls_v1: the connection continues in TLS.
+        deflate: the connection continues in deflate.
+        deflate_level: the broker's level of compression.
+        max_deflate_level: the highest level that it allows.
+        snappy: the connection continues in snappy.
+        sample_rate: percentage of the messages that are delivered; 0 for all.
+        auth_required: AUTH must precede all other commands.
+        output_buffer_size: bytes of messages that the broker collects before it sends.
+        output_buffer_timeout: milliseconds after which it sends them anyway.
+        topology_region: the region of the broker.
+        topology_zone: the zone in that region.
     """
 
     max_rdy_count: int = 2500
@@ -260,20 +254,19 @@ class IdentifyAnswer:
     topology_zone: str = ""
 
 
-# What an answer may say of a number; a limit below 0 is none.
-_ANSWER_RANGES: Final = {"deflate_level": range(-1, 10), "sample_rate": range(_SAMPLE_RATE_MAX + 1)}
-_COUNTS: Final = range(1 << 63)
-_ANSWER_KINDS: Final[dict[str, type | range]] = {
-    field.name: _ANSWER_RANGES.get(field.name, _COUNTS) if type(field.default) is int else type(field.default)
-    for field in attrs.fields(IdentifyAnswer)
+# The numbers that an answer may have. A deflate level of -1 is the library's default.
+_COUNTS: Final = {
+    field.name: range(1 << 63) for field in attrs.fields(IdentifyAnswer) if type(field.default) is int
 }
+_ANSWER_RANGES: Final = {"deflate_level": range(-1, 10), "sample_rate": range(_SAMPLE_RATE_MAX + 1)}
+_ANSWER_KINDS: Final = kinds_of(IdentifyAnswer, **{**_COUNTS, **_ANSWER_RANGES})
 
 
 def decode_response(payload: bytes) -> IdentifyAnswer:
     """Return the broker's answer to an IDENTIFY with ``feature_negotiation``.
 
     Raises:
-        ProtocolError: the answer is not a JSON object with values that the fields can have.
+        ProtocolError: the payload is not a JSON object, or a value is not allowed in its field.
     """
     if payload == b"OK":
         return IdentifyAnswer()
@@ -283,9 +276,7 @@ def decode_response(payload: bytes) -> IdentifyAnswer:
             raise TypeError("not an object")
         known = {name: document[name] for name in _ANSWER_KINDS if document.get(name) is not None}
         for name, value in known.items():
-            kind = _ANSWER_KINDS[name]
-            if not (type(value) is int and value in kind if isinstance(kind, range) else type(value) is kind):
-                raise TypeError(f"{name} is {value!r}")
+            check_kind(name, value, _ANSWER_KINDS[name])
         return IdentifyAnswer(**known)
     except (ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"the answer to IDENTIFY cannot be understood: {payload[:200]!r}") from error

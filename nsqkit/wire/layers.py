@@ -3,12 +3,12 @@
       socket ─▶ TLS ─▶ snappy or deflate ─▶ session
       socket ◀─ TLS ◀─ snappy or deflate ◀─ session
 
-The rule it guards: an upgrade takes effect between two bytes, in both directions, whatever the buffers held at that
-moment. What was to be sent before it goes out in the layers of its time; what was received after it is handed to
-``decode`` again, from the depth at which the new layer stands.
+An upgrade takes effect between two bytes, in both directions, whatever the buffers contain at that moment. Bytes that
+were to be sent before it pass through the earlier layers; bytes that were received after it are decoded again from the
+depth of the new layer.
 
-How to read it: ``Layers`` is a list of transforms (``nsqkit.wire.transform``), from the socket on. It is a list so
-that asking whether there is any costs next to nothing: mostly there is none.
+``Layers`` is a list of transforms (``nsqkit.wire.transform``), from the socket on. It is a list so that the check
+whether there is any is fast, since most connections have none.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class Layers(list["Transform"]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._unsent = b""  # went through the layers of its time, before another was added
+        self._unsent = b""  # encoded before the last layer was added
 
     def add(self, layer: Transform, *, above: int, unsent: bytes) -> None:
-        """Have what is sent and received from here on go through ``layer``.
+        """Pass all later bytes in both directions through ``layer``.
 
         Args:
-            layer: the new one, next to the session.
-            above: how many of the layers stay, from the socket on; those above them are replaced.
-            unsent: what is to be sent before it takes effect.
+            layer: the new layer, next to the session.
+            above: the number of layers that stay, from the socket on; the others are replaced.
+            unsent: bytes to send before the new layer takes effect.
         """
         self._unsent = self.encode(unsent)
         self[above:] = [layer]
 
     def strip(self) -> bytes:
-        """Take all layers away; return what goes before plain bytes: what the outermost still has to say."""
+        """Remove all layers; return the last bytes of the outermost one, to be sent before plain bytes."""
         last = self._unsent + self[0].encode(b"")
         self._unsent = b""
         self.clear()
@@ -49,10 +49,10 @@ class Layers(list["Transform"]):
 
     @property
     def has_output(self) -> bool:
-        """True while there is something to send, even if the session has nothing to say."""
+        """True while a layer has bytes to send."""
         if self._unsent:
             return True
-        # Without a generator: this is asked for each buffer that comes.
+        # Without a generator: this is called for each received buffer.
         for layer in self:  # noqa: SIM110
             if layer.has_output:
                 return True
@@ -60,14 +60,14 @@ class Layers(list["Transform"]):
 
     @property
     def at_end(self) -> bool:
-        """True once the peer has said in one of the layers that it sends nothing more."""
+        """True once the peer has ended its stream in one of the layers."""
         for layer in self:  # noqa: SIM110 (as above)
             if layer.at_end:
                 return True
         return False
 
     def encode(self, data: bytes) -> bytes:
-        """Return what to send for these plain bytes, after what is still to be sent."""
+        """Return the bytes to send for these plain bytes, after those that are still to be sent."""
         for layer in reversed(self):
             if data or layer.has_output:
                 data = layer.encode(data)
@@ -77,14 +77,14 @@ class Layers(list["Transform"]):
         return data
 
     def decode(self, data: bytes, depth: int = 0) -> Iterator[bytes]:
-        """Yield the plain bytes of what was received, in pieces; a layer that is added meanwhile is for the next one.
+        """Yield the plain bytes in pieces; a layer that is added meanwhile takes effect after the current piece.
 
         Args:
-            data: the bytes.
-            depth: how many layers they have come through, from the socket on.
+            data: received bytes.
+            depth: the number of layers, from the socket on, that have already decoded them.
 
         Raises:
-            ProtocolError: the peer does not speak one of the layers.
+            ProtocolError: the bytes are not valid in one of the layers.
         """
         if depth >= len(self):
             yield data

@@ -1,17 +1,13 @@
-r"""The nsqlookupd V1 conversation: what an nsqd says to an nsqlookupd, and what that answers.
+r"""The V1 protocol between an nsqd and an nsqlookupd.
 
     "  V1"                                    once, first
     VERB word …\n                             PING REGISTER UNREGISTER
     IDENTIFY\n | size int32 | JSON
     size int32 | payload                      each answer: OK, a JSON document or an error's text
 
-The rule it guards: one answer for each command, in order, and no buffer without a limit. nsqlookupd itself reads lines
-and bodies of any length; the limits here are far above anything it could make use of.
-
-How to read it: what is said about a node, then the client's end (nsqd), then the server's end (nsqlookupd).
-
-The decoder does not decide whether a command is allowed: as in ``nsqkit.wire.commands``, it applies the ``Rules`` that
-it was given to each line before it reads the body.
+Each command has one answer, in order, and every buffer has a limit. nsqlookupd itself reads lines and bodies of any
+length; the limits here are far above all useful ones. As in ``nsqkit.wire.commands``, the decoder applies the ``Rules``
+that it was given to each line before it reads the body.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from typing import Final
 import attrs
 
 from nsqkit.errors import BadBody, BadProtocol, BrokerError, ProtocolError
-from nsqkit.wire.documents import INT64, Kind, read_object
+from nsqkit.wire.documents import kinds_of, read_object
 from nsqkit.wire.rules import Rules
 
 MAGIC_V1: Final = b"  V1"
@@ -32,23 +28,20 @@ PING: Final = b"PING\n"
 OK: Final = b"OK"
 
 LINE_LENGTH_MAX: Final = 1 << 20
-"""Bytes of a line without its newline. A longer one ends the connection without a word."""
+"""Bytes of a line without its newline. A longer one ends the connection without an answer."""
 
 BODY_LENGTH_MAX: Final = 1 << 20
 """Bytes that the body of IDENTIFY may have."""
 
 _INT32 = Struct(">i")
-# What Go's strings.TrimSpace takes away from the ends of a line.
+# The characters that Go's strings.TrimSpace removes from the ends of a line.
 _GO_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
 _GO_SPACE += "\u2028\u2029\u202f\u205f\u3000"
 
 
-# ---- what is said ---------------------------------------------------------------------------------------------
-
-
 @attrs.frozen(kw_only=True)
 class Node:
-    """What an nsqd tells of itself with IDENTIFY."""
+    """The description of an nsqd in IDENTIFY."""
 
     broadcast_address: str
     hostname: str = ""
@@ -59,21 +52,9 @@ class Node:
     topology_region: str = ""
 
 
-_NODE_KINDS: Final[dict[str, Kind]] = {
-    "remote_address": str,  # a field of nsqlookupd's own, looked at and then overwritten
-    "broadcast_address": str,
-    "hostname": str,
-    "tcp_port": INT64,
-    "http_port": INT64,
-    "version": str,
-    "topology_zone": str,
-    "topology_region": str,
-}
-
-
 @attrs.frozen(kw_only=True)
 class LookupdInfo:
-    """What an nsqlookupd tells of itself when it answers IDENTIFY; empty and 0 where it does not say."""
+    """The description of an nsqlookupd in its answer to IDENTIFY; fields that it omits are empty or 0."""
 
     broadcast_address: str = ""
     hostname: str = ""
@@ -82,24 +63,18 @@ class LookupdInfo:
     version: str = ""
 
 
-_INFO_KINDS: Final[dict[str, Kind]] = {
-    "broadcast_address": str,
-    "hostname": str,
-    "http_port": INT64,
-    "tcp_port": INT64,
-    "version": str,
-}
+_NODE_KINDS: Final = {**kinds_of(Node), "remote_address": str}  # nsqlookupd checks and overwrites this field
+_INFO_KINDS: Final = kinds_of(LookupdInfo)
 
 
 def _encode_document(value: attrs.AttrsInstance) -> bytes:
     return json.dumps(attrs.asdict(value), separators=(",", ":"), sort_keys=True).encode()
 
 
-# ---- client's end ---------------------------------------------------------------------------------------------
+# ---- the client: nsqd ---------------------------------------------------------------------------------------------
 
 
 def encode_identify(node: Node) -> bytes:
-    """Return IDENTIFY for a node."""
     document = _encode_document(node)
     return b"IDENTIFY\n" + _INT32.pack(len(document)) + document
 
@@ -119,10 +94,10 @@ def _encode_line(verb: bytes, topic: bytes, channel: bytes) -> bytes:
 
 
 def decode_info(payload: bytes) -> LookupdInfo:
-    """Return what an nsqlookupd has answered to IDENTIFY.
+    """Return the answer to IDENTIFY.
 
     Raises:
-        ProtocolError: it is not a JSON object with values of the right types; an error's text is none either.
+        ProtocolError: the payload is not a JSON object with values of the right types; it may be an error's text.
     """
     try:
         return LookupdInfo(**read_object(payload, _INFO_KINDS))
@@ -134,7 +109,7 @@ class AnswerDecoder:
     """Turn received bytes into answers.
 
     Args:
-        answer_size_max: bytes that an answer may announce (nsqd: its ``--max-body-size``).
+        answer_size_max: the limit of an answer's size in bytes (in nsqd ``--max-body-size``).
     """
 
     __slots__ = ("_buffer", "answer_size_max")
@@ -147,7 +122,7 @@ class AnswerDecoder:
         """Return the answers that ``data`` completes, in order.
 
         Raises:
-            ProtocolError: a size below 0 or above the limit. The decoder is of no use afterwards.
+            ProtocolError: a size below 0 or above the limit. The decoder must not be used afterwards.
         """
         buffer = self._buffer
         buffer += data
@@ -166,12 +141,12 @@ class AnswerDecoder:
         return answers
 
 
-# ---- server's end ---------------------------------------------------------------------------------------------
+# ---- the server: nsqlookupd ------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class LookupCommand:
-    """One command: its first word, the other words, and the body of IDENTIFY."""
+    """A command: its first word, the other words, and the body of IDENTIFY."""
 
     verb: bytes
     params: list[bytes]
@@ -179,7 +154,6 @@ class LookupCommand:
 
 
 def encode_answer(payload: bytes) -> bytes:
-    """Return an answer: its size and itself."""
     return _INT32.pack(len(payload)) + payload
 
 
@@ -187,16 +161,14 @@ OK_ANSWER: Final = encode_answer(OK)
 
 
 def encode_info(info: LookupdInfo) -> bytes:
-    """Return the payload that answers IDENTIFY."""
     return _encode_document(info)
 
 
 def decode_node(body: bytes) -> Node:
-    """Return what an nsqd has told of itself.
+    """Return the description in the body of IDENTIFY.
 
     Raises:
-        BadBody: not a JSON object, a value of another type than the field's, or a field missing without which nobody
-            could connect.
+        BadBody: the body is not a JSON object, a value has another type than its field, or a required field is missing.
     """
     try:
         fields = read_object(body, _NODE_KINDS)
@@ -215,14 +187,14 @@ class LookupCommandDecoder:
         rules: applied to each command before its body is read.
     """
 
-    __slots__ = ("_buffer", "_cut_off", "_greeted", "_identify_params", "_rules", "_scanned")
+    __slots__ = ("_buffer", "_cut_off", "_has_magic", "_identify_params", "_rules", "_scanned")
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._buffer = bytearray()
-        self._scanned = 0  # bytes at its beginning in which there is no newline
-        self._greeted = False
-        self._identify_params: list[bytes] | None = None  # while the body of IDENTIFY is awaited
+        self._scanned = 0  # bytes at its beginning that have no newline
+        self._has_magic = False
+        self._identify_params: list[bytes] | None = None  # while the body of IDENTIFY is incomplete
         self._cut_off: BrokerError | None = None
 
     def feed(self, data: bytes) -> Iterator[LookupCommand]:
@@ -231,21 +203,21 @@ class LookupCommandDecoder:
         The caller executes each command before it takes the next one, so that the rules see the state after it.
 
         Raises:
-            BrokerError: refused; to be answered. The decoder is of no use afterwards.
-            ProtocolError: a line without an end; the connection is to be closed without an answer.
+            BrokerError: refused; the error to answer. The decoder must not be used afterwards.
+            ProtocolError: a line is too long; the connection must be closed without an answer.
         """
         self._buffer += data
-        if not self._greeted:
+        if not self._has_magic:
             if len(self._buffer) < len(MAGIC_V1):
                 return
             if self._take(len(MAGIC_V1)) != MAGIC_V1:
                 raise BadProtocol
-            self._greeted = True
+            self._has_magic = True
         while command := self._read_line() if self._identify_params is None else self._read_body():
             yield command
 
     def end(self) -> BrokerError | None:
-        """Say that the stream has ended: return the error to answer if that cut a body off."""
+        """Return the error to answer if the stream ends now; None if no body is incomplete."""
         return self._cut_off
 
     def _read_line(self) -> LookupCommand | None:

@@ -1,12 +1,11 @@
-"""The message record, and the frame it travels in.
+"""The message record and its frame.
 
     frame   size int32 | type int32 = 2 | record            size counts everything after itself
     record  timestamp int64, ns | attempts uint16 | id, 16 bytes | body         all numbers big-endian
 
-The rule it guards: a message's frame is built once, when the message is published, with attempts 1, ready for
-its first delivery. Queues hold frames (``bytes``), so a queued message is one object that the garbage collector
-does not track, fan-out to many channels shares it, and delivery is a join. Only a redelivery makes a new frame.
-The record inside is what nsqd writes to disk as well.
+A message's frame is built once, when the message is published, with attempts 1. Queues hold frames (``bytes``), so a
+queued message is one object that the garbage collector does not track, many channels share it, and delivery is a join.
+Only a redelivery makes a new frame. nsqd writes the same record to disk.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ FRAME_HEADER_LENGTH = 8 + RECORD_HEADER_LENGTH
 ATTEMPTS_MAX = 0xFFFF
 
 ID = slice(18, 34)
-"""Where the id is in a frame."""
+"""The place of the id in a frame."""
 
 id_of: Final[Callable[[bytes], bytes]] = itemgetter(ID)
 """Return the id in a frame."""
@@ -33,7 +32,6 @@ _ATTEMPTS = Struct(">H")
 
 
 def encode_message(timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> bytes:
-    """Return the frame of one message."""
     size = 4 + RECORD_HEADER_LENGTH + len(body)
     return _HEAD.pack(size, MESSAGE_FRAME_TYPE, timestamp_ns, attempts) + message_id + body
 
@@ -43,13 +41,13 @@ def encode_messages(
 ) -> list[bytes]:
     """Return the frames of messages that were published together, each with attempts 1.
 
-    A batch mostly has few different sizes, so their heads are packed once.
+    The heads of equal sizes are packed once, since a batch usually has few sizes.
 
     Args:
-        timestamp_ns: when they were published.
-        ids: as many as bodies.
+        timestamp_ns: the time of the publish, in ns since the Unix epoch.
+        ids: as many as bodies, without ``prefix``.
         bodies: the bodies.
-        prefix: what each id begins with, where ``ids`` have only how it goes on.
+        prefix: the beginning of each id.
     """
     if len(bodies) == 1:
         return [encode_message(timestamp_ns, 1, prefix + ids[0], bodies[0])]
@@ -65,7 +63,7 @@ def _first_head(timestamp_ns: int, length: int) -> bytes:
 
 
 def attempts_of(frame: bytes) -> int:
-    """Return the attempts that the frame tells its next receiver."""
+    """Return the attempts in the frame: the deliveries, with the next one."""
     attempts: int = _ATTEMPTS.unpack_from(frame, 16)[0]
     return attempts
 

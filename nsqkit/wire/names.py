@@ -1,10 +1,7 @@
 """Topic and channel names.
 
-The rule it guards: 1 to 64 characters of ``.a-zA-Z0-9_-``, with ``#ephemeral`` as the only thing that may
-follow, counted among the 64 (nsqd, internal/protocol/names.go).
-
-Below the public API a name is ``bytes``, as on the wire; users write ``str``, and ``encode_topic`` and
-``encode_channel`` are the one place where the first becomes the second.
+A name has 1 to 64 characters of ``.a-zA-Z0-9_-``, of which ``#ephemeral`` may be the last ones (nsqd,
+internal/protocol/names.go). Users write ``str``; below the public API a name is ``bytes``, as on the wire.
 """
 
 from __future__ import annotations
@@ -21,29 +18,28 @@ _GO_ESCAPES = {"\a": r"\a", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", 
 
 
 def is_valid_name(name: bytes) -> bool:
-    """Tell whether ``name`` may name a topic or a channel."""
     return len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name) is not None
 
 
 def is_ephemeral(name: bytes) -> bool:
-    """Tell whether ``name`` is of the kind that goes away with its last user."""
+    """Return whether the topic or channel is deleted with its last channel or consumer."""
     return name.endswith(EPHEMERAL_SUFFIX)
 
 
 def encode_topic(name: str) -> bytes:
-    """Return the topic's name as bytes, or raise OptionError before anything is sent."""
+    """Return the name as bytes; raise OptionError if it is not valid."""
     return _encode(name, "topic")
 
 
 def encode_channel(name: str) -> bytes:
-    """Return the channel's name as bytes, or raise OptionError before anything is sent."""
+    """Return the name as bytes; raise OptionError if it is not valid."""
     return _encode(name, "channel")
 
 
 def _encode(name: str, kind: str) -> bytes:
     if not isinstance(name, str):
         raise OptionError(f"{kind} name is {name!r}; allowed is a str")
-    encoded = name.encode("ascii", "replace")  # the replacement, "?", is no character of a name either
+    encoded = name.encode("ascii", "replace")  # the replacement, "?", is not allowed in a name
     if not is_valid_name(encoded):
         raise OptionError(
             f"{kind} name {name!r} is not valid: 1 to {NAME_LENGTH_MAX} characters of . a-z A-Z 0-9 _ - "
@@ -53,7 +49,7 @@ def _encode(name: str, kind: str) -> bytes:
 
 
 def quote(name: bytes) -> str:
-    """Return ``name`` in double quotes as Go's %q prints it, which is how nsqd's errors show a bad name."""
+    """Return ``name`` in double quotes as Go's %q prints it; nsqd's errors show wrong names so."""
     out = []
     for char in name.decode("utf-8", "surrogateescape"):
         if char in '"\\':

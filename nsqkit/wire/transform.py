@@ -1,11 +1,8 @@
-"""What a layer between a session and its socket is: a transform of bytes into bytes.
+"""The interface of a layer between a session and its socket: a transform of bytes into bytes.
 
-The rule it guards: an upgrade after IDENTIFY is a transform inside the session, not another stream outside it. The
-session receives what the socket gave and returns what the socket is to send, in whatever layers were agreed on; the
-pump does not know, and the bytes that came after the last plain command simply go through the transform.
-
-How to read it: ``Transform`` is every layer; ``SecureTransform`` is the one that has something to tell of the peer.
-The layers themselves: ``nsqkit.wire.compression`` and, since it is not pure, ``nsqkit.transport.tls``.
+An upgrade after IDENTIFY adds a transform inside the session; the pump and its stream do not change. Bytes that came
+after the last plain command pass through the transform. The layers are in ``nsqkit.wire.compression`` and, since TLS is
+not pure, in ``nsqkit.transport.tls``.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from typing import Protocol
 
 
 class Transform(Protocol):
-    """Both directions of one layer. Layers stack: what the outer one decodes, the inner one is given to decode."""
+    """Both directions of one layer. The output of an outer layer's ``decode`` is the input of the inner one's."""
 
     @property
     def has_output(self) -> bool:
@@ -24,31 +21,28 @@ class Transform(Protocol):
 
     @property
     def at_end(self) -> bool:
-        """True once the peer has said in this layer that it sends nothing more."""
+        """True once the peer has ended its stream in this layer."""
         ...
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield the plain bytes of what was received, in pieces.
+        """Yield the plain bytes of received bytes, in pieces.
 
         Raises:
-            ProtocolError: the peer does not speak this layer. What the layer still owes it is there to be sent.
+            ProtocolError: the bytes are not valid in this layer. ``encode`` may still return bytes, such as an alert.
         """
         ...
 
     def encode(self, data: bytes) -> bytes:
-        """Return what to send for these plain bytes, so that the peer can read all of them as soon as it may.
-
-        A layer that is not ready yet keeps them, and gives them out with a later call.
-        """
+        """Return the bytes to send for these plain bytes, flushed; a layer that is not ready returns them later."""
         ...
 
 
 class SecureTransform(Transform, Protocol):
-    """TLS: a layer that is ready after a handshake. What it tells of the peer is empty before."""
+    """TLS: a layer that is ready after a handshake. The texts are empty before."""
 
     @property
     def is_ready(self) -> bool:
-        """True once the handshake is over."""
+        """True after the handshake."""
         ...
 
     @property
@@ -58,15 +52,15 @@ class SecureTransform(Transform, Protocol):
 
     @property
     def cipher_suite(self) -> str:
-        """The cipher suite, as nsqd names it: in Go's words, or ``Unknown`` and its number."""
+        """The cipher suite, as nsqd names it: Go's name, or ``Unknown`` and its number."""
         ...
 
     @property
     def negotiated_protocol(self) -> str:
-        """What ALPN has agreed on, empty if nothing."""
+        """The result of ALPN, empty if there is none."""
         ...
 
     @property
     def common_name(self) -> str:
-        """Of the subject of the peer's certificate, empty without one."""
+        """The common name in the peer's certificate, empty without a certificate."""
         ...

@@ -31,7 +31,7 @@ ARROWS = {
     "clock": "",
     "wire": "errors",
     "transport": "errors clock",
-    "http": "errors options transport",
+    "http": "errors clock options transport",
     "loop_thread": "errors",
     "client": "errors clock options wire transport",
     "lookup": "errors clock options wire transport http client",
@@ -100,6 +100,7 @@ PERFORMERS = {
     "lookup.lookupd_client",
     "lookup.tls",
     "broker.auth",
+    "broker.http_api",
     "broker.cli",
     "broker.lookup_announcer",
     "program.service",
@@ -126,6 +127,7 @@ ENTRANCES = {"__init__", "__main__", "telemetry.opentelemetry", "telemetry.prome
 # Modules of which nothing runs: they declare protocols, for types alone. All others have a test of their own.
 UNTESTED = {
     "broker.core.disk.file_store",
+    "broker.running",
     "transport.machine",
     "transport.push_stream",
     "wire.rules",

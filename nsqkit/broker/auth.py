@@ -1,12 +1,13 @@
-"""Asking the auth servers what a client may do.
+"""Requests to auth servers: what a client may do.
 
-The rule it guards: the first usable answer counts. Where one server is asked is left to chance, and whatever is wrong
-with it, the next one is asked (nsqd, internal/auth/authorizations.go); what each of them did wrong is told together.
+The servers are tried from a random one on until one gives a usable answer (nsqd, internal/auth/authorizations.go); if
+none does, the error lists the failure of each.
 """
 
 from __future__ import annotations
 
 import re
+import ssl
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
@@ -14,29 +15,28 @@ from urllib.parse import urlencode
 import anyio.to_thread
 
 from nsqkit.broker.core.session.auth import AuthState, decode_auth_state
+from nsqkit.clock import NS_PER_S
 from nsqkit.errors import NSQError, OptionError, RequestFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from random import Random
-    from ssl import SSLContext
 
     from nsqkit.broker.core.options import BrokerOptions
+    from nsqkit.clock import Clock
 
 __all__ = ["check_library", "query_auth_servers"]
 
 ANSWER_SIZE_MAX: Final = 1024 * 1024
 """Bytes of an auth server's answer; nsqd has no limit."""
 
-_NS_PER_S: Final = 1_000_000_000
 _USER: Final = re.compile("//[^/]*@")
 
 
 def check_library() -> None:
-    """Check that the patterns of auth servers can be compiled.
+    """Check that google-re2 is installed, which compiles the patterns of auth servers.
 
     Raises:
-        OptionError: the package is missing; the text has the command that installs it.
+        OptionError: it is not; the text has the command that installs it.
     """
     if find_spec("re2") is None:
         raise OptionError(
@@ -52,23 +52,23 @@ async def query_auth_servers(
     remote_ip: str,
     tls: bool,
     common_name: str,
-    now_ns: Callable[[], int],
+    clock: Clock,
     random: Random,
 ) -> AuthState:
-    """Return what an auth server grants to a client.
+    """Return the permissions that an auth server grants to a client.
 
     Args:
-        options: say whom to ask (``auth_http_addresses``, at least one), how, and how long to wait.
-        secret: what the client has sent with AUTH.
+        options: ``auth_http_addresses``, at least one, with the method and the timeouts of the requests.
+        secret: the secret from the client's AUTH.
         remote_ip: the client's address without its port; empty for a Unix socket.
         tls: whether the client's connection is encrypted.
-        common_name: of the client's certificate; empty without one.
-        now_ns: tells the time; asked when the answer has come.
-        random: chooses whom to ask first.
+        common_name: the name in the client's certificate; empty without one.
+        clock: the time.
+        random: chooses the first server.
 
     Raises:
-        RequestFailed: no server gave an answer that can be used; the text has a reason for each. It is for the log:
-            the client is only told that it failed.
+        RequestFailed: no server gave a usable answer; the text has a reason for each. It is for the log: the client
+            gets only ``E_AUTH_FAILED``.
     """
     fields: dict[str, str | bytes] = {
         "common_name": common_name,
@@ -81,18 +81,18 @@ async def query_auth_servers(
     failures = []
     for address in addresses[first:] + addresses[:first]:
         try:
-            body = await _ask(address, options, fields)
-            # In a thread, since many patterns take many times as long as a turn of the event loop may.
-            return await anyio.to_thread.run_sync(decode_auth_state, body, now_ns())
+            body = await _fetch(address, options, fields, clock)
+            # In a thread, since compiling many patterns would hold up the event loop.
+            return await anyio.to_thread.run_sync(decode_auth_state, body, clock.now_ns())
         except NSQError as error:
-            # A URL may hold a password and, in its query, a secret.
+            # A URL may contain a password and, in its query, a secret.
             shown = _USER.sub("//", address.partition("?")[0])
             failures.append(f"failed to auth against {shown} - {error}")
     raise RequestFailed("; ".join(failures))
 
 
-async def _ask(address: str, options: BrokerOptions, fields: dict[str, str | bytes]) -> bytes:
-    # h11 is imported when there is something to ask, so that a start does not wait for it.
+async def _fetch(address: str, options: BrokerOptions, fields: dict[str, str | bytes], clock: Clock) -> bytes:
+    # Imported here, since the start does not need h11.
     from nsqkit.http.client import fetch_v1
     from nsqkit.http.messages import encode_json
 
@@ -101,15 +101,18 @@ async def _ask(address: str, options: BrokerOptions, fields: dict[str, str | byt
     if options.auth_http_request_method == "post":
         document = encode_json({name: [_text(value)] for name, value in fields.items()})
     else:
-        # The question mark is nsqd's, even after a URL that has one already.
+        # As in nsqd, a question mark is added even to a URL that has one.
         url = f"{url}?{urlencode(fields, errors='surrogateescape')}"
+    # In a thread, since it reads certificates from the disk.
+    tls = await anyio.to_thread.run_sync(_tls_context, options) if url.startswith("https:") else None
     return await fetch_v1(
         url,
         document=document,
+        clock=clock,
         connect_timeout=_seconds(options.http_client_connect_timeout_ns),
         request_timeout=_seconds(options.http_client_request_timeout_ns),
         body_max=ANSWER_SIZE_MAX,
-        tls=_tls_context(options) if url.startswith("https:") else None,
+        tls=tls,
     )
 
 
@@ -118,19 +121,17 @@ def _text(value: str | bytes) -> str:
 
 
 def _seconds(duration_ns: int) -> float | None:
-    """Return a timeout in seconds; 0 means none, as in Go."""
-    return duration_ns / _NS_PER_S or None
+    """Return a timeout in seconds; None, no limit, for 0, as in Go."""
+    return duration_ns / NS_PER_S or None
 
 
-def _tls_context(options: BrokerOptions) -> SSLContext:
-    """Return what an auth server's certificate is held against: the CA of the options, or those of the system."""
-    import ssl
-
+def _tls_context(options: BrokerOptions) -> ssl.SSLContext:
+    """Return the TLS settings for auth servers: the CA of the options, or those of the system."""
     try:
         context = ssl.create_default_context(cafile=options.tls_root_ca_file or None)
     except OSError as error:
         raise RequestFailed(f"option tls_root_ca_file {options.tls_root_ca_file!r}: {error}") from error
-    # What else the option can say is at most the libraries' own minimum.
+    # The other values are at most the default minimum of the library.
     if options.tls_min_version == "tls1.3":
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context

@@ -1,8 +1,6 @@
 """The command ``nsqd``.
 
-The rule it guards: only what is needed to accept a connection is imported before the broker runs.
-
-How to read it: ``COMMAND`` says what nsqd is to ``nsqkit.program.command``, which does the rest.
+Only the modules that are needed to accept a connection are imported before the broker runs.
 """
 
 from __future__ import annotations
@@ -43,9 +41,5 @@ COMMAND: Final = Command(
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command and return its exit code.
-
-    Args:
-        words: the command line after ``nsqd``.
-    """
+    """Run the command line after ``nsqd`` and return its exit code."""
     return COMMAND.main(words)

@@ -1,9 +1,8 @@
-"""The other servers that a broker deals with: auth servers, nsqlookupds and statsd.
+"""Requests to the other servers of a broker: auth servers, nsqlookupds and statsd.
 
-The rule it guards: the engine names what is to be asked, here it is asked, and the answer goes back into the engine
-between two commands. Nobody but the one who waits for an answer waits; a server that is down is a line in the log.
-
-How to read it: ``start`` begins what the options ask for, ``check`` is called after each call of the engine.
+The engine lists what it needs from them; the requests run here, in tasks of their own, and the answers go back into the
+engine between two commands. Only the client or topic that needs an answer is held up by a slow server, and a server
+that is down is a line in the log.
 """
 
 from __future__ import annotations
@@ -23,45 +22,46 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.session.session import Session
     from nsqkit.broker.core.topics.topic import Topic
     from nsqkit.broker.lookup_announcer import LookupAnnouncer
-    from nsqkit.broker.server import Nsqd
+    from nsqkit.broker.running import RunningBroker
+
+__all__ = ["ExternalServices"]
 
 logger = logging.getLogger("nsqkit.broker")
 
 
 class ExternalServices:
-    """The others around one broker.
+    """The tasks that send requests for one broker; those for statsd and nsqlookupds begin at once.
 
     Args:
         nsqd: the broker.
-        tasks: where its tasks run; they end with it.
+        tasks: runs the tasks; their end is its end.
     """
 
-    def __init__(self, nsqd: Nsqd, tasks: TaskGroup) -> None:
+    def __init__(self, nsqd: RunningBroker, tasks: TaskGroup) -> None:
         self._nsqd = nsqd
         self._tasks = tasks
         self._announcer: LookupAnnouncer | None = None
         self._revision = nsqd.broker.agenda.revision
         self._options = nsqd.options
+        if nsqd.options.statsd_address:
+            from nsqkit.broker.statsd import StatsdReporter
 
-    def start(self) -> None:
-        """Begin to report and to announce, as far as the options ask for it."""
-        if self._nsqd.options.statsd_address:
-            self._report()
-        if self._nsqd.options.lookupd_tcp_addresses:
+            reporter = StatsdReporter(nsqd.broker, nsqd.options, nsqd.statsd_prefix, nsqd.clock)
+            tasks.start_soon(reporter.run)
+        if nsqd.options.lookupd_tcp_addresses:
             self._announce()
 
     def check(self) -> None:
-        """Act on what has changed in the engine and in the options; cheap, to be called often."""
+        """Start requests for changes in the engine and the options since the last call; cheap if there are none."""
         nsqd, agenda = self._nsqd, self._nsqd.broker.agenda
         if agenda.has_questions:
             for session in agenda.take_questions():
-                self._tasks.start_soon(self._ask_for_grant, session)
+                self._tasks.start_soon(self._authorize, session)
         if agenda.revision != self._revision or nsqd.options is not self._options:
             self._revision, self._options = agenda.revision, nsqd.options
-            self._follow()
+            self._update_lookupds()
 
-    def _follow(self) -> None:
-        """Have the nsqlookupds told what there is now, and asked for what a new topic is to have."""
+    def _update_lookupds(self) -> None:
         nsqd = self._nsqd
         addresses = nsqd.options.lookupd_tcp_addresses
         if self._announcer is None and addresses:
@@ -70,17 +70,9 @@ class ExternalServices:
             nsqd.broker.asks_for_channels = bool(addresses)
             self._announcer.changed()
         for topic in nsqd.broker.take_new_topics():
-            self._tasks.start_soon(self._ask_for_channels, topic)
+            self._tasks.start_soon(self._start_topic, topic)
 
-    # ---- statsd ------------------------------------------------------------------------------------------------
-
-    def _report(self) -> None:
-        from nsqkit.broker.statsd import StatsdReporter
-
-        nsqd = self._nsqd
-        self._tasks.start_soon(StatsdReporter(nsqd.broker, nsqd.options, nsqd.statsd_prefix, nsqd.clock).run)
-
-    # ---- nsqlookupd --------------------------------------------------------------------------------------------
+    # ---- nsqlookupds -------------------------------------------------------------------------------------------
 
     def _announce(self) -> None:
         from nsqkit.broker.lookup_announcer import LookupAnnouncer
@@ -109,17 +101,17 @@ class ExternalServices:
     def _registrations(self) -> dict[bytes, list[bytes]]:
         return {name: list(topic.channels) for name, topic in self._nsqd.broker.topics.items()}
 
-    async def _ask_for_channels(self, topic: Topic) -> None:
-        """Start a new topic with the channels that it has elsewhere."""
+    async def _start_topic(self, topic: Topic) -> None:
+        """Start a new topic with the channels that the nsqlookupds list for it."""
         names = [] if self._announcer is None else await self._announcer.channels_to_create(topic.name)
         nsqd = self._nsqd
         if nsqd.broker.topics.get(topic.name) is topic:
             topic.start(names, nsqd.clock.now_ns())
-            nsqd.settle()
+            nsqd.process_changes()
 
     # ---- auth servers ------------------------------------------------------------------------------------------
 
-    async def _ask_for_grant(self, session: Session) -> None:
+    async def _authorize(self, session: Session) -> None:
         from nsqkit.broker.auth import query_auth_servers
 
         nsqd, access, tls = self._nsqd, session.access, session.tls
@@ -132,7 +124,7 @@ class ExternalServices:
                 remote_ip=session.remote_address.rpartition(":")[0].strip("[]"),
                 tls=tls is not None,
                 common_name="" if tls is None else tls.common_name,
-                now_ns=nsqd.clock.now_ns,
+                clock=nsqd.clock,
                 random=nsqd.broker.random,
             )
         except RequestFailed as error:
@@ -140,4 +132,4 @@ class ExternalServices:
             if session.ended:  # otherwise the reason is in the line about the end of the session
                 logger.warning("PROTOCOL(V2): [%s] AUTH failed %s", session.remote_address, error)
         session.authorize(state)
-        nsqd.settle()
+        nsqd.process_changes()

@@ -1,11 +1,9 @@
 """The HTTP routes of nsqd: publishing, topics and channels, ``/stats``, ``/config``.
 
-The rule it guards: a request is looked at in nsqd's order and refused with nsqd's words (nsqd, nsqd/http.go), so that
-of two things that are wrong the same one is named. What a route has done to the engine is followed by one
-``settle``, which delivers and wakes whoever waits.
-
-How to read it: ``ROUTES`` is the table; each route is a function of the broker and the request. ``serve_http`` at the
-end is what the server calls for each connection. Nothing here is imported before the first of them.
+A request is checked in nsqd's order and refused with nsqd's words (nsqd/http.go), so that of two mistakes the same one
+is reported. A route changes the engine and then calls ``process_changes`` once, which delivers messages and wakes
+writers. ``ROUTES`` is the table of routes, each a function of the broker and the request; ``HTTPApi`` serves
+connections. The server imports this module when the first connection comes.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+import anyio.lowlevel
 import attrs
 
 from nsqkit.broker.core.report.stats import collect, to_document, to_text
@@ -44,19 +43,18 @@ if TYPE_CHECKING:
 
     from nsqkit.broker.core.topics.channel import Channel
     from nsqkit.broker.core.topics.topic import Topic
-    from nsqkit.broker.server import Nsqd
+    from nsqkit.broker.running import RunningBroker
 
-__all__ = ["ROUTES", "serve_http"]
+__all__ = ["ROUTES", "HTTPApi"]
 
 logger = logging.getLogger("nsqkit.broker")
 
-Route: TypeAlias = Callable[["Nsqd", Request], "Response | Awaitable[Response]"]
+Route: TypeAlias = Callable[["RunningBroker", Request], "Response | Awaitable[Response]"]
 
 PPROF_ROUTES: Final = pprof_routes("/debug/pprof/")
-"""Those that know nothing of the broker."""
 
 NOT_LOGGED: Final = frozenset(("/pub", "/mpub", *(path for _, path, _ in PPROF_ROUTES)))
-"""Paths of which there is no line in the log for each request, as in nsqd."""
+"""Paths whose requests are not logged, as in nsqd."""
 
 SPLIT_SIZE: Final = 64 * 1024
 """Bytes of a body that are split into lines at once."""
@@ -67,14 +65,14 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 # ---- about the broker -----------------------------------------------------------------------------------------
 
 
-def ping(nsqd: Nsqd, request: Request) -> Response:
-    """Say how the broker is."""
+def ping(nsqd: RunningBroker, request: Request) -> Response:
+    """Return the health of the broker."""
     health = nsqd.broker.health
     return Response.plain(health, status=200 if health == "OK" else 500)
 
 
-def info(nsqd: Nsqd, request: Request) -> Response:
-    """Tell who the broker is, and a few of its limits."""
+def info(nsqd: RunningBroker, request: Request) -> Response:
+    """Return the identity and some limits of the broker."""
     options = nsqd.options
     return Response.v1(
         {
@@ -95,8 +93,8 @@ def info(nsqd: Nsqd, request: Request) -> Response:
     )
 
 
-def stats(nsqd: Nsqd, request: Request) -> Response:
-    """Tell the state of topics, channels and clients, in JSON or for people to read."""
+def stats(nsqd: RunningBroker, request: Request) -> Response:
+    """Return the state of topics, channels and clients, in JSON or as text."""
     query = Query(request)
     seen = collect(
         nsqd.broker,
@@ -126,7 +124,7 @@ def stats(nsqd: Nsqd, request: Request) -> Response:
 # ---- publishing -----------------------------------------------------------------------------------------------
 
 
-async def publish(nsqd: Nsqd, request: Request) -> Response:
+async def publish(nsqd: RunningBroker, request: Request) -> Response:
     """Publish the body as one message."""
     size_max = nsqd.options.max_msg_size
     if (request.content_length or 0) > size_max:
@@ -137,7 +135,7 @@ async def publish(nsqd: Nsqd, request: Request) -> Response:
     if not body:
         raise HTTPError(400, "MSG_EMPTY")
     query = Query(request)
-    topic = _made_topic(nsqd, query)
+    topic = _create_topic(nsqd, query)
     delay_ns = _delay_ns(query.get("defer"), nsqd.options.max_req_timeout_ns) if "defer" in query else 0
     return await _put(nsqd, topic, (body,), delay_ns)
 
@@ -153,39 +151,39 @@ def _delay_ns(text: str, delay_ns_max: int) -> int:
     return delay_ns
 
 
-async def multi_publish(nsqd: Nsqd, request: Request) -> Response:
-    """Publish each line of the body, or each message of a body in the form of MPUB's."""
+async def multi_publish(nsqd: RunningBroker, request: Request) -> Response:
+    """Publish each line of the body, or each message of a body in the format of MPUB."""
     size_max = nsqd.options.max_body_size
     if (request.content_length or 0) > size_max:
         raise HTTPError(413, "BODY_TOO_BIG")
     query = Query(request)
-    topic = _made_topic(nsqd, query)
+    topic = _create_topic(nsqd, query)
     binary = "binary" in query and BOOLEANS.get(query.get("binary"), True)
     body = await request.read(size_max)
     bodies = await (_split_batch if binary else _split_lines)(nsqd, body)
     return await _put(nsqd, topic, bodies)
 
 
-async def _put(nsqd: Nsqd, topic: Topic, bodies: Sequence[bytes], delay_ns: int = 0) -> Response:
+async def _put(nsqd: RunningBroker, topic: Topic, bodies: Sequence[bytes], delay_ns: int = 0) -> Response:
     try:
         if len(bodies) > PART_COUNT_MAX:
             await _put_in_parts(nsqd, Batch(nsqd.broker, topic.name, bodies))
         else:
             topic.put(bodies, nsqd.clock.now_ns(), delay_ns=delay_ns)
     except OSError as error:
-        raise HTTPError(503, "EXITING") from error  # nsqd's word for whatever keeps it from taking a message
+        raise HTTPError(503, "EXITING") from error  # nsqd answers every failed publish so
     finally:
-        nsqd.settle()
+        nsqd.process_changes()
     if not await nsqd.committed():
         raise HTTPError(503, "EXITING")
     return Response.v1("OK")
 
 
-async def _put_in_parts(nsqd: Nsqd, batch: Batch) -> None:
+async def _put_in_parts(nsqd: RunningBroker, batch: Batch) -> None:
     try:
         while batch.put_part(nsqd.clock.now_ns()):
-            nsqd.settle()
-            await nsqd.turn()
+            nsqd.process_changes()
+            await anyio.lowlevel.checkpoint()
     except OSError:
         raise
     except BaseException:  # the broker stops
@@ -193,12 +191,12 @@ async def _put_in_parts(nsqd: Nsqd, batch: Batch) -> None:
         raise
 
 
-async def _split_lines(nsqd: Nsqd, body: bytes) -> list[bytes]:
+async def _split_lines(nsqd: RunningBroker, body: bytes) -> list[bytes]:
     """Return the lines that are not empty."""
     msg_size_max, body_size_max = nsqd.options.max_msg_size, nsqd.options.max_body_size
     too_big = len(body) > body_size_max
     if too_big:
-        body = body[:-1].rpartition(b"\n")[0]  # nsqd goes by lines, and has looked at those before the last
+        body = body[:-1].rpartition(b"\n")[0]  # nsqd has checked the lines before the last one by then
     lines: list[bytes] = []
     start = 0
     while start < len(body):
@@ -206,7 +204,7 @@ async def _split_lines(nsqd: Nsqd, body: bytes) -> list[bytes]:
         part = body[start : end if end >= 0 else len(body)]
         start += len(part) + 1
         lines += filter(None, part.split(b"\n"))
-        await nsqd.turn()
+        await anyio.lowlevel.checkpoint()
     if max(map(len, lines), default=0) > msg_size_max:
         raise HTTPError(413, "MSG_TOO_BIG")
     if too_big:
@@ -214,10 +212,10 @@ async def _split_lines(nsqd: Nsqd, body: bytes) -> list[bytes]:
     return lines
 
 
-async def _split_batch(nsqd: Nsqd, body: bytes) -> list[bytes]:
-    """Return the messages; bytes after the last of them are nothing to nsqd.
+async def _split_batch(nsqd: RunningBroker, body: bytes) -> list[bytes]:
+    """Return the messages; bytes after the last one are ignored, as in nsqd.
 
-    nsqd would read a chunked body of any length as long as each size is in order; here the limit holds for it, too.
+    Unlike nsqd, this applies ``max_body_size`` to chunked bodies too.
     """
     msg_size_max, body_size_max = nsqd.options.max_msg_size, nsqd.options.max_body_size
     if len(body) > body_size_max:
@@ -235,107 +233,107 @@ async def _split_batch(nsqd: Nsqd, body: bytes) -> list[bytes]:
             raise HTTPError(413, "BAD_MESSAGE")
         bodies.append(body[start:end])
         if len(bodies) % PART_COUNT_MAX == 0:
-            await nsqd.turn()
+            await anyio.lowlevel.checkpoint()
     return bodies
 
 
 # ---- topics and channels --------------------------------------------------------------------------------------
 
 
-def create_topic(nsqd: Nsqd, request: Request) -> Response:
-    """Make a topic, unless there is one."""
-    _made_topic(nsqd, Query(request))
-    return _settled(nsqd)
+def create_topic(nsqd: RunningBroker, request: Request) -> Response:
+    """Create a topic unless it exists."""
+    _create_topic(nsqd, Query(request))
+    return _process(nsqd)
 
 
-def delete_topic(nsqd: Nsqd, request: Request) -> Response:
+def delete_topic(nsqd: RunningBroker, request: Request) -> Response:
     """Delete a topic with its channels and messages."""
     nsqd.broker.delete_topic(_topic(nsqd, Query(request)).name)
-    return _settled(nsqd)
+    return _process(nsqd)
 
 
-def empty_topic(nsqd: Nsqd, request: Request) -> Response:
-    """Delete the messages that wait in a topic."""
+def empty_topic(nsqd: RunningBroker, request: Request) -> Response:
+    """Delete the messages that are queued in a topic."""
     query = Query(request)
     if not is_valid_name(query.required("topic")):
         raise HTTPError(400, "INVALID_TOPIC")
     _topic(nsqd, query).empty()
-    return _settled(nsqd)
+    return _process(nsqd)
 
 
-async def pause_topic(nsqd: Nsqd, request: Request) -> Response:
-    """Keep what is published to a topic from its channels."""
+async def pause_topic(nsqd: RunningBroker, request: Request) -> Response:
+    """Stop the flow of messages from a topic to its channels."""
     _topic(nsqd, Query(request)).pause()
-    return await _saved(nsqd)
+    return await _save(nsqd)
 
 
-async def unpause_topic(nsqd: Nsqd, request: Request) -> Response:
-    """Give the channels what has waited, and what comes."""
+async def unpause_topic(nsqd: RunningBroker, request: Request) -> Response:
+    """Resume the flow of messages from a topic to its channels."""
     _topic(nsqd, Query(request)).unpause(nsqd.clock.now_ns())
-    return await _saved(nsqd)
+    return await _save(nsqd)
 
 
-def create_channel(nsqd: Nsqd, request: Request) -> Response:
-    """Make a channel of a topic that there is, unless it has one."""
+def create_channel(nsqd: RunningBroker, request: Request) -> Response:
+    """Create a channel of an existing topic unless it exists."""
     topic, name = _topic_and_channel_name(nsqd, request)
     topic.channel(name, nsqd.clock.now_ns())
-    return _settled(nsqd)
+    return _process(nsqd)
 
 
-def delete_channel(nsqd: Nsqd, request: Request) -> Response:
+def delete_channel(nsqd: RunningBroker, request: Request) -> Response:
     """Delete a channel with its messages."""
     topic, channel = _topic_and_channel(nsqd, request)
     nsqd.broker.delete_channel(topic.name, channel.name)
-    return _settled(nsqd)
+    return _process(nsqd)
 
 
-def empty_channel(nsqd: Nsqd, request: Request) -> Response:
+def empty_channel(nsqd: RunningBroker, request: Request) -> Response:
     """Delete the messages of a channel, in flight or not."""
     _topic_and_channel(nsqd, request)[1].empty()
-    return _settled(nsqd)
+    return _process(nsqd)
 
 
-async def pause_channel(nsqd: Nsqd, request: Request) -> Response:
-    """Deliver nothing from a channel."""
+async def pause_channel(nsqd: RunningBroker, request: Request) -> Response:
+    """Stop deliveries from a channel."""
     _topic_and_channel(nsqd, request)[1].pause()
-    return await _saved(nsqd)
+    return await _save(nsqd)
 
 
-async def unpause_channel(nsqd: Nsqd, request: Request) -> Response:
-    """Deliver from a channel again."""
+async def unpause_channel(nsqd: RunningBroker, request: Request) -> Response:
+    """Resume deliveries from a channel."""
     _topic_and_channel(nsqd, request)[1].unpause()
-    return await _saved(nsqd)
+    return await _save(nsqd)
 
 
-def _settled(nsqd: Nsqd) -> Response:
-    nsqd.settle()
+def _process(nsqd: RunningBroker) -> Response:
+    nsqd.process_changes()
     return Response.v1()
 
 
-async def _saved(nsqd: Nsqd) -> Response:
-    """Answer when what was changed is named on disk, if there is one."""
-    response = _settled(nsqd)
+async def _save(nsqd: RunningBroker) -> Response:
+    """Answer when the change is written to disk, if there is a data path."""
+    response = _process(nsqd)
     await nsqd.save()
     return response
 
 
-def _made_topic(nsqd: Nsqd, query: Query) -> Topic:
-    """Return the topic that the query names, made if it is new."""
+def _create_topic(nsqd: RunningBroker, query: Query) -> Topic:
+    """Return the topic that the query names, created if it is new."""
     name = query.required("topic")
     if not is_valid_name(name):
         raise HTTPError(400, "INVALID_TOPIC")
     return nsqd.broker.topic(name)
 
 
-def _topic(nsqd: Nsqd, query: Query) -> Topic:
-    """Return the topic that the query names, of which nsqd does not ask here whether it could be a name."""
+def _topic(nsqd: RunningBroker, query: Query) -> Topic:
+    """Return the topic that the query names; as in nsqd, an invalid name is just not found."""
     topic = nsqd.broker.topics.get(query.required("topic"))
     if topic is None:
         raise HTTPError(404, "TOPIC_NOT_FOUND")
     return topic
 
 
-def _topic_and_channel_name(nsqd: Nsqd, request: Request) -> tuple[Topic, bytes]:
+def _topic_and_channel_name(nsqd: RunningBroker, request: Request) -> tuple[Topic, bytes]:
     query = Query(request)
     if not is_valid_name(query.required("topic")):
         raise HTTPError(400, "INVALID_ARG_TOPIC")
@@ -345,7 +343,7 @@ def _topic_and_channel_name(nsqd: Nsqd, request: Request) -> tuple[Topic, bytes]
     return _topic(nsqd, query), name
 
 
-def _topic_and_channel(nsqd: Nsqd, request: Request) -> tuple[Topic, Channel]:
+def _topic_and_channel(nsqd: RunningBroker, request: Request) -> tuple[Topic, Channel]:
     topic, name = _topic_and_channel_name(nsqd, request)
     channel = topic.channels.get(name)
     if channel is None:
@@ -356,8 +354,8 @@ def _topic_and_channel(nsqd: Nsqd, request: Request) -> tuple[Topic, Channel]:
 # ---- options --------------------------------------------------------------------------------------------------
 
 
-def get_option(nsqd: Nsqd, request: Request) -> Response:
-    """Tell an option's value."""
+def get_option(nsqd: RunningBroker, request: Request) -> Response:
+    """Return the value of an option."""
     options = attrs.evolve(
         nsqd.options,
         broadcast_tcp_port=nsqd.options.broadcast_tcp_port or max(port_of(nsqd.tcp_address), 0),
@@ -370,8 +368,8 @@ def get_option(nsqd: Nsqd, request: Request) -> Response:
         raise HTTPError(400, "INVALID_OPTION") from error
 
 
-async def put_option(nsqd: Nsqd, request: Request) -> Response:
-    """Give one of the options that can be changed while the broker runs another value; tell it."""
+async def put_option(nsqd: RunningBroker, request: Request) -> Response:
+    """Change an option that can be changed while the broker runs; return its value."""
     size_max = nsqd.options.max_msg_size
     body = await request.read(size_max)
     if not 0 < len(body) <= size_max:
@@ -389,11 +387,11 @@ async def put_option(nsqd: Nsqd, request: Request) -> Response:
                 raise HTTPError(400, "INVALID_OPTION")
     except (ValueError, RecursionError) as error:
         raise HTTPError(400, "INVALID_VALUE") from error
-    nsqd.settle()
+    nsqd.process_changes()
     return get_option(nsqd, request)
 
 
-# ---- all of them ----------------------------------------------------------------------------------------------
+# ---- serving --------------------------------------------------------------------------------------------------
 
 ROUTES: Final[tuple[tuple[str, str, Route], ...]] = (
     ("GET", "/ping", ping),
@@ -416,33 +414,40 @@ ROUTES: Final[tuple[tuple[str, str, Route], ...]] = (
 )
 
 
-def refuse_without_tls(nsqd: Nsqd, request: Request) -> Response:
-    """Tell where HTTPS is, whatever was asked for."""
+def refuse_without_tls(nsqd: RunningBroker, request: Request) -> Response:
+    """Refuse any request with the port of HTTPS."""
     document = {"message": "TLS_REQUIRED", "https_port": port_of(nsqd.https_address)}
     refusal = Response.v1_error(403, "TLS_REQUIRED")
     return attrs.evolve(refusal, body=json.dumps(document).encode())  # with blanks, unlike all else
 
 
-async def serve_http(nsqd: Nsqd, stream: ByteStream, remote_address: str, *, secure: bool = False) -> None:
-    """Answer the requests of one connection until it ends; the stream is closed then.
+class HTTPApi:
+    """Serves the HTTP connections of one broker.
 
     Args:
-        nsqd: the broker that they are for.
-        stream: where the client is.
-        remote_address: ``host:port`` of the client, for the log.
-        secure: it came through TLS.
+        nsqd: the broker.
     """
-    routes = [(method, path, partial(route, nsqd)) for method, path, route in ROUTES]
-    router = Router([*routes, *PPROF_ROUTES, *MEMORY_ROUTES])
 
-    handle = logged(
-        router.handle,
-        logger=logger,
-        now_ns=nsqd.clock.now_ns,
-        remote_address=remote_address,
-        unlogged=NOT_LOGGED,
-    )
-    if not secure and nsqd.options.tls_demanded == "true":
-        handle = partial(refuse_without_tls, nsqd)
-    options = nsqd.options
-    await serve_connection(stream, handle, body_max=max(options.max_msg_size, options.max_body_size))
+    def __init__(self, nsqd: RunningBroker) -> None:
+        self._nsqd = nsqd
+        routes = [(method, path, partial(route, nsqd)) for method, path, route in ROUTES]
+        router = Router([*routes, *PPROF_ROUTES, *MEMORY_ROUTES])
+        self._handle = logged(router.handle, logger=logger, clock=nsqd.clock, unlogged=NOT_LOGGED)
+
+    async def serve(self, stream: ByteStream, remote_address: str, *, secure: bool = False) -> None:
+        """Answer the requests of one connection until it ends, then close the stream.
+
+        Args:
+            stream: the connection.
+            remote_address: ``host:port`` of the client, for the log.
+            secure: the connection uses TLS.
+        """
+        nsqd, options = self._nsqd, self._nsqd.options
+        is_refused = not secure and options.tls_demanded == "true"
+        await serve_connection(
+            stream,
+            partial(refuse_without_tls, nsqd) if is_refused else self._handle,
+            remote_address=remote_address,
+            body_max=max(options.max_msg_size, options.max_body_size),
+            clock=nsqd.clock,
+        )

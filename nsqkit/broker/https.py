@@ -1,7 +1,7 @@
-"""HTTPS: the routes of HTTP, through TLS.
+"""HTTPS: the HTTP routes, through TLS.
 
-The rule it guards: a client that cannot be spoken with over TLS is told so in a way that it understands, as by Go's
-server: one that speaks HTTP without TLS gets an answer in HTTP, and all others an alert.
+A client with which TLS fails gets an answer that it understands, as from Go's server: one that sends plain HTTP gets an
+answer in plain HTTP, every other one a TLS alert.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream, aclose_forcefully
 
-from nsqkit.broker.http_api import serve_http
 from nsqkit.errors import ProtocolError
 from nsqkit.transport.tls import TLS
 from nsqkit.transport.tls_stream import TLSStream
@@ -19,7 +18,7 @@ from nsqkit.transport.tls_stream import TLSStream
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
-    from nsqkit.broker.server import Nsqd
+    from nsqkit.broker.http_api import HTTPApi
     from nsqkit.transport.tls import Context
 
 __all__ = ["serve_https"]
@@ -27,18 +26,18 @@ __all__ = ["serve_https"]
 logger = logging.getLogger("nsqkit.broker")
 
 HTTP_HEADS: Final = frozenset((b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"))
-"""How a request begins that came without TLS; those that Go's server knows."""
+"""The first bytes of plain HTTP requests that Go's server recognizes (net/http, tlsRecordHeaderLooksLikeHTTP)."""
 
 PLAIN_ANSWER: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
 
-async def serve_https(nsqd: Nsqd, context: Context, stream: ByteStream, remote_address: str) -> None:
-    """Answer the requests of one connection until it ends; the stream is closed then.
+async def serve_https(api: HTTPApi, context: Context, stream: ByteStream, remote_address: str) -> None:
+    """Answer the requests of one connection until it ends, then close the stream.
 
     Args:
-        nsqd: the broker that they are for.
-        context: the rules of TLS.
-        stream: where the client is.
+        api: the routes.
+        context: the TLS settings.
+        stream: the connection.
         remote_address: ``host:port`` of the client, for the log.
     """
     tls = TLS(context)
@@ -52,7 +51,7 @@ async def serve_https(nsqd: Nsqd, context: Context, stream: ByteStream, remote_a
             await _answer_plain(stream)
         await aclose_forcefully(stream)
     else:
-        await serve_http(nsqd, secure, remote_address, secure=True)
+        await api.serve(secure, remote_address, secure=True)
 
 
 async def _answer_plain(stream: ByteStream) -> None:

@@ -1,7 +1,4 @@
-"""The program nsqd: one broker, as a service.
-
-How to read it: ``run`` is the program from start to exit.
-"""
+"""The program nsqd: one broker, as a service."""
 
 from __future__ import annotations
 
@@ -18,22 +15,18 @@ logger = logging.getLogger("nsqkit.broker")
 
 
 def run(options: BrokerOptions) -> int:
-    """Run a broker until a signal ends it.
-
-    Returns:
-        The exit code: 0, or 1 if the broker could not start.
-    """
-    nsqd = Nsqd(options, data_path=options.data_path or os.curdir, owns_loop=True)
+    """Run a broker until a signal ends it; return the exit code, 0, or 1 if the broker could not start."""
+    nsqd = Nsqd(options, data_path=options.data_path or os.curdir)
     service.start_log(options.log_prefix, lambda: nsqd.options.log_level)
     logger.info(version_line())
     logger.info("ID: %d", options.node_id)
     logger.info(service.loop_line())
-    _warn_of_names(options)
+    _warn_of_paths(options)
     return service.run(nsqd, logger)
 
 
-def _warn_of_names(options: BrokerOptions) -> None:
-    """Name addresses that nsqd, and so this broker, takes for Unix sockets, and that may lack a port instead."""
+def _warn_of_paths(options: BrokerOptions) -> None:
+    """Warn of addresses that are Unix sockets, as in nsqd, but may be hosts without a port."""
     for flag, address in (("tcp-address", options.tcp_address), ("http-address", options.http_address)):
         if is_path(address) and not is_socket_path(address):
             logger.warning(

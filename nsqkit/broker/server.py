@@ -1,8 +1,8 @@
-"""nsqd as a running thing: listeners, a pump for each client, one alarm, start and stop.
+"""nsqd as a service: listeners, a pump for each client, the timer, start and stop.
 
-The rule it guards: when ``async with Nsqd(…)`` has been entered, the broker answers; when it has been left, every
-client's connection is closed and no task is left. Between the two the engine is only ever called from here, one
-call at a time, and after each call the sessions that it names are woken.
+Inside ``async with Nsqd(...)`` the broker answers. Afterwards every connection is closed and no task is left. The
+engine is driven from here alone, one call at a time. After each call ``_process_events`` wakes the pumps of sessions
+that have something to send, starts requests to external services, and updates the timer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.report.statsd import resolve_prefix
 from nsqkit.broker.external_services import ExternalServices
 from nsqkit.broker.persistence import Persistence
-from nsqkit.clock import Clock, LoopClock
+from nsqkit.clock import Clock, LoopClock, move_on_after
 from nsqkit.errors import Closed
 from nsqkit.transport.accept import accept, remote_address
 from nsqkit.transport.address import port_of
@@ -37,13 +37,16 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream, TaskGroup
 
     from nsqkit.broker.core.session.session import Session
+    from nsqkit.broker.http_api import HTTPApi
     from nsqkit.transport.memory import MemoryByteStream
     from nsqkit.transport.tls import Context
+
+    Handler = Callable[[ByteStream], Awaitable[None]]
 
 logger = logging.getLogger("nsqkit.broker")
 
 STOP_TIMEOUT = 0.05
-"""Seconds that clients have to take what is still to be sent to them when the broker stops."""
+"""Seconds for which the broker goes on sending to its clients when it stops."""
 
 
 class Nsqd:
@@ -52,18 +55,10 @@ class Nsqd:
     Args:
         options: nsqd's flags. An empty ``http_address`` means no HTTP.
         clock: the time; by default the real one.
-        random: chance; by default seeded by the system.
-        data_path: a directory for messages on disk and metadata; by default all is in memory, and gone at the end.
-        owns_loop: the event loop has nothing else to do, so it may keep a vigil for publishers (see
-            ``nsqkit.transport.busy_poll``).
+        random: the random numbers; by default seeded by the system.
+        data_path: a directory for messages on disk and metadata; by default everything is kept in memory only.
 
-    Attributes:
-        broker: the engine.
-        clock: the time it is told.
-        tcp_address: ``host:port`` that clients connect to, or the path of a Unix socket.
-        http_address: the same of the HTTP routes, empty without HTTP.
-        https_address: the same of the HTTP routes behind TLS, empty without a certificate.
-        start_time_ns: the time at which it began to listen.
+    Attributes: those of ``nsqkit.broker.running.RunningBroker``.
     """
 
     def __init__(
@@ -73,11 +68,10 @@ class Nsqd:
         clock: Clock | None = None,
         random: Random | None = None,
         data_path: str | None = None,
-        owns_loop: bool = False,
     ) -> None:
         self.options = BrokerOptions() if options is None else options
         self._persistence = (
-            None if data_path is None else Persistence(data_path, self.options, after=self._after)
+            None if data_path is None else Persistence(data_path, self.options, after=self._process_events)
         )
         storage = None if self._persistence is None else self._persistence.storage
         self.broker = Broker(self.options, random or Random(), storage)
@@ -87,25 +81,25 @@ class Nsqd:
         self.https_address = ""
         self.start_time_ns = 0
         self._clock = clock
-        self._owns_loop = owns_loop
         self._busy_poll: BusyPoll | None = None
         self._pumps: dict[Session, Pump] = {}
         self._stack = AsyncExitStack()
         self._tasks: TaskGroup | None = None
         self._timer: Timer | None = None
         self._external_services: ExternalServices | None = None
-        self._all_gone = anyio.Event()
+        self._http_api: HTTPApi | None = None
+        self._pumps_ended = anyio.Event()
 
     @property
     def clock(self) -> Clock:
-        """The time that the broker is told."""
+        """The time that is passed to the engine."""
         if self._clock is None:
             self._clock = LoopClock()
         return self._clock
 
     @property
     def statsd_prefix(self) -> str:
-        """What keys for statsd begin with."""
+        """The beginning of all keys that are sent to statsd."""
         options = self.options
         port = options.broadcast_http_port or max(port_of(self.http_address), 0)
         return resolve_prefix(options.statsd_prefix, options.broadcast_address, port)
@@ -116,50 +110,49 @@ class Nsqd:
         """Start: return when clients can connect.
 
         Raises:
-            OptionError: an address cannot be one, or a file of TLS cannot be used.
-            OSError: an address or the data path cannot be had.
+            OptionError: an invalid address, a TLS file that cannot be used, or a package that an option needs is
+                not installed.
+            OSError: an address or the data path cannot be used.
         """
-        if self.options.auth_http_addresses:
+        options = self.options
+        if options.auth_http_addresses:
             from nsqkit.broker.auth import check_library
 
             check_library()
         async with AsyncExitStack() as stack:
-            persistence = self._persistence
-            if persistence is not None:
-                persistence.open(self.broker, self.clock.now_ns())
-                stack.callback(persistence.close, self.broker)
+            if self._persistence is not None:
+                self._persistence.open(self.broker, self.clock.now_ns())
+                stack.callback(self._persistence.close, self.broker)
             self.broker.settle(self.clock.now_ns())
             context = self._tls_context()
-            tcp = await stack.enter_async_context(await listen(self.options.tcp_address))
+            tcp = await stack.enter_async_context(await listen(options.tcp_address))
             self.tcp_address = tcp.address
-            http = None
-            if self.options.http_address:
-                http = await stack.enter_async_context(await listen(self.options.http_address))
+            servers: list[tuple[str, Listener, Handler]] = [("TCP", tcp, self._serve_client)]
+            if options.http_address:
+                http = await stack.enter_async_context(await listen(options.http_address))
                 self.http_address = http.address
-            https = None
-            if context is not None and self.options.https_address:
-                https = await stack.enter_async_context(await listen(self.options.https_address, paths=False))
+                servers.append(("HTTP", http, self._serve_http))
+            if context is not None and options.https_address:
+                https = await stack.enter_async_context(await listen(options.https_address, paths=False))
                 self.https_address = https.address
+                servers.append(("HTTPS", https, partial(self._serve_https, context)))
             self.start_time_ns = self.clock.now_ns()
-            self._timer = Timer(self.broker, self.clock, after=self._after)
-            if self._owns_loop and (loop := asyncio_loop()) is not None:
-                self._busy_poll = BusyPoll(loop, self.clock)
-            self._tasks = await stack.enter_async_context(anyio.create_task_group())
-            self._tasks.start_soon(self._timer.run)
-            if persistence is not None:
-                self._tasks.start_soon(persistence.run, self.broker)
-            self._serve(tcp, self._serve_client, "TCP", self.tcp_address)
-            if http is not None:
-                self._serve(http, self._serve_http, "HTTP", self.http_address)
-            if https is not None and context is not None:
-                self._serve(https, partial(self._serve_https, context), "HTTPS", self.https_address)
-            self._external_services = ExternalServices(self, self._tasks)
-            self._external_services.start()
+            self._timer = Timer(self.broker, self.clock, after=self._process_events)
+            if options.busy_poll_ns and (loop := asyncio_loop()) is not None:
+                self._busy_poll = BusyPoll(loop, self.clock, options.busy_poll_ns)
+            tasks = self._tasks = await stack.enter_async_context(anyio.create_task_group())
+            tasks.start_soon(self._timer.run)
+            if self._persistence is not None:
+                tasks.start_soon(self._persistence.run, self.broker)
+            for name, listener, handler in servers:
+                tasks.start_soon(accept, listener, handler, tasks, logger)
+                logger.info("%s: listening on %s", name, listener.address)
+            self._external_services = ExternalServices(self, tasks)
             self._stack = stack.pop_all()
         return self
 
     def _tls_context(self) -> Context | None:
-        """Return the rules of TLS, and have the broker offer it, if there is a certificate."""
+        """Let clients upgrade to TLS if there is a certificate; return the TLS settings."""
         if not self.options.tls_cert:
             return None
         from nsqkit.broker.tls import server_context
@@ -169,38 +162,27 @@ class Nsqd:
         self.broker.offer_tls(partial(TLS, context))
         return context
 
-    def _serve(
-        self,
-        listener: Listener,
-        handler: Callable[[ByteStream], Awaitable[None]],
-        name: str,
-        address: str,
-    ) -> None:
-        assert self._tasks is not None
-        self._tasks.start_soon(accept, listener, handler, self._tasks, logger)
-        logger.info("%s: listening on %s", name, address)
-
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop: end every session, let clients take what is still to be sent to them, close."""
+        """Stop: end every session, send what is left for its client within ``STOP_TIMEOUT``, close."""
         assert self._tasks is not None
         for session in list(self.broker.sessions):
             session.end(None)
-        self._after()
-        with anyio.move_on_after(STOP_TIMEOUT, shield=True):
+        self._process_events()
+        with move_on_after(self.clock, STOP_TIMEOUT, shield=True):
             while self._pumps:
-                self._all_gone = anyio.Event()
-                await self._all_gone.wait()
+                self._pumps_ended = anyio.Event()
+                await self._pumps_ended.wait()
         self._tasks.cancel_scope.cancel()
         self._tasks = None
         if isinstance(exc, anyio.get_cancelled_exc_class()):
             await self._stack.__aexit__(exc_type, exc, traceback)
         else:
-            # A task group would wrap an exception of the user's own in an ExceptionGroup; so it is not told of it.
+            # The task group would wrap an exception of the caller in an ExceptionGroup, so it does not get it.
             await self._stack.aclose()
         logger.info("stopped")
 
@@ -210,7 +192,7 @@ class Nsqd:
         """Return the client's end of a connection that uses no socket.
 
         Args:
-            name: what the broker takes for the client's address.
+            name: the client's address, as the broker logs and reports it.
 
         Raises:
             Closed: the broker is not running.
@@ -226,7 +208,7 @@ class Nsqd:
     async def _serve_memory(self, stream: ByteStream, name: str) -> None:
         try:
             await self._serve_session(stream, name)
-        except Exception:  # as ``accept`` does it for sockets
+        except Exception:  # as ``accept`` does for sockets
             logger.exception("[%s] - internal error", name)
 
     async def _serve_client(self, stream: ByteStream) -> None:
@@ -235,43 +217,51 @@ class Nsqd:
     async def _serve_session(self, stream: ByteStream, remote_address: str) -> None:
         broker, clock = self.broker, self.clock
         session = broker.open_session(remote_address, clock.now_ns())
-        pump = self._pumps[session] = Pump(session, stream, clock, after=self._after)
+        pump = self._pumps[session] = Pump(session, stream, clock, after=self._process_events)
         logger.info("TCP: new client(%s)", remote_address)
         try:
-            self._after()
+            self._process_events()
             await pump.run()
         finally:
             del self._pumps[session]
             if not self._pumps:
-                self._all_gone.set()
+                self._pumps_ended.set()
             if session.end_reason:
                 logger.error("[%s] - %s", remote_address, session.end_reason)
             logger.info("PROTOCOL(V2): [%s] exiting", remote_address)
             broker.close_session(session, clock.now_ns())
-            self._after()
+            self._process_events()
+
+    @property
+    def _http(self) -> HTTPApi:
+        # h11 and the routes are imported for the first connection, so that the start does not take longer for them.
+        if self._http_api is None:
+            from nsqkit.broker.http_api import HTTPApi
+
+            self._http_api = HTTPApi(self)
+        return self._http_api
 
     async def _serve_http(self, stream: ByteStream) -> None:
-        # h11 and the routes are imported when they are first needed, so that a start does not wait for them.
-        from nsqkit.broker.http_api import serve_http
-
-        await serve_http(self, stream, remote_address(stream))
+        await self._http.serve(stream, remote_address(stream))
 
     async def _serve_https(self, context: Context, stream: ByteStream) -> None:
         from nsqkit.broker.https import serve_https
 
-        await serve_https(self, context, stream, remote_address(stream))
+        await serve_https(self._http, context, stream, remote_address(stream))
 
-    def _after(self) -> None:
-        """Act on what the last call of the engine has left: wake writers, tell the others, look at the deadlines."""
+    # ---- the engine ----------------------------------------------------------------------------------------------
+
+    def _process_events(self) -> None:
+        """Act on the results of the last call of the engine."""
         for session in self.broker.take_sessions():
             pump = self._pumps.get(session)
             if pump is not None:
                 try:
                     pump.wake()
-                except Exception as fault:  # it ends that connection, not the one that is served now
+                except Exception as fault:  # it ends that connection, not the one that is being served
                     pump.fail(fault)
         if self._busy_poll is not None:
-            self._busy_poll.keep(self.broker.agenda.published_ns)
+            self._busy_poll.record(self.broker.agenda.published_ns)
         if not self.broker.agenda.has_news:
             return
         self.broker.agenda.has_news = False
@@ -282,21 +272,17 @@ class Nsqd:
         assert self._timer is not None
         self._timer.check()
 
-    def settle(self) -> None:
-        """Act on what was done to the engine from outside a connection, such as by an HTTP route."""
+    def process_changes(self) -> None:
+        """Deliver messages, wake writers and start requests after a change to ``broker`` or ``options``."""
         self.broker.settle(self.clock.now_ns())
-        self.broker.agenda.has_news = True  # options may be others now
-        self._after()
-
-    async def turn(self) -> None:
-        """Return when all others that are ready have had a turn of the event loop."""
-        await anyio.lowlevel.checkpoint()
+        self.broker.agenda.has_news = True  # the options may have changed
+        self._process_events()
 
     async def save(self) -> None:
-        """Return when the topics and channels of this moment are named on disk, if there is one."""
+        """Write the names of the present topics and channels to disk, if there is a data path."""
         if self._persistence is not None:
             await self._persistence.save(self.broker)
 
     async def committed(self) -> bool:
-        """Return when what was put before is as safe as the options want it; tell whether it is."""
+        """Wait until everything published so far is as safe as ``durability`` demands; return False on failure."""
         return self._persistence is None or await self._persistence.committed(self.broker)

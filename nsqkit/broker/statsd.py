@@ -1,11 +1,8 @@
-"""Sends the broker's reports to a statsd daemon, one every interval.
+"""Sends a report on the broker to a statsd daemon every interval.
 
-The rule it guards: statsd is never waited for, and what goes wrong on the way to it is the report's end, not the
-broker's. The address is looked up for each report, so that a daemon that moves is found again.
-
-How to read it: ``run`` is the task. Packets are spread over the interval but for its last second, as nsqd spreads
-them (nsqd, internal/writers), so that the daemon's buffers do not overflow; what is left when the broker stops is
-sent at once.
+Nothing waits for statsd, and a failure ends only that report. The address is resolved anew for each report. The packets
+of a report are spread over the interval except for its last second, as in nsqd (internal/writers), so that the daemon's
+buffers do not overflow; at the stop of the broker the rest is sent at once.
 """
 
 from __future__ import annotations
@@ -23,23 +20,23 @@ from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.report.stats import collect
 from nsqkit.broker.core.report.statsd import NOTHING, Snapshot, cut_packets, report
 from nsqkit.broker.memory_stats import read_memory_stats
-from nsqkit.clock import NS_PER_S, Clock
+from nsqkit.clock import NS_PER_S, Clock, move_on_after
 from nsqkit.errors import OptionError
 from nsqkit.transport.address import split_address
 
 logger = logging.getLogger("nsqkit.broker")
 
 RESOLVE_TIMEOUT = 1
-"""Seconds for which the address may be looked up; nsqd's."""
+"""Seconds for resolving the address; as in nsqd."""
 
 
 class StatsdReporter:
-    """Reports to statsd, as long as its task runs.
+    """Reports to statsd.
 
     Args:
-        broker: what is reported of.
-        options: where to, how often and what.
-        prefix: what keys begin with, resolved.
+        broker: the engine whose state is reported.
+        options: the address, the interval and the contents.
+        prefix: the beginning of all keys.
         clock: the time.
     """
 
@@ -56,7 +53,7 @@ class StatsdReporter:
         due_ns = self._clock.now_ns()
         try:
             while True:
-                # Reports that a late one has overtaken are left out.
+                # After a late report, those that were due meanwhile are left out.
                 due_ns += max(1, -((due_ns - self._clock.now_ns()) // interval_ns)) * interval_ns
                 await self._wait_until(due_ns)
                 await self._report(due_ns + max(interval_ns - NS_PER_S, 0))
@@ -66,7 +63,7 @@ class StatsdReporter:
     async def _report(self, end_ns: int) -> None:
         address = self._options.statsd_address
         try:
-            sock = await _connected(address)
+            sock = await _connected(address, self._clock)
         except (OSError, OptionError) as error:
             logger.error("failed to create UDP socket to statsd(%s) - %s", address, error)
             return
@@ -75,7 +72,7 @@ class StatsdReporter:
             await self._spread(sock, self._packets(), end_ns)
 
     def _packets(self) -> list[bytes]:
-        """Return what there is to tell since the last report."""
+        """Return the packets of a report on the changes since the last one."""
         options = self._options
         now = Snapshot(
             collect(self._broker, self._clock.now_ns(), include_clients=False),
@@ -103,21 +100,21 @@ class StatsdReporter:
             await self._clock.wait_until(time_ns)
 
 
-async def _connected(address: str) -> socket.socket:
-    """Return a UDP socket to the first of the host's addresses that there is a way to.
+async def _connected(address: str, clock: Clock) -> socket.socket:
+    """Return a UDP socket that is connected to the first reachable address of the host.
 
     Raises:
-        OptionError: the address cannot be one.
-        OSError: it is not found in time, or there is no way to it.
+        OptionError: the address is invalid.
+        OSError: it is not resolved in time, or not reachable.
     """
     host, port = split_address(address)
-    with anyio.move_on_after(RESOLVE_TIMEOUT):
+    with move_on_after(clock, RESOLVE_TIMEOUT):
         return _first_connected(await anyio.getaddrinfo(host or "localhost", port, type=socket.SOCK_DGRAM))
     raise TimeoutError(errno.ETIMEDOUT, f"no address of {host} is found within {RESOLVE_TIMEOUT} s")
 
 
 def _first_connected(found: list[tuple[Any, ...]]) -> socket.socket:
-    """Return a socket to the first address that can be had, of one or more."""
+    """Return a socket that is connected to the first reachable of one or more addresses."""
     errors: list[OSError] = []
     for family, kind, protocol, _, address in found:
         try:
@@ -138,5 +135,5 @@ def _first_connected(found: list[tuple[Any, ...]]) -> socket.socket:
 def _send(sock: socket.socket, packet: bytes) -> None:
     try:
         sock.send(packet)
-    except OSError as error:  # nobody listens there, or buffers are full; the next packet may arrive
+    except OSError as error:  # no listener, or full buffers; the next packet may arrive
         logger.debug("STATSD: a packet is lost - %s", error)

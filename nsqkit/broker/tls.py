@@ -1,13 +1,11 @@
-"""The broker's rules of TLS, made from its options: for clients that upgrade and for HTTPS alike.
+"""The broker's TLS settings, made from its options: for clients that upgrade and for HTTPS.
 
-The rule it guards: who may come in with nsqd's options may come in here, and nobody else (nsqd, nsqd/nsqd.go); and a
-file that cannot be used is named, with the reason, before the broker listens.
+They accept the same clients as nsqd with the same options (nsqd/nsqd.go). A file that cannot be used is reported before
+the broker listens.
 
-What to know of ``tls_min_version``: OpenSSL speaks TLS 1.0 and 1.1 only at its security level 0. So that level is
-taken where they are allowed, which by default they are, as in nsqd; it also takes small keys and old signatures, as
-nsqd does. From ``tls1.2`` on the level is 1. Clients that can do better are not affected: both sides agree on the best.
-
-How to read it: ``server_context`` is all that others need.
+OpenSSL offers TLS 1.0 and 1.1 only at its security level 0, which also accepts small keys and old signatures. With
+nsqd's default of ``tls_min_version``, TLS 1.0, this level is used; from ``tls1.2`` on it is level 1. Clients with newer
+versions are not affected: both sides choose the best common version.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _MINIMUM_VERSIONS: Final = {
     "tls1.3": ssl.TLSVersion.TLSv1_3,
 }
 
-# What nsqd's Go has, in its order, without 3DES: whose keys are new for each connection first, then AES-128 first.
+# The ciphers of nsqd's Go without 3DES, in its order: forward secrecy first, then AES-128 first.
 _CIPHERS: Final = (
     "ECDHE+AES128+AESGCM:ECDHE+AESGCM:ECDHE+CHACHA20:ECDHE+AES128:ECDHE+AES256:RSA+AESGCM:RSA+AES"
     ":!aNULL:!eNULL:!PSK:!SRP"
@@ -39,10 +37,10 @@ _CIPHERS: Final = (
 
 
 def server_context(options: BrokerOptions) -> Context:
-    """Return the rules for those who connect, given options with a certificate.
+    """Return the TLS settings of a server, from options with a certificate.
 
     Raises:
-        OptionError: a file cannot be used, or what the policy needs is not installed.
+        OptionError: a file cannot be used, or a package that the policy needs is not installed.
     """
     minimum_version = _MINIMUM_VERSIONS[options.tls_min_version]
     ciphers = f"{_CIPHERS}:@SECLEVEL={0 if minimum_version < ssl.TLSVersion.TLSv1_2 else 1}"
@@ -50,7 +48,7 @@ def server_context(options: BrokerOptions) -> Context:
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(ciphers)
     with warnings.catch_warnings():
-        # That an old version is old, who sets the option knows.
+        # The warning is about an old version, which the option has chosen.
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = minimum_version
     load_certificate(context, options.tls_cert, options.tls_key, whose="option ")
@@ -60,7 +58,7 @@ def server_context(options: BrokerOptions) -> Context:
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
     if options.tls_client_auth_policy == "require-verify":
         context.verify_mode = ssl.CERT_REQUIRED
-        # Go trusts what the file holds, be it a CA or not.
+        # Go trusts every certificate in the file, whether it is a CA or not.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     elif options.tls_client_auth_policy == "require":
         return _any_certificate_context(options, minimum_version, ciphers)

@@ -1,9 +1,4 @@
-"""What the broker says of its version: on the command line, in its log and at the head of ``/stats``.
-
-The rule it guards: it is the version of nsqd whose behaviour the broker has, as nsqd writes it.
-
-How to read it: one function.
-"""
+"""The version that the broker reports: that of the nsqd whose behaviour it has."""
 
 from __future__ import annotations
 

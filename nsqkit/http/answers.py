@@ -1,9 +1,7 @@
-"""What nsqd and nsqlookupd answer over HTTP, as their clients read it.
+"""The HTTP answers of nsqd and nsqlookupd, decoded for their clients.
 
-The rule it guards: old daemons are understood, too. Before version 1.0 they put every answer into an envelope,
-``{"status_code": 200, "status_txt": "OK", "data": …}``; what is inside counts, and a refusal in there is a refusal.
-
-How to read it: ``decode_document`` is for good answers, ``read_message`` for the others.
+Before version 1.0 the daemons put every answer into an envelope,
+``{"status_code": 200, "status_txt": "OK", "data": …}``, in which they also refused. Both forms are accepted.
 """
 
 from __future__ import annotations
@@ -14,11 +12,11 @@ from typing import Any, Final
 __all__ = ["Refusal", "decode_document", "read_message"]
 
 SHOWN_LENGTH_MAX: Final = 200
-"""Characters of an answer that stand in an error."""
+"""Characters of an answer that are quoted in an error."""
 
 
 class Refusal(Exception):
-    """An envelope with another status than 200 in it; its arguments are that status and the message."""
+    """An envelope with another status than 200; the arguments are that status and the message."""
 
 
 def decode_document(body: bytes) -> dict[str, Any]:
@@ -26,7 +24,7 @@ def decode_document(body: bytes) -> dict[str, Any]:
 
     Raises:
         Refusal: it is the envelope of a refusal.
-        ValueError: it is no JSON object; the text shows its beginning.
+        ValueError: it is not a JSON object; the text quotes its beginning.
     """
     document = _decode_json(body)
     if isinstance(document, dict) and "status_code" in document and "data" in document:
@@ -40,10 +38,7 @@ def decode_document(body: bytes) -> dict[str, Any]:
 
 
 def read_message(body: bytes) -> str:
-    """Return the daemon's word for the reason of a refusal: ``TOPIC_NOT_FOUND``.
-
-    It is the text of the answer where there is no such word, cut short.
-    """
+    """Return the message of a refusal, such as ``TOPIC_NOT_FOUND``; without one, the beginning of the answer."""
     document = _decode_json(body)
     if isinstance(document, dict):
         for key in ("message", "status_txt"):
@@ -53,7 +48,7 @@ def read_message(body: bytes) -> str:
 
 
 def _decode_json(body: bytes) -> object:
-    """Return a JSON value; None for what is none."""
+    """Return a JSON value; None for invalid JSON."""
     try:
         value: object = json.loads(body.decode("utf-8", "replace"))
     except (ValueError, RecursionError):

@@ -1,12 +1,9 @@
-"""One HTTP request and its response: how auth servers, nsqds and nsqlookupds are asked.
+"""One HTTP request and its response, for auth servers, nsqds and nsqlookupds.
 
-The rule it guards: whatever goes wrong on the way (a URL, a name, a certificate, a server that is slow or talks too
-much), the caller sees one exception, ``RequestFailed``, and its text never holds the query, a user or a password, in
-which a secret may stand. Redirects are followed as Go's client follows them, and take no Authorization header to
-another server; proxies of the environment are not asked.
-
-How to read it: ``fetch_v1`` is what askers call; ``fetch`` → ``_Target`` → ``_exchange`` do it. h11 knows HTTP, and
-importing it takes a while, so a user of this module imports it when there is something to ask.
+Every failure (an invalid URL, an unknown name, a certificate, a slow or too talkative server) is raised as
+``RequestFailed``. Its text never contains the query, a user or a password, since they may be secrets. Redirects are
+followed as by Go's client, without the Authorization header on other servers; the environment's proxies are not used.
+Importing h11 takes a while, so users import this module when they send their first request.
 """
 
 from __future__ import annotations
@@ -15,15 +12,17 @@ import re
 from base64 import b64encode
 from ssl import SSLCertVerificationError, SSLError
 from string import punctuation
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, Unpack
 from urllib.parse import SplitResult, quote, unquote_to_bytes, urljoin, urlsplit
 
 import anyio
+import anyio.to_thread
 import attrs
 import h11
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
 from nsqkit import __version__
+from nsqkit.clock import Clock, move_on_after
 from nsqkit.errors import RequestFailed, WrongServer
 from nsqkit.http.messages import Response
 from nsqkit.transport.tcp import connect_path, connect_tcp
@@ -37,57 +36,63 @@ if TYPE_CHECKING:
 __all__ = ["fetch", "fetch_v1"]
 
 ACCEPT_V1: Final = ("Accept", "application/vnd.nsq; version=1.0")
-"""What nsqd and nsqadmin say, so that old daemons answer without an envelope."""
+"""The header with which old daemons answer without an envelope; nsqd and nsqadmin send it."""
 
 RECEIVE_SIZE: Final = 65536
-"""The most bytes that are taken from the stream at once."""
+"""The most bytes that one read returns."""
 
 REDIRECTS_MAX: Final = 10
-"""How many redirects are followed; as many as Go's client follows."""
+"""The number of redirects that are followed, as in Go's client."""
 
 SHOWN_LENGTH_MAX: Final = 200
-"""Bytes of a refusal's body that stand in the error."""
+"""Bytes of a refusal's body that are quoted in the error."""
 
 _USER: Final = re.compile(r"//[^/]*@")
 _PORTS: Final = {"http": 80, "https": 443}
-_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
-"""OpenSSL's reasons where the first bytes of a server are no TLS."""
+_NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+"""The reasons that OpenSSL gives if the first bytes of a server are not TLS."""
 
 _GET_NEXT: Final = frozenset((301, 302, 303))
 _SAME_NEXT: Final = frozenset((307, 308))
 
 
-async def fetch_v1(
-    url: str,
-    *,
-    document: bytes | None = None,
-    connect_timeout: float | None,
-    request_timeout: float | None,
-    body_max: int,
-    tls: SSLContext | None = None,
-) -> bytes:
-    """Return the body of a good answer in the form that NSQ's daemons give.
+class _Options(TypedDict):
+    """The options of a request.
+
+    Attributes:
+        clock: the time of the two timeouts.
+        connect_timeout: seconds for the TCP connection; None for no limit.
+        request_timeout: seconds for everything together; None for no limit.
+        body_max: the most bytes of the response's body.
+        tls: for https; by default the system's certificates are trusted.
+        socket_path: the Unix socket of the server, ``@name`` for one without a file; the URL's host is only sent then.
+    """
+
+    clock: Clock
+    connect_timeout: float | None
+    request_timeout: float | None
+    body_max: int
+    tls: NotRequired[SSLContext | None]
+    socket_path: NotRequired[str]
+
+
+async def fetch_v1(url: str, *, document: bytes | None = None, **options: Unpack[_Options]) -> bytes:
+    """Return the body of a successful answer in the form of NSQ's daemons.
 
     Args:
-        url: what to GET, or where to POST ``document``.
-        document: JSON to be posted.
-        connect_timeout: as for ``fetch``.
-        request_timeout: as for ``fetch``.
-        body_max: as for ``fetch``.
-        tls: as for ``fetch``.
+        url: the URL to GET, or to POST ``document`` to.
+        document: JSON to POST.
+        options: as for ``fetch``.
 
     Raises:
-        RequestFailed: no answer came, or one with another status than 200.
+        RequestFailed: no answer, or an answer with another status than 200.
     """
     response = await fetch(
         "GET" if document is None else "POST",
         url,
         headers=(ACCEPT_V1,) if document is None else (ACCEPT_V1, ("Content-Type", "application/json")),
         body=document or b"",
-        connect_timeout=connect_timeout,
-        request_timeout=request_timeout,
-        body_max=body_max,
-        tls=tls,
+        **options,
     )
     if response.status != 200:
         shown = response.body[:SHOWN_LENGTH_MAX].decode("utf-8", "replace").strip()
@@ -101,24 +106,16 @@ async def fetch(
     *,
     headers: Sequence[tuple[str, str]] = (),
     body: bytes = b"",
-    connect_timeout: float | None,
-    request_timeout: float | None,
-    body_max: int,
-    tls: SSLContext | None = None,
-    socket_path: str = "",
+    **options: Unpack[_Options],
 ) -> Response:
     """Send one request and return its response, after redirects if there are any.
 
     Args:
         method: ``GET``, ``POST``, …
-        url: of http or https; user and password in it become an ``Authorization`` header, unless there is one.
-        headers: besides Host, Content-Length and Connection.
+        url: of http or https; a user and password in it become an ``Authorization`` header, unless there is one.
+        headers: further headers besides Host, Content-Length and Connection.
         body: sent unless it is empty.
-        connect_timeout: seconds until a TCP connection must stand; None for any time.
-        request_timeout: seconds for everything together; None for any time.
-        body_max: the most bytes that the body of the response may have.
-        tls: for https; by default the system's certificates are trusted.
-        socket_path: the Unix socket of the server, ``@name`` if it has no file; the host in the URL is just told then.
+        options: see ``_Options``.
 
     Returns:
         The response, with the names of its headers in lower case.
@@ -127,10 +124,10 @@ async def fetch(
         RequestFailed: there is no response; the text says why.
     """
     target = _Target.of(url)
-    way = _Way(connect_timeout, body_max, tls, socket_path)
-    with anyio.move_on_after(request_timeout):
+    request_timeout = options["request_timeout"]
+    with move_on_after(options["clock"], request_timeout):
         for _ in range(REDIRECTS_MAX + 1):
-            response = await _ask(method, target, headers, body, way)
+            response = await _send(method, target, headers, body, options)
             location = next((value for name, value in response.headers if name == "location"), "")
             if not location or response.status not in _GET_NEXT | _SAME_NEXT:
                 return response
@@ -144,18 +141,8 @@ async def fetch(
 
 
 @attrs.frozen
-class _Way:
-    """What holds for every request on the way to the answer; see ``fetch``."""
-
-    connect_timeout: float | None
-    body_max: int
-    tls: SSLContext | None
-    socket_path: str
-
-
-@attrs.frozen
 class _Target:
-    """A URL, taken apart."""
+    """A parsed URL."""
 
     url: str
     parts: SplitResult
@@ -175,7 +162,7 @@ class _Target:
         return cls(url, parts, parts.hostname, _PORTS[parts.scheme] if port is None else port)
 
     def __str__(self) -> str:
-        """Return what errors may show: neither the query nor a password."""
+        """Return the URL without query, user and password, for errors."""
         return f"{self.parts.scheme}://{self._address}{self.parts.path}"
 
     @property
@@ -187,7 +174,7 @@ class _Target:
         return self.parts.scheme, self.host, self.port
 
     def headers(self, others: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return the headers of a request that has these others, too."""
+        """Return the headers of a request, with ``others`` at the end."""
         headers = [
             ("Host", self._address),
             ("User-Agent", f"nsqkit/{__version__}"),
@@ -195,7 +182,7 @@ class _Target:
         ]
         user = self.parts.netloc.rpartition("@")[0]
         if user and all(name.lower() != "authorization" for name, _ in others):
-            # Without a colon there is no password, which is sent as an empty one.
+            # A missing password is sent as an empty one.
             name, _, password = user.partition(":")
             pair = unquote_to_bytes(name) + b":" + unquote_to_bytes(password)
             headers.append(("Authorization", f"Basic {b64encode(pair).decode()}"))
@@ -206,19 +193,19 @@ class _Target:
         return quote((self.parts.path or "/") + query, safe=punctuation)
 
 
-async def _ask(
-    method: str, target: _Target, headers: Sequence[tuple[str, str]], body: bytes, way: _Way
+async def _send(
+    method: str, target: _Target, headers: Sequence[tuple[str, str]], body: bytes, options: _Options
 ) -> Response:
     length = [("Content-Length", str(len(body)))] if body else []
     try:
         request = h11.Request(
             method=method, target=target.path_and_query(), headers=target.headers([*length, *headers])
         )
-        stream = await _connect(target, way)
+        stream = await _connect(target, options)
         try:
             if target.parts.scheme == "https":
-                stream = await _wrap(stream, target.host, way.tls)
-            return await _exchange(stream, request, body, way.body_max)
+                stream = await _wrap(stream, target.host, options.get("tls"))
+            return await _exchange(stream, request, body, options["body_max"])
         finally:
             await anyio.aclose_forcefully(stream)
     except (BrokenResourceError, ClosedResourceError, EndOfStream) as error:
@@ -226,26 +213,28 @@ async def _ask(
     except WrongServer as error:
         raise WrongServer(f"{target}: {error}") from None
     except SSLError as error:
-        raise WrongServer(f"{target}: {_why_not_tls(error)}") from error
+        raise WrongServer(f"{target}: {_tls_failure(error)}") from error
     except (OSError, ValueError, h11.ProtocolError) as error:
         raise RequestFailed(f"{target}: {error}") from error
 
 
-async def _connect(target: _Target, way: _Way) -> ByteStream:
-    with anyio.move_on_after(way.connect_timeout):
-        if way.socket_path:
-            return await connect_path(way.socket_path)
+async def _connect(target: _Target, options: _Options) -> ByteStream:
+    with move_on_after(options["clock"], options["connect_timeout"]):
+        if path := options.get("socket_path"):
+            return await connect_path(path)
         return await connect_tcp(target.host, target.port)
-    raise RequestFailed(f"{target}: no connection within {way.connect_timeout:g} seconds")
+    raise RequestFailed(f"{target}: no connection within {options['connect_timeout']:g} seconds")
 
 
-async def _wrap(stream: ByteStream, host: str, tls: SSLContext | None) -> ByteStream:
-    import ssl  # here, since most programs ask without TLS
+async def _wrap(stream: ByteStream, host: str, context: SSLContext | None) -> ByteStream:
+    import ssl  # here, since most programs do not use TLS
 
     from anyio.streams.tls import TLSStream
 
-    # Servers are known for ending without the farewell that the standard wants; HTTP tells where a body ends.
-    context = tls or ssl.create_default_context()
+    if context is None:
+        # In a thread, since it reads the system's certificates from the disk.
+        context = await anyio.to_thread.run_sync(ssl.create_default_context)
+    # Many servers close without the close_notify of the standard; HTTP itself marks the end of a body.
     return await TLSStream.wrap(stream, hostname=host, ssl_context=context, standard_compatible=False)
 
 
@@ -268,12 +257,12 @@ async def _exchange(stream: ByteStream, request: h11.Request, body: bytes, body_
 
 
 def _check_beginning(data: bytes) -> None:
-    """Refuse what servers say that speak something else.
+    """Recognize servers of other protocols by the first bytes of an answer.
 
     Raises:
-        WrongServer: ``data``, the first of an answer, is none of HTTP's.
+        WrongServer: the server speaks NSQ's protocol or TLS.
     """
-    if data.startswith(b"\0\0\0"):  # the size of NSQ's answer to what is no magic
+    if data.startswith(b"\0\0\0"):  # the size of nsqd's error frame for an unknown magic
         raise WrongServer(
             "the server speaks NSQ's TCP protocol; give its HTTP port, "
             "by default 4161 for nsqlookupd and 4151 for nsqd"
@@ -282,10 +271,10 @@ def _check_beginning(data: bytes) -> None:
         raise WrongServer("the server speaks TLS; give a URL that begins with https://")
 
 
-def _why_not_tls(error: SSLError) -> str:
+def _tls_failure(error: SSLError) -> str:
     if isinstance(error, SSLCertVerificationError):
         return f"the server's certificate is not accepted: {error.verify_message}"
-    if error.reason in _NO_TLS:
+    if error.reason in _NOT_TLS:
         return "the server does not speak TLS; give a URL that begins with http://"
     return f"TLS failed: {error.reason or error}"
 
@@ -298,9 +287,7 @@ async def _next_event(stream: ByteStream, http: h11.Connection) -> object:
                 _check_beginning(data)
             http.receive_data(data)
         except EndOfStream:
-            if (
-                http.their_state is h11.SEND_RESPONSE
-            ):  # h11 has no words for this that a reader would understand
-                raise
+            if http.their_state is h11.SEND_RESPONSE:
+                raise  # h11's own error for this is hard to understand
             http.receive_data(b"")
     return event

@@ -1,10 +1,7 @@
-"""One of NSQ's daemons, as its clients ask it over HTTP: where it is, what they show, and how long they wait.
+"""An nsqd or nsqlookupd, as its HTTP clients see it: its address, credentials and timeouts.
 
-The rule it guards: whatever goes wrong, the caller sees ``RequestFailed``, or ``RequestRefused`` if the daemon has said
-no; and no secret (user, password, Authorization header, query) stands in a text or a repr.
-
-How to read it: ``Daemon.of`` takes an address in any of the forms that users write; ``ask`` and ``ask_document`` do the
-asking, through ``fetch`` or through what the user has for it. ``bearer`` and ``basic`` make headers.
+Every failure is raised as ``RequestFailed``, or ``RequestRefused`` if the daemon has refused. Secrets (user, password,
+Authorization header, query) appear in no error and no repr.
 """
 
 from __future__ import annotations
@@ -15,9 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
-import anyio
+import anyio.to_thread
 import attrs
 
+from nsqkit.clock import Clock, LoopClock, move_on_after
 from nsqkit.errors import OptionError, RequestFailed, RequestRefused
 from nsqkit.http.answers import Refusal, decode_document, read_message
 from nsqkit.options.durations import Seconds, plain_seconds
@@ -29,13 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["Daemon", "HTTPRequest", "basic", "bearer"]
 
 HTTPRequest: TypeAlias = Callable[[str, str, Mapping[str, str], bytes], Awaitable[tuple[int, bytes]]]
-"""What sends a request in the place of nsqkit's client: given method, URL, headers and body, returns status and body.
+"""Sends a request in place of nsqkit's client: takes method, URL, headers and body, returns status and body.
 
-Whatever exception it raises counts as no answer.
+Any exception means that there is no answer.
 """
 
 ACCEPT_V1: Final = "application/vnd.nsq; version=1.0"
-"""What lets old daemons answer without an envelope."""
+"""The header with which old daemons answer without an envelope."""
 
 _SCHEMES: Final = ("http", "https")
 
@@ -55,16 +53,17 @@ class Daemon:
     """One nsqd or nsqlookupd.
 
     Attributes:
-        name: what may be shown: the URL without user, password and query, or the path of a Unix socket.
-        url: scheme, host, and what comes before the path of a route.
-        query: what comes before the query of a route.
-        socket_path: of a Unix socket; empty for TCP.
+        name: the URL without user, password and query, or the path of a Unix socket; free of secrets.
+        url: scheme, host, and the path before that of a route.
+        query: the query before that of a route.
+        socket_path: the path of a Unix socket; empty for TCP.
         tls_context: for https; by default the system's certificates are trusted.
         authorization: the Authorization header; empty for none.
-        connect_timeout: seconds until a connection must stand.
+        connect_timeout: seconds for the connection.
         request_timeout: seconds for everything together.
-        body_max: the most bytes that an answer may have.
-        http_request: what sends requests; None for nsqkit's own client.
+        body_max: the most bytes of an answer.
+        http_request: sends the requests; None for nsqkit's own client.
+        clock: the time of the timeouts; by default the real time.
     """
 
     name: str
@@ -77,6 +76,7 @@ class Daemon:
     request_timeout: float
     body_max: int
     http_request: HTTPRequest | None = None
+    clock: Clock | None = attrs.field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -89,24 +89,26 @@ class Daemon:
         request_timeout: Seconds,
         body_max: int,
         http_request: HTTPRequest | None = None,
+        clock: Clock | None = None,
     ) -> Daemon:
         """Return the daemon at an address.
 
         Args:
-            address: ``host:port``; a URL of http or https, perhaps with user, password, a path before those of the
-                routes and a query (a ``/lookup`` at the end of the path, which go-nsq wants there, is not needed);
-                or the path of a Unix socket, with a slash in it, or ``@name`` if it has no file.
+            address: ``host:port``; a URL of http or https, with user, password, a path before those of the routes and
+                a query if needed (a ``/lookup`` at the end of the path, as go-nsq demands it, is removed); or the path
+                of a Unix socket, with a slash in it, or ``@name`` for one without a file.
             tls_context: as in the attributes.
             authorization: as in the attributes; instead of user and password in the URL.
             connect_timeout: as in the attributes.
             request_timeout: as in the attributes.
             body_max: as in the attributes.
             http_request: as in the attributes; not for a Unix socket.
+            clock: as in the attributes.
 
         Raises:
-            OptionError: an address, a header, a context or a time that cannot be one.
+            OptionError: an invalid address, header, context or time.
         """
-        url, query, name, socket_path = _take_apart(address)
+        url, query, name, socket_path = _parse_address(address)
         if socket_path and http_request is not None:
             raise OptionError(f"address {name!r} is a Unix socket, which an http_request knows nothing of")
         _check_authorization(authorization)
@@ -125,11 +127,12 @@ class Daemon:
             request_timeout=_seconds("request_timeout", request_timeout),
             body_max=body_max,
             http_request=http_request,
+            clock=clock,
         )
 
     @property
     def key(self) -> str:
-        """What is the same for two addresses of the same daemon; it may hold secrets."""
+        """The identity of the daemon, equal for all forms of its address; it may contain secrets."""
         return self.socket_path or f"{self.url}?{self.query}"
 
     def __str__(self) -> str:
@@ -138,17 +141,17 @@ class Daemon:
     async def ask(
         self, method: str, path: str, params: Mapping[str, str] | None = None, *, body: bytes = b""
     ) -> bytes:
-        """Return the body of a good answer.
+        """Return the body of a successful answer.
 
         Args:
             method: ``GET``, ``POST`` or ``PUT``.
-            path: of a route: ``/topic/create``.
+            path: the path of a route: ``/topic/create``.
             params: the query of the route.
             body: sent unless it is empty.
 
         Raises:
-            RequestRefused: an answer came, with another status than 200.
-            RequestFailed: no answer came.
+            RequestRefused: the answer has another status than 200.
+            RequestFailed: there is no answer.
         """
         query = "&".join(filter(None, (self.query, urlencode(params or {}))))
         headers = {"Accept": ACCEPT_V1}
@@ -164,11 +167,11 @@ class Daemon:
     async def ask_document(
         self, method: str, path: str, params: Mapping[str, str] | None = None, *, body: bytes = b""
     ) -> dict[str, Any]:
-        """Return the JSON object of a good answer; see ``ask``.
+        """Return the JSON object of a successful answer; see ``ask``.
 
         Raises:
-            RequestRefused: an answer came, and says no.
-            RequestFailed: no answer came, or one that is no JSON object.
+            RequestRefused: the answer is a refusal.
+            RequestFailed: there is no answer, or it is not a JSON object.
         """
         answer = await self.ask(method, path, params, body=body)
         try:
@@ -186,14 +189,14 @@ class Daemon:
         if self.tls_context is None and url.startswith("https:"):
             import ssl
 
-            self.tls_context = (
-                ssl.create_default_context()
-            )  # once: reading the system's certificates takes long
+            # Once, and in a thread: it reads the system's certificates from the disk.
+            self.tls_context = await anyio.to_thread.run_sync(ssl.create_default_context)
         response = await fetch(
             method,
             url,
             headers=list(headers.items()),
             body=body,
+            clock=self.clock or LoopClock(),
             connect_timeout=self.connect_timeout,
             request_timeout=self.request_timeout,
             body_max=self.body_max,
@@ -205,9 +208,9 @@ class Daemon:
     async def _delegate(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[int, bytes]:
-        """Ask by way of the user's own client, which may do what it likes, within the time."""
+        """Send a request by the user's own client."""
         assert self.http_request is not None
-        with anyio.move_on_after(self.request_timeout):
+        with move_on_after(self.clock or LoopClock(), self.request_timeout):
             try:
                 status, answer = await self.http_request(method, url, headers, body)
             except Exception as error:
@@ -228,17 +231,17 @@ class Daemon:
 
 def _seconds(name: str, value: Seconds) -> float:
     number = plain_seconds(value)
-    # NaN is refused, too: it compares with nothing.
+    # Every comparison with NaN is false, so it is refused too.
     if not isinstance(number, int | float) or isinstance(number, bool) or not 0 < number < math.inf:
         raise OptionError(f"{name} is {value!r}; allowed is a number of seconds above 0")
     return float(number)
 
 
 def _check_authorization(authorization: str) -> None:
-    """Refuse what cannot be a header's value.
+    """Check the value of a header.
 
     Raises:
-        OptionError: other characters than visible ones of ASCII and blanks; the text does not show it.
+        OptionError: it has characters other than visible ASCII and blanks; the text does not contain it.
     """
     if (
         not isinstance(authorization, str)
@@ -248,8 +251,8 @@ def _check_authorization(authorization: str) -> None:
         raise OptionError("authorization is not the value of a header: a text of visible ASCII characters")
 
 
-def _take_apart(address: str) -> tuple[str, str, str, str]:
-    """Return URL without query, query, what may be shown, and the path of a Unix socket."""
+def _parse_address(address: str) -> tuple[str, str, str, str]:
+    """Return the URL without query, the query, the name without secrets, and the path of a Unix socket."""
     if not isinstance(address, str):
         raise OptionError(f"address {address!r} is not a text")
     has_scheme = "://" in address

@@ -1,10 +1,8 @@
-"""Requests and responses as values, and how nsqd reads a query and words an answer.
+"""Requests and responses as values, and the formats in which nsqd reads a query and writes an answer.
 
-The rule it guards: what a handler sees and says is plain data; only the body of a request is fetched, when the
-handler asks for it and no further than it asks. A query is read as Go reads it (net/url, ParseQuery), so that the
-same queries are refused; answers look like those of nsqd's internal/http_api.
-
-How to read it: ``Request`` and what it is read from, then ``Response`` with one constructor per kind of answer.
+A handler gets and returns plain data; only the body of a request is read on demand, as far as the handler asks. A query
+is read as Go reads it (net/url, ParseQuery), so that the same queries are refused; answers have the form of nsqd's
+internal/http_api.
 """
 
 from __future__ import annotations
@@ -46,25 +44,25 @@ REASONS: Final[Mapping[int, str]] = {
     501: "Not Implemented",
     503: "Service Unavailable",
 }
-"""The phrase after each status that is in use."""
+"""The reason phrase of each status in use."""
 
 _HOST = re.compile(r"[0-9A-Za-z!$%&'()*+,\-.:;=\[\]_~]*")
-"""What a Host may be made of (golang.org/x/net/http/httpguts, ValidHostHeader)."""
+"""The characters of a Host header (golang.org/x/net/http/httpguts, ValidHostHeader)."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 _LENGTH_LIST = re.compile(rb"\ncontent-length:[^\n]*,", re.IGNORECASE)
 PIECE_ITEMS: Final = 100
-"""Keys of a JSON object that are encoded at once, where it is sent in pieces."""
+"""Keys of a JSON object in one piece, where it is sent in pieces."""
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ESCAPES = re.compile(rb"%([0-9A-Fa-f]{2})")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-# Go escapes these in JSON, so that it may stand inside HTML and JavaScript.
+# Go escapes these in JSON, so that it can be embedded in HTML and JavaScript.
 _JSON_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
 PROGRAM: Final = ("Server", f"nsqkit/{__version__}")
-"""The header that says which program answers; ``version`` in ``/info`` is that of nsqd, since tools parse it."""
+"""The header that names nsqkit; ``version`` in ``/info`` is that of nsqd, since tools parse it."""
 
 _NSQ_TYPE = ("X-Nsq-Content-Type", "nsq; version=1.0")
 _TEXT_TYPE = ("Content-Type", "text/plain; charset=utf-8")
@@ -78,7 +76,7 @@ class HTTPError(NSQError):
 
     Attributes:
         status: the status of the answer.
-        message: what the answer says, one of NSQ's words: ``INVALID_REQUEST``.
+        message: the message of the answer, one of NSQ's codes: ``INVALID_REQUEST``.
     """
 
     def __init__(self, status: int, message: str, reason: str = "") -> None:
@@ -88,36 +86,37 @@ class HTTPError(NSQError):
 
 
 class Body(Protocol):
-    """Where the body of a request comes from."""
+    """The source of a request's body."""
 
     async def read(self, limit: int) -> bytes:
-        """Return the next ``limit + 1`` bytes, or what is left of the body if that is less."""
+        """Return the next ``limit + 1`` bytes, or the rest of the body if that is less."""
         ...
 
 
 @attrs.define(eq=False)
 class StoredBody:
-    """A body that is there already."""
+    """A body in memory."""
 
     data: bytes = b""
 
     async def read(self, limit: int) -> bytes:
-        """Return the next ``limit + 1`` bytes, or what is left of the body if that is less."""
+        """Return the next ``limit + 1`` bytes, or the rest of the body if that is less."""
         data, self.data = self.data[: limit + 1], self.data[limit + 1 :]
         return data
 
 
 @attrs.frozen
 class Request:
-    """A request, without its body until that is read.
+    """A request; its body is read on demand.
 
     Attributes:
-        method: as it was sent: ``POST``.
-        target: as it was sent, path and query: ``/pub?topic=t``.
+        method: as sent: ``POST``.
+        target: path and query as sent: ``/pub?topic=t``.
         path: the decoded path: ``/pub``.
-        raw_query: what follows the question mark, still encoded.
-        headers: names in lower case, and values, in the order they came.
-        params: the parts of the path that a route has names for.
+        raw_query: the encoded query, without the question mark.
+        headers: names in lower case, and values, in the order received.
+        remote_address: ``host:port`` of the client; empty if unknown.
+        params: the values of the named parts of a route's path.
     """
 
     method: str
@@ -125,6 +124,7 @@ class Request:
     path: str
     raw_query: str
     headers: tuple[tuple[str, str], ...] = ()
+    remote_address: str = ""
     params: Mapping[str, str] = attrs.Factory(dict)
     _body: Body = attrs.field(factory=StoredBody, eq=False, repr=False)
 
@@ -136,48 +136,42 @@ class Request:
         *,
         headers: tuple[tuple[str, str], ...] = (),
         body: Body | None = None,
+        remote_address: str = "",
     ) -> Request:
         """Return the request for a target.
 
         Raises:
-            ValueError: the target cannot be one; the text says why.
+            ValueError: the target is invalid; the text says why.
         """
         path, raw_query = parse_target(target)
-        return cls(method, target, path, raw_query, headers, body=body or StoredBody())
+        return cls(method, target, path, raw_query, headers, remote_address, body=body or StoredBody())
 
     @property
     def query(self) -> dict[str, list[str]]:
-        """The decoded query: all values of each key, in the order they came.
-
-        Raises:
-            HTTPError: 400 INVALID_REQUEST, for a query that nsqd cannot read.
-        """
+        """The decoded query; see ``parse_query``."""
         return parse_query(self.raw_query)
 
     def header(self, name: str, default: str = "") -> str:
-        """Return the first value of a header, whose name may be in any case."""
+        """Return the first value of a header; the case of its name does not matter."""
         name = name.lower()
         return next((value for key, value in self.headers if key == name), default)
 
     @property
     def content_length(self) -> int | None:
-        """The length of the body in bytes, or None if it has not been announced."""
+        """The length of the body in bytes, as the headers give it; None without such a header."""
         text = self.header("content-length")
         return int(text) if text else None
 
     async def read(self, limit: int) -> bytes:
-        """Read the body, or what is left of it after an earlier call.
-
-        Args:
-            limit: how many bytes the caller can use.
+        """Read the body, or the rest of it after an earlier call.
 
         Returns:
-            At most ``limit + 1`` bytes: with more than ``limit`` of them the body is too large, which nsqd finds out
-            in the same way.
+            At most ``limit + 1`` bytes. More than ``limit`` bytes mean that the body is too large; nsqd detects it in
+            the same way.
 
         Raises:
             HTTPError: 400 BAD_REQUEST, the body is malformed or ends too early.
-            ConnectionLost: the client has gone.
+            ConnectionLost: the client has disconnected.
         """
         return await self._body.read(limit)
 
@@ -187,10 +181,10 @@ class Response:
     """An answer.
 
     Attributes:
-        status: its status.
+        status: the status code.
         headers: names and values.
-        body: its body, or the beginning of it.
-        pieces: what follows of a long one, each made when the one before was sent.
+        body: the body, or its beginning.
+        pieces: the rest of a long body; each piece is produced after the one before was sent.
     """
 
     status: int = 200
@@ -200,16 +194,16 @@ class Response:
 
     @classmethod
     def plain(cls, text: str, *, status: int = 200) -> Response:
-        """Return an answer in plain text, as ``/ping`` gives it."""
+        """Return an answer in plain text, as ``/ping`` has it."""
         return cls(status, (_TEXT_TYPE,), _encode(text))
 
     @classmethod
     def v1(cls, value: object = None, *headers: tuple[str, str]) -> Response:
-        """Return a good answer in the form that most routes have.
+        """Return a successful answer in the form of most routes.
 
         Args:
-            value: a text or bytes are sent as they are, None as nothing; anything else becomes JSON.
-            headers: more of them, of an answer in JSON.
+            value: text and bytes are sent as they are, None as an empty body, anything else as JSON.
+            headers: further headers of an answer in JSON.
         """
         if value is not None and not isinstance(value, str | bytes):
             return cls(200, (_JSON_TYPE, _NSQ_TYPE, *headers), encode_json(value))
@@ -218,17 +212,17 @@ class Response:
 
     @classmethod
     def v1_pieces(cls, items: Iterable[tuple[str, object]]) -> Response:
-        """Return the same for a JSON object that may be long, from its keys and values; sent in pieces."""
+        """Return a successful answer with a long JSON object, from its keys and values; it is sent in pieces."""
         return cls(200, (_JSON_TYPE, _NSQ_TYPE), pieces=_encode_pieces(items))
 
     @classmethod
     def v1_error(cls, status: int, message: str, *headers: tuple[str, str]) -> Response:
-        """Return a refusal in the form that most routes have: ``{"message":"NOT_FOUND"}``."""
+        """Return a refusal in the form of most routes: ``{"message":"NOT_FOUND"}``."""
         return cls(status, (_JSON_TYPE, _NSQ_TYPE, *headers), encode_json({"message": message}))
 
     @classmethod
     def moved(cls, location: str, method: str) -> Response:
-        """Return an answer that says where to ask instead; Go's puts a link into that of a GET (net/http, Redirect)."""
+        """Return a redirect; as in Go (net/http, Redirect), that of a GET has a link in its body."""
         if method != "GET":
             return cls(307, (("Location", location),))
         link = location.translate(_GO_HTML)
@@ -237,22 +231,21 @@ class Response:
 
 
 Handler: TypeAlias = Callable[[Request], Response | Awaitable[Response]]
-"""What answers requests: a plain function, or one whose answer is to be awaited."""
+"""Answers a request; a plain or an async function."""
 
 
 def check_head(head: bytes, http_version: bytes, headers: Iterable[tuple[str, str]]) -> None:
-    """Refuse the head of a request that h11 takes and Go's server refuses.
+    """Check the head of a request for errors that h11 accepts and Go's server refuses.
 
-    Two servers that read a length or a host differently can be made to disagree about where a request ends, or whom it
-    is for.
+    An attacker can exploit two servers that read a length or a host differently.
 
     Args:
-        head: its bytes as they came, perhaps with more behind them.
+        head: its bytes, perhaps with more data behind them.
         http_version: ``b"1.1"`` or ``b"1.0"``.
-        headers: names in lower case, and values, as h11 gives them.
+        headers: names in lower case, and values, as h11 returns them.
 
     Raises:
-        ValueError: the text says why.
+        ValueError: the head is refused; the text says why.
     """
     for name, value in headers:
         if name == "host" and not _HOST.fullmatch(value):
@@ -260,20 +253,20 @@ def check_head(head: bytes, http_version: bytes, headers: Iterable[tuple[str, st
         if name == "transfer-encoding" and http_version < b"1.1":
             raise ValueError("Transfer-Encoding in HTTP/1.0")
         if name == "content-length" and _LENGTH_LIST.search(_BLANK_LINE.split(head, 1)[0]):
-            raise ValueError("bad Content-Length")  # h11 makes one length of several that are equal
+            raise ValueError("bad Content-Length")  # h11 merges several equal lengths
         if _CONTROL.search(value):
             raise ValueError("invalid header value")
 
 
 def parse_target(target: str) -> tuple[str, str]:
-    """Split the target of a request into the decoded path and the query, which stays encoded.
+    """Split the target of a request into the decoded path and the encoded query.
 
     Raises:
-        ValueError: the target cannot be one; the text says why.
+        ValueError: the target is invalid; the text says why.
     """
     location, _, raw_query = target.partition("?")
     if location[:1] != "/" and "://" in location:
-        # To a proxy the whole URL is sent, and every server must understand it.
+        # Clients send the whole URL to a proxy, and every server must accept it.
         location = "/" + location.partition("://")[2].partition("/")[2]
     if location[:1] != "/" and location != "*":
         raise ValueError(f"target {target!r} does not begin with a slash")
@@ -284,7 +277,7 @@ def parse_query(raw_query: str) -> dict[str, list[str]]:
     """Decode a query.
 
     Returns:
-        All values of each key, in the order they came; bytes that are not UTF-8 are kept as surrogate escapes.
+        All values of each key, in order; bytes that are not UTF-8 become surrogate escapes.
 
     Raises:
         HTTPError: 400 INVALID_REQUEST, for a semicolon or a percent sign without two hexadecimal digits.
@@ -313,15 +306,15 @@ def _unescape(text: str) -> str:
 
 
 def encode_json(value: object) -> bytes:
-    """Return ``value`` in JSON as Go writes it: no blanks, UTF-8, and escapes for what is special in HTML."""
-    import json  # here, since a broker that only publishes and consumes has no use for it
+    """Return ``value`` in JSON as Go writes it: no blanks, UTF-8, characters with a meaning in HTML escaped."""
+    import json  # here, since most processes do not need it
 
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return _LONE_SURROGATE.sub(r"\\ufffd", text.translate(_JSON_ESCAPES)).encode()
 
 
 def _encode_pieces(items: Iterable[tuple[str, object]]) -> Iterator[bytes]:
-    """Yield a JSON object in pieces, as ``encode_json`` would return it."""
+    """Yield a JSON object in pieces, which together are what ``encode_json`` returns."""
     items = iter(items)
     before = b"{"
     while part := dict(islice(items, PIECE_ITEMS)):

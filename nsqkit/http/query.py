@@ -1,8 +1,6 @@
-"""The query of a request, as routes ask for it.
+"""The query of a request, for routes.
 
-The rule it guards: of several values of one key the first counts, and what is missing is named in NSQ's words.
-
-How to read it: ``Query``; ``BOOLEANS`` is for those of its values that are yes or no.
+Of several values of one key the first counts; a missing key is reported in NSQ's words.
 """
 
 from __future__ import annotations
@@ -18,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["BOOLEANS", "Query"]
 
 BOOLEANS: Final[Mapping[str, bool]] = {"true": True, "1": True, "false": False, "0": False}
-"""The words for a boolean in a query; what any other word means is for the route to say."""
+"""The words for a boolean in a query; each route decides what other words mean."""
 
 
 class Query:
     """The decoded query of a request.
 
     Raises:
-        HTTPError: 400 INVALID_REQUEST, for a query that cannot be read.
+        HTTPError: 400 INVALID_REQUEST, for an invalid query.
     """
 
     __slots__ = ("_values",)
@@ -37,18 +35,18 @@ class Query:
         return key in self._values
 
     def get(self, key: str) -> str:
-        """Return a value, empty if it is missing."""
+        """Return a value; empty if it is missing."""
         return self._values.get(key, "")
 
     def name(self, key: str) -> bytes:
-        """Return a value as bytes, as names are below HTTP, empty if it is missing."""
+        """Return a value as bytes, the type of names below HTTP; empty if it is missing."""
         return self.get(key).encode("utf-8", "surrogateescape")
 
     def required(self, key: str) -> bytes:
-        """Return a value as bytes, which has to be there.
+        """Return a value as bytes.
 
         Raises:
-            HTTPError: 400 ``MISSING_ARG_`` and the key.
+            HTTPError: 400 ``MISSING_ARG_KEY``, the key is missing.
         """
         if key not in self._values:
             raise HTTPError(400, f"MISSING_ARG_{key.upper()}")

@@ -1,10 +1,7 @@
 """A table of routes: which handler answers which method and path.
 
-The rule it guards: a request that no handler takes is answered as nsqd's router answers it (httprouter): 404, 405
-with the methods that would do, a list of them for OPTIONS, and a redirect where the path is right but for its
-slashes, dots or case.
-
-How to read it: ``Router.handle`` tries these in that router's order, each in a method of its own.
+A request without a handler is answered as by nsqd's router (httprouter), in the same order of checks: a redirect if the
+path is right except for its slashes, dots or case; 404; the allowed methods for OPTIONS; 405 with the allowed methods.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ __all__ = ["Router"]
 
 @attrs.frozen
 class _Route:
-    """A path of which one part, from the last slash on, has a name: ``/config/:opt``."""
+    """A path whose last part is a parameter: ``/config/:opt``."""
 
     prefix: str
     param: str
@@ -28,11 +25,11 @@ class _Route:
 
 
 class Router:
-    """A table of routes; itself a handler by way of its method ``handle``.
+    """A table of routes.
 
     Args:
-        routes: method, path and handler of each route. The last part of a path may be a name after a colon,
-            which stands for any text without a slash; the handler finds it in ``request.params``.
+        routes: method, path and handler of each route. The last part of a path may be a colon and a name, which
+            matches any text without a slash; the handler finds the text in ``request.params``.
     """
 
     def __init__(self, routes: Iterable[tuple[str, str, Handler]]) -> None:
@@ -47,7 +44,7 @@ class Router:
         self._lower = {path.rstrip("/").lower(): path for path in self._static}
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
-        """Answer a request by its handler, or say why there is none."""
+        """Answer a request by its handler, or with the reason why it has none."""
         handlers, params = self._find(request.path)
         handler = handlers.get(request.method)
         if handler is not None:
@@ -63,7 +60,7 @@ class Router:
         return Response.v1_error(405, "METHOD_NOT_ALLOWED", allow)
 
     def _find(self, path: str) -> tuple[dict[str, Handler], dict[str, str]]:
-        """Return the handlers for a path by method, and the named parts of the path."""
+        """Return the handlers of a path by method, and its parameters."""
         if path in self._static:
             return self._static[path], {}
         head, slash, value = path.rpartition("/")
@@ -73,7 +70,7 @@ class Router:
         return route.handlers, {route.param: value}
 
     def _corrected(self, request: Request) -> str | None:
-        """Return the path that was meant, if it has a handler for the method."""
+        """Return the path without errors in slashes, dots and case, if it has a handler for the method."""
         path = self._lower.get(_clean(request.path).lower())
         if path is None or path == request.path or request.method not in self._static[path]:
             return None

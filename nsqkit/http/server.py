@@ -1,19 +1,17 @@
-"""One HTTP connection: requests come in, a handler answers each, in order, until either side has had enough.
+"""One HTTP connection: requests come in, and a handler answers them in order.
 
-The rule it guards: never more of a client's bytes are kept than one read, plus what a handler asked for. A body is
-read when a handler reads it; what it leaves is thrown away up to a limit, and beyond that the connection is closed.
-And no connection keeps the others waiting: all others have a turn after each answer, each piece of a long one, and each
-``TURN_EVENTS`` events of h11's.
-
-How to read it: ``serve_connection`` → ``_Connection.serve`` → one pass of its loop per request. h11 knows HTTP and
-keeps its state; importing it takes a while, so a server imports this module when the first connection is there.
+At most one read of a client's bytes is kept, plus what a handler asked for. A handler reads a body when it needs it;
+an unread body is discarded up to a limit, and with a longer one the connection is closed. The other tasks get a turn
+after each answer, each piece of a long answer and each ``TURN_EVENTS`` events of h11, so that one connection does not
+delay the others. h11 implements HTTP; importing it takes a while, so a server imports this module for its first
+connection.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
+from email.utils import formatdate
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +19,7 @@ import anyio
 import h11
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 
+from nsqkit.clock import NS_PER_S, Clock, move_on_after
 from nsqkit.errors import ConnectionLost
 from nsqkit.http.messages import REASONS, Handler, HTTPError, Request, Response, check_head
 
@@ -32,42 +31,43 @@ __all__ = ["serve_connection"]
 logger = logging.getLogger("nsqkit.http")
 
 RECEIVE_SIZE: Final = 65536
-"""The most bytes that are taken from the stream at once."""
+"""The most bytes that one read returns."""
 
 CHUNK_SIZE: Final = 2048
-"""Bytes from which an answer that is made in pieces is sent so, and without its length; as in Go's server."""
+"""Bytes from which an answer in pieces is sent as chunks, without its length; as in Go's server."""
 
 SEND_SIZE: Final = 256 * 1024
-"""The most bytes of an answer that are sent at once."""
+"""The most bytes of an answer that one write sends."""
 
 TURN_EVENTS: Final = 50
-"""Events of h11's after which all others have a turn; each chunk of a body is one, and costs more than 10 µs."""
+"""Events of h11 after which the other tasks get a turn; each chunk of a body is an event that takes over 10 µs."""
 
 LINGER: Final = 0.5
-"""Seconds for which a connection that we end is still read from, thrown away, so that the last answer is not lost
-to a reset; as long as in Go's server."""
+"""Seconds for which a connection that this end closes is still read, so that a reset does not destroy the last
+answer; as in Go's server."""
 
 REASON_LENGTH_MAX: Final = 200
-"""Characters of a refusal's reason, which may quote what the client sent."""
-
-_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+"""Characters of the reason for a refusal, which may quote the request."""
 
 
-async def serve_connection(stream: ByteStream, handle: Handler, *, body_max: int) -> None:
-    """Answer requests on one connection until it ends; the stream is closed then.
+async def serve_connection(
+    stream: ByteStream, handle: Handler, *, clock: Clock, body_max: int, remote_address: str = ""
+) -> None:
+    """Answer requests on one connection until it ends, then close the stream.
 
-    An ``HTTPError`` of the handler becomes the answer that it names. Any other error of it is logged and answered by
-    500 INTERNAL_ERROR, as nsqd answers a panic. No error gets out: it would be the end of all other connections.
+    An ``HTTPError`` of the handler becomes the answer that it names. Every other exception is logged and answered by
+    500 INTERNAL_ERROR, as nsqd answers a panic. No exception is raised: it would end all other connections.
 
     Args:
-        stream: the client.
-        handle: what answers a request, for example ``Router.handle``.
-        body_max: the most bytes of one body that are read, whether a handler reads them or they are thrown away to
-            get to the next request. A longer body ends the connection after the answer.
+        stream: the connection.
+        handle: answers a request, for example ``Router.handle``.
+        clock: the time.
+        body_max: the most bytes of one body that are read, by a handler or to get to the next request. A longer body
+            ends the connection after the answer.
+        remote_address: ``host:port`` of the client, passed on in each request.
     """
     try:
-        await _Connection(stream, body_max).serve(handle)
+        await _Connection(stream, clock, body_max, remote_address).serve(handle)
     except _ClientGone:
         pass
     except Exception:
@@ -77,17 +77,19 @@ async def serve_connection(stream: ByteStream, handle: Handler, *, body_max: int
 
 
 class _ClientGone(ConnectionLost):
-    """The stream has broken; there is nobody to answer."""
+    """The stream has broken; no answer can be sent."""
 
 
 class _Connection:
-    """A stream, and h11's idea of what has been said on it."""
+    """A stream with the state of HTTP on it."""
 
-    def __init__(self, stream: ByteStream, body_max: int) -> None:
+    def __init__(self, stream: ByteStream, clock: Clock, body_max: int, remote_address: str) -> None:
         self._stream = stream
+        self._clock = clock
         self._body_max = body_max
+        self._remote_address = remote_address
         self._http = h11.Connection(h11.SERVER)
-        self._head = b""  # what had come when the last request was found
+        self._head = b""  # the bytes that were there when the last request was found
         self._event_count = 0
 
     async def serve(self, handle: Handler) -> None:
@@ -99,26 +101,37 @@ class _Connection:
                 if not isinstance(event, h11.Request):
                     return
                 is_head = event.method == b"HEAD"
-                request = _request_of(event, self._head, body)
+                request = self._request(event, body)
             except (h11.RemoteProtocolError, ValueError) as error:
                 await self._send(_refusal(error), close=True, without_body=is_head)
                 break
             response = await _answer(handle, request)
-            await self._send(response, close=self._ends_after(request), without_body=is_head)
+            await self._send(response, close=self._must_close(request), without_body=is_head)
             await anyio.lowlevel.checkpoint()
-            if not await self._reaches_next_request(body):
+            if not await self._skip_to_next_request(body):
                 break
         await self._linger()
 
-    def _ends_after(self, request: Request) -> bool:
-        # A client that waits for leave to send its body will not get it any more; a body that is malformed or not
-        # read to its end leaves no way to tell where the next request begins.
+    def _request(self, event: h11.Request, body: _StreamBody) -> Request:
+        headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers)
+        check_head(self._head, event.http_version, headers)
+        return Request.of(
+            event.method.decode(),
+            event.target.decode(),
+            headers=headers,
+            body=body,
+            remote_address=self._remote_address,
+        )
+
+    def _must_close(self, request: Request) -> bool:
+        # A client that waits for permission to send its body does not send it after the answer; after a body that is
+        # malformed or not read to its end, the beginning of the next request is unknown.
         state = self._http.their_state
         too_long = state is h11.SEND_BODY and (request.content_length or 0) > self._body_max
         return too_long or state is h11.ERROR or self._http.they_are_waiting_for_100_continue
 
-    async def _reaches_next_request(self, body: _StreamBody) -> bool:
-        """Throw away what is left of the body; tell whether the connection goes on."""
+    async def _skip_to_next_request(self, body: _StreamBody) -> bool:
+        """Discard the rest of the body; return False if the connection has to be closed."""
         if self._http.our_state is not h11.DONE:
             return False
         try:
@@ -130,10 +143,10 @@ class _Connection:
         return True
 
     async def next_event(self) -> object:
-        """Return h11's next event from the client.
+        """Return the next event of h11 from the client.
 
         Raises:
-            RemoteProtocolError: what came is not HTTP.
+            RemoteProtocolError: the input is not HTTP.
             ConnectionLost: the stream has broken.
         """
         while (event := self._next_event()) is h11.NEED_DATA:
@@ -154,7 +167,7 @@ class _Connection:
         return self._http.next_event()
 
     async def invite_body(self) -> None:
-        """Tell a client that waits for it (``Expect: 100-continue``) to send the body."""
+        """Send 100 Continue to a client that waits for it before it sends the body."""
         if self._http.they_are_waiting_for_100_continue:
             await self._write(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
 
@@ -163,13 +176,13 @@ class _Connection:
         while len(body) < CHUNK_SIZE and (piece := next(pieces, b"")):
             body += piece
         is_whole = len(body) < CHUNK_SIZE or not response.pieces
-        headers = [*response.headers, ("Date", _http_date())]
+        headers = [*response.headers, ("Date", formatdate(self._clock.now_ns() // NS_PER_S, usegmt=True))]
         if is_whole:
             headers.append(("Content-Length", str(len(body))))
         if close:
             headers.append(("Connection", "close"))
         reason = REASONS.get(response.status, "")
-        # Without a length, h11 sends chunks, or ends the connection to a client of HTTP/1.0.
+        # Without a length, h11 sends chunks, or closes the connection to a client of HTTP/1.0.
         head = h11.Response(status_code=response.status, headers=headers, reason=reason)
         if without_body:
             await self._write(head, h11.EndOfMessage())
@@ -192,16 +205,16 @@ class _Connection:
     async def _linger(self) -> None:
         try:
             await self._stream.send_eof()
-            with anyio.move_on_after(LINGER):
+            with move_on_after(self._clock, LINGER):
                 while True:
                     await self._stream.receive(RECEIVE_SIZE)
         except (EndOfStream, BrokenResourceError, ClosedResourceError, OSError, NotImplementedError):
-            # An OSError comes from ``send_eof`` where the client has gone; and TLS has no half-closed connections.
+            # ``send_eof`` raises OSError if the client has disconnected; TLS connections cannot be half-closed.
             return
 
 
 class _StreamBody:
-    """A request's body, taken from the connection piece by piece as it is asked for."""
+    """The body of a request, read from the connection as far as a handler asks."""
 
     def __init__(self, connection: _Connection, body_max: int) -> None:
         self._connection = connection
@@ -219,13 +232,13 @@ class _StreamBody:
         return b"".join(pieces)
 
     async def skip(self) -> bool:
-        """Throw the rest away; tell whether the end of the body was reached."""
+        """Discard the rest; return True if the end of the body was reached."""
         while await self._next(RECEIVE_SIZE):
             pass
         return self._ended
 
     async def _next(self, size: int) -> bytes:
-        """Return 1 to ``size`` bytes, or none at the end of the body and after its first ``body_max + 1`` bytes."""
+        """Return 1 to ``size`` bytes; none at the end of the body and after its first ``body_max + 1`` bytes."""
         if not self._rest and not self._ended and self._left > 0:
             try:
                 event = await self._connection.next_event()
@@ -244,12 +257,6 @@ def _cut(body: bytes) -> Iterator[bytes]:
     return (body[start : start + SEND_SIZE] for start in range(0, len(body), SEND_SIZE))
 
 
-def _request_of(event: h11.Request, head: bytes, body: _StreamBody) -> Request:
-    headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers)
-    check_head(head, event.http_version, headers)
-    return Request.of(event.method.decode(), event.target.decode(), headers=headers, body=body)
-
-
 async def _answer(handle: Handler, request: Request) -> Response:
     try:
         answer = handle(request)
@@ -264,15 +271,7 @@ async def _answer(handle: Handler, request: Request) -> Response:
 
 
 def _refusal(error: Exception) -> Response:
-    """Return the answer to what is no request, in the words of Go's server."""
+    """Return the answer to invalid HTTP, in the words of Go's server."""
     status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-    reason = str(error).partition(": bytearray(")[0][:REASON_LENGTH_MAX]  # h11 shows its buffer
+    reason = str(error).partition(": bytearray(")[0][:REASON_LENGTH_MAX]  # h11 appends its buffer
     return Response.plain(f"{status} {REASONS[status]}: {reason}", status=status)
-
-
-def _http_date() -> str:
-    now = time.gmtime()
-    return (
-        f"{_DAYS[now.tm_wday]}, {now.tm_mday:02d} {_MONTHS[now.tm_mon - 1]} {now.tm_year} "
-        f"{now.tm_hour:02d}:{now.tm_min:02d}:{now.tm_sec:02d} GMT"
-    )

@@ -19,6 +19,7 @@ from nsqkit.options.fields import fraction, function, instance_with, seconds, se
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from nsqkit.clock import Clock
     from nsqkit.http.daemon import HTTPRequest
     from nsqkit.lookup.selection import AddressMap, DiscoveryFilter
 
@@ -64,16 +65,16 @@ class LookupOptions:
     discovery_filter: DiscoveryFilter | None = function()
     address_map: AddressMap | None = function(or_mapping=True)
 
-    def daemon(self, address: str) -> Daemon:
+    def daemon(self, address: str, clock: Clock | None = None) -> Daemon:
         """Return the nsqlookupd at an address of any form.
 
         Raises:
             OptionError: the address cannot be one, or a file cannot be used.
         """
-        (daemon,) = self.daemons([address]).values()
+        (daemon,) = self.daemons([address], clock).values()
         return daemon
 
-    def daemons(self, addresses: object) -> dict[str, Daemon]:
+    def daemons(self, addresses: object, clock: Clock | None = None) -> dict[str, Daemon]:
         """Return the nsqlookupds at addresses, by what makes two addresses the same.
 
         Raises:
@@ -93,6 +94,7 @@ class LookupOptions:
                 request_timeout=self.lookupd_poll_timeout,
                 body_max=ANSWER_SIZE_MAX,
                 http_request=self.lookupd_http_request,
+                clock=clock,
             )
             for address in addresses
         ]

@@ -108,7 +108,7 @@ class LookupdPoller(Generic[T]):
         self._added = anyio.Event()
         self._lookupds = {
             key: _Lookupd(daemon, LookupdStatus(daemon.name))
-            for key, daemon in self.options.daemons(lookupd_http_addresses).items()
+            for key, daemon in self.options.daemons(lookupd_http_addresses, clock).items()
         }
 
     @property
@@ -122,7 +122,7 @@ class LookupdPoller(Generic[T]):
         Raises:
             OptionError: the address cannot be one.
         """
-        daemon = self.options.daemon(address)
+        daemon = self.options.daemon(address, self._clock)
         if daemon.key in self._lookupds:
             return
         self._lookupds[daemon.key] = _Lookupd(daemon, LookupdStatus(daemon.name))
@@ -134,7 +134,7 @@ class LookupdPoller(Generic[T]):
         Raises:
             OptionError: it is none of those that are asked.
         """
-        daemon = self.options.daemon(address)
+        daemon = self.options.daemon(address, self._clock)
         lookupd = self._lookupds.pop(daemon.key, None)
         if lookupd is None:
             asked = ", ".join(status.name for status in self.lookupds)

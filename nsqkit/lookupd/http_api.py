@@ -1,10 +1,8 @@
-"""The HTTP routes of nsqlookupd: who has a topic, which topics, channels and nodes there are, tombstones.
+"""The HTTP routes of nsqlookupd: lookups, the lists of topics, channels and nodes, tombstones.
 
-The rule it guards: a request is looked at in nsqlookupd's order and refused with its words (nsqlookupd, http.go), and
-an answer has its keys, in its order.
-
-How to read it: ``ROUTES`` is the table; each route is a function of the nsqlookupd and the request. ``serve_http`` at
-the end is what the server calls for each connection. Nothing here is imported before the first of them.
+A request is checked in nsqlookupd's order and refused with its words (nsqlookupd/http.go); an answer has its keys, in
+its order. ``ROUTES`` is the table of routes, each a function of the API and the request. The server imports this module
+when the first connection comes.
 """
 
 from __future__ import annotations
@@ -26,46 +24,45 @@ from nsqkit.wire.names import is_valid_name
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
-    from nsqkit.lookupd.registry import Peer
-    from nsqkit.lookupd.server import Nsqlookupd
+    from nsqkit.clock import Clock
+    from nsqkit.lookupd.registry import Peer, Registry
 
-__all__ = ["ROUTES", "serve_http"]
+__all__ = ["ROUTES", "HTTPApi"]
 
 logger = logging.getLogger("nsqkit.lookupd")
 
-Route: TypeAlias = Callable[["Nsqlookupd", Request], Response]
+Route: TypeAlias = Callable[["HTTPApi", Request], Response]
 
 PPROF_ROUTES: Final = pprof_routes("/debug/pprof")
-"""Those that know nothing of the nsqlookupd."""
 
 NOT_LOGGED: Final = frozenset(path for _, path, _ in PPROF_ROUTES)
-"""Paths of which there is no line in the log for each request, as in nsqlookupd."""
+"""Paths whose requests are not logged, as in nsqlookupd."""
 
 BODY_LENGTH_MAX: Final = 1 << 20
-"""Bytes of a body that are thrown away to get to the next request; no route has a use for one."""
+"""Bytes of a body that are discarded to get to the next request; no route reads one."""
 
 _GO_ZERO_TIME_NS: Final = -6795364578871345152
-"""What Go makes of the year 1 in nanoseconds: the time of a tombstone that was never set, in ``/debug``."""
+"""Go's zero time in nanoseconds: the time of a tombstone that was never set, in ``/debug``."""
 
 
 # ---- about the nsqlookupd -------------------------------------------------------------------------------------
 
 
-def ping(lookupd: Nsqlookupd, request: Request) -> Response:
-    """Say that it is well."""
+def ping(api: HTTPApi, request: Request) -> Response:
+    """Answer OK."""
     return Response.plain("OK")
 
 
-def info(lookupd: Nsqlookupd, request: Request) -> Response:
-    """Tell its version."""
+def info(api: HTTPApi, request: Request) -> Response:
+    """Return the version."""
     return Response.v1({"version": BROKER_VERSION}, PROGRAM)
 
 
-def debug(lookupd: Nsqlookupd, request: Request) -> Response:
-    """Tell every registration that somebody has, and who."""
+def debug(api: HTTPApi, request: Request) -> Response:
+    """Return every registration that has a peer, with its peers."""
     return Response.v1_pieces(
         (registration.key, [_debug_entry(peer, registration.category, registration.topic) for peer in peers])
-        for registration, peers in lookupd.registry.registrations()
+        for registration, peers in api.registry.registrations()
         if peers
     )
 
@@ -87,16 +84,16 @@ def _debug_entry(peer: Peer, category: str, topic: bytes) -> dict[str, Any]:
     }
 
 
-# ---- who has what ---------------------------------------------------------------------------------------------
+# ---- lookups --------------------------------------------------------------------------------------------------
 
 
-def lookup(lookupd: Nsqlookupd, request: Request) -> Response:
-    """Tell the channels of a topic, and the nsqds from which consumers get it."""
+def lookup(api: HTTPApi, request: Request) -> Response:
+    """Return the channels of a topic, and the nsqds from which consumers get it."""
     topic = Query(request).required("topic")
-    registry = lookupd.registry
+    registry = api.registry
     if not registry.knows_topic(topic):
         raise HTTPError(404, "TOPIC_NOT_FOUND")
-    producers = registry.producers(topic, lookupd.clock.now_ns())
+    producers = registry.producers(topic, api.clock.now_ns())
     return Response.v1(
         {
             "channels": _names(registry.channels(topic)),
@@ -105,21 +102,21 @@ def lookup(lookupd: Nsqlookupd, request: Request) -> Response:
     )
 
 
-def topics(lookupd: Nsqlookupd, request: Request) -> Response:
-    """Tell all topics."""
-    return Response.v1({"topics": _names(lookupd.registry.topics())})
+def topics(api: HTTPApi, request: Request) -> Response:
+    """Return all topics."""
+    return Response.v1({"topics": _names(api.registry.topics())})
 
 
-def channels(lookupd: Nsqlookupd, request: Request) -> Response:
-    """Tell the channels of a topic."""
+def channels(api: HTTPApi, request: Request) -> Response:
+    """Return the channels of a topic."""
     topic = Query(request).required("topic")
-    return Response.v1({"channels": _names(lookupd.registry.channels(topic))})
+    return Response.v1({"channels": _names(api.registry.channels(topic))})
 
 
-def nodes(lookupd: Nsqlookupd, request: Request) -> Response:
-    """Tell all nsqds with their topics, and of each topic whether a tombstone hides the nsqd there."""
-    now_ns = lookupd.clock.now_ns()
-    registry = lookupd.registry
+def nodes(api: HTTPApi, request: Request) -> Response:
+    """Return all active nsqds with their topics, and for each topic whether the nsqd has a tombstone there."""
+    now_ns = api.clock.now_ns()
+    registry = api.registry
     producers = [
         {
             **_describe(peer),
@@ -155,46 +152,46 @@ def _names(names: Iterable[bytes]) -> list[str]:
 # ---- changes --------------------------------------------------------------------------------------------------
 
 
-def create_topic(lookupd: Nsqlookupd, request: Request) -> Response:
-    """Make a topic known before an nsqd has it."""
+def create_topic(api: HTTPApi, request: Request) -> Response:
+    """Create a topic before an nsqd has it."""
     topic = Query(request).required("topic")
     if not is_valid_name(topic):
         raise HTTPError(400, "INVALID_ARG_TOPIC")
     logger.info("DB: adding topic(%s)", topic.decode())
-    lookupd.registry.create_topic(topic)
+    api.registry.create_topic(topic)
     return Response.v1()
 
 
-def delete_topic(lookupd: Nsqlookupd, request: Request) -> Response:
-    """Forget a topic and its channels; nsqds that still have it will not be told."""
+def delete_topic(api: HTTPApi, request: Request) -> Response:
+    """Remove a topic and its channels here; nsqds that have it are not notified."""
     topic = Query(request).required("topic")
-    for registration in lookupd.registry.delete_topic(topic):
+    for registration in api.registry.delete_topic(topic):
         logger.info("DB: removing %s", registration)
     return Response.v1()
 
 
-def tombstone_topic(lookupd: Nsqlookupd, request: Request) -> Response:
+def tombstone_topic(api: HTTPApi, request: Request) -> Response:
     """Hide an nsqd from the consumers of a topic for a while."""
     query = Query(request)
     topic, node = query.required("topic"), query.required("node").decode("utf-8", "surrogateescape")
     logger.info("DB: setting tombstone for producer@%s of topic(%s)", node, query.get("topic"))
-    lookupd.registry.tombstone(topic, node, lookupd.clock.now_ns())
+    api.registry.tombstone(topic, node, api.clock.now_ns())
     return Response.v1()
 
 
-def create_channel(lookupd: Nsqlookupd, request: Request) -> Response:
-    """Make a channel and its topic known before an nsqd has them."""
+def create_channel(api: HTTPApi, request: Request) -> Response:
+    """Create a channel and its topic before an nsqd has them."""
     topic, channel = _topic_and_channel(request)
     logger.info("DB: adding channel(%s) in topic(%s)", channel.decode(), topic.decode())
-    lookupd.registry.create_channel(topic, channel)
-    lookupd.registry.create_topic(topic)
+    api.registry.create_channel(topic, channel)
+    api.registry.create_topic(topic)
     return Response.v1()
 
 
-def delete_channel(lookupd: Nsqlookupd, request: Request) -> Response:
-    """Forget a channel; nsqds that still have it will not be told."""
+def delete_channel(api: HTTPApi, request: Request) -> Response:
+    """Remove a channel here; nsqds that have it are not notified."""
     topic, channel = _topic_and_channel(request)
-    if not lookupd.registry.delete_channel(topic, channel):
+    if not api.registry.delete_channel(topic, channel):
         raise HTTPError(404, "CHANNEL_NOT_FOUND")
     logger.info("DB: removing channel(%s) from topic(%s)", channel.decode(), topic.decode())
     return Response.v1()
@@ -212,7 +209,7 @@ def _topic_and_channel(request: Request) -> tuple[bytes, bytes]:
     return topic, channel
 
 
-# ---- all of them ----------------------------------------------------------------------------------------------
+# ---- serving --------------------------------------------------------------------------------------------------
 
 ROUTES: Final[tuple[tuple[str, str, Route], ...]] = (
     ("GET", "/ping", ping),
@@ -230,20 +227,32 @@ ROUTES: Final[tuple[tuple[str, str, Route], ...]] = (
 )
 
 
-async def serve_http(lookupd: Nsqlookupd, stream: ByteStream, remote_address: str) -> None:
-    """Answer the requests of one connection until it ends; the stream is closed then.
+class HTTPApi:
+    """Serves the HTTP connections of one nsqlookupd.
 
     Args:
-        lookupd: the nsqlookupd that they are for.
-        stream: where the client is.
-        remote_address: ``host:port`` of the client, for the log.
+        registry: the registrations.
+        clock: the time.
     """
-    routes = [(method, path, partial(route, lookupd)) for method, path, route in ROUTES]
-    handle = logged(
-        Router([*routes, *PPROF_ROUTES]).handle,
-        logger=logger,
-        now_ns=lookupd.clock.now_ns,
-        remote_address=remote_address,
-        unlogged=NOT_LOGGED,
-    )
-    await serve_connection(stream, handle, body_max=BODY_LENGTH_MAX)
+
+    def __init__(self, registry: Registry, clock: Clock) -> None:
+        self.registry = registry
+        self.clock = clock
+        routes = [(method, path, partial(route, self)) for method, path, route in ROUTES]
+        router = Router([*routes, *PPROF_ROUTES])
+        self._handle = logged(router.handle, logger=logger, clock=clock, unlogged=NOT_LOGGED)
+
+    async def serve(self, stream: ByteStream, remote_address: str) -> None:
+        """Answer the requests of one connection until it ends, then close the stream.
+
+        Args:
+            stream: the connection.
+            remote_address: ``host:port`` of the client, for the log.
+        """
+        await serve_connection(
+            stream,
+            self._handle,
+            clock=self.clock,
+            body_max=BODY_LENGTH_MAX,
+            remote_address=remote_address,
+        )

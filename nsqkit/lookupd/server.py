@@ -1,8 +1,7 @@
-"""nsqlookupd as a running thing: two listeners, a pump for each nsqd, start and stop.
+"""nsqlookupd as a service: two listeners, a pump for each nsqd, start and stop.
 
-The rule it guards: when ``async with Nsqlookupd(…)`` has been entered, it answers; when it has been left, every
-connection is closed and no task is left. Nothing happens by the clock alone: peers and tombstones are held against the
-time when somebody asks.
+Inside ``async with Nsqlookupd(...)`` it answers. Afterwards every connection is closed and no task is left. It needs no
+timer: whether a peer is active and a tombstone in force is computed when a request needs it.
 """
 
 from __future__ import annotations
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteStream, TaskGroup
 
+    from nsqkit.lookupd.http_api import HTTPApi
+
 logger = logging.getLogger("nsqkit.lookupd")
 
 
@@ -41,7 +42,7 @@ class Nsqlookupd:
         clock: the time; by default the real one.
 
     Attributes:
-        registry: who has what.
+        registry: the registrations.
         tcp_address: ``host:port`` that nsqds connect to.
         http_address: ``host:port`` of the HTTP routes.
     """
@@ -57,17 +58,18 @@ class Nsqlookupd:
         self._clock = clock
         self._stack = AsyncExitStack()
         self._tasks: TaskGroup | None = None
+        self._http_api: HTTPApi | None = None
 
     @property
     def clock(self) -> Clock:
-        """The time that registrations are held against."""
+        """The time of registrations and tombstones."""
         if self._clock is None:
             self._clock = LoopClock()
         return self._clock
 
     @property
     def info(self) -> LookupdInfo:
-        """What an nsqd is told when it identifies itself."""
+        """The answer to IDENTIFY."""
         return LookupdInfo(
             broadcast_address=self.options.broadcast_address,
             hostname=platform.node(),
@@ -80,8 +82,8 @@ class Nsqlookupd:
         """Start: return when nsqds and HTTP clients can connect.
 
         Raises:
-            OptionError: an address cannot be one.
-            OSError: an address cannot be had.
+            OptionError: an address is invalid.
+            OSError: an address cannot be used.
         """
         async with AsyncExitStack() as stack:
             tcp = await stack.enter_async_context(await listen(self.options.tcp_address, paths=False))
@@ -109,7 +111,7 @@ class Nsqlookupd:
         if isinstance(exc, anyio.get_cancelled_exc_class()):
             await self._stack.__aexit__(exc_type, exc, traceback)
         else:
-            # A task group would wrap an exception of the user's own in an ExceptionGroup; so it is not told of it.
+            # The task group would wrap an exception of the caller in an ExceptionGroup, so it does not get it.
             await self._stack.aclose()
         logger.info("stopped")
 
@@ -117,11 +119,7 @@ class Nsqlookupd:
         address = remote_address(stream)
         logger.info("TCP: new client(%s)", address)
         session = Session(self.registry, address, self.info)
-
-        def wake() -> None:
-            pump.wake()
-
-        pump = Pump(session, stream, self.clock, after=wake)
+        pump = Pump(session, stream, self.clock, after=lambda: None)
         try:
             await pump.run()
         finally:
@@ -131,7 +129,9 @@ class Nsqlookupd:
                 await anyio.lowlevel.checkpoint()
 
     async def _serve_http(self, stream: ByteStream) -> None:
-        # h11 and the routes are imported when they are first needed, so that a start does not wait for them.
-        from nsqkit.lookupd.http_api import serve_http
+        # h11 and the routes are imported for the first connection, so that the start does not take longer for them.
+        if self._http_api is None:
+            from nsqkit.lookupd.http_api import HTTPApi
 
-        await serve_http(self, stream, remote_address(stream))
+            self._http_api = HTTPApi(self.registry, self.clock)
+        await self._http_api.serve(stream, remote_address(stream))

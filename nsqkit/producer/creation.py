@@ -17,6 +17,8 @@ from nsqkit.wire.names import encode_channel
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from nsqkit.clock import Clock
+
 ANSWER_SIZE_MAX: Final = 64 * 1024
 """Bytes that an answer may have: nsqd's are empty, ``OK``, or the word for a refusal."""
 
@@ -27,6 +29,7 @@ def daemons_at(
     connect_timeout: float,
     request_timeout: float,
     tls_context: SSLContext | None = None,
+    clock: Clock | None = None,
 ) -> list[Daemon]:
     """Return the nsqds at addresses that speak HTTP.
 
@@ -44,6 +47,7 @@ def daemons_at(
             connect_timeout=connect_timeout,
             request_timeout=request_timeout,
             body_max=ANSWER_SIZE_MAX,
+            clock=clock,
         )
         for address in addresses
     ]

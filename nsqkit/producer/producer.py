@@ -90,6 +90,7 @@ class Producer:
             nsqd_http_addresses,
             connect_timeout=self.options.dial_timeout,
             request_timeout=REQUEST_TIMEOUT,
+            clock=clock,
         )
         self._bodies = Bodies(
             serializer, max_msg_size=self.options.max_msg_size, max_body_size=self.options.max_body_size

@@ -1,10 +1,7 @@
-"""A vigil: where something comes soon after something else was answered, the event loop looks again, not sleeps.
+"""Busy polling: between publishes that follow each other closely, the event loop polls its sockets without sleeping.
 
-The rule it guards: whoever sends one thing after the other and waits for each answer does not wait for a sleeper. To
-fall asleep and be woken takes longer than to answer, and no less processor time than to look again. What comes further
-apart finds the loop as it always is.
-
-How to read it: ``keep`` begins a vigil or makes it last, ``_look_again`` is each of its turns.
+A client that publishes one message at a time and waits for each answer makes the event loop sleep and wake up once per
+message. That takes longer than processing the message. docs/decisions/0016 has the measurements, and the cost.
 """
 
 from __future__ import annotations
@@ -16,57 +13,56 @@ if TYPE_CHECKING:
 
     from nsqkit.clock import Clock
 
-BUSY_POLL_NS: Final = 100_000
-"""How soon after an answer the next thing comes for a vigil to begin, and how long one lasts after each answer.
+WAKE_UP_NS: Final = 50_000
+"""The time that a loop needs to wake up: it sees a publish so much later than it came."""
 
-Measured, as the two below: docs/decisions/0016-busy-polling.md.
+RETRY_NS: Final = 2_000_000
+"""For so long after polling has ended, ``WAKE_UP_NS`` is not allowed for.
+
+So polling that turns out useless takes at most a twentieth of a core.
 """
-
-WOKEN_NS: Final = 50_000
-"""What a sleeper makes of that time: it sees what comes so much later."""
-
-AGAIN_NS: Final = 2_000_000
-"""How long after a vigil the next one begins only if even a sleeper was quick: vigils in vain are rare, then."""
 
 
 class BusyPoll:
-    """Keeps one event loop of asyncio's from sleeping, for moments.
+    """Keeps one asyncio event loop from sleeping after a publish.
 
     Args:
         loop: the event loop.
         clock: the time.
+        duration_ns: polling begins when a publish comes within this time after the answer to the last one, and ends
+            this time after the last answer.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, duration_ns: int) -> None:
         self._loop = loop
         self._clock = clock
-        self._came_ns = 0
+        self._duration_ns = duration_ns
+        self._received_ns = 0
         self._answered_ns = 0
         self._end_ns = 0
-        self._over_ns = 0
-        self._is_kept = False
+        self._ended_ns = 0
+        self._is_polling = False
 
-    def keep(self, came_ns: int) -> None:
-        """Take note of when something came that is answered now; to say the same again changes nothing."""
-        if came_ns == self._came_ns:
+    def record(self, received_ns: int) -> None:
+        """Record the time of the publish that is answered now; the same time again has no effect."""
+        if received_ns == self._received_ns:
             return
-        self._came_ns = came_ns
-        gap_ns = came_ns - self._answered_ns
+        self._received_ns = received_ns
+        gap_ns = received_ns - self._answered_ns
         self._answered_ns = now_ns = self._clock.now_ns()
-        if self._is_kept:
-            self._end_ns = now_ns + BUSY_POLL_NS
-        elif gap_ns < BUSY_POLL_NS or (
-            gap_ns < BUSY_POLL_NS + WOKEN_NS and now_ns - self._over_ns > AGAIN_NS
-        ):
-            self._is_kept = True
-            self._end_ns = now_ns + BUSY_POLL_NS
-            self._loop.call_soon(self._look_again)
+        if not self._is_polling:
+            allowance_ns = WAKE_UP_NS if now_ns - self._ended_ns > RETRY_NS else 0
+            if gap_ns >= self._duration_ns + allowance_ns:
+                return
+            self._is_polling = True
+            self._loop.call_soon(self._poll)
+        self._end_ns = now_ns + self._duration_ns
 
-    def _look_again(self) -> None:
-        """Have another turn of the loop, which does not sleep before it."""
+    def _poll(self) -> None:
+        # A loop with a callback that is ready polls its sockets with a timeout of 0.
         now_ns = self._clock.now_ns()
         if now_ns < self._end_ns:
-            self._loop.call_soon(self._look_again)
+            self._loop.call_soon(self._poll)
         else:
-            self._is_kept = False
-            self._over_ns = now_ns
+            self._is_polling = False
+            self._ended_ns = now_ns

@@ -104,7 +104,7 @@ async def test_a_failed_auth_is_logged_though_the_client_has_left(caplog):
             session = nsqd.broker.open_session("10.0.0.1:5", nsqd.clock.now_ns())
             session.receive_data(b"  V2AUTH\n" + body(b"s"), nsqd.clock.now_ns())
             nsqd.broker.close_session(session, nsqd.clock.now_ns())
-            nsqd.settle()
+            nsqd.process_changes()
             await until(lambda: caplog.records)
     (record,) = caplog.records
     assert record.getMessage().startswith("PROTOCOL(V2): [10.0.0.1:5] AUTH failed failed to auth against ")
@@ -122,10 +122,10 @@ async def test_topics_and_channels_are_announced_and_taken_back():
         options = BrokerOptions(**ADDRESSES, lookupd_tcp_addresses=(other.tcp_address,))
         async with Nsqd(options) as nsqd:
             nsqd.broker.topic(b"t").channel(b"c", nsqd.clock.now_ns())
-            nsqd.settle()
+            nsqd.process_changes()
             await until(lambda: other.registry.channels(b"t") == [b"c"])
             nsqd.broker.delete_topic(b"t")
-            nsqd.settle()
+            nsqd.process_changes()
             await until(lambda: not other.registry.producers(b"t", nsqd.clock.now_ns()))
 
 
@@ -133,7 +133,7 @@ async def test_an_nsqlookupd_may_be_added_while_the_broker_runs():
     async with lookupd() as other, Nsqd(BrokerOptions(**ADDRESSES)) as nsqd:
         nsqd.broker.topic(b"t")
         nsqd.options = attrs.evolve(nsqd.options, lookupd_tcp_addresses=(other.tcp_address,))
-        nsqd.settle()
+        nsqd.process_changes()
         await until(lambda: other.registry.topics() == [b"t"])
 
 

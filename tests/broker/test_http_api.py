@@ -11,7 +11,7 @@ from anyio import EndOfStream
 
 from nsqkit import __version__
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.http_api import ROUTES, serve_http
+from nsqkit.broker.http_api import ROUTES, HTTPApi
 from nsqkit.broker.server import Nsqd
 from nsqkit.clock import ManualClock
 from nsqkit.transport.memory import memory_pair
@@ -31,6 +31,7 @@ class Api:
     def __init__(self, nsqd: Nsqd) -> None:
         self.nsqd = nsqd
         self.broker = nsqd.broker
+        self._api = HTTPApi(nsqd)
         self.headers: dict[str, str] = {}
 
     async def ask(self, method: str, target: str, body: bytes = b"", *, chunked: bool = False):
@@ -41,7 +42,7 @@ class Api:
             body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
         head = f"{method} {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{framing}\r\n\r\n"
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serve_http, self.nsqd, server, "10.0.0.1:99")
+            tasks.start_soon(self._api.serve, server, "10.0.0.1:99")
             await client.send(head.encode() + body)
             answer = b""
             try:

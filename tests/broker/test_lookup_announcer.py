@@ -14,7 +14,7 @@ from nsqkit.broker import lookup_announcer
 from nsqkit.broker.core.lookup_peer import PING_INTERVAL_NS
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.lookup_announcer import LookupAnnouncer, lookup_channels
-from nsqkit.clock import NS_PER_S, ManualClock
+from nsqkit.clock import NS_PER_S, LoopClock, ManualClock
 from nsqkit.wire.lookup import (
     LookupCommandDecoder,
     LookupdInfo,
@@ -336,7 +336,7 @@ def channels(*names: str) -> bytes:
 
 
 async def ask(*addresses: str, topic: bytes = b"t") -> set[bytes]:
-    return await lookup_channels(addresses, topic, connect_timeout=60, request_timeout=0.1)
+    return await lookup_channels(addresses, topic, clock=LoopClock(), connect_timeout=60, request_timeout=0.1)
 
 
 async def test_all_are_asked_and_their_answers_united():

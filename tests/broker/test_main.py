@@ -165,7 +165,7 @@ def test_the_event_loop_is_told(python, name):
         assert process.wait(timeout=60) == 0
 
 
-def test_the_program_owns_its_event_loop(monkeypatch):
+def test_the_program_runs_in_the_current_directory_by_default(monkeypatch):
     made = {}
 
     def make(options: BrokerOptions, **keywords: object) -> None:
@@ -175,4 +175,4 @@ def test_the_program_owns_its_event_loop(monkeypatch):
     monkeypatch.setattr("nsqkit.program.service.start_log", lambda prefix, level: None)
     monkeypatch.setattr("nsqkit.program.service.run", lambda nsqd, logger: 0)
     assert main.run(BrokerOptions()) == 0
-    assert made == {"data_path": ".", "owns_loop": True}
+    assert made == {"data_path": "."}

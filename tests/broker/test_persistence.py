@@ -43,7 +43,7 @@ async def test_a_stop_keeps_names_and_messages_for_the_next_start(tmp_path):
         topic.channel(b"c", 1).pause()
         topic.put([b"one", b"two"], 1)
         topic.put([b"later"], 1, delay_ns=10**18)
-        nsqd.settle()
+        nsqd.process_changes()
     assert names(tmp_path) == [{"name": "t", "paused": False, "channels": [{"name": "c", "paused": True}]}]
     async with make(tmp_path) as nsqd:
         channel = nsqd.broker.topics[b"t"].channels[b"c"]
@@ -109,7 +109,7 @@ async def test_a_message_goes_to_the_channels_without_a_file_of_its_topic(tmp_pa
         topic = nsqd.broker.topic(b"t")
         topic.channel(b"c", 1)
         topic.put([b"one"], 1)
-        nsqd.settle()
+        nsqd.process_changes()
         files = {path.name for path in tmp_path.glob("*.diskqueue.*")}
         assert files == {"t:c.diskqueue.000000.dat", "t:c.diskqueue.meta.dat"}
 

@@ -282,7 +282,7 @@ class TestTime:
             await subscribed(client)
             await settle()
             nsqd.broker.topics[b"t"].put([b"from outside"], nsqd.clock.now_ns())
-            nsqd.settle()
+            nsqd.process_changes()
             assert (await client.frame()).body == b"from outside"
 
     async def test_the_same_chance_gives_the_same_sample(self):
@@ -375,24 +375,26 @@ async def test_clients_that_are_gone_before_they_are_seen(anyio_backend):
             await client.say(encode_publish(b"t", b"x"))
 
 
-@pytest.mark.parametrize("owns_loop", [True, False])
-async def test_a_broker_that_owns_its_loop_keeps_a_vigil_for_publishers(
-    monkeypatch, anyio_backend_name, owns_loop
-):
-    kept: list[int] = []
+@pytest.mark.parametrize("busy_poll_ns", [0, 70_000])
+async def test_busy_polling_follows_the_option(monkeypatch, anyio_backend_name, busy_poll_ns):
+    made: list[int] = []
+    recorded: list[int] = []
 
     class Spy:
-        def __init__(self, loop: Any, clock: Any) -> None:
-            pass
+        def __init__(self, loop: Any, clock: Any, duration_ns: int) -> None:
+            made.append(duration_ns)
 
-        def keep(self, came_ns: int) -> None:
-            kept.append(came_ns)
+        def record(self, received_ns: int) -> None:
+            recorded.append(received_ns)
 
     monkeypatch.setattr("nsqkit.broker.server.BusyPoll", Spy)
     clock = ManualClock()
-    async with Nsqd(options(), clock=clock, owns_loop=owns_loop) as nsqd, connected(nsqd) as client:
+    given = options(busy_poll_ns=busy_poll_ns)
+    async with Nsqd(given, clock=clock) as nsqd, connected(nsqd) as client:
         await client.say(encode_publish(b"t", b"x"))
-    assert (clock.now_ns() in kept) == (owns_loop and anyio_backend_name == "asyncio")
+    polls = busy_poll_ns > 0 and anyio_backend_name == "asyncio"
+    assert made == ([70_000] if polls else [])
+    assert (clock.now_ns() in recorded) == polls
 
 
 async def test_a_fault_of_ours_with_one_client_is_not_the_end_of_the_others(

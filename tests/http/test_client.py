@@ -10,6 +10,7 @@ import trustme
 from anyio.abc import ByteStream
 
 from nsqkit import __version__
+from nsqkit.clock import LoopClock
 from nsqkit.errors import RequestFailed, TransportError, WrongServer
 from nsqkit.http.client import REDIRECTS_MAX, fetch, fetch_v1
 from nsqkit.http.messages import Response
@@ -18,11 +19,13 @@ from tests.answering import answering, http_answer, unused_address
 
 pytestmark = pytest.mark.anyio
 
-LIMITS: Any = {"connect_timeout": 5.0, "request_timeout": 5.0, "body_max": 100}
+
+def limits() -> Any:
+    return {"connect_timeout": 5.0, "request_timeout": 5.0, "body_max": 100, "clock": LoopClock()}
 
 
 async def get(url: str, **options) -> Response:
-    return await fetch("GET", url, **(LIMITS | options))
+    return await fetch("GET", url, **(limits() | options))
 
 
 async def test_a_request_and_its_response():
@@ -43,7 +46,7 @@ async def test_a_request_and_its_response():
 
 async def test_a_body_is_announced_and_sent():
     async with answering(lambda _: http_answer(b"", status="204 No Content")) as server:
-        response = await fetch("POST", f"http://{server.address}", body=b"hello", **LIMITS)
+        response = await fetch("POST", f"http://{server.address}", body=b"hello", **limits())
     assert response.status == 204
     (request,) = server.requests
     assert request.startswith(b"POST / HTTP/1.1\r\n")
@@ -202,7 +205,7 @@ async def test_redirects_are_followed(status, method, again):
 
     async with answering(answer) as server:
         response = await fetch(
-            method, f"http://{server.address}/a", body=b"x" if method == "POST" else b"", **LIMITS
+            method, f"http://{server.address}/a", body=b"x" if method == "POST" else b"", **limits()
         )
     assert response.body == b"there"
     first, second = server.requests
@@ -259,8 +262,8 @@ async def test_https_with_a_certificate_of_a_stranger():
 
 async def test_v1_asks_and_posts():
     async with answering(lambda _: http_answer(b"{}")) as server:
-        assert await fetch_v1(f"http://{server.address}/a?b", **LIMITS) == b"{}"
-        assert await fetch_v1(f"http://{server.address}/a", document=b"[]", **LIMITS) == b"{}"
+        assert await fetch_v1(f"http://{server.address}/a?b", **limits()) == b"{}"
+        assert await fetch_v1(f"http://{server.address}/a", document=b"[]", **limits()) == b"{}"
     asked, posted = server.requests
     assert asked.startswith(b"GET /a?b HTTP/1.1\r\n")
     assert b"\r\nAccept: application/vnd.nsq; version=1.0\r\n" in asked
@@ -272,7 +275,7 @@ async def test_v1_asks_and_posts():
 async def test_v1_wants_status_200(status):
     async with answering(lambda _: http_answer(b"no", status=status)) as server:
         with pytest.raises(RequestFailed, match=f"^got response {status[:3]} no$"):
-            await fetch_v1(f"http://{server.address}/", **LIMITS)
+            await fetch_v1(f"http://{server.address}/", **limits())
 
 
 # ---- other servers ----------------------------------------------------------------------------------------------

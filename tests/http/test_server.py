@@ -9,10 +9,11 @@ import pytest
 from anyio import EndOfStream
 from anyio.abc import ByteStream
 
+from nsqkit.clock import LoopClock, ManualClock
 from nsqkit.errors import ConnectionLost
 from nsqkit.http.messages import HTTPError, Request, Response
 from nsqkit.http.router import Router
-from nsqkit.http.server import CHUNK_SIZE, RECEIVE_SIZE, SEND_SIZE, TURN_EVENTS, serve_connection
+from nsqkit.http.server import CHUNK_SIZE, LINGER, RECEIVE_SIZE, SEND_SIZE, TURN_EVENTS, serve_connection
 from nsqkit.transport.memory import memory_pair
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +43,7 @@ async def talk(*pieces: bytes, handle=ROUTES.handle) -> str:
     """
     client, server = memory_pair()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: serve_connection(server, handle, body_max=BODY_MAX))
+        tasks.start_soon(lambda: serve_connection(server, handle, body_max=BODY_MAX, clock=LoopClock()))
         tasks.start_soon(send_all, client, pieces)
         answer = await receive_all(client)
     date = r"Date: [A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT\r\n(?=Content-Length: )"
@@ -132,7 +133,9 @@ async def test_a_request_is_answered():
 async def test_a_connection_is_kept_for_the_next_request():
     client, server = memory_pair()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX))
+        tasks.start_soon(
+            lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock())
+        )
         for text in (b"one", b"two", b"three"):
             await client.send(post("/echo", text))
             assert (await client.receive()).endswith(text)
@@ -185,7 +188,9 @@ async def test_a_handler_may_read_a_body_in_parts():
 async def test_a_client_is_asked_for_the_body_that_it_holds_back():
     client, server = memory_pair()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX))
+        tasks.start_soon(
+            lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock())
+        )
         await client.send(post("/echo", b"", "Expect: 100-continue").replace(b"Length: 0", b"Length: 3"))
         assert await client.receive() == b"HTTP/1.1 100 Continue\r\n\r\n"
         await client.send(b"abc")
@@ -320,20 +325,26 @@ async def test_an_error_of_the_handler_is_logged_and_hidden(is_async, caplog):
 async def test_a_refused_client_may_finish_what_it_is_sending():
     client, server = memory_pair()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX))
+        tasks.start_soon(
+            lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock())
+        )
         for _ in range(100):  # more than fit between the two, so this ends only if somebody reads
             await client.send(b"nonsense\r\n\r\n")
         await client.send_eof()
         assert (await receive_all(client)).startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
-async def test_a_refused_client_that_never_leaves_is_left(monkeypatch):
-    monkeypatch.setattr("nsqkit.http.server.LINGER", 0)
+async def test_a_refused_client_that_does_not_close_is_disconnected_after_a_time():
+    clock = ManualClock()
     client, server = memory_pair()
-    async with client:
+    async with client, anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=clock))
         await client.send(b"nonsense\r\n\r\n")
-        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX)
-        assert (await client.receive()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        await anyio.wait_all_tasks_blocked()
+        await client.send(b"more")
+        await anyio.wait_all_tasks_blocked()
+        clock.advance(LINGER)
+        assert (await receive_all(client)).startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
 async def test_a_handler_learns_that_its_client_has_gone(caplog):
@@ -350,7 +361,7 @@ async def test_a_handler_learns_that_its_client_has_gone(caplog):
     client, server = memory_pair()
     async with client:
         await client.send(get("/", "Content-Length: 3"))
-        await serve_connection(server, handle, body_max=BODY_MAX)
+        await serve_connection(server, handle, body_max=BODY_MAX, clock=LoopClock())
     assert seen == ["the client has closed the connection"]
     assert not caplog.records
 
@@ -359,7 +370,7 @@ async def test_a_client_that_does_not_wait_for_its_answer_harms_nothing():
     client, server = memory_pair()
     await client.send(get("/ping"))
     await client.aclose()
-    await serve_connection(server, ROUTES.handle, body_max=BODY_MAX)
+    await serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock())
 
 
 async def test_a_refused_client_that_has_gone_harms_nothing(monkeypatch, caplog):
@@ -370,7 +381,7 @@ async def test_a_refused_client_that_has_gone_harms_nothing(monkeypatch, caplog)
     async with client:
         monkeypatch.setattr(server, "send_eof", send_eof)
         await client.send(b"nonsense\r\n\r\n")
-        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX)
+        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock())
     assert not caplog.records
 
 
@@ -378,11 +389,11 @@ async def test_a_fault_on_one_connection_is_logged_and_not_raised(monkeypatch, c
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("nsqkit.http.server._request_of", fail)
+    monkeypatch.setattr("nsqkit.http.server.check_head", fail)
     client, server = memory_pair()
     async with client:
         await client.send(get("/ping"))
-        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX)
+        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock())
         with pytest.raises(EndOfStream):
             await client.receive()
     (record,) = caplog.records
@@ -393,7 +404,7 @@ async def test_the_stream_is_closed_in_the_end():
     client, server = memory_pair()
     async with client:
         await client.send_eof()
-        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX)
+        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock())
         with pytest.raises(EndOfStream):
             await client.receive()
 
@@ -407,7 +418,7 @@ async def test_a_client_that_is_gone_before_anybody_has_noticed_is_no_fault(erro
     monkeypatch.setattr(server, "send_eof", fail)
     async with client:
         await client.send(get("/ping", "Connection: close"))
-        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX)
+        await serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock())
         assert (await client.receive()).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
@@ -447,7 +458,7 @@ async def test_no_more_is_taken_from_a_client_than_is_asked_for(limit):
         return Response.v1()
 
     stream = EndlessStream()
-    await serve_connection(stream, handle, body_max=200_000)
+    await serve_connection(stream, handle, body_max=200_000, clock=LoopClock())
     assert taken[0] < 100
     assert taken[1] <= min(limit, 200_000) + 2 * RECEIVE_SIZE
     assert stream.received <= 200_000 + 2 * RECEIVE_SIZE

@@ -21,6 +21,7 @@ import pytest
 from nsqkit import Consumer
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
+from nsqkit.clock import LoopClock
 from nsqkit.http.client import fetch
 from nsqkit.http.messages import Response
 from tests.broker.core.disk.disks import MemoryFileStore
@@ -96,7 +97,15 @@ async def publish_until_full(client: RawClient) -> list[bytes]:
 
 async def ask(nsqd: Nsqd, method: str, target: str, body: bytes = b"") -> Response:
     url = f"http://{nsqd.http_address}{target}"
-    return await fetch(method, url, body=body, connect_timeout=None, request_timeout=None, body_max=1 << 20)
+    return await fetch(
+        method,
+        url,
+        body=body,
+        clock=LoopClock(),
+        connect_timeout=None,
+        request_timeout=None,
+        body_max=1 << 20,
+    )
 
 
 async def refusals(nsqd: Nsqd) -> list[tuple[bytes, object]]:

@@ -25,6 +25,7 @@ import pytest
 from nsqkit import Consumer, Producer
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
+from nsqkit.clock import LoopClock
 from nsqkit.http.client import fetch
 from nsqkit.transport.tcp import connect
 from tests.certificates import write_files
@@ -135,7 +136,9 @@ async def be_served(nsqd: Nsqd, producer: Producer, consumer: Consumer, seconds:
 
 async def ask(nsqd: Nsqd, method: str, target: str) -> bytes:
     url = f"http://{nsqd.http_address}{target}"
-    answer = await fetch(method, url, connect_timeout=None, request_timeout=None, body_max=MIB)
+    answer = await fetch(
+        method, url, clock=LoopClock(), connect_timeout=None, request_timeout=None, body_max=MIB
+    )
     return answer.body
 
 

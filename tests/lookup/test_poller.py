@@ -37,7 +37,9 @@ class Rig:
             addresses,
             ask=ask,
             on_listed=self.on_listed,
-            options=LookupOptions(lookupd_http_request=self.network, lookupd_poll_jitter=jitter),
+            options=LookupOptions(
+                lookupd_http_request=self.network, lookupd_poll_jitter=jitter, lookupd_poll_timeout=300.0
+            ),
             clock=self.clock,
             random=Random(1),
         )

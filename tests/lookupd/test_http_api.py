@@ -10,7 +10,7 @@ from anyio import EndOfStream
 
 from nsqkit.clock import ManualClock
 from nsqkit.http.messages import Request
-from nsqkit.lookupd.http_api import ROUTES, debug, serve_http
+from nsqkit.lookupd.http_api import ROUTES, HTTPApi, debug
 from nsqkit.lookupd.options import LookupdOptions
 from nsqkit.lookupd.server import Nsqlookupd
 from nsqkit.transport.memory import memory_pair
@@ -40,6 +40,7 @@ class Api:
         self.lookupd = lookupd
         self.clock = clock
         self.registry = lookupd.registry
+        self.api = HTTPApi(lookupd.registry, clock)
         self.headers: dict[str, str] = {}
 
     def add_peer(self, broadcast_address="b", remote_address="10.0.0.1:1"):
@@ -59,7 +60,7 @@ class Api:
         client, server = memory_pair()
         head = f"{method} {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx"
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serve_http, self.lookupd, server, "10.0.0.1:99")
+            tasks.start_soon(self.api.serve, server, "10.0.0.1:99")
             await client.send(head.encode())
             answer = b""
             try:
@@ -271,7 +272,7 @@ async def test_debug_is_told_in_pieces_while_nsqds_come_and_go():
         peer = api.add_peer()
         for number in range(2000):
             api.registry.register(peer, b"t%d" % number, b"c")
-        response = debug(api.lookupd, Request.of("GET", "/debug"))
+        response = debug(api.api, Request.of("GET", "/debug"))
         found = bytearray()
         for piece in response.pieces:
             found += piece
@@ -287,6 +288,6 @@ async def test_debug_has_go_nsqlookupds_order_of_keys():
         for topic in names:
             for channel in names:
                 api.registry.register(api.add_peer(), topic, channel)
-        document = json.loads(b"".join(debug(api.lookupd, Request.of("GET", "/debug")).pieces))
+        document = json.loads(b"".join(debug(api.api, Request.of("GET", "/debug")).pieces))
         assert list(document) == sorted(document)
         assert len(document) == 1 + len(names) + len(names) ** 2

@@ -7,112 +7,114 @@ from typing import cast
 import pytest
 
 from nsqkit.clock import ManualClock
-from nsqkit.transport.busy_poll import AGAIN_NS, BUSY_POLL_NS, WOKEN_NS, BusyPoll
+from nsqkit.transport.busy_poll import RETRY_NS, WAKE_UP_NS, BusyPoll
+
+DURATION_NS = 100_000
 
 
-class Turns:
-    """An event loop as far as a vigil uses it: what is to be called in the next turn."""
+class FakeLoop:
+    """An event loop without sockets: the callbacks of the next turn."""
 
     def __init__(self) -> None:
-        self.due: list[Callable[[], None]] = []
+        self.callbacks: list[Callable[[], None]] = []
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        self.due.append(callback)
+        self.callbacks.append(callback)
 
-    def run_one(self) -> None:
-        due, self.due = self.due, []
-        for callback in due:
+    def run_turn(self) -> None:
+        callbacks, self.callbacks = self.callbacks, []
+        for callback in callbacks:
             callback()
 
     @property
     def may_sleep(self) -> bool:
-        return not self.due
+        return not self.callbacks
 
 
-class Watched:
+class Driver:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.turns = Turns()
-        self.vigil = BusyPoll(cast(asyncio.AbstractEventLoop, self.turns), self.clock)
+        self.loop = FakeLoop()
+        self.busy_poll = BusyPoll(cast(asyncio.AbstractEventLoop, self.loop), self.clock, DURATION_NS)
 
-    def after(self, gap_ns: int, takes_ns: int = 0) -> Watched:
-        """Have something come such a time after the last answer, whose answer takes some time, too."""
-        self.pass_(gap_ns)
-        came_ns = self.clock.now_ns()
-        self.pass_(takes_ns)
-        self.vigil.keep(came_ns)
+    def publish(self, gap_ns: int, answer_ns: int = 0) -> Driver:
+        """Record a publish ``gap_ns`` after the last answer, which is answered after ``answer_ns``."""
+        self.advance(gap_ns)
+        received_ns = self.clock.now_ns()
+        self.advance(answer_ns)
+        self.busy_poll.record(received_ns)
         return self
 
-    def pass_(self, ns: int) -> None:
+    def advance(self, ns: int) -> None:
         self.clock.advance(ns / 1e9)
 
-    def let_it_end(self) -> Watched:
-        self.pass_(BUSY_POLL_NS)
-        self.turns.run_one()
-        assert self.turns.may_sleep
+    def end_polling(self) -> Driver:
+        self.advance(DURATION_NS)
+        self.loop.run_turn()
+        assert self.loop.may_sleep
         return self
 
 
 @pytest.fixture
-def watched() -> Watched:
-    return Watched()
+def driver() -> Driver:
+    return Driver()
 
 
-def test_what_comes_alone_lets_the_loop_sleep(watched):
+def test_publishes_far_apart_start_no_polling(driver):
     for _ in range(3):
-        watched.after(BUSY_POLL_NS + WOKEN_NS)
-        assert watched.turns.may_sleep
+        driver.publish(DURATION_NS + WAKE_UP_NS)
+        assert driver.loop.may_sleep
 
 
-def test_what_comes_soon_after_an_answer_keeps_it_looking_for_as_long(watched):
-    watched.after(1_000_000_000).after(BUSY_POLL_NS - 1000)
+def test_a_publish_soon_after_an_answer_starts_polling_for_the_duration(driver):
+    driver.publish(1_000_000_000).publish(DURATION_NS - 1000)
     for _ in range(3):
-        assert not watched.turns.may_sleep
-        watched.turns.run_one()
-    watched.let_it_end()
+        assert not driver.loop.may_sleep
+        driver.loop.run_turn()
+    driver.end_polling()
 
 
-def test_how_long_the_answer_took_does_not_matter(watched):
-    watched.after(1_000_000_000, takes_ns=BUSY_POLL_NS).after(BUSY_POLL_NS - 1000, takes_ns=BUSY_POLL_NS)
-    assert not watched.turns.may_sleep
-    watched.pass_(BUSY_POLL_NS - 1000)
-    watched.turns.run_one()
-    assert not watched.turns.may_sleep
+def test_the_time_that_an_answer_takes_is_not_counted(driver):
+    driver.publish(1_000_000_000, answer_ns=DURATION_NS).publish(DURATION_NS - 1000, answer_ns=DURATION_NS)
+    assert not driver.loop.may_sleep
+    driver.advance(DURATION_NS - 1000)
+    driver.loop.run_turn()
+    assert not driver.loop.may_sleep
 
 
-def test_what_comes_meanwhile_makes_it_last_and_begins_no_second_one(watched):
-    watched.after(1_000_000_000).after(1000)
+def test_a_publish_while_polling_extends_it(driver):
+    driver.publish(1_000_000_000).publish(1000)
     for _ in range(5):
-        watched.after(BUSY_POLL_NS // 2)
-        assert len(watched.turns.due) == 1
-        watched.turns.run_one()
-    assert not watched.turns.may_sleep
+        driver.publish(DURATION_NS // 2)
+        assert len(driver.loop.callbacks) == 1
+        driver.loop.run_turn()
+    assert not driver.loop.may_sleep
 
 
-def test_a_sleeper_sees_later_what_came_soon(watched):
-    watched.after(1_000_000_000).after(BUSY_POLL_NS + WOKEN_NS - 1000)
-    assert not watched.turns.may_sleep
+def test_the_time_of_a_wake_up_is_allowed_for(driver):
+    driver.publish(1_000_000_000).publish(DURATION_NS + WAKE_UP_NS - 1000)
+    assert not driver.loop.may_sleep
 
 
-def test_soon_after_a_vigil_only_what_even_a_sleeper_sees_soon_begins_the_next(watched):
-    watched.after(1_000_000_000).after(1000).let_it_end()
-    watched.after(BUSY_POLL_NS + WOKEN_NS - 1000)
-    assert watched.turns.may_sleep
-    watched.after(BUSY_POLL_NS - 1000)
-    assert not watched.turns.may_sleep
+def test_soon_after_polling_no_time_of_a_wake_up_is_allowed_for(driver):
+    driver.publish(1_000_000_000).publish(1000).end_polling()
+    driver.publish(DURATION_NS + WAKE_UP_NS - 1000)
+    assert driver.loop.may_sleep
+    driver.publish(DURATION_NS - 1000)
+    assert not driver.loop.may_sleep
 
 
-def test_a_while_after_a_vigil_it_tries_again(watched):
-    watched.after(1_000_000_000).after(1000).let_it_end()
-    for _ in range(AGAIN_NS // BUSY_POLL_NS):
-        watched.after(BUSY_POLL_NS)
-        assert watched.turns.may_sleep
-    watched.after(BUSY_POLL_NS)
-    assert not watched.turns.may_sleep
+def test_a_while_after_polling_the_time_of_a_wake_up_is_allowed_for_again(driver):
+    driver.publish(1_000_000_000).publish(1000).end_polling()
+    for _ in range(RETRY_NS // DURATION_NS):
+        driver.publish(DURATION_NS)
+        assert driver.loop.may_sleep
+    driver.publish(DURATION_NS)
+    assert not driver.loop.may_sleep
 
 
-def test_the_same_said_again_changes_nothing(watched):
-    watched.after(1_000_000_000)
+def test_recording_the_same_publish_again_has_no_effect(driver):
+    driver.publish(1_000_000_000)
     for _ in range(3):
-        watched.vigil.keep(watched.clock.now_ns())
-    assert watched.turns.may_sleep
+        driver.busy_poll.record(driver.clock.now_ns())
+    assert driver.loop.may_sleep

@@ -281,6 +281,9 @@ class BrokerOptions:
     requeue_on_disconnect: bool = boolean(
         "requeue-on-disconnect", False, "requeue what a lost client has in flight at once, not at its timeout"
     )
+    busy_poll_ns: int = duration(
+        "busy-poll", 0, "time to poll for the next publish instead of sleeping, up to a whole core; 0 for off"
+    )
 
     def __attrs_post_init__(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):

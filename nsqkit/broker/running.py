@@ -1,0 +1,57 @@
+"""A running broker, as its HTTP routes and the clients of external services use it.
+
+The protocol lies below them so that they do not import the server, which imports them all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.broker import Broker
+    from nsqkit.broker.core.options import BrokerOptions
+    from nsqkit.clock import Clock
+
+__all__ = ["RunningBroker"]
+
+
+class RunningBroker(Protocol):
+    """A broker with its options, addresses and disk.
+
+    Attributes:
+        broker: the engine.
+        options: the present options; a route may replace them and call ``process_changes``.
+        tcp_address: ``host:port`` that clients connect to, or the path of a Unix socket.
+        http_address: the same of the HTTP routes, empty without HTTP.
+        https_address: the same of the HTTP routes behind TLS, empty without a certificate.
+        start_time_ns: the time at which it began to listen, ns since the Unix epoch.
+    """
+
+    broker: Broker
+    options: BrokerOptions
+    tcp_address: str
+    http_address: str
+    https_address: str
+    start_time_ns: int
+
+    @property
+    def clock(self) -> Clock:
+        """The time that is passed to the engine."""
+        ...
+
+    @property
+    def statsd_prefix(self) -> str:
+        """The beginning of all keys that are sent to statsd."""
+        ...
+
+    def process_changes(self) -> None:
+        """Deliver messages, wake writers and start requests after a change to ``broker`` or ``options``."""
+        ...
+
+    async def save(self) -> None:
+        """Write the names of the present topics and channels to disk, if there is a data path."""
+        ...
+
+    async def committed(self) -> bool:
+        """Wait until everything published so far is as safe as ``durability`` demands; return False on failure."""
+        ...

@@ -1,7 +1,7 @@
 """nsqkit: NSQ from Python, for applications, tests, operators and pipelines.
 
-The names are imported when they are first used: the command line does not wait for the clients, and a test suite
-that only has nsqkit installed does not wait for anything.
+A name is imported when it is first used, so that the command line does not load the clients, and ``import nsqkit`` is
+fast.
 """
 
 from __future__ import annotations
@@ -120,13 +120,10 @@ __all__ = [
     "typed_msgpack",
 ]
 
-_HOMES = {
+_MODULES = {
     "nsqkit.admin": ("LookupdAdmin", "NsqdAdmin"),
     "nsqkit.client.serializers": (
-        "JSON",
-        "MSGPACK",
-        "RAW",
-        "TEXT",
+        *("JSON", "MSGPACK", "RAW", "TEXT"),
         "Serializer",
         "typed_json",
         "typed_msgpack",
@@ -136,14 +133,14 @@ _HOMES = {
     "nsqkit.consumer.dead_letter": ("DeadLetter",),
     "nsqkit.producer": ("BlockingProducer", "HTTPProducer", "Producer", "ProducerOptions"),
 }
-"""Where names come from; those that are nowhere here are errors."""
+"""The modules of the names; names that are not here are in ``nsqkit.errors``."""
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'nsqkit' has no attribute {name!r}")
-    home = next((home for home, names in _HOMES.items() if name in names), "nsqkit.errors")
-    value: object = getattr(import_module(home), name)
+    module = next((module for module, names in _MODULES.items() if name in names), "nsqkit.errors")
+    value: object = getattr(import_module(module), name)
     globals()[name] = value
     return value
 

@@ -1,11 +1,9 @@
-"""Every exception nsqkit raises on purpose.
-
-The rule it guards: one root, and the depth of the class you catch is how much you want to know.
+"""The exceptions of nsqkit, with one root.
 
     NSQError
     ├── OptionError            an option, a name or an argument is wrong (also a ValueError)
-    ├── ProtocolError          the peer broke the protocol: not a frame, a frame too large, …
-    ├── BrokerError            the broker answered an error frame: .code .description .fatal
+    ├── ProtocolError          the peer violated the protocol: not a frame, a frame too large, …
+    ├── BrokerError            the broker answered with an error frame: .code .description .fatal
     │   ├── InvalidCommand     E_INVALID          ├── SubscribeFailed     E_SUB_FAILED
     │   ├── BadBody            E_BAD_BODY         ├── PublishFailed       E_PUB_FAILED
     │   ├── BadTopic           E_BAD_TOPIC        ├── MultiPublishFailed  E_MPUB_FAILED
@@ -16,17 +14,16 @@ The rule it guards: one root, and the depth of the class you catch is how much y
     │   └── AuthFirst, AuthDisabled, AuthFailed, AuthError, Unauthorized
     ├── TransportError         the connection: NotConnected, ConnectionLost, ConnectTimeout, HeartbeatTimeout,
     │   │                      WriteTimeout, PublishTimeout
-    │   ├── NegotiationFailed  the two ends do not agree on TLS, compression or AUTH
+    │   ├── NegotiationFailed  client and broker do not agree on TLS, compression or AUTH
     │   └── RequestFailed      an HTTP request to nsqd, nsqlookupd or an auth server got no usable answer
-    │       ├── RequestRefused it got an answer, which was a refusal: .status .message
+    │       ├── RequestRefused the server refused the request: .status .message
     │       └── WrongServer    the server does not speak HTTP, or TLS, or has another certificate
-    ├── WouldWait              publish_nowait would have had to wait
+    ├── WouldWait              publish_nowait cannot publish without waiting
     ├── MessageError           a message was answered twice
     └── Closed                 the producer, the consumer or the broker was used after it was closed
 
-The broker raises the very BrokerError classes that the client gets: whether an error ends the connection is
-a property of the class, in one place (nsqd keeps it the same way, in its two client error types). So is whether an
-error is permanent: whether a client that gets it while it connects would get it at every further attempt, too.
+The broker raises the same BrokerError classes as the client. Whether an error ends the connection is a property of the
+class (``fatal``), as in nsqd's two types of client errors.
 """
 
 from __future__ import annotations
@@ -78,23 +75,19 @@ class NSQError(Exception):
     """The root of all errors of nsqkit.
 
     Attributes:
-        permanent: True where connecting again cannot help until an operator changes an option, a certificate or the
-            server. It counts for errors of dialling and of the greeting; on a connection that is of use already, the
-            same error says nothing of the next one.
+        permanent: True if a new connection fails in the same way until an operator changes an option, a certificate or
+            the server. It is meaningful only for errors while a client connects.
     """
 
     permanent: bool = False
 
 
 class OptionError(NSQError, ValueError):
-    """An option, a name or an argument has a value that cannot be used.
-
-    The text names the option, the value and what is allowed.
-    """
+    """An option, a name or an argument is wrong; the text has its name, the value and what is allowed."""
 
 
 class ProtocolError(NSQError):
-    """The peer sent bytes that are not the NSQ protocol, or more of them than the limit allows."""
+    """The peer sent bytes that are not the NSQ protocol, or more bytes than a limit allows."""
 
     permanent = True
 
@@ -104,7 +97,7 @@ class MessageError(NSQError):
 
 
 class WouldWait(NSQError):
-    """``publish_nowait`` found no connection, or no room; nothing was sent."""
+    """``publish_nowait`` was called without a connection, or while too much is unanswered; nothing was sent."""
 
 
 class Closed(NSQError):
@@ -112,61 +105,58 @@ class Closed(NSQError):
 
 
 class TransportError(NSQError):
-    """Something about the connection, not about what was said on it."""
+    """The connection failed."""
 
 
 class NotConnected(TransportError):
-    """There is no connection, and none came up in the time allowed."""
+    """There was no connection within the time allowed."""
 
 
 class ConnectionLost(TransportError):
-    """The connection ended while an answer was awaited; whether the broker acted on it is unknown."""
+    """The connection ended before an answer came; the broker may have executed the command."""
 
 
 class ConnectTimeout(TransportError):
-    """Dialling or the greeting took longer than ``dial_timeout``."""
+    """Dialling and the handshake took longer than ``dial_timeout``."""
 
 
 class HeartbeatTimeout(TransportError):
-    """The peer was silent for longer than ``read_timeout``."""
+    """The peer sent nothing for longer than ``read_timeout``."""
 
 
 class WriteTimeout(TransportError):
-    """The peer took no byte of what was sent to it for ``write_timeout``."""
+    """The peer accepted no byte for ``write_timeout`` although there were bytes to send."""
 
 
 class PublishTimeout(TransportError):
-    """There was no answer to a publish within its timeout; it may have arrived."""
+    """A publish had no answer within its timeout; the message may have arrived."""
 
 
 class NegotiationFailed(TransportError):
-    """The two ends do not agree on how to go on: on TLS, on compression, or on whether there is to be AUTH.
-
-    Dialling again helps only once something has been changed: a certificate, an option, the broker.
-    """
+    """Client and broker do not agree on TLS, compression or AUTH."""
 
     permanent = True
 
 
 class RequestFailed(TransportError):
-    """A server that was asked over HTTP gave no answer that could be used; the text says why."""
+    """An HTTP request had no usable answer; the text has the reason."""
 
 
 _TRY_AGAIN = (408, 425, 429)
-"""Statuses of HTTP that stand for a time-out or too many requests."""
+"""HTTP statuses for a timeout or too many requests."""
 
 
 class RequestRefused(RequestFailed):
-    """A server that was asked over HTTP has refused.
+    """A server refused an HTTP request.
 
     Args:
-        asked: what was asked, for the text: the URL without user, password and query.
-        status: the status of the answer: ``404``.
-        message: the server's word for the reason: ``"TOPIC_NOT_FOUND"``.
+        asked: the URL without user, password and query.
+        status: the status of the answer, such as 404.
+        message: the server's reason, such as ``"TOPIC_NOT_FOUND"``.
     """
 
     def __init__(self, asked: str, status: int, message: str) -> None:
-        super().__init__(asked, status, message)  # all of them, so that it can be pickled
+        super().__init__(asked, status, message)  # all arguments, for pickle
         self.asked = asked
         self.status = status
         self.message = message
@@ -177,10 +167,7 @@ class RequestRefused(RequestFailed):
 
 
 class WrongServer(RequestFailed):
-    """A server that was asked over HTTP is not the right one; the text says which one may be meant.
-
-    It speaks another protocol, or its certificate is not one that is accepted.
-    """
+    """A server speaks another protocol than expected, or its certificate was not accepted."""
 
     permanent = True
 
@@ -189,9 +176,9 @@ class BrokerError(NSQError):
     """The broker answered with an error frame.
 
     Attributes:
-        code: the ``E_*`` word, for example ``"E_BAD_TOPIC"``.
-        description: the text after it; bytes that are not UTF-8 are kept as surrogate escapes.
-        fatal: True when nsqd closes the connection after this error.
+        code: the ``E_*`` word, such as ``"E_BAD_TOPIC"``.
+        description: the text after it; bytes that are not UTF-8 are surrogate escapes.
+        fatal: True if nsqd closes the connection after this error.
     """
 
     code: ClassVar[str] = "E_UNKNOWN"
@@ -206,7 +193,7 @@ class BrokerError(NSQError):
 
 
 class InvalidCommand(BrokerError):
-    """A command that is unknown, malformed or not allowed in this state."""
+    """A command is unknown, malformed or not allowed in this state."""
 
     code = "E_INVALID"
     permanent = True
@@ -234,7 +221,7 @@ class BadChannel(BrokerError):
 
 
 class BadMessage(BrokerError):
-    """A message's body is empty, too large or cut off."""
+    """The body of a message is empty, too large or incomplete."""
 
     code = "E_BAD_MESSAGE"
 
@@ -247,87 +234,87 @@ class BadProtocol(BrokerError):
 
 
 class IdentifyFailed(BrokerError):
-    """IDENTIFY asked for what cannot be had together."""
+    """IDENTIFY requested options that exclude each other, or TLS failed."""
 
     code = "E_IDENTIFY_FAILED"
     permanent = True
 
 
 class AuthFirst(BrokerError):
-    """The broker wants AUTH before this command."""
+    """The command requires AUTH first."""
 
     code = "E_AUTH_FIRST"
     permanent = True
 
 
 class AuthDisabled(BrokerError):
-    """AUTH was sent to a broker that has no auth server."""
+    """AUTH was sent to a broker without auth server."""
 
     code = "E_AUTH_DISABLED"
     permanent = True
 
 
 class AuthFailed(BrokerError):
-    """The auth server refused, or could not be asked."""
+    """The auth server refused the client, or could not be reached."""
 
     code = "E_AUTH_FAILED"
     permanent = True
 
 
 class AuthError(BrokerError):
-    """The AUTH command itself was in error."""
+    """The AUTH command was wrong."""
 
     code = "E_AUTH_ERROR"
     permanent = True
 
 
 class Unauthorized(BrokerError):
-    """The identity may not do this."""
+    """The client has no authorization for this command."""
 
     code = "E_UNAUTHORIZED"
     permanent = True
 
 
 class SubscribeFailed(BrokerError):
-    """The channel has all the consumers it may have."""
+    """The channel has the maximum number of consumers, or could not be created."""
 
     code = "E_SUB_FAILED"
 
 
 class PublishFailed(BrokerError):
-    """The broker could not take the message."""
+    """The broker could not store the message."""
 
     code = "E_PUB_FAILED"
 
 
 class MultiPublishFailed(BrokerError):
-    """The broker could not take the messages; none of them was kept."""
+    """The broker could not store the messages; it stored none of them."""
 
     code = "E_MPUB_FAILED"
 
 
 class DeferredPublishFailed(BrokerError):
-    """The broker could not take the deferred message."""
+    """The broker could not store the deferred message."""
 
     code = "E_DPUB_FAILED"
 
 
 class FinishFailed(BrokerError):
-    """FIN of a message that is not in flight on this connection (most often it timed out)."""
+    """FIN was sent for a message that is not in flight on this connection, usually because it timed out."""
 
     code = "E_FIN_FAILED"
     fatal = False
 
 
 class RequeueFailed(BrokerError):
-    """REQ of a message that is not in flight on this connection."""
+    """REQ was sent for a message that is not in flight on this connection."""
 
     code = "E_REQ_FAILED"
     fatal = False
 
 
 class TouchFailed(BrokerError):
-    """TOUCH of a message that is not in flight on this connection."""
+    """TOUCH was sent for a message that is not in flight on this connection."""
 
     code = "E_TOUCH_FAILED"
     fatal = False

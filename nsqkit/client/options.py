@@ -1,11 +1,7 @@
-"""Options of a connection, under go-nsq's names.
+"""The options of a connection, with go-nsq's names.
 
-The rule it guards: every option is checked when the object is made, and so is that they go together; nothing wrong
-reaches the wire, and nothing that was set is ignored. Durations are seconds here, as everywhere in the public API, and
-become nanoseconds or milliseconds on their way down.
-
-How to read it: ``ConnectionOptions`` with its list of options, then what must not be set together, then what becomes
-of them in IDENTIFY. The kinds of options are declared in ``option``; options from elsewhere are read in ``settings``.
+Each option, and each combination, is checked when the object is made. Durations are seconds, as everywhere in the
+public API.
 """
 
 from __future__ import annotations
@@ -23,30 +19,24 @@ from nsqkit.transport.tls import Context
 from nsqkit.wire.compression import snappy_available
 from nsqkit.wire.identify import IdentifyRequest
 
-__all__ = [
-    "USER_AGENT",
-    "ConnectionKeywords",
-    "ConnectionOptions",
-]
-
 OnConnection: TypeAlias = Callable[[str, Exception | None], object]
-"""Called with the address of an nsqd, and why there is no connection to it; None if there is one now."""
+"""Called with the address of an nsqd, and the error that ended its connection; None for a new connection."""
 
 USER_AGENT: Final = "nsqkit/0.1.0"
 
 TLS_VERSIONS: Final = ("tls1.0", "tls1.1", "tls1.2", "tls1.3")
 DEFLATE_LEVEL_DEFAULT: Final = 6
 
-_CONTEXT_HAS: Final = (
+_SET_BY_CONTEXT: Final = (
     "tls_root_ca_file",
     "tls_cert",
     "tls_key",
     "tls_min_version",
     "tls_insecure_skip_verify",
 )
-_TLS_HAS: Final = ("tls_context", *_CONTEXT_HAS, "tls_server_name")
+_NEEDS_TLS: Final = ("tls_context", *_SET_BY_CONTEXT, "tls_server_name")
 _OFF: Final = -1
-"""What IDENTIFY says for "none at all", where 0 leaves it to the broker."""
+"""The value in IDENTIFY that disables a setting; 0 is for the broker's default."""
 
 
 class ConnectionKeywords(TypedDict, total=False):
@@ -86,52 +76,51 @@ class ConnectionKeywords(TypedDict, total=False):
 
 @attrs.frozen(kw_only=True)
 class ConnectionOptions:
-    """What can be set about any connection. Durations are in seconds.
+    """The options of any connection. Durations are in seconds.
 
     Attributes:
-        client_id: how the client calls itself; by default the host's short name.
-        hostname: where it says it runs; by default the host's name.
-        user_agent: what it says it is.
-        heartbeat_interval: between the broker's heartbeats, 1 to 60; 30 as in go-nsq. 0 is none, for producers only;
-            then a broker that is silent never counts as dead.
-        dial_timeout: for dialling and greeting together, 0.1 to 300; 1 as in go-nsq. Where the broker asks an auth
-            server, its answer may take as long as ``read_timeout``.
-        read_timeout: silence after which the broker counts as dead, 0.1 to 300; 60 as in go-nsq. At least the
-            heartbeat interval, or a healthy broker would count as dead.
-        write_timeout: how long the broker may take not a single byte while there is something to send, 0.1 to 300; 1
-            as in go-nsq. Slow progress is progress.
+        client_id: the name of the client; by default the host's short name.
+        hostname: the host in IDENTIFY; by default this host's name.
+        user_agent: the software in IDENTIFY.
+        heartbeat_interval: time between the broker's heartbeats, 1 to 60; 30 as in go-nsq. 0 disables them, for
+            producers only; then ``read_timeout`` does not apply.
+        dial_timeout: limit of dialling and handshake together, 0.1 to 300; 1 as in go-nsq. If the broker queries an
+            auth server, its answer to AUTH may take ``read_timeout``.
+        read_timeout: time without received bytes after which the connection is closed, 0.1 to 300; 60 as in go-nsq. At
+            least ``heartbeat_interval``.
+        write_timeout: time in which the broker must accept at least one byte while there are bytes to send, 0.1 to 300;
+            1 as in go-nsq.
         local_addr: IP address of this machine to connect from; by default the system chooses.
-        tls_v1: go on in TLS; a broker that does not offer it is left. Certificates are verified.
-        tls_context: an ``ssl.SSLContext`` of your own, instead of the options down to tls_insecure_skip_verify.
+        tls_v1: use TLS, and close a connection to a broker that does not offer it. Certificates are verified.
+        tls_context: an ``ssl.SSLContext``, instead of the options down to tls_insecure_skip_verify.
         tls_root_ca_file: file of certificates in PEM, one of which must have signed the broker's; by default those
             that the system trusts.
-        tls_cert: file with the certificate, in PEM, by which this client shows who it is.
+        tls_cert: file with the client's certificate in PEM.
         tls_key: file with its key.
         tls_min_version: ``tls1.0`` to ``tls1.3``, by default ``tls1.2``.
-        tls_insecure_skip_verify: take any certificate, and so talk to anybody.
-        tls_server_name: whose certificate the broker must have; by default the host in its address, and ``localhost``
-            where that is a Unix socket.
-        snappy: compress with snappy, if the broker does too; needs the extra ``nsqkit[snappy]``.
-        deflate: compress with deflate, if the broker does too.
+        tls_insecure_skip_verify: accept any certificate, which is insecure.
+        tls_server_name: the name in the broker's certificate; by default the host in its address, and ``localhost``
+            for a Unix socket.
+        snappy: compress with snappy if the broker allows it; needs the extra ``nsqkit[snappy]``.
+        deflate: compress with deflate if the broker allows it.
         deflate_level: 1 (fast) to 9 (small); 6.
-        auth_secret: what AUTH says to a broker that requires it; it is in no repr, no log and no error.
-        output_buffer_size: bytes that the broker gathers before it sends, at least 64; 16384 as in go-nsq. 0 is no
-            gathering.
-        output_buffer_timeout: after how long it sends what it has gathered; 0.25 as in go-nsq. 0 is never: then it
-            sends when the buffer is full, with responses and with heartbeats.
-        topology_region: where this client runs.
-        topology_zone: where in that region.
-        max_msg_size: bytes that a message may have, sent or received; nsqd's default, 1 MiB.
-        max_body_size: bytes that the messages of one call may have together; nsqd's default, 5 MiB.
-        reconnect_delay_min: from which the delay before dialling again grows; it doubles with each failure, and a
-            random part of it is waited.
-        reconnect_delay_max: to which it grows.
-        on_connection: called with the address of an nsqd and None when a connection to it was greeted, and with the
-            address and the error when a connection was lost or could not be made, each time. It is to be quick, and
-            what it raises is logged.
-        end_on_permanent_error: raise an error that connecting again cannot mend, such as a refused secret, instead of
-            connecting again for as long as it lasts: a consumer ends with it, and publishes that wait for a connection
-            raise it. Without it, the error is logged.
+        auth_secret: the secret that AUTH sends to a broker that requires it; it is in no repr, log or error.
+        output_buffer_size: bytes that the broker collects before it sends, at least 64; 16384 as in go-nsq. 0 disables
+            the buffer.
+        output_buffer_timeout: time after which the broker sends collected bytes; 0.25 as in go-nsq. 0 is for never:
+            then it sends when the buffer is full, with responses and with heartbeats.
+        topology_region: region of this client.
+        topology_zone: zone in that region.
+        max_msg_size: limit of a message in bytes, sent or received; 1 MiB, nsqd's default.
+        max_body_size: limit of the messages of one call together, in bytes; 5 MiB, nsqd's default.
+        reconnect_delay_min: the first limit of the random delay before a new attempt to connect; it doubles with each
+            failure.
+        reconnect_delay_max: the highest limit.
+        on_connection: called with the address of an nsqd and None after each handshake, and with the address and the
+            error each time a connection was lost or failed. It must not block; its exceptions are logged.
+        end_on_permanent_error: raise an error that a new connection cannot correct, such as a refused secret: a
+            consumer ends with it, and publishes that wait for a connection raise it. Otherwise the error is logged and
+            the client keeps connecting.
     """
 
     client_id: str = text("")
@@ -166,7 +155,7 @@ class ConnectionOptions:
     end_on_permanent_error: bool = flag(False)
 
     addresses: ClassVar[tuple[str, ...]] = ("nsqd_tcp_addresses",)
-    """The lists of addresses that such a client takes beside its options."""
+    """The lists of addresses that a client takes besides its options."""
 
     def __attrs_post_init__(self) -> None:
         if self.heartbeat_interval > self.read_timeout:
@@ -202,12 +191,12 @@ class ConnectionOptions:
             )
 
     def _check_tls(self) -> None:
-        if not self.tls_v1 and (wrong := self._first_set(_TLS_HAS)):
+        if not self.tls_v1 and (wrong := self._first_set(_NEEDS_TLS)):
             raise OptionError(f"{wrong} is {getattr(self, wrong)!r}; allowed is to set it only with tls_v1")
-        if self.tls_context is not None and (wrong := self._first_set(_CONTEXT_HAS)):
+        if self.tls_context is not None and (wrong := self._first_set(_SET_BY_CONTEXT)):
             raise OptionError(
                 f"{wrong} is {getattr(self, wrong)!r}; allowed is to set it only without tls_context, "
-                "which says that itself"
+                "which sets it"
             )
         if bool(self.tls_cert) != bool(self.tls_key):
             raise OptionError(
@@ -220,19 +209,19 @@ class ConnectionOptions:
             )
 
     def _first_set(self, names: Sequence[str]) -> str | None:
-        """Return the first of these options that has not its default."""
+        """Return the first of these options whose value is not its default."""
         fields = attrs.fields_dict(type(self))
         return next((name for name in names if getattr(self, name) != fields[name].default), None)
 
     def identify_request(
         self, own_hostname: str, *, msg_timeout_ms: int = 0, sample_rate: int = 0
     ) -> IdentifyRequest:
-        """Return what is told and asked in IDENTIFY.
+        """Return the body of IDENTIFY.
 
         Args:
-            own_hostname: what this machine calls itself, for whoever has not set ``hostname``.
-            msg_timeout_ms: what a consumer asks for; 0 leaves it to the broker.
-            sample_rate: likewise.
+            own_hostname: the name of this machine, the default of ``hostname``.
+            msg_timeout_ms: of a consumer; 0 for the broker's default.
+            sample_rate: of a consumer; 0 for all messages.
         """
         hostname = self.hostname or own_hostname
         return IdentifyRequest(

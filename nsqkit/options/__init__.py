@@ -1,1 +1,1 @@
-"""What an option is, and how command lines, files and people write its value."""
+"""Options: their description and checks, and how they are read from command lines, files and the environment."""

@@ -1,10 +1,7 @@
-"""Lengths of time as nsqd's flags and configuration files write them: ``1h30m``, ``300ms``, ``-1.5s``, ``0``.
+"""Durations in Go's notation, as in nsqd's flags and configuration files: ``1h30m``, ``300ms``, ``-1.5s``, ``0``.
 
-The rule it guards: the text is Go's (package time, ParseDuration and Duration.String), the number is
-nanoseconds in a signed 64-bit integer, and ``parse_duration`` reads what ``format_duration`` writes unchanged.
-
-How to read it: a duration is an optional sign and one or more pairs of a decimal number and a unit; ``0``
-alone needs no unit. In Python a length of time is ``Seconds``.
+A text is read and written as by Go (package time, ParseDuration and Duration.String). The number is nanoseconds in a
+signed 64-bit integer. In Python programs a length of time is ``Seconds``.
 """
 
 from __future__ import annotations
@@ -15,18 +12,8 @@ from typing import Any, TypeAlias
 
 from nsqkit.errors import OptionError
 
-__all__ = [
-    "DURATION_NS_MAX",
-    "DURATION_NS_MIN",
-    "Seconds",
-    "format_duration",
-    "parse_duration",
-    "parse_seconds",
-    "plain_seconds",
-]
-
 Seconds: TypeAlias = float | timedelta
-"""A length of time, as Python programs may write it."""
+"""A length of time in a Python program."""
 
 DURATION_NS_MAX = (1 << 63) - 1
 DURATION_NS_MIN = -(1 << 63)
@@ -41,26 +28,22 @@ _UNITS = {
     "ns": 1,
     "us": _MICROSECOND,
     "\u00b5s": _MICROSECOND,  # the micro sign
-    "\u03bcs": _MICROSECOND,  # the Greek letter mu, which looks the same
+    "\u03bcs": _MICROSECOND,  # the Greek letter mu, which has the same shape
     "ms": _MILLISECOND,
     "s": _SECOND,
     "m": _MINUTE,
     "h": _HOUR,
 }
 
-# No number of 64 bits has 30 digits; the bound keeps int() away from texts of any length.
+# A 64-bit number has fewer than 30 digits; the bound keeps long texts away from int().
 _PAIR = re.compile(r"([0-9]{0,30})(?:\.([0-9]*))?([^0-9.]+)")
 
 
 def parse_duration(text: str) -> int:
-    """Read a duration written in Go's way.
+    """Return the nanoseconds of a duration; smaller fractions are truncated.
 
     Args:
-        text: for example ``"1h30m"``, ``"300ms"``, ``"1.5s"``, ``"-1s"`` or ``"0"``; units are h, m, s, ms,
-            us (or µs) and ns.
-
-    Returns:
-        The duration in nanoseconds; what is finer than a nanosecond is cut off.
+        text: an optional sign, and pairs of a decimal number and a unit: h, m, s, ms, us (or µs) and ns; or ``0``.
 
     Raises:
         OptionError: the text is not a duration, or it does not fit into 64 bits (about 292 years).
@@ -97,7 +80,7 @@ def _pair_ns(whole: str, fraction: str, unit_ns: int) -> int:
 
 
 def _leading_digits(fraction: str) -> tuple[int, float]:
-    """Return as many of the digits as fit into 63 bits, and the power of ten that they are parts of."""
+    """Return the leading digits that fit into 63 bits as a number, and the power of ten to divide it by."""
     value = 0
     scale = 1.0
     for digit in fraction:
@@ -110,7 +93,7 @@ def _leading_digits(fraction: str) -> tuple[int, float]:
 
 
 def format_duration(duration_ns: int) -> str:
-    """Write a duration as Go prints it: ``1h30m0s``, ``1.5s``, ``300ms``, ``0s``."""
+    """Return a duration as Go prints it: ``1h30m0s``, ``1.5s``, ``300ms``, ``0s``."""
     size = abs(duration_ns)
     sign = "-" if duration_ns < 0 else ""
     if size == 0:
@@ -130,7 +113,7 @@ def format_duration(duration_ns: int) -> str:
 
 
 def _decimal(value: int, places: int) -> str:
-    """Write ``value`` divided by ten to the power ``places``, without zeros at the end."""
+    """Return ``value`` divided by ten to the power ``places``, without trailing zeros."""
     whole, fraction = divmod(value, 10**places)
     digits = f"{fraction:0{places}d}".rstrip("0")
     return f"{whole}.{digits}" if digits else str(whole)

@@ -1,12 +1,9 @@
-"""Command lines and configuration files as nsqd reads them, turned into the values of options.
+"""Command lines and configuration files, read as by nsqd.
 
-The rule it guards: a command line that starts nsqd means the same here. One dash or two, ``-name=value`` or
-``-name value``, a bare boolean flag for true, numbers in Go's notations (Go, package flag). A stray word, which nsqd
-ignores together with all flags after it, is refused; an unknown key of a file is ignored as in nsqd, and can be named.
-
-How to read it: ``parse_flags`` and ``parse_document`` go through what was given, both find the value of one option
-with ``_parse_text``; ``check_value`` compares a value with the limits of its option; ``usage`` prints the same table
-the other way.
+A command line has the same meaning as for nsqd: one dash or two, ``-name=value`` or ``-name value``, a boolean flag
+without value for true, numbers in Go's notation (Go, package flag). A word that is not a flag is refused, while nsqd
+ignores it together with all flags after it. Unknown keys of a file are ignored, as by nsqd, and ``unknown_keys`` lists
+them.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ class UnknownFlag(OptionError):
     """
 
     def __init__(self, flag: str) -> None:
-        super().__init__(f"flag provided but not defined: -{flag}")  # Go's words
+        super().__init__(f"flag provided but not defined: -{flag}")  # Go's text
         self.flag = flag
 
 
@@ -51,16 +48,16 @@ def parse_flags(words: Iterable[str], options: Mapping[str, Option]) -> dict[str
     """Read a command line.
 
     Args:
-        words: what follows the name of the command.
-        options: every option that may be given, by the name of its field.
+        words: the words after the name of the command.
+        options: all options, by the name of the field.
 
     Returns:
-        The values given, by the name of the field. A list collects what all its flags say, of any other option the
-        last flag counts.
+        The values that are set, by the name of the field. A list has the values of all its flags; of any other option
+        the last flag counts.
 
     Raises:
-        UnknownFlag: a flag is not in the table.
-        OptionError: a flag has no value or one of the wrong form, or a word is no flag.
+        UnknownFlag: a flag does not exist.
+        OptionError: a flag has no value or one of the wrong form, or a word is not a flag.
     """
     fields = {option.flag: name for name, option in options.items()}
     given: dict[str, Any] = {}
@@ -84,7 +81,6 @@ def parse_flags(words: Iterable[str], options: Mapping[str, Option]) -> dict[str
 
 
 def _flag_of(word: str) -> str:
-    """Return the word without its dashes."""
     if len(word) < 2 or word[0] != "-":
         _refuse_words([word])
     flag = word[2:] if word.startswith("--") else word[1:]
@@ -100,7 +96,6 @@ def _next_word(rest: Iterator[str], flag: str, option: Option) -> str:
 
 
 def _refuse_words(words: Iterable[str]) -> None:
-    # nsqd ignores such a word together with every flag after it; nobody can want that.
     for word in words:
         raise OptionError(
             f'unexpected argument "{word}"; allowed are flags, -name=value, and a boolean flag takes its value '
@@ -109,22 +104,15 @@ def _refuse_words(words: Iterable[str]) -> None:
 
 
 def _is_bare(option: Option) -> bool:
-    """Tell whether the flag alone stands for true: of a boolean, and of tls-required, which nsqd counts as one."""
+    """Return whether the flag without value is true: a boolean, or tls-required, which nsqd treats as one."""
     return option.kind is Kind.BOOL or (option.kind is Kind.CHOICE and "true" in option.choices)
 
 
 def parse_document(document: Mapping[str, object], options: Mapping[str, Option]) -> dict[str, Any]:
-    """Read a configuration file that has been decoded from TOML; unknown keys say nothing.
-
-    Args:
-        document: what the file says.
-        options: every option that may be set, by the name of its field.
-
-    Returns:
-        The values set, by the name of the field.
+    """Return the values in a decoded configuration file, by the name of the field; unknown keys are ignored.
 
     Raises:
-        OptionError: a value is of the wrong form.
+        OptionError: a value has the wrong form.
     """
     return {
         name: _parse_item(option, document[option.config_name], key_place(option))
@@ -134,23 +122,23 @@ def parse_document(document: Mapping[str, object], options: Mapping[str, Option]
 
 
 def unknown_keys(document: Mapping[str, object], options: Mapping[str, Option]) -> list[str]:
-    """Return the keys of a configuration file that no option has."""
+    """Return the keys of a configuration file that are not options."""
     known = {option.config_name for option in options.values()}
     return [key for key in document if key not in known]
 
 
 def flag_place(option: Option) -> str:
-    """Return how an error names an option of the command line."""
+    """Return the name of an option of the command line, for an error."""
     return f"flag --{option.flag}"
 
 
 def key_place(option: Option) -> str:
-    """Return how an error names an option of a configuration file."""
+    """Return the name of an option of a configuration file, for an error."""
     return f"option {option.config_name}"
 
 
 def check_limits(option: Option, value: object, place: str) -> None:
-    """Compare a value with the limits of its option.
+    """Compare a value with the limits of its option; ``place`` is its origin.
 
     Raises:
         OptionError: it is outside; the text has the value as it was written, and what is allowed.
@@ -201,11 +189,11 @@ def _form(option: Option) -> str:
 
 
 def usage(command: str, options: Mapping[str, Option], defaults: object) -> str:
-    """Return what ``-help`` prints: every flag in alphabetical order with what it takes, does and defaults to.
+    """Return the output of ``-help``: each flag with its type, help and default, in alphabetical order.
 
     Args:
         command: the name of the command.
-        options: every option that may be given, by the name of its field.
+        options: all options, by the name of the field.
         defaults: an object whose attributes are the default values.
     """
     lines = [f"Usage of {command}:"]
@@ -218,7 +206,7 @@ def usage(command: str, options: Mapping[str, Option], defaults: object) -> str:
 
 
 def _limits(option: Option) -> str:
-    """Return what a value may be, unless the help says it."""
+    """Return the limits of a value, unless the help has them."""
     words = [word for word in option.choices if word]
     if any(word not in option.help for word in words):
         return f": {', '.join(words)}"

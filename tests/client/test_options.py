@@ -110,7 +110,7 @@ CONTEXT = ssl.create_default_context()
         *(
             (
                 {"tls_v1": True, "tls_context": CONTEXT, name: value},
-                f"{name} is {value!r}; allowed is to set it only without tls_context, which says that itself",
+                f"{name} is {value!r}; allowed is to set it only without tls_context, which sets it",
             )
             for name, value in {
                 "tls_root_ca_file": "ca.pem",

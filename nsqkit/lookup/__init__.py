@@ -1,7 +1,7 @@
-"""Asking nsqlookupds: which nsqds have a topic, and which topics there are.
+"""Requests to nsqlookupds: which nsqds have a topic, and which topics exist.
 
-``Discovery`` and ``TopicDiscovery`` follow the answers for as long as they run; ``lookup_nsqds`` and ``lookup_topics``
-ask once. ``options`` says what can be set, ``merge`` and ``schedule`` decide, ``poller`` does the asking.
+``Discovery`` and ``TopicDiscovery`` poll for as long as they run; ``lookup_nsqds`` and ``lookup_topics`` send one
+request to each nsqlookupd.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Which nsqds have a topic, followed over time.
+"""The nsqds that have a topic, polled from nsqlookupds.
 
-The rule it guards: failures never empty the set. An nsqd is in it from the first answer that lists it until every
-nsqlookupd that has listed it answers without it (``nsqkit.lookup.merge``); and what a user's filter or address map
-raises leaves the set as it is. To be in the set is to be worth dialling: a connection that stands is nobody's
-business here, and goes on when its nsqd has left the set.
-
-How to read it: ``Discovery`` is what a consumer drives; ``LookupdPoller`` does the asking.
+An nsqd stays in the set until every nsqlookupd that listed it has responded without it (``nsqkit.lookup.merge``);
+failures, also those of a user's filter or address map, leave the set unchanged. The set only says where to connect: a
+connection to an nsqd that has left the set continues.
 """
 
 from __future__ import annotations
@@ -33,23 +30,23 @@ logger = logging.getLogger("nsqkit.lookup")
 
 
 class Discovery(LookupdPoller["Node"]):
-    """The nsqds that have a topic, as all nsqlookupds together know them, for as long as ``run`` runs.
+    """The nsqds that have a topic according to any nsqlookupd, polled for as long as ``run`` runs.
 
     Args:
         lookupd_http_addresses: ``host:port`` or URL of each nsqlookupd; more can be added later.
         topic: the topic; None for the nsqds of all topics.
-        on_change: called in the event loop with the addresses that have come and with those that have gone.
-        on_failure: called in the event loop with each error that asking again cannot mend; None to go on.
-        options: how nsqlookupds are asked, and what is made of their answers.
-        clock: the time; by default the real one.
-        random: chance; by default seeded by the system.
-        log: where to say what happens.
+        on_change: called in the event loop with the added and the removed addresses.
+        on_failure: called in the event loop with each permanent error; None to ignore them.
+        options: see ``LookupOptions``.
+        clock: the time; by default the real time.
+        random: draws the jitter; by default seeded by the system.
+        log: the logger.
 
     Attributes:
-        addresses: those that were found last.
+        addresses: the addresses that were found last.
 
     Raises:
-        OptionError: a name or an address that cannot be one.
+        OptionError: the topic or an address is invalid.
     """
 
     def __init__(
@@ -68,8 +65,8 @@ class Discovery(LookupdPoller["Node"]):
             encode_topic(topic)
         super().__init__(
             lookupd_http_addresses,
-            ask=lambda daemon: fetch_nsqds(daemon, topic),
-            on_listed=self._listed,
+            query=lambda daemon: fetch_nsqds(daemon, topic),
+            on_merged=self._select,
             on_failure=on_failure,
             options=options,
             clock=clock,
@@ -80,7 +77,7 @@ class Discovery(LookupdPoller["Node"]):
         self._topic = topic
         self._on_change = on_change
 
-    def _listed(self, nodes: dict[str, Node]) -> None:
+    def _select(self, nodes: dict[str, Node]) -> None:
         options = self.options
         try:
             selected = select(

@@ -1,10 +1,8 @@
-"""What nsqlookupds are asked, each on its own or all of them once.
-
-The rule it guards: a topic that an nsqlookupd has never heard of is no failure: nobody has published to it yet, and
-the answer is that nobody has it. Everything else that is not a list is a failure, with one exception for the caller.
+"""Requests to nsqlookupds for nsqds and topics.
 
 ``fetch_nsqds`` and ``fetch_topics`` send a request to one nsqlookupd; ``lookup_nsqds`` and ``lookup_topics`` send it
-to all of them and merge the responses.
+to several and merge the responses. The answer TOPIC_NOT_FOUND is an empty list, since a topic exists only after its
+first message. Everything else that is no list is an error.
 """
 
 from __future__ import annotations
@@ -27,22 +25,22 @@ if TYPE_CHECKING:
     from nsqkit.http.daemon import Daemon
     from nsqkit.wire.lookup import Node
 
-__all__ = ["Ask", "fetch_nsqds", "fetch_topics", "lookup_nsqds", "lookup_topics"]
+__all__ = ["Query", "fetch_nsqds", "fetch_topics", "lookup_nsqds", "lookup_topics"]
 
 logger = logging.getLogger("nsqkit.lookup")
 
 T = TypeVar("T")
-Ask = Callable[["Daemon"], Awaitable[Mapping[str, T]]]
-"""Asks one nsqlookupd; raises RequestFailed when there is no good answer."""
+Query = Callable[["Daemon"], Awaitable[Mapping[str, T]]]
+"""Sends a request to one nsqlookupd; raises RequestFailed if there is no valid response."""
 
 TOPIC_NOT_FOUND: Final = "TOPIC_NOT_FOUND"
 
 
 async def fetch_nsqds(daemon: Daemon, topic: str | None) -> dict[str, Node]:
-    """Return the nsqds that one nsqlookupd lists for a topic, or all that it knows, by ``broadcast_address:tcp_port``.
+    """Return the nsqds that one nsqlookupd lists for a topic, by ``tcp_address``; for None, those of all topics.
 
     Raises:
-        RequestFailed: it gives no answer that can be used.
+        RequestFailed: there is no valid response.
     """
     try:
         if topic is None:
@@ -59,10 +57,10 @@ async def fetch_nsqds(daemon: Daemon, topic: str | None) -> dict[str, Node]:
 
 
 async def fetch_topics(daemon: Daemon, pattern: re.Pattern[str]) -> dict[str, str]:
-    """Return the topics that one nsqlookupd knows and in which ``pattern`` is found, each under its own name.
+    """Return the topics of one nsqlookupd in which ``pattern`` is found, each by its own name.
 
     Raises:
-        RequestFailed: it gives no answer that can be used.
+        RequestFailed: there is no valid response.
     """
     document = await daemon.ask_document("GET", "/topics")
     names = _decode(daemon, lambda document: decode_names(document, "topics"), document)
@@ -78,13 +76,13 @@ def _decode(
         raise RequestFailed(f"{daemon}: {error}") from error
 
 
-# ---- all of them, once ----------------------------------------------------------------------------------------
+# ---- several nsqlookupds --------------------------------------------------------------------------------------
 
 
 async def lookup_nsqds(
     lookupd_http_addresses: Sequence[str], topic: str | None, *, options: LookupOptions | None = None
 ) -> list[str]:
-    """Return the addresses of the nsqds that have a topic, as all nsqlookupds together know them now.
+    """Return the addresses of the nsqds that have a topic according to any nsqlookupd.
 
     Args:
         lookupd_http_addresses: ``host:port`` or URL of each nsqlookupd.
@@ -92,13 +90,15 @@ async def lookup_nsqds(
         options: see ``LookupOptions``.
 
     Raises:
-        OptionError: a name or an address that cannot be one.
-        RequestFailed: no nsqlookupd has answered; the text has a reason for each.
+        OptionError: the topic or an address is invalid.
+        RequestFailed: no nsqlookupd responded; the text has the reason for each.
     """
     options = options or LookupOptions()
     if topic is not None:
         encode_topic(topic)
-    nodes = await _ask_all(options.daemons(lookupd_http_addresses), lambda daemon: fetch_nsqds(daemon, topic))
+    nodes = await _query_all(
+        options.daemons(lookupd_http_addresses), lambda daemon: fetch_nsqds(daemon, topic)
+    )
     return select(nodes.values(), discovery_filter=options.discovery_filter, address_map=options.address_map)
 
 
@@ -108,21 +108,23 @@ async def lookup_topics(
     *,
     options: LookupOptions | None = None,
 ) -> list[str]:
-    """Return the topics that all nsqlookupds together know now, sorted.
+    """Return the topics that any nsqlookupd lists, sorted.
 
     Args:
         lookupd_http_addresses: ``host:port`` or URL of each nsqlookupd.
-        pattern: a regular expression that is looked for anywhere in a name; by default all names have it.
+        pattern: a regular expression, searched anywhere in a name; by default it matches all names.
         options: see ``LookupOptions``.
 
     Raises:
-        OptionError: a pattern or an address that cannot be one.
-        RequestFailed: no nsqlookupd has answered; the text has a reason for each.
+        OptionError: the pattern or an address is invalid.
+        RequestFailed: no nsqlookupd responded; the text has the reason for each.
     """
     options = options or LookupOptions()
     compiled = compile_pattern(pattern)
     return sorted(
-        await _ask_all(options.daemons(lookupd_http_addresses), lambda daemon: fetch_topics(daemon, compiled))
+        await _query_all(
+            options.daemons(lookupd_http_addresses), lambda daemon: fetch_topics(daemon, compiled)
+        )
     )
 
 
@@ -130,7 +132,7 @@ def compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     """Return a regular expression, compiled.
 
     Raises:
-        OptionError: it is none.
+        OptionError: the pattern is no regular expression.
     """
     try:
         return re.compile(pattern)
@@ -138,15 +140,15 @@ def compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
         raise OptionError(f"pattern {pattern!r} is no regular expression: {error}") from error
 
 
-async def _ask_all(daemons: Mapping[str, Daemon], ask: Ask[T]) -> dict[str, T]:
-    """Return what the nsqlookupds list together; who fails is named in the log, as long as anybody answers."""
+async def _query_all(daemons: Mapping[str, Daemon], query: Query[T]) -> dict[str, T]:
+    """Return the merged responses; log the failures, and raise RequestFailed if there is no response."""
     responses: MergedResponses[T] = MergedResponses()
     answered: list[Daemon] = []
     failures: list[str] = []
 
-    async def ask_one(key: str, daemon: Daemon) -> None:
+    async def query_one(key: str, daemon: Daemon) -> None:
         try:
-            responses.record(key, await ask(daemon))
+            responses.record(key, await query(daemon))
             answered.append(daemon)
         except RequestFailed as error:
             failures.append(str(error))
@@ -154,7 +156,7 @@ async def _ask_all(daemons: Mapping[str, Daemon], ask: Ask[T]) -> dict[str, T]:
 
     async with anyio.create_task_group() as tasks:
         for key, daemon in daemons.items():
-            tasks.start_soon(ask_one, key, daemon)
+            tasks.start_soon(query_one, key, daemon)
     if not answered:
         raise RequestFailed("; ".join(failures) or "there is no nsqlookupd to ask")
     return responses.merged()

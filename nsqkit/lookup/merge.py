@@ -1,11 +1,8 @@
-"""What several nsqlookupds list, united.
+"""The merged responses of several nsqlookupds.
 
-The rule it guards: an entry is there if the last good answer of at least one nsqlookupd lists it. So it comes with
-the first answer that has it, and goes when each nsqlookupd that had it has answered again without it. One that fails
-does not answer: what it listed last stays, for however long it fails, and failures alone never take anything away.
-nsqlookupds that disagree are all believed, for they learn of an nsqd at different times, and each may miss some.
-
-An empty answer is an answer. What an nsqlookupd listed is forgotten only when it is no longer to be asked.
+An entry exists if the last successful response of at least one nsqlookupd lists it. nsqlookupds register an nsqd at
+different times, and each may miss some, so none overrules another. A failed request changes nothing: the entries of
+that nsqlookupd stay until it responds again, or until it is removed. An empty list is a response like any other.
 """
 
 from __future__ import annotations
@@ -19,23 +16,23 @@ __all__ = ["MergedResponses"]
 
 
 class MergedResponses(Generic[T]):
-    """The last good answer of each nsqlookupd; an answer maps what makes an entry one to the entry."""
+    """The last successful response of each nsqlookupd, as a mapping of keys to entries."""
 
     def __init__(self) -> None:
         self._responses: dict[str, Mapping[str, T]] = {}
 
     def record(self, lookupd: str, entries: Mapping[str, T]) -> None:
-        """Take the good answer of an nsqlookupd in the place of its last one."""
+        """Replace the response of an nsqlookupd."""
         self._responses[lookupd] = entries
 
     def forget(self, lookupd: str) -> None:
-        """Take note that an nsqlookupd is no longer asked."""
+        """Remove the response of an nsqlookupd, if there is one."""
         self._responses.pop(lookupd, None)
 
     def merged(self) -> dict[str, T]:
-        """Return all entries; where several nsqlookupds list one, as the first of them to have answered tells it."""
-        united: dict[str, T] = {}
-        for listing in self._responses.values():
-            for key, entry in listing.items():
-                united.setdefault(key, entry)
-        return united
+        """Return the entries of all responses; for a key that several have, the entry of the first recorded one."""
+        merged: dict[str, T] = {}
+        for response in self._responses.values():
+            for key, entry in response.items():
+                merged.setdefault(key, entry)
+        return merged

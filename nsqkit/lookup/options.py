@@ -1,7 +1,6 @@
-"""Options of discovery, under go-nsq's names where it has one.
+"""Options of discovery, under go-nsq's names where go-nsq has the option.
 
-The rule it guards: as in ``nsqkit.client.options``, what cannot be used is refused when the object is made, by a
-sentence that names the option.
+As in ``nsqkit.client.options``, an invalid value is refused when the object is made, with the option's name.
 """
 
 from __future__ import annotations
@@ -26,31 +25,30 @@ if TYPE_CHECKING:
 __all__ = ["LookupOptions"]
 
 ANSWER_SIZE_MAX: Final = 5 * 1024 * 1024
-"""Bytes of an nsqlookupd's answer; enough for some ten thousand nsqds."""
+"""Limit of a response's size in bytes; enough for some ten thousand nsqds."""
 
 
 # Without slots, so that the options of a consumer can inherit from these and from those of a connection.
 @attrs.frozen(kw_only=True, slots=False)
 class LookupOptions:
-    """How nsqlookupds are asked, and what is made of their answers. Durations are in seconds.
+    """How requests are sent to nsqlookupds, and how their responses are used. Durations are in seconds.
 
     Attributes:
-        lookupd_poll_interval: between an answer and the next question, 0.01 to 300; 60 as in go-nsq.
-        lookupd_poll_jitter: how much of the interval is added at most, at random and each time anew, 0 to 1; 0.3.
-        lookupd_poll_timeout: after how long an nsqlookupd counts as failed, 0.1 to 300; 60 as in go-nsq. It holds up
-            nobody: each nsqlookupd is asked on its own.
+        lookupd_poll_interval: time between a response and the next request, 0.01 to 300; 60 as in go-nsq.
+        lookupd_poll_jitter: the part of the interval, 0 to 1, up to which a random time is added to each wait; 0.3.
+        lookupd_poll_timeout: time limit of a request, 0.1 to 300; 60 as in go-nsq. It delays no other nsqlookupd.
         lookupd_authorization: the Authorization header, as ``nsqkit.http.daemon.bearer`` makes it; empty for none.
-            User and password of one nsqlookupd can stand in its URL instead.
-        lookupd_tls_context: for URLs of https, an ``ssl.SSLContext`` instead of the three options that follow.
-        lookupd_tls_root_ca_file: file of certificates in PEM, one of which must have signed the nsqlookupd's; by
+            The URL of an nsqlookupd may contain user and password instead.
+        lookupd_tls_context: for https, an ``ssl.SSLContext`` instead of the next three options.
+        lookupd_tls_root_ca_file: a file of certificates in PEM; one of them must have signed the nsqlookupd's. By
             default those that the system trusts.
-        lookupd_tls_cert: file with the certificate, in PEM, by which this client shows who it is.
-        lookupd_tls_key: file with its key.
-        lookupd_http_request: sends the requests in the place of nsqkit's client: an async function of method, URL,
-            headers and body that returns status and body.
-        discovery_filter: a function that is given the nodes that were found, and returns those that are wanted.
+        lookupd_tls_cert: a file with this client's certificate, in PEM.
+        lookupd_tls_key: a file with its key.
+        lookupd_http_request: sends the requests instead of nsqkit's client: an async function of method, URL, headers
+            and body that returns status and body.
+        discovery_filter: a function that takes the nodes that were found, and returns those to connect to.
         address_map: a mapping of ``broadcast_address:tcp_port`` to the address to connect to, or a function from one
-            to the other; None instead of an address leaves that nsqd out.
+            to the other; None instead of an address excludes that nsqd.
     """
 
     lookupd_poll_interval: float = seconds(60.0, 0.01, 300.0)
@@ -66,25 +64,30 @@ class LookupOptions:
     address_map: AddressMap | None = function(or_mapping=True)
 
     def daemon(self, address: str, clock: Clock | None = None) -> Daemon:
-        """Return the nsqlookupd at an address of any form.
+        """Return the nsqlookupd at an address in any form that ``Daemon.of`` accepts.
 
         Raises:
-            OptionError: the address cannot be one, or a file cannot be used.
+            OptionError: the address is invalid, or a file cannot be used.
         """
         (daemon,) = self.daemons([address], clock).values()
         return daemon
 
     def daemons(self, addresses: object, clock: Clock | None = None) -> dict[str, Daemon]:
-        """Return the nsqlookupds at addresses, by what makes two addresses the same.
+        """Return the nsqlookupds at several addresses, each once, by their ``key``.
 
         Raises:
-            OptionError: one of them cannot be an address, or it is not a list of them; or a file cannot be used.
+            OptionError: an address is invalid, ``addresses`` is no list, or a file cannot be used.
         """
         if isinstance(addresses, str | bytes) or not isinstance(addresses, Sequence):
             raise OptionError(
                 f'lookupd_http_addresses is {addresses!r}; allowed is a list such as ["127.0.0.1:4161"]'
             )
-        context = lookupd_context(self)
+        context = lookupd_context(
+            self.lookupd_tls_context,
+            root_ca_file=self.lookupd_tls_root_ca_file,
+            cert=self.lookupd_tls_cert,
+            key=self.lookupd_tls_key,
+        )
         daemons = [
             Daemon.of(
                 address,

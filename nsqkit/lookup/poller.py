@@ -1,8 +1,6 @@
-"""The tasks that ask nsqlookupds again and again, one for each.
+"""Polling of nsqlookupds, with a task and a schedule for each of them.
 
-The rule it guards: no nsqlookupd can hold up another, and none can harm whoever wants to know: each is asked in a task
-of its own, at times of its own; a failure is a line in the log and an entry in ``lookupds``, and then it is asked
-again. What the answers mean together is for ``MergedResponses`` to say, which is told of good ones only.
+So a slow nsqlookupd does not delay the others. A failed request is logged, recorded in ``lookupds`` and repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from nsqkit.lookup.schedule import PollSchedule
 if TYPE_CHECKING:
     from nsqkit.errors import NSQError
     from nsqkit.http.daemon import Daemon
-    from nsqkit.lookup.lookupd_client import Ask
+    from nsqkit.lookup.lookupd_client import Query
 
 __all__ = ["LookupdPoller", "LookupdStatus"]
 
@@ -36,14 +34,14 @@ T = TypeVar("T")
 
 @attrs.frozen
 class LookupdStatus:
-    """How one nsqlookupd does.
+    """The results of polling one nsqlookupd.
 
     Attributes:
         name: its URL without user, password and query.
-        answered_ns: when it gave its last good answer, ns since the Unix epoch; None if it never has.
-        entry_count: how much it listed then.
-        failure_count: how many questions in a row have failed since.
-        error: why the last of these failed; None if it has not.
+        answered_ns: the time of its last successful response, ns since the Unix epoch; None if there was none.
+        entry_count: the number of entries in that response.
+        failure_count: the number of failed requests since.
+        error: the error of the last request; None if it succeeded.
     """
 
     name: str
@@ -55,9 +53,9 @@ class LookupdStatus:
 
 @attrs.define(eq=False)
 class _Lookupd:
-    """One nsqlookupd that is asked; ``scope`` ends its task, ``sleep`` ends the wait for the next question.
+    """One nsqlookupd; ``scope`` ends its task, ``sleep`` ends the wait for its next request.
 
-    Both scopes are made by the task: clients are also made where no event loop runs.
+    The task makes both scopes, since a client can be made where no event loop runs.
     """
 
     daemon: Daemon
@@ -68,28 +66,28 @@ class _Lookupd:
 
 
 class LookupdPoller(Generic[T]):
-    """Asks nsqlookupds for as long as ``run`` runs.
+    """Polls nsqlookupds for as long as ``run`` runs.
 
     Args:
-        lookupd_http_addresses: where they are.
-        ask: puts the question to one of them.
-        on_listed: called in the event loop with all that is listed, after each good answer and each removal.
-        on_failure: called in the event loop with each permanent error; None to go on.
-        options: how they are asked.
-        clock: the time; by default the real one.
-        random: chance; by default seeded by the system.
-        log: where to say what happens.
+        lookupd_http_addresses: their addresses.
+        query: sends the request to one of them.
+        on_merged: called in the event loop with all entries, after each successful response and each removal.
+        on_failure: called in the event loop with each permanent error; None to ignore them.
+        options: see ``LookupOptions``.
+        clock: the time; by default the real time.
+        random: draws the jitter; by default seeded by the system.
+        log: the logger.
 
     Raises:
-        OptionError: an address that cannot be one.
+        OptionError: an address is invalid.
     """
 
     def __init__(
         self,
         lookupd_http_addresses: Sequence[str],
         *,
-        ask: Ask[T],
-        on_listed: Callable[[dict[str, T]], None],
+        query: Query[T],
+        on_merged: Callable[[dict[str, T]], None],
         on_failure: Callable[[NSQError], None] | None = None,
         options: LookupOptions | None = None,
         clock: Clock | None = None,
@@ -98,8 +96,8 @@ class LookupdPoller(Generic[T]):
     ) -> None:
         self.options = options or LookupOptions()
         self._log = log
-        self._ask = ask
-        self._on_listed = on_listed
+        self._query = query
+        self._on_merged = on_merged
         self._on_failure = on_failure
         self._clock = clock
         self._random = random or Random()
@@ -113,14 +111,14 @@ class LookupdPoller(Generic[T]):
 
     @property
     def lookupds(self) -> list[LookupdStatus]:
-        """How each nsqlookupd does."""
+        """The status of each nsqlookupd."""
         return [lookupd.status for lookupd in self._lookupds.values()]
 
     def add_lookupd(self, address: str) -> None:
-        """Ask this nsqlookupd, too, beginning now; one that is asked already is left alone.
+        """Poll another nsqlookupd, beginning now; do nothing if it is polled already.
 
         Raises:
-            OptionError: the address cannot be one.
+            OptionError: the address is invalid.
         """
         daemon = self.options.daemon(address, self._clock)
         if daemon.key in self._lookupds:
@@ -129,10 +127,10 @@ class LookupdPoller(Generic[T]):
         self._added.set()
 
     def remove_lookupd(self, address: str) -> None:
-        """Ask this nsqlookupd no more, and forget what only it has listed.
+        """Stop polling an nsqlookupd, and forget the entries that only it has listed.
 
         Raises:
-            OptionError: it is none of those that are asked.
+            OptionError: it is not polled.
         """
         daemon = self.options.daemon(address, self._clock)
         lookupd = self._lookupds.pop(daemon.key, None)
@@ -142,10 +140,10 @@ class LookupdPoller(Generic[T]):
         if lookupd.scope is not None:
             lookupd.scope.cancel()
         self._responses.forget(daemon.key)
-        self._on_listed(self._responses.merged())
+        self._on_merged(self._responses.merged())
 
     def wake(self) -> None:
-        """Ask all of them soon, within about a second: somebody has lost a connection, and may find another."""
+        """Send the next requests within about a second, after the loss of a connection to an nsqd."""
         if self._clock is None:
             return
         for lookupd in self._lookupds.values():
@@ -155,7 +153,7 @@ class LookupdPoller(Generic[T]):
                     lookupd.sleep.cancel()
 
     async def run(self) -> None:
-        """Ask until cancelled.
+        """Poll until cancelled.
 
         Raises:
             Closed: it runs already.
@@ -163,22 +161,22 @@ class LookupdPoller(Generic[T]):
         if self._is_running:
             raise Closed("it runs already, and can run once at a time")
         self._clock = self._clock or LoopClock()
-        asked: set[_Lookupd] = set()
+        polled: set[_Lookupd] = set()
         async with anyio.create_task_group() as tasks:
             self._is_running = True
             try:
                 while True:
                     self._added = anyio.Event()
                     for lookupd in self._lookupds.values():
-                        if lookupd not in asked:
-                            asked.add(lookupd)
-                            tasks.start_soon(self._keep_asking, lookupd)
-                    asked.intersection_update(self._lookupds.values())
+                        if lookupd not in polled:
+                            polled.add(lookupd)
+                            tasks.start_soon(self._poll, lookupd)
+                    polled.intersection_update(self._lookupds.values())
                     await self._added.wait()
             finally:
                 self._is_running = False
 
-    async def _keep_asking(self, lookupd: _Lookupd) -> None:
+    async def _poll(self, lookupd: _Lookupd) -> None:
         clock = self._clock
         assert clock is not None
         schedule = lookupd.schedule = PollSchedule(
@@ -188,34 +186,33 @@ class LookupdPoller(Generic[T]):
             now_ns=clock.now_ns(),
         )
         with anyio.CancelScope() as lookupd.scope:
-            while (
-                self._lookupds.get(lookupd.daemon.key) is lookupd
-            ):  # it may be removed before this task begins
+            # It may have been removed before this task began.
+            while self._lookupds.get(lookupd.daemon.key) is lookupd:
                 while schedule.next_poll_ns > clock.now_ns():
                     with anyio.CancelScope() as lookupd.sleep:
                         await clock.wait_until(schedule.next_poll_ns)
-                await self._ask_once(lookupd, schedule, clock)
+                await self._poll_once(lookupd, schedule, clock)
 
-    async def _ask_once(self, lookupd: _Lookupd, schedule: PollSchedule, clock: Clock) -> None:
+    async def _poll_once(self, lookupd: _Lookupd, schedule: PollSchedule, clock: Clock) -> None:
         schedule.begin()
         try:
-            entries = await self._ask(lookupd.daemon)
+            entries = await self._query(lookupd.daemon)
         except Exception as error:
             schedule.failed(clock.now_ns())
-            self._failed(lookupd, schedule, error)
+            self._record_failure(lookupd, schedule, error)
         else:
             schedule.answered(clock.now_ns())
             lookupd.status = LookupdStatus(lookupd.daemon.name, clock.now_ns(), len(entries))
-            if self._lookupds.get(lookupd.daemon.key) is lookupd:  # it may have been removed just now
+            if self._lookupds.get(lookupd.daemon.key) is lookupd:  # it may have been removed meanwhile
                 self._responses.record(lookupd.daemon.key, entries)
-                self._on_listed(self._responses.merged())
+                self._on_merged(self._responses.merged())
 
-    def _failed(self, lookupd: _Lookupd, schedule: PollSchedule, error: Exception) -> None:
+    def _record_failure(self, lookupd: _Lookupd, schedule: PollSchedule, error: Exception) -> None:
         before = lookupd.status
         lookupd.status = attrs.evolve(before, failure_count=schedule.failure_count, error=error)
         fields = {"lookupd": lookupd.daemon.name, "failure_count": schedule.failure_count}
         if not (isinstance(error, RequestFailed) and error.permanent):
-            # An unexpected error is a fault of nsqkit; it must not end the consumer either.
+            # Other errors are bugs of nsqkit, which must not end a consumer either.
             self._log.warning(
                 "nsqlookupd %s has failed %d times in a row: %s",
                 lookupd.daemon,

@@ -1,10 +1,7 @@
-"""What nsqlookupd answers, as values.
+"""Decoding of nsqlookupd's responses.
 
-The rule it guards: an answer is used as far as it can be understood, and one that cannot be is an error, never an empty
-answer: whoever hears "there is nobody" must be able to believe it. Hence an entry that makes no sense is passed over,
-but a list in which none makes sense is refused.
-
-How to read it: a function for each kind of list; all take the JSON object of the answer.
+Each function takes the JSON object of a response and decodes one kind of list. An invalid entry is skipped; a list of
+invalid entries only is an error. So an empty result always means that the nsqlookupd listed nothing.
 """
 
 from __future__ import annotations
@@ -28,11 +25,11 @@ _HOST: Final = re.compile(r"[^\s/@\[\]\x00-\x1f\x7f]+")
 
 @attrs.frozen
 class RegisteredNode:
-    """An nsqd with what it is registered for.
+    """An nsqd and its registrations.
 
     Attributes:
-        node: what it has told of itself.
-        topics: its topics; True for one that a tombstone hides from consumers.
+        node: the nsqd.
+        topics: its topics; the value is True for a topic that a tombstone hides from consumers.
     """
 
     node: Node
@@ -40,40 +37,40 @@ class RegisteredNode:
 
 
 def tcp_address(node: Node) -> str:
-    """Return ``broadcast_address:tcp_port``, which clients connect to and which makes two entries one."""
+    """Return ``broadcast_address:tcp_port``, the address for clients, which also identifies an nsqd."""
     return join_address(node.broadcast_address, node.tcp_port)
 
 
 def decode_nodes(document: Mapping[str, Any]) -> list[Node]:
-    """Return the nsqds that ``/lookup`` lists.
+    """Return the nsqds in a response to ``/lookup``.
 
     Raises:
-        ValueError: there is no list of them, or nothing in it can be understood.
+        ValueError: there is no list, or all of its entries are invalid.
     """
     return _decode_list(document, "producers", _decode_node)
 
 
 def decode_registered_nodes(document: Mapping[str, Any]) -> list[RegisteredNode]:
-    """Return the nsqds that ``/nodes`` lists.
+    """Return the nsqds in a response to ``/nodes``.
 
     Raises:
-        ValueError: there is no list of them, or nothing in it can be understood.
+        ValueError: as ``decode_nodes``.
     """
     return _decode_list(document, "producers", _decode_registered_node)
 
 
 def decode_names(document: Mapping[str, Any], key: str) -> list[str]:
-    """Return the names of topics or channels that an answer lists under a key.
+    """Return the names of topics or channels under ``key`` of a response.
 
     Raises:
-        ValueError: there is no list of them, or nothing in it can be a name.
+        ValueError: as ``decode_nodes``.
     """
     return _decode_list(document, key, _decode_name)
 
 
 def _decode_list(document: Mapping[str, Any], key: str, decode: Callable[[object], T | None]) -> list[T]:
     entries = document.get(key, ...)
-    if entries is None:  # Go's way to write an empty list
+    if entries is None:  # Go encodes an empty list so
         return []
     if not isinstance(entries, list):
         raise ValueError(f"the answer has no list of {key}")
@@ -86,7 +83,7 @@ def _decode_list(document: Mapping[str, Any], key: str, decode: Callable[[object
 def _decode_node(entry: object) -> Node | None:
     if not isinstance(entry, dict):
         return None
-    # Before there was a broadcast address, there was an address.
+    # Old versions of nsqd send "address" instead.
     host = entry.get("broadcast_address") or entry.get("address")
     port = entry.get("tcp_port")
     if not isinstance(host, str) or not _HOST.fullmatch(host):

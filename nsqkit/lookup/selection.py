@@ -1,8 +1,7 @@
-"""From the nsqds that nsqlookupds list to the addresses that a client connects to.
+"""The addresses to connect to, from the nsqds that nsqlookupds list.
 
-The rule it guards: first the user's filter says which nsqds are wanted, which sees them as they are listed; then the
-user's address map says where they are reached. That is what containers need, whose nsqds broadcast names that only
-other containers can resolve.
+The user's filter selects nsqds as they are listed; then the user's address map replaces their addresses. The map is
+for containers, whose nsqds may broadcast names that only other containers can resolve.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from nsqkit.wire.lookup import Node
 __all__ = ["AddressMap", "DiscoveryFilter", "select"]
 
 DiscoveryFilter: TypeAlias = Callable[[list[Node]], Iterable[Node]]
-"""Returns those of the nodes that are wanted."""
+"""Returns the nodes to connect to."""
 
 AddressMap: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None]
-"""Makes the address to connect to of ``broadcast_address:tcp_port``; None leaves that nsqd out.
+"""Maps ``broadcast_address:tcp_port`` to the address to connect to; None excludes that nsqd.
 
-A mapping leaves an address that it does not have as it is; a callable says for each.
+An address that a mapping does not contain stays as it is.
 """
 
 
@@ -33,8 +32,8 @@ def select(
     """Return the addresses to connect to, each once.
 
     Raises:
-        OptionError: the address map has led to something that is no address.
-        Exception: whatever the user's filter or map raises.
+        OptionError: the address map returned something that is no address.
+        Exception: any error of the user's filter or map.
     """
     listed = list(nodes)
     wanted = listed if discovery_filter is None else discovery_filter(listed)
@@ -55,6 +54,6 @@ def _check(listed: str, mapped: object) -> None:
     if isinstance(mapped, str) and is_socket_path(mapped):
         return
     try:
-        split_address(mapped)  # type: ignore[arg-type]  # it refuses what is no text, too
+        split_address(mapped)  # type: ignore[arg-type]  # it refuses other types, too
     except OptionError as error:
         raise OptionError(f"address_map makes {mapped!r} of {listed}: {error}") from error

@@ -1,7 +1,7 @@
-"""Which topics there are whose names match a pattern, followed over time.
+"""The topics whose names match a pattern, polled from nsqlookupds.
 
-The rule it guards: that of ``Discovery``. A topic is there from the first answer that lists it until every nsqlookupd
-that has listed it answers without it; failures take none away.
+As in ``nsqkit.lookup.discovery``, a topic stays in the set until every nsqlookupd that listed it has responded without
+it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ logger = logging.getLogger("nsqkit.lookup")
 
 
 class TopicDiscovery(LookupdPoller[str]):
-    """The topics whose names match a pattern, as all nsqlookupds together know them, for as long as ``run`` runs.
+    """The topics that match a pattern according to any nsqlookupd, polled for as long as ``run`` runs.
 
     Args:
         lookupd_http_addresses: ``host:port`` or URL of each nsqlookupd; more can be added later.
-        pattern: a regular expression that is looked for anywhere in a name; ``^`` and ``$`` stand for its ends.
-        on_change: called in the event loop with the topics that have come and with those that have gone.
-        options: how nsqlookupds are asked.
-        clock: the time; by default the real one.
-        random: chance; by default seeded by the system.
+        pattern: a regular expression, searched anywhere in a name; ``^`` and ``$`` match its ends.
+        on_change: called in the event loop with the added and the removed topics.
+        options: see ``LookupOptions``.
+        clock: the time; by default the real time.
+        random: draws the jitter; by default seeded by the system.
 
     Attributes:
-        topics: those that were found last, sorted.
+        topics: the topics that were found last, sorted.
 
     Raises:
-        OptionError: a pattern or an address that cannot be one.
+        OptionError: the pattern or an address is invalid.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class TopicDiscovery(LookupdPoller[str]):
         compiled = compile_pattern(pattern)
         super().__init__(
             lookupd_http_addresses,
-            ask=lambda daemon: fetch_topics(daemon, compiled),
-            on_listed=self._listed,
+            query=lambda daemon: fetch_topics(daemon, compiled),
+            on_merged=self._compare,
             options=options,
             clock=clock,
             random=random,
@@ -65,7 +65,7 @@ class TopicDiscovery(LookupdPoller[str]):
         self.topics: list[str] = []
         self._on_change = on_change
 
-    def _listed(self, names: dict[str, str]) -> None:
+    def _compare(self, names: dict[str, str]) -> None:
         came = sorted(names.keys() - set(self.topics))
         gone = sorted(set(self.topics) - names.keys())
         if came or gone:

@@ -35,8 +35,8 @@ class Rig:
         self._listed = anyio.Event()
         self.poller: LookupdPoller[str] = LookupdPoller(
             addresses,
-            ask=ask,
-            on_listed=self.on_listed,
+            query=ask,
+            on_merged=self.on_merged,
             options=LookupOptions(
                 lookupd_http_request=self.network, lookupd_poll_jitter=jitter, lookupd_poll_timeout=300.0
             ),
@@ -44,7 +44,7 @@ class Rig:
             random=Random(1),
         )
 
-    def on_listed(self, entries: dict[str, str]) -> None:
+    def on_merged(self, entries: dict[str, str]) -> None:
         self.listed.append(sorted(entries))
         self._listed.set()
         self._listed = anyio.Event()
@@ -162,10 +162,10 @@ async def test_a_fault_of_ours_is_not_the_end(caplog):
     async def fault(daemon: Daemon) -> Mapping[str, str]:
         return {"x": broken("")[1].decode()}
 
-    rig.poller._ask = fault
+    rig.poller._query = fault
     async with rig.running():
         assert isinstance((await rig.failed("a:1", 1)).error, AssertionError)
-        rig.poller._ask = ask
+        rig.poller._query = ask
         await rig.settle()
         rig.clock.advance(1)
         assert await rig.told(1) == []
@@ -287,7 +287,7 @@ async def test_what_the_caller_raises_is_the_callers():
     def fail(entries: dict[str, str]) -> None:
         raise ZeroDivisionError
 
-    rig.poller._on_listed = fail
+    rig.poller._on_merged = fail
     with pytest.raises(ExceptionGroup) as caught:
         await rig.poller.run()
     assert caught.group_contains(ZeroDivisionError)

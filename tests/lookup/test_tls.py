@@ -26,13 +26,18 @@ def client_files(directory: Path) -> dict[str, Any]:
     return {"lookupd_tls_cert": str(certificate), "lookupd_tls_key": str(key)}
 
 
-async def test_by_default_there_are_no_rules_of_ones_own():
+def context_of(**options: Any) -> ssl.SSLContext | None:
+    (daemon,) = LookupOptions(**options).daemons(["h:1"]).values()
+    return daemon.tls_context
+
+
+async def test_context_is_none_or_the_given_one_without_files():
     context = ssl.create_default_context()
-    assert lookupd_context(LookupOptions()) is None
-    assert lookupd_context(LookupOptions(lookupd_tls_context=context)) is context
+    assert lookupd_context(None, root_ca_file="", cert="", key="") is None
+    assert context_of(lookupd_tls_context=context) is context
 
 
-async def test_authority_and_certificate_from_files(tmp_path: Path):
+async def test_certificate_authority_and_certificate_are_read_from_files(tmp_path: Path):
     files = certificates.write_files(tmp_path)
     theirs = certificates.server_context()
     theirs.verify_mode = ssl.CERT_REQUIRED
@@ -47,7 +52,7 @@ async def test_authority_and_certificate_from_files(tmp_path: Path):
                 await lookup_topics(where, options=LookupOptions(**less))
 
 
-async def test_a_certificate_of_ones_own_does_not_mean_that_nobody_is_trusted(
+async def test_own_certificate_leaves_system_certificates_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     trusting: list[ssl.SSLContext] = []
@@ -56,7 +61,7 @@ async def test_a_certificate_of_ones_own_does_not_mean_that_nobody_is_trusted(
         trusting.append(context)
 
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", load)
-    assert lookupd_context(LookupOptions(**client_files(tmp_path))) in trusting
+    assert context_of(**client_files(tmp_path)) in trusting
 
 
 @pytest.mark.parametrize(
@@ -79,6 +84,6 @@ async def test_a_certificate_of_ones_own_does_not_mean_that_nobody_is_trusted(
     ],
     ids=["no authority", "no certificate", "no key", "key alone", "both"],
 )
-async def test_what_cannot_be_used_is_refused_before_anybody_is_asked(options, error):
+async def test_unusable_tls_options_are_refused_before_any_request(options, error):
     with pytest.raises(OptionError, match=error):
         LookupOptions(**options).daemons(["h:1"])

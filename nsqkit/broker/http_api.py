@@ -51,11 +51,6 @@ logger = logging.getLogger("nsqkit.broker")
 
 Route: TypeAlias = Callable[["RunningBroker", Request], "Response | Awaitable[Response]"]
 
-PPROF_ROUTES: Final = pprof_routes("/debug/pprof/")
-
-NOT_LOGGED: Final = frozenset(("/pub", "/mpub", *(path for _, path, _ in PPROF_ROUTES)))
-"""Paths whose requests are not logged, as in nsqd."""
-
 SPLIT_SIZE: Final = 64 * 1024
 """Bytes of a body that are split into lines at once."""
 
@@ -431,8 +426,11 @@ class HTTPApi:
     def __init__(self, nsqd: RunningBroker) -> None:
         self._nsqd = nsqd
         routes = [(method, path, partial(route, nsqd)) for method, path, route in ROUTES]
-        router = Router([*routes, *PPROF_ROUTES, *MEMORY_ROUTES])
-        self._handle = logged(router.handle, logger=logger, clock=nsqd.clock, unlogged=NOT_LOGGED)
+        pprof = pprof_routes("/debug/pprof/", nsqd.clock)
+        # As in nsqd, these requests are not logged.
+        unlogged = {"/pub", "/mpub", *(path for _, path, _ in pprof)}
+        router = Router([*routes, *pprof, *MEMORY_ROUTES])
+        self._handle = logged(router.handle, logger=logger, clock=nsqd.clock, unlogged=unlogged)
 
     async def serve(self, stream: ByteStream, remote_address: str, *, secure: bool = False) -> None:
         """Answer the requests of one connection until it ends, then close the stream.

@@ -1,10 +1,7 @@
-"""What a running program does with its time, tasks and memory, under the paths of Go's profiles.
+"""Profiles of the running process, under the paths of Go's profiles.
 
-The rule it guards: paths, parameters, statuses and headers are those of nsqd's routes (Go's net/http/pprof, nsqd's
-nsqd/http.go), the content is Python's, in plain text. Nothing is measured before somebody asks.
-
-How to read it: ``CONTENTS`` says what is to be found where. ``pprof_routes`` is the table for nsqd and nsqlookupd,
-``MEMORY_ROUTES`` is nsqd's alone.
+Paths, parameters, statuses and headers are those of nsqd's routes (Go's net/http/pprof, nsqd/http.go); the contents are
+Python's, as plain text. Nothing is measured before a request comes.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ from typing import Final, TypeAlias
 import anyio
 import anyio.to_thread
 
+from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.http.messages import Handler, HTTPError, Request, Response
 from nsqkit.http.query import Query
 
@@ -32,13 +30,13 @@ __all__ = ["MEMORY_ROUTES", "pprof_routes"]
 Routes: TypeAlias = tuple[tuple[str, str, Handler], ...]
 
 SAMPLE_INTERVAL: Final = 0.01
-"""Seconds between two looks at all threads; Go's profiler looks as often."""
+"""Seconds between two samples of all threads; as in Go's profiler."""
 
 PROFILE_SECONDS: Final = 30
-"""How long is looked if the request does not say; as in Go."""
+"""The default duration of a profile; as in Go."""
 
 PROFILE_SECONDS_MAX: Final = 600
-"""How long is looked at most: only one profile is taken at a time, and who has asked may be gone."""
+"""The longest duration: only one profile runs at a time, and its client may have disconnected."""
 
 _NO_SNIFF = ("X-Content-Type-Options", "nosniff")
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")
@@ -50,15 +48,11 @@ _INT64_MAX: Final = (1 << 63) - 1
 _PROFILING: Final = threading.Lock()
 
 
-# ---- profiles: each a number of things by what they have in common ------------------------------------------------
-
-
-def _block() -> Counter[str]:
-    return Counter()
+# ---- profiles: counts of objects or tasks by a property ------------------------------------------------------------
 
 
 def _goroutine() -> Counter[str]:
-    return Counter("\n".join(["", *stack]) for _, stack in _stacks())
+    return Counter("\n".join(["", *lines]) for _, lines in _stacks())
 
 
 def _heap() -> Counter[str]:
@@ -68,17 +62,12 @@ def _heap() -> Counter[str]:
     return Counter({f"bytes {statistic.traceback}": statistic.size for statistic in statistics})
 
 
-def _threadcreate() -> Counter[str]:
-    return Counter(thread.name for thread in threading.enumerate())
-
-
 PROFILES: Final[Mapping[str, Callable[[], Counter[str]]]] = {
-    "block": _block,
+    "block": Counter,
     "goroutine": _goroutine,
     "heap": _heap,
-    "threadcreate": _threadcreate,
+    "threadcreate": lambda: Counter(thread.name for thread in threading.enumerate()),
 }
-"""What can be counted."""
 
 CONTENTS: Final[Mapping[str, str]] = {
     "block": "nothing; tasks have no locks to wait for",
@@ -88,30 +77,28 @@ CONTENTS: Final[Mapping[str, str]] = {
     "profile": "where all threads are, looked at 100 times a second for seconds=N; folded stacks",
     "threadcreate": "threads by name",
 }
-"""What the index says of each path."""
+"""The text of the index for each path."""
 
 
 def _stacks() -> Iterator[tuple[str, list[str]]]:
-    """Yield tasks and threads by name, each with the lines that it is in, the innermost first."""
+    """Yield the name of each task and thread, with its lines of code, innermost first."""
     for task in anyio.get_running_tasks():
-        yield f"task {task.name}", [*_awaited(task.coro)][::-1]
+        lines = []
+        awaitable: object = task.coro
+        while awaitable is not None:
+            frame = getattr(awaitable, "cr_frame", None) or getattr(awaitable, "gi_frame", None)
+            if frame is not None:
+                lines.append(_line(frame))
+            awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "gi_yieldfrom", None)
+        yield f"task {task.name}", lines[::-1]
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for identifier, frame in sys._current_frames().items():
-        yield f"thread {names.get(identifier, identifier)}", [*_callers(frame)]
+        yield f"thread {names.get(identifier, identifier)}", [_line(caller) for caller in _callers(frame)]
 
 
-def _awaited(awaitable: object) -> Iterator[str]:
-    """Yield the lines that a coroutine is in, the outermost first."""
-    while awaitable is not None:
-        frame = getattr(awaitable, "cr_frame", None) or getattr(awaitable, "gi_frame", None)
-        if frame is not None:
-            yield _line(frame)
-        awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "gi_yieldfrom", None)
-
-
-def _callers(frame: FrameType | None) -> Iterator[str]:
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
-        yield _line(frame)
+        yield frame
         frame = frame.f_back
 
 
@@ -130,17 +117,17 @@ def index(request: Request) -> Response:
 
 
 def cmdline(request: Request) -> Response:
-    """Tell the command line, its words separated by NUL."""
+    """Return the command line, its words separated by NUL."""
     return _text("\0".join(sys.orig_argv))
 
 
 def symbol(request: Request) -> Response:
-    """Say that symbols could be asked for; there are no program counters here that they would belong to."""
+    """Answer that symbols are available, as Go does; Python has no program counters to look up."""
     return _text("num_symbols: 1\n")
 
 
-async def counted(name: str, request: Request) -> Response:
-    """Tell one of ``PROFILES``, or with ``seconds`` how it changes in that time."""
+async def counted(name: str, clock: Clock, request: Request) -> Response:
+    """Return one of ``PROFILES``, or with ``seconds`` its change in that time."""
     query = Query(request)
     count = PROFILES[name]
     debug = _integer(query.get("debug"))
@@ -151,34 +138,32 @@ async def counted(name: str, request: Request) -> Response:
         if debug:
             return _refusal(400, "seconds and debug params are incompatible")
         before = count()
-        await anyio.sleep(min(seconds, PROFILE_SECONDS_MAX))
+        await clock.wait_until(clock.now_ns() + min(seconds, PROFILE_SECONDS_MAX) * NS_PER_S)
         changes = count()
         changes.subtract(before)
         return _attachment(f"{name}-delta", _listed(name, changes))
     if name == "heap" and _integer(query.get("gc")) > 0:
         gc.collect()
     if name == "goroutine" and debug >= 2:
-        return _text("\n\n".join("\n".join([f"{whose}:", *stack]) for whose, stack in _stacks()))
+        return _text("\n\n".join("\n".join([f"{owner}:", *lines]) for owner, lines in _stacks()))
     listed = _listed(name, count())
     return _text(listed) if debug else _attachment(name, listed)
 
 
 def _listed(name: str, counts: Counter[str]) -> str:
-    lines = [f"{number} @ {what}\n" for what, number in counts.most_common() if number]
+    lines = [f"{number} @ {key}\n" for key, number in counts.most_common() if number]
     return f"{name} profile: total {sum(counts.values())}\n" + "".join(lines)
 
 
 async def cpu_profile(request: Request) -> Response:
-    """Look at all threads for ``seconds``, and tell how often they were seen in which stacks."""
+    """Sample all threads for ``seconds``, and return the number of samples of each stack."""
     seconds = _integer(Query(request).get("seconds"))
-    if seconds <= 0:
-        seconds = PROFILE_SECONDS
+    seconds = min(seconds, PROFILE_SECONDS_MAX) if seconds > 0 else PROFILE_SECONDS
     if not _PROFILING.acquire(blocking=False):
         return _refusal(500, "Could not enable CPU profiling: cpu profiling already in use")
     stop = threading.Event()
     try:
-        sample = partial(_sample, min(seconds, PROFILE_SECONDS_MAX), stop)
-        stacks = await anyio.to_thread.run_sync(sample, abandon_on_cancel=True)
+        stacks = await anyio.to_thread.run_sync(_sample, seconds, stop, abandon_on_cancel=True)
     finally:
         stop.set()
         _PROFILING.release()
@@ -186,6 +171,7 @@ async def cpu_profile(request: Request) -> Response:
 
 
 def _sample(seconds: float, stop: threading.Event) -> Counter[str]:
+    # The real time, not that of a Clock: this thread samples what the processor does meanwhile.
     stacks: Counter[str] = Counter()
     end = time.monotonic() + seconds
     own = threading.get_ident()
@@ -194,48 +180,46 @@ def _sample(seconds: float, stop: threading.Event) -> Counter[str]:
     return stacks
 
 
-def _folded(frame: FrameType | None) -> str:
-    names = []
-    while frame is not None:
-        names.append(f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}")
-        frame = frame.f_back
+def _folded(frame: FrameType) -> str:
+    names = [f"{each.f_globals.get('__name__', '?')}.{each.f_code.co_qualname}" for each in _callers(frame)]
     return ";".join(reversed(names))
 
 
 def set_block_rate(request: Request) -> Response:
-    """Take a rate, and answer as nsqd does, which fails at wording its success."""
+    """Check the rate; answer as nsqd does, whose answer to a valid one is an error."""
     text = Query(request).get("rate")
     try:
         _parse_integer(text)
     except ValueError as error:
         quoted = text.replace("\\", "\\\\").replace('"', '\\"')
         return Response.plain(f'invalid block rate : strconv.Atoi: parsing "{quoted}": {error}', status=400)
-    raise HTTPError(500, "INTERNAL_ERROR", "nsqd has no other answer to a rate that it has set")
+    raise HTTPError(500, "INTERNAL_ERROR", "nsqd answers so to a rate that it has set")
 
 
 def free_memory(request: Request) -> Response:
-    """Give memory back to the system, and answer as nsqd does, which fails at wording its success."""
+    """Return free memory to the system; answer as nsqd does, with an error."""
     import ctypes
 
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
     if trim is not None:
         trim(0)
-    raise HTTPError(500, "INTERNAL_ERROR", "nsqd has no other answer to memory that it has freed")
+    raise HTTPError(500, "INTERNAL_ERROR", "nsqd answers so after it has freed memory")
 
 
 MEMORY_ROUTES: Final[Routes] = (
     ("PUT", "/debug/setblockrate", set_block_rate),
     ("POST", "/debug/freememory", free_memory),
 )
-"""What nsqd has beside its profiles."""
+"""The routes that nsqd has beside its profiles."""
 
 
-def pprof_routes(index_path: str) -> Routes:
+def pprof_routes(index_path: str, clock: Clock) -> Routes:
     """Return the routes of the profiles.
 
     Args:
-        index_path: where the list of them is: nsqd has a slash at its end, nsqlookupd has not.
+        index_path: the path of their list: in nsqd it ends with a slash, in nsqlookupd it does not.
+        clock: the time.
     """
     return (
         ("GET", index_path, index),
@@ -243,7 +227,7 @@ def pprof_routes(index_path: str) -> Routes:
         ("GET", "/debug/pprof/symbol", symbol),
         ("POST", "/debug/pprof/symbol", symbol),
         ("GET", "/debug/pprof/profile", cpu_profile),
-        *(("GET", f"/debug/pprof/{name}", partial(counted, name)) for name in PROFILES),
+        *(("GET", f"/debug/pprof/{name}", partial(counted, name, clock)) for name in PROFILES),
     )
 
 
@@ -264,7 +248,7 @@ def _refusal(status: int, text: str) -> Response:
 
 
 def _integer(text: str) -> int:
-    """Return the number in a query; 0 if it is none."""
+    """Return the number in a query; 0 if it is invalid."""
     try:
         return _parse_integer(text)
     except ValueError:
@@ -275,7 +259,7 @@ def _parse_integer(text: str) -> int:
     """Return a 64-bit integer.
 
     Raises:
-        ValueError: the text is none; why not, in the words of Go's strconv.Atoi.
+        ValueError: the text is invalid; the reason has the words of Go's strconv.Atoi.
     """
     if not _INTEGER.fullmatch(text):
         raise ValueError("invalid syntax")

@@ -33,11 +33,6 @@ logger = logging.getLogger("nsqkit.lookupd")
 
 Route: TypeAlias = Callable[["HTTPApi", Request], Response]
 
-PPROF_ROUTES: Final = pprof_routes("/debug/pprof")
-
-NOT_LOGGED: Final = frozenset(path for _, path, _ in PPROF_ROUTES)
-"""Paths whose requests are not logged, as in nsqlookupd."""
-
 BODY_LENGTH_MAX: Final = 1 << 20
 """Bytes of a body that are discarded to get to the next request; no route reads one."""
 
@@ -239,8 +234,10 @@ class HTTPApi:
         self.registry = registry
         self.clock = clock
         routes = [(method, path, partial(route, self)) for method, path, route in ROUTES]
-        router = Router([*routes, *PPROF_ROUTES])
-        self._handle = logged(router.handle, logger=logger, clock=clock, unlogged=NOT_LOGGED)
+        pprof = pprof_routes("/debug/pprof", clock)
+        # As in nsqlookupd, these requests are not logged.
+        unlogged = {path for _, path, _ in pprof}
+        self._handle = logged(Router([*routes, *pprof]).handle, logger=logger, clock=clock, unlogged=unlogged)
 
     async def serve(self, stream: ByteStream, remote_address: str) -> None:
         """Answer the requests of one connection until it ends, then close the stream.

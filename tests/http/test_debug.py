@@ -9,6 +9,7 @@ from collections import Counter
 import anyio
 import pytest
 
+from nsqkit.clock import ManualClock
 from nsqkit.http import debug
 from nsqkit.http.debug import MEMORY_ROUTES, pprof_routes
 from nsqkit.http.messages import HTTPError, Request, Response
@@ -16,7 +17,8 @@ from nsqkit.http.router import Router
 
 pytestmark = pytest.mark.anyio
 
-ROUTER = Router([*pprof_routes("/debug/pprof/"), *MEMORY_ROUTES])
+CLOCK = ManualClock()
+ROUTER = Router([*pprof_routes("/debug/pprof/", CLOCK), *MEMORY_ROUTES])
 
 TEXT = ("Content-Type", "text/plain; charset=utf-8")
 NO_SNIFF = ("X-Content-Type-Options", "nosniff")
@@ -43,17 +45,21 @@ async def attachment(target: str, name: str) -> str:
     return response.body.decode()
 
 
-@pytest.fixture
-def no_waiting(monkeypatch):
-    """Sleeps that are over at once, and the list of them."""
-    slept: list[float] = []
+async def delta(target: str, seconds: float) -> Response:
+    """Return the answer to a request that waits for ``seconds``."""
+    answers: list[Response] = []
 
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        await anyio.lowlevel.checkpoint()
+    async def request() -> None:
+        answers.append(await ask(target))
 
-    monkeypatch.setattr(anyio, "sleep", sleep)
-    return slept
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(request)
+        await anyio.wait_all_tasks_blocked()
+        CLOCK.advance(seconds - 1)
+        await anyio.wait_all_tasks_blocked()
+        assert not answers
+        CLOCK.advance(1)
+    return answers[0]
 
 
 async def test_the_index_names_all_that_there_is(monkeypatch):
@@ -67,7 +73,7 @@ async def test_the_index_names_all_that_there_is(monkeypatch):
 
 
 async def test_nsqlookupds_index_has_no_slash_at_its_end():
-    router = Router(pprof_routes("/debug/pprof"))
+    router = Router(pprof_routes("/debug/pprof", CLOCK))
     for path, status in (("/debug/pprof", 200), ("/debug/pprof/", 301)):
         answer = router.handle(Request.of("GET", path))
         assert isinstance(answer, Response)
@@ -96,11 +102,11 @@ class TestProfiles:
         assert await text("/debug/pprof/block?debug=1") == "block profile: total 0\n"
 
     async def test_tasks_and_threads_show_where_they_are(self):
-        started, process_input = threading.Event(), threading.Event()
+        started, finish = threading.Event(), threading.Event()
 
         def wait_in_a_thread() -> None:
             started.set()
-            process_input.wait()
+            finish.wait()
 
         async def wait_in_a_task() -> None:
             await anyio.sleep_forever()
@@ -115,7 +121,7 @@ class TestProfiles:
             counted = await text("/debug/pprof/goroutine?debug=1")
             named = await text("/debug/pprof/goroutine?debug=2")
             tasks.cancel_scope.cancel()
-        process_input.set()
+        finish.set()
         thread.join()
         assert "\n2 @ \n#\t" in counted
         assert "wait_in_a_task" in counted
@@ -159,16 +165,15 @@ class TestProfiles:
             line.startswith("3210") and "test_debug.py:" in line and len(taken) for line in told.split("\n")
         )
 
-    async def test_with_seconds_it_is_what_has_changed(self, monkeypatch, no_waiting):
+    async def test_seconds_gives_the_changes_in_that_time(self, monkeypatch):
         counts = iter([{"a": 1, "b": 5, "same": 2}, {"a": 4, "b": 3, "same": 2}])
         monkeypatch.setitem(debug.PROFILES, "heap", lambda: Counter(next(counts)))
-        told = await attachment("/debug/pprof/heap?seconds=7", "heap-delta")
-        assert told == "heap profile: total 1\n3 @ a\n-2 @ b\n"
-        assert no_waiting == [7]
+        response = await delta("/debug/pprof/heap?seconds=7", 7)
+        assert ("Content-Disposition", 'attachment; filename="heap-delta"') in response.headers
+        assert response.body == b"heap profile: total 1\n3 @ a\n-2 @ b\n"
 
-    async def test_nobody_waits_for_years(self, no_waiting):
-        await ask(f"/debug/pprof/block?seconds={10**15}")
-        assert no_waiting == [debug.PROFILE_SECONDS_MAX]
+    async def test_seconds_have_a_limit(self):
+        await delta(f"/debug/pprof/block?seconds={10**15}", debug.PROFILE_SECONDS_MAX)
 
     @pytest.mark.parametrize(
         ("query", "reason"),
@@ -191,15 +196,15 @@ class TestProfiles:
 
 class TestCpuProfile:
     async def test_stacks_are_folded_and_counted(self):
-        process_input = threading.Event()
+        finish = threading.Event()
 
         def wait_here() -> None:
-            process_input.wait()
+            finish.wait()
 
         thread = threading.Thread(target=wait_here)
         thread.start()
         told = debug._sample(0.03, threading.Event())
-        process_input.set()
+        finish.set()
         thread.join()
         [stack] = [stack for stack in told if "wait_here" in stack]
         assert stack.startswith("threading.Thread._bootstrap;")

@@ -68,6 +68,7 @@ NSQD_DEFAULTS = {
 
 
 BEYOND_NSQD = {
+    "busy_poll": 0,
     "durability": "nsqd",
     "keep_deferred": False,
     "requeue_on_disconnect": False,

@@ -1,10 +1,7 @@
-"""What telemetry says about an operation: OpenTelemetry's names for messaging, and NSQ's values for them.
+"""The attributes of an operation: OpenTelemetry's names for messaging, and NSQ's values for them.
 
-The rule it guards: few values. An attribute of a metric takes no more values than there are topics, channels, nsqds
-and kinds of errors; what belongs to one message is an attribute of its span alone.
-
-How to read it: the names, from OpenTelemetry's conventions for messaging; then functions that return attributes,
-ready to be merged.
+An attribute of a metric has at most as many values as there are topics, channels, nsqds and kinds of errors. Attributes
+of one message are on its span only.
 """
 
 from __future__ import annotations
@@ -29,10 +26,10 @@ SUBSCRIPTION: Final = "messaging.destination.subscription.name"
 SYSTEM: Final = "messaging.system"
 
 ATTEMPTS: Final = "messaging.nsq.message.attempts"
-"""Deliveries of a message so far; the conventions leave names below ``messaging.nsq`` to us."""
+"""Deliveries of a message so far; the conventions reserve ``messaging.nsq`` for NSQ."""
 
 NEVER_SENT: Final = (Closed, NotConnected, OptionError, WouldWait)
-"""Errors of a publish that has certainly not reached an nsqd."""
+"""Errors of a publish that has not reached an nsqd."""
 
 Attributes = dict[str, str | int]
 
@@ -40,14 +37,14 @@ Attributes = dict[str, str | int]
 def operation_attributes(
     name: str, kind: str, topic: str, channel: str | None = None, nsqd_address: str | None = None
 ) -> Attributes:
-    """Return what spans and metrics of an operation have in common.
+    """Return the common attributes of the spans and metrics of an operation.
 
     Args:
-        name: what nsqkit calls the operation.
-        kind: what the conventions call it: ``send`` or ``process``.
-        topic: what it is about.
-        channel: that messages come from; the conventions' subscription.
-        nsqd_address: where the nsqd is; None if that is not known.
+        name: nsqkit's name of the operation.
+        kind: its type in the conventions: ``send`` or ``process``.
+        topic: its topic.
+        channel: the channel of a consumer; the conventions' subscription.
+        nsqd_address: the address of the nsqd; None if it is unknown.
     """
     attributes: Attributes = {SYSTEM: "nsq", OPERATION_NAME: name, OPERATION_TYPE: kind, DESTINATION: topic}
     if channel is not None:
@@ -59,7 +56,7 @@ def operation_attributes(
 
 @lru_cache(maxsize=1024)
 def server_attributes(nsqd_address: str) -> Attributes:
-    """Return where an nsqd is; a Unix socket has no port."""
+    """Return the address of an nsqd as attributes; a Unix socket has no port."""
     if is_socket_path(nsqd_address):
         return {SERVER_ADDRESS: nsqd_address}
     host, port = split_address(nsqd_address)
@@ -67,7 +64,7 @@ def server_attributes(nsqd_address: str) -> Attributes:
 
 
 def error_type(error: BaseException) -> str:
-    """Return the kind of an error: nsqd's code for what nsqd has refused, else the name of the class."""
+    """Return the type of an error: nsqd's code of a BrokerError, else the name of the class."""
     if isinstance(error, BrokerError):
         return error.code
     kind = type(error)

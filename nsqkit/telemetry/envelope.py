@@ -1,4 +1,4 @@
-r"""An envelope around a body, for what travels with a message: NSQ's messages have no headers.
+r"""An envelope around a body for the fields of a message, since NSQ's messages have no headers.
 
     ┌───────────┬──────────────────┬──────────────────────────────┬──────┐
     │ \0NSQCTX1 │ size: 4 bytes    │ {"traceparent": "00-4bf9…",  │ body │
@@ -6,8 +6,8 @@ r"""An envelope around a body, for what travels with a message: NSQ's messages h
     │           │ first            │                              │      │
     └───────────┴──────────────────┴──────────────────────────────┴──────┘
 
-The rule it guards: no message is lost for its envelope. What was put in comes out, whatever the body begins with; and
-what is no envelope, or a damaged one, is a body. So consumers may begin to unwrap before producers begin to wrap.
+A body of any content can be wrapped and unwrapped. Bytes without an envelope, or with a damaged one, are a body. So
+consumers may begin to unwrap before producers begin to wrap.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from typing import Final
 
 MAGIC: Final = b"\0NSQCTX1"
-"""What an envelope begins with; neither text nor JSON does."""
+"""The beginning of an envelope; neither text nor JSON begins so."""
 
 SIZE_END: Final = len(MAGIC) + 4
 
 
 def wrap(fields: Mapping[str, str], body: bytes) -> bytes:
-    """Return a body with fields around it; the body itself if there are none and it cannot be mistaken."""
+    """Return a body in an envelope; without fields the body itself, unless it begins like an envelope."""
     if not fields and not body.startswith(MAGIC):
         return body
     head = json.dumps(dict(fields), separators=(",", ":")).encode()
@@ -31,7 +31,7 @@ def wrap(fields: Mapping[str, str], body: bytes) -> bytes:
 
 
 def unwrap(data: bytes) -> tuple[dict[str, str], bytes]:
-    """Return the fields and the body; no fields and ``data`` if it is no envelope."""
+    """Return the fields and the body; no fields and ``data`` if it is not an envelope."""
     if not data.startswith(MAGIC) or len(data) < SIZE_END:
         return {}, data
     end = SIZE_END + int.from_bytes(data[len(MAGIC) : SIZE_END], "big")

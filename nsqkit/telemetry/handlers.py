@@ -1,7 +1,7 @@
-"""A handler with something around each of its calls.
+"""A handler whose calls run in a context manager.
 
-The rule it guards: a plain handler stays plain, an async one is awaited where it would have been awaited, and what it
-raises or returns comes out as it was.
+A plain handler stays plain, an async one is awaited in the same task, and results and exceptions are passed on
+unchanged.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ R = TypeVar("R")
 def surrounded(
     handler: Callable[[Work], R], make_context: Callable[[Work], AbstractContextManager[object]]
 ) -> Callable[[Work], R]:
-    """Return a handler that calls this one within a context, and awaits in it what that returns to be awaited.
+    """Return a handler that calls this one, and awaits its result, within a context.
 
     Args:
         handler: of a message or of a batch, async or plain.
-        make_context: makes the context of one call, from what the handler is called with.
+        make_context: returns the context of one call, given the handler's argument.
     """
 
     @wraps(handler)
@@ -31,7 +31,7 @@ def surrounded(
         with ExitStack() as stack:
             stack.enter_context(make_context(work))
             result = handler(work)
-            # What calls handlers awaits at once, in the same task, so the context stays the current one until then.
+            # The caller awaits the result at once, in the same task, so the context remains current until then.
             return _finish(stack.pop_all(), result) if isawaitable(result) else result
 
     return within

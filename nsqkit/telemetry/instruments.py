@@ -1,10 +1,7 @@
-"""One operation as OpenTelemetry sees it: a span, a duration, and messages that are counted.
+"""The measurement of an operation by OpenTelemetry: a span, a duration and a count of messages.
 
-The rule it guards: telemetry has no opinion. What an operation raises comes out as it was, and a span that is begun is
-ended, however the operation ends.
-
-How to read it: ``Instruments`` is what a producer or a handler has, made once; ``Operation`` is one publish, or one
-message or batch that is handled.
+A producer or a handler has one ``Instruments``, and one ``Operation`` for each publish, message or batch. Exceptions
+pass unchanged, and each span that is started is ended.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
 BOUNDARIES: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-"""The seconds between the buckets of durations, as the conventions want them."""
+"""The bounds of the buckets of durations, in seconds, by the conventions."""
 
 
 class Instruments:
@@ -36,9 +33,9 @@ class Instruments:
 
     Args:
         kind: the spans' kind, ``PRODUCER`` or ``CONSUMER``.
-        tracer_provider: where spans go; None is the global one.
-        meter_provider: where metrics go; None is the global one.
-        timer: tells the time in seconds, from any beginning.
+        tracer_provider: receives spans; None for the global one.
+        meter_provider: receives metrics; None for the global one.
+        timer: returns the time in seconds, from any beginning.
     """
 
     def __init__(
@@ -71,16 +68,16 @@ class Instruments:
 
 
 class Operation:
-    """One operation, for ``with``; within it its span is the current one.
+    """One operation, for ``with``; its span is the current one within.
 
     Args:
-        instruments: what it is measured with.
-        name: the span's.
+        instruments: the tracer and the meters.
+        name: of the span.
         shared: attributes of the span and of the metrics.
         own: further attributes of the span.
-        count: messages.
-        parent: the context that the operation belongs to; None is the current one.
-        links: to the contexts of its messages.
+        count: number of messages.
+        parent: the parent context; None for the current one.
+        links: links to the contexts of the messages.
     """
 
     def __init__(
@@ -122,7 +119,7 @@ class Operation:
 
     @contextmanager
     def until_answered(self) -> Iterator[None]:
-        """Begin, and make the span the current one; ``end`` ends it, unless what is done within raises."""
+        """Start the span and make it the current one; ``end`` must be called later, unless the block raises."""
         self.__enter__()
         try:
             yield
@@ -133,18 +130,14 @@ class Operation:
         context.detach(self._token)
 
     def end(self, exc: BaseException | None) -> None:
-        """End the span, and measure.
-
-        Args:
-            exc: what the operation has raised; None if it has succeeded.
-        """
+        """End the span and record the metrics; ``exc`` is the exception of the operation, None for success."""
         instruments, shared = self._instruments, self._shared
         seconds = instruments.timer() - self._began
         if exc is not None:
             shared = {**shared, ERROR_TYPE: error_type(exc)}
             self._span.set_attribute(ERROR_TYPE, shared[ERROR_TYPE])
             self._span.set_status(StatusCode.ERROR, str(exc))
-        # Measured while the span is the parent, so that its trace is the example that a histogram shows.
+        # The span is the parent of the measurements, so that its trace becomes the histogram's exemplar.
         measured = trace.set_span_in_context(self._span)
         instruments.duration.record(seconds, shared, measured)
         if instruments.kind is SpanKind.CONSUMER or not isinstance(exc, NEVER_SENT):

@@ -1,14 +1,11 @@
-"""OpenTelemetry: spans and metrics for publishes and for handlers, by its conventions for messaging.
+"""OpenTelemetry's spans and metrics for publishes and handlers, by its conventions for messaging.
 
     TracedProducer(producer)  ─▶ publish ─▶ nsqd ─▶ ConsumerTracing(…).handler(handle)
          span  publish clicks                          span  process clicks
-             └───────────────── the envelope, if wanted ─────────────────▶┘
+             └─────────────── the envelope, if configured ───────────────▶┘
 
-The rule it guards: both sides say what they do. Nothing is put into a body unless the producer has a
-``ContextSerializer``, and nothing is looked for in a body unless the consumer's side says ``envelope=True``.
-
-How to read it: the producer's side, the consumer's, and the serializer that puts the envelope around a body. It wants
-the extra ``opentelemetry``, which is the API alone: without an SDK in the program, nothing is recorded.
+Bodies are changed only by a producer with a ``ContextSerializer``, and searched for an envelope only by a consumer with
+``envelope=True``. The extra ``opentelemetry`` installs the API only; without an SDK nothing is recorded.
 """
 
 from __future__ import annotations
@@ -53,22 +50,14 @@ if TYPE_CHECKING:
 __all__ = ["ConsumerTracing", "ContextSerializer", "TracedBlockingProducer", "TracedProducer"]
 
 P = TypeVar("P", bound="Producer | HTTPProducer | BlockingProducer")
+A = TypeVar("A")
 M = TypeVar("M", bound="Message | BlockingMessage")
 V = TypeVar("V")
 R = TypeVar("R")
 
 
-class _Traced(Generic[P]):
-    """What both kinds of producers have in common.
-
-    Args:
-        producer: the producer.
-        tracer_provider: where spans go; None is the global one.
-        meter_provider: where metrics go; None is the global one.
-
-    Attributes:
-        producer: the producer.
-    """
+class _Traced(Generic[P, A]):
+    """The common part of both traced producers; ``A`` is the result of ``publish_nowait``."""
 
     def __init__(
         self,
@@ -78,7 +67,7 @@ class _Traced(Generic[P]):
         meter_provider: MeterProvider | None = None,
     ) -> None:
         self.producer = producer
-        self._wrapped: Any = producer  # one over HTTP has not all methods
+        self._wrapped: Any = producer  # an HTTPProducer does not have all methods
         addresses: tuple[str, ...] = getattr(producer, "nsqd_tcp_addresses", ())
         self._nsqd_address = addresses[0] if len(addresses) == 1 else None
         self._instruments = Instruments(
@@ -86,9 +75,33 @@ class _Traced(Generic[P]):
         )
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_wrapped":  # while a copy is made, which has none yet
+        if name == "_wrapped":  # a copy does not have it yet
             raise AttributeError(name)
         return getattr(self._wrapped, name)
+
+    def publish_nowait(self, topic: str, body: Any, **keywords: Any) -> A:
+        """Publish one message without waiting, with the arguments and errors of the producer's method."""
+        operation = self._send("publish", topic, body)
+        return self._begin(operation, self._wrapped.publish_nowait, topic, body, **keywords)
+
+    def multi_publish_nowait(self, topic: str, bodies: Sequence[Any], **keywords: Any) -> A:
+        """Publish messages in one command without waiting, as the producer's method does; they share one span."""
+        operation = self._send_all("multi_publish", topic, bodies)
+        return self._begin(operation, self._wrapped.multi_publish_nowait, topic, bodies, **keywords)
+
+    def deferred_publish_nowait(self, topic: str, body: Any, delay: Seconds, **keywords: Any) -> A:
+        """Publish one deferred message without waiting, as the producer's method does."""
+        operation = self._send("deferred_publish", topic, body)
+        return self._begin(operation, self._wrapped.deferred_publish_nowait, topic, body, delay, **keywords)
+
+    def _begin(self, operation: Operation, publish: Callable[..., A], *what: Any, **keywords: Any) -> A:
+        with operation.until_answered():
+            answer = publish(*what, **keywords)
+        self._call_when_answered(answer, operation.end)
+        return answer
+
+    def _call_when_answered(self, answer: A, end: Callable[[BaseException | None], None]) -> None:
+        raise NotImplementedError
 
     def _send(self, name: str, topic: str, body: object) -> Operation:
         return self._operation(name, topic, _size_of(body), 1)
@@ -102,20 +115,20 @@ class _Traced(Generic[P]):
         return Operation(self._instruments, f"{name} {topic}", shared, own, count=count)
 
 
-class TracedProducer(_Traced[P]):
-    """Publishes through a producer, with a span and metrics for each call; it has all else that the producer has.
+class TracedProducer(_Traced[P, "Receipt"]):
+    """Publishes through a producer, with a span and metrics for each call; it has all other members of the producer.
 
     Args:
-        producer: a ``Producer`` or an ``HTTPProducer``; either of the two, or this, is entered and left.
-        tracer_provider: where spans go; None is the global one.
-        meter_provider: where metrics go; None is the global one.
+        producer: a ``Producer`` or an ``HTTPProducer``; enter either the producer or this.
+        tracer_provider: receives spans; None for the global one.
+        meter_provider: receives metrics; None for the global one.
 
     Attributes:
         producer: the producer.
 
-    ``server.address`` is told of a ``Producer`` with one nsqd: of several, it is unknown which one a publish goes to.
-    A publish that has not reached an nsqd, as with ``NotConnected``, has its span and its duration, and is not counted
-    as sent. The span of a publish that is not waited for ends with its answer.
+    ``server.address`` is set only for a ``Producer`` with one nsqd. A publish that has not reached an nsqd, as with
+    ``NotConnected``, has a span and a duration, but is not counted as sent. The span of a ``publish_nowait`` ends with
+    its answer.
     """
 
     async def __aenter__(self) -> Self:
@@ -132,83 +145,29 @@ class TracedProducer(_Traced[P]):
         return result
 
     async def publish(self, topic: str, body: Any, **keywords: Any) -> None:
-        """Publish one message, as the producer's ``publish`` does, with what else that takes.
-
-        Raises:
-            NSQError: as the producer's.
-        """
+        """Publish one message, with the arguments and errors of the producer's ``publish``."""
         with self._send("publish", topic, body):
             await self._wrapped.publish(topic, body, **keywords)
 
     async def multi_publish(self, topic: str, bodies: Sequence[Any], **keywords: Any) -> None:
-        """Publish messages in one command, as the producer's ``multi_publish`` does; they share one span.
-
-        Raises:
-            NSQError: as the producer's.
-        """
+        """Publish messages in one command, as the producer's ``multi_publish`` does; they share one span."""
         with self._send_all("multi_publish", topic, bodies):
             await self._wrapped.multi_publish(topic, bodies, **keywords)
 
     async def deferred_publish(self, topic: str, body: Any, delay: Seconds, **keywords: Any) -> None:
-        """Publish one message that is delivered later, as the producer's ``deferred_publish`` does.
-
-        Raises:
-            NSQError: as the producer's.
-        """
+        """Publish one deferred message, as the producer's ``deferred_publish`` does."""
         with self._send("deferred_publish", topic, body):
             await self._wrapped.deferred_publish(topic, body, delay, **keywords)
 
-    def publish_nowait(self, topic: str, body: Any, **keywords: Any) -> Receipt:
-        """Publish one message without waiting, as the producer's ``publish_nowait`` does.
-
-        Raises:
-            NSQError: as the producer's.
-        """
-        return self._begin(
-            self._send("publish", topic, body), self._wrapped.publish_nowait, topic, body, **keywords
-        )
-
-    def multi_publish_nowait(self, topic: str, bodies: Sequence[Any], **keywords: Any) -> Receipt:
-        """Publish messages in one command without waiting, as the producer's ``multi_publish_nowait`` does.
-
-        Raises:
-            NSQError: as the producer's.
-        """
-        operation = self._send_all("multi_publish", topic, bodies)
-        return self._begin(operation, self._wrapped.multi_publish_nowait, topic, bodies, **keywords)
-
-    def deferred_publish_nowait(self, topic: str, body: Any, delay: Seconds, **keywords: Any) -> Receipt:
-        """Publish one message that is delivered later without waiting, as the producer's ``deferred_publish_nowait``.
-
-        Raises:
-            NSQError: as the producer's.
-        """
-        operation = self._send("deferred_publish", topic, body)
-        return self._begin(operation, self._wrapped.deferred_publish_nowait, topic, body, delay, **keywords)
-
-    def _begin(
-        self, operation: Operation, begin: Callable[..., Receipt], *what: Any, **keywords: Any
-    ) -> Receipt:
-        with operation.until_answered():
-            receipt = begin(*what, **keywords)
-        receipt.call_back(operation.end)
-        return receipt
+    def _call_when_answered(self, answer: Receipt, end: Callable[[BaseException | None], None]) -> None:
+        answer.call_back(end)
 
 
-class TracedBlockingProducer(_Traced["BlockingProducer"]):
-    """As ``TracedProducer``, around a ``BlockingProducer``.
-
-    Args:
-        producer: the producer; it or this is opened and closed.
-        tracer_provider: where spans go; None is the global one.
-        meter_provider: where metrics go; None is the global one.
-
-    Attributes:
-        producer: the producer.
-    """
+class TracedBlockingProducer(_Traced["BlockingProducer", "Future[None]"]):
+    """Publishes through a ``BlockingProducer``, otherwise as ``TracedProducer``; open either the producer or this."""
 
     def open(self) -> Self:
-        """Begin, as the producer's ``open`` does.
+        """Open the producer.
 
         Raises:
             Closed: it is open already.
@@ -228,67 +187,22 @@ class TracedBlockingProducer(_Traced["BlockingProducer"]):
         self._wrapped.close()
 
     def publish(self, topic: str, body: Any, **keywords: Any) -> None:
-        """Publish one message, as the producer's ``publish`` does, with what else that takes.
-
-        Raises:
-            NSQError: as the producer's.
-        """
+        """Publish one message, with the arguments and errors of the producer's ``publish``."""
         with self._send("publish", topic, body):
             self._wrapped.publish(topic, body, **keywords)
 
     def multi_publish(self, topic: str, bodies: Sequence[Any], **keywords: Any) -> None:
-        """Publish messages in one command, as the producer's ``multi_publish`` does; they share one span.
-
-        Raises:
-            NSQError: as the producer's.
-        """
+        """Publish messages in one command, as the producer's ``multi_publish`` does; they share one span."""
         with self._send_all("multi_publish", topic, bodies):
             self._wrapped.multi_publish(topic, bodies, **keywords)
 
     def deferred_publish(self, topic: str, body: Any, delay: Seconds, **keywords: Any) -> None:
-        """Publish one message that is delivered later, as the producer's ``deferred_publish`` does.
-
-        Raises:
-            NSQError: as the producer's.
-        """
+        """Publish one deferred message, as the producer's ``deferred_publish`` does."""
         with self._send("deferred_publish", topic, body):
             self._wrapped.deferred_publish(topic, body, delay, **keywords)
 
-    def publish_nowait(self, topic: str, body: Any, **keywords: Any) -> Future[None]:
-        """Publish one message without waiting, as the producer's ``publish_nowait`` does.
-
-        Raises:
-            NSQError: as the producer's.
-        """
-        return self._begin(
-            self._send("publish", topic, body), self._wrapped.publish_nowait, topic, body, **keywords
-        )
-
-    def multi_publish_nowait(self, topic: str, bodies: Sequence[Any], **keywords: Any) -> Future[None]:
-        """Publish messages in one command without waiting, as the producer's ``multi_publish_nowait`` does.
-
-        Raises:
-            NSQError: as the producer's.
-        """
-        operation = self._send_all("multi_publish", topic, bodies)
-        return self._begin(operation, self._wrapped.multi_publish_nowait, topic, bodies, **keywords)
-
-    def deferred_publish_nowait(self, topic: str, body: Any, delay: Seconds, **keywords: Any) -> Future[None]:
-        """Publish one message that is delivered later without waiting, as the producer's ``deferred_publish_nowait``.
-
-        Raises:
-            NSQError: as the producer's.
-        """
-        operation = self._send("deferred_publish", topic, body)
-        return self._begin(operation, self._wrapped.deferred_publish_nowait, topic, body, delay, **keywords)
-
-    def _begin(
-        self, operation: Operation, begin: Callable[..., Future[None]], *what: Any, **keywords: Any
-    ) -> Future[None]:
-        with operation.until_answered():
-            future = begin(*what, **keywords)
-        future.add_done_callback(lambda done: operation.end(done.exception()))
-        return future
+    def _call_when_answered(self, answer: Future[None], end: Callable[[BaseException | None], None]) -> None:
+        answer.add_done_callback(lambda done: end(done.exception()))
 
 
 class ConsumerTracing:
@@ -297,11 +211,11 @@ class ConsumerTracing:
     Args:
         topic: the consumer's topic.
         channel: the consumer's channel.
-        envelope: take bodies out of the envelopes that a ``ContextSerializer`` has put around them, and the spans of
-            publishers as parents. A body without an envelope is left as it is.
-        propagator: reads what is in an envelope; None is the global one.
-        tracer_provider: where spans go; None is the global one.
-        meter_provider: where metrics go; None is the global one.
+        envelope: remove the envelopes of a ``ContextSerializer`` from bodies, and use the publishers' spans as parents.
+            A body without an envelope is not changed.
+        propagator: decodes the context in an envelope; None for the global one.
+        tracer_provider: receives spans; None for the global one.
+        meter_provider: receives metrics; None for the global one.
     """
 
     def __init__(
@@ -332,10 +246,10 @@ class ConsumerTracing:
         return surrounded(handler, self.process_batch)
 
     def process(self, message: Message | BlockingMessage) -> Operation:
-        """Return a context manager around the handling of one message; within it the span is the current one.
+        """Return a context manager for the handling of one message; its span is the current one within.
 
-        With ``envelope``, the message's body is from now on what is in the envelope, and the publisher's span is the
-        parent, and linked to.
+        With ``envelope``, the envelope is removed from the message's body, and the publisher's span becomes the parent
+        and is linked.
         """
         parent, own = self._open(message)
         own[ATTEMPTS] = message.attempts
@@ -350,7 +264,7 @@ class ConsumerTracing:
         )
 
     def process_batch(self, messages: Sequence[Message | BlockingMessage]) -> Operation:
-        """Return a context manager around the handling of a batch: one span, with links to those of the publishers."""
+        """Return a context manager for the handling of a batch: one span, with links to the publishers' spans."""
         links: list[Link] = []
         for message in messages:
             parent, own = self._open(message)
@@ -369,7 +283,7 @@ class ConsumerTracing:
         return operation_attributes("process", "process", self._topic, self._channel, nsqd_address)
 
     def _open(self, message: Message | BlockingMessage) -> tuple[Context | None, Attributes]:
-        """Return the context that came with a message, if one did, and what there is to say of the message."""
+        """Return the context in a message's envelope, or None, and the attributes of the message."""
         own: Attributes = {MESSAGE_ID: message.id.decode(errors="replace")}
         parent = None
         if self._has_envelope:
@@ -383,32 +297,27 @@ class ConsumerTracing:
 
 
 class ContextSerializer(Generic[V, R]):
-    """A serializer that puts the current trace's context around what another one makes, for ``serializer=``.
+    """A serializer that adds the context of the current trace to the bodies of another serializer.
 
     Args:
-        serializer: makes the bodies; see ``nsqkit.client.serializers``.
-        propagator: writes what is in an envelope; None is the global one.
+        serializer: encodes the bodies; see ``nsqkit.client.serializers``.
+        propagator: encodes the context; None for the global one.
 
-    The context is some 80 bytes, and counts towards ``max_msg_size``. See ``nsqkit.telemetry.envelope`` for its form.
+    The envelope (``nsqkit.telemetry.envelope``) has about 80 bytes, which count towards ``max_msg_size``.
     """
 
-    def __init__(
-        self,
-        serializer: Serializer[V, R],
-        *,
-        propagator: TextMapPropagator | None = None,
-    ) -> None:
+    def __init__(self, serializer: Serializer[V, R], *, propagator: TextMapPropagator | None = None) -> None:
         self._serializer = serializer
         self._inject = propagator.inject if propagator is not None else propagate.inject
 
     def encode(self, value: V, /) -> bytes:
-        """Return the value as a body, in an envelope if there is a context to be told of."""
+        """Return the value as a body, in an envelope if there is a context."""
         fields: dict[str, str] = {}
         self._inject(fields)
         return wrap(fields, self._serializer.encode(value))
 
     def decode(self, body: bytes, /) -> R:
-        """Return the value in a body, whether or not there is an envelope around it.
+        """Return the value in a body with or without an envelope.
 
         Raises:
             ValueError: the serializer cannot decode it.
@@ -420,11 +329,11 @@ class ContextSerializer(Generic[V, R]):
 
 
 def _links(parent: Context | None, attributes: Attributes) -> list[Link]:
-    """Return a link to a publisher's span, if it is known."""
+    """Return a link to a publisher's span, or nothing if it is unknown."""
     publisher = trace.get_current_span(parent).get_span_context() if parent is not None else None
     return [Link(publisher, attributes)] if publisher is not None and publisher.is_valid else []
 
 
 def _size_of(body: object) -> Attributes:
-    """Return the size of what is published; what a serializer makes of a value is not known here."""
+    """Return the size of a body; that of a value is unknown before it is serialized."""
     return {BODY_SIZE: len(body)} if isinstance(body, bytes) else {}

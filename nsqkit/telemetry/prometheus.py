@@ -1,11 +1,8 @@
-"""Prometheus: the figures of ``stats()``, read at each scrape, and how long handlers take.
+"""Prometheus: the figures of ``stats()``, read at each scrape, and the durations of handlers.
 
-The rule it guards: nothing is counted twice: producers and consumers count already, and a scrape reads each of them
-once. What is read in an event loop is read there, whichever thread scrapes. Only a handler that is wrapped in
-``HandlerMetrics`` costs something for each message.
-
-How to read it: the tables say which figures there are, and what each is called; ``StatsCollector`` is what users
-register, ``HandlerMetrics`` what they wrap handlers in. It wants the extra ``prometheus``.
+Producers and consumers count anyway, and a scrape reads each of them once, in its event loop if it has one. Only
+handlers wrapped by ``HandlerMetrics`` have a cost for each message. The tables define all figures. It needs the extra
+``prometheus``.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -43,181 +41,132 @@ R = TypeVar("R")
 
 @attrs.frozen
 class Figure:
-    """One figure of ``stats()``: its name, what it is, and where it is; one that is named ``…_total`` only grows."""
+    """One figure: its name, its help text and a function that reads it; ``…_total`` is a counter, others are gauges."""
 
     name: str
     text: str
     read: Callable[[Any], float]
 
     def family(self, labels: Sequence[str]) -> CounterMetricFamily | GaugeMetricFamily:
-        """Return a family of samples, without any as yet."""
+        """Return a family without samples."""
         kind = CounterMetricFamily if self.name.endswith("_total") else GaugeMetricFamily
         return kind(self.name, self.text, labels=labels)
 
 
+def _figures(prefix: str, *rows: tuple[str, str, str]) -> tuple[Figure, ...]:
+    """Return figures from rows of the end of the name, the help text and the attribute."""
+    return tuple(Figure(prefix + name, text, attrgetter(attribute)) for name, text, attribute in rows)
+
+
 PRODUCER_LABELS: Final = ("producer",)
-PRODUCER: Final = (
-    Figure(
-        "nsqkit_producer_outstanding_bytes",
-        "Bytes that count towards max_outstanding_bytes.",
-        lambda stats: stats.outstanding_bytes,
-    ),
-    Figure(
-        "nsqkit_producer_waiting",
-        "Publishes that wait for a connection, or for max_outstanding_bytes.",
-        lambda stats: stats.waiting_count,
-    ),
+PRODUCER: Final = _figures(
+    "nsqkit_producer_",
+    ("outstanding_bytes", "Bytes that count towards max_outstanding_bytes.", "outstanding_bytes"),
+    ("waiting", "Publishes that wait for a connection, or for max_outstanding_bytes.", "waiting_count"),
 )
 
 NSQD_LABELS: Final = (*PRODUCER_LABELS, "nsqd")
-NSQD: Final = (
-    Figure(
-        "nsqkit_producer_connected",
-        "1 while there is a connection to the nsqd.",
-        lambda nsqd: nsqd.is_connected,
-    ),
-    Figure(
-        "nsqkit_producer_messages_total",
-        "Messages that the nsqd has acknowledged.",
-        lambda nsqd: nsqd.message_count,
-    ),
-    Figure(
-        "nsqkit_producer_refused_total",
-        "Publishes that the nsqd has refused.",
-        lambda nsqd: nsqd.refused_count,
-    ),
-    Figure(
-        "nsqkit_producer_lost_total",
-        "Publishes that were sent and never answered.",
-        lambda nsqd: nsqd.lost_count,
-    ),
-    Figure(
-        "nsqkit_producer_outstanding",
-        "Commands without an answer as yet, and publishes that linger.",
-        lambda nsqd: nsqd.outstanding_count,
-    ),
+NSQD: Final = _figures(
+    "nsqkit_producer_",
+    ("connected", "1 while there is a connection to the nsqd.", "is_connected"),
+    ("messages_total", "Messages that the nsqd has acknowledged.", "message_count"),
+    ("refused_total", "Publishes that the nsqd has refused.", "refused_count"),
+    ("lost_total", "Publishes that were sent and never answered.", "lost_count"),
+    ("outstanding", "Unanswered commands, and publishes that linger.", "outstanding_count"),
 )
 
 CONSUMER_LABELS: Final = ("topic", "channel", "consumer")
-CONSUMER: Final = (
-    Figure("nsqkit_consumer_received_total", "Messages received.", lambda stats: stats.received),
-    Figure("nsqkit_consumer_finished_total", "Messages finished.", lambda stats: stats.finished),
-    Figure("nsqkit_consumer_requeued_total", "Messages requeued.", lambda stats: stats.requeued),
-    Figure(
-        "nsqkit_consumer_touched_total", "Times that more time was asked for.", lambda stats: stats.touched
-    ),
-    Figure(
-        "nsqkit_consumer_timed_out_total", "Messages not answered in time.", lambda stats: stats.timed_out
-    ),
-    Figure("nsqkit_consumer_given_up_total", "Messages delivered too often.", lambda stats: stats.given_up),
-    Figure("nsqkit_consumer_refused_total", "Answers that an nsqd has refused.", lambda stats: stats.refused),
-    Figure("nsqkit_consumer_in_flight", "Messages received and not answered.", lambda stats: stats.in_flight),
-    Figure(
-        "nsqkit_consumer_waiting",
-        "Messages received that nobody has begun with.",
-        lambda stats: stats.waiting,
-    ),
-    Figure("nsqkit_consumer_max_in_flight", "The limit in force.", lambda stats: stats.max_in_flight),
-    Figure("nsqkit_consumer_paused", "1 while the consumer is paused.", lambda stats: stats.paused),
-    Figure("nsqkit_consumer_starved", "1 while the consumer is starved.", lambda stats: stats.starved),
-    Figure("nsqkit_consumer_backoff_counter", "Counter of the backoff.", lambda stats: stats.backoff.counter),
-    Figure(
-        "nsqkit_consumer_backoff_seconds",
-        "Length of the backoff's present wait.",
-        lambda stats: stats.backoff.wait,
-    ),
+CONSUMER: Final = _figures(
+    "nsqkit_consumer_",
+    ("received_total", "Messages received.", "received"),
+    ("finished_total", "Messages finished.", "finished"),
+    ("requeued_total", "Messages requeued.", "requeued"),
+    ("touched_total", "Messages touched.", "touched"),
+    ("timed_out_total", "Messages not answered in time.", "timed_out"),
+    ("given_up_total", "Messages delivered too often.", "given_up"),
+    ("refused_total", "Answers that an nsqd has refused.", "refused"),
+    ("in_flight", "Messages received and not answered.", "in_flight"),
+    ("waiting", "Messages received and not yet passed to a handler.", "waiting"),
+    ("max_in_flight", "The limit in force.", "max_in_flight"),
+    ("paused", "1 while the consumer is paused.", "paused"),
+    ("starved", "1 while the consumer is starved.", "starved"),
+    ("backoff_counter", "Counter of the backoff.", "backoff.counter"),
+    ("backoff_seconds", "Length of the present backoff in seconds.", "backoff.wait"),
 )
 BACKOFF_STATE: Final = Figure("nsqkit_consumer_backoff_state", "1 for the state of the backoff.", float)
 
 CONNECTION_LABELS: Final = (*CONSUMER_LABELS, "nsqd")
-CONNECTION: Final = (
-    Figure(
-        "nsqkit_consumer_connection_subscribed",
-        "1 while the subscription to the nsqd stands.",
-        lambda connection: connection.connected,
-    ),
-    Figure(
-        "nsqkit_consumer_connection_rdy",
-        "The RDY last sent to the nsqd.",
-        lambda connection: connection.rdy_count,
-    ),
-    Figure(
-        "nsqkit_consumer_connection_in_flight",
-        "Messages of the nsqd received and not answered.",
-        lambda connection: connection.in_flight,
-    ),
+CONNECTION: Final = _figures(
+    "nsqkit_consumer_connection_",
+    ("subscribed", "1 while the consumer is subscribed at the nsqd.", "connected"),
+    ("rdy", "The RDY last sent to the nsqd.", "rdy_count"),
+    ("in_flight", "Messages of the nsqd received and not answered.", "in_flight"),
 )
 
 
-class TellsProducerStats(Protocol):
+class HasProducerStats(Protocol):
     """A producer, async or blocking."""
 
-    def stats(self) -> ProducerStats:
-        """Return what there is to be told."""
-        ...
+    def stats(self) -> ProducerStats: ...
 
 
-class TellsConsumerStats(Protocol):
+class HasConsumerStats(Protocol):
     """A consumer, async or blocking."""
 
-    def stats(self) -> ConsumerStats:
-        """Return what there is to be told."""
-        ...
+    def stats(self) -> ConsumerStats: ...
 
 
 class StatsCollector:
     """Collects the figures of producers and consumers, for ``CollectorRegistry.register``.
 
-    Where clients live in an event loop, enter it there, with ``async with``: scrapes from other threads, such as those
-    of ``prometheus_client.start_http_server``, are then answered by the event loop. Without that, and with blocking
-    clients, it reads in the thread that scrapes. When it is left it forgets all clients.
+    For clients in an event loop, enter the collector there with ``async with``: then the event loop reads the figures,
+    also for scrapes from other threads such as those of ``prometheus_client.start_http_server``. Otherwise, and for
+    blocking clients, the scraping thread reads them. At the end of the ``with`` all clients are removed.
     """
 
     def __init__(self) -> None:
-        self._producers: dict[tuple[str, ...], TellsProducerStats] = {}
-        self._consumers: dict[tuple[str, ...], TellsConsumerStats] = {}
+        self._producers: dict[tuple[str, ...], HasProducerStats] = {}
+        self._consumers: dict[tuple[str, ...], HasConsumerStats] = {}
         self._portal: BlockingPortal | None = None
         self._thread_id: int | None = None
 
-    def add_producer(self, producer: TellsProducerStats, name: str = "") -> None:
-        """Tell the figures of a producer from now on.
+    def add_producer(self, producer: HasProducerStats, name: str = "") -> None:
+        """Add a producer.
 
         Args:
-            producer: any that has ``stats()``.
-            name: the value of the label ``producer``; needed to tell several apart.
+            producer: any object with ``stats()``.
+            name: the value of the label ``producer``; it must be unique.
 
         Raises:
-            OptionError: there is a producer of that name.
+            OptionError: there is a producer with that name.
         """
         _add(self._producers, PRODUCER_LABELS, (name,), producer)
 
-    def add_consumer(self, consumer: TellsConsumerStats, topic: str, channel: str, name: str = "") -> None:
-        """Tell the figures of a consumer from now on.
+    def add_consumer(self, consumer: HasConsumerStats, topic: str, channel: str, name: str = "") -> None:
+        """Add a consumer.
 
         Args:
-            consumer: any that has ``stats()``.
+            consumer: any object with ``stats()``.
             topic: its topic.
             channel: its channel.
-            name: the value of the label ``consumer``; needed to tell several consumers of one channel apart.
+            name: the value of the label ``consumer``; it must be unique for the channel.
 
         Raises:
-            OptionError: there is a consumer of that topic, channel and name.
+            OptionError: there is a consumer with that topic, channel and name.
         """
         _add(self._consumers, CONSUMER_LABELS, (topic, channel, name), consumer)
 
-    def remove(self, client: TellsProducerStats | TellsConsumerStats) -> None:
-        """Tell the figures of a producer or a consumer no more; does nothing if it is not known."""
+    def remove(self, client: HasProducerStats | HasConsumerStats) -> None:
+        """Remove a producer or a consumer; do nothing if it was not added."""
         self._producers = {key: one for key, one in self._producers.items() if one is not client}
         self._consumers = {key: one for key, one in self._consumers.items() if one is not client}
-
-    # ---- for Prometheus ------------------------------------------------------------------------------------------
 
     def describe(self) -> Iterable[Metric]:
         """Return the figures without values."""
         return [*_producer_families({}), *_consumer_families({})]
 
     def collect(self) -> Iterable[Metric]:
-        """Return the figures; an event loop that stands still is waited for, so that the scrape fails as it should."""
+        """Return the figures. It waits for a blocked event loop, so that the scrape times out."""
         if self._portal is None or self._thread_id == threading.get_ident():
             return self._read()
         return self._portal.call(self._read)
@@ -227,8 +176,6 @@ class StatsCollector:
             *_producer_families(_stats_of(self._producers)),
             *_consumer_families(_stats_of(self._consumers)),
         ]
-
-    # ---- entering and leaving ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> StatsCollector:
         if self._portal is not None:
@@ -251,15 +198,15 @@ class StatsCollector:
 
 
 class HandlerMetrics:
-    """How long handlers take, and how often they fail, by topic, channel and consumer.
+    """Durations and failures of handlers, by topic, channel and consumer.
 
     Args:
-        registry: where the metrics are registered; by default that of ``prometheus_client``.
+        registry: registers the metrics; by default that of ``prometheus_client``.
         buckets: the upper bounds of the histogram's buckets, in seconds; by default those of ``prometheus_client``.
-        timer: tells the time in seconds, from any beginning.
+        timer: returns the time in seconds, from any beginning.
 
-    One object serves any number of consumers. A handler fails when it raises an ``Exception``; one that is cancelled
-    has its duration and is no failure. What a batch takes is one duration, and its failure is one.
+    One object serves any number of consumers. A handler fails when it raises an ``Exception``; a cancelled one has a
+    duration but no failure. A batch has one duration.
     """
 
     def __init__(
@@ -286,21 +233,11 @@ class HandlerMetrics:
         )
 
     def handler(self, handler: Callable[[M], R], name: str = "") -> Callable[[M], R]:
-        """Return a handler for ``run`` of a consumer that calls this one, async or plain, and measures it.
-
-        Args:
-            handler: the handler.
-            name: the value of the label ``consumer``.
-        """
+        """Return a handler for ``run`` that calls and measures this one; ``name`` is the label ``consumer``."""
         return surrounded(handler, lambda message: self._measured(message, name))
 
     def batch_handler(self, handler: Callable[[list[M]], R], name: str = "") -> Callable[[list[M]], R]:
-        """Return a handler for ``run_batches`` that calls this one, async or plain, and measures it.
-
-        Args:
-            handler: the handler.
-            name: the value of the label ``consumer``.
-        """
+        """Return a handler for ``run_batches`` that calls and measures this one; ``name`` is the label ``consumer``."""
         return surrounded(handler, lambda messages: self._measured(messages[0], name))
 
     @contextmanager
@@ -320,8 +257,8 @@ def _add(
     clients: dict[tuple[str, ...], Any], labels: Sequence[str], key: tuple[str, ...], client: object
 ) -> None:
     if key in clients:
-        told = ", ".join(f"{label} {value!r}" for label, value in zip(labels, key, strict=True))
-        raise OptionError(f"there is one with {told} already; allowed is another name")
+        labelled = ", ".join(f"{label} {value!r}" for label, value in zip(labels, key, strict=True))
+        raise OptionError(f"there is one with {labelled} already; allowed is another name")
     clients[key] = client
 
 
@@ -350,7 +287,7 @@ def _consumer_families(found: dict[tuple[str, ...], ConsumerStats]) -> Iterator[
         for state in BackoffState
     ]
     yield from _families([BACKOFF_STATE], (*CONSUMER_LABELS, "state"), states)
-    # An nsqd that is left and wanted again has two connections for a while; the present one comes first.
+    # An nsqd that was removed and added again has two connections for a while; the present one comes first.
     connections: dict[tuple[str, ...], Any] = {}
     for key, stats in found.items():
         for connection in stats.connections:

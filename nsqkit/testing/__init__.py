@@ -1,1 +1,1 @@
-"""What users import in their own tests."""
+"""Servers and pytest fixtures for the tests of users."""

@@ -1,7 +1,6 @@
 """The pytest plugin: fixtures for tests that need NSQ.
 
-The rule it guards: a suite that does not use the fixtures pays nothing for them. Nothing of nsqkit's is imported
-before a test asks.
+nsqkit is imported only when a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -18,10 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def nsqd() -> Iterator[NsqdServer]:
-    """A fresh broker on a free port, for one test: asyncio, trio or plain.
-
-    See ``nsqkit.testing.servers.NsqdServer`` for what it has.
-    """
+    """A new broker on a free port, for one test: asyncio, trio or plain (``nsqkit.testing.servers.NsqdServer``)."""
     from nsqkit.testing.servers import NsqdServer
 
     with NsqdServer() as server:
@@ -30,10 +26,7 @@ def nsqd() -> Iterator[NsqdServer]:
 
 @pytest.fixture
 def nsqlookupd() -> Iterator[NsqlookupdServer]:
-    """A fresh nsqlookupd on a free port, for one test: asyncio, trio or plain.
-
-    See ``nsqkit.testing.servers.NsqlookupdServer`` for what it has.
-    """
+    """A new nsqlookupd on a free port, for one test (``nsqkit.testing.servers.NsqlookupdServer``)."""
     from nsqkit.testing.servers import NsqlookupdServer
 
     with NsqlookupdServer() as server:

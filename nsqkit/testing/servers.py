@@ -1,10 +1,8 @@
-"""A broker, and an nsqlookupd, for tests of any colour: asyncio, trio, or plain functions.
+"""A broker and an nsqlookupd for tests: asyncio, trio, or plain functions.
 
-The rule it guards: when one has been entered, it answers; when it has been left, its port is closed and its tasks
-have ended. It runs in the process of the test, in a thread of its own, on a free port, with the real protocol.
-
-A test that wants one in its own event loop, or a broker without sockets, uses ``nsqkit.broker.server.Nsqd`` and
-``nsqkit.lookupd.server.Nsqlookupd``.
+A server runs in the process of the test, in a thread of its own, on a free port. It answers when ``with`` has entered
+it; after the ``with`` its port is closed and its tasks have ended. For a server in the test's own event loop use
+``nsqkit.broker.server.Nsqd`` and ``nsqkit.lookupd.server.Nsqlookupd``.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _ADDRESSES = {"tcp_address": f"{HOST}:0", "http_address": f"{HOST}:0", "broadcas
 
 
 class _Server(Generic[S]):
-    """What both have in common: a life in the thread of the portal, and two addresses."""
+    """The common part of both: a thread and two addresses."""
 
     def __init__(self, make: Callable[[], S]) -> None:
         self._make = make
@@ -80,8 +78,8 @@ class NsqdServer(_Server[Nsqd]):
     """A broker in a thread, for ``with``.
 
     Args:
-        options: ``BrokerOptions`` by name; the addresses default to free ports of 127.0.0.1. Without ``data_path`` all
-            is in memory.
+        options: ``BrokerOptions`` by name; the addresses default to free ports of 127.0.0.1. Without ``data_path``
+            messages are in memory only.
 
     Attributes:
         tcp_address: ``host:port`` that clients connect to.
@@ -96,7 +94,7 @@ class NsqdServer(_Server[Nsqd]):
         super().__init__(partial(Nsqd, made, data_path=made.data_path or None))
 
     def inspect(self, look: Callable[[Broker], T]) -> T:
-        """Return what ``look`` returns of the engine, called in the broker's thread between two commands."""
+        """Call ``look`` with the engine, in the broker's thread between two commands, and return its result."""
         return self._call(lambda nsqd: look(nsqd.broker))
 
 
@@ -108,7 +106,7 @@ class NsqlookupdServer(_Server[Nsqlookupd]):
 
     Attributes:
         tcp_address: ``host:port`` that nsqds connect to.
-        http_address: ``host:port`` of the HTTP routes, which consumers ask.
+        http_address: ``host:port`` of the HTTP routes, for consumers.
 
     Raises:
         OptionError: an option that cannot be used.
@@ -118,5 +116,5 @@ class NsqlookupdServer(_Server[Nsqlookupd]):
         super().__init__(partial(Nsqlookupd, LookupdOptions(**{**_ADDRESSES, **options})))
 
     def inspect(self, look: Callable[[Registry], T]) -> T:
-        """Return what ``look`` returns of the registrations, called in the thread of the nsqlookupd."""
+        """Call ``look`` with the registrations, in the thread of the nsqlookupd, and return its result."""
         return self._call(lambda lookupd: look(lookupd.registry))

@@ -118,7 +118,7 @@ def test_a_traced_producer_has_all_that_the_producer_has(recorder: Recorder, tra
     entering = {"__aenter__", "__aexit__", "__enter__", "__exit__"} & {*dir(plain)}
     assert [name for name in names | entering if not hasattr(wrapped, name)] == []
     publishing = {name for name in names if "publish" in name}
-    assert publishing <= {*vars(traced)}
+    assert publishing <= {*dir(traced)}
     assert wrapped.options is plain.options
     assert copy(wrapped).producer is plain
 

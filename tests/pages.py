@@ -1,7 +1,4 @@
-"""The pages of the documentation: fenced blocks, for the tests that run what pages show, and tables that name tests.
-
-The rule it guards: a block, or a table, is looked at in one way, whoever looks.
-"""
+"""Reads the pages of the documentation: their fenced blocks, and their tables that name tests."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
 
 MIGRATING = ROOT / "docs" / "migrating"
-"""Pages with programs beside those of other clients."""
+"""Pages with the same programs for other clients and for nsqkit."""
 
 EXAMPLES = ROOT / "docs" / "examples"
-"""Programs that pages show whole; tests/test_examples.py runs them."""
+"""Programs that pages contain completely; tests/test_examples.py runs them."""
 
 
 def name(page: Path) -> str:
@@ -62,7 +59,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
 
 
 def rows(text: str) -> Iterator[list[str]]:
-    """Yield the cells of each row of each table, but for the heads."""
+    """Yield the cells of each row of each table, without the heads."""
     lines = text.splitlines()
     for line, next_line in zip(lines, [*lines[1:], ""], strict=True):
         if line.startswith("| ") and not next_line.startswith("|--"):
@@ -70,12 +67,12 @@ def rows(text: str) -> Iterator[list[str]]:
 
 
 def quoted(text: str) -> list[str]:
-    """Return what stands between backticks."""
+    """Return the texts between backticks."""
     return re.findall(r"`([^`]+)`", text)
 
 
 def is_test(name: str) -> bool:
-    """Tell whether there is such a test: a file under tests/, or ``file::name`` of a function or class in it."""
+    """Return whether a test exists: a file under tests/, or ``file::name`` with a function or class in it."""
     file, _, inside = name.removeprefix("tests/").partition("::")
     path = ROOT / "tests" / file
     return path.is_file() and (not inside or inside in _names_in(path))

@@ -1,7 +1,6 @@
-"""Holds the tables of features in docs/clients.md against the tests and the clients.
+"""Compares the tables of features in docs/clients.md with the tests and the clients.
 
-The rule it guards: no claim without a test. Each feature has a row of its number, and a row names what shows it, or
-says that it is not built.
+Each feature has a row with its number. The row names the test that shows it, or says that it is not built.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SECTION = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8").partition(H
 ROWS = list(rows(SECTION))
 TESTS = sorted({name for cells in ROWS for name in quoted(cells[-1])})
 
-# Whatever a row may name as the way to have a feature.
+# The names that a row may use in its third column.
 KNOWN = {
     *dir(nsqkit),
     *(name for cls in (BrokerError, Consumer, Message, Producer) for name in dir(cls)),
@@ -38,12 +37,12 @@ KNOWN = {
 }
 
 
-def test_every_number_is_there_once():
+def test_every_number_occurs_once():
     numbers = [int(cells[0]) for cells in ROWS if cells[0].isdigit()]
     assert numbers == list(range(1, FEATURE_COUNT + 1))
 
 
-def test_every_row_says_what_shows_it_or_that_it_is_not_built():
+def test_every_row_names_a_test_or_is_not_built():
     unshown = [cells for cells in ROWS if not quoted(cells[-1]) and not cells[2].startswith("not built")]
     assert not unshown
 

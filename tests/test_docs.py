@@ -1,18 +1,17 @@
-"""Runs what the documentation shows: README.md, its neighbours and everything under docs/.
+"""Runs every example of the documentation: README.md, the other pages beside it, and everything under docs/.
 
-The rule it guards: no example that nobody has run. Each fenced block of a page is of one of these kinds:
+Each fenced block of a page is of one of these kinds:
 
-* ``python``: runs as it stands, with ``await`` at top level where the block uses it, on asyncio and on trio, with a
-  broker of its own in the place of 127.0.0.1:4150. A block that defines ``test_…`` functions is given to pytest
-  instead, and one that imports pyspark runs where that is installed (``tox -e spark``). There is no way to leave a
-  block out. Those that are files of docs/examples are run by ``tests/test_examples.py``; those under docs/migrating are
-  whole programs, which run until they are told to stop, and are run by
-  ``tests/integration/clients/test_migrating.py``.
-* ``sh`` and ``console``: each command begins with an entry of COMMANDS, which says where that command is run.
+* ``python``: runs unchanged, with ``await`` at top level if the block uses it, on asyncio and on trio, with its own
+  broker instead of 127.0.0.1:4150. pytest runs a block that defines ``test_…`` functions. A block that imports
+  pyspark runs if that is installed (``tox -e spark``). No block can be excluded. ``tests/test_examples.py`` runs the
+  blocks that are files of docs/examples. ``tests/integration/clients/test_migrating.py`` runs the blocks under
+  docs/migrating, which are programs that run until a signal.
+* ``sh`` and ``console``: each command begins with an entry of COMMANDS, which names the file that runs it.
 * ``text``, ``toml``, ``json``: pictures, output and data, which no test reads. ``go``: programs for go-nsq.
 * ``{eval-rst}``: directives of Sphinx, which ``tox -e docs`` builds and ``tests/test_reference.py`` reads.
 
-Links to other files of the project lead somewhere.
+Links to other files of the project name a file.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ import pytest
 
 from tests.pages import EXAMPLES, MIGRATING, PAGES, ROOT, Block, blocks, blocks_of, name, rows
 
-# How a command of the documentation begins -> the file that runs it, and the words by which it does.
+# Beginning of a command in the documentation -> the file that runs it, and the words in that file.
 COMMANDS = {
     "make test": (".ci/run", "step make test"),
     "make demo": (".ci/run", "step make demo"),
@@ -45,7 +44,7 @@ LANGUAGES = ["python", "sh", "console", "text", "toml", "json", "go", "{eval-rst
 
 DECISION_LINES_MAX = 25
 
-# The address that examples are written with, nsqd's own.
+# The address in the examples, nsqd's default.
 ADDRESS = "127.0.0.1:4150"
 
 
@@ -75,7 +74,7 @@ def test_python_blocks_run(block: Block, anyio_backend: str, nsqd: Any, tmp_path
 
 
 def run(source: str, block: Block, backend: str) -> None:
-    """Run a block as a program of its own; its tracebacks show the lines of the page."""
+    """Run a block as a program; its tracebacks have the lines of the page."""
     program = compile("\n" * (block.line - 1) + source, block.page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     namespace: dict[str, Any] = {"__name__": "__main__"}
 
@@ -96,7 +95,7 @@ def run_tests(source: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("sh", "console"), ids=str)
-def test_commands_are_run_somewhere(block: Block):
+def test_commands_are_run_by_a_file(block: Block):
     for line in block.text.splitlines():
         command = line.removeprefix("$ ").partition("#")[0].strip()
         is_output = block.language == "console" and not line.startswith("$ ")
@@ -105,7 +104,7 @@ def test_commands_are_run_somewhere(block: Block):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_table_of_commands_is_true(command: str):
+def test_table_of_commands_is_correct(command: str):
     path, words = COMMANDS[command]
     assert words in (ROOT / path).read_text(encoding="utf-8"), f"{path} does not run {command!r}"
 
@@ -127,7 +126,7 @@ def test_figures_of_the_readme_are_those_of_the_performance_page():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_lead_somewhere(page: Path):
+def test_links_name_files(page: Path):
     links = re.findall(r"\]\((?!\w+:)([^)#]+)", page.read_text(encoding="utf-8"))
     dead = [link for link in links if not (page.parent / link).is_file()]
     assert not dead, f"{name(page)} links to no file: {', '.join(dead)}"

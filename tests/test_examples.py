@@ -1,4 +1,4 @@
-"""Runs the programs of docs/examples as a user would, and compares them with the pages that show them."""
+"""Runs the programs of docs/examples as processes, and checks that a page contains each of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN = {block.text for block in blocks("python")}
 
 @contextmanager
 def program(name: str, address: str, tmp_path):
-    """Start an example with another address; its output can be read."""
+    """Start an example with another address and with pipes for its output."""
     path = tmp_path / name
     path.write_text((EXAMPLES / name).read_text(encoding="utf-8").replace(ADDRESS, address), encoding="utf-8")
     process = subprocess.Popen(
@@ -37,7 +37,7 @@ def in_flight(nsqd):
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_every_example_is_shown_on_a_page(path):
+def test_a_page_contains_every_example(path):
     assert path.read_text(encoding="utf-8") in SHOWN
 
 

@@ -1,6 +1,6 @@
-"""Holds docs/operating.md against the programs: its files have every key, with its default, and their flags are read.
+"""Compares docs/operating.md with the programs: its configuration files have every key with its default.
 
-The rule it guards: a configuration that is copied from the page starts the program that it is for.
+So a configuration that is copied from the page starts the program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.pages import ROOT, Block, blocks_of
 PAGE = ROOT / "docs" / "operating.md"
 BLOCKS = list(blocks_of(PAGE))
 
-# Keys that name a machine or a directory and have no default that others could use.
+# Keys that name a machine or a directory, whose defaults differ between machines.
 NAMES = {"node_id", "broadcast_address", "lookupd_tcp_addresses", "data_path"}
 
 
@@ -47,7 +47,7 @@ def test_a_configuration_file_has_every_key_with_its_default(number: int, make: 
     }
 
 
-def test_the_configuration_of_tls_and_auth_is_read():
+def test_configuration_of_tls_and_auth_is_valid():
     (block,) = of("toml", "TLS and AUTH")
     document = tomllib.loads(block.text)
     assert not unknown_keys(document, OPTIONS)
@@ -55,7 +55,7 @@ def test_the_configuration_of_tls_and_auth_is_read():
     assert (options.tls_client_auth_policy, options.tls_demanded) == ("require-verify", "tcp-https")
 
 
-def test_the_answer_of_an_auth_server_means_what_it_looks_like():
+def test_example_answer_of_an_auth_server_is_valid():
     (block,) = of("json", "TLS and AUTH")
     state = decode_auth_state(block.text.encode(), 0)
     assert state.is_allowed(b"orders", b"billing")
@@ -66,7 +66,7 @@ def test_the_answer_of_an_auth_server_means_what_it_looks_like():
     assert not state.is_allowed(b"invoices.new", b"billing")
 
 
-def test_the_flags_of_unit_and_container_are_read():
+def test_flags_of_unit_and_container_are_valid():
     unit, container = of("text", "Run as a service")
     command = re.search(r"(?m)^ExecStart=(.*)$", unit.text)
     entry = re.search(r"(?m)^ENTRYPOINT (.*)$", container.text)
@@ -77,7 +77,7 @@ def test_the_flags_of_unit_and_container_are_read():
         assert parse_flags(words[4:], {**COMMAND_FLAGS, **OPTIONS})
 
 
-def test_the_table_of_signals_has_those_that_are_handled():
+def test_table_of_signals_is_complete():
     text = PAGE.read_text(encoding="utf-8")
     assert f"| {', '.join(each.name for each in reversed(STOP_SIGNALS))} | stops" in text
     assert f"| {', '.join(each.name for each in IGNORED_SIGNALS)}, SIGPIPE | nothing |" in text

@@ -1,7 +1,4 @@
-"""The tables of docs/clients.md name every option, with its default.
-
-The rule it guards: an option is where users look for it, and has the default that they read there.
-"""
+"""The tables of docs/clients.md have every option with its default."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from tests.wrong_options import is_seconds
 
 PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
 
-# A class of options -> those whose options are in tables of their own.
+# A class of options -> its bases, whose options have their own tables.
 TABLES: dict[type[Any], tuple[type[Any], ...]] = {
     ConnectionOptions: (),
     ProducerOptions: (ConnectionOptions,),
@@ -31,7 +28,7 @@ TABLES: dict[type[Any], tuple[type[Any], ...]] = {
 
 
 def shown(field: attrs.Attribute[Any]) -> str:
-    """Return a default as the table shows it."""
+    """Return a default as it is written in the table."""
     value = field.default
     if isinstance(value, bool):
         return "yes" if value else "no"

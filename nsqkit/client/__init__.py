@@ -1,5 +1,4 @@
-"""What producer and consumer share: one connection to one nsqd.
+"""The connection of a producer or a consumer to one nsqd.
 
-Read ``option``, ``options``, ``settings``; ``greeting``, ``session``; ``tls``, ``dialler``, ``reconnect``,
-``connection``, ``background``.
+Reading order: ``handshake``, ``session``, ``dialler``, ``connection``.
 """

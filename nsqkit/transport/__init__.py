@@ -1,1 +1,1 @@
-"""The only place where machines meet sockets: the pump, the alarm, and how to reach a peer."""
+"""Byte streams, and the pump that drives a machine over one of them."""

@@ -1,8 +1,6 @@
-"""Accepting connections for as long as a server runs, and telling where they come from.
+"""The loop that accepts connections while a server runs.
 
-The rule it guards: that one connection could not be accepted, or served, is not the end of the others.
-
-How to read it: ``accept`` is a loop around ``Listener.serve``.
+An error in accepting or serving one connection is logged and does not end the others.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from nsqkit.transport.tcp import Listener
 
 ACCEPT_PAUSE: Final = 0.05
-"""Seconds before connections are accepted again after that has failed."""
+"""Seconds between a failure to accept and the next attempt."""
 
 
 async def accept(
@@ -32,19 +30,19 @@ async def accept(
     tasks: TaskGroup,
     logger: logging.Logger,
 ) -> None:
-    """Serve all who come, until cancelled.
+    """Accept connections until cancelled.
 
     Args:
-        listener: where they come to.
-        handler: called with the stream of each, in a task of its own; what it raises is logged.
-        tasks: what those tasks belong to.
-        logger: told why one could not be accepted, mostly because too many files are open.
+        listener: the listener.
+        handler: called with the stream of each connection, in a task of its own; its errors are logged.
+        tasks: the task group of these tasks.
+        logger: logs failures to accept, mostly because too many files are open.
     """
 
     async def serve(stream: ByteStream) -> None:
         try:
             await handler(stream)
-        except Exception:  # an error of ours in what one client does must not be the end of all the others
+        except Exception:  # a bug that one client triggers must not end the other connections
             logger.exception("[%s] - internal error", remote_address(stream))
             await anyio.aclose_forcefully(stream)
 
@@ -57,9 +55,9 @@ async def accept(
 
 
 def remote_address(stream: ByteStream) -> str:
-    """Return ``host:port`` of who is at the other end, ``:0`` of one who has gone already.
+    """Return ``host:port`` of the peer, or ``:0`` if the connection is lost already.
 
-    Of a Unix socket it is its path, ``@`` and a name if it has no file, and ``@`` alone if it has no name.
+    For a Unix socket it is the path, ``@`` and a name if the socket has no file, and ``@`` alone if it has no name.
     """
     address: tuple[str, int] | str | bytes = stream.extra(SocketAttribute.remote_address, ("", 0))
     if isinstance(address, str | bytes):

@@ -1,7 +1,7 @@
-"""Addresses, as NSQ's flags and options write them: ``host:port``, ``[::1]:port``, or the path of a Unix socket.
+"""Addresses in NSQ's flags and options: ``host:port``, ``[::1]:port``, or the path of a Unix socket.
 
-The rule it guards: an address that cannot be one is refused by a sentence with the address in it, before a socket
-is touched. What has not the form of ``host:port`` is a path where one may be given, as in nsqd (internal/util).
+An invalid address is an ``OptionError`` before a socket is made. Where a path is allowed, everything that does not have
+the form of ``host:port`` is a path, as in nsqd (internal/util).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nsqkit.errors import OptionError
 PORT_MAX = 65535
 
 _HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*):[^:\[\]]*")
-"""What Go's net.SplitHostPort can split."""
+"""The strings that Go's net.SplitHostPort accepts."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -30,25 +30,25 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_path(address: str) -> bool:
-    """Tell whether an address to listen at is the path of a Unix socket."""
+    """Return whether an address to listen on is the path of a Unix socket."""
     return address != "" and _HOST_AND_PORT.fullmatch(address) is None
 
 
 def is_socket_path(address: str) -> bool:
-    """Tell whether an address to connect to is the path of a Unix socket: with a ``/``, or an ``@`` to begin with.
+    """Return whether an address to connect to is the path of a Unix socket: it contains ``/`` or begins with ``@``.
 
-    More is demanded of it than of one to listen at: a host whose port was forgotten is no path.
+    This is stricter than ``is_path``: a host without a port is no path.
     """
     return "/" in address or address.startswith("@")
 
 
 def path_of(name: str | bytes) -> str:
-    """Return the address of a Unix socket, given what the kernel calls it: bytes if it has no file."""
+    """Return the address of a Unix socket from the kernel's name for it, which is bytes if it has no file."""
     return name if name and isinstance(name, str) else "@" + os.fsdecode(name)[1:]
 
 
 def port_of(address: str) -> int:
-    """Return the port of an address that is listened at, as nsqd tells it: -1 of a Unix socket, 0 of none."""
+    """Return the port of an address to listen on, as nsqd reports it: -1 for a Unix socket, 0 for no address."""
     if is_path(address):
         return -1
     return split_address(address)[1] if address else 0

@@ -1,7 +1,7 @@
-"""A pair of byte streams that lead to each other, without sockets.
+"""A pair of connected byte streams without sockets.
 
-The rule it guards: to both ends it is a connection like any other: bytes in order, no message boundaries, an end of
-stream when the other side closes, and a sender that waits when the other side does not read.
+They behave as a connection: bytes in order, no message boundaries, an end of stream when the other side closes, and a
+sender that waits while the other side does not read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 BUFFERED_WRITES_MAX = 16
-"""Writes that one side may be ahead of the other's reads."""
+"""Writes that one side can do before the other side reads."""
 
 
 class MemoryByteStream(ByteStream):
@@ -43,7 +43,7 @@ class MemoryByteStream(ByteStream):
             await self._send.send(bytes(item))
 
     async def send_eof(self) -> None:
-        """Say that nothing more is sent."""
+        """Close this end's direction."""
         await self._send.aclose()
 
     async def aclose(self) -> None:
@@ -53,12 +53,12 @@ class MemoryByteStream(ByteStream):
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """None: there is no socket behind it."""
+        """Empty, since there is no socket."""
         return {}
 
 
 def memory_pair() -> tuple[MemoryByteStream, MemoryByteStream]:
-    """Return two streams; what is sent into one is received from the other."""
+    """Return two streams; bytes sent into one are received from the other."""
     send_a, receive_b = anyio.create_memory_object_stream[bytes](BUFFERED_WRITES_MAX)
     send_b, receive_a = anyio.create_memory_object_stream[bytes](BUFFERED_WRITES_MAX)
     return MemoryByteStream(send_a, receive_a), MemoryByteStream(send_b, receive_b)

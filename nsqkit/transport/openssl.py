@@ -1,13 +1,8 @@
-"""TLS by pyOpenSSL, for the one thing that Python's own ``ssl`` cannot do.
+"""TLS by pyOpenSSL, which can accept any certificate from a client, as Python's ``ssl`` cannot.
 
-That is to ask a client for its certificate and take whatever it shows, as nsqd does with
-``--tls-client-auth-policy=require``.
-
-The rule it guards: to the rest it looks like ``ssl``. A context makes an engine between two memory buffers, and what
-goes wrong is an ``ssl.SSLError``; so there is one TLS layer, whichever library is below it. This module is imported by
-who needs it, and needs the extra ``server``.
-
-How to read it: the context, then the engine, whose ``_call`` brings bytes in, acts, and brings bytes out.
+nsqd does so with ``--tls-client-auth-policy=require``. The context has the interface of ``ssl.SSLContext`` that
+``nsqkit.transport.tls`` uses, and errors are ``ssl.SSLError``. This module needs the extra ``server``; it is imported
+only for that policy.
 """
 
 from __future__ import annotations
@@ -27,12 +22,12 @@ _OPTIONS: Final = SSL.OP_NO_COMPRESSION | SSL.OP_CIPHER_SERVER_PREFERENCE | SSL.
 
 
 class AnyCertificateContext:
-    """A server's rules: a client has to show a certificate, and any will do.
+    """The context of a server that requires some certificate from its clients and accepts any.
 
     Args:
-        certificate_file: path of the server's certificate, with those between it and its CA.
+        certificate_file: path of the server's certificate, with the intermediate certificates.
         key_file: path of its key.
-        minimum_version: the oldest protocol to speak.
+        minimum_version: the oldest protocol to accept.
         ciphers: OpenSSL's list of ciphers.
     """
 
@@ -47,7 +42,7 @@ class AnyCertificateContext:
         context.set_options(_OPTIONS)
         # Without a session id context OpenSSL refuses to resume a session with a certificate.
         context.set_session_id(b"nsqkit")
-        context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _take_any)
+        context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _accept_any)
 
     def wrap_bio(
         self,
@@ -62,7 +57,7 @@ class AnyCertificateContext:
         return _Engine(connection, incoming, outgoing)
 
 
-def _take_any(*_: object) -> bool:
+def _accept_any(*_: object) -> bool:
     return True
 
 
@@ -78,11 +73,11 @@ class _Engine:
         self._call(self._connection.do_handshake)
 
     def read(self, size: int, /) -> bytes:
-        """Return all that there is, not only ``size`` bytes: what is inside the connection nobody sees."""
+        """Return all bytes, not only ``size``, since ``TLS`` cannot see how many are left in the connection."""
         return self._call(self._read_all)
 
     def pending(self) -> int:
-        """Return how many bytes can be read now; where all of them have been, 1 for the end that came behind them."""
+        """Return the number of bytes to read; if there are none, 1 if the peer has closed TLS."""
         at_end = self._connection.get_shutdown() & SSL.RECEIVED_SHUTDOWN
         return self._connection.pending() or int(bool(at_end))
 
@@ -128,7 +123,7 @@ class _Engine:
         try:
             return method(*args)
         except SSL.WantReadError as error:
-            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "more is to come") from error
+            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "more data are needed") from error
         except SSL.ZeroReturnError as error:
             raise ssl.SSLZeroReturnError(ssl.SSL_ERROR_ZERO_RETURN, "TLS has been closed") from error
         except SSL.Error as error:
@@ -145,7 +140,7 @@ class _Engine:
 
 
 def _translated(error: SSL.Error) -> ssl.SSLError:
-    """Return the same error as Python's ``ssl`` would raise it."""
+    """Return the error as Python's ``ssl`` would raise it."""
     queue = error.args[0] if error.args and isinstance(error.args[0], list) else []
     text = queue[0][2] if queue else str(error)
     translated = ssl.SSLError(ssl.SSL_ERROR_SSL, text)

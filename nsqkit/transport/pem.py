@@ -1,10 +1,8 @@
-"""Files of certificates and keys, for either end of a connection.
+"""Loading of certificates and keys from files, for either end of a connection.
 
-The rule it guards: a file that cannot be used is refused by a sentence that names the option, the file and the reason;
-and nobody is asked for a password.
-
-How to read it: each function loads into an ``ssl.SSLContext`` what one or two options name. ``whose`` goes before an
-option's name in what is said.
+Each function loads the files of one or two options into an ``ssl.SSLContext``. An error for an unusable file names the
+option, the file and the reason. ``whose`` is the prefix of the option's name. An encrypted key is refused, since
+OpenSSL would read its password from the terminal.
 """
 
 from __future__ import annotations
@@ -17,19 +15,19 @@ from nsqkit.errors import OptionError
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str, *, whose: str = "") -> None:
-    """Load what this end shows of itself, from the files of ``tls_cert`` and ``tls_key``.
+    """Load this end's certificate and key, from the files of ``tls_cert`` and ``tls_key``.
 
     Raises:
-        OptionError: they cannot be used.
+        OptionError: a file cannot be used.
     """
 
-    def refuse_to_ask() -> NoReturn:
+    def refuse() -> NoReturn:
         raise OptionError(f"{whose}tls_key is {key!r}, which is encrypted; allowed is a key that is not")
 
     _check_readable(f"{whose}tls_cert", certificate)
     _check_readable(f"{whose}tls_key", key)
     try:
-        context.load_cert_chain(certificate, key, password=refuse_to_ask)
+        context.load_cert_chain(certificate, key, password=refuse)
     except ssl.SSLError as error:
         raise OptionError(
             f"{whose}tls_cert is {certificate!r} and tls_key is {key!r}; "
@@ -38,10 +36,10 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str, *, who
 
 
 def load_authorities(context: ssl.SSLContext, path: str, *, whose: str = "") -> None:
-    """Load whose signatures count, from the file of ``tls_root_ca_file``.
+    """Load trusted certificates, from the file of ``tls_root_ca_file``.
 
     Raises:
-        OptionError: it cannot be used.
+        OptionError: the file cannot be used.
     """
     _check_readable(f"{whose}tls_root_ca_file", path)
     try:

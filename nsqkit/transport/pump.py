@@ -6,7 +6,7 @@ later turns of the event loop, so that other connections get their turns in betw
 
 There are two ways to read and two to write. A ``PushStream`` calls the pump with its data, and the pump writes in the
 same turn of the event loop what the kernel takes at once. Any other stream has a task that receives. The task that
-runs the pump is the writer: it writes whatever has to wait, and closes the stream.
+runs the pump is the writer: it writes output that has to wait, and closes the stream.
 """
 
 from __future__ import annotations

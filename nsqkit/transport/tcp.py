@@ -1,7 +1,7 @@
-"""TCP and Unix sockets: connect and listen, with the quickest stream that the running event loop has.
+"""TCP and Unix sockets: connect and listen, with the fastest stream for the running event loop.
 
-The rule it guards: nobody above knows which loop runs. On asyncio's loops a connection is an ``AsyncioStream``, on
-trio it is anyio's; both are byte streams with the same addresses to ask for.
+On asyncio's loops a connection is an ``AsyncioStream``, on trio it is anyio's. Both are byte streams with the same
+attributes for addresses, so callers do not depend on the loop.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream, SocketStream, TaskGroup
 
 BACKLOG = 65_535
-"""Connections that the system may hold until they are accepted; it holds no more than its own limit (somaxconn)."""
+"""Connections that may wait to be accepted; the system's own limit (somaxconn) may be lower."""
 
 ACCEPT_COUNT_MAX = 1000
-"""Connections that asyncio's loops accept in one turn; uvloop accepts all that there are."""
+"""Connections that asyncio's loops accept in one turn; uvloop accepts all that wait."""
 
 _ANY_HOST = ("", "0.0.0.0")
-"""Hosts that mean every interface; Go's listener takes IPv4 and IPv6 for both of them."""
+"""Hosts that stand for every interface; Go's listener accepts IPv4 and IPv6 for both of them."""
 
 
 async def connect(address: str, *, local_host: str | None = None) -> ByteStream:
@@ -46,7 +46,7 @@ async def connect(address: str, *, local_host: str | None = None) -> ByteStream:
 
     Raises:
         OptionError: the address is neither.
-        OSError: nobody answers there.
+        OSError: no connection could be made.
     """
     if is_socket_path(address):
         return await connect_path(address)
@@ -54,7 +54,7 @@ async def connect(address: str, *, local_host: str | None = None) -> ByteStream:
 
 
 async def connect_tcp(host: str, port: int, *, local_host: str | None = None) -> ByteStream:
-    """Return a connection to ``host``, at the first of its addresses, IPv6 or IPv4, that answers.
+    """Return a connection to ``host``, at the first of its addresses, IPv6 or IPv4, that accepts one.
 
     Args:
         host: a name or an IP address.
@@ -62,7 +62,7 @@ async def connect_tcp(host: str, port: int, *, local_host: str | None = None) ->
         local_host: IP address of this machine to connect from; None for any.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: no connection could be made.
     """
     loop = asyncio_loop()
     if loop is None:
@@ -76,7 +76,7 @@ async def connect_path(path: str) -> ByteStream:
     """Return a connection to a Unix socket; a path that begins with ``@`` is a name without a file, as in Go.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: no connection could be made.
     """
     loop = asyncio_loop()
     if loop is None:
@@ -93,16 +93,16 @@ async def connect_path(path: str) -> ByteStream:
 
 
 async def listen(address: str, *, paths: bool = True) -> Listener:
-    """Return a listener at ``address``; port 0 takes a free one.
+    """Return a listener on ``address``; port 0 stands for a free one.
 
     Args:
-        address: ``host:port``, or the path of a Unix socket, which must not be there yet and is removed at the end.
+        address: ``host:port``, or the path of a Unix socket, which must not exist yet and is removed at the end.
             A path that begins with ``@`` is a name without a file, as in Go.
         paths: False to refuse paths.
 
     Raises:
-        OptionError: the address cannot be one.
-        OSError: it cannot be had; the text says which, and why.
+        OptionError: the address is invalid.
+        OSError: it cannot be used; the text has the address and the reason.
     """
     try:
         if paths and is_path(address):
@@ -116,7 +116,7 @@ async def listen(address: str, *, paths: bool = True) -> Listener:
 
 async def _listen_at_path(path: str) -> MultiListener[SocketStream]:
     if not path.startswith("@") and _exists(path):
-        # anyio would remove a socket that is there; but it may be that of a server which runs.
+        # anyio would remove an existing socket, which may belong to a running server.
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     return MultiListener([await anyio.create_unix_listener(_kernel_path(path))])
 
@@ -130,10 +130,10 @@ def _exists(path: str) -> bool:
 
 
 class Listener:
-    """Sockets that listen, for ``async with``.
+    """Listening sockets, for ``async with``.
 
     Attributes:
-        address: where clients find them: ``host:port`` of the first of them, or the path of a Unix socket.
+        address: the address for clients: ``host:port`` of the first socket, or the path of a Unix socket.
     """
 
     def __init__(self, sockets: MultiListener[SocketStream], *, path: str = "") -> None:
@@ -143,7 +143,7 @@ class Listener:
 
     @property
     def local_address(self) -> tuple[str, int]:
-        """Host and port; of TCP only."""
+        """Host and port; for TCP only."""
         return split_address(self.address)
 
     async def __aenter__(self) -> Listener:
@@ -161,22 +161,22 @@ class Listener:
                 os.unlink(self._path)
 
     async def serve(self, handler: Callable[[Any], Awaitable[None]], tasks: TaskGroup) -> None:
-        """Start ``handler`` in ``tasks`` with the stream of each connection that comes.
+        """Accept connections, and start ``handler`` in ``tasks`` with the stream of each.
 
         Raises:
-            OSError: on trio, one could not be accepted, mostly because too many files are open.
+            OSError: on trio, a connection could not be accepted, mostly because too many files are open.
         """
         loop = asyncio_loop()
         if loop is None:
             await self._sockets.serve(handler, tasks)
             return
-        unhandled: dict[AsyncioStream, None] = {}  # accepted, and no handler has begun with them
-        come, coming = anyio.create_memory_object_stream[AsyncioStream](math.inf)
+        unhandled: dict[AsyncioStream, None] = {}  # accepted, but no handler has started
+        accepted, queue = anyio.create_memory_object_stream[AsyncioStream](math.inf)
 
-        def take(stream: AsyncioStream) -> None:
+        def enqueue(stream: AsyncioStream) -> None:
             try:
-                come.send_nowait(stream)
-            except anyio.ClosedResourceError:  # it was accepted while the listener was being closed
+                accepted.send_nowait(stream)
+            except anyio.ClosedResourceError:  # the listener was closed meanwhile
                 stream.abort()
             else:
                 unhandled[stream] = None
@@ -185,22 +185,22 @@ class Listener:
             del unhandled[stream]
             await handler(stream)
 
-        with come, coming, ExitStack() as stack:
+        with accepted, queue, ExitStack() as stack:
             stack.callback(_abort_all, unhandled)
             for listener in self._sockets.listeners:
                 sock = stack.enter_context(listener.extra(SocketAttribute.raw_socket).dup())
                 create_server = loop.create_unix_server if self._path else loop.create_server
                 server = await create_server(
-                    partial(make_stream, take), sock=sock, backlog=ACCEPT_COUNT_MAX, start_serving=False
+                    partial(make_stream, enqueue), sock=sock, backlog=ACCEPT_COUNT_MAX, start_serving=False
                 )
                 stack.callback(server.close)
                 await server.start_serving()
                 sock.listen(BACKLOG)
-            async for stream in coming:
+            async for stream in queue:
                 tasks.start_soon(handle, stream)
 
 
 def _abort_all(unhandled: Iterable[AsyncioStream]) -> None:
-    # A task that is cancelled before its first step cannot close what it was given.
+    # A task that is cancelled before its first step cannot close its stream.
     for stream in unhandled:
         stream.abort()

@@ -1,7 +1,7 @@
-"""The alarm: calls a machine when its next deadline has come.
+"""A timer that calls a machine at its next deadline.
 
-The rule it guards: one exact timer for each thing that keeps time, not a scan. The alarm sleeps until the earliest
-deadline; whoever may have made an earlier one calls ``check``, which compares two numbers.
+It sleeps until the earliest deadline instead of scanning. After anything that may have set an earlier deadline,
+``check`` compares two numbers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NEVER_NS = 1 << 100
 
 
 class Timer:
-    """Keeps the deadlines of one machine.
+    """Calls ``handle_deadline`` of one machine.
 
     Args:
-        timed: whose deadlines they are.
-        clock: the time they are in.
-        after: called after each ``handle_deadline``, to act on what happened there.
+        timed: the machine.
+        clock: the time.
+        after: called after each ``handle_deadline``, to act on the machine's events.
     """
 
     def __init__(self, timed: Timed, clock: Clock, *, after: Callable[[], None]) -> None:
@@ -35,14 +35,14 @@ class Timer:
         self._sleep: anyio.CancelScope | None = None
 
     def check(self) -> None:
-        """Wake up earlier if there is a deadline before the one that is slept for."""
+        """Wake up earlier if there is an earlier deadline now."""
         deadline_ns = self._timed.next_deadline()
         if deadline_ns is not None and deadline_ns < self._armed_ns and self._sleep is not None:
             self._armed_ns = deadline_ns
             self._sleep.cancel()
 
     async def run(self) -> None:
-        """Keep the deadlines until cancelled."""
+        """Handle deadlines until cancelled."""
         while True:
             deadline_ns = self._timed.next_deadline()
             self._armed_ns = _NEVER_NS if deadline_ns is None else deadline_ns

@@ -1,12 +1,8 @@
 """TLS as a transform of bytes into bytes, for either end of a connection.
 
-The rule it guards: nothing here reads or writes. What was received goes in, what is to be sent comes out, and
-OpenSSL works between two buffers in memory. Plain bytes that may not go yet, since the handshake is not over, wait
-here; an alert that is owed to the peer waits like any other output, also after the layer has failed.
-
-How to read it: ``TLS`` has the verbs of a layer between a session and its socket (decode, encode), and tells, in nsqd's
-words, what the handshake has led to. ``Context`` is what makes its OpenSSL object: an ``ssl.SSLContext``, or whatever
-has the same method (``nsqkit.transport.openssl``).
+It does no I/O: OpenSSL works between two buffers in memory. Plain bytes to send wait here until the handshake is done.
+An alert for the peer is output as well, also after the layer has failed. The properties describe the connection in
+nsqd's words. A ``Context`` is an ``ssl.SSLContext`` or ``nsqkit.transport.openssl``'s, and makes the OpenSSL object.
 """
 
 from __future__ import annotations
@@ -19,17 +15,17 @@ from typing import Any, Final, Protocol
 from nsqkit.errors import ProtocolError
 
 RECORD_SIZE_MAX: Final = 16 * 1024
-"""Plain bytes of a TLS record; one read of OpenSSL's returns no more."""
+"""Limit of the plain bytes in a TLS record, which is also what one read of OpenSSL returns at most."""
 
 HEAD_LENGTH: Final = 5
-"""Bytes of a record's header: kind, version, length."""
+"""Bytes of a record's header: type, version, length."""
 
 _ALERT: Final = 21
 _HANDSHAKE: Final = 22
 
 _VERSIONS: Final = {"TLSv1": "TLS1.0", "TLSv1.1": "TLS1.1", "TLSv1.2": "TLS1.2", "TLSv1.3": "TLS1.3"}
 
-# nsqd names these, and shows all others by their numbers (GetCipherSuite in nsqd, nsqd/client_v2.go).
+# nsqd has names for these and shows all others by number (nsqd/client_v2.go, GetCipherSuite).
 _CIPHER_SUITES: Final = {
     "RC4-SHA": "TLS_RSA_WITH_RC4_128_SHA",
     "DES-CBC3-SHA": "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
@@ -46,7 +42,7 @@ _CIPHER_SUITES: Final = {
     "ECDHE-ECDSA-AES128-GCM-SHA256": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
 }
 
-# OpenSSL's reasons for which Go has other words.
+# OpenSSL's reasons for which Go has other texts.
 _REASONS: Final = {"PEER_DID_NOT_RETURN_A_CERTIFICATE": "client didn't provide a certificate"}
 
 
@@ -65,7 +61,7 @@ class Engine(Protocol):
 
 
 class Context(Protocol):
-    """What makes an engine that works between two buffers; ``ssl.SSLContext`` is one."""
+    """Makes engines that work between two buffers, as ``ssl.SSLContext`` does."""
 
     def wrap_bio(
         self,
@@ -83,12 +79,12 @@ class TLS:
 
     Args:
         context: certificates and rules.
-        server_hostname: whom a client expects at the other end; None at a server.
+        server_hostname: the server's name, for a client; None for a server.
 
     Attributes:
-        is_ready: True once the handshake is over.
-        at_end: True once the peer has said that it sends nothing more.
-        head: what a server has seen of the header of the client's first record.
+        is_ready: True once the handshake is done.
+        at_end: True once the peer has closed TLS.
+        head: for a server, the bytes received of the header of the first record.
     """
 
     __slots__ = (
@@ -122,17 +118,17 @@ class TLS:
 
     @property
     def has_output(self) -> bool:
-        """True while there are records to send: of the handshake, an alert, or what waited for the handshake."""
+        """True while there are records to send: of the handshake, an alert, or bytes that waited for the handshake."""
         return self._outgoing.pending > 0
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield the plain bytes of what was received, all in one piece.
+        """Yield the plain bytes of the received records, in one piece.
 
         Raises:
-            ProtocolError: the peer does not speak TLS, or the two cannot agree on it, or what came was damaged.
+            ProtocolError: the data are not TLS, the handshake failed, or a record is damaged.
         """
         if self._is_server and len(self.head) < HEAD_LENGTH:
-            self._look_at_head(data)
+            self._check_head(data)
         self._incoming.write(data)
         if not self.is_ready and not self._shake_hands():
             return
@@ -143,7 +139,7 @@ class TLS:
             raise self._failure(error)
 
     def encode(self, data: bytes) -> bytes:
-        """Return the records to send: those of ``data``, and what the layer has to say itself."""
+        """Return the records to send: those of ``data``, and the layer's own."""
         if not self.is_ready:
             self._waiting.append(data)
         elif data and not self._failed:
@@ -151,15 +147,15 @@ class TLS:
         return self._outgoing.read()
 
     def end(self) -> bytes:
-        """Return what to send last: the records that wait, and the word that no more will come."""
+        """Return the last records to send, with the one that closes TLS."""
         if self._is_open:
             try:
                 self._engine.unwrap()
-            except ssl.SSLError:  # the peer has not said the same yet
+            except ssl.SSLError:  # the peer has not closed TLS yet
                 pass
         return self._outgoing.read()
 
-    # ---- what the handshake has led to, in nsqd's words ------------------------------------------------------------
+    # ---- the result of the handshake, in nsqd's words --------------------------------------------------------------
 
     @property
     def version(self) -> str:
@@ -178,25 +174,25 @@ class TLS:
 
     @property
     def negotiated_protocol(self) -> str:
-        """What ALPN has agreed on, empty if nothing."""
+        """The protocol that ALPN selected; empty if none."""
         return (self._engine.selected_alpn_protocol() if self._is_open else None) or ""
 
     @property
     def common_name(self) -> str:
-        """Of the subject of the peer's certificate, the last if there are several; empty without a certificate."""
+        """The last common name in the subject of the peer's certificate; empty without a certificate."""
         certificate = self._engine.getpeercert() if self._is_open else None
         subject = certificate.get("subject", ()) if certificate else ()
         names = [value for part in subject for key, value in part if key == "commonName"]
         return names[-1] if names else ""
 
-    # ---- within --------------------------------------------------------------------------------------------------
+    # ---- helpers -------------------------------------------------------------------------------------------------
 
     @property
     def _is_open(self) -> bool:
         return self.is_ready and not self._failed
 
-    def _look_at_head(self, data: bytes) -> None:
-        """Refuse what is not TLS at all without an alert: who speaks something else could not read one."""
+    def _check_head(self, data: bytes) -> None:
+        """Refuse data that are not TLS, without an alert, which the peer could not decode."""
         self.head += data[: HEAD_LENGTH - len(self.head)]
         if len(self.head) == HEAD_LENGTH and (
             self.head[0] not in (_ALERT, _HANDSHAKE) or self.head[1] >= 0x10
@@ -205,7 +201,7 @@ class TLS:
             raise ProtocolError("tls: first record does not look like a TLS handshake")
 
     def _shake_hands(self) -> bool:
-        """Go on with the handshake; tell whether it is over."""
+        """Continue the handshake; return whether it is done."""
         try:
             self._engine.do_handshake()
         except ssl.SSLWantReadError:
@@ -219,7 +215,7 @@ class TLS:
         return True
 
     def _read(self) -> tuple[bytes, ssl.SSLError | None]:
-        """Return all plain bytes that there are, and what went wrong after them."""
+        """Return all plain bytes, and the error after them, if any."""
         pieces = []
         failure = None
         read, incoming, pending = self._engine.read, self._incoming, self._engine.pending
@@ -229,10 +225,10 @@ class TLS:
                 self.at_end = not piece
                 pieces.append(piece)
                 if not incoming.pending and not pending():
-                    break  # asking once more would cost an exception
+                    break  # another read would raise an exception, which is slow
         except ssl.SSLWantReadError:
             pass
-        except ssl.SSLZeroReturnError:  # the same as an empty piece, where this side has ended, too
+        except ssl.SSLZeroReturnError:  # raised instead of an empty piece if this side has closed TLS, too
             self.at_end = True
         except ssl.SSLError as error:
             failure = error

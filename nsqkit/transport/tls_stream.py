@@ -1,9 +1,7 @@
-"""A byte stream inside another one, through TLS: for those who speak over streams and not as a session, such as HTTP.
+"""TLS over a byte stream, for code that uses streams and no session, such as the HTTP server.
 
-The rule it guards: it is for one task at a time, which reads and writes in turn, as a server of HTTP does; so nothing
-has to be ordered here. Whatever the layer has to say itself is sent before the next byte is waited for.
-
-How to read it: ``handshake`` first; then it is a stream like any other.
+It is for one task, which reads and writes in turn, so nothing is locked. The layer's own records are sent before the
+next byte is received. Call ``handshake`` first.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ RECEIVE_SIZE = 64 * 1024
 
 
 class TLSStream(ByteStream):
-    """A stream inside another.
+    """A byte stream in TLS.
 
     Args:
-        stream: where the peer is; closed with this one.
-        tls: the layer between the two.
+        stream: the connection; closed with this stream.
+        tls: the layer.
     """
 
     def __init__(self, stream: ByteStream, tls: TLS) -> None:
@@ -36,11 +34,11 @@ class TLSStream(ByteStream):
         self._plain = b""
 
     async def handshake(self) -> None:
-        """Return when both sides have agreed.
+        """Do the handshake.
 
         Raises:
-            ProtocolError: they have not; the peer has been told.
-            EndOfStream: the peer has gone.
+            ProtocolError: it failed; an alert was sent.
+            EndOfStream: the peer closed the connection.
             BrokenResourceError: the connection is broken.
         """
         await self._send_own()
@@ -64,16 +62,16 @@ class TLSStream(ByteStream):
         await self._stream.send(self._tls.encode(item))
 
     async def send_eof(self) -> None:
-        """Say, inside TLS, that nothing more is sent."""
+        """Close TLS."""
         await self._stream.send(self._tls.end())
 
     async def aclose(self) -> None:
-        """Close the stream around this one."""
+        """Close the connection."""
         await self._stream.aclose()
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """Those of the stream around this one."""
+        """Those of the connection."""
         return self._stream.extra_attributes
 
     async def _receive(self) -> None:
@@ -88,5 +86,5 @@ class TLSStream(ByteStream):
             try:
                 await self._stream.send(self._tls.encode(b""))
             except (BrokenResourceError, ClosedResourceError):
-                # What the peer has sent before it went is still there to be read.
+                # The data that the peer sent before can still be received.
                 return

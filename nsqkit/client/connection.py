@@ -1,7 +1,6 @@
-"""Keeps a connection to one nsqd: dial, handshake, pump, and again when it is lost.
+"""The connection to one nsqd: dial, handshake, pump, and all of it again when the connection is lost.
 
-The rule it guards: one task owns one address. It is the only one that dials it, it never gives up until it is
-stopped, and when it ends nothing of the connection is left.
+One task per address does so until it is stopped. When it ends, nothing of the connection is left.
 """
 
 from __future__ import annotations
@@ -33,32 +32,32 @@ __all__ = ["ClientMachine", "Connection", "Dial"]
 logger = logging.getLogger("nsqkit.client")
 
 STEADY_NS: Final = 60 * NS_PER_S
-"""A connection that lasts so long was of use, even if the broker breaks the protocol in the end."""
+"""A connection that lasts so long counts as useful, even if it ends with an error of the protocol."""
 
 LOAN_MARGIN_NS: Final = NS_PER_S
 """A session is lent only if its next deadline is further away: several times what a loan may be unused."""
 
 
 class ClientMachine(Machine, Timed, Securable, Protocol):
-    """A client's session, as its connection sees it."""
+    """The interface of a client's session."""
 
     @property
     def is_open(self) -> bool:
-        """True between the greeting and the end."""
+        """True between the handshake and the end."""
         ...
 
     @property
     def is_authenticating(self) -> bool:
-        """True while the broker asks an auth server about us."""
+        """True while an answer to AUTH is due."""
         ...
 
     @property
     def error(self) -> NSQError | None:
-        """Why the session has ended."""
+        """The reason of the end."""
         ...
 
     def end(self, error: NSQError | None) -> None:
-        """Have the connection closed."""
+        """End the session, and have the connection closed."""
         ...
 
 
@@ -72,18 +71,18 @@ class Connection(Generic[S]):
         address: ``host:port``, or the path of a Unix socket.
         make_session: makes the session of each new connection, given the time.
         clock: the time.
-        dial: how to reach the address; one that is no ``Dialler`` knows of neither TLS nor AUTH.
-        dial_timeout: seconds of ``clock`` for dialling and greeting together, without what an auth server takes.
-        reconnect: how long to wait before dialling again.
-        on_change: called after the session was handed bytes, was made, or has ended.
-        log: where to say what happens to the connection.
+        dial: connects to the address; only a ``Dialler`` supports TLS and AUTH.
+        dial_timeout: limit, in seconds, of dialling and handshake together, without the answer to AUTH.
+        reconnect: the delays before dialling again.
+        on_change: called after each change: bytes were received, a deadline was handled, the session has ended.
+        log: the logger.
 
     Attributes:
-        session: the session of the present connection, or of the last one; None before the first.
-        error: why there is no connection at present.
-        failure: the permanent error after which the address is not dialled again, where the options say so.
+        session: the session of the current connection, or of the last one; None before the first.
+        error: the error of the last connection; None while there is one.
+        failure: the permanent error after which the address is not dialled again, if ``end_on_permanent_error`` is set.
         is_running: False once ``run`` has ended.
-        handshake_count: how often a connection was made and greeted.
+        handshake_count: the number of successful handshakes.
     """
 
     def __init__(
@@ -113,21 +112,21 @@ class Connection(Generic[S]):
         self._log_fields = {"nsqd_address": address}
         self._pump: Pump | None = None
         self._detached: Pump | None = None
-        self._attempt: anyio.CancelScope | None = None  # from dialling to the end of the session
-        self._begun_ns = 0  # when it was dialled
-        self._greeting_deadline_ns: int | None = None  # while dialling and greeting last
+        self._attempt: anyio.CancelScope | None = None  # encloses dialling and the session
+        self._dialled_ns = 0
+        self._handshake_deadline_ns: int | None = None  # of dialling and handshake; None without
         self._stopped = False
         self._logged = ""  # the last error, as text
         self.is_running = True
         self.handshake_count = 0
 
     def wake(self) -> None:
-        """Have what the session wants to send be sent."""
+        """Write the session's output soon."""
         if self._pump is not None:
             self._pump.wake()
 
     def flush(self) -> None:
-        """Have it sent without a turn of the event loop, where that is possible."""
+        """Write the session's output now if the kernel takes it at once, else soon."""
         if self._pump is not None:
             self._pump.flush()
 
@@ -170,7 +169,7 @@ class Connection(Generic[S]):
         return fileno
 
     def attach(self, unsent: bytes = b"") -> None:
-        """Read and write again after ``detach``; first send ``unsent``, which the session gave and nobody has sent."""
+        """Read and write again after ``detach``; first send ``unsent``, which the caller took and could not send."""
         self._reattached().attach(unsent)
         self._after()
 
@@ -192,30 +191,29 @@ class Connection(Generic[S]):
         self._stopped = True
 
     async def run(self) -> None:
-        """Keep the connection until stopped or cancelled."""
+        """Connect, again and again, until stopped or cancelled."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._timer.run)
-                await self._keep()
+                await self._reconnect_until_stopped()
                 tasks.cancel_scope.cancel()
         finally:
             self.is_running = False
             self._on_change(self)
 
-    async def _keep(self) -> None:
+    async def _reconnect_until_stopped(self) -> None:
         while not self._stopped:
             handshake_count = self.handshake_count
             error = self.error = await self._run_once()
-            is_greeted = self.handshake_count > handshake_count
-            misbehaves = (
-                isinstance(error, ProtocolError) and self._clock.now_ns() - self._begun_ns < STEADY_NS
-            )
-            if is_greeted and not misbehaves:
+            was_open = self.handshake_count > handshake_count
+            lasted_ns = self._clock.now_ns() - self._dialled_ns
+            if was_open and not (isinstance(error, ProtocolError) and lasted_ns < STEADY_NS):
                 self._reconnect.connected()
                 self._logged = ""
             if error is not None:
-                self._report(error, is_permanent=error.permanent and not is_greeted)
-                if error.permanent and not is_greeted and self._dialler.end_on_permanent_error:
+                is_permanent = error.permanent and not was_open
+                self._report(error, is_permanent=is_permanent)
+                if is_permanent and self._dialler.options.end_on_permanent_error:
                     self.failure = error
                     break
             if self._stopped:
@@ -227,7 +225,7 @@ class Connection(Generic[S]):
             await self._clock.wait_until(self._clock.now_ns() + delay_ns)
 
     def _report(self, error: NSQError, *, is_permanent: bool) -> None:
-        """Log an error and tell the user's function; what comes again and again is a warning or an error once."""
+        """Log an error, a repeated permanent one at level DEBUG, and pass it to ``on_connection``."""
         text = str(error)
         if error.permanent and text == self._logged:
             self._log.debug("[%s] %s", self.address, text, extra=self._log_fields)
@@ -236,13 +234,13 @@ class Connection(Generic[S]):
         else:
             self._log.warning("[%s] %s", self.address, text, extra=self._log_fields)
         self._logged = text
-        self._tell(error)
+        self._call_on_connection(error)
 
     async def _run_once(self) -> NSQError | None:
-        """Dial, handshake and pump; return why that is over."""
+        """Dial, handshake and pump; return the error that ended it."""
         session = None
-        self._begun_ns = self._clock.now_ns()
-        self._greeting_deadline_ns = self._begun_ns + self._dial_timeout_ns
+        self._dialled_ns = self._clock.now_ns()
+        self._handshake_deadline_ns = self._dialled_ns + self._dial_timeout_ns
         self._timer.check()
         try:
             with anyio.CancelScope() as self._attempt:
@@ -254,19 +252,19 @@ class Connection(Generic[S]):
                     return refused
                 session = self.session = self._make_session(self._clock.now_ns())
                 self._dialler.secure(session, self.address)
-                await self._talk(session, stream)
+                await self._pump_until_ended(session, stream)
         finally:
-            self._greeting_deadline_ns = None
+            self._handshake_deadline_ns = None
         return session.error if session is not None else self._timeout()
 
-    async def _talk(self, session: S, stream: ByteStream) -> None:
+    async def _pump_until_ended(self, session: S, stream: ByteStream) -> None:
         pump = self._pump = Pump(
             session,
             stream,
             self._clock,
             after=self._after,
             wait_for_peer=True,
-            write_timeout=self._dialler.write_timeout,
+            write_timeout=self._dialler.options.write_timeout,
         )
         self._timer.check()
         try:
@@ -275,22 +273,22 @@ class Connection(Generic[S]):
             session.end(timeout)
         finally:
             self._pump = None
-            # A session that has ended keeps its own reason.
+            # A session that has ended keeps its error.
             timed_out = self._attempt is not None and self._attempt.cancel_called
             session.end(self._timeout() if timed_out else ConnectionLost("the connection was cancelled"))
 
-    # ---- deadlines: of the greeting and of the session -------------------------------------------------------------
+    # ---- deadlines of the handshake and of the session -------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
-        """Return when to call ``handle_deadline`` if nothing else happens."""
+        """Return the earlier deadline."""
         session_ns = None if self.session is None else self.session.next_deadline()
-        deadlines = (self._greeting_deadline_ns, session_ns)
+        deadlines = (self._handshake_deadline_ns, session_ns)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def handle_deadline(self, now_ns: int) -> None:
-        """Give up a greeting that takes too long, or have the session do what is due."""
-        if self._greeting_deadline_ns is not None and now_ns >= self._greeting_deadline_ns:
-            self._greeting_deadline_ns = None
+        """End a handshake that takes too long, or have the session handle its deadline."""
+        if self._handshake_deadline_ns is not None and now_ns >= self._handshake_deadline_ns:
+            self._handshake_deadline_ns = None
             if self._attempt is not None:
                 self._attempt.cancel()
         elif self.session is not None:
@@ -305,26 +303,26 @@ class Connection(Generic[S]):
         return ConnectTimeout(f"{self.address} did not answer within {seconds:g} seconds")
 
     def _after(self) -> None:
-        """Act on what the session was told."""
+        """Act on the session's changes."""
         session = self.session
         assert session is not None
-        if self._greeting_deadline_ns is not None:
+        if self._handshake_deadline_ns is not None:
             if session.is_open:
-                self._greeting_deadline_ns = None
+                self._handshake_deadline_ns = None
                 self.error = None
                 self.handshake_count += 1
                 self._log.info("[%s] connected", self.address, extra=self._log_fields)
-                self._tell(None)
+                self._call_on_connection(None)
             elif session.is_authenticating:
-                patience_ns = max(self._dial_timeout_ns, round(self._dialler.read_timeout * NS_PER_S))
-                self._greeting_deadline_ns = self._begun_ns + self._dial_timeout_ns + patience_ns
+                # The broker sends a request to an auth server, which may take longer than the handshake itself.
+                auth_ns = max(self._dial_timeout_ns, round(self._dialler.options.read_timeout * NS_PER_S))
+                self._handshake_deadline_ns = self._dialled_ns + self._dial_timeout_ns + auth_ns
         self._on_change(self)
         self.wake()
 
-    def _tell(self, error: Exception | None) -> None:
-        """Tell the user that there is a connection, or why there is none."""
-        if self._dialler.on_connection is not None:
+    def _call_on_connection(self, error: Exception | None) -> None:
+        if (on_connection := self._dialler.options.on_connection) is not None:
             try:
-                self._dialler.on_connection(self.address, error)
+                on_connection(self.address, error)
             except Exception:
                 self._log.exception("[%s] on_connection failed", self.address, extra=self._log_fields)

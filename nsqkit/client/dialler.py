@@ -1,10 +1,7 @@
-"""How a client reaches nsqds: what its options say about sockets, TLS and AUTH, for all of its connections.
+"""Dialling: a client's options of sockets, TLS and AUTH, applied to each of its connections.
 
-The rule it guards: what can be found wrong before anything is dialled, is: files are read and rules made once, when the
-client is made.
-
-How to read it: a ``Dialler`` is called with an address and returns a stream; ``secure`` tells the session that is to
-speak over it what its greeting may need. In place of the dialling a test, or a tunnel, may put its own.
+Files are read and the TLS context is made when the client is made, so that an unusable option is an error before
+anything is dialled. A ``Dial`` function, of a test or for a tunnel, can replace the connecting itself.
 """
 
 from __future__ import annotations
@@ -23,58 +20,47 @@ if TYPE_CHECKING:
     from nsqkit.wire.transform import SecureTransform
 
 Dial: TypeAlias = "Callable[[str], Awaitable[ByteStream]]"
-"""How an address becomes a stream."""
+"""Connects to an address."""
 
 
 class Securable(Protocol):
-    """A session, as far as its greeting goes."""
+    """A session that does a handshake."""
 
     def secure(self, *, make_tls: Callable[[], SecureTransform] | None, auth_secret: str) -> None:
-        """Say what the greeting may need."""
+        """Set what the handshake may need."""
         ...
 
 
 class Dialler:
-    """Dials for one client.
+    """Makes the connections of one client.
 
     Args:
-        options: the client's.
-        dial: what to do instead of connecting to the address; None for that.
-
-    Attributes:
-        write_timeout: seconds in which a broker has to take something.
-        read_timeout: seconds of silence after which it counts as dead.
-        on_connection: whom to tell of connections; None for nobody.
-        end_on_permanent_error: whether an address is dialled no more after a permanent error.
+        options: the client's options.
+        dial: the function that connects; None for nsqkit's own.
 
     Raises:
         OptionError: a file that the options name cannot be used.
     """
 
     def __init__(self, options: ConnectionOptions, dial: Dial | None = None) -> None:
-        self.write_timeout = options.write_timeout
-        self.read_timeout = options.read_timeout
-        self.on_connection = options.on_connection
-        self.end_on_permanent_error = options.end_on_permanent_error
+        self.options = options
         self._dial = dial or partial(_connect, local_host=options.local_addr or None)
         self._context = client_context(options)
-        self._server_name = options.tls_server_name
-        self._auth_secret = options.auth_secret
 
     async def __call__(self, address: str) -> ByteStream:
         """Return a connection to ``host:port``, or to the path of a Unix socket.
 
         Raises:
-            OSError: nobody answers there, or there is no such host.
+            OSError: no connection could be made.
         """
         return await self._dial(address)
 
     def secure(self, session: Securable, address: str) -> None:
-        """Tell a session what its greeting may need."""
-        context = self._context
+        """Set what the handshake of ``session`` may need."""
+        context, name = self._context, self.options.tls_server_name
         session.secure(
-            make_tls=None if context is None else partial(make_tls, context, address, self._server_name),
-            auth_secret=self._auth_secret,
+            make_tls=None if context is None else partial(make_tls, context, address, name),
+            auth_secret=self.options.auth_secret,
         )
 
 

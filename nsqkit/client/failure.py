@@ -1,10 +1,8 @@
-"""What a client says of connections that cannot be made.
+"""The texts of errors in making a connection.
 
-The rule it guards: a user reads what is wrong, what the peer seems to be, and what to change. Whether an error is
-permanent is a property of its class (``nsqkit.errors``); what can be done about it is said here, in one table.
-
-How to read it: ``explain`` turns the bytes of a peer that is no nsqd into an error, ``advice`` names what to change,
-and ``not_connected`` is what those get who have waited for a connection.
+``explain`` describes a peer that is no nsqd by its first bytes, ``advice`` says what a user can change, and
+``not_connected`` is the error for callers that waited for a connection. Whether an error is permanent is a property of
+its class (``nsqkit.errors``).
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from nsqkit.errors import (
 )
 
 BEGINNING_LENGTH: Final = 24
-"""Bytes of a peer that tell what it is."""
+"""The first bytes of a peer's data that are kept to describe it."""
 
 _USE_TCP_PORT: Final = "give the TCP port of nsqd, by default 4150"
 
@@ -44,7 +42,7 @@ _STRANGERS: Final = (
     ),
     (b"\0\0\0\x0eE_BAD_PROTOCOL", f"it is an nsqlookupd, on its TCP port, by default 4160; {_USE_TCP_PORT}"),
 )
-"""How the answers of other servers begin, and what that means."""
+"""The first bytes of other servers' answers, with their meaning."""
 
 _ADVICE: Final[tuple[tuple[tuple[type[NSQError], ...], str], ...]] = (
     ((BadBody, IdentifyFailed), "change the option that the broker names, or the broker's limit"),
@@ -62,11 +60,11 @@ _ADVICE: Final[tuple[tuple[tuple[type[NSQError], ...], str], ...]] = (
 
 
 def explain(beginning: bytes, error: ProtocolError) -> ProtocolError:
-    """Return the error of a peer whose first answer cannot be understood.
+    """Return the error for a peer whose answer to IDENTIFY cannot be decoded.
 
     Args:
-        beginning: the first bytes that it sent.
-        error: what is wrong with them.
+        beginning: the first bytes of the answer.
+        error: the error of decoding it.
     """
     for prefix, meaning in _STRANGERS:
         if beginning.startswith(prefix):
@@ -75,16 +73,16 @@ def explain(beginning: bytes, error: ProtocolError) -> ProtocolError:
 
 
 def advice(error: NSQError) -> str:
-    """Return what a user can do about a permanent error."""
+    """Return what a user can change to correct a permanent error."""
     return next((text for kinds, text in _ADVICE if isinstance(error, kinds)), "check the options")
 
 
 def not_connected(text: str, errors: Mapping[str, Exception | None]) -> NotConnected:
-    """Return the error of a caller that has waited for a connection and got none.
+    """Return the error for a caller that waited for a connection.
 
     Args:
-        text: what was waited for.
-        errors: the last error of each connection, by its address.
+        text: the beginning of the error's text.
+        errors: the last error of each connection, by address.
     """
     causes = [
         str(error) if address in str(error) else f"{address}: {error}"

@@ -1,18 +1,16 @@
-"""Serializers: what turns a value into a message's body, and back.
+"""Serializers: conversion between values and the bodies of messages.
 
-The rule it guards: nothing is guessed. A producer that is not told otherwise takes bytes and nothing else; with a
-serializer it takes what that one carries, and refuses the rest before anything is sent. A consumer decodes with the
-same serializer, when it wants to: a body that cannot be decoded is no fault of the connection.
+Without a serializer a producer accepts bytes only; with one it refuses a value that cannot be encoded, before
+anything is sent. A consumer decodes with the same serializer, on demand: a body that cannot be decoded does not end the
+connection.
 
-| serializer | carries |
+| serializer | values |
 |---|---|
 | ``RAW`` | bytes, bytearray, memoryview |
 | ``TEXT`` | str, as UTF-8 |
-| ``JSON`` | what JSON has: None, bool, numbers, str, lists, and dicts with str as keys |
-| ``MSGPACK`` | what MessagePack has, and dates; wants the extra ``msgspec`` |
-| ``typed_json(T)``, ``typed_msgpack(T)`` | values of the type ``T``, checked when they are decoded; likewise |
-
-How to read it: ``Serializer`` is what users may write themselves; then ours, one after the other.
+| ``JSON`` | the values of JSON: None, bool, numbers, str, lists, and dicts with str as keys |
+| ``MSGPACK`` | the values of MessagePack, and dates; needs the extra ``msgspec`` |
+| ``typed_json(T)``, ``typed_msgpack(T)`` | values of the type ``T``, which decoding checks; need ``msgspec``, too |
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Serializer(Protocol[V_contra, R_co]):
-    """Two functions. What they raise for values or bodies that they cannot carry is a ``ValueError``, too."""
+    """The interface for users' own serializers. Both methods raise a ``ValueError`` for what they cannot convert."""
 
     def encode(self, value: V_contra, /) -> bytes:
         """Return the body for a value."""
@@ -43,10 +41,10 @@ class Serializer(Protocol[V_contra, R_co]):
 
 
 class Raw:
-    """Bytes, as they are."""
+    """Bytes, unchanged."""
 
     def encode(self, value: bytes | bytearray | memoryview, /) -> bytes:
-        """Return the same bytes."""
+        """Return the bytes."""
         if isinstance(value, bytes):
             return value
         if isinstance(value, bytearray | memoryview):
@@ -86,7 +84,7 @@ class Text:
 
 
 class Json:
-    """JSON, without blanks, in UTF-8. NaN and infinity are not JSON and are refused."""
+    """JSON without spaces, in UTF-8. NaN and infinity are not JSON and are refused."""
 
     def __init__(self) -> None:
         encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -97,7 +95,7 @@ class Json:
         try:
             return self._encode(value).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise _refusal(value, "what JSON can carry") from error
+            raise _refusal(value, "a value that JSON can represent") from error
 
     def decode(self, body: bytes, /) -> Any:
         """Return the value.
@@ -112,12 +110,12 @@ class Json:
 
 
 class Typed(Generic[T]):
-    """Values of one type, by way of msgspec.
+    """Values of one type, encoded by msgspec.
 
     Args:
-        module: of msgspec: ``json`` or ``msgpack``.
-        kind: what decoding checks for.
-        name: how it shows itself.
+        module: the module of msgspec, ``json`` or ``msgpack``.
+        kind: the type that decoding checks.
+        name: the repr.
     """
 
     def __init__(self, module: str, kind: Any, name: str) -> None:
@@ -130,7 +128,7 @@ class Typed(Generic[T]):
         try:
             import msgspec
         except ImportError as error:
-            raise OptionError(f"{self._name} wants msgspec: pip install 'nsqkit[msgspec]'") from error
+            raise OptionError(f"{self._name} needs msgspec: pip install 'nsqkit[msgspec]'") from error
         codec = {"json": msgspec.json, "msgpack": msgspec.msgpack}[self._module]
         return codec.Encoder(), codec.Decoder(self._kind)
 
@@ -140,14 +138,14 @@ class Typed(Generic[T]):
         try:
             body: bytes = encoder.encode(value)
         except (TypeError, ValueError, RecursionError) as error:
-            raise _refusal(value, f"what {self._name} can carry") from error
+            raise _refusal(value, f"a value that {self._name} can represent") from error
         return body
 
     def decode(self, body: bytes, /) -> T:
         """Return the value.
 
         Raises:
-            ValueError: it is nothing of that type.
+            ValueError: it is no value of that type.
         """
         value: T = self._codec[1].decode(body)
         return value

@@ -1,9 +1,8 @@
-"""The tasks behind an ``async with`` block: what a producer or a consumer does while its user does something else.
+"""A task group for objects that users enter with ``async with``, such as producers and consumers.
 
-The rule it guards: the user's cancellation and the user's exceptions are the user's. A plain task group would have
-its tasks cancelled along with the block, before the good-bye that ``__aexit__`` says for them, and would wrap an
-exception of the block in an ``ExceptionGroup``. Here tasks go on until ``end``, and the exception stays as it is.
-An error of a task is nobody's wish: it cancels the block and comes out in the group.
+A plain task group would cancel its tasks together with the user's block, before ``__aexit__`` can close connections in
+order, and would wrap an exception of the block in an ``ExceptionGroup``. Here the tasks run until ``end``, and the
+block's exception stays as it is. An error of a task cancels the block and is raised in an ``ExceptionGroup``.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ class TaskScope:
         self._tasks: TaskGroup | None = None
         self._waiting: deque[Callable[[], Awaitable[None]]] = deque()
         self._added = anyio.Event()
-        self._shelters: set[anyio.CancelScope] = set()
+        self._shields: set[anyio.CancelScope] = set()
         self._is_ending = False
 
     async def start(self) -> None:
-        """Open the block."""
+        """Open the task group."""
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._run, self._start_waiting)
 
     def start_soon(self, function: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
-        """Start a task that calls ``function`` with ``args``; callbacks of the event loop may call this, too."""
+        """Start a task that calls ``function`` with ``args``; callbacks of the event loop can call this, too."""
         self._waiting.append(partial(function, *args))
         self._added.set()
 
@@ -49,15 +48,15 @@ class TaskScope:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        """Cancel the tasks and close the block; return what ``__aexit__`` has to return.
+        """Cancel the tasks and close the task group; return the value for ``__aexit__`` to return.
 
         Raises:
-            ExceptionGroup: of the errors that tasks have ended with.
+            ExceptionGroup: of the tasks' errors.
         """
         assert self._tasks is not None
         self._is_ending = True
-        for shelter in self._shelters:
-            shelter.cancel()
+        for scope in self._shields:
+            scope.cancel()
         self._tasks.cancel_scope.cancel()
         if isinstance(exc, anyio.get_cancelled_exc_class()):
             return await self._tasks.__aexit__(exc_type, exc, traceback)
@@ -65,7 +64,7 @@ class TaskScope:
         return None
 
     async def _start_waiting(self) -> None:
-        """Start tasks from a task: outside of one, anyio can start none unless it has started the event loop."""
+        """Start tasks, from a task: outside of one, anyio can start a task only in an event loop that it has run."""
         assert self._tasks is not None
         while True:
             self._added = anyio.Event()
@@ -74,9 +73,9 @@ class TaskScope:
             await self._added.wait()
 
     async def _run(self, function: Callable[[], Awaitable[None]]) -> None:
-        with anyio.CancelScope(shield=not self._is_ending) as shelter:
-            self._shelters.add(shelter)
+        with anyio.CancelScope(shield=not self._is_ending) as scope:
+            self._shields.add(scope)
             try:
                 await function()
             finally:
-                self._shelters.discard(shelter)
+                self._shields.discard(scope)

@@ -1,9 +1,7 @@
-"""A client's rules of TLS, made from its options, for all connections of one client.
+"""TLS for the connections of one client, from its options.
 
-The rule it guards: a broker shows who it is, or nothing is said to it; only ``tls_insecure_skip_verify`` changes that.
-A file that cannot be used is named, with the reason, before anything is dialled.
-
-How to read it: ``client_context`` makes the rules, ``make_tls`` one connection's layer.
+A broker's certificate is verified unless ``tls_insecure_skip_verify`` is set. Files are read when the context is made,
+so an unusable file is an error before anything is dialled.
 """
 
 from __future__ import annotations
@@ -30,20 +28,20 @@ _VERSIONS: Final = {
 
 
 def client_context(options: ConnectionOptions) -> Context | None:
-    """Return the rules, None where TLS is not asked for.
+    """Return the context of all connections, or None without TLS.
 
     Raises:
         OptionError: a file cannot be used.
     """
     if not options.tls_v1 or options.tls_context is not None:
         return options.tls_context
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which verifies certificate and name
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it verifies certificate and name
     minimum_version = _VERSIONS[options.tls_min_version]
     if minimum_version < ssl.TLSVersion.TLSv1_2:
-        # OpenSSL speaks the old versions only at its lowest level of security.
+        # OpenSSL allows the old versions only at its lowest security level.
         context.set_ciphers("DEFAULT:@SECLEVEL=0")
     with warnings.catch_warnings():
-        # That an old version is old, who sets the option knows.
+        # Python warns of old versions; the user has chosen one by the option.
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = minimum_version
     if options.tls_insecure_skip_verify:
@@ -59,15 +57,15 @@ def client_context(options: ConnectionOptions) -> Context | None:
 
 
 def make_tls(context: Context, address: str, server_name: str) -> TLS:
-    """Return the layer of one connection.
+    """Return the TLS layer of one connection.
 
     Args:
-        context: the rules.
-        address: where the broker was dialled.
-        server_name: whose certificate it must have; empty for the host in its address.
+        context: the result of ``client_context``.
+        address: the broker's address.
+        server_name: the name in its certificate; empty for the host in its address.
 
     Raises:
-        NegotiationFailed: there is no certificate for such a name.
+        NegotiationFailed: no certificate can have that name.
     """
     host = "" if is_socket_path(address) else split_address(address)[0]
     name = server_name or host or "localhost"

@@ -75,10 +75,10 @@ CYCLE.append(CYCLE)
         (RAW, None, "bytes, bytearray or memoryview"),
         (TEXT, b"bytes", "str"),
         (TEXT, "\ud800", "text without surrogates"),
-        (JSON, b"bytes", "what JSON can carry"),
-        (JSON, float("nan"), "what JSON can carry"),
-        (JSON, "\ud800", "what JSON can carry"),
-        (JSON, CYCLE, "what JSON can carry"),
+        (JSON, b"bytes", "a value that JSON can represent"),
+        (JSON, float("nan"), "a value that JSON can represent"),
+        (JSON, "\ud800", "a value that JSON can represent"),
+        (JSON, CYCLE, "a value that JSON can represent"),
     ],
     ids=repr,
 )
@@ -90,7 +90,7 @@ def test_what_cannot_be_carried_is_refused(serializer: Serializer, value, allowe
 
 def test_what_msgpack_cannot_carry_is_refused():
     pytest.importorskip("msgspec")
-    with pytest.raises(OptionError, match="allowed is what MSGPACK can carry"):
+    with pytest.raises(OptionError, match="allowed is a value that MSGPACK can represent"):
         MSGPACK.encode(object())
 
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_decoded_is_a_value_error(serializer, body):
 def test_without_its_library_a_serializer_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "msgspec", None)
     with pytest.raises(
-        OptionError, match=r"typed_json\(Order\) wants msgspec: pip install 'nsqkit\[msgspec\]'"
+        OptionError, match=r"typed_json\(Order\) needs msgspec: pip install 'nsqkit\[msgspec\]'"
     ):
         typed_json(Order).encode(Order(1, "tea"))
 

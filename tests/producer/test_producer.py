@@ -285,7 +285,7 @@ class TestTheRest:
             tasks.start_soon(producer.deferred_publish, "t", "x", 1)
             assert await peer.command() == (b"DPUB t 1000", b'"x"')
             await peer.send(OK_FRAME * 3)
-            with pytest.raises(OptionError, match="allowed is what JSON can carry"):
+            with pytest.raises(OptionError, match="allowed is a value that JSON can represent"):
                 await producer.publish("t", b"bytes")
 
     @pytest.mark.parametrize("timeout", [-1, 3601, float("nan"), "5"], ids=repr)

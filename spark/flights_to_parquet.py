@@ -2,9 +2,9 @@
 
     spark-submit spark/flights_to_parquet.py --nsqd-tcp-address 127.0.0.1:4150 --output flights.parquet
 
-A message is one flight as a line of JSON. Every row keeps the key of its message, so that a reader can drop what
-came twice: `frame.dropDuplicates(["nsqd_address", "topic", "id"])`. At the end it prints what each carrier's files
-hold, as lines of JSON.
+A message is one flight as a line of JSON. Every row has the key of its message, so that a reader can drop duplicates:
+`frame.dropDuplicates(["nsqd_address", "topic", "id"])`. At the end it prints the figures of each carrier's files as
+lines of JSON.
 """
 
 from __future__ import annotations
@@ -19,18 +19,8 @@ import pyarrow.json
 from nsqkit.spark import KEY_COLUMNS, ConsumerSpec, ParquetSink, drain_to
 
 TEXTS = ["carrier", "tailnum", "origin", "dest", "time_hour"]
-NUMBERS = [
-    "year",
-    "month",
-    "day",
-    "dep_time",
-    "sched_dep_time",
-    "dep_delay",
-    "arr_time",
-    "sched_arr_time",
-    "arr_delay",
-]
-NUMBERS += ["flight", "air_time", "distance", "hour", "minute"]
+NUMBERS = ["year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time"]
+NUMBERS += ["arr_delay", "flight", "air_time", "distance", "hour", "minute"]
 SCHEMA = pa.schema([(name, pa.string()) for name in TEXTS] + [(name, pa.int32()) for name in NUMBERS])
 
 
@@ -45,7 +35,7 @@ def flight_table(rows):
 
 
 def figures(frame):
-    """Return a row for each carrier: all rows, those with a delay, the sum of delays, and what is distinct."""
+    """Return a row for each carrier: all rows, those with a delay, the sum of delays, and distinct rows."""
     from pyspark.sql import functions as f
 
     return frame.groupBy("carrier").agg(
@@ -72,7 +62,7 @@ def main():
         "--max-in-flight", type=int, default=2500, help="a partition writes half of its share at once"
     )
     parser.add_argument(
-        "--empty-for", type=float, default=2.0, help="seconds of quiet that end a partition; 2"
+        "--empty-for", type=float, default=2.0, help="seconds without messages that end a partition; 2"
     )
     options = vars(parser.parse_args())
     sink = ParquetSink(options.pop("output"), to_table=flight_table, partition_by="carrier")

@@ -1,4 +1,4 @@
-"""Progress on a terminal as bars in one line, elsewhere as a plain line now and then."""
+"""Progress: bars in one line on a terminal, elsewhere a line every few seconds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import anyio
 
 
 class Progress:
-    """Shows how far counts have come.
+    """Shows the progress of counts.
 
     Args:
-        total: where each of them ends.
-        counts: by name, a function that tells how far it is.
+        total: the end of each count.
+        counts: functions that return the counts, by name.
 
     Attributes:
-        stage: a function that tells what goes on and no count shows.
+        stage: a function that returns the name of a stage without count.
     """
 
     def __init__(self, total, counts):
@@ -29,7 +29,7 @@ class Progress:
         self.stage = str
 
     async def run(self):
-        """Show it until cancelled, and the last state after that."""
+        """Show the counts until cancelled, and once more at the end."""
         try:
             while True:
                 self._show()
@@ -63,4 +63,4 @@ class Progress:
             sys.stderr.write(text)
             sys.stderr.flush()
         except OSError:
-            pass  # The terminal is gone; the work goes on.
+            pass  # The terminal was closed; the work continues.

@@ -1,4 +1,4 @@
-"""The programs under spark/, run as a user runs them. Needs Java: `tox -e spark`."""
+"""The programs under spark/, run as by a user. Needs Java: `tox -e spark`."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def test_the_demo_without_java(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_demo_says_what_is_wrong(demo: ModuleType, flights: ModuleType):
+def test_the_demo_prints_wrong_figures(demo: ModuleType, flights: ModuleType):
     source = flights.Flights(ROWS)
     assert len(list(source.messages())) == ROWS
     figures = {**source.figures, "UA": flights.Figures(1, 1, 1)}
     outcome = demo.Outcome(figures, distinct_flights=ROWS - 1, distinct_messages=ROWS)
-    found = "\n".join(demo.complaints(outcome, source, []))
+    found = "\n".join(demo.errors_of(outcome, source, []))
     assert "0 messages were published, not 2,000" in found
     assert "0 messages were finished, not 2,000" in found
     assert "1,999 different flights have arrived, not 2,000" in found

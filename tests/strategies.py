@@ -1,9 +1,7 @@
-"""Every Hypothesis strategy of the tests: what names, bodies, ids, commands, frames and byte streams look like.
+"""Hypothesis strategies for names, bodies, ids, commands, frames and byte streams.
 
-The rule it guards: a property is stated over all that NSQ allows, so what NSQ allows is written down once. A
-``Sample`` is something encoded beside what it must decode to; ``chunkings`` cuts a byte string as a socket might.
-
-How to read it: the parts of a command or frame first, then commands, frames, and what a stream does to them.
+They draw everything that NSQ allows. A ``Sample`` is an encoded value with its decoded form; ``chunkings`` divides
+bytes into pieces as a socket may.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 @attrs.frozen
 class Sample:
-    """Bytes as one side sends them, and what the other side must make of them."""
+    """Encoded bytes, and the value that they decode to."""
 
     data: bytes
     value: object
@@ -41,7 +39,7 @@ class Sample:
 
 @st.composite
 def names(draw: st.DrawFn) -> bytes:
-    """Draw a valid name of a topic or channel, now and then an ephemeral one."""
+    """Draw a valid name of a topic or channel, sometimes an ephemeral one."""
     suffix = draw(st.sampled_from([b"", b"", EPHEMERAL_SUFFIX]))
     stem = st.text(NAME_ALPHABET, min_size=1, max_size=NAME_LENGTH_MAX - len(suffix))
     return draw(stem).encode() + suffix
@@ -53,7 +51,7 @@ def bodies(max_size: int = 64) -> SearchStrategy[bytes]:
 
 
 def batches(max_size: int = 12) -> SearchStrategy[list[bytes]]:
-    """Draw the bodies of an MPUB, quite often all of one size."""
+    """Draw the bodies of an MPUB, often all of one size."""
     equal = st.integers(1, 20).flatmap(
         lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1)
     )
@@ -84,7 +82,7 @@ def int32(number: int) -> bytes:
 
 
 def command(data: bytes, verb: bytes, *params: bytes, bodies: tuple[bytes, ...] = ()) -> Sample:
-    """Pair an encoded command with verb, params and bodies of what it decodes to."""
+    """Return an encoded command with its verb, params and bodies."""
     return Sample(data, (verb, params, bodies))
 
 
@@ -155,7 +153,7 @@ def commands_with_body() -> SearchStrategy[Sample]:
 
 
 def conversations() -> SearchStrategy[list[Sample]]:
-    """Draw what a client says after the magic: commands, with FINs often in a row."""
+    """Draw the commands of a client after the magic, often with runs of FINs."""
     rows = st.one_of(commands().map(lambda sample: [sample]), st.lists(finishes(), min_size=1, max_size=8))
     return st.lists(rows, max_size=10).map(lambda found: [sample for row in found for sample in row])
 
@@ -164,7 +162,7 @@ def conversations() -> SearchStrategy[list[Sample]]:
 
 
 def broker_errors() -> SearchStrategy[errors.BrokerError]:
-    """Draw an error of any code with any description that came from bytes."""
+    """Draw an error of any code with any decoded description."""
     description = st.binary(max_size=40).map(lambda data: data.decode("utf-8", "surrogateescape"))
     return st.builds(
         lambda cls, text: cls(text), st.sampled_from(errors.BrokerError.__subclasses__()), description
@@ -196,14 +194,14 @@ def frames() -> SearchStrategy[Sample]:
 
 
 def messages_of_one_size() -> SearchStrategy[list[Sample]]:
-    """Draw message frames in a row whose bodies have the same size, as a busy topic often has them."""
+    """Draw a run of message frames with bodies of one size."""
     return st.integers(0, 5).flatmap(
         lambda size: st.lists(message_frames(st.binary(min_size=size, max_size=size)), min_size=2, max_size=5)
     )
 
 
 def deliveries() -> SearchStrategy[list[Sample]]:
-    """Draw what a broker says: frames of any kind, and messages of one size in a row."""
+    """Draw the frames of a broker: any kind, and runs of messages of one size."""
     rows = st.one_of(frames().map(lambda sample: [sample]), messages_of_one_size())
     return st.lists(rows, max_size=8).map(lambda found: [sample for row in found for sample in row])
 
@@ -212,12 +210,12 @@ def deliveries() -> SearchStrategy[list[Sample]]:
 
 
 def single_bytes(data: bytes) -> list[bytes]:
-    """Cut ``data`` into its bytes."""
+    """Divide ``data`` into single bytes."""
     return [data[i : i + 1] for i in range(len(data))]
 
 
 def chunkings(data: bytes) -> SearchStrategy[list[bytes]]:
-    """Cut ``data`` at any places; the pieces make ``data`` again, and some may be empty."""
+    """Divide ``data`` at any places; pieces may be empty."""
 
     def cut(places: list[int]) -> list[bytes]:
         edges = [0, *sorted(places), len(data)]
@@ -229,14 +227,14 @@ def chunkings(data: bytes) -> SearchStrategy[list[bytes]]:
 
 @st.composite
 def damaged(draw: st.DrawFn, data: bytes) -> bytes:
-    """Change, insert, or cut something in ``data``, as a broken peer would."""
+    """Change, insert or delete something in ``data``."""
     place = draw(st.integers(0, len(data)))
     length = draw(st.integers(0, 6))
     return data[:place] + draw(st.binary(max_size=6)) + data[place + length :]
 
 
 def wild_commands() -> SearchStrategy[bytes]:
-    """Draw bytes that are almost commands: lines with numbers and bodies after them that need not fit."""
+    """Draw lines with numbers and bodies that need not fit together."""
     number = st.one_of(st.integers(-3, 70), INT32).map(lambda n: n.to_bytes(4, "big", signed=True))
     line = st.builds(
         lambda verb, words, end: b" ".join([verb, *words]) + end,

@@ -1,4 +1,4 @@
-"""What the package promises to whoever installs it."""
+"""The package as installed by users."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize("module", [errors, serializers], ids=["errors", "serializers"])
-def test_all_errors_and_serializers_can_be_imported_from_it(module):
+def test_errors_and_serializers_can_be_imported(module):
     assert set(module.__all__) <= set(nsqkit.__all__)
     assert all(getattr(nsqkit, name) is getattr(module, name) for name in module.__all__)
 
 
-def test_and_so_can_all_that_it_lists():
+def test_all_listed_names_can_be_imported():
     assert nsqkit.DeadLetter is DeadLetter
     assert all(hasattr(nsqkit, name) for name in nsqkit.__all__)
     assert not hasattr(nsqkit, "Nothing")
 
 
-def test_the_pythons_that_it_is_said_to_run_on_are_those_that_it_is_tried_on():
+def test_declared_pythons_are_the_tested_ones():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     said = [text.rpartition(" ")[2] for text in project["classifiers"] if ":: Python :: 3." in text]
     assert project["requires-python"] == f">={said[0]}"
@@ -40,10 +40,10 @@ def test_the_pythons_that_it_is_said_to_run_on_are_those_that_it_is_tried_on():
     assert all(f"python{version}" in makefile for version in said)
 
 
-def test_type_checkers_look_into_it():
+def test_package_is_typed():
     assert (files("nsqkit") / "py.typed").is_file()
 
 
-def test_what_a_python_deprecates_fails_the_tests():
+def test_deprecation_warnings_fail_the_tests():
     with pytest.raises(DeprecationWarning, match="gone in the next version"):
         warnings.warn("gone in the next version", DeprecationWarning, stacklevel=1)

@@ -1,10 +1,7 @@
-"""Whatever is wrong about an argument of the public API, the answer is an OptionError.
+"""A wrong argument of the public API raises an OptionError with its name, and its value or type.
 
-The rule it guards: no argument of the wrong type or size comes as far as a traceback from the depth. The sentence names
-the argument, and shows the value or its type.
-
-How to read it: ``WRONG`` has wrong values for each kind of argument; ``CALLS`` has the callables, and the kind of each
-argument. A test holds both against the signatures, so a new argument has to be entered here.
+``WRONG`` has wrong values for each kind of argument; ``CALLS`` has the kinds of the arguments of each callable. A test
+compares both with the signatures, so a new argument must be added here.
 """
 
 from __future__ import annotations
@@ -202,7 +199,7 @@ def public(cls: type) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("cls", CALLS)
-def test_every_argument_is_tried(cls):
+def test_all_arguments_are_tested(cls):
     assert set(CALLS[cls]) == set(public(cls)) - ELSEWHERE
     for method, kinds in CALLS[cls].items():
         assert set(kinds) == set(signature(cls, method)), method
@@ -218,7 +215,7 @@ CASES = [
 
 
 def call(cls: type, client: Any, method: str, name: str, value: object) -> object:
-    """Call a method with one wrong argument, and good ones for those that it needs."""
+    """Call a method with one wrong argument and otherwise allowed ones."""
     parameters = signature(cls, method)
     given = {
         other: GOOD[other]
@@ -269,7 +266,7 @@ def nsqd_of_module() -> Iterator[NsqdServer]:
     [case for case in CASES if issubclass(case[0], BLOCKING)],
     ids=lambda part: getattr(part, "__name__", f"{part!r:.30}"),
 )
-def test_a_wrong_argument_of_a_blocking_client(blocking, cls, method, name, value):
+def test_wrong_argument_of_a_blocking_client_is_refused(blocking, cls, method, name, value):
     with pytest.raises(OptionError) as caught:
         result = call(cls, blocking[cls], method, name, value)
         result.result(5)  # type: ignore[attr-defined]  # what is not waited for tells it by its future
@@ -277,7 +274,7 @@ def test_a_wrong_argument_of_a_blocking_client(blocking, cls, method, name, valu
 
 
 @pytest.mark.parametrize("cls", [cls for cls in CALLS if not issubclass(cls, BLOCKING)])
-def test_a_wrong_argument_of_an_async_client(nsqd_of_module, cls):
+def test_wrong_argument_of_an_async_client_is_refused(nsqd_of_module, cls):
     anyio.run(check_all, cls, nsqd_of_module)
 
 
@@ -302,14 +299,14 @@ async def check_all(cls: type, nsqd: NsqdServer) -> None:
                 check(caught.value, name, value)
 
 
-def test_an_option_of_run_is_none_of_the_consumer():
+def test_option_of_run_is_refused_by_the_consumer():
     for cls in (Consumer, BlockingConsumer):
         with pytest.raises(OptionError) as caught:
             cls("t", "c", nsqd_tcp_addresses=["127.0.0.1:1"], concurrency=5)  # type: ignore[call-arg]
         assert str(caught.value) == "there is no option 'concurrency' here; it is an option of run(…)"
 
 
-def test_and_the_reverse(blocking):
+def test_option_of_the_consumer_is_refused_by_run(blocking):
     with pytest.raises(OptionError) as caught:
         blocking[BlockingConsumer].run(print, max_in_flight=5)
     assert (

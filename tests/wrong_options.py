@@ -1,7 +1,7 @@
-"""Values that an option must refuse, made from the option's own limits, and what the refusal has to say.
+"""Wrong values of options and their errors.
 
-The rule it guards: whoever sets an option wrong reads one sentence with the option's name, the value and what is
-allowed. The limits are read from the sentence that each option gives for nonsense, and then put to the test.
+The error of a wrong value has the option's name, the value and what is allowed. The limits are read from the error for
+a meaningless value, and then tested.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ def names(cls: type[attrs.AttrsInstance]) -> list[str]:
 
 
 def keyword_types(cls: type[attrs.AttrsInstance]) -> dict[str, object]:
-    """Return what the keyword arguments of a class of options are declared as: seconds may be a timedelta, too."""
+    """Return the types of the keyword arguments for a class of options; seconds may also be a timedelta."""
     return {field.name: "Seconds" if is_seconds(field) else field.type for field in attrs.fields(cls)}
 
 
 def declared_types(keywords: Any) -> dict[str, object]:
-    """Return what a TypedDict declares, as it is written."""
+    """Return the types in a TypedDict, as written."""
     return {name: hint.__forward_arg__ for name, hint in keywords.__annotations__.items()}
 
 
 def refusal(make: Callable[..., object], name: str, value: object) -> re.Match[str]:
-    """Return the sentence that ``make(name=value)`` refuses with, taken apart."""
+    """Return the parts of the error of ``make(name=value)``."""
     with pytest.raises(OptionError) as caught:
         make(**{name: value})
     sentence = _SENTENCE.fullmatch(str(caught.value))
@@ -68,7 +68,7 @@ def refusal(make: Callable[..., object], name: str, value: object) -> re.Match[s
 
 
 def check_option(make: Callable[..., Any], name: str) -> None:
-    """Hold an option against what it says is allowed."""
+    """Check that an option accepts the values in its error and refuses others."""
     if name in SECRETS:
         check_secret(make, name)
         return
@@ -91,7 +91,7 @@ def check_option(make: Callable[..., Any], name: str) -> None:
 
 
 def check_secret(make: Callable[..., Any], name: str) -> None:
-    """Check that a wrong secret is refused, and told to nobody."""
+    """Check that a wrong secret is refused and not shown."""
     for value in (None, 5, b"hush", "hush\n"):
         with pytest.raises(OptionError, match=rf"^{name} (is a|has) [^;]+; allowed is a str") as caught:
             make(**{name: value})
@@ -100,7 +100,7 @@ def check_secret(make: Callable[..., Any], name: str) -> None:
 
 
 def make_within(make: Callable[..., Any], name: str, value: float) -> None:
-    """Check that a value at a limit is taken, unless another option forbids it, which then has to be named."""
+    """Check that a value at a limit is accepted, or refused because of another option that the error names."""
     try:
         make(**{name: value})
     except OptionError as error:

@@ -40,13 +40,13 @@ def test_a_wrong_value_is_refused_by_name_value_and_limits(name):
         ),
     ],
 )
-def test_the_sentences(options, sentence):
+def test_error_of_a_wrong_value(options, sentence):
     with pytest.raises(OptionError) as caught:
         ConnectionOptions(**options)
     assert str(caught.value) == sentence
 
 
-def test_the_defaults_are_those_of_go_nsq_where_it_has_the_option():
+def test_defaults_are_those_of_go_nsq():
     assert attrs.asdict(ConnectionOptions()) == {
         "client_id": "",
         "hostname": "",
@@ -134,7 +134,7 @@ CONTEXT = ssl.create_default_context()
         ),
     ],
 )
-def test_what_contradicts_is_refused(options, sentence):
+def test_contradicting_options_are_refused(options, sentence):
     with pytest.raises(OptionError) as caught:
         ConnectionOptions(**options)
     assert str(caught.value) == sentence
@@ -152,25 +152,25 @@ def test_what_contradicts_is_refused(options, sentence):
         {"local_addr": "2001:db8::7"},
     ],
 )
-def test_what_goes_together_is_taken(options):
+def test_compatible_options_are_accepted(options):
     assert make_options(ConnectionOptions, options) == ConnectionOptions(**options)
 
 
-def test_snappy_is_refused_where_its_library_is_missing(monkeypatch):
+def test_snappy_is_refused_without_its_library(monkeypatch):
     monkeypatch.setattr("nsqkit.client.options.snappy_available", lambda: False)
     with pytest.raises(OptionError, match=r"snappy is True; allowed .* nsqkit\[snappy\]"):
         ConnectionOptions(snappy=True)
 
 
-def test_the_secret_is_in_no_repr():
+def test_secret_is_in_no_repr():
     assert "hush" not in repr(ConnectionOptions(auth_secret="hush"))
 
 
-def test_the_keywords_are_the_options():
+def test_keywords_are_the_options():
     assert declared_types(ConnectionKeywords) == keyword_types(ConnectionOptions)
 
 
-def test_a_client_is_told_by_the_name_of_its_host():
+def test_identify_has_the_name_of_the_host():
     def told(**options):
         request = ConnectionOptions(**options).identify_request("worker-7.example.org", sample_rate=5)
         assert (request.feature_negotiation, request.heartbeat_interval, request.sample_rate) == (
@@ -185,7 +185,7 @@ def test_a_client_is_told_by_the_name_of_its_host():
     assert told(hostname="h", client_id="me.myself") == ("h", "me.myself")
 
 
-def test_all_that_concerns_the_broker_is_asked_in_its_units():
+def test_identify_has_the_options_in_the_units_of_the_wire():
     options = ConnectionOptions(
         user_agent="mine/2",
         heartbeat_interval=2.5,
@@ -215,7 +215,7 @@ def test_all_that_concerns_the_broker_is_asked_in_its_units():
     )
 
 
-def test_none_at_all_is_told_as_nsqd_wants_it():
+def test_disabled_options_are_minus_one_in_identify():
     options = ConnectionOptions(
         heartbeat_interval=0, output_buffer_size=0, output_buffer_timeout=0, snappy=True
     )

@@ -19,7 +19,7 @@ from tests.wrong_options import names
 
 
 class TestMakeOptions:
-    def test_values_are_taken_by_name(self):
+    def test_values_are_set_by_name(self):
         assert make_options(ConnectionOptions, {"client_id": "me"}) == ConnectionOptions(client_id="me")
 
     @pytest.mark.parametrize(
@@ -30,19 +30,19 @@ class TestMakeOptions:
             ("nsqd_tcp_adresses", "nsqd_tcp_addresses"),
         ],
     )
-    def test_a_name_that_is_no_option_is_refused_with_the_one_that_is_meant(self, name, nearest):
+    def test_unknown_name_is_refused_with_a_similar_one(self, name, nearest):
         with pytest.raises(OptionError) as caught:
             make_options(ConnectionOptions, {"client_id": "me", name: 1})
         assert str(caught.value) == f"there is no option {name!r}; did you mean {nearest!r}?"
 
-    def test_one_that_is_like_none_is_refused_with_those_that_there_are(self):
+    def test_unknown_name_is_refused_with_all_names(self):
         with pytest.raises(OptionError) as caught:
             make_options(ConnectionOptions, {"qqq": "me"})
         assert (
             str(caught.value) == f"there is no option 'qqq'; there are {', '.join(names(ConnectionOptions))}"
         )
 
-    def test_one_of_another_call_is_refused_with_that_call(self):
+    def test_option_of_another_call_is_refused_with_that_call(self):
         with pytest.raises(OptionError) as caught:
             make_options(LookupOptions, {"client_id": "me"}, elsewhere={"Consumer(…)": ConnectionOptions})
         assert str(caught.value) == "there is no option 'client_id' here; it is an option of Consumer(…)"
@@ -57,19 +57,19 @@ class TestMakeOptions:
 
 
 class TestCheckAddresses:
-    def test_they_are_kept_in_order_without_doubles(self):
+    def test_addresses_are_in_order_without_duplicates(self):
         addresses = check_addresses(
             ["b:1", "[::1]:1", "b:1", "/run/nsqd:1.sock", "@nsqd"], "nsqd_tcp_addresses"
         )
         assert addresses == ("b:1", "[::1]:1", "/run/nsqd:1.sock", "@nsqd")
 
     @pytest.mark.parametrize("addresses", ["a:1", b"b:1", None, 5, {"a:1"}])
-    def test_what_is_no_list_is_refused_with_an_example(self, addresses):
+    def test_value_that_is_not_a_list_is_refused_with_an_example(self, addresses):
         with pytest.raises(OptionError) as caught:
             check_addresses(addresses, "peers")
         assert str(caught.value) == f'peers is {addresses!r}; allowed is a list such as ["127.0.0.1:4150"]'
 
-    def test_each_must_be_a_text(self):
+    def test_address_that_is_not_a_text_is_refused(self):
         with pytest.raises(OptionError) as caught:
             check_addresses(["a:1", ("b", 1)], "peers")
         assert str(caught.value) == "peers holds ('b', 1); allowed are texts such as \"127.0.0.1:4150\""
@@ -83,15 +83,15 @@ class TestCheckAddresses:
             ("a:0", "address 'a:0' names no port; allowed is host:port"),
         ],
     )
-    def test_each_must_be_one_that_can_be_connected_to(self, address, sentence):
+    def test_address_that_cannot_be_dialled_is_refused(self, address, sentence):
         with pytest.raises(OptionError) as caught:
             check_addresses(["a:1", address], "peers")
         assert str(caught.value) == sentence
 
-    def test_urls_are_for_http(self):
+    def test_urls_are_allowed_for_http(self):
         assert check_addresses(["https://a/x"], "peers", or_url=True) == ("https://a/x",)
 
-    def test_each_must_be_an_address(self):
+    def test_text_that_is_not_an_address_is_refused(self):
         with pytest.raises(OptionError, match="address 'b' is not host:port"):
             check_addresses(["a:1", "b"], "peers")
 

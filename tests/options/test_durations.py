@@ -18,7 +18,7 @@ from nsqkit.options.durations import (
 SECOND = 1_000_000_000
 
 
-# What Go's time.ParseDuration and Duration.String make of the same texts and numbers.
+# The results of Go's time.ParseDuration and Duration.String.
 @pytest.mark.parametrize(
     ("text", "duration_ns", "printed"),
     [
@@ -57,13 +57,13 @@ def test_a_duration_is_read_and_printed_as_by_go(text, duration_ns, printed):
     "text",
     ["", "+", "-", "5", "1.5", "s", ".s", ".", "1x", "1S", "1 s", " 1s", "1s ", "1h 2m", "--1s", "1,5s", "1e3s", "0h1"],
 )  # fmt: skip
-def test_what_is_no_duration_is_refused(text):
+def test_text_that_is_not_a_duration_is_refused(text):
     with pytest.raises(OptionError) as info:
         parse_duration(text)
     assert str(info.value).startswith(f"{text!r} is not a duration: allowed are numbers with a unit of h, m")
 
 
-def test_a_text_of_any_length_is_refused_quickly():
+def test_long_text_is_refused_quickly():
     with pytest.raises(OptionError, match="is not a duration"):
         parse_duration("9" * 100_000 + "s")
 
@@ -79,7 +79,7 @@ def test_a_duration_of_more_than_64_bits_is_refused(text):
 
 
 @given(st.integers(DURATION_NS_MIN, DURATION_NS_MAX))
-def test_what_is_printed_reads_back(duration_ns):
+def test_printed_duration_is_read_back(duration_ns):
     assert parse_duration(format_duration(duration_ns)) == duration_ns
 
 
@@ -92,6 +92,6 @@ def test_any_text_is_a_duration_or_refused(text):
     assert parse_duration(format_duration(duration_ns)) == duration_ns
 
 
-def test_a_timedelta_is_its_seconds_and_all_else_is_itself():
+def test_timedelta_is_converted_and_other_values_are_not():
     assert plain_seconds(timedelta(minutes=1, milliseconds=500)) == 60.5
     assert [plain_seconds(value) for value in (1.5, "1s", None)] == [1.5, "1s", None]

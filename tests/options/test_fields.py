@@ -73,13 +73,13 @@ def test_a_wrong_value_is_refused_by_name_value_and_limits(name):
         ({"map": "m"}, "map is 'm'; allowed is None, a mapping or a function"),
     ],
 )
-def test_the_sentences(options, sentence):
+def test_error_of_a_wrong_value(options, sentence):
     with pytest.raises(OptionError) as caught:
         Options(**options)
     assert str(caught.value) == sentence
 
 
-def test_what_is_right_is_taken():
+def test_allowed_values_are_accepted():
     context = ssl.create_default_context()
     options = Options(interval=0, size=0, loud=True, policy="by-key", auth_secret="hush", context=context)
     assert (options.interval, options.size, options.loud) == (0, 0, True)
@@ -109,7 +109,7 @@ class Flags:
 OPTIONS = {field.name: field.metadata[Option] for field in attrs.fields(Flags)}
 
 
-def test_the_field_of_a_flag_carries_its_description():
+def test_field_of_a_flag_has_its_description():
     assert OPTIONS["size"] == Option(
         flag="the-size", config_name="size", kind=Kind.INT, help="a size", low=1, high=9
     )

@@ -82,12 +82,12 @@ def test_flags_are_read_as_go_reads_them(words, given):
 
 
 @pytest.mark.parametrize("text", ["1", "t", "T", "true", "TRUE", "True"])
-def test_every_true_of_go(text):
+def test_all_of_gos_words_for_true_are_read(text):
     assert flags(f"--on={text}") == {"on": True}
 
 
 @pytest.mark.parametrize("text", ["0", "f", "F", "false", "FALSE", "False"])
-def test_every_false_of_go(text):
+def test_all_of_gos_words_for_false_are_read(text):
     assert flags(f"--on={text}") == {"on": False}
 
 
@@ -110,7 +110,7 @@ def test_every_false_of_go(text):
         ("-9223372036854775808", -9223372036854775808),
     ],
 )
-def test_numbers_are_written_as_in_go(text, number):
+def test_numbers_are_read_in_gos_notation(text, number):
     assert flags(f"--the-size={text}") == {"size": number}
 
 
@@ -118,7 +118,7 @@ def test_numbers_are_written_as_in_go(text, number):
     "text",
     ["", "-", "+-1", "1.5", "1e3", " 1", "1 ", "1_", "089", "0x", "x", "\u0661", "9223372036854775808", "9" * 5000],
 )  # fmt: skip
-def test_what_is_no_number_of_64_bits_is_refused(text):
+def test_number_of_more_than_64_bits_is_refused(text):
     with pytest.raises(OptionError) as info:
         flags(f"--the-size={text}")
     form = "allowed is an integer of 64 bits, as in 42 or 0x2a"
@@ -152,21 +152,21 @@ def test_every_number_of_64_bits_is_read(number):
         (["--=x"], "bad flag syntax: --=x; allowed is -name=value"),
     ],
 )
-def test_a_wrong_flag_is_refused_by_a_sentence_with_name_value_and_form(words, sentence):
+def test_wrong_flag_is_refused_by_name_value_and_form(words, sentence):
     with pytest.raises(OptionError) as info:
         flags(*words)
     assert str(info.value) == sentence
 
 
 @pytest.mark.parametrize("words", [["--nope"], ["-nope=5"], ["--nope", "5"], ["--on", "--nope"]])
-def test_an_unknown_flag_is_told_as_go_tells_it(words):
+def test_unknown_flag_has_the_error_of_go(words):
     with pytest.raises(UnknownFlag) as info:
         flags(*words)
     assert str(info.value) == "flag provided but not defined: -nope"
 
 
 @pytest.mark.parametrize("words", [["x"], ["--on", "x"], ["-"], [""], ["--", "x"], ["--tls", "x", "--nope"]])
-def test_a_stray_word_is_refused(words):
+def test_word_that_is_not_a_flag_is_refused(words):
     with pytest.raises(
         OptionError, match=r'^unexpected argument ".?"; allowed are flags, -name=value, and a bool'
     ):
@@ -217,7 +217,7 @@ def test_a_wrong_item_of_a_document_is_refused(items, sentence):
 
 
 @pytest.mark.parametrize("key", ["nope", "tcp-address", "address", "the_size", "host"])
-def test_an_unknown_key_of_a_document_says_nothing_and_is_named(key):
+def test_unknown_key_of_a_document_is_ignored_and_listed(key):
     items = {key: "5", "on": True}
     assert document(**items) == {"on": True}
     assert unknown_keys(items, OPTIONS) == [key]
@@ -234,7 +234,7 @@ def test_an_unknown_key_of_a_document_says_nothing_and_is_named(key):
         ),
     ],
 )
-def test_a_value_out_of_its_limits_is_told_as_it_was_written(value, sentence):
+def test_error_of_a_value_outside_its_limits_has_it_as_written(value, sentence):
     name, given_value = value
     with pytest.raises(OptionError) as info:
         check_limits(OPTIONS[name], given_value, flag_place(OPTIONS[name]))

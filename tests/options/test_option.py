@@ -42,12 +42,12 @@ OPTIONS = {
         ("filter", "print", "print"),
     ],
 )
-def test_each_kind_is_written_as_text_in_its_own_way(name, written, value):
+def test_text_is_read_by_its_kind(name, written, value):
     assert (type(read := OPTIONS[name].read(written)), read) == (type(value), value)
 
 
 @given(st.integers(0, 10**12))
-def test_a_duration_written_in_gos_way_is_read_as_seconds(milliseconds):
+def test_duration_in_gos_notation_is_read_as_seconds(milliseconds):
     assert OPTIONS["pause"].read(format_duration(milliseconds * 1_000_000)) == milliseconds / 1000
 
 

@@ -22,7 +22,7 @@ from tests.wrong_options import names
 
 @attrs.frozen(kw_only=True)
 class ConsumerOptions(ConnectionOptions):
-    """A class of options such as clients have."""
+    """Options of one client."""
 
     addresses: ClassVar = ("nsqd_tcp_addresses", "lookupd_http_addresses")
 
@@ -31,14 +31,14 @@ class ConsumerOptions(ConnectionOptions):
 
 @attrs.frozen(kw_only=True)
 class ProducerOptions(ConnectionOptions):
-    """Another one."""
+    """Options of another client."""
 
     linger: float = seconds(0.0, 0.0, 60.0)
 
 
 @pytest.fixture
 def write(tmp_path: Path):
-    """Return what writes a file."""
+    """Return a function that writes a file."""
 
     def write(content: str | bytes) -> Path:
         path = tmp_path / "app.toml"
@@ -54,12 +54,12 @@ def refusal(cls=ConsumerOptions, **arguments) -> str:
     return str(caught.value)
 
 
-def test_what_is_nowhere_set_has_its_default():
+def test_option_that_is_not_set_has_its_default():
     assert load_options(ConsumerOptions) == ConsumerOptions()
     assert load_settings(ConsumerOptions, environ={"PATH": "/bin"}) == {}
 
 
-def test_arguments_count_before_the_environment_and_that_before_the_file(write):
+def test_arguments_precede_the_environment_and_that_precedes_the_file(write):
     path = write('[nsqkit]\nclient_id = "file"\nhostname = "file"\nuser_agent = "file"\nmax_in_flight = 3\n')
     environ = {"NSQKIT_CLIENT_ID": "environment", "NSQKIT_HOSTNAME": "environment"}
     settings = load_settings(ConsumerOptions, environ=environ, toml_path=path, client_id="argument")
@@ -74,7 +74,7 @@ def test_arguments_count_before_the_environment_and_that_before_the_file(write):
     )
 
 
-def test_variables_are_read_as_their_options_are():
+def test_variables_are_read_by_the_kind_of_the_option():
     environ = {
         "NSQKIT_MAX_IN_FLIGHT": "200",
         "NSQKIT_READ_TIMEOUT": "1m30s",
@@ -96,7 +96,7 @@ def test_variables_are_read_as_their_options_are():
     }
 
 
-def test_a_file_has_values_of_its_own_and_durations_as_texts_too(write):
+def test_file_has_typed_values_and_durations_as_text(write):
     path = write('[tool.nsqkit]\nread_timeout = "1m30s"\ndial_timeout = 2\ntls_v1 = true\ndeflate = false\n')
     assert load_settings(ConsumerOptions, toml_path=str(path), toml_table="tool.nsqkit") == {
         "read_timeout": 90.0,
@@ -106,7 +106,7 @@ def test_a_file_has_values_of_its_own_and_durations_as_texts_too(write):
     }
 
 
-def test_clients_take_what_was_loaded():
+def test_loaded_settings_are_arguments_of_clients():
     environ = {
         "NSQKIT_NSQD_TCP_ADDRESSES": "a:4150,b:4150",
         "NSQKIT_MAX_IN_FLIGHT": "200",
@@ -122,7 +122,7 @@ def test_clients_take_what_was_loaded():
     assert (producer.options.connect_timeout, producer.options.deflate) == (10.0, True)
 
 
-def test_each_client_takes_its_own_addresses():
+def test_each_client_loads_its_own_addresses():
     environ = {
         "NSQKIT_NSQD_TCP_ADDRESSES": "a:4150",
         "NSQKIT_NSQD_HTTP_ADDRESSES": "a:4151,https://b/",
@@ -141,7 +141,7 @@ def test_each_client_takes_its_own_addresses():
         load_settings(nsqkit.ProducerOptions, environ=environ)
 
 
-def test_addresses_come_along_as_lists_for_consumers(write):
+def test_addresses_are_loaded_as_lists(write):
     path = write('[nsqkit]\nnsqd_tcp_addresses = ["a:1", "/run/nsqd.sock"]\n')
     environ = {"NSQKIT_LOOKUPD_HTTP_ADDRESSES": "b:4161, c:4161", "NSQKIT_MAX_IN_FLIGHT": "5"}
     assert load_settings(ConsumerOptions, environ=environ, toml_path=path) == {
@@ -169,7 +169,7 @@ def test_addresses_come_along_as_lists_for_consumers(write):
         ("TLS_CONTEXT", "x", "tls_context is 'x'; allowed is None, or an object such as ssl.create_default_"),
     ],
 )
-def test_a_refusal_names_the_variable(variable, text, sentence):
+def test_refusal_names_the_variable(variable, text, sentence):
     told = refusal(environ={f"NSQKIT_{variable}": text})
     assert told.startswith(f"environment variable NSQKIT_{variable}: {sentence}")
 
@@ -187,7 +187,7 @@ def test_a_refusal_names_the_variable(variable, text, sentence):
         ("producer.linger = 5", "there is no option 'producer'; there are client_id, "),
     ],
 )
-def test_a_refusal_names_the_file_and_its_table(write, line, sentence):
+def test_refusal_names_the_file_and_its_table(write, line, sentence):
     path = write(f"[nsqkit]\n{line}\n")
     name = line.split()[0].partition(".")[0]
     assert refusal(toml_path=path).startswith(f"{name} in [nsqkit] of {path}: {sentence}")
@@ -197,7 +197,7 @@ def test_seconds_may_be_a_timedelta_in_the_program():
     assert load_settings(ConsumerOptions, read_timeout=timedelta(minutes=1)) == {"read_timeout": 60.0}
 
 
-def test_a_refusal_of_an_argument_is_as_anywhere():
+def test_refusal_of_an_argument_names_no_place():
     assert refusal(max_in_flight=-1) == "max_in_flight is -1; allowed is a whole number from 0 to 1000000"
     assert refusal(read_timeout="1m") == "read_timeout is '1m'; allowed is a number from 0.1 to 300 seconds"
     assert refusal(max_inflight=5).startswith(
@@ -206,7 +206,7 @@ def test_a_refusal_of_an_argument_is_as_anywhere():
     assert refusal(linger=5, beside=[ProducerOptions]).startswith("there is no option 'linger'; there are ")
 
 
-def test_what_does_not_go_together_is_told_with_where_it_comes_from(write):
+def test_contradiction_is_refused_with_the_places_of_the_options(write):
     path = write("[nsqkit]\nsnappy = true\nmax_in_flight = 7\n")
     assert refusal(toml_path=path, environ={"NSQKIT_DEFLATE": "1"}, deflate_level=3) == (
         "snappy and deflate are both True; allowed is at most one of them "
@@ -217,7 +217,7 @@ def test_what_does_not_go_together_is_told_with_where_it_comes_from(write):
     )
 
 
-def test_options_of_another_client_may_stand_beside(write):
+def test_options_of_another_client_are_ignored(write):
     environ = {"NSQKIT_MAX_IN_FLIGHT": "5", "NSQKIT_LINGER": "10ms"}
     path = write("[nsqkit]\nmax_in_flight = -1\n")
     assert refusal(ProducerOptions, environ=environ).startswith("environment variable NSQKIT_MAX_IN_FLIGHT: ")
@@ -236,18 +236,18 @@ def test_options_of_another_client_may_stand_beside(write):
         ("[tool.nsqkit]\n", "{} has no table [nsqkit]"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named(write, content, sentence):
+def test_file_that_cannot_be_used_is_named(write, content, sentence):
     path = write(content)
     assert refusal(toml_path=path).startswith(sentence.format(path))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_missing_file_is_named(tmp_path):
     assert (
         refusal(toml_path=tmp_path / "none") == f"{tmp_path}/none cannot be read: No such file or directory"
     )
 
 
-def test_a_secret_is_told_to_nobody(write):
+def test_secret_is_in_no_error(write):
     path = write('[nsqkit]\nauth_secret = "hush\\n"\n')
     told = [
         refusal(environ={"NSQKIT_AUTH_SECRET": "hush\n"}),

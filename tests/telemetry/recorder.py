@@ -1,7 +1,4 @@
-"""An OpenTelemetry SDK that keeps what it is told, and deliveries to tell it of.
-
-The rule it guards: nothing global. Each test has providers of its own.
-"""
+"""An OpenTelemetry SDK that records spans and metrics in memory, with providers for each test."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from tests.consumer.driven import DrivenConsumer, DrivenSession
 
 
 class Recorder:
-    """Providers, and what has come to them."""
+    """Providers, and the spans and metrics that they received."""
 
     def __init__(self) -> None:
         self.tracer_provider = TracerProvider()
@@ -33,7 +30,7 @@ class Recorder:
 
     @property
     def spans(self) -> list[ReadableSpan]:
-        """The spans that have ended, in that order."""
+        """The spans in the order of their ends."""
         return list(self._exporter.get_finished_spans())
 
     @property

@@ -6,7 +6,7 @@ from nsqkit.errors import BadTopic, ConnectionLost
 from nsqkit.telemetry.attributes import error_type, operation_attributes, server_attributes
 
 
-def test_an_operation_is_described_in_the_words_of_the_conventions():
+def test_operation_has_the_attributes_of_the_conventions():
     assert operation_attributes("process", "process", "clicks", "archive", "nsqd-1:4150") == {
         "messaging.system": "nsq",
         "messaging.operation.name": "process",
@@ -18,7 +18,7 @@ def test_an_operation_is_described_in_the_words_of_the_conventions():
     }
 
 
-def test_what_is_not_known_is_left_out():
+def test_unknown_attributes_are_omitted():
     assert operation_attributes("publish", "send", "clicks") == {
         "messaging.system": "nsq",
         "messaging.operation.name": "publish",
@@ -34,7 +34,7 @@ def test_what_is_not_known_is_left_out():
         ("/run/nsqd.sock", {"server.address": "/run/nsqd.sock"}),
     ],
 )
-def test_addresses_are_taken_apart(address, expected):
+def test_address_is_split_into_host_and_port(address, expected):
     assert server_attributes(address) == expected
 
 
@@ -46,5 +46,5 @@ def test_addresses_are_taken_apart(address, expected):
         (ValueError("no"), "ValueError"),
     ],
 )
-def test_errors_have_a_kind(error, expected):
+def test_error_type_of_each_error(error, expected):
     assert error_type(error) == expected

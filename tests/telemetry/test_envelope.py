@@ -13,16 +13,16 @@ BODIES = st.one_of(st.binary(max_size=50), st.binary(max_size=20).map(MAGIC.__ad
 
 
 @given(FIELDS, BODIES)
-def test_what_was_put_in_comes_out(fields, body):
+def test_wrapped_fields_and_body_are_unwrapped(fields, body):
     assert unwrap(wrap(fields, body)) == (fields, body)
 
 
 @given(FIELDS, FIELDS, BODIES)
-def test_an_envelope_is_a_body_like_any_other(outer, inner, body):
+def test_envelope_can_be_wrapped_again(outer, inner, body):
     assert unwrap(wrap(outer, wrap(inner, body))) == (outer, wrap(inner, body))
 
 
-def test_its_form_is_what_the_docstring_says():
+def test_envelope_has_the_form_of_the_docstring():
     assert wrap({"a": "b"}, b"body") == b'\0NSQCTX1\0\0\0\x09{"a":"b"}body'
 
 
@@ -61,5 +61,5 @@ def framed(head: bytes) -> bytes:
     ],
     ids=lambda data: repr(data[:30]),
 )
-def test_what_is_no_envelope_is_a_body(data):
+def test_bytes_without_an_envelope_are_a_body(data):
     assert unwrap(data) == ({}, data)

@@ -37,7 +37,7 @@ async def test_an_async_handler_is_awaited_within():
     assert log == ["begin x", "x", "end x"]
 
 
-def test_a_plain_one_returns_what_it_returns():
+def test_plain_handler_returns_its_result():
     log = Log()
 
     def handle(work: str) -> int:
@@ -51,7 +51,7 @@ def test_a_plain_one_returns_what_it_returns():
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_what_it_raises_comes_out(is_async):
+async def test_exception_of_a_handler_is_passed_on(is_async):
     log = Log()
 
     def fail(work: str) -> None:

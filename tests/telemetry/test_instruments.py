@@ -51,7 +51,7 @@ def test_a_consumer_has_metrics_of_its_own(recorder):
     assert recorder.points().keys() == {"messaging.client.consumed.messages", "messaging.process.duration"}
 
 
-def test_what_is_raised_comes_out_and_is_told_of(recorder):
+def test_exception_is_passed_on_and_recorded(recorder):
     error = ConnectionLost("gone")
     with pytest.raises(ConnectionLost) as caught:
         with operation(recorder):
@@ -65,7 +65,7 @@ def test_what_is_raised_comes_out_and_is_told_of(recorder):
     assert not trace.get_current_span().get_span_context().is_valid
 
 
-def test_what_was_never_sent_is_not_counted(recorder):
+def test_publish_that_was_not_sent_is_not_counted(recorder):
     with pytest.raises(NotConnected):
         with operation(recorder):
             raise NotConnected("nobody there")

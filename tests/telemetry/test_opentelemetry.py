@@ -80,7 +80,7 @@ async def test_each_publish_has_a_span(nsqd: Any, recorder: Recorder):
     assert [point.count for point in points["messaging.client.operation.duration"]] == [1, 1, 1]
 
 
-async def test_what_a_publish_raises_is_told_of(nsqd: Any, recorder: Recorder):
+async def test_exception_of_a_publish_is_recorded(nsqd: Any, recorder: Recorder):
     async with Producer(nsqd.tcp_address, max_msg_size=1 << 30) as producer:
         traced = TracedProducer(producer, **recorder.providers)
         with pytest.raises(BrokerError):
@@ -95,7 +95,7 @@ async def test_what_a_publish_raises_is_told_of(nsqd: Any, recorder: Recorder):
     assert sent.attributes["error.type"] == "E_BAD_MESSAGE"
 
 
-async def test_of_several_nsqds_none_is_named(recorder: Recorder):
+async def test_server_address_is_omitted_for_several_nsqds(recorder: Recorder):
     async with Producer("a:1", "b:2", connect_timeout=0) as producer:
         with anyio.move_on_after(0):
             await TracedProducer(producer, **recorder.providers).publish("clicks", b"one")
@@ -111,7 +111,7 @@ async def test_of_several_nsqds_none_is_named(recorder: Recorder):
     ],
     ids=["async", "http", "blocking"],
 )
-def test_a_traced_producer_has_all_that_the_producer_has(recorder: Recorder, traced: Any, producer: Any):
+def test_traced_producer_has_all_members_of_the_producer(recorder: Recorder, traced: Any, producer: Any):
     plain = producer()
     wrapped = traced(plain, **recorder.providers)
     names = {name for name in dir(plain) if not name.startswith("_")}
@@ -123,7 +123,7 @@ def test_a_traced_producer_has_all_that_the_producer_has(recorder: Recorder, tra
     assert copy(wrapped).producer is plain
 
 
-async def test_it_is_entered_and_left_and_asked_as_the_producer_is(nsqd: Any, recorder: Recorder):
+async def test_traced_producer_is_entered_as_the_producer(nsqd: Any, recorder: Recorder):
     async with TracedProducer(Producer(nsqd.tcp_address), **recorder.providers) as traced:
         await traced.wait_connected(WAIT_LIMIT)
         await traced.publish("clicks", b"one")
@@ -132,7 +132,7 @@ async def test_it_is_entered_and_left_and_asked_as_the_producer_is(nsqd: Any, re
     assert not traced.is_connected
 
 
-async def test_the_span_of_what_is_not_waited_for_ends_with_its_answer(nsqd: Any, recorder: Recorder):
+async def test_span_of_publish_nowait_ends_with_its_answer(nsqd: Any, recorder: Recorder):
     async with TracedProducer(Producer(nsqd.tcp_address), **recorder.providers) as traced:
         with pytest.raises(WouldWait):
             traced.publish_nowait("clicks", b"too soon")
@@ -241,7 +241,7 @@ def test_a_batch_has_no_link_to_a_publisher_without_a_span(recorder: Recorder):
     assert recorder.span.links == ()
 
 
-def test_a_batch_of_several_nsqds_names_none(recorder: Recorder):
+def test_server_address_is_omitted_for_a_batch_of_several_nsqds(recorder: Recorder):
     (one,), (other,) = deliver(b"one"), deliver(b"two")
     other.session.address = "elsewhere:4150"
     with tracing(recorder).process_batch([one, other]):
@@ -261,14 +261,14 @@ def test_the_publishers_span_is_the_parent_of_a_message(recorder: Recorder):
     assert (span.attributes or {})["messaging.message.envelope.size"] == len(REMOTE)
 
 
-def test_nothing_is_looked_for_in_a_body_unless_asked(recorder: Recorder):
+def test_envelope_is_kept_without_the_option(recorder: Recorder):
     (message,) = deliver(REMOTE)
     with tracing(recorder).process(message):
         assert message.body == REMOTE
     assert recorder.span.parent is None
 
 
-def test_baggage_travels(recorder: Recorder):
+def test_baggage_is_in_the_envelope(recorder: Recorder):
     (message,) = deliver(wrap({"baggage": "tenant=acme"}, b"body"))
     with tracing(recorder, envelope=True).process(message):
         assert baggage.get_baggage("tenant") == "acme"
@@ -323,7 +323,7 @@ async def test_a_handler_in_a_thread_runs_within_its_span(recorder: Recorder):
     assert spans[0].get_span_context() == recorder.span.context
 
 
-async def test_what_a_handler_raises_comes_out(recorder: Recorder):
+async def test_exception_of_a_handler_is_passed_on(recorder: Recorder):
     def fail(message: Message) -> None:
         raise ValueError("no")
 
@@ -350,7 +350,7 @@ def test_a_traced_handler_keeps_its_name(recorder: Recorder):
 # ---- both sides --------------------------------------------------------------------------------------------------
 
 
-def test_a_serializer_takes_off_what_it_has_put_on(recorder: Recorder):
+def test_serializer_removes_its_envelope(recorder: Recorder):
     serializer: ContextSerializer[object, Any] = ContextSerializer(JSON)
     with recorder.tracer_provider.get_tracer("t").start_as_current_span("work"):
         body = serializer.encode({"a": 1})

@@ -26,7 +26,7 @@ LABELS = ["producer", "topic", "channel", "consumer", "nsqd", "state"]
 
 
 class Client:
-    """Has stats, and keeps the threads that asked for them."""
+    """Has stats, and records the threads that read them."""
 
     def __init__(self, stats: Any) -> None:
         self._stats = stats
@@ -88,7 +88,7 @@ PRODUCER_STATS = ProducerStats(
 
 
 def scrape(collector: StatsCollector) -> dict[tuple[str, ...], float]:
-    """Return what a scrape shows: the value for each name with the values of its labels, in the order of LABELS."""
+    """Return the values of a scrape by name and by the values of the labels, in the order of LABELS."""
     registry = CollectorRegistry()
     registry.register(collector)
     text = generate_latest(registry).decode()
@@ -145,14 +145,14 @@ def test_a_consumer_shows_its_figures():
     assert scrape(collector) == expected
 
 
-def test_of_two_connections_to_an_nsqd_the_present_one_is_shown():
+def test_present_one_of_two_connections_to_an_nsqd_is_shown():
     leaving = connection_stats("a:1", rdy_count=0)
     collector = StatsCollector()
     collector.add_consumer(Client(consumer_stats(connection_stats("a:1"), leaving)), "t", "c")
     assert scrape(collector)["nsqkit_consumer_connection_rdy", "t", "c", "", "a:1"] == 7
 
 
-def test_describing_asks_nobody():
+def test_describe_reads_no_client():
     client = Client(PRODUCER_STATS)
     collector = StatsCollector()
     collector.add_producer(client)
@@ -163,7 +163,7 @@ def test_describing_asks_nobody():
         registry.register(StatsCollector())
 
 
-def test_a_scrape_asks_each_client_once():
+def test_scrape_reads_each_client_once():
     client = Client(PRODUCER_STATS)
     collector = StatsCollector()
     collector.add_producer(client)
@@ -189,7 +189,7 @@ def test_a_removed_client_is_left_out():
     assert scrape(collector) == {}
 
 
-def test_a_name_is_taken_once():
+def test_name_must_be_unique():
     collector = StatsCollector()
     collector.add_producer(Client(PRODUCER_STATS), "web")
     collector.add_consumer(Client(consumer_stats()), "t", "c")
@@ -203,7 +203,7 @@ def test_a_name_is_taken_once():
 # ---- event loops -------------------------------------------------------------------------------------------------
 
 
-async def test_a_client_of_an_event_loop_is_asked_there():
+async def test_client_of_an_event_loop_is_read_there():
     client = Client(PRODUCER_STATS)
     with anyio.fail_after(WAIT_LIMIT):
         async with StatsCollector() as collector:
@@ -242,7 +242,7 @@ async def test_real_clients_are_scraped(nsqd: Any):
 
 
 class Measuring:
-    """Metrics of handlers that take a second each, and what a scrape of them shows."""
+    """Metrics of handlers that take a second each, and a scrape of them."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -290,7 +290,7 @@ async def test_a_batch_is_measured_as_one():
     assert measuring.value("failures_total", consumer="second") is None
 
 
-async def test_one_that_is_cancelled_has_not_failed():
+async def test_cancelled_handler_has_not_failed():
     measuring = Measuring()
 
     async def handle(message: Message) -> None:

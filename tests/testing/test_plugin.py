@@ -1,4 +1,4 @@
-"""The fixture, as a user has it: by its name, in tests of every colour."""
+"""The fixtures, used by their names as by a user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_plain_test_has_a_broker(nsqd: NsqdServer) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_async_test_has_one_on_either_backend(nsqd: NsqdServer) -> None:
+async def test_async_test_has_a_broker_on_either_backend(nsqd: NsqdServer) -> None:
     async with Producer(nsqd.tcp_address) as producer:
         await producer.publish("t", b"x")
     async with Consumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address]) as consumer:
@@ -26,7 +26,7 @@ async def test_an_async_test_has_one_on_either_backend(nsqd: NsqdServer) -> None
         message.finish()
 
 
-def test_a_program_has_one_however_it_is_run(
+def test_program_has_a_broker_however_it_is_run(
     nsqd: NsqdServer, nsqlookupd: NsqlookupdServer, run: Run
 ) -> None:
     async def main() -> None:
@@ -46,7 +46,7 @@ def test_a_program_has_one_however_it_is_run(
 
 
 @pytest.mark.parametrize("turn", [1, 2])
-def test_each_test_has_a_fresh_one(nsqd: NsqdServer, turn: int) -> None:
+def test_each_test_has_a_new_broker(nsqd: NsqdServer, turn: int) -> None:
     assert nsqd.inspect(lambda broker: list(broker.topics)) == []
     nsqd.inspect(lambda broker: broker.topic(b"t"))
 
@@ -56,7 +56,7 @@ def test_a_plain_test_has_an_nsqlookupd(nsqlookupd: NsqlookupdServer) -> None:
     assert nsqlookupd.http_url.startswith("http://127.0.0.1:")
 
 
-def test_whoever_does_not_use_it_does_not_pay_for_it() -> None:
+def test_plugin_imports_nothing_without_a_fixture() -> None:
     code = (
         "import sys, pytest, nsqkit.testing.plugin;"
         "print([name for name in sys.modules if name.partition('.')[0] in ('anyio', 'trio', 'h11', 'pyspark')"

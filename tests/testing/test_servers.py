@@ -19,7 +19,7 @@ def publish(server: NsqdServer, topic: bytes, body: bytes) -> None:
         assert client.recv(len(OK_FRAME)) == OK_FRAME
 
 
-def test_it_answers_when_it_was_entered_and_is_gone_when_it_was_left():
+def test_server_answers_within_the_with_only():
     threads = threading.active_count()
     with NsqdServer() as server:
         publish(server, b"t", b"x")
@@ -28,7 +28,7 @@ def test_it_answers_when_it_was_entered_and_is_gone_when_it_was_left():
     assert threading.active_count() == threads
 
 
-def test_two_have_nothing_in_common_but_the_thread():
+def test_two_servers_share_only_the_thread():
     with NsqdServer() as one, NsqdServer() as other:
         publish(one, b"t", b"x")
         assert one.tcp_address != other.tcp_address
@@ -36,7 +36,7 @@ def test_two_have_nothing_in_common_but_the_thread():
         assert other.inspect(lambda broker: list(broker.topics)) == []
 
 
-def test_it_has_http():
+def test_server_has_http():
     with NsqdServer() as server:
         assert server.http_url == f"http://{server.http_address}"
         with socket.create_connection(split_address(server.http_address), timeout=60) as client:
@@ -44,13 +44,13 @@ def test_it_has_http():
             assert client.makefile("rb").read().endswith(b"\r\n\r\nOK")
 
 
-def test_options_are_nsqds():
+def test_options_are_those_of_nsqd():
     with NsqdServer(max_msg_size=5, http_address="") as server:
         assert server.http_address == ""
         assert server.inspect(lambda broker: broker.options.max_msg_size) == 5
 
 
-def test_one_with_a_data_path_keeps_its_messages(tmp_path):
+def test_server_with_a_data_path_keeps_its_messages(tmp_path):
     for kept in ([], [1]):
         with NsqdServer(data_path=str(tmp_path)) as server:
             assert (
@@ -59,27 +59,27 @@ def test_one_with_a_data_path_keeps_its_messages(tmp_path):
             publish(server, b"t", b"x")
 
 
-def test_a_wrong_option_is_refused_at_the_line_that_wrote_it():
+def test_wrong_option_is_refused_at_construction():
     with pytest.raises(OptionError, match="max_rdy_count"):
         NsqdServer(max_rdy_count=-1)
     with pytest.raises(TypeError, match="max_ready_count"):
         NsqdServer(max_ready_count=1)
 
 
-def test_an_address_that_is_taken_leaves_nothing_behind():
+def test_used_address_leaves_no_server():
     threads = threading.active_count()
     with NsqdServer() as server, pytest.raises(OSError, match=server.tcp_address):
         NsqdServer(tcp_address=server.tcp_address).__enter__()
     assert threading.active_count() == threads
 
 
-def test_many_in_a_row():
+def test_many_servers_one_after_another():
     for _ in range(20):
         with NsqdServer() as server:
             publish(server, b"t", b"x")
 
 
-def test_an_nsqlookupd_answers_while_it_is_entered():
+def test_nsqlookupd_answers_within_the_with():
     threads = threading.active_count()
     with NsqlookupdServer(tombstone_lifetime_ns=5) as server:
         with socket.create_connection(split_address(server.tcp_address), timeout=60) as client:

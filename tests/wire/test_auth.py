@@ -12,26 +12,26 @@ ANSWER = AuthAnswer(identity="r\u00e9my", identity_url="https://example.org/r", 
 DOCUMENT = '{"identity":"r\u00e9my","identity_url":"https://example.org/r","permission_count":3}'.encode()
 
 
-def test_the_answer_has_the_order_and_the_form_of_nsqd() -> None:
+def test_answer_has_the_order_and_form_of_nsqd() -> None:
     assert encode_answer(ANSWER) == DOCUMENT
     assert decode_answer(DOCUMENT) == ANSWER
 
 
 @pytest.mark.parametrize("payload", [b"{}", b"null", b'{"identity": null, "ttl": 5}'])
-def test_it_may_say_less_or_more(payload: bytes) -> None:
+def test_answer_may_have_fewer_or_more_fields(payload: bytes) -> None:
     assert decode_answer(payload) == AuthAnswer()
 
 
 @pytest.mark.parametrize(
     "payload", [b"", b"OK", b"[]", b'{"identity": 5}', b'{"permission_count": "3"}', b"[" * 9999]
 )
-def test_what_makes_no_sense_is_a_protocol_error(payload: bytes) -> None:
+def test_invalid_answer_is_a_protocol_error(payload: bytes) -> None:
     with pytest.raises(ProtocolError, match="the answer to AUTH cannot be understood: b") as refused:
         decode_answer(payload)
     assert len(str(refused.value)) < 300
 
 
-def test_what_is_no_text_is_replaced() -> None:
+def test_bytes_that_are_not_text_are_replaced() -> None:
     assert (
         encode_answer(AuthAnswer(identity="\ud800"))
         == b'{"identity":"?","identity_url":"","permission_count":0}'

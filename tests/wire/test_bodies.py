@@ -1,4 +1,4 @@
-"""The readers are held against a model of nsqd in test_commands.py; here are the parts that stand alone."""
+"""Tests of the parts; test_commands.py compares the readers with a model of nsqd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Limits:
     max_body_size = 100
 
 
-def test_a_reader_says_how_much_it_needs_and_what_to_answer_if_that_does_not_come() -> None:
+def test_reader_yields_needed_bytes_and_the_error_for_their_absence() -> None:
     reader = READERS[b"PUB"]("PUB", Limits())
     need = next(reader)
     assert (need.size, str(need.cut_off)) == (4, "E_BAD_MESSAGE PUB failed to read message body size")
@@ -38,7 +38,7 @@ def test_a_reader_says_how_much_it_needs_and_what_to_answer_if_that_does_not_com
 
 
 def batch_of(count: int, size: int = 20) -> Reader:
-    """Return a reader that has been told how many messages follow."""
+    """Return a reader of a batch after it has read the count."""
     reader = read_batch("MPUB", Limits())
     next(reader)
     reader.send(int32(size))
@@ -46,14 +46,14 @@ def batch_of(count: int, size: int = 20) -> Reader:
     return reader
 
 
-def test_messages_share_the_limit_of_the_body_whatever_was_announced() -> None:
+def test_messages_share_the_limit_of_the_body() -> None:
     reader = batch_of(9)
     reader.send((int32(10) + b"x" * 10) * 6)
     with pytest.raises(BadBody, match="MPUB body too big 102 > 100"):
         reader.send(int32(10))
 
 
-def test_who_reads_a_batch_takes_what_there_is_and_asks_for_what_is_missing() -> None:
+def test_reader_of_a_batch_takes_all_bytes_and_yields_the_missing_number() -> None:
     reader = batch_of(4)
     need = reader.send(int32(1) + b"a" + int32(2) + b"bb" + b"\0")
     assert need == Need(3, need.cut_off, or_more=True)
@@ -78,16 +78,14 @@ def test_who_reads_a_batch_takes_what_there_is_and_asks_for_what_is_missing() ->
         ([9] * 7 + [2], "E_BAD_BODY MPUB body too big 101 > 100"),
     ],
 )
-def test_wherever_a_batch_is_cut_its_messages_and_errors_are_the_same(
-    sizes: list[int], error: str | None
-) -> None:
+def test_batch_in_any_pieces_has_the_same_messages_and_errors(sizes: list[int], error: str | None) -> None:
     packed = b"".join(int32(size) + b"x" * size for size in sizes)
     for cut in range(len(packed)):
         assert read_in_parts(len(sizes), [packed[:cut], packed[cut:]]) == (error or sizes)
 
 
 def read_in_parts(count: int, parts: list[bytes]) -> list[int] | str:
-    """Return the sizes of the messages that a batch in such parts has, or what is wrong with it."""
+    """Return the sizes of the messages of a batch in these parts, or the error."""
     reader = batch_of(count)
     try:
         for part in filter(None, parts):
@@ -104,7 +102,7 @@ def test_an_int32_is_signed_and_big_endian(number: int) -> None:
     assert parse_int32(int32(number)) == number
 
 
-def test_as_many_messages_as_a_body_can_hold_may_be_announced() -> None:
+def test_highest_count_of_a_batch_is_accepted() -> None:
     assert batch_count_max(5 << 20) == 1048575
     assert batch_count_max(150) == 29
 
@@ -129,7 +127,7 @@ def naive_split(data: bytes, position: int, end: int, count: int, size_max: int)
     st.integers(-1, 1),
     st.integers(1, 30),
 )
-def test_a_batch_is_split_as_one_would_by_hand(
+def test_batch_is_split_as_by_a_simple_loop(
     data: st.DataObject, batch: list[bytes], before: bytes, after: bytes, more: int, size_max: int
 ) -> None:
     packed = b"".join(int32(len(body)) + body for body in batch)
@@ -150,7 +148,7 @@ def test_a_batch_is_split_as_one_would_by_hand(
     [[1], [3] * 1024, [3] * 1025, [2, 1, 3], [2, 3, 1, 2], [1, 2], [5, 5, 4]],
     ids=lambda sizes: f"{len(sizes)} of {sizes[:4]}",
 )
-def test_batches_of_equal_and_of_other_sizes(sizes: list[int]) -> None:
+def test_batch_of_equal_and_unequal_sizes_is_split(sizes: list[int]) -> None:
     batch = [b"x" * size for size in sizes]
     packed = b"".join(int32(len(body)) + body for body in batch)
     bodies = split_batch(packed, 0, len(packed), len(batch), 5)

@@ -1,4 +1,4 @@
-"""The decoder is held against ``nsqd_reads``, a model that reads a stream as slowly and simply as nsqd does."""
+"""The decoder is compared with ``nsqd_reads``, a simple model of nsqd."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Said: TypeAlias = tuple[bytes, tuple[bytes, ...], tuple[bytes, ...]]
 """Verb, params and bodies of one command; of a run of FINs or PUBs each is one."""
 
 Outcome: TypeAlias = tuple[list[Said], str | None]
-"""All commands of a stream, and how it ended: the error to answer, "closed" without a word, or None."""
+"""All commands of a stream, and its end: the error to answer, "closed" without an answer, or None."""
 
 
 def new_decoder(max_msg_size: int = MAX_MSG_SIZE, max_body_size: int = MAX_BODY_SIZE) -> CommandDecoder:
@@ -135,7 +135,7 @@ def nsqd_reads_batch(stream: BytesIO) -> list[bytes]:
             raise Answered(f"E_BAD_MESSAGE MPUB invalid message({n}) body size {size}")
         if size > MAX_MSG_SIZE:
             raise Answered(f"E_BAD_MESSAGE MPUB message too big {size} > {MAX_MSG_SIZE}")
-        # This one limit is not nsqd's, which would hold as much as it is sent.
+        # nsqd does not have this limit.
         total = 4 + sum(4 + len(body) for body in bodies) + 4 + size
         if total > MAX_BODY_SIZE:
             raise Answered(f"E_BAD_BODY MPUB body too big {total} > {MAX_BODY_SIZE}")
@@ -178,12 +178,12 @@ def nsqd_reads_full(stream: BytesIO, size: int, otherwise: str) -> bytes:
         (CLS, b"CLS\n"),
     ],
 )
-def test_commands_byte_by_byte(data: bytes, encoded: bytes) -> None:
+def test_commands_are_encoded_byte_by_byte(data: bytes, encoded: bytes) -> None:
     assert data == encoded
 
 
 @given(strategies.commands())
-def test_a_command_survives_both_directions(sample: Sample) -> None:
+def test_encoded_command_is_decoded_to_itself(sample: Sample) -> None:
     assert decode([MAGIC_V2 + sample.data], new_decoder(1 << 20, 5 << 20)) == ([sample.value], None)
 
 
@@ -191,28 +191,28 @@ def test_a_command_survives_both_directions(sample: Sample) -> None:
 
 
 @given(st.data(), strategies.conversations())
-def test_where_reads_end_changes_nothing(data: st.DataObject, samples: list[Sample]) -> None:
+def test_commands_do_not_depend_on_the_pieces(data: st.DataObject, samples: list[Sample]) -> None:
     stream = MAGIC_V2 + b"".join(sample.data for sample in samples)
     said = decode(data.draw(strategies.chunkings(stream)), new_decoder(1 << 20, 5 << 20))
     assert said == ([sample.value for sample in samples], None)
 
 
 @given(st.data(), strategies.wild_commands())
-def test_almost_commands_are_read_as_nsqd_reads_them(data: st.DataObject, stream: bytes) -> None:
+def test_almost_valid_commands_are_decoded_as_by_nsqd(data: st.DataObject, stream: bytes) -> None:
     stream = MAGIC_V2 + stream
     assert decode([stream]) == nsqd_reads(stream)
     assert decode(data.draw(strategies.chunkings(stream))) == nsqd_reads(stream)
 
 
 @given(st.data(), strategies.conversations())
-def test_a_damaged_stream_is_read_as_nsqd_reads_it(data: st.DataObject, samples: list[Sample]) -> None:
+def test_damaged_stream_is_decoded_as_by_nsqd(data: st.DataObject, samples: list[Sample]) -> None:
     stream = data.draw(strategies.damaged(MAGIC_V2 + b"".join(sample.data for sample in samples)))
     assert decode([stream]) == nsqd_reads(stream)
     assert decode(data.draw(strategies.chunkings(stream))) == nsqd_reads(stream)
 
 
 @given(st.data(), st.binary(max_size=100))
-def test_garbage_is_read_as_nsqd_reads_it(data: st.DataObject, stream: bytes) -> None:
+def test_garbage_is_decoded_as_by_nsqd(data: st.DataObject, stream: bytes) -> None:
     for begun in (stream, MAGIC_V2 + stream):
         assert decode(data.draw(strategies.chunkings(begun))) == nsqd_reads(begun)
 
@@ -241,14 +241,14 @@ FIN = commands.encode_finish(ID)
     ids=lambda odd: repr(odd[:30]),
 )
 @pytest.mark.parametrize("cut", [None, -1])
-def test_rows_of_finishes_and_what_only_looks_like_one(odd: bytes, cut: int | None) -> None:
+def test_runs_of_finishes_with_an_unusual_line(odd: bytes, cut: int | None) -> None:
     stream = (MAGIC_V2 + FIN + odd + FIN)[:cut]
     said = nsqd_reads(stream)
     assert decode([MAGIC_V2, stream[4:]]) == said
     assert decode(strategies.single_bytes(stream)) == said
 
 
-def test_a_row_of_finishes_is_cut_out_at_once() -> None:
+def test_run_of_finishes_is_one_command() -> None:
     runs = [len(command.params) for command in after_magic().feed(FIN * 600 + NOP + FIN)]
     assert runs == [*[100] * 6, 0, 1]
 
@@ -262,18 +262,18 @@ def test_a_row_of_finishes_is_cut_out_at_once() -> None:
         (b"GET / HTTP/1.0\r\n\r\n", "E_BAD_PROTOCOL"),
     ],
 )
-def test_a_stream_begins_with_the_magic(stream: bytes, ending: str | None) -> None:
+def test_stream_begins_with_the_magic(stream: bytes, ending: str | None) -> None:
     assert decode([stream]) == decode(strategies.single_bytes(stream)) == ([], ending)
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("line", [b"NOP", b"NOP extra words", b"", b" PUB t", b"RDY ", b"\ra", b"\0\xff\t"])
-def test_a_line_is_cut_at_each_single_space(line: bytes, end: bytes) -> None:
+def test_line_is_split_at_each_space(line: bytes, end: bytes) -> None:
     verb, *params = line.split(b" ")
     assert decode([MAGIC_V2 + line + end]) == ([(verb, tuple(params), ())], None)
 
 
-def test_of_a_line_end_only_one_carriage_return_is_trimmed() -> None:
+def test_one_carriage_return_is_removed_from_the_end_of_a_line() -> None:
     assert decode([MAGIC_V2 + b"NOP a\r\r\n"]) == ([(b"NOP", (b"a\r",), ())], None)
 
 
@@ -289,7 +289,7 @@ def test_of_a_line_end_only_one_carriage_return_is_trimmed() -> None:
         (5 * LINE_LENGTH_MAX, b"", "closed"),
     ],
 )
-def test_a_line_fits_into_the_read_buffer_of_nsqd(
+def test_line_as_long_as_the_read_buffer_of_nsqd_is_accepted(
     length: int, line_end: bytes, ending: str | None, before: bytes
 ) -> None:
     line = b"NOP ".ljust(length - len(line_end), b"a") + line_end
@@ -301,7 +301,7 @@ def test_a_line_fits_into_the_read_buffer_of_nsqd(
     )
 
 
-def test_a_line_without_an_end_says_what_the_limit_is() -> None:
+def test_line_without_an_end_is_refused_with_the_limit() -> None:
     with pytest.raises(ProtocolError, match="a command line is longer than 16384 bytes"):
         list(after_magic().feed(b"PUB " + b"a" * 20_000))
 
@@ -345,7 +345,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("stream", "error"), REFUSED, ids=lambda value: repr(value)[:60])
 @pytest.mark.parametrize("after", [b"", b"x" * 300])
-def test_a_number_is_refused_as_soon_as_it_has_come(stream: bytes, error: str, after: bytes) -> None:
+def test_number_is_refused_as_soon_as_it_has_come(stream: bytes, error: str, after: bytes) -> None:
     assert decode([MAGIC_V2 + stream + after]) == ([], error)
     assert decode(strategies.single_bytes(MAGIC_V2 + stream)) == ([], error)
 
@@ -375,19 +375,19 @@ CUT_OFF = [
 
 
 @pytest.mark.parametrize(("stream", "error"), CUT_OFF, ids=lambda value: repr(value)[:60])
-def test_the_end_of_the_stream_says_what_was_cut_off(stream: bytes, error: str | None) -> None:
+def test_end_of_the_stream_within_a_body_is_an_error(stream: bytes, error: str | None) -> None:
     assert decode([MAGIC_V2 + stream]) == ([], error)
     assert decode(strategies.single_bytes(MAGIC_V2 + stream)) == ([], error)
 
 
-def test_nothing_is_cut_off_between_commands() -> None:
+def test_end_of_the_stream_between_commands_is_not_an_error() -> None:
     decoder = after_magic()
     for piece in strategies.single_bytes(commands.encode_multi_publish(b"t", [b"one", b"three"])):
         list(decoder.feed(piece))
     assert decoder.end() is None
 
 
-def test_the_sizes_inside_a_batch_rule() -> None:
+def test_sizes_of_messages_in_a_batch_take_precedence() -> None:
     batch = int32(2) + int32(3) + b"one" + int32(5) + b"three"
     expected = [(b"MPUB", (b"t",), (b"one", b"three")), (b"NOP", (), ())]
     for announced in (1, len(batch) - 1, len(batch), len(batch) + len(NOP), 150):
@@ -427,7 +427,7 @@ def test_rules_see_a_finish_without_its_further_words() -> None:
 
 @pytest.mark.parametrize("line", [b"PUB a$b\n", b"MPUB a$b\n", FIN * 2, b"NOP\n"])
 @pytest.mark.parametrize("error", [BadTopic("not valid"), InvalidCommand("not now")], ids=repr)
-def test_a_refusal_comes_before_the_body_is_read(line: bytes, error: BrokerError) -> None:
+def test_refusal_precedes_the_body(line: bytes, error: BrokerError) -> None:
     def refuse(verb: bytes, params: Sequence[bytes]) -> None:
         if verb != b"RDY":
             raise error
@@ -437,7 +437,7 @@ def test_a_refusal_comes_before_the_body_is_read(line: bytes, error: BrokerError
 
 
 @pytest.mark.parametrize("pieces", [[b"abc", b"def"], [b"abcdef"], [b"", b"abcdef"]])
-def test_the_rest_belongs_to_whatever_begins_after_a_command(pieces: list[bytes]) -> None:
+def test_take_rest_returns_the_bytes_after_a_command(pieces: list[bytes]) -> None:
     decoder = after_magic()
     feed = decoder.feed(commands.encode_identify(b"{}") + pieces[0])
     assert list(next(feed).bodies) == [b"{}"]
@@ -447,7 +447,7 @@ def test_the_rest_belongs_to_whatever_begins_after_a_command(pieces: list[bytes]
         assert [command.verb for command in decoder.feed(plain)] == [plain[:3]]
 
 
-def test_the_rest_may_be_fed_again_before_the_first_feed_goes_on() -> None:
+def test_rest_may_be_fed_before_the_first_feed_continues() -> None:
     decoder = after_magic()
     body = b"x" * 30
     publish = commands.encode_publish(b"t", body)
@@ -487,7 +487,7 @@ def test_mpub_head_precedes_the_refusal_of_a_wrong_body() -> None:
         next(feed)
 
 
-def test_publishes_in_a_row_to_one_topic_are_one_command() -> None:
+def test_consecutive_publishes_to_one_topic_are_one_command() -> None:
     stream = b"".join(
         commands.encode_publish(topic, body) for topic, body in [(b"t", b"1"), (b"t", b"2"), (b"u", b"3")]
     )
@@ -515,7 +515,7 @@ READS = [
 
 
 @given(st.lists(st.sampled_from(READS), max_size=8))
-def test_a_read_that_is_like_the_one_before_is_read_as_any_other(
+def test_buffers_like_the_one_before_are_decoded_as_by_nsqd(
     commands_in_reads: list[tuple[bytes, ...]],
 ) -> None:
     reads = [MAGIC_V2, *(read for command in commands_in_reads for read in command)]
@@ -534,14 +534,14 @@ def test_rules_are_checked_again_for_a_repeated_publish() -> None:
     assert decode([ONE], decoder) == ([], "E_INVALID not now")
 
 
-def test_the_rest_is_whole_when_it_came_in_pieces() -> None:
+def test_take_rest_joins_pieces() -> None:
     decoder = after_magic()
     for piece in (b"PUB t\n", int32(10) + b"one", b"two", b"thr"):
         assert list(decoder.feed(piece)) == []
     assert decoder.take_rest() == b"onetwothr"
 
 
-def test_a_body_in_small_pieces_holds_little_more_than_itself() -> None:
+def test_body_in_small_pieces_takes_little_more_memory() -> None:
     body = b"xy" * 50_000
     stream = commands.encode_publish(b"t", body)
     decoder = CommandDecoder(AllowAll(), max_msg_size=len(body), max_body_size=9)
@@ -562,7 +562,7 @@ def test_a_body_in_small_pieces_holds_little_more_than_itself() -> None:
 
 
 def go_number(word: bytes) -> int:
-    """Read digits into 64 bits that overflow, and look at them as a signed number."""
+    """Return the signed 64-bit number of digits, with overflow."""
     number = 0
     for digit in word:
         number = (number * 10 + digit - 48) & 0xFFFFFFFFFFFFFFFF
@@ -575,14 +575,14 @@ def go_number(word: bytes) -> int:
 @example(b"9223372036854775808")
 @example(b"0" * 9000 + b"7")
 @example(b"1234567890" * 1000)
-def test_a_number_wraps_as_in_nsqd(word: bytes) -> None:
+def test_number_wraps_as_in_nsqd(word: bytes) -> None:
     assert parse_number(word) == go_number(word)
 
 
 @pytest.mark.parametrize(
     "word", [b"+1", b"-1", b"1.5", b"0x10", b"1 ", b"1_0", b"x", "\u0661".encode(), b"\xb2"]
 )
-def test_a_number_has_digits_and_nothing_else(word: bytes) -> None:
+def test_number_with_other_characters_than_digits_is_refused(word: bytes) -> None:
     with pytest.raises(ValueError, match=r"b[\"']"):
         parse_number(word)
 
@@ -602,7 +602,7 @@ def test_milliseconds_wrap_as_in_nsqd(milliseconds: int, ns: int) -> None:
     assert milliseconds_ns(milliseconds) == ns
 
 
-def test_a_full_batch_is_taken() -> None:
+def test_batch_of_the_highest_count_is_decoded() -> None:
     batch = [b"x"] * 28 + [b"xy"]
     assert 4 + sum(4 + len(body) for body in batch) == MAX_BODY_SIZE
     assert len(batch) == batch_count_max(MAX_BODY_SIZE)

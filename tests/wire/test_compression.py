@@ -33,7 +33,9 @@ def decode(transform: Transform, data: bytes) -> bytes:
 
 
 @given(st.data(), st.integers(1, 9), st.lists(st.binary(max_size=50), max_size=6))
-def test_bytes_survive_both_directions(data: st.DataObject, level: int, writes: list[bytes]) -> None:
+def test_deflated_bytes_are_inflated_to_themselves(
+    data: st.DataObject, level: int, writes: list[bytes]
+) -> None:
     sender, receiver = Deflate(level), Deflate(level)
     stream = b"".join(sender.encode(write) for write in writes)
     pieces = data.draw(strategies.chunkings(stream))
@@ -41,17 +43,17 @@ def test_bytes_survive_both_directions(data: st.DataObject, level: int, writes: 
 
 
 @given(st.lists(st.binary(max_size=200), max_size=6))
-def test_each_write_can_be_read_when_it_arrives(writes: list[bytes]) -> None:
+def test_each_write_can_be_decoded_when_it_arrives(writes: list[bytes]) -> None:
     sender, receiver = Deflate(6), Deflate(6)
     assert [decode(receiver, sender.encode(write)) for write in writes] == writes
 
 
-def test_it_is_deflate_without_a_header() -> None:
+def test_deflate_has_no_header() -> None:
     assert zlib.decompressobj(-zlib.MAX_WBITS).decompress(Deflate(6).encode(b"OK")) == b"OK"
     assert decode(Deflate(6), raw_deflate(b"OK")) == b"OK"
 
 
-def test_the_level_is_the_one_asked_for() -> None:
+def test_level_is_the_requested_one() -> None:
     plain = b"".join(b"%d " % (number * number) for number in range(5_000))
     assert len(Deflate(9).encode(plain)) < len(Deflate(1).encode(plain)) < len(plain)
 
@@ -62,7 +64,7 @@ def test_the_level_is_the_one_asked_for() -> None:
     st.lists(st.tuples(st.binary(min_size=1, max_size=3), st.integers(1, 40)), max_size=5),
     st.sampled_from([zlib.Z_SYNC_FLUSH, zlib.Z_PARTIAL_FLUSH, zlib.Z_FINISH]),
 )
-def test_nothing_is_lost_or_late_where_a_piece_is_full(
+def test_full_piece_loses_and_delays_nothing(
     data: st.DataObject, piece_size_max: int, repeats: list[tuple[bytes, int]], flush: int
 ) -> None:
     plain = b"".join(pattern * times for pattern, times in repeats)
@@ -77,7 +79,7 @@ def test_nothing_is_lost_or_late_where_a_piece_is_full(
 
 @pytest.mark.parametrize("flush", [zlib.Z_SYNC_FLUSH, zlib.Z_PARTIAL_FLUSH, zlib.Z_FINISH])
 @pytest.mark.parametrize("piece_size_max", [1, 2, 3, 4])
-def test_nothing_stays_inside_when_all_input_is_used_up(
+def test_decompressor_keeps_no_output_after_all_input(
     piece_size_max: int, flush: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compression, "PIECE_SIZE_MAX", piece_size_max)
@@ -87,22 +89,24 @@ def test_nothing_stays_inside_when_all_input_is_used_up(
 
 
 @pytest.mark.parametrize("size", [PIECE_SIZE_MAX - 1, PIECE_SIZE_MAX, PIECE_SIZE_MAX + 1, 3 * PIECE_SIZE_MAX])
-def test_a_buffer_becomes_pieces_of_a_limited_size(size: int) -> None:
+def test_buffer_is_decoded_in_pieces_of_limited_size(size: int) -> None:
     sizes = [len(piece) for piece in Deflate(6).decode(raw_deflate(bytes(size)))]
     assert sum(sizes) == size
     assert max(sizes) <= PIECE_SIZE_MAX
     assert min(sizes) > 0
 
 
-def test_a_bomb_goes_off_one_piece_at_a_time() -> None:
+def test_decompression_bomb_is_decoded_piece_by_piece() -> None:
     bomb = raw_deflate(bytes(100 * PIECE_SIZE_MAX))
     assert len(bomb) < PIECE_SIZE_MAX / 5
     pieces = Deflate(6).decode(bomb)
-    assert len(next(pieces)) == PIECE_SIZE_MAX  # whoever refuses this one never sees the other 99
+    assert (
+        len(next(pieces)) == PIECE_SIZE_MAX
+    )  # a receiver that refuses this piece does not decode the other 99
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\xff\xff\xff", b"  V2PUB t\n", b"\x06hello"])
-def test_what_is_not_deflate_is_refused(garbage: bytes) -> None:
+def test_bytes_that_are_not_deflate_are_refused(garbage: bytes) -> None:
     with pytest.raises(ProtocolError, match="the stream is not deflate: Error -3"):
         decode(Deflate(6), garbage)
 
@@ -118,7 +122,7 @@ def test_garbage_is_a_protocol_error_or_nothing(data: st.DataObject, plain: byte
         pass
 
 
-def test_the_end_of_the_stream_is_fine_but_nothing_may_follow_it() -> None:
+def test_bytes_after_the_end_of_the_stream_are_refused() -> None:
     receiver = Deflate(6)
     assert decode(receiver, raw_deflate(b"last words", zlib.Z_FINISH)) == b"last words"
     assert decode(receiver, b"") == b""
@@ -126,14 +130,14 @@ def test_the_end_of_the_stream_is_fine_but_nothing_may_follow_it() -> None:
         decode(receiver, b"more")
 
 
-def test_what_came_before_the_end_is_read_before_what_follows_is_refused() -> None:
+def test_bytes_before_the_end_are_decoded_before_later_ones_are_refused() -> None:
     pieces = Deflate(6).decode(raw_deflate(b"last words", zlib.Z_FINISH) + b"more")
     assert next(pieces) == b"last words"
     with pytest.raises(ProtocolError, match="4 bytes came after the end"):
         next(pieces)
 
 
-def test_deflate_has_an_end_and_nothing_of_its_own_to_say() -> None:
+def test_deflate_has_an_end_and_no_output_of_its_own() -> None:
     receiver = Deflate(6)
     assert not receiver.has_output
     assert receiver.encode(b"") == b""
@@ -155,7 +159,7 @@ def chunk(kind: int, data: bytes) -> bytes:
 
 
 def chunks(stream: bytes) -> list[tuple[int, bytes]]:
-    """Cut a stream into the kinds of its chunks and what is in them."""
+    """Return the kinds and contents of the chunks of a stream."""
     found = []
     while stream:
         size = int.from_bytes(stream[1:4], "little")
@@ -169,7 +173,7 @@ def data_chunk(plain: bytes) -> bytes:
     return bytes(cramjam.snappy.compress(plain)).removeprefix(IDENTIFIER)
 
 
-def test_it_is_known_whether_snappy_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snappy_available_depends_on_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert snappy_available()
     monkeypatch.delitem(sys.modules, "cramjam", raising=False)
     monkeypatch.setattr(sys, "path", [])
@@ -178,7 +182,7 @@ def test_it_is_known_whether_snappy_is_there(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @given(st.data(), st.lists(st.binary(max_size=50) | st.integers(1, 9).map(bytes), max_size=6))
-def test_snappy_survives_both_directions_however_it_is_cut(data: st.DataObject, writes: list[bytes]) -> None:
+def test_snappy_in_any_pieces_is_decoded_to_itself(data: st.DataObject, writes: list[bytes]) -> None:
     sender, receiver = Snappy(), Snappy()
     stream = b"".join(sender.encode(write) for write in writes)
     pieces = data.draw(strategies.chunkings(stream))
@@ -193,7 +197,7 @@ def test_each_write_is_in_whole_chunks(writes: list[bytes]) -> None:
 
 @pytest.mark.parametrize("size", [1, 65535, 65536, 65537, 200_000])
 @pytest.mark.parametrize("make", [os.urandom, bytes], ids=["random", "zeros"])
-def test_the_identifier_comes_once_and_chunks_are_of_up_to_64_kib(size, make) -> None:
+def test_identifier_is_sent_once_and_chunks_have_up_to_64_kib(size, make) -> None:
     sender, receiver = Snappy(), Snappy()
     plain = make(size)
     first, second = sender.encode(plain), sender.encode(plain)
@@ -205,7 +209,7 @@ def test_the_identifier_comes_once_and_chunks_are_of_up_to_64_kib(size, make) ->
     assert decode(receiver, first + second) == plain * 2
 
 
-def test_a_byte_at_a_time_over_the_border_of_a_chunk() -> None:
+def test_single_bytes_across_the_end_of_a_chunk_are_decoded() -> None:
     plain = os.urandom(70_000)
     sender, receiver = Snappy(), Snappy()
     stream = sender.encode(plain)
@@ -216,7 +220,7 @@ def test_a_byte_at_a_time_over_the_border_of_a_chunk() -> None:
     assert got + decode(receiver, stream[border + 8 :]) == plain
 
 
-def test_what_may_be_skipped_is_and_the_identifier_may_come_again() -> None:
+def test_skippable_chunks_and_repeated_identifiers_are_skipped() -> None:
     stream = b"".join(
         [
             IDENTIFIER,
@@ -254,19 +258,19 @@ def test_what_may_be_skipped_is_and_the_identifier_may_come_again() -> None:
         ),
     ],
 )
-def test_what_is_not_snappy_is_refused(stream: bytes, why: str) -> None:
+def test_bytes_that_are_not_snappy_are_refused(stream: bytes, why: str) -> None:
     with pytest.raises(ProtocolError, match=f"the stream is not snappy: .*{why}"):
         decode(Snappy(), stream)
 
 
-def test_what_came_before_a_wrong_chunk_is_read() -> None:
+def test_chunks_before_a_wrong_one_are_decoded() -> None:
     pieces = Snappy().decode(IDENTIFIER + data_chunk(b"first") + chunk(0x02, b""))
     assert next(pieces) == b"first"
     with pytest.raises(ProtocolError, match="kind 0x02"):
         next(pieces)
 
 
-def test_a_snappy_bomb_goes_off_in_pieces() -> None:
+def test_snappy_bomb_is_decoded_in_pieces() -> None:
     bomb = IDENTIFIER + data_chunk(bytes(65536)) * 80
     assert len(bomb) <= PIECE_SIZE_MAX
     sizes = [len(piece) for piece in Snappy().decode(bomb)]
@@ -291,7 +295,7 @@ def test_damaged_snappy_is_a_protocol_error_or_nothing(data: st.DataObject, plai
         pass
 
 
-def test_snappy_has_no_end_and_nothing_of_its_own_to_say() -> None:
+def test_snappy_has_no_end_and_no_output_of_its_own() -> None:
     snappy = Snappy()
     assert not snappy.has_output
     assert not snappy.at_end

@@ -32,7 +32,7 @@ KINDS: dict[str, Kind] = {"text": str, "flag": bool, "small": INT32, "large": IN
         ),
     ],
 )
-def test_what_is_taken(body: bytes, fields: dict[str, object]) -> None:
+def test_accepted_documents(body: bytes, fields: dict[str, object]) -> None:
     assert read_object(body, KINDS) == fields
 
 
@@ -65,7 +65,7 @@ def test_what_is_taken(body: bytes, fields: dict[str, object]) -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_refused(body: bytes) -> None:
+def test_refused_documents(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_object(body, KINDS)
 
@@ -81,7 +81,7 @@ def test_what_is_refused(body: bytes) -> None:
         },
     )
 )
-def test_fields_survive(fields: dict[str, object]) -> None:
+def test_encoded_fields_are_read_back(fields: dict[str, object]) -> None:
     assert read_object(json.dumps(fields).encode(), KINDS) == fields
 
 

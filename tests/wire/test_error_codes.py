@@ -18,12 +18,12 @@ FATAL = {
 NOT_FATAL = {b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED"}
 
 
-def test_the_table_is_that_of_nsqd() -> None:
+def test_table_has_the_codes_of_nsqd() -> None:
     assert {code for code, cls in BROKER_ERRORS.items() if cls.fatal} == FATAL
     assert {code for code, cls in BROKER_ERRORS.items() if not cls.fatal} == NOT_FATAL
 
 
-def test_every_class_of_its_own_has_a_code_of_its_own() -> None:
+def test_each_class_has_its_own_code() -> None:
     named = {getattr(errors, name) for name in errors.__all__}
     classes = {cls for cls in named if issubclass(cls, errors.BrokerError)} - {errors.BrokerError}
     assert {cls.code.encode(): cls for cls in classes} == BROKER_ERRORS
@@ -43,20 +43,20 @@ def test_every_class_of_its_own_has_a_code_of_its_own() -> None:
         (errors.InvalidCommand("invalid command "), b"E_INVALID invalid command "),
     ],
 )
-def test_the_text_of_an_error(error: errors.BrokerError, text: bytes | None) -> None:
+def test_text_of_an_error(error: errors.BrokerError, text: bytes | None) -> None:
     assert encode_error_text(error) == (str(error).encode() if text is None else text)
     assert str(decode_error_text(encode_error_text(error))) == str(error)
 
 
 @given(strategies.broker_errors())
-def test_an_error_survives_both_directions(error: errors.BrokerError) -> None:
+def test_encoded_error_is_decoded_to_itself(error: errors.BrokerError) -> None:
     again = decode_error_text(encode_error_text(error))
     assert type(again) is type(error)
     assert again.description == error.description
 
 
 @given(st.one_of(st.binary(max_size=30), st.just(b"E_NEWER than this table"), st.just(b"E_INVALIDE x")))
-def test_an_unknown_code_is_a_fatal_error_that_keeps_all_the_text(payload: bytes) -> None:
+def test_unknown_code_is_a_fatal_error_with_the_whole_text(payload: bytes) -> None:
     error = decode_error_text(payload)
     assert error.fatal
     assert type(error) is errors.BrokerError

@@ -33,7 +33,7 @@ def new_decoder(frame_size_max: int = FRAME_SIZE_MAX) -> FrameDecoder[MessageFra
 
 
 def decode(pieces: Iterable[bytes]) -> list[object]:
-    """Decode all pieces; an error becomes its class and description, which can be compared."""
+    """Decode all pieces; an error becomes its class and description."""
     decoder = new_decoder()
     return [
         (type(frame), frame.description) if isinstance(frame, BrokerError) else frame
@@ -52,30 +52,30 @@ def decode(pieces: Iterable[bytes]) -> list[object]:
         (encode_error(InvalidCommand("no")), b"\0\0\0\x10\0\0\0\x01E_INVALID no"),
     ],
 )
-def test_frames_byte_by_byte(frame: bytes, data: bytes) -> None:
+def test_frames_are_encoded_byte_by_byte(frame: bytes, data: bytes) -> None:
     assert frame == data
 
 
 @given(strategies.frames())
-def test_a_frame_survives_both_directions(sample: Sample) -> None:
+def test_encoded_frame_is_decoded_to_itself(sample: Sample) -> None:
     assert decode([sample.data]) == [sample.value]
 
 
 @given(st.data(), strategies.deliveries())
-def test_where_reads_end_changes_nothing(data: st.DataObject, samples: list[Sample]) -> None:
+def test_frames_do_not_depend_on_the_pieces(data: st.DataObject, samples: list[Sample]) -> None:
     stream = b"".join(sample.data for sample in samples)
     assert decode(data.draw(strategies.chunkings(stream))) == [sample.value for sample in samples]
 
 
 @pytest.mark.parametrize("size", range(1, 2 * len(MESSAGE) + 2))
-def test_reads_of_any_one_size_bring_the_same(size: int) -> None:
+def test_reads_of_one_size_give_the_same_frames(size: int) -> None:
     stream = OK_FRAME + MESSAGE * 7 + HEARTBEAT_FRAME
     pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
     assert decode(pieces) == decode([stream])
     assert len(decode([stream])) == 9
 
 
-def test_a_message_is_what_its_maker_makes() -> None:
+def test_message_is_the_result_of_make_message() -> None:
     decoder = FrameDecoder(lambda *parts: [*parts])
     assert decoder.feed(MESSAGE + OK_FRAME) == [[5, 1, b"0123456789abcdef", b"hello"], Response(b"OK")]
 
@@ -91,7 +91,7 @@ def test_a_message_is_what_its_maker_makes() -> None:
     ],
 )
 @pytest.mark.parametrize("count", [1, 2, 3, 100])
-def test_rows_of_messages_of_one_size(count: int, after: bytes) -> None:
+def test_run_of_messages_of_one_size(count: int, after: bytes) -> None:
     row = [encode_message(n, n, b"%016x" % n, b"%05d" % n) for n in range(count)]
     expected = [MessageFrame(n, n, b"%016x" % n, b"%05d" % n) for n in range(count)] + decode([after])
     assert decode([b"".join(row) + after]) == expected
@@ -108,7 +108,7 @@ def test_rows_of_messages_of_one_size(count: int, after: bytes) -> None:
     ),
     maker=st.booleans(),
 )
-def test_rows_of_rows(rows: list[tuple[int, int]], maker: bool) -> None:
+def test_runs_of_several_sizes(rows: list[tuple[int, int]], maker: bool) -> None:
     sizes = [size for size, count in rows for _ in range(count)]
     messages = [MessageFrame(n, 1, b"%016d" % n, b"x" * size) for n, size in enumerate(sizes)]
     decoder = FrameDecoder(
@@ -119,7 +119,7 @@ def test_rows_of_rows(rows: list[tuple[int, int]], maker: bool) -> None:
     assert decoder.feed(data + OK_FRAME) == [*messages, OK_RESPONSE]
 
 
-def test_what_is_wrong_after_a_row_of_messages_is_refused() -> None:
+def test_wrong_size_after_a_run_is_refused() -> None:
     with pytest.raises(ProtocolError, match="frame type 7"):
         new_decoder().feed(MESSAGE * 3 + MESSAGE.replace(b"\0\0\0\x02", b"\0\0\0\x07", 1))
     with pytest.raises(ProtocolError, match="frame size 0"):
@@ -127,9 +127,7 @@ def test_what_is_wrong_after_a_row_of_messages_is_refused() -> None:
 
 
 @given(st.data(), strategies.deliveries())
-def test_a_damaged_stream_is_the_same_in_one_piece_and_in_many(
-    data: st.DataObject, samples: list[Sample]
-) -> None:
+def test_damaged_stream_does_not_depend_on_the_pieces(data: st.DataObject, samples: list[Sample]) -> None:
     stream = data.draw(strategies.damaged(b"".join(sample.data for sample in samples)))
     try:
         whole: object = decode([stream])
@@ -152,7 +150,7 @@ def test_garbage_is_a_protocol_error_or_nothing(data: st.DataObject, stream: byt
 
 @pytest.mark.parametrize("size", [-1, -(1 << 31), 0, 3, 101, (1 << 31) - 1])
 @pytest.mark.parametrize("cut", [0, 1, 2, 3, 4])
-def test_a_size_is_refused_as_soon_as_it_has_come(size: int, cut: int) -> None:
+def test_size_is_refused_as_soon_as_it_has_come(size: int, cut: int) -> None:
     decoder = new_decoder(frame_size_max=100)
     announced = pack(">i", size)
     assert decoder.feed(OK_FRAME + announced[: min(cut, 3)])
@@ -161,13 +159,13 @@ def test_a_size_is_refused_as_soon_as_it_has_come(size: int, cut: int) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 101])
-def test_a_size_is_refused_where_a_whole_frame_seems_to_follow(size: int) -> None:
+def test_size_is_refused_although_enough_bytes_follow(size: int) -> None:
     with pytest.raises(ProtocolError, match=f"frame size {size} is out of range 4-100"):
         new_decoder(frame_size_max=100).feed(pack(">ii", size, 0) + bytes(size))
 
 
 @pytest.mark.parametrize("size", [4, 100])
-def test_the_least_and_the_largest_size_are_fine(size: int) -> None:
+def test_lowest_and_highest_size_are_accepted(size: int) -> None:
     decoder = new_decoder(frame_size_max=100)
     frame = encode_response(b"x" * (size - 4))
     assert [decoder.feed(piece) for piece in (frame[:4], frame[4:])] == [[], [Response(b"x" * (size - 4))]]
@@ -175,22 +173,22 @@ def test_the_least_and_the_largest_size_are_fine(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [4, 29])
-def test_a_message_shorter_than_its_header_is_refused(size: int) -> None:
+def test_message_shorter_than_its_header_is_refused(size: int) -> None:
     with pytest.raises(ProtocolError, match=f"message of size {size} is shorter than 30"):
         new_decoder().feed(pack(">ii", size, 2) + bytes(size - 4))
 
 
-def test_a_message_without_a_body_is_none_of_our_business() -> None:
+def test_message_without_body_is_decoded() -> None:
     assert decode([pack(">ii", 30, 2) + bytes(26)]) == [MessageFrame(0, 0, bytes(16), b"")]
 
 
 @pytest.mark.parametrize("frame_type", [-1, 3, 1 << 30])
-def test_an_unknown_type_is_refused(frame_type: int) -> None:
+def test_unknown_type_is_refused(frame_type: int) -> None:
     with pytest.raises(ProtocolError, match=f"frame type {frame_type} is none of 0"):
         new_decoder().feed(pack(">ii", 6, frame_type) + b"OK")
 
 
-def test_a_frame_in_small_pieces_holds_little_more_than_itself() -> None:
+def test_frame_in_small_pieces_takes_little_more_memory() -> None:
     frame = encode_response(b"xy" * 50_000)
     decoder = new_decoder()
     tracemalloc.start()
@@ -206,7 +204,7 @@ def test_a_frame_in_small_pieces_holds_little_more_than_itself() -> None:
 
 
 @given(st.data(), st.lists(strategies.frames(), max_size=4), st.binary(max_size=20))
-def test_one_frame_at_a_time_leaves_what_follows_it_alone(data, samples, rest) -> None:
+def test_feed_one_returns_the_bytes_after_a_frame(data, samples, rest) -> None:
     decoder = new_decoder()
     sent = b"".join(sample.data for sample in samples)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=6)))
@@ -223,7 +221,7 @@ def test_one_frame_at_a_time_leaves_what_follows_it_alone(data, samples, rest) -
     assert tail == rest
 
 
-def test_after_one_frame_at_a_time_it_goes_on_with_all_at_once() -> None:
+def test_feed_continues_after_feed_one() -> None:
     decoder = new_decoder()
     assert decoder.feed_one(OK_FRAME + HEARTBEAT_FRAME) == (Response(b"OK"), HEARTBEAT_FRAME)
     assert decoder.feed_one(HEARTBEAT_FRAME[:6]) == (None, b"")
@@ -232,6 +230,6 @@ def test_after_one_frame_at_a_time_it_goes_on_with_all_at_once() -> None:
 
 
 @pytest.mark.parametrize("size", [3, -1, 101])
-def test_one_frame_of_a_bad_size_is_refused_like_any(size: int) -> None:
+def test_feed_one_refuses_a_wrong_size(size: int) -> None:
     with pytest.raises(ProtocolError, match="out of range 4-100"):
         new_decoder(frame_size_max=100).feed_one(pack(">i", size))

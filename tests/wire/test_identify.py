@@ -46,7 +46,7 @@ LIMITS = IdentifyLimits(
     topology_zone="",
 )
 
-# What nsqd 1.3.0 answers with its default options to a client that asks for nothing.
+# The answer of nsqd 1.3.0 with default options to a request without fields.
 ANSWER = {
     "max_rdy_count": 2500,
     "version": "1.3.0",
@@ -79,11 +79,11 @@ def answer(request: IdentifyRequest, limits: IdentifyLimits = LIMITS) -> dict[st
 
 
 @given(strategies.identify_requests())
-def test_a_request_survives_both_directions(request: IdentifyRequest) -> None:
+def test_encoded_request_is_decoded_to_itself(request: IdentifyRequest) -> None:
     assert decode_request(encode_request(request)) == request
 
 
-def test_a_request_names_only_what_it_asks_for() -> None:
+def test_request_has_only_fields_that_differ_from_the_defaults() -> None:
     assert json.loads(encode_request(IdentifyRequest())) == {}
     assert json.loads(encode_request(asking(msg_timeout=5000))) == {
         "feature_negotiation": True,
@@ -114,7 +114,7 @@ def test_a_request_names_only_what_it_asks_for() -> None:
         (b'{"\xff": 1}', {}),
     ],
 )
-def test_a_request_is_read_as_go_reads_it(body: bytes, fields: dict[str, Any]) -> None:
+def test_request_is_decoded_as_by_go(body: bytes, fields: dict[str, Any]) -> None:
     assert decode_request(body) == IdentifyRequest(**fields)
 
 
@@ -157,7 +157,7 @@ def test_a_request_is_read_as_go_reads_it(body: bytes, fields: dict[str, Any]) -
     ],
     ids=lambda body: repr(body[:40]),
 )
-def test_what_go_would_not_decode_is_refused(body: bytes) -> None:
+def test_request_that_go_refuses_is_refused(body: bytes) -> None:
     with pytest.raises(BadBody, match=r"^E_BAD_BODY IDENTIFY failed to decode JSON body$"):
         decode_request(body)
 
@@ -176,7 +176,7 @@ def test_garbage_is_a_bad_body_or_a_request(data: st.DataObject, body: bytes) ->
 # ---- the grant --------------------------------------------------------------------------------------------------
 
 
-def test_who_asks_for_nothing_gets_the_defaults() -> None:
+def test_empty_request_is_granted_the_defaults() -> None:
     assert negotiate(IdentifyRequest(), LIMITS) == Grant(
         heartbeat_interval_ns=30 * S,
         msg_timeout_ns=60 * S,
@@ -214,7 +214,7 @@ def test_who_asks_for_nothing_gets_the_defaults() -> None:
     ],
     ids=repr,
 )
-def test_what_is_within_the_limits_is_granted(asked: dict[str, Any], granted: dict[str, Any]) -> None:
+def test_value_within_the_limits_is_granted(asked: dict[str, Any], granted: dict[str, Any]) -> None:
     assert negotiate(asking(**asked), LIMITS) == attrs.evolve(negotiate(asking(), LIMITS), **granted)
 
 
@@ -237,13 +237,13 @@ def test_what_is_within_the_limits_is_granted(asked: dict[str, Any], granted: di
         ("msg_timeout", -1, "msg timeout"),
     ],
 )
-def test_what_is_beyond_the_limits_is_refused(field: str, value: int, what: str) -> None:
+def test_value_beyond_the_limits_is_refused(field: str, value: int, what: str) -> None:
     with pytest.raises(BadBody) as refused:
         negotiate(IdentifyRequest(**{field: value}), LIMITS)  # type: ignore[arg-type]
     assert str(refused.value) == f"E_BAD_BODY IDENTIFY {what} ({value}) is invalid"
 
 
-def test_the_first_thing_wrong_in_the_order_of_nsqd_is_named() -> None:
+def test_first_wrong_value_in_the_order_of_nsqd_is_named() -> None:
     order = [
         "heartbeat_interval",
         "output_buffer_timeout",
@@ -262,14 +262,14 @@ def test_the_first_thing_wrong_in_the_order_of_nsqd_is_named() -> None:
 
 
 @pytest.mark.parametrize("available", [True, False])
-def test_both_compressions_cannot_be_had_together(available: bool) -> None:
+def test_both_compressions_together_are_refused(available: bool) -> None:
     limits = attrs.evolve(LIMITS, snappy_available=available)
     with pytest.raises(IdentifyFailed) as refused:
         negotiate(asking(deflate=True, snappy=True), limits)
     assert str(refused.value) == "E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"
 
 
-def test_compression_is_for_those_who_negotiate() -> None:
+def test_compression_requires_feature_negotiation() -> None:
     grant = negotiate(IdentifyRequest(deflate=True, deflate_level=1, snappy=True), LIMITS)
     assert grant == negotiate(IdentifyRequest(), LIMITS)
 
@@ -283,9 +283,7 @@ def test_compression_is_for_those_who_negotiate() -> None:
         ({"deflate": False, "snappy_available": False}, False, False),
     ],
 )
-def test_a_compression_that_is_switched_off_is_not_granted(
-    off: dict[str, bool], deflate: bool, snappy: bool
-) -> None:
+def test_disabled_compression_is_not_granted(off: dict[str, bool], deflate: bool, snappy: bool) -> None:
     grant = negotiate(asking(deflate=True, snappy=True), attrs.evolve(LIMITS, **off))  # type: ignore[arg-type]
     assert (grant.deflate, grant.snappy) == (deflate, snappy)
 
@@ -293,15 +291,13 @@ def test_a_compression_that_is_switched_off_is_not_granted(
 @pytest.mark.parametrize("offered", [True, False])
 @pytest.mark.parametrize("asks", [True, False])
 @pytest.mark.parametrize("negotiates", [True, False])
-def test_tls_is_granted_where_it_is_offered_and_asked_for(
-    offered: bool, asks: bool, negotiates: bool
-) -> None:
+def test_tls_is_granted_if_offered_and_requested(offered: bool, asks: bool, negotiates: bool) -> None:
     request = IdentifyRequest(tls_v1=asks, feature_negotiation=negotiates)
     grant = negotiate(request, attrs.evolve(LIMITS, tls=offered))
     assert grant.tls_v1 is (offered and asks and negotiates)
 
 
-def test_the_limits_are_the_brokers_own() -> None:
+def test_limits_are_those_of_the_broker() -> None:
     limits = attrs.evolve(
         LIMITS,
         max_heartbeat_interval_ns=5 * S,
@@ -343,11 +339,11 @@ def test_the_limits_are_the_brokers_own() -> None:
     ],
     ids=repr,
 )
-def test_the_answer_tells_what_was_granted(asked: dict[str, Any], answered: dict[str, object]) -> None:
+def test_answer_has_the_grant(asked: dict[str, Any], answered: dict[str, object]) -> None:
     assert answer(asking(**asked)) == {**ANSWER, **answered}
 
 
-def test_the_answer_tells_the_limits_of_the_broker() -> None:
+def test_answer_has_the_limits_of_the_broker() -> None:
     limits = attrs.evolve(
         LIMITS,
         max_rdy_count=77,
@@ -369,13 +365,13 @@ def test_the_answer_tells_the_limits_of_the_broker() -> None:
     }
 
 
-def test_the_answer_has_the_order_and_the_form_of_nsqd() -> None:
+def test_answer_has_the_order_and_form_of_nsqd() -> None:
     assert encode_response(negotiate(asking(), LIMITS), LIMITS) == (
         json.dumps(ANSWER, separators=(",", ":")).encode()
     )
 
 
-def test_the_client_takes_from_the_answer_what_it_needs() -> None:
+def test_client_decodes_the_answer() -> None:
     limits = attrs.evolve(LIMITS, max_rdy_count=77, max_msg_timeout_ns=90 * S, auth_required=True)
     payload = encode_response(negotiate(asking(msg_timeout=5000), limits), limits)
     assert decode_response(payload) == IdentifyAnswer(
@@ -383,7 +379,7 @@ def test_the_client_takes_from_the_answer_what_it_needs() -> None:
     )
 
 
-def test_the_client_knows_all_that_the_answer_has() -> None:
+def test_client_decodes_all_fields_of_the_answer() -> None:
     answer = {
         **ANSWER,
         "tls_v1": True,
@@ -402,7 +398,7 @@ def test_the_client_knows_all_that_the_answer_has() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"OK", b"{}", b'{"version": null, "newer": [NaN]}'])
-def test_an_older_or_newer_broker_may_say_less_or_more(payload: bytes) -> None:
+def test_answer_may_have_fewer_or_more_fields(payload: bytes) -> None:
     assert decode_response(payload) == IdentifyAnswer()
 
 
@@ -428,7 +424,7 @@ def test_an_older_or_newer_broker_may_say_less_or_more(payload: bytes) -> None:
     ],
     ids=lambda payload: repr(payload[:40]),
 )
-def test_an_answer_that_makes_no_sense_is_a_protocol_error(payload: bytes) -> None:
+def test_invalid_answer_is_a_protocol_error(payload: bytes) -> None:
     with pytest.raises(ProtocolError, match="the answer to IDENTIFY cannot be understood: b") as refused:
         decode_response(payload)
     assert len(str(refused.value)) < 300

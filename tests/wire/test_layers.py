@@ -12,7 +12,7 @@ from nsqkit.wire.layers import Layers
 
 
 class Shouting:
-    """A layer that turns letters around, and may have something of its own to say."""
+    """A layer that reverses bytes, and may have bytes of its own to send."""
 
     def __init__(self, own: bytes = b"") -> None:
         self.own = own
@@ -31,7 +31,7 @@ class Shouting:
         return own + data.swapcase()
 
 
-def test_without_layers_bytes_are_what_they_are():
+def test_bytes_do_not_change_without_layers():
     layers = Layers()
     assert not layers
     assert (layers.has_output, layers.at_end) == (False, False)
@@ -39,7 +39,7 @@ def test_without_layers_bytes_are_what_they_are():
     assert list(layers.decode(b"in")) == [b"in"]
 
 
-def test_what_was_to_be_sent_before_a_layer_goes_without_it():
+def test_bytes_before_a_layer_are_sent_without_it():
     layers = Layers()
     layers.add(Shouting(), above=0, unsent=b"plain ")
     assert layers.has_output
@@ -47,7 +47,7 @@ def test_what_was_to_be_sent_before_a_layer_goes_without_it():
     assert not layers.has_output
 
 
-def test_it_goes_even_if_nothing_follows():
+def test_bytes_before_a_layer_are_sent_without_later_ones():
     layers = Layers()
     layers.add(Shouting(), above=0, unsent=b"plain ")
     layers.add(Shouting(), above=1, unsent=b"once ")
@@ -55,7 +55,7 @@ def test_it_goes_even_if_nothing_follows():
     assert layers.encode(b"twice") == b"twice"
 
 
-def test_a_layer_may_replace_those_above_it():
+def test_layer_may_replace_those_above_it():
     layers = Layers()
     layers.add(Shouting(), above=0, unsent=b"")
     layers.add(Shouting(), above=1, unsent=b"")
@@ -64,7 +64,7 @@ def test_a_layer_may_replace_those_above_it():
     assert layers.encode(b"after") == b"before OWN after"
 
 
-def test_what_a_layer_has_to_say_itself_is_output():
+def test_bytes_of_a_layer_are_output():
     layers = Layers()
     layers.add(Shouting(b"own"), above=0, unsent=b"")
     assert layers.has_output
@@ -72,7 +72,7 @@ def test_what_a_layer_has_to_say_itself_is_output():
     assert not layers.has_output
 
 
-def test_a_layer_that_is_added_meanwhile_is_for_the_next_piece():
+def test_layer_added_meanwhile_takes_effect_at_the_next_piece():
     layers = Layers()
     layers.add(Shouting(), above=0, unsent=b"")
     pieces = []
@@ -85,7 +85,7 @@ def test_a_layer_that_is_added_meanwhile_is_for_the_next_piece():
     assert list(layers.decode(b"XY", depth=2)) == [b"XY"]
 
 
-def test_stripped_of_its_layers_it_goes_on_after_what_the_outermost_has_to_say():
+def test_strip_returns_the_last_bytes_of_the_outermost_layer():
     layers = Layers()
     layers.add(Shouting(b"alert "), above=0, unsent=b"before ")
     layers.add(Shouting(b"never"), above=1, unsent=b"")
@@ -94,7 +94,7 @@ def test_stripped_of_its_layers_it_goes_on_after_what_the_outermost_has_to_say()
     assert layers.encode(b"after") == b"after"
 
 
-def test_the_end_in_any_layer_is_the_end():
+def test_end_in_any_layer_is_the_end():
     layers = Layers()
     inner = Shouting()
     layers.add(Shouting(), above=0, unsent=b"")
@@ -104,7 +104,7 @@ def test_the_end_in_any_layer_is_the_end():
     assert layers.at_end
 
 
-def test_what_came_before_damage_is_handed_on():
+def test_bytes_before_damage_are_decoded():
     layers = Layers()
     layers.add(Snappy(), above=0, unsent=b"")
     pieces = layers.decode(Snappy().encode(b"fine") + b"\x02\x00\x00\x00")
@@ -114,7 +114,7 @@ def test_what_came_before_damage_is_handed_on():
 
 
 @given(st.data(), st.lists(st.sampled_from([Snappy, lambda: Deflate(1)]), max_size=3))
-def test_two_ends_with_the_same_layers_understand_each_other_however_it_is_cut(data, makers):
+def test_stacked_layers_decode_their_output_in_any_pieces(data, makers):
     one, other = Layers(), Layers()
     for depth, make in enumerate(makers):
         one.add(make(), above=depth, unsent=b"")

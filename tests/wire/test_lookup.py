@@ -51,14 +51,14 @@ nodes = st.builds(
 )
 
 
-def greeted(check: Callable[[bytes, list[bytes]], object] | None = None) -> LookupCommandDecoder:
+def after_magic(check: Callable[[bytes, list[bytes]], object] | None = None) -> LookupCommandDecoder:
     decoder = LookupCommandDecoder(AllowAll() if check is None else CheckWith(check))
     assert list(decoder.feed(MAGIC_V1)) == []
     return decoder
 
 
 def decode(pieces: Iterable[bytes]) -> list[object]:
-    """Decode all pieces; what ends the conversation stands last, as its class and text."""
+    """Decode all pieces; the last item is the class and text of an error."""
     decoder = LookupCommandDecoder(AllowAll())
     found: list[object] = []
     try:
@@ -85,13 +85,13 @@ def decode(pieces: Iterable[bytes]) -> list[object]:
         (encode_answer(b""), b"\0\0\0\0"),
     ],
 )
-def test_bytes_on_the_wire(data: bytes, expected: bytes) -> None:
+def test_commands_are_encoded_byte_by_byte(data: bytes, expected: bytes) -> None:
     assert data == expected
 
 
 @given(nodes)
-def test_a_node_survives(node: Node) -> None:
-    (command,) = greeted().feed(encode_identify(node))
+def test_encoded_node_is_decoded_to_itself(node: Node) -> None:
+    (command,) = after_magic().feed(encode_identify(node))
     assert (command.verb, command.params, decode_node(command.body)) == (b"IDENTIFY", [], node)
 
 
@@ -108,7 +108,7 @@ samples = st.one_of(
 
 
 @given(st.data(), st.lists(samples, max_size=8))
-def test_where_reads_end_changes_nothing(
+def test_commands_do_not_depend_on_the_pieces(
     data: st.DataObject, conversation: list[tuple[bytes, LookupCommand]]
 ) -> None:
     stream = MAGIC_V1 + b"".join(encoded for encoded, _ in conversation)
@@ -117,7 +117,7 @@ def test_where_reads_end_changes_nothing(
 
 
 @given(st.data(), st.lists(samples, max_size=6))
-def test_a_damaged_stream_is_the_same_in_one_piece_and_in_many(
+def test_damaged_stream_does_not_depend_on_the_pieces(
     data: st.DataObject, conversation: list[tuple[bytes, LookupCommand]]
 ) -> None:
     whole = MAGIC_V1 + b"".join(encoded for encoded, _ in conversation)
@@ -142,21 +142,21 @@ def test_a_damaged_stream_is_the_same_in_one_piece_and_in_many(
     ],
 )
 def test_words_of_a_line(line: bytes, words: list[bytes]) -> None:
-    assert list(greeted().feed(line)) == [LookupCommand(words[0], words[1:])]
+    assert list(after_magic().feed(line)) == [LookupCommand(words[0], words[1:])]
 
 
 @pytest.mark.parametrize("magic", [b"  V2", b"PING\n", b"V1  "])
-def test_another_magic_is_refused(magic: bytes) -> None:
+def test_wrong_magic_is_refused(magic: bytes) -> None:
     with pytest.raises(BadProtocol):
         list(LookupCommandDecoder(AllowAll()).feed(magic))
 
 
-def test_a_refused_line_is_refused_before_its_body() -> None:
+def test_refusal_precedes_the_body() -> None:
     def check(verb: bytes, params: list[bytes]) -> None:
         if verb != b"PING":
             raise InvalidCommand("no")
 
-    found = greeted(check).feed(b"PING\nIDENTIFY\n")
+    found = after_magic(check).feed(b"PING\nIDENTIFY\n")
     assert next(found).verb == b"PING"
     with pytest.raises(InvalidCommand):
         next(found)
@@ -165,7 +165,7 @@ def test_a_refused_line_is_refused_before_its_body() -> None:
 def test_rules_are_checked_after_the_command_before_was_executed() -> None:
     seen: list[int] = []
     acted: list[LookupCommand] = []
-    decoder = greeted(lambda verb, params: seen.append(len(acted)))
+    decoder = after_magic(lambda verb, params: seen.append(len(acted)))
     acted.extend(decoder.feed(PING * 3))
     assert seen == [0, 1, 2]
 
@@ -182,9 +182,9 @@ def test_rules_are_checked_after_the_command_before_was_executed() -> None:
         (b"IDENTIFY\n\0\0\0\x00", None),
     ],
 )
-def test_a_stream_that_ends_in_a_body(stream: bytes, error: str | None) -> None:
+def test_end_of_the_stream_within_a_body_is_an_error(stream: bytes, error: str | None) -> None:
     for pieces in ([stream], strategies.single_bytes(stream)):
-        decoder = greeted()
+        decoder = after_magic()
         for piece in pieces:
             list(decoder.feed(piece))
         assert (str(decoder.end()) if decoder.end() else None) == error
@@ -198,14 +198,14 @@ def test_a_stream_that_ends_in_a_body(stream: bytes, error: str | None) -> None:
         (BODY_LENGTH_MAX + 1, f"E_BAD_BODY IDENTIFY body too big {BODY_LENGTH_MAX + 1} > {BODY_LENGTH_MAX}"),
     ],
 )
-def test_a_size_is_refused_as_soon_as_it_has_come(size: int, error: str) -> None:
+def test_size_is_refused_as_soon_as_it_has_come(size: int, error: str) -> None:
     with pytest.raises(BadBody) as caught:
-        list(greeted().feed(b"IDENTIFY\n" + pack(">i", size)))
+        list(after_magic().feed(b"IDENTIFY\n" + pack(">i", size)))
     assert str(caught.value) == error
 
 
-def test_the_largest_body_and_the_longest_line_are_fine() -> None:
-    decoder = greeted()
+def test_largest_body_and_longest_line_are_accepted() -> None:
+    decoder = after_magic()
     (command,) = decoder.feed(b"IDENTIFY\n" + encode_answer(bytes(BODY_LENGTH_MAX)))
     assert len(command.body) == BODY_LENGTH_MAX
     (command,) = decoder.feed(b"x" * LINE_LENGTH_MAX + b"\n")
@@ -213,16 +213,16 @@ def test_the_largest_body_and_the_longest_line_are_fine() -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_a_longer_line_ends_the_conversation(end: bytes) -> None:
+def test_longer_line_is_refused(end: bytes) -> None:
     with pytest.raises(ProtocolError, match=f"longer than {LINE_LENGTH_MAX} bytes"):
-        list(greeted().feed(b"x" * (LINE_LENGTH_MAX + 1) + end))
+        list(after_magic().feed(b"x" * (LINE_LENGTH_MAX + 1) + end))
 
 
 # ---- answers ----------------------------------------------------------------------------------------------------
 
 
 @given(st.data(), st.lists(st.binary(max_size=40), max_size=8))
-def test_answers_survive_any_cut(data: st.DataObject, payloads: list[bytes]) -> None:
+def test_answers_do_not_depend_on_the_pieces(data: st.DataObject, payloads: list[bytes]) -> None:
     stream = b"".join(map(encode_answer, payloads))
     decoder = AnswerDecoder(answer_size_max=40)
     pieces = data.draw(strategies.chunkings(stream))
@@ -230,14 +230,14 @@ def test_answers_survive_any_cut(data: st.DataObject, payloads: list[bytes]) -> 
 
 
 @pytest.mark.parametrize("size", [-1, 101, (1 << 31) - 1])
-def test_an_answer_beyond_the_limit_is_refused_when_its_size_has_come(size: int) -> None:
+def test_answer_beyond_the_limit_is_refused_when_its_size_has_come(size: int) -> None:
     decoder = AnswerDecoder(answer_size_max=100)
     assert decoder.feed(OK_ANSWER + pack(">i", size)[:3]) == [b"OK"]
     with pytest.raises(ProtocolError, match=rf"^answer size {size} is out of range 0-100$"):
         decoder.feed(pack(">i", size)[3:])
 
 
-def test_the_largest_answer_is_fine() -> None:
+def test_largest_answer_is_accepted() -> None:
     assert AnswerDecoder(answer_size_max=2).feed(OK_ANSWER) == [b"OK"]
 
 
@@ -254,7 +254,7 @@ def test_the_largest_answer_is_fine() -> None:
         {"broadcast_address": ""},
     ],
 )
-def test_a_node_nobody_could_connect_to_is_refused(change: dict[str, object]) -> None:
+def test_node_without_a_required_field_is_refused(change: dict[str, object]) -> None:
     document = json.loads(DOCUMENT) | change
     with pytest.raises(BadBody, match=r"^E_BAD_BODY IDENTIFY missing fields$"):
         decode_node(json.dumps(document).encode())
@@ -279,7 +279,7 @@ def test_values_of_other_types_are_refused(change: dict[str, object]) -> None:
         decode_node(json.dumps(document).encode())
 
 
-def test_what_else_a_node_says_is_passed_over() -> None:
+def test_unknown_fields_of_a_node_are_ignored() -> None:
     more = {"remote_address": "x", "id": 5, "topology_zone": None, "Hostname": "H"}
     document = json.loads(DOCUMENT) | more
     assert decode_node(json.dumps(document).encode()) == Node(
@@ -287,7 +287,7 @@ def test_what_else_a_node_says_is_passed_over() -> None:
     )
 
 
-def test_the_answer_to_identify() -> None:
+def test_answer_to_identify_is_decoded() -> None:
     info = LookupdInfo(broadcast_address="b", hostname="h", http_port=4161, tcp_port=4160, version="1.3.0")
     payload = b'{"broadcast_address":"b","hostname":"h","http_port":4161,"tcp_port":4160,"version":"1.3.0"}'
     assert encode_info(info) == payload
@@ -296,6 +296,6 @@ def test_the_answer_to_identify() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"OK", b"E_INVALID no", b"[]", b'{"tcp_port":"4160"}'])
-def test_an_answer_to_identify_that_is_none(payload: bytes) -> None:
+def test_wrong_answer_to_identify_is_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"^the answer to IDENTIFY cannot be understood: "):
         decode_info(payload)

@@ -18,14 +18,14 @@ from tests import strategies
 ANY_ID = st.binary(min_size=16, max_size=16)
 
 
-def test_a_message_frame_byte_by_byte() -> None:
+def test_message_frame_is_encoded_byte_by_byte() -> None:
     assert encode_message(0x0102030405060708, 9, b"0123456789abcdef", b"hello") == (
         b"\x00\x00\x00\x23\x00\x00\x00\x02\x01\x02\x03\x04\x05\x06\x07\x08\x00\x090123456789abcdefhello"
     )
 
 
 @given(strategies.INT64, st.integers(0, ATTEMPTS_MAX), ANY_ID, st.binary(max_size=40))
-def test_the_parts_are_where_the_constants_say(
+def test_parts_of_a_frame_are_at_the_constants(
     timestamp_ns: int, attempts: int, message_id: bytes, body: bytes
 ) -> None:
     frame = encode_message(timestamp_ns, attempts, message_id, body)
@@ -36,7 +36,7 @@ def test_the_parts_are_where_the_constants_say(
 
 
 @given(strategies.INT64, st.lists(st.tuples(ANY_ID, st.binary(max_size=5)), max_size=20))
-def test_messages_published_together_are_the_same_frames(
+def test_frames_of_a_batch_are_those_of_single_messages(
     timestamp_ns: int, messages: list[tuple[bytes, bytes]]
 ) -> None:
     together = encode_messages(
@@ -45,13 +45,13 @@ def test_messages_published_together_are_the_same_frames(
     assert together == [encode_message(timestamp_ns, 1, *message) for message in messages]
 
 
-def test_as_many_ids_as_bodies_are_needed() -> None:
+def test_different_numbers_of_ids_and_bodies_are_refused() -> None:
     with pytest.raises(ValueError, match="longer"):
         encode_messages(1, [bytes(16)], [b"one", b"two"])
 
 
 @given(strategies.INT64, st.integers(0, ATTEMPTS_MAX), ANY_ID, st.binary(max_size=40))
-def test_a_redelivery_differs_in_attempts_alone(
+def test_redelivery_differs_in_attempts_only(
     timestamp_ns: int, attempts: int, message_id: bytes, body: bytes
 ) -> None:
     frame = encode_message(timestamp_ns, attempts, message_id, body)
@@ -60,5 +60,5 @@ def test_a_redelivery_differs_in_attempts_alone(
     )
 
 
-def test_attempts_wrap_as_a_uint16_does() -> None:
+def test_attempts_wrap_as_a_uint16() -> None:
     assert attempts_of(for_redelivery(encode_message(1, 65535, bytes(16), b"x"))) == 0

@@ -14,7 +14,7 @@ from tests import strategies
 @pytest.mark.parametrize(
     "name", ["a", ".", "a" * 64, "aZ.0_9-x", "0123", "t#ephemeral", "a" * 54 + "#ephemeral"]
 )
-def test_valid_names(name: str) -> None:
+def test_valid_name_is_accepted(name: str) -> None:
     assert is_valid_name(name.encode())
     assert encode_topic(name) == encode_channel(name) == name.encode()
 
@@ -37,12 +37,12 @@ def test_valid_names(name: str) -> None:
         "a\n",
         "a#ephemeral\n",
         "caf\u00e9",
-        "\u0661",  # a digit, but not one of these ten
+        "\u0661",  # a digit, but not an ASCII one
         "\ud800",
         "a\udcff",
     ],
 )
-def test_invalid_names(name: str) -> None:
+def test_invalid_name_is_refused(name: str) -> None:
     assert not is_valid_name(name.encode("utf-8", "surrogatepass"))
     with pytest.raises(OptionError, match=r"^topic name .* is not valid: 1 to 64 characters") as refused:
         encode_topic(name)
@@ -52,14 +52,14 @@ def test_invalid_names(name: str) -> None:
 
 
 @given(strategies.names())
-def test_all_that_the_strategy_draws_is_valid(name: bytes) -> None:
+def test_strategy_draws_valid_names(name: bytes) -> None:
     assert is_valid_name(name)
     assert encode_topic(name.decode()) == name
     assert is_ephemeral(name) is (b"#" in name)
 
 
 @given(st.one_of(st.binary(max_size=70), st.from_regex(rb"\A[.a-zA-Z0-9_#-]{0,70}\Z")))
-def test_validity_is_what_the_expression_of_nsqd_says(name: bytes) -> None:
+def test_name_is_valid_if_it_matches_the_expression_of_nsqd(name: bytes) -> None:
     expression = rb"\A[.a-zA-Z0-9_-]+(#ephemeral)?\Z"
     assert is_valid_name(name) is (1 <= len(name) <= 64 and re.search(expression, name) is not None)
 
@@ -85,19 +85,19 @@ def test_validity_is_what_the_expression_of_nsqd_says(name: bytes) -> None:
         ("\ufffd".encode(), '"\ufffd"'),
     ],
 )
-def test_quoting_is_that_of_go(name: bytes, quoted: str) -> None:
+def test_name_is_quoted_as_by_go(name: bytes, quoted: str) -> None:
     assert quote(name) == quoted
 
 
 @given(st.binary(max_size=30))
-def test_a_quoted_name_is_printable_and_ends_where_it_should(name: bytes) -> None:
+def test_quoted_name_is_printable_and_terminated(name: bytes) -> None:
     quoted = quote(name)
     assert quoted.isprintable()
     assert re.fullmatch(r'"([^"\\]|\\.)*"', quoted)
 
 
 @pytest.mark.parametrize("name", [b"t", None, 5])
-def test_a_name_is_a_text(name: object) -> None:
+def test_name_of_another_type_is_refused(name: object) -> None:
     for encode, kind in ((encode_topic, "topic"), (encode_channel, "channel")):
         with pytest.raises(OptionError, match=f"{kind} name is .*; allowed is a str"):
             encode(name)  # type: ignore[arg-type]

@@ -20,10 +20,10 @@ async def waiter(clock, deadline_ns, log, name):
 
 @on_both
 class TestLoopClock:
-    async def test_it_begins_with_the_wall_clock(self):
+    async def test_loop_clock_starts_at_wall_clock(self):
         assert abs(LoopClock().now_ns() - time.time_ns()) < NS_PER_S
 
-    async def test_it_follows_the_time_of_the_event_loop(self):
+    async def test_loop_clock_follows_event_loop_time(self):
         clock = LoopClock()
         before_ns, before = clock.now_ns(), anyio.current_time()
         await anyio.sleep(0.003)
@@ -31,7 +31,7 @@ class TestLoopClock:
         assert passed_ns == pytest.approx((anyio.current_time() - before) * NS_PER_S, abs=NS_PER_S / 1000)
         assert passed_ns >= 2_900_000
 
-    async def test_two_waits_reach_any_deadline(self, anyio_backend):
+    async def test_two_waits_reach_any_deadline_exactly(self, anyio_backend):
         # One wait may end a rounding error too early, and whoever is woken looks again. On trio the clock stands
         # here until all wait: a wait that falls short again and again would never come to an end.
         clock = LoopClock()
@@ -45,7 +45,7 @@ class TestLoopClock:
             assert clock.now_ns() >= deadline_ns
             assert real or clock.now_ns() < deadline_ns + 2_000_000
 
-    async def test_a_wait_for_the_past_lets_others_run_and_returns(self):
+    async def test_wait_for_past_yields_and_returns(self):
         log: list[str] = []
         clock = LoopClock()
         async with anyio.create_task_group() as tasks:
@@ -61,7 +61,7 @@ class Ahead(asyncio.SelectorEventLoop):
         return super().time() + 1000
 
 
-def test_callbacks_can_ask_for_the_time_of_a_loop_that_has_its_own():
+def test_clock_can_be_read_in_callbacks():
     async def ask_in_callback() -> tuple[int, int]:
         clock = LoopClock()
         loop = asyncio.get_running_loop()
@@ -76,28 +76,28 @@ def test_callbacks_can_ask_for_the_time_of_a_loop_that_has_its_own():
 
 @on_both
 class TestManualClock:
-    async def test_it_stands(self):
+    async def test_manual_clock_stands_still(self):
         clock = ManualClock(7)
         await anyio.sleep(0.001)
         assert clock.now_ns() == 7
 
-    async def test_it_begins_with_the_same_moment_each_time(self):
+    async def test_manual_clock_starts_at_fixed_time(self):
         assert time.gmtime(ManualClock().now_ns() // NS_PER_S)[:6] == (2024, 1, 1, 0, 0, 0)
 
-    async def test_it_moves_as_told(self):
+    async def test_advance_moves_clock(self):
         clock = ManualClock(0)
         clock.advance(1.5)
         clock.advance(0)
         clock.advance(1e-9)
         assert clock.now_ns() == 1_500_000_001
 
-    async def test_it_does_not_go_back(self):
+    async def test_advance_refuses_negative_seconds(self):
         clock = ManualClock(5)
         with pytest.raises(ValueError, match=r"by 0 seconds or more, not by -0\.1"):
             clock.advance(-0.1)
         assert clock.now_ns() == 5
 
-    async def test_it_wakes_whose_time_has_come_and_nobody_else(self):
+    async def test_advance_wakes_due_waiters_only(self):
         clock = ManualClock(0)
         log: list[int] = []
         async with anyio.create_task_group() as tasks:
@@ -114,14 +114,14 @@ class TestManualClock:
             await settle()
             assert sorted(log) == [1, 2, 3]
 
-    async def test_a_wait_for_the_present_or_the_past_returns(self):
+    async def test_wait_for_now_or_past_returns(self):
         clock = ManualClock(100)
         log: list[str] = []
         await waiter(clock, 100, log, "present")
         await waiter(clock, 99, log, "past")
         assert log == ["present", "past"]
 
-    async def test_who_was_cancelled_waits_no_more(self):
+    async def test_cancelled_wait_is_forgotten(self):
         clock = ManualClock(0)
         with anyio.move_on_after(0.001):
             await clock.wait_until(10)
@@ -135,7 +135,7 @@ class TestManualClock:
 
 
 class TestMoveOnAfter:
-    async def test_a_block_that_ends_in_time_is_not_cancelled(self):
+    async def test_block_that_ends_in_time_is_not_cancelled(self):
         clock = ManualClock()
         for seconds in (5, None):
             with move_on_after(clock, seconds) as scope:
@@ -143,7 +143,7 @@ class TestMoveOnAfter:
             assert not scope.cancelled_caught
         assert not clock._scopes
 
-    async def test_a_block_is_cancelled_when_the_clock_shows_its_limit(self):
+    async def test_block_is_cancelled_at_its_limit(self):
         clock = ManualClock()
         cancelled: list[bool] = []
 
@@ -162,12 +162,12 @@ class TestMoveOnAfter:
         assert cancelled == [True]
 
     @pytest.mark.parametrize("clock_of", [LoopClock, ManualClock])
-    async def test_a_limit_that_is_over_cancels_at_the_first_checkpoint(self, clock_of):
+    async def test_elapsed_limit_cancels_at_first_checkpoint(self, clock_of):
         with move_on_after(clock_of(), 0) as scope:
             await anyio.sleep_forever()
         assert scope.cancelled_caught
 
-    async def test_a_shielded_block_ends_by_its_own_limit_only(self):
+    async def test_shielded_block_is_cancelled_by_its_limit_only(self):
         clock = ManualClock()
         with anyio.CancelScope() as outer:
             outer.cancel()
@@ -177,7 +177,7 @@ class TestMoveOnAfter:
                 await anyio.sleep_forever()
         assert scope.cancelled_caught
 
-    async def test_a_later_deadline_replaces_the_first(self):
+    async def test_later_deadline_replaces_first(self):
         clock = ManualClock(0)
         with anyio.CancelScope() as scope:
             clock.cancel_at(scope, 10)

@@ -159,8 +159,8 @@ async def running(dial: Dial | None = None, **options: Any) -> AsyncIterator[Ben
 
 
 @in_memory
-class TestGreeting:
-    async def test_a_greeted_connection_is_open_and_has_no_error(self):
+class TestHandshake:
+    async def test_connection_after_handshake_is_open_without_error(self):
         async with running() as bench, await bench.broker.accept() as peer:
             assert not bench.session.is_open
             await peer.handshake()
@@ -169,14 +169,14 @@ class TestGreeting:
             assert bench.connection.error is None
             assert bench.changes[-1] == (True, True)
 
-    async def test_an_open_connection_has_all_the_time_there_is(self):
+    async def test_dial_timeout_does_not_end_open_connection(self):
         async with running() as bench, await bench.broker.handshake():
             await settle()
             bench.clock.advance(DIAL_TIMEOUT * 1.5)
             await settle()
             assert bench.session.is_open
 
-    async def test_who_cannot_be_reached_is_dialled_again_after_a_growing_delay(self):
+    async def test_unreachable_address_is_dialled_again_after_growing_delays(self):
         async with running() as bench:
             bench.broker.refusal = ConnectionRefusedError(111, "Connection refused")
             for delay in (1, 2, 4, 8, 8):
@@ -195,7 +195,7 @@ class TestGreeting:
             assert bench.connection.session is None
             assert bench.changes[-1] == (False, True)
 
-    async def test_a_dial_that_says_so_in_nsqkits_words_is_tried_again_too(self):
+    async def test_dial_that_raises_nsq_error_is_repeated(self):
         async with running() as bench:
             bench.broker.refusal = Closed("the broker is not running")
             await bench.wait_error(NotConnected)
@@ -205,14 +205,14 @@ class TestGreeting:
                 await settle()
                 assert bench.session.is_open
 
-    async def test_another_error_of_the_dial_is_not_swallowed(self):
+    async def test_other_error_of_dial_is_raised(self):
         bench = Bench()
         bench.broker.refusal = ZeroDivisionError()
         with pytest.RaisesGroup(ZeroDivisionError):
             await bench.connection.run()
         assert not bench.connection.is_running
 
-    async def test_a_dial_that_hangs_is_given_up(self):
+    async def test_hanging_dial_times_out(self):
         async with running() as bench:
             bench.broker.hanging = True
             await settle()
@@ -225,7 +225,7 @@ class TestGreeting:
             await bench.retry()
             assert bench.broker.dial_count == 2
 
-    async def test_a_broker_that_does_not_greet_is_given_up(self):
+    async def test_silent_handshake_times_out(self):
         async with running() as bench, await bench.broker.accept() as peer:
             await settle()
             bench.clock.advance(DIAL_TIMEOUT)
@@ -237,20 +237,20 @@ class TestGreeting:
                 await settle()
                 assert bench.connection.error is None
 
-    async def test_why_it_was_refused_is_known_even_if_the_broker_does_not_close(self):
+    async def test_refusal_is_reported_if_broker_does_not_close(self):
         async with running() as bench, await bench.broker.accept() as peer:
             await peer.send(BadTopic('PUB topic name "!" is not valid'))
             assert str(await bench.wait_error(BadTopic)).startswith("E_BAD_TOPIC PUB")
 
-    async def test_what_is_no_broker_is_known_as_such(self):
+    async def test_other_server_is_reported(self):
         async with running() as bench, await bench.broker.accept() as peer:
             await peer.send(b"220 mail.example.org ESMTP\r\n")
             await bench.wait_error(ProtocolError)
 
 
 @in_memory
-class TestTheEnd:
-    async def test_a_lost_connection_is_made_again(self):
+class TestEnd:
+    async def test_lost_connection_is_dialled_again(self):
         async with running() as bench:
             for _ in range(3):
                 peer = await bench.broker.handshake()
@@ -265,14 +265,14 @@ class TestTheEnd:
                 await settle()
                 assert bench.connection.error is None
 
-    async def test_a_connection_that_ends_within_a_frame_is_a_lost_one(self):
+    async def test_connection_lost_within_frame_is_reported(self):
         async with running() as bench:
             peer = await bench.broker.handshake()
             await peer.send(b"\0\0\0\x06\0\0")
             await peer.close()
             await bench.wait_error(ConnectionLost)
 
-    async def test_a_silent_broker_is_left(self):
+    async def test_silent_broker_is_disconnected(self):
         async with running() as bench:
             peer = await bench.broker.handshake()
             await settle()
@@ -287,7 +287,7 @@ class TestTheEnd:
             async with await bench.broker.accept():
                 pass
 
-    async def test_who_stops_it_lets_the_present_session_end(self):
+    async def test_stop_lets_current_session_end(self):
         bench = Bench()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bench.connection.run)
@@ -307,13 +307,13 @@ class TestTheEnd:
         assert bench.changes[-1] == (False, False)
         assert bench.broker.dial_count == 1
 
-    async def test_who_stops_it_before_the_start_has_it_dial_nobody(self):
+    async def test_stop_before_run_dials_nothing(self):
         bench = Bench()
         bench.connection.stop()
         await bench.connection.run()
         assert bench.broker.dial_count == 0
 
-    async def test_who_stops_it_during_a_delay_has_it_dial_no_more(self):
+    async def test_stop_during_delay_dials_nothing(self):
         bench = Bench()
         bench.broker.refusal = ConnectionRefusedError()
         async with anyio.create_task_group() as tasks:
@@ -324,7 +324,7 @@ class TestTheEnd:
         assert bench.broker.dial_count == 1
 
     @pytest.mark.parametrize("state", ["dialling", "greeting", "open", "delayed", "lingering"])
-    async def test_whenever_it_is_cancelled_nothing_is_left(self, state):
+    async def test_cancellation_in_any_state_leaves_nothing(self, state):
         async with running() as bench:
             bench.broker.hanging = state == "dialling"
             bench.broker.refusal = ConnectionRefusedError() if state == "delayed" else None
@@ -349,13 +349,13 @@ class TestTheEnd:
             await peer.wait_end()
             await peer.close()
 
-    async def test_it_can_be_woken_when_there_is_nothing(self):
+    async def test_wake_without_connection_is_harmless(self):
         bench = Bench()
         bench.connection.wake()
 
 
 @pytest.mark.parametrize("anyio_backend", BACKENDS[1:])  # the clock jumps: a peer may linger for a second
-async def test_a_silent_broker_is_left_even_if_it_never_closes():
+async def test_silent_broker_that_never_closes_is_disconnected():
     async with running() as bench, await bench.broker.handshake():
         await settle()
         bench.clock.advance(60)
@@ -364,7 +364,7 @@ async def test_a_silent_broker_is_left_even_if_it_never_closes():
 
 @in_memory
 class TestWriteTimeout:
-    async def test_a_broker_that_takes_nothing_is_left_and_dialled_again(self):
+    async def test_broker_that_reads_nothing_is_dialled_again(self):
         async with running(write_timeout=0.1) as bench:
             peer = await bench.broker.handshake()
             await bench.wait_open()
@@ -390,14 +390,14 @@ class TestAuth:
         assert await peer.body() == b"hush"
         return peer
 
-    async def test_the_answer_is_there_to_be_read(self):
+    async def test_answer_to_auth_is_available(self):
         async with running(auth_secret="hush") as bench, await self.asked(bench) as peer:
             answer = AuthAnswer(identity="me", identity_url="https://example.org", permission_count=2)
             await peer.send(encode_response(encode_answer(answer)))
             await bench.wait_open()
             assert bench.session.auth == answer
 
-    async def test_an_auth_server_may_take_longer_than_the_dialling(self):
+    async def test_auth_can_take_longer_than_dial_timeout(self):
         async with running(auth_secret="hush") as bench, await self.asked(bench) as peer:
             await settle()
             bench.clock.advance(DIAL_TIMEOUT * 1.5)
@@ -407,7 +407,7 @@ class TestAuth:
             await peer.send(encode_response(encode_answer(AuthAnswer())))
             await bench.wait_open()
 
-    async def test_but_not_for_ever_even_if_the_broker_sends_heartbeats(self):
+    async def test_auth_times_out_despite_heartbeats(self):
         async with running(
             dial_timeout=0.05, auth_secret="hush", read_timeout=2.0, heartbeat_interval=1.0
         ) as bench:
@@ -420,7 +420,7 @@ class TestAuth:
                     bench.clock.advance(0.6)
                 await bench.wait_error(ConnectTimeout)
 
-    async def test_when_the_grant_has_ended_it_says_auth_again_on_a_new_connection(self):
+    async def test_expired_grant_is_renewed_on_new_connection(self):
         async with running(auth_secret="hush") as bench:
             for error in (Unauthorized('AUTH failed for PUB on "t" ""'), AuthFailed("AUTH failed")):
                 peer = await self.asked(bench)
@@ -433,7 +433,7 @@ class TestAuth:
             async with await self.asked(bench):
                 pass
 
-    async def test_a_secret_is_in_no_log(self, caplog):
+    async def test_secret_is_not_logged(self, caplog):
         caplog.set_level(logging.DEBUG)
         async with running(auth_secret="hush") as bench:
             peer = await self.asked(bench)
@@ -447,7 +447,7 @@ class TestAuth:
 
 @in_memory
 class TestLog:
-    async def test_what_happens_is_said_with_the_address(self, caplog):
+    async def test_log_records_have_the_address(self, caplog):
         caplog.set_level(logging.INFO, "nsqkit.client")
         async with running() as bench:
             bench.broker.refusal = ConnectionRefusedError("nobody")
@@ -472,7 +472,7 @@ class TestLog:
 
 @in_memory
 class TestHook:
-    async def test_it_is_told_of_each_connection_and_each_failure(self):
+    async def test_on_connection_is_called_for_each_connection_and_failure(self):
         told: list[tuple[str, type[Exception] | None]] = []
         async with running(
             on_connection=lambda *what: told.append((what[0], what[1] and type(what[1])))
@@ -487,7 +487,7 @@ class TestHook:
             await bench.wait_error(ConnectionLost)
         assert told == [(ADDRESS, NotConnected), (ADDRESS, None), (ADDRESS, ConnectionLost)]
 
-    async def test_a_connection_that_ends_as_it_should_is_no_failure(self):
+    async def test_on_connection_is_not_called_for_own_close(self):
         told: list[object] = []
         bench = Bench(on_connection=lambda *what: told.append(what))
         async with anyio.create_task_group() as tasks:
@@ -501,7 +501,7 @@ class TestHook:
             await peer.close()
         assert told == [(ADDRESS, None)]
 
-    async def test_what_it_raises_is_logged(self, caplog):
+    async def test_error_of_on_connection_is_logged(self, caplog):
         def fail(address: str, error: Exception | None) -> None:
             raise ValueError("no")
 
@@ -539,7 +539,7 @@ class TestLayers:
 
     @pytest.mark.parametrize("compression", [{}, {"snappy": True}, {"deflate": True, "deflate_level": 1}])
     @pytest.mark.parametrize("place", ["127.0.0.1:0", "{}/nsqd.sock"])
-    async def test_through_tls_and_compression(self, tmp_path: Path, compression, place):
+    async def test_connection_through_tls_and_compression(self, tmp_path: Path, compression, place):
         files = write_files(tmp_path)
         nsqd = Nsqd(
             BrokerOptions(
@@ -565,7 +565,7 @@ class TestLayers:
             assert {name: getattr(answer, name) for name in compression} == compression
             await self.check_consumes(bench, b"hello " * 100, bytes(300_000))
 
-    async def test_who_is_not_believed_is_left_and_dialled_again(self, tmp_path: Path):
+    async def test_broker_with_wrong_certificate_is_dialled_again(self, tmp_path: Path):
         files = write_files(tmp_path)
         nsqd = Nsqd(
             BrokerOptions(
@@ -582,7 +582,7 @@ class TestLayers:
             await bench.retry()
             await bench.until(lambda: bench.reconnect.failure_count > 1)
 
-    async def test_a_broker_that_offers_no_tls_is_left(self):
+    async def test_broker_without_tls_is_disconnected(self):
         nsqd = Nsqd(BrokerOptions(tcp_address="127.0.0.1:0", http_address=""))
         async with self.reaching(None, nsqd, tls_v1=True, tls_insecure_skip_verify=True) as bench:
             error = await bench.wait_error(NegotiationFailed)

@@ -55,22 +55,22 @@ def has_ipv6() -> bool:
         pytest.param("[::1]:0", marks=pytest.mark.skipif(not has_ipv6(), reason="there is no IPv6 here")),
     ],
 )
-async def test_it_reaches_a_listener(address):
+async def test_dial_connects_to_tcp_listener(address):
     await check_reaches(await listen(address))
 
 
 @pytest.mark.parametrize("place", ["{}/nsqd.sock", "@{}/nsqd"])
-async def test_it_reaches_a_unix_socket(tmp_path: Path, place: str):
+async def test_dial_connects_to_unix_socket(tmp_path: Path, place: str):
     await check_reaches(await listen(place.format(tmp_path)), local_addr="127.0.0.1")
 
 
-async def test_it_connects_from_where_it_is_told_to():
+async def test_dial_uses_local_addr():
     local = await check_reaches(await listen("127.0.0.1:0"), local_addr="127.0.0.2")
     assert isinstance(local, tuple)
     assert local[0] == "127.0.0.2"
 
 
-async def test_nobody_there_is_an_os_error(tmp_path):
+async def test_refused_connection_is_os_error(tmp_path):
     with socket.socket() as taken:  # bound, and not listening
         taken.bind(("127.0.0.1", 0))
         for address in (join_address(*taken.getsockname()), f"{tmp_path}/none.sock"):
@@ -79,12 +79,12 @@ async def test_nobody_there_is_an_os_error(tmp_path):
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64, "\udc80"])
-async def test_what_is_no_name_of_a_host_is_an_os_error_too(host):
+async def test_invalid_host_name_is_os_error(host):
     with pytest.raises(OSError, match=r"."):
         await Dialler(ConnectionOptions())(f"{host}:4150")
 
 
-async def test_another_way_of_dialling_may_take_its_place():
+async def test_dial_function_can_be_replaced():
     ours, theirs = memory_pair()
     asked: list[str] = []
 
@@ -108,7 +108,7 @@ class Secured:
         self.make_tls, self.auth_secret = make_tls, auth_secret
 
 
-async def test_a_session_is_told_what_its_greeting_may_need(tmp_path):
+async def test_secure_sets_tls_and_secret(tmp_path):
     plain, secured = Secured(), Secured()
     Dialler(ConnectionOptions()).secure(plain, "nsqd:4150")
     assert (plain.make_tls, plain.auth_secret) == (None, "")
@@ -123,6 +123,6 @@ async def test_a_session_is_told_what_its_greeting_may_need(tmp_path):
     assert one.has_output
 
 
-def test_files_are_looked_at_before_anything_is_dialled():
+def test_unusable_file_is_refused_at_construction():
     with pytest.raises(OptionError, match=r"tls_root_ca_file is 'missing\.pem', which cannot be read"):
         Dialler(ConnectionOptions(tls_v1=True, tls_root_ca_file="missing.pem"))

@@ -52,17 +52,17 @@ def upgrade(step: Send | Upgrade, layer: type) -> Upgrade:
     return step
 
 
-def test_without_layers_the_answer_is_the_end():
+def test_handshake_without_layers_ends_with_answer():
     assert end(begun(asking()), granted(max_rdy_count=7)) == HandshakeResult(
         IdentifyAnswer(max_rdy_count=7), None
     )
 
 
-def test_an_old_broker_says_no_more_than_ok():
+def test_old_broker_answers_ok():
     assert end(begun(asking()), b"OK") == HandshakeResult(IdentifyAnswer(), None)
 
 
-def test_all_that_there_may_be_comes_in_nsqds_order():
+def test_steps_are_in_nsqds_order():
     script = begun(asking(tls_v1=True, snappy=True), make_tls=make_tls, auth_secret="hush \u00e9")
     upgrade(script.send(granted(tls_v1=True, snappy=True, auth_required=True)), TLS)
     upgrade(script.send(b"OK"), Snappy)
@@ -73,12 +73,12 @@ def test_all_that_there_may_be_comes_in_nsqds_order():
 
 
 @pytest.mark.parametrize("asked", [{"snappy": True}, {"deflate": True}])
-def test_compression_that_is_not_granted_is_done_without(asked):
+def test_compression_can_be_refused(asked):
     assert end(begun(asking(**asked)), granted()).answer == IdentifyAnswer()
 
 
 @pytest.mark.parametrize(("level", "used"), [(1, 1), (9, 9), (0, 6), (-1, 6)])
-def test_the_level_is_the_one_that_was_granted(level, used):
+def test_granted_level_is_used(level, used):
     script = begun(asking(deflate=True, deflate_level=5))
     step = upgrade(script.send(granted(deflate=True, deflate_level=level)), Deflate)
     compressor = zlib.compressobj(used, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -87,32 +87,32 @@ def test_the_level_is_the_one_that_was_granted(level, used):
     assert end(script, b"OK").answer.deflate
 
 
-def test_the_secret_is_in_no_repr():
+def test_secret_is_not_in_repr():
     script = begun(asking(), auth_secret="hush")
     assert "hush" not in repr(script.send(granted(auth_required=True)))
 
 
-def test_the_secret_is_not_said_to_whom_does_not_ask_for_it():
+def test_secret_is_not_sent_unless_required():
     assert end(begun(asking(), auth_secret="hush"), granted(auth_required=False)).auth is None
 
 
-def test_tls_that_is_not_granted_ends_it_before_anything_is_said():
+def test_refused_tls_ends_handshake_before_auth():
     with pytest.raises(NegotiationFailed, match="tls_v1 is set, and the broker does not offer TLS"):
         begun(asking(tls_v1=True), make_tls=make_tls, auth_secret="hush").send(granted(auth_required=True))
 
 
-def test_auth_without_a_secret_ends_it():
+def test_required_auth_without_secret_ends_handshake():
     with pytest.raises(NegotiationFailed, match="the broker requires AUTH, and auth_secret is not set"):
         begun(asking()).send(granted(auth_required=True))
 
 
 @pytest.mark.parametrize("feature", ["tls_v1", "snappy", "deflate"])
-def test_what_was_not_asked_for_must_not_be_granted(feature):
+def test_unrequested_feature_must_not_be_granted(feature):
     with pytest.raises(ProtocolError, match=f"the broker granted {feature}, which was not asked for"):
         begun(asking()).send(granted(**{feature: True}))
 
 
-def test_a_layer_begins_with_ok():
+def test_layer_starts_with_ok():
     script = begun(asking(deflate=True))
     upgrade(script.send(granted(deflate=True)), Deflate)
     with pytest.raises(ProtocolError, match="the broker began a layer with b'KO' instead of OK"):
@@ -120,12 +120,12 @@ def test_a_layer_begins_with_ok():
 
 
 @pytest.mark.parametrize("payload", [b"", b"no", b"[]", b'{"tls_v1": 1}'])
-def test_an_answer_that_makes_no_sense(payload):
+def test_invalid_answer_to_identify_is_refused(payload):
     with pytest.raises(ProtocolError, match="the answer to IDENTIFY cannot be understood"):
         begun(asking()).send(payload)
 
 
-def test_an_answer_to_auth_that_makes_no_sense():
+def test_invalid_answer_to_auth_is_refused():
     script = begun(asking(), auth_secret="hush")
     script.send(granted(auth_required=True))
     with pytest.raises(ProtocolError, match="the answer to AUTH cannot be understood: b'OK'"):

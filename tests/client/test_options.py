@@ -13,7 +13,7 @@ from tests.wrong_options import check_option, declared_types, keyword_types, nam
 
 
 @pytest.mark.parametrize("name", names(ConnectionOptions))
-def test_a_wrong_value_is_refused_by_name_value_and_limits(name):
+def test_invalid_value_is_refused_with_name_and_limits(name):
     check_option(ConnectionOptions, name)
 
 

@@ -27,7 +27,7 @@ class Order:
 
 
 @given(st.binary())
-def test_raw_carries_bytes_as_they_are(body):
+def test_raw_keeps_bytes(body):
     for value in (body, bytearray(body), memoryview(body)):
         assert RAW.encode(value) == body
         assert type(RAW.encode(value)) is bytes
@@ -35,27 +35,27 @@ def test_raw_carries_bytes_as_they_are(body):
 
 
 @given(texts)
-def test_text_comes_back(text):
+def test_text_round_trip(text):
     assert TEXT.decode(TEXT.encode(text)) == text
 
 
 @given(values)
-def test_json_comes_back(value):
+def test_json_round_trip(value):
     assert JSON.decode(JSON.encode(value)) == value
 
 
 @given(values)
-def test_msgpack_comes_back(value):
+def test_msgpack_round_trip(value):
     pytest.importorskip("msgspec")
     assert MSGPACK.decode(MSGPACK.encode(value)) == value
 
 
-def test_json_is_as_short_as_it_can_be_and_readable():
+def test_json_is_compact_and_not_escaped():
     assert JSON.encode({"item": "Käse", "n": [1, None]}) == '{"item":"Käse","n":[1,null]}'.encode()
 
 
 @pytest.mark.parametrize("make", [typed_json, typed_msgpack])
-def test_a_typed_value_is_checked_when_it_is_decoded(make):
+def test_decoding_checks_type(make):
     pytest.importorskip("msgspec")
     serializer = make(Order)
     assert serializer.decode(serializer.encode(Order(1, "tea"))) == Order(1, "tea")
@@ -82,25 +82,25 @@ CYCLE.append(CYCLE)
     ],
     ids=repr,
 )
-def test_what_cannot_be_carried_is_refused(serializer: Serializer, value, allowed):
+def test_unsupported_value_is_refused(serializer: Serializer, value, allowed):
     with pytest.raises(OptionError) as caught:
         serializer.encode(value)
     assert str(caught.value) == f"body is {value!r:.100}; allowed is {allowed}"
 
 
-def test_what_msgpack_cannot_carry_is_refused():
+def test_value_unsupported_by_msgpack_is_refused():
     pytest.importorskip("msgspec")
     with pytest.raises(OptionError, match="allowed is a value that MSGPACK can represent"):
         MSGPACK.encode(object())
 
 
 @pytest.mark.parametrize(("serializer", "body"), [(TEXT, b"\xff"), (JSON, b"{"), (JSON, b"\xff")], ids=repr)
-def test_what_cannot_be_decoded_is_a_value_error(serializer, body):
+def test_invalid_body_is_value_error(serializer, body):
     with pytest.raises(ValueError, match=r"."):
         serializer.decode(body)
 
 
-def test_without_its_library_a_serializer_says_what_to_install(monkeypatch):
+def test_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "msgspec", None)
     with pytest.raises(
         OptionError, match=r"typed_json\(Order\) needs msgspec: pip install 'nsqkit\[msgspec\]'"
@@ -108,5 +108,5 @@ def test_without_its_library_a_serializer_says_what_to_install(monkeypatch):
         typed_json(Order).encode(Order(1, "tea"))
 
 
-def test_each_shows_its_name():
+def test_repr_is_name():
     assert [repr(each) for each in (RAW, TEXT, JSON, MSGPACK)] == ["RAW", "TEXT", "JSON", "MSGPACK"]

@@ -86,8 +86,8 @@ def client() -> Client:
     return client
 
 
-class TestGreeting:
-    def test_it_begins_with_magic_and_identify(self):
+class TestHandshake:
+    def test_session_sends_magic_and_identify(self):
         client = Client()
         document = json.dumps({"client_id": "me", "feature_negotiation": True}).encode()
         assert client.has_output
@@ -95,7 +95,7 @@ class TestGreeting:
         assert client.data_to_send(0) == b""
         assert not client.has_output
 
-    def test_the_answer_opens_it(self):
+    def test_answer_to_identify_opens_session(self):
         client = Client()
         assert not client.is_open
         assert client.answer is None
@@ -104,23 +104,23 @@ class TestGreeting:
         assert client.answer is not None
         assert client.answer.max_rdy_count == 77
 
-    def test_a_plain_ok_is_an_answer_of_an_old_broker(self):
+    def test_ok_of_old_broker_opens_session(self):
         client = Client()
         client.receive_data(OK_FRAME, 0)
         assert client.is_open
 
-    def test_what_comes_with_the_answer_is_taken(self):
+    def test_frames_after_answer_are_processed(self):
         client = Client()
         client.receive_data(ANSWER + OK_FRAME, 0)
         assert client.frames == [Response(b"OK")]
 
-    def test_an_error_ends_it(self):
+    def test_error_ends_handshake(self):
         client = Client()
         client.receive_data(encode_error(BadBody("IDENTIFY heartbeat interval (5) is invalid")), 0)
         assert (client.ended, client.is_open) == (True, False)
         assert isinstance(client.error, BadBody)
 
-    def test_even_an_error_that_is_not_fatal_ends_it(self):
+    def test_nonfatal_error_ends_handshake(self):
         client = Client()
         client.receive_data(encode_error(FinishFailed("?")), 0)
         assert isinstance(client.error, FinishFailed)
@@ -136,32 +136,32 @@ class TestGreeting:
             encode_response(b"{" * 60_000),
         ],
     )
-    def test_anything_else_is_not_the_protocol(self, frame):
+    def test_other_frame_ends_handshake(self, frame):
         client = Client()
         client.receive_data(frame, 0)
         assert client.ended
         assert isinstance(client.error, ProtocolError)
 
 
-class TestTheEnd:
-    def test_the_end_of_the_stream_is_a_lost_connection(self, client):
+class TestEnd:
+    def test_eof_is_connection_lost(self, client):
         client.receive_eof(0)
         assert (client.ended, client.is_open, client.has_output) == (True, False, True)
         assert isinstance(client.error, ConnectionLost)
 
-    def test_the_first_reason_stays(self, client):
+    def test_first_error_is_kept(self, client):
         client.end(None)
         client.receive_eof(0)
         client.end(ProtocolError("?"))
         assert client.error is None
         assert client.end_count == 1
 
-    def test_what_was_said_before_is_still_sent(self, client):
+    def test_output_before_end_is_sent(self, client):
         client.send(b"PUB t")
         client.end(None)
         assert client.data_to_send(0) == b"PUB t"
 
-    def test_nothing_is_taken_after_it(self, client):
+    def test_ended_session_ignores_input(self, client):
         client.end(None)
         client.receive_data(OK_FRAME, 0)
         client.receive_data(b"\xff" * 100, 0)
@@ -169,30 +169,30 @@ class TestTheEnd:
         assert client.error is None
 
     @pytest.mark.parametrize("size", [-1, 0, 3, 1 << 31, (1 << 20) + 35])
-    def test_a_size_that_no_frame_has_ends_it_at_once(self, client, size):
+    def test_invalid_frame_size_ends_session(self, client, size):
         client.receive_data((size % (1 << 32)).to_bytes(4, "big"), 0)
         assert isinstance(client.error, ProtocolError)
 
-    def test_the_limit_of_a_message_is_the_option(self):
+    def test_max_msg_size_limits_messages(self):
         client = Client(max_msg_size=100_000)
         client.receive_data(ANSWER + encode_message(0, 1, b"0" * 16, bytes(100_000)), 0)
         assert not client.ended
         client.receive_data(encode_message(0, 1, b"0" * 16, bytes(100_001))[:8], 0)
         assert isinstance(client.error, ProtocolError)
 
-    def test_a_small_limit_leaves_room_for_answers(self):
+    def test_small_max_msg_size_allows_responses(self):
         client = Client(max_msg_size=1)
         client.receive_data(ANSWER, 0)
         assert client.is_open
 
 
 class TestTime:
-    def test_a_heartbeat_is_answered(self, client):
+    def test_heartbeat_is_answered(self, client):
         client.receive_data(HEARTBEAT_FRAME, 0)
         assert client.data_to_send(0) == NOP
         assert client.frames == []
 
-    def test_a_silent_broker_counts_as_dead(self, client):
+    def test_silent_broker_ends_session(self, client):
         assert client.next_deadline() == 60 * S
         client.receive_data(HEARTBEAT_FRAME, 30 * S)
         assert client.next_deadline() == 90 * S
@@ -203,23 +203,23 @@ class TestTime:
         assert str(client.error) == "the broker was silent for 60 seconds"
         assert client.next_deadline() is None
 
-    def test_half_a_frame_is_a_sign_of_life(self, client):
+    def test_part_of_frame_postpones_deadline(self, client):
         client.receive_data(OK_FRAME[:3], 59 * S)
         assert client.next_deadline() == 119 * S
 
-    def test_after_the_end_no_deadline_counts(self, client):
+    def test_ended_session_has_no_deadline(self, client):
         client.end(None)
         client.handle_deadline(1000 * S)
         assert client.error is None
 
-    def test_without_heartbeats_silence_says_nothing(self):
+    def test_session_without_heartbeats_has_no_deadline(self):
         client = Client(heartbeat_interval=-1)
         client.receive_data(ANSWER, 0)
         assert client.next_deadline() is None
         client.handle_deadline(1000 * S)
         assert client.is_open
 
-    def test_a_client_never_stops_reading(self, client):
+    def test_client_outbox_is_never_full(self, client):
         client.send(bytes(100 << 20))
         assert not client.outbox_full
 
@@ -231,7 +231,7 @@ class TestTime:
         )
     )
 )
-def test_in_whatever_pieces_the_frames_come_they_are_the_same(case):
+def test_frames_in_any_pieces_are_equal(case):
     samples, chunks = case
     client = Client()
     for chunk in chunks:
@@ -246,7 +246,7 @@ def test_in_whatever_pieces_the_frames_come_they_are_the_same(case):
         lambda samples: damaged(ANSWER + b"".join(sample.data for sample in samples))
     )
 )
-def test_garbage_ends_it_by_a_typed_error_or_not_at_all(data):
+def test_garbage_ends_session_with_nsq_error(data):
     client = Client()
     for start in range(0, len(data), 7):
         client.receive_data(data[start : start + 7], 0)
@@ -331,7 +331,7 @@ class TestLayers:
     @pytest.mark.parametrize("cut", [None, 1, 7])
     @pytest.mark.parametrize("compression", COMPRESSIONS)
     @pytest.mark.parametrize("tls", [True, False])
-    def test_after_the_greeting_all_goes_through_those_that_were_granted(self, tls, compression, cut):
+    def test_data_pass_granted_layers(self, tls, compression, cut):
         pair = Pair(cut=cut, tls_v1=tls, **COMPRESSIONS[compression])
         pair.exchange()
         client = pair.client
@@ -346,14 +346,14 @@ class TestLayers:
         assert pair.consume(b"hello " * 100, b"\0" * 70_000) == [b"hello " * 100, b"\0" * 70_000]
         assert (b"hello hello" in pair.wire) is not (tls or bool(compression))
 
-    def test_what_is_not_granted_is_done_without(self):
+    def test_refused_compression_is_not_used(self):
         pair = Pair(snappy=True, options={"snappy": False})
         pair.exchange()
         assert pair.client.is_open
         assert pair.consume(b"hello") == [b"hello"]
         assert b"hello" in pair.wire
 
-    def test_a_broker_without_tls_is_left_before_anything_else_is_said(self):
+    def test_refused_tls_ends_session(self):
         pair = Pair(tls_v1=True, secret="hush")
         pair.driven.broker.make_tls = None
         pair.client.receive_data(encode_response(b'{"auth_required":true}'), 0)
@@ -367,7 +367,7 @@ class TestLayers:
             (None, "other.example.org", "Hostname mismatch"),
         ],
     )
-    def test_a_broker_that_cannot_show_who_it_is_is_left(self, context, hostname, why):
+    def test_wrong_certificate_ends_session(self, context, hostname, why):
         pair = Pair(tls_v1=True, context=context, hostname=hostname)
         pair.exchange()
         error = pair.client.error
@@ -379,7 +379,7 @@ class TestLayers:
         assert "alert" in str(pair.session.end_reason) or "certificate" in str(pair.session.end_reason)
 
     @pytest.mark.parametrize("data", [OK_FRAME, b"\0" * 64, b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-    def test_what_is_no_tls_is_known_as_such(self, data):
+    def test_other_protocol_than_tls_ends_session(self, data):
         client = Client(tls_v1=True)
         client.secure(make_tls=lambda: TLS(client_context(), server_hostname=HOST))
         client.receive_data(encode_response(b'{"tls_v1":true}') + data, 0)
@@ -387,13 +387,13 @@ class TestLayers:
         assert str(client.error).startswith("tls: ")
 
     @pytest.mark.parametrize("compression", ["snappy", "deflate"])
-    def test_damage_in_a_layer_ends_it(self, compression):
+    def test_damaged_layer_ends_session(self, compression):
         pair = Pair(**COMPRESSIONS[compression])
         pair.exchange()
         pair.client.receive_data(b"\xff" * 30, 0)
         assert isinstance(pair.client.error, ProtocolError)
 
-    def test_a_small_buffer_that_holds_gigabytes_meets_the_limits(self):
+    def test_decompressed_data_are_limited(self):
         client = Client(deflate=True)
         client.receive_data(
             encode_response(b'{"deflate":true}') + Deflate(9).encode(OK_FRAME + bytes(1 << 26)), 0
@@ -401,7 +401,7 @@ class TestLayers:
         assert isinstance(client.error, ProtocolError)
         assert "frame size 0 is out of range" in str(client.error)
 
-    def test_what_was_not_sent_yet_goes_out_before_the_layer(self):
+    def test_earlier_output_is_sent_before_layer(self):
         """A broker may answer before it was asked."""
         client = Client(deflate=True)
         client.receive_data(encode_response(b'{"deflate":true}'), 0)
@@ -410,19 +410,19 @@ class TestLayers:
         assert data.startswith(MAGIC_V2)
         assert b"IDENTIFY" in data
 
-    def test_the_end_of_tls_is_the_end(self):
+    def test_closed_tls_ends_session(self):
         pair = Pair(tls_v1=True)
         pair.exchange()
         assert isinstance(pair.session.tls, TLS)
         pair.client.receive_data(pair.session.tls.end(), 0)
         assert isinstance(pair.client.error, ConnectionLost)
 
-    def test_an_alert_is_still_sent(self):
+    def test_alert_is_sent_after_end(self):
         pair = Pair(tls_v1=True, hostname="other.example.org")
         pair.exchange()
         assert b"\x15\x03" in pair.wire
 
-    def test_a_heartbeat_between_layers_is_answered(self):
+    def test_heartbeat_between_layers_is_answered(self):
         client = Client(deflate=True)
         client.data_to_send(0)
         client.receive_data(encode_response(b'{"deflate":true}') + Deflate(6).encode(HEARTBEAT_FRAME), 0)
@@ -436,14 +436,14 @@ class TestLayers:
     st.sampled_from(list(COMPRESSIONS)),
     st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=9),
 )
-def test_messages_survive_the_layers_however_they_are_cut(cut, tls, compression, bodies):
+def test_messages_pass_layers_in_any_pieces(cut, tls, compression, bodies):
     pair = Pair(cut=cut, tls_v1=tls, **COMPRESSIONS[compression])
     pair.exchange()
     assert pair.consume(*bodies) == bodies
 
 
 @given(st.booleans(), st.sampled_from(list(COMPRESSIONS)), st.data())
-def test_garbage_at_any_point_of_the_greeting_ends_it_by_a_typed_error(tls, compression, data):
+def test_garbage_during_handshake_ends_session_with_nsq_error(tls, compression, data):
     pair = Pair(tls_v1=tls, **COMPRESSIONS[compression])
     client, session, driven = pair.client, pair.session, pair.driven
     for _ in range(data.draw(st.integers(0, 3))):
@@ -467,7 +467,7 @@ class TestAuth:
         client.receive_data(encode_response(b'{"auth_required":true}'), 0)
         return client
 
-    def test_the_secret_goes_to_whom_requires_it(self):
+    def test_secret_is_sent_if_required(self):
         client = self.greeted()
         assert client.data_to_send(0) == encode_auth(b"hush")
         assert (client.is_authenticating, client.is_open) == (True, False)
@@ -477,7 +477,7 @@ class TestAuth:
         assert client.answer is not None
         assert client.answer.auth_required
 
-    def test_heartbeats_are_answered_while_the_auth_server_is_asked(self):
+    def test_heartbeats_are_answered_during_auth(self):
         client = self.greeted()
         client.data_to_send(0)
         client.receive_data(HEARTBEAT_FRAME * 2, 0)
@@ -487,20 +487,20 @@ class TestAuth:
     @pytest.mark.parametrize(
         "error", [AuthFailed("AUTH failed"), Unauthorized("AUTH no authorizations found")]
     )
-    def test_a_refusal_ends_it(self, error):
+    def test_refused_auth_ends_session(self, error):
         client = self.greeted()
         client.receive_data(encode_error(error), 0)
         assert type(client.error) is type(error)
         assert "hush" not in str(client.error)
 
-    def test_without_a_secret_it_is_not_tried(self):
+    def test_required_auth_without_secret_ends_session(self):
         client = Client()
         client.data_to_send(0)
         client.receive_data(encode_response(b'{"auth_required":true}'), 0)
         assert isinstance(client.error, NegotiationFailed)
         assert client.data_to_send(0) == b""
 
-    def test_who_requires_none_is_told_nothing(self):
+    def test_secret_is_not_sent_unless_required(self):
         client = Client()
         client.secure(auth_secret="hush")
         client.receive_data(ANSWER, 0)
@@ -524,7 +524,7 @@ class TestTurns:
         client.receive_data(layer.encode(self.HEARTBEATS + after), 1)
         return client, layer
 
-    def test_a_turn_takes_no_more_than_a_read_brings(self):
+    def test_turn_processes_at_most_turn_size(self):
         client, _ = self.begin()
         turn_count = 1
         while client.has_input:
@@ -533,13 +533,13 @@ class TestTurns:
         assert turn_count == pytest.approx(len(self.HEARTBEATS) / TURN_SIZE, abs=2)
         assert not client.ended
 
-    def test_many_heartbeats_have_one_answer(self):
+    def test_several_heartbeats_have_one_answer(self):
         client, _ = self.begin()
         while client.has_input:
             client.process_input(1)
         assert client._outbox == [NOP]
 
-    def test_what_comes_meanwhile_comes_after_it(self):
+    def test_later_data_are_processed_after_rest(self):
         client, layer = self.begin(encode_message(0, 1, b"0" * 16, b"first"))
         client.receive_data(layer.encode(encode_message(0, 1, b"1" * 16, b"second")), 1)
         assert client.frames == []
@@ -547,7 +547,7 @@ class TestTurns:
             client.process_input(1)
         assert [frame.body for frame in client.frames] == [b"first", b"second"]
 
-    def test_the_end_of_the_stream_comes_after_it(self):
+    def test_eof_is_processed_after_rest(self):
         client, _ = self.begin(encode_message(0, 1, b"0" * 16, b"last"))
         client.receive_eof(1)
         assert not client.ended
@@ -556,13 +556,13 @@ class TestTurns:
         assert [frame.body for frame in client.frames] == [b"last"]
         assert isinstance(client.error, ConnectionLost)
 
-    def test_an_error_in_a_later_turn_ends_it(self):
+    def test_error_in_later_turn_ends_session(self):
         client, _ = self.begin(bytes(64))
         while client.has_input:
             client.process_input(1)
         assert isinstance(client.error, ProtocolError)
 
-    def test_after_the_end_nothing_is_left_to_do(self):
+    def test_ended_session_has_no_input(self):
         client, _ = self.begin()
         client.end(None)
         assert not client.has_input

@@ -41,7 +41,7 @@ class Block:
         return await self._tasks.end(*args)
 
 
-async def test_tasks_go_on_until_the_end():
+async def test_tasks_run_until_end():
     async with Block() as block:
         await settle()
         assert block.log == []
@@ -49,7 +49,7 @@ async def test_tasks_go_on_until_the_end():
     assert "cancel" in block.log[1]
 
 
-async def test_tasks_that_have_hardly_begun_end_as_well():
+async def test_new_tasks_are_cancelled():
     with anyio.fail_after(1):
         tasks = TaskScope()
         await tasks.start()
@@ -57,7 +57,7 @@ async def test_tasks_that_have_hardly_begun_end_as_well():
         assert not await tasks.end(None, None, None)
 
 
-async def test_when_the_block_is_cancelled_they_still_say_good_bye():
+async def test_cancelled_block_leaves_tasks_running_until_end():
     with anyio.CancelScope() as scope:
         async with Block() as block:
             await settle()
@@ -67,7 +67,7 @@ async def test_when_the_block_is_cancelled_they_still_say_good_bye():
     assert block.log[0] == "said good-bye"
 
 
-async def test_an_exception_of_the_block_comes_out_as_itself():
+async def test_exception_of_block_is_not_wrapped():
     error = KeyError("mine")
     with pytest.raises(KeyError) as caught:
         async with Block() as block:
@@ -77,7 +77,7 @@ async def test_an_exception_of_the_block_comes_out_as_itself():
     assert block.log[0] == "said good-bye"
 
 
-async def test_an_error_of_a_task_cancels_the_block_and_comes_out():
+async def test_error_of_task_cancels_block_and_is_raised():
     async def fail() -> None:
         raise KeyError("its")
 
@@ -92,7 +92,7 @@ async def test_an_error_of_a_task_cancels_the_block_and_comes_out():
     await anyio.lowlevel.checkpoint()  # whoever caught it is not cancelled any more
 
 
-async def test_of_two_exceptions_the_one_of_the_task_comes_out():
+async def test_error_of_task_wins_over_error_of_block():
     async def fail() -> None:
         raise KeyError("its")
 
@@ -106,7 +106,7 @@ async def test_of_two_exceptions_the_one_of_the_task_comes_out():
     assert caught.group_contains(KeyError, match="its")
 
 
-async def test_what_a_task_does_at_its_end_is_not_lost():
+async def test_tasks_can_clean_up():
     async def tidy_up() -> None:
         try:
             await anyio.sleep_forever()

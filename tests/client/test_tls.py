@@ -43,27 +43,27 @@ def shake_hands(
     return theirs
 
 
-def test_without_tls_there_are_no_rules():
+def test_context_without_tls_is_none():
     assert client_context(ConnectionOptions()) is None
 
 
-def test_a_context_of_ones_own_is_taken_as_it_is():
+def test_given_context_is_used():
     context = ssl.create_default_context()
     assert made(tls_context=context) is context
 
 
-def test_a_broker_that_the_given_authority_has_signed_is_believed(files):
+def test_broker_signed_by_given_authority_is_accepted(files):
     assert shake_hands(made(tls_root_ca_file=files.authority)).version == "TLS1.3"
 
 
-def test_by_default_the_system_says_whom_to_believe(files, monkeypatch):
+def test_system_certificates_are_trusted_by_default(files, monkeypatch):
     with pytest.raises(ProtocolError, match="failed to verify server certificate"):
         shake_hands(made())
     monkeypatch.setenv("SSL_CERT_FILE", files.authority)
     assert shake_hands(made()).is_ready
 
 
-def test_a_broker_with_another_name_is_not_believed(files):
+def test_broker_with_other_name_is_refused(files):
     context = made(tls_root_ca_file=files.authority)
     with pytest.raises(ProtocolError, match=r"certificate is not valid for 'other\.example\.org'"):
         shake_hands(context, address="other.example.org:4150")
@@ -71,11 +71,11 @@ def test_a_broker_with_another_name_is_not_believed(files):
 
 
 @pytest.mark.parametrize("address", [":4150", "/run/nsqd.sock", "@nsqd"])
-def test_where_the_address_has_no_host_it_is_this_one(files, address):
+def test_address_without_host_is_localhost(files, address):
     assert shake_hands(made(tls_root_ca_file=files.authority), address=address).is_ready
 
 
-def test_an_ip_address_is_a_name_too(files):
+def test_ip_address_is_verified(files):
     with pytest.raises(ProtocolError, match="IP address mismatch, certificate is not valid for '::1'"):
         shake_hands(made(tls_root_ca_file=files.authority), address="[::1]:4150")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -83,11 +83,11 @@ def test_an_ip_address_is_a_name_too(files):
     assert shake_hands(made(tls_root_ca_file=files.authority), server=server, address="[::1]:4150").is_ready
 
 
-def test_who_wants_to_may_believe_anybody():
+def test_verification_can_be_disabled():
     assert shake_hands(made(tls_insecure_skip_verify=True), address="other.example.org:4150").is_ready
 
 
-def test_the_clients_own_certificate_is_shown(files, tmp_path):
+def test_client_certificate_is_sent(files, tmp_path):
     certificate, key = str(tmp_path / "client.pem"), str(tmp_path / "client.key")
     Path(certificate).write_bytes(b"".join(blob.bytes() for blob in client_certificate().cert_chain_pems))
     client_certificate().private_key_pem.write_to_path(key)
@@ -100,7 +100,7 @@ def test_the_clients_own_certificate_is_shown(files, tmp_path):
         shake_hands(made(tls_root_ca_file=files.authority), server=server)
 
 
-def test_a_version_below_the_least_is_refused(files):
+def test_version_below_minimum_is_refused(files):
     server = server_context()
     server.maximum_version = ssl.TLSVersion.TLSv1_2
     assert shake_hands(made(tls_root_ca_file=files.authority), server=server).version == "TLS1.2"
@@ -109,7 +109,7 @@ def test_a_version_below_the_least_is_refused(files):
 
 
 @pytest.mark.parametrize("version", ["tls1.0", "tls1.1"])
-def test_an_old_version_can_be_asked_for_without_a_warning(files, version, recwarn):
+def test_old_version_is_allowed_without_warning(files, version, recwarn):
     context = made(tls_root_ca_file=files.authority, tls_min_version=version)
     assert not recwarn.list
     server = server_context()
@@ -123,13 +123,13 @@ def test_an_old_version_can_be_asked_for_without_a_warning(files, version, recwa
 
 
 @pytest.mark.parametrize("name", ["tls_root_ca_file", "tls_cert", "tls_key"])
-def test_a_file_that_cannot_be_used_is_named(files, name):
+def test_unusable_file_is_named(files, name):
     options = {"tls_cert": files.certificate, "tls_key": files.key, name: "missing.pem"}
     with pytest.raises(OptionError, match=rf"^{name} is 'missing.pem', which cannot be read: No such file"):
         made(**options)
 
 
 @pytest.mark.parametrize("name", [".example.org", "a" * 70, "a..b"])
-def test_a_name_that_no_server_can_have_is_refused(files, name):
+def test_invalid_server_name_is_refused(files, name):
     with pytest.raises(NegotiationFailed, match=r"tls: no server can have the name '.*': "):
         make_tls(made(tls_root_ca_file=files.authority), f"{name}:4150", "")

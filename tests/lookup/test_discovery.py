@@ -45,7 +45,7 @@ class Rig:
         return sorted(self.discovery.addresses)
 
 
-async def test_all_nsqlookupds_together_know_the_nsqds():
+async def test_nsqds_of_all_nsqlookupds_are_merged():
     rig = Rig("l:1", "m:1")
     rig.network.behaviours = {"l:1": lists("a:1", "b:1"), "m:1": lists("b:1", "c:1")}
     async with anyio.create_task_group() as tasks:
@@ -58,7 +58,7 @@ async def test_all_nsqlookupds_together_know_the_nsqds():
         tasks.cancel_scope.cancel()
 
 
-async def test_an_nsqd_goes_when_nobody_lists_it_any_more():
+async def test_nsqd_is_removed_when_no_nsqlookupd_lists_it():
     rig = Rig("l:1", "m:1")
     rig.network.behaviours = {"l:1": lists("a:1", "b:1"), "m:1": lists("a:1", "b:1")}
     async with anyio.create_task_group() as tasks:
@@ -75,7 +75,7 @@ async def test_an_nsqd_goes_when_nobody_lists_it_any_more():
 
 
 @pytest.mark.parametrize("bad", [*BAD.values(), hangs, None], ids=[*BAD, "silent", "down"])
-async def test_failures_never_empty_the_set(bad):
+async def test_failed_requests_remove_no_nsqd(bad):
     rig = Rig("l:1", "m:1")
     rig.network.behaviours = {"l:1": lists("a:1"), "m:1": lists("a:1", "b:1")}
     async with anyio.create_task_group() as tasks:
@@ -95,7 +95,7 @@ async def test_failures_never_empty_the_set(bad):
         tasks.cancel_scope.cancel()
 
 
-async def test_an_empty_answer_is_an_answer():
+async def test_empty_response_removes_nsqds():
     rig = Rig("l:1")
     rig.network.behaviours = {"l:1": lists("a:1")}
     async with anyio.create_task_group() as tasks:
@@ -107,7 +107,7 @@ async def test_an_empty_answer_is_an_answer():
         tasks.cancel_scope.cancel()
 
 
-async def test_a_restarted_nsqlookupd_that_knows_of_nobody_yet_is_outvoted():
+async def test_empty_response_of_restarted_nsqlookupd_removes_no_nsqd_of_others():
     rig = Rig("l:1", "m:1")
     rig.network.behaviours = {"l:1": lists("a:1"), "m:1": lists("a:1")}
     async with anyio.create_task_group() as tasks:
@@ -119,7 +119,7 @@ async def test_a_restarted_nsqlookupd_that_knows_of_nobody_yet_is_outvoted():
         tasks.cancel_scope.cancel()
 
 
-async def test_filter_and_map():
+async def test_filter_and_address_map_are_applied():
     wanted = {"a", "b"}
     rig = Rig(
         "l:1",
@@ -136,7 +136,7 @@ async def test_filter_and_map():
         tasks.cancel_scope.cancel()
 
 
-async def test_a_filter_or_a_map_that_fails_changes_nothing(caplog):
+async def test_failing_filter_or_map_changes_nothing(caplog):
     mapping: dict[str, str | None] = {}
     rig = Rig("l:1", address_map=mapping)
     rig.network.behaviours = {"l:1": lists("a:1")}
@@ -154,7 +154,7 @@ async def test_a_filter_or_a_map_that_fails_changes_nothing(caplog):
         tasks.cancel_scope.cancel()
 
 
-async def test_an_nsqlookupd_that_is_removed_takes_along_what_only_it_has_listed():
+async def test_removed_nsqlookupd_removes_nsqds_that_only_it_listed():
     rig = Rig("l:1", "m:1")
     rig.network.behaviours = {"l:1": lists("a:1", "b:1"), "m:1": lists("b:1")}
     async with anyio.create_task_group() as tasks:
@@ -168,7 +168,7 @@ async def test_an_nsqlookupd_that_is_removed_takes_along_what_only_it_has_listed
         tasks.cancel_scope.cancel()
 
 
-async def test_a_wrong_topic():
+async def test_invalid_topic_is_refused():
     with pytest.raises(OptionError, match="topic name"):
         Discovery(["l:1"], topic="no name", on_change=Changes())
 
@@ -176,7 +176,7 @@ async def test_a_wrong_topic():
 # ---- over sockets ---------------------------------------------------------------------------------------------
 
 
-async def test_an_nsqd_that_comes_to_our_nsqlookupds_and_dies(nsqlookupd: NsqlookupdServer):
+async def test_nsqd_is_found_and_lost_with_real_nsqlookupds(nsqlookupd: NsqlookupdServer):
     with NsqlookupdServer() as other:
         changes = Changes()
         how = LookupOptions(lookupd_poll_interval=0.02)
@@ -196,7 +196,7 @@ async def test_an_nsqd_that_comes_to_our_nsqlookupds_and_dies(nsqlookupd: Nsqloo
             tasks.cancel_scope.cancel()
 
 
-async def test_over_https_with_an_own_authority_and_a_client_certificate():
+async def test_discovery_over_https_with_client_certificate():
     theirs = certificates.server_context()
     theirs.verify_mode = ssl.CERT_REQUIRED
     certificates.authority().configure_trust(theirs)
@@ -217,7 +217,7 @@ async def test_over_https_with_an_own_authority_and_a_client_certificate():
     assert b"\r\nAuthorization: Bearer token\r\n" in server.requests[0]
 
 
-async def test_servers_that_are_none():
+async def test_other_servers_are_logged_and_skipped():
     with anyio.fail_after(WAIT):
         async with (
             answering(lambda request: None) as silent,

@@ -24,30 +24,30 @@ async def nsqds(lookupds: Lookupds, topic: str | None = "t") -> list[str]:
 
 
 @pytest.mark.parametrize("enveloped", [False, True])
-async def test_the_nsqds_of_a_topic(enveloped):
+async def test_fetch_nsqds_returns_nsqds_of_topic(enveloped):
     lookupds = Lookupds({"l:1": lists("a:1", "b:2", "a:1", enveloped=enveloped)})
     assert await nsqds(lookupds) == ["a:1", "b:2"]
     assert lookupds.questions == [("l:1", "/lookup t")]
 
 
-async def test_the_nsqds_of_all_topics():
+async def test_fetch_nsqds_without_topic_returns_all_nsqds():
     lookupds = Lookupds({"l:1": says({"producers": [entry("a:1", topics=["t"], tombstones=[True])]})})
     assert await nsqds(lookupds, None) == ["a:1"]
     assert lookupds.questions == [("l:1", "/nodes")]
 
 
-async def test_a_topic_that_nobody_knows_is_a_topic_without_nsqds():
+async def test_unknown_topic_has_no_nsqds():
     assert await nsqds(Lookupds({"l:1": NOT_FOUND})) == []
 
 
 @pytest.mark.parametrize("behaviour", BAD.values(), ids=BAD)
-async def test_an_answer_of_no_use(behaviour):
+async def test_invalid_response_is_an_error(behaviour):
     with pytest.raises(RequestFailed, match=r"^http://l:1") as caught:
         await nsqds(Lookupds({"l:1": behaviour}))
     assert len(str(caught.value)) < 300
 
 
-async def test_the_topics_that_match():
+async def test_fetch_topics_returns_matching_topics():
     lookupds = Lookupds({"l:1": says({"topics": ["orders.eu", "orders.us", "reorders", "no name"]})})
     daemon = options(lookupds).daemon("l:1")
     assert list(await fetch_topics(daemon, re.compile(r"^orders\."))) == ["orders.eu", "orders.us"]
@@ -59,7 +59,7 @@ async def test_the_topics_that_match():
 # ---- all of them, once ----------------------------------------------------------------------------------------
 
 
-async def test_all_are_asked_at_the_same_time():
+async def test_requests_to_several_nsqlookupds_are_concurrent():
     """Each answers when the other has been asked, too."""
     lookupds = Lookupds()
 
@@ -76,24 +76,24 @@ async def test_all_are_asked_at_the_same_time():
 
 
 @pytest.mark.parametrize("bad", [*BAD.values(), None], ids=[*BAD, "down"])
-async def test_one_that_answers_is_enough(bad, caplog):
+async def test_one_response_is_enough(bad, caplog):
     lookupds = Lookupds({"l:1": lists("a:1")} | ({"m:1": bad} if bad else {}))
     assert await lookup_nsqds(["m:1", "l:1"], "t", options=options(lookupds)) == ["a:1"]
     assert "nsqlookupd http://m:1: http://m:1" in caplog.text
 
 
-async def test_an_empty_answer_counts():
+async def test_empty_response_counts_as_response():
     lookupds = Lookupds({"l:1": NOT_FOUND})
     assert await lookup_nsqds(["l:1", "m:1"], "t", options=options(lookupds)) == []
 
 
-async def test_silence_has_an_end():
+async def test_request_times_out():
     how = options(Lookupds({"l:1": hangs}), lookupd_poll_timeout=0.1)
     with pytest.raises(RequestFailed, match=r"^http://l:1: no answer within 0\.1 seconds$"):
         await lookup_nsqds(["l:1"], "t", options=how)
 
 
-async def test_nobody_answers():
+async def test_no_response_is_an_error():
     lookupds = Lookupds({"l:1": BAD["500"]})
     with pytest.raises(RequestFailed, match=r"l:1/lookup: 500 INTERNAL_ERROR") as caught:
         await lookup_nsqds(["l:1", "m:1"], "t", options=options(lookupds))
@@ -102,19 +102,19 @@ async def test_nobody_answers():
         await lookup_topics([])
 
 
-async def test_filter_and_map_are_used():
+async def test_lookup_applies_filter_and_address_map():
     lookupds = Lookupds({"l:1": lists("a:1", "b:1")})
     how = options(lookupds, discovery_filter=lambda nodes: nodes[1:], address_map={"b:1": "localhost:2"})
     assert await lookup_nsqds(["l:1"], "t", options=how) == ["localhost:2"]
 
 
-async def test_topics_of_all():
+async def test_lookup_merges_topics():
     lookupds = Lookupds({"l:1": says({"topics": ["z", "b"]}), "m:1": says({"topics": ["b", "a"]})})
     assert await lookup_topics(["l:1", "m:1"], options=options(lookupds)) == ["a", "b", "z"]
     assert await lookup_topics(["l:1", "m:1"], "[ab]", options=options(lookupds)) == ["a", "b"]
 
 
-async def test_what_is_wrong_is_refused_before_anybody_is_asked():
+async def test_invalid_arguments_are_refused_before_any_request():
     lookupds = Lookupds()
     with pytest.raises(OptionError, match="topic name"):
         await lookup_nsqds(["l:1"], "no name", options=options(lookupds))
@@ -129,7 +129,7 @@ async def test_what_is_wrong_is_refused_before_anybody_is_asked():
 # ---- over sockets ---------------------------------------------------------------------------------------------
 
 
-async def test_our_own_nsqlookupd_and_nsqd(nsqlookupd: NsqlookupdServer):
+async def test_lookup_with_real_nsqlookupd_and_nsqd(nsqlookupd: NsqlookupdServer):
     where = [nsqlookupd.http_address]
     assert await lookup_nsqds(where, "t") == []
     with NsqdServer(lookupd_tcp_addresses=(nsqlookupd.tcp_address,)) as nsqd:
@@ -141,7 +141,7 @@ async def test_our_own_nsqlookupd_and_nsqd(nsqlookupd: NsqlookupdServer):
         assert await lookup_topics(where, "^t$") == ["t"]
 
 
-async def test_servers_that_are_none():
+async def test_other_servers_are_described():
     silent = await unused_address()
     async with (
         answering(lambda request: b"SSH-2.0-OpenSSH\r\n\r\n") as garbage,
@@ -158,7 +158,7 @@ async def test_servers_that_are_none():
         assert reason in str(caught.value)
 
 
-async def test_authorization_of_one_and_of_all():
+async def test_authorization_is_sent():
     async with answering(lambda request: http_answer(b'{"topics":[]}')) as server:
         how = LookupOptions(lookupd_authorization="Bearer token")
         await lookup_topics([server.address], options=how)
@@ -167,7 +167,7 @@ async def test_authorization_of_one_and_of_all():
     assert b"\r\nAuthorization: Basic bWU6cGFzcw==\r\n" in server.requests[1]
 
 
-async def test_a_refusal_can_be_told_from_silence():
+async def test_refusal_differs_from_no_response():
     with pytest.raises(RequestRefused) as caught:
         await nsqds(Lookupds({"l:1": BAD["500"]}))
     assert caught.value.status == 500

@@ -9,7 +9,7 @@ LOOKUPDS = st.sampled_from(["a", "b", "c"])
 ENTRIES = st.dictionaries(st.sampled_from("uvwxyz"), st.integers())
 
 
-def test_answers_are_united():
+def test_responses_are_merged():
     responses: MergedResponses[int] = MergedResponses()
     assert responses.merged() == {}
     responses.record("a", {"x": 1})
@@ -17,7 +17,7 @@ def test_answers_are_united():
     assert responses.merged() == {"x": 1, "y": 3}
 
 
-def test_an_entry_stays_while_one_lists_it():
+def test_entry_stays_while_one_response_has_it():
     responses: MergedResponses[int] = MergedResponses()
     responses.record("a", {"x": 1})
     responses.record("b", {"x": 2})
@@ -27,7 +27,7 @@ def test_an_entry_stays_while_one_lists_it():
     assert responses.merged() == {}
 
 
-def test_what_one_lists_that_is_no_longer_asked_is_forgotten():
+def test_forget_removes_response():
     responses: MergedResponses[int] = MergedResponses()
     responses.record("a", {"x": 1})
     responses.forget("a")

@@ -12,7 +12,7 @@ from nsqkit.lookup.options import LookupOptions
 from tests.wrong_options import check_option, names
 
 
-def test_the_defaults_are_go_nsqs():
+def test_defaults_are_those_of_go_nsq():
     options = LookupOptions()
     assert options.lookupd_poll_interval == 60
     assert options.lookupd_poll_jitter == 0.3
@@ -20,17 +20,17 @@ def test_the_defaults_are_go_nsqs():
 
 
 @pytest.mark.parametrize("name", names(LookupOptions))
-def test_a_wrong_value_is_refused_by_name_value_and_limits(name):
+def test_invalid_value_is_refused_with_name_and_limits(name):
     check_option(LookupOptions, name)
 
 
-def test_what_is_no_header_is_refused_and_not_shown():
+def test_invalid_authorization_is_refused_and_not_shown():
     with pytest.raises(OptionError, match=r"^authorization is not the value of a header") as caught:
         LookupOptions(lookupd_authorization="s\xe9cret").daemon("h:1")
     assert "cret" not in str(caught.value)
 
 
-def test_they_are_what_nsqlookupds_are_asked_with():
+def test_daemons_get_the_options():
     async def request(method, url, headers, body):
         return 200, b""
 
@@ -48,7 +48,7 @@ def test_they_are_what_nsqlookupds_are_asked_with():
     assert daemon.http_request is request
 
 
-def test_the_same_nsqlookupd_is_asked_once():
+def test_equal_addresses_are_one_daemon():
     addresses = [
         "h:4161",
         "http://h:4161",
@@ -62,12 +62,12 @@ def test_the_same_nsqlookupd_is_asked_once():
 
 
 @pytest.mark.parametrize("addresses", ["h:4161", b"h:4161", None, 4161, {"h:4161"}], ids=repr)
-def test_what_is_no_list_of_addresses(addresses):
+def test_addresses_must_be_a_list(addresses):
     with pytest.raises(OptionError, match=f"^lookupd_http_addresses is {re.escape(repr(addresses))}; "):
         LookupOptions().daemons(addresses)
 
 
-def test_options_of_a_client_can_inherit_from_them():
+def test_client_options_can_inherit_lookup_options():
     @attrs.frozen(kw_only=True)
     class Both(ConnectionOptions, LookupOptions):
         """As those of a consumer."""

@@ -77,7 +77,7 @@ class Rig:
         await settle()
 
 
-async def test_each_is_asked_at_once_and_then_after_the_interval():
+async def test_requests_are_sent_at_once_and_after_each_interval():
     rig = Rig("a:1", "b:1", a=says({"x": ""}), b=says({"y": ""}))
     async with rig.running():
         assert await rig.told(2) == ["x", "y"]
@@ -91,7 +91,7 @@ async def test_each_is_asked_at_once_and_then_after_the_interval():
         assert rig.listed[-1] == ["y", "z"]
 
 
-async def test_every_wait_has_jitter_of_its_own():
+async def test_each_wait_has_its_own_jitter():
     rig = Rig("a:1", jitter=1.0, a=says({}))
     waits = []
     async with rig.running():
@@ -107,7 +107,7 @@ async def test_every_wait_has_jitter_of_its_own():
     assert len(set(waits)) > 4
 
 
-async def test_one_that_is_silent_holds_up_nobody():
+async def test_silent_nsqlookupd_delays_no_other():
     rig = Rig("a:1", "b:1", a=hangs, b=says({"y": ""}))
     async with rig.running():
         for count in range(1, 4):
@@ -117,7 +117,7 @@ async def test_one_that_is_silent_holds_up_nobody():
     assert rig.network.count("a:1") == 1
 
 
-async def test_one_that_fails_takes_nothing_away_and_is_asked_again_soon(caplog):
+async def test_failed_request_is_repeated_and_removes_nothing(caplog):
     rig = Rig("a:1", "b:1", a=says({"x": ""}), b=says({"y": ""}))
     async with rig.running():
         await rig.told(2)
@@ -142,7 +142,7 @@ async def test_one_that_fails_takes_nothing_away_and_is_asked_again_soon(caplog)
     assert record.exc_info is None
 
 
-async def test_nobody_answers_and_nothing_is_raised():
+async def test_failures_of_all_raise_nothing():
     rig = Rig("a:1", "b:1", b=NOT_FOUND)
     async with rig.running():
         for count in range(1, 20):
@@ -153,7 +153,7 @@ async def test_nobody_answers_and_nothing_is_raised():
     assert rig.listed == []
 
 
-async def test_a_fault_of_ours_is_not_the_end(caplog):
+async def test_unexpected_error_does_not_end_polling(caplog):
     def broken(path: str) -> tuple[int, bytes]:
         raise AssertionError("ours")
 
@@ -172,7 +172,7 @@ async def test_a_fault_of_ours_is_not_the_end(caplog):
     assert "AssertionError: ours" in caplog.text
 
 
-async def test_to_wake_it_asks_all_of_them_soon():
+async def test_wake_sends_requests_soon():
     rig = Rig("a:1", "b:1", a=says({"x": ""}), b=says({"y": ""}))
     rig.poller.wake()  # nothing is asked yet, and the first question comes at once
     async with rig.running():
@@ -194,7 +194,7 @@ async def test_to_wake_it_asks_all_of_them_soon():
         assert len(rig.listed) == 6
 
 
-async def test_to_wake_it_while_it_asks():
+async def test_wake_during_a_request_sends_another():
     rig = Rig("a:1", a=hangs)
     async with rig.running():
         await rig.network.asked("a:1", 1)
@@ -203,7 +203,7 @@ async def test_to_wake_it_while_it_asks():
         assert rig.network.count("a:1") == 1
 
 
-async def test_nsqlookupds_come_and_go():
+async def test_nsqlookupds_can_be_added_and_removed():
     rig = Rig("a:1", a=says({"x": "", "y": ""}), b=says({"y": "", "z": ""}))
     async with rig.running():
         await rig.told(1)
@@ -219,7 +219,7 @@ async def test_nsqlookupds_come_and_go():
     assert (rig.network.count("a:1"), rig.network.count("b:1")) == (1, 2)
 
 
-async def test_they_come_and_go_before_it_runs():
+async def test_nsqlookupds_can_be_added_and_removed_before_run():
     rig = Rig(a=says({"x": ""}), b=says({"y": ""}))
     rig.poller.add_lookupd("a:1")
     rig.poller.add_lookupd("b:1")
@@ -229,7 +229,7 @@ async def test_they_come_and_go_before_it_runs():
         assert await rig.told(1) == ["y"]
 
 
-async def test_one_comes_and_goes_before_its_first_turn():
+async def test_nsqlookupd_can_be_removed_before_its_task_starts():
     rig = Rig(a=says({"x": ""}))
     async with rig.running():
         await rig.settle()
@@ -244,7 +244,7 @@ async def test_one_comes_and_goes_before_its_first_turn():
         assert len(rig.listed) == 3, "one task asks"
 
 
-async def test_the_answer_of_one_that_was_removed_meanwhile_is_not_heard():
+async def test_response_of_removed_nsqlookupd_is_ignored():
     rig = Rig("a:1")
     gate = anyio.Event()
 
@@ -262,7 +262,7 @@ async def test_the_answer_of_one_that_was_removed_meanwhile_is_not_heard():
     assert rig.listed == [[]]
 
 
-async def test_what_cannot_be_added_or_removed():
+async def test_invalid_address_cannot_be_added_or_removed():
     rig = Rig("http://me:secret@a:1")
     with pytest.raises(OptionError, match="address 'c'"):
         rig.poller.add_lookupd("c")
@@ -271,7 +271,7 @@ async def test_what_cannot_be_added_or_removed():
     assert str(caught.value) == "nsqlookupd http://c:1 is none of those that are asked: http://a:1"
 
 
-async def test_it_runs_once_at_a_time_and_can_run_again():
+async def test_run_can_be_called_again_but_not_twice_at_once():
     rig = Rig("a:1", a=says({"x": ""}))
     async with rig.running():
         await rig.told(1)
@@ -281,7 +281,7 @@ async def test_it_runs_once_at_a_time_and_can_run_again():
         await rig.told(2)
 
 
-async def test_what_the_caller_raises_is_the_callers():
+async def test_error_of_callback_ends_run():
     rig = Rig("a:1", a=says({"x": ""}))
 
     def fail(entries: dict[str, str]) -> None:
@@ -293,7 +293,7 @@ async def test_what_the_caller_raises_is_the_callers():
     assert caught.group_contains(ZeroDivisionError)
 
 
-async def test_the_clock_is_the_real_one_by_default():
+async def test_default_clock_is_real():
     rig = Rig("a:1", a=says({"x": ""}))
     rig.poller._clock = None
     async with rig.running():

@@ -37,12 +37,12 @@ NODE = Node(
 )
 
 
-def test_nodes():
+def test_nodes_are_decoded():
     assert decode_nodes({"channels": ["c"], "producers": [ENTRY]}) == [NODE]
     assert tcp_address(NODE) == "b:4150"
 
 
-def test_a_node_of_ipv6():
+def test_ipv6_node_is_decoded():
     (node,) = decode_nodes({"producers": [ENTRY | {"broadcast_address": "fe80::1%eth0"}]})
     assert tcp_address(node) == "[fe80::1%eth0]:4150"
 
@@ -57,7 +57,7 @@ def test_a_node_of_ipv6():
         ),
     ],
 )
-def test_what_nobody_needs_may_be_missing(entry, node):
+def test_optional_fields_may_be_missing(entry, node):
     assert decode_nodes({"producers": [entry]}) == [node]
 
 
@@ -84,34 +84,34 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize("entry", WRONG, ids=repr)
-def test_an_entry_that_leads_nowhere_is_passed_over(entry):
+def test_invalid_entry_is_skipped(entry):
     assert decode_nodes({"producers": [entry, ENTRY]}) == [NODE]
 
 
 @pytest.mark.parametrize("entry", WRONG, ids=repr)
-def test_a_list_of_such_entries_is_no_answer(entry):
+def test_list_of_invalid_entries_is_an_error(entry):
     for decode in (decode_nodes, decode_registered_nodes):
         with pytest.raises(ValueError, match=r"^none of the 2 producers can be understood$"):
             decode({"producers": [entry, entry]})
 
 
 @pytest.mark.parametrize("producers", [1, "x", {}, True])
-def test_what_is_no_list(producers):
+def test_other_type_than_list_is_an_error(producers):
     with pytest.raises(ValueError, match=r"^the answer has no list of producers$"):
         decode_nodes({"producers": producers})
 
 
-def test_no_list_at_all():
+def test_missing_list_is_an_error():
     with pytest.raises(ValueError, match=r"^the answer has no list of producers$"):
         decode_nodes({"channels": []})
 
 
 @pytest.mark.parametrize("producers", [[], None])
-def test_nobody(producers):
+def test_empty_list_is_decoded(producers):
     assert decode_nodes({"producers": producers}) == []
 
 
-def test_registered_nodes():
+def test_registered_nodes_are_decoded():
     entry = ENTRY | {
         "topics": ["t", "u#ephemeral", "no name", 1, "v"],
         "tombstones": [False, True, False, False],
@@ -121,7 +121,7 @@ def test_registered_nodes():
     assert decode_registered_nodes({"producers": [ENTRY]}) == [RegisteredNode(NODE, {})]
 
 
-def test_names():
+def test_names_are_decoded():
     assert decode_names({"topics": ["t", "a b", "", None, "x" * 65, "u#ephemeral", "\ud800"]}, "topics") == [
         "t",
         "u#ephemeral",
@@ -146,7 +146,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["producers", "topics"]), JSON))
-def test_anything_can_come(document):
+def test_any_document_is_decoded_or_refused(document):
     document = json.loads(json.dumps(document))
     for decode in (decode_nodes, decode_registered_nodes, lambda document: decode_names(document, "topics")):
         try:

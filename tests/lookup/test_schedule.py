@@ -38,11 +38,11 @@ def asked(times: PollSchedule, now_ns: int, *, good: bool = True) -> int:
     return times.next_poll_ns - now_ns
 
 
-def test_the_first_question_is_asked_at_once():
+def test_first_request_is_sent_at_once():
     assert schedule().next_poll_ns == NOW
 
 
-def test_every_wait_has_fresh_jitter():
+def test_every_wait_has_new_jitter():
     times = schedule(random=Random(1))
     waits = [asked(times, NOW) for _ in range(100)]
     assert len(set(waits)) == 100
@@ -50,19 +50,19 @@ def test_every_wait_has_fresh_jitter():
     assert max(waits) - min(waits) > 0.25 * MINUTE
 
 
-def test_without_jitter_the_interval_is_exact():
+def test_wait_without_jitter_is_the_interval():
     assert asked(schedule(jitter=0.0, random=Random(1)), NOW) == MINUTE
 
 
 @pytest.mark.parametrize(("value", "part"), [(0.0, 1.0), (0.999999, 0.5)])
-def test_after_a_failure_it_is_asked_sooner_and_then_less_and_less_often(value, part):
+def test_waits_after_failures_grow(value, part):
     times = schedule(random=Fixed(value))
     waits = [asked(times, NOW, good=False) / SECOND for _ in range(8)]
     assert waits == pytest.approx([part * ceiling for ceiling in (1, 2, 4, 8, 16, 32, 60, 60)], rel=1e-3)
     assert times.failure_count == 8
 
 
-def test_a_good_answer_ends_a_series_of_failures():
+def test_response_resets_failures():
     times = schedule()
     asked(times, NOW, good=False)
     asked(times, NOW, good=False)
@@ -71,21 +71,21 @@ def test_a_good_answer_ends_a_series_of_failures():
     assert asked(times, NOW, good=False) <= SECOND
 
 
-def test_failures_without_end_are_counted_and_waits_stay_in_bounds():
+def test_many_failures_keep_waits_in_bounds():
     times = schedule()
     for _ in range(500):
         assert 0 < asked(times, NOW, good=False) <= MINUTE
     assert times.failure_count == 500
 
 
-def test_who_wakes_it_long_after_the_last_question_gets_one_at_once():
+def test_wake_long_after_last_request_sends_at_once():
     times = schedule(random=Fixed(0.0))
     asked(times, NOW)
     times.wake(NOW + 10 * SECOND)
     assert times.next_poll_ns == NOW + 10 * SECOND
 
 
-def test_who_wakes_it_just_after_the_last_question_waits_a_second():
+def test_wake_soon_after_last_request_waits_a_second():
     times = schedule(random=Fixed(0.0))
     asked(times, NOW)
     times.wake(NOW + 1)
@@ -93,7 +93,7 @@ def test_who_wakes_it_just_after_the_last_question_waits_a_second():
     assert times.next_poll_ns == NOW + GAP_NS
 
 
-def test_those_who_lost_the_same_nsqd_do_not_ask_together():
+def test_wake_adds_jitter():
     waits = set()
     for seed in range(50):
         times = schedule(random=Random(seed))
@@ -104,7 +104,7 @@ def test_those_who_lost_the_same_nsqd_do_not_ask_together():
     assert all(0 <= wait < 0.3 * GAP_NS for wait in waits)
 
 
-def test_to_wake_it_never_postpones():
+def test_wake_never_postpones():
     times = schedule(random=Fixed(0.0))
     asked(times, NOW)
     due = times.next_poll_ns
@@ -114,7 +114,7 @@ def test_to_wake_it_never_postpones():
     assert times.next_poll_ns == due - 1
 
 
-def test_an_answer_under_way_may_be_too_old():
+def test_wake_during_request_sends_another_after_it():
     times = schedule(random=Fixed(0.0))
     times.begin()
     times.wake(NOW + 1)
@@ -130,7 +130,7 @@ def test_an_answer_under_way_may_be_too_old():
     st.integers(),
     st.lists(st.tuples(st.sampled_from(["answered", "failed", "wake"]), st.integers(0, 10 * MINUTE))),
 )
-def test_the_next_question_is_neither_too_near_nor_too_far(interval_ns, jitter, seed, events):
+def test_next_request_is_within_bounds(interval_ns, jitter, seed, events):
     times = schedule(interval_ns=interval_ns, jitter=jitter, random=Random(seed))
     gap_ns, now_ns, last_ns = min(GAP_NS, interval_ns), NOW, None
     for event, later_ns in events:

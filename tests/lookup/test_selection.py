@@ -14,12 +14,12 @@ def node(host: str, *, zone: str = "") -> Node:
 NODES = [node("a", zone="x"), node("b", zone="y"), node("::1")]
 
 
-def test_by_default_all_are_taken_as_they_are_listed():
+def test_default_selects_all_listed_addresses():
     found = select(NODES, discovery_filter=None, address_map=None)
     assert found == ["a:4150", "b:4150", "[::1]:4150"]
 
 
-def test_the_filter_sees_the_nodes():
+def test_filter_gets_nodes():
     seen = []
 
     def in_zone_x(nodes):
@@ -30,34 +30,34 @@ def test_the_filter_sees_the_nodes():
     assert seen == NODES
 
 
-def test_a_mapping_leaves_alone_what_it_does_not_have():
+def test_mapping_keeps_addresses_that_it_lacks():
     mapping = {"a:4150": "127.0.0.1:32768", "b:4150": None}
     assert select(NODES, discovery_filter=None, address_map=mapping) == ["127.0.0.1:32768", "[::1]:4150"]
 
 
-def test_a_function_says_for_each():
+def test_function_maps_every_address():
     def port_by_host(address):
         return f"localhost:{ord(address[0])}" if address[0] in "ab" else None
 
     assert select(NODES, discovery_filter=None, address_map=port_by_host) == ["localhost:97", "localhost:98"]
 
 
-def test_two_at_one_address_are_one():
+def test_equal_addresses_are_one():
     assert select(NODES, discovery_filter=None, address_map=lambda address: "proxy:1") == ["proxy:1"]
 
 
-def test_a_map_may_lead_to_unix_sockets():
+def test_map_can_return_unix_sockets():
     mapping = {"a:4150": "/run/a.sock", "b:4150": "@b", "[::1]:4150": None}
     assert select(NODES, discovery_filter=None, address_map=mapping) == ["/run/a.sock", "@b"]
 
 
 @pytest.mark.parametrize("wrong", ["", "c", "c:x", 4150, b"c:1"])
-def test_a_map_that_leads_nowhere(wrong):
+def test_map_to_invalid_address_is_an_error(wrong):
     with pytest.raises(OptionError, match=r"^address_map makes .* of a:4150: "):
         select(NODES, discovery_filter=None, address_map=lambda address: wrong)
 
 
-def test_what_a_filter_raises_is_the_callers():
+def test_error_of_filter_is_raised():
     def failing(nodes):
         raise ZeroDivisionError
 

@@ -15,7 +15,7 @@ from tests.lookupds import WAIT, Changes, Lookupds, says, settle
 pytestmark = pytest.mark.anyio
 
 
-async def test_topics_come_and_go():
+async def test_topics_are_added_and_removed():
     clock, changes = ManualClock(), Changes()
     network = Lookupds(
         {"l:1": says({"topics": ["log.a", "audit", "catalog"]}), "m:1": says({"topics": ["log.b"]})}
@@ -41,7 +41,7 @@ async def test_topics_come_and_go():
 
 
 @pytest.mark.parametrize("pattern", ["t$", re.compile("^t")], ids=["text", "compiled"])
-async def test_our_own_nsqlookupd(nsqlookupd: NsqlookupdServer, pattern):
+async def test_topics_of_real_nsqlookupd(nsqlookupd: NsqlookupdServer, pattern):
     nsqlookupd.inspect(lambda registry: registry.create_topic(b"t"))
     nsqlookupd.inspect(lambda registry: registry.create_topic(b"u"))
     changes = Changes()
@@ -53,6 +53,6 @@ async def test_our_own_nsqlookupd(nsqlookupd: NsqlookupdServer, pattern):
             tasks.cancel_scope.cancel()
 
 
-async def test_a_wrong_pattern():
+async def test_invalid_pattern_is_refused():
     with pytest.raises(OptionError, match="is no regular expression"):
         TopicDiscovery(["l:1"], pattern="(", on_change=Changes())

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 logger = logging.getLogger("nsqkit.test")
 
 
-async def test_each_who_comes_is_served_in_a_task_of_its_own():
+async def test_each_connection_is_served_in_its_own_task():
     seen = []
     both_came = anyio.Event()
 
@@ -38,7 +38,7 @@ async def test_each_who_comes_is_served_in_a_task_of_its_own():
     assert set(seen) == {"{}:{}".format(*address) for address in ours}
 
 
-async def test_a_connection_that_cannot_be_accepted_is_not_the_end_of_the_others(caplog):
+async def test_failed_accept_does_not_end_server(caplog):
     class Exhausted:
         """A listener that fails twice, as one does when too many files are open: by itself, and in a task."""
 
@@ -88,19 +88,19 @@ class Stream:
         ("/run/nsqd.sock", "/run/nsqd.sock"),
     ],
 )
-def test_how_addresses_are_written(address, text):
+def test_remote_address_formats(address, text):
     stream: Any = Stream(address)
     assert remote_address(stream) == text
 
 
-async def test_one_who_has_gone_has_no_address():
+async def test_lost_connection_has_no_address():
     ours, theirs = memory_pair()
     assert remote_address(ours) == ":0"
     await ours.aclose()
     await theirs.aclose()
 
 
-async def test_an_error_of_ours_in_serving_one_is_not_the_end_of_the_others(caplog):
+async def test_error_in_handler_does_not_end_server(caplog):
     async def serve(stream: Any) -> None:
         if await stream.receive() == b"bad":
             raise KeyError("an error of ours")

@@ -25,7 +25,7 @@ from nsqkit.transport.address import (
         ("[fe80::1%eth0]:1", "fe80::1%eth0", 1),
     ],
 )
-def test_an_address_is_split_and_joined(address, host, port):
+def test_split_and_join(address, host, port):
     assert split_address(address) == (host, port)
     assert join_address(host, port) == address
 
@@ -33,7 +33,7 @@ def test_an_address_is_split_and_joined(address, host, port):
 @given(
     st.one_of(st.ip_addresses().map(str), st.from_regex("[a-z0-9.-]+", fullmatch=True)), st.integers(0, 65535)
 )
-def test_what_was_joined_is_split_again(host, port):
+def test_join_is_inverse_of_split(host, port):
     assert split_address(join_address(host, port)) == (host, port)
 
 
@@ -53,14 +53,14 @@ def test_what_was_joined_is_split_again(host, port):
         "::",
     ],
 )
-def test_what_is_no_address_is_refused_with_the_limits(address):
+def test_invalid_address_is_refused_with_limits(address):
     with pytest.raises(OptionError) as caught:
         split_address(address)
     assert str(caught.value) == f"address {address!r} is not host:port with a port of 0 to 65535"
 
 
 @pytest.mark.parametrize("address", [None, 4150, b"nsqd:4150", ("nsqd", 4150)])
-def test_what_is_no_text_is_refused_in_the_same_words(address):
+def test_other_types_are_refused_with_same_text(address):
     with pytest.raises(OptionError, match="is not host:port"):
         split_address(address)
 
@@ -87,7 +87,7 @@ def test_what_is_no_text_is_refused_in_the_same_words(address):
         ("a[b:1", True),
     ],
 )
-def test_what_go_cannot_split_is_a_path(address, path):
+def test_address_that_go_cannot_split_is_path(address, path):
     assert is_path(address) is path
 
 
@@ -104,13 +104,13 @@ def test_what_go_cannot_split_is_a_path(address, path):
         ("@nsqd", True),
     ],
 )
-def test_an_address_to_connect_to_is_a_path_only_if_it_cannot_be_a_host(address, path):
+def test_socket_path_has_slash_or_at_sign(address, path):
     assert is_socket_path(address) is path
 
 
-def test_the_port_is_told_as_nsqd_tells_it():
+def test_port_is_reported_as_by_nsqd():
     assert [port_of(address) for address in ("127.0.0.1:4150", "", "/tmp/nsqd.sock")] == [4150, 0, -1]
 
 
-def test_a_socket_without_a_file_has_an_at_sign():
+def test_abstract_socket_has_at_sign():
     assert [path_of(name) for name in ("/tmp/a", "", b"", b"\0name")] == ["/tmp/a", "@", "@", "@name"]

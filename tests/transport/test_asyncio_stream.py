@@ -41,7 +41,7 @@ async def stream(transport: PlayedTransport) -> AsyncioStream:
     return stream
 
 
-async def test_who_made_it_is_told_of_the_connection(transport: PlayedTransport) -> None:
+async def test_on_connect_is_called(transport: PlayedTransport) -> None:
     told: list[AsyncioStream] = []
     stream = AsyncioStream(told.append)
     stream.connection_made(transport)
@@ -49,13 +49,13 @@ async def test_who_made_it_is_told_of_the_connection(transport: PlayedTransport)
     assert transport.calls == ["limit 0"]
 
 
-async def test_what_came_is_received_in_order_and_split_at_the_limit(stream: AsyncioStream) -> None:
+async def test_data_are_received_in_order_up_to_max_bytes(stream: AsyncioStream) -> None:
     stream.data_received(b"abc")
     stream.data_received(b"de")
     assert [await stream.receive(2), await stream.receive(2), await stream.receive(2)] == [b"ab", b"c", b"de"]
 
 
-async def test_a_receiver_waits_for_what_comes(stream: AsyncioStream) -> None:
+async def test_receive_waits_for_data(stream: AsyncioStream) -> None:
     async with anyio.create_task_group() as tasks:
         got: list[bytes] = []
 
@@ -70,7 +70,7 @@ async def test_a_receiver_waits_for_what_comes(stream: AsyncioStream) -> None:
     assert await stream.receive() == b"b"
 
 
-async def test_a_cancelled_receive_loses_nothing(stream: AsyncioStream) -> None:
+async def test_cancelled_receive_loses_no_data(stream: AsyncioStream) -> None:
     with anyio.CancelScope() as scope:
         scope.cancel()
         await stream.receive()
@@ -78,9 +78,7 @@ async def test_a_cancelled_receive_loses_nothing(stream: AsyncioStream) -> None:
     assert await stream.receive() == b"a"
 
 
-async def test_reading_stops_while_a_whole_buffer_waits(
-    stream: AsyncioStream, transport: PlayedTransport
-) -> None:
+async def test_reading_pauses_at_read_ahead_max(stream: AsyncioStream, transport: PlayedTransport) -> None:
     transport.calls.clear()
     stream.data_received(b"x" * (READ_AHEAD_MAX - 1))
     assert transport.calls == []
@@ -93,7 +91,7 @@ async def test_reading_stops_while_a_whole_buffer_waits(
     assert transport.calls == ["pause", "resume"]
 
 
-async def test_the_end_comes_after_what_was_sent_before_it(stream: AsyncioStream) -> None:
+async def test_eof_comes_after_data(stream: AsyncioStream) -> None:
     stream.data_received(b"last")
     assert stream.eof_received()
     assert await stream.receive() == b"last"
@@ -101,7 +99,7 @@ async def test_the_end_comes_after_what_was_sent_before_it(stream: AsyncioStream
         await stream.receive()
 
 
-async def test_a_lost_connection_is_broken_for_both_directions(stream: AsyncioStream) -> None:
+async def test_lost_connection_breaks_both_directions(stream: AsyncioStream) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def receive() -> None:
@@ -122,9 +120,7 @@ async def test_a_lost_connection_is_broken_for_both_directions(stream: AsyncioSt
     assert not stream.is_writable
 
 
-async def test_a_connection_closed_without_an_error_ends_a_send_that_waits(
-    stream: AsyncioStream, transport: PlayedTransport
-) -> None:
+async def test_closed_connection_ends_waiting_send(stream: AsyncioStream, transport: PlayedTransport) -> None:
     stream.pause_writing()
     async with anyio.create_task_group() as tasks:
 
@@ -138,9 +134,7 @@ async def test_a_connection_closed_without_an_error_ends_a_send_that_waits(
         stream.connection_lost(None)
 
 
-async def test_a_send_returns_when_the_kernel_has_taken_all(
-    stream: AsyncioStream, transport: PlayedTransport
-) -> None:
+async def test_send_returns_when_kernel_has_all(stream: AsyncioStream, transport: PlayedTransport) -> None:
     assert stream.is_writable
     await stream.send(b"at once")
     stream.send_nowait(b"without waiting")
@@ -161,7 +155,7 @@ async def test_a_send_returns_when_the_kernel_has_taken_all(
     assert transport.written == [b"at once", b"without waiting", b"later"]
 
 
-async def test_after_closing_nothing_goes(stream: AsyncioStream, transport: PlayedTransport) -> None:
+async def test_closed_stream_refuses_use(stream: AsyncioStream, transport: PlayedTransport) -> None:
     await stream.send_eof()
     await stream.aclose()
     await stream.send_eof()
@@ -174,7 +168,7 @@ async def test_after_closing_nothing_goes(stream: AsyncioStream, transport: Play
         await stream.receive()
 
 
-async def test_closing_ends_a_receive_that_waits(stream: AsyncioStream) -> None:
+async def test_close_ends_waiting_receive(stream: AsyncioStream) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def receive() -> None:
@@ -187,14 +181,12 @@ async def test_closing_ends_a_receive_that_waits(stream: AsyncioStream) -> None:
         stream.connection_lost(None)
 
 
-async def test_it_knows_its_addresses(stream: AsyncioStream) -> None:
+async def test_stream_has_addresses(stream: AsyncioStream) -> None:
     assert stream.extra(SocketAttribute.remote_address) == ("1.2.3.4", 5)
     assert stream.extra(SocketAttribute.local_address) == ("6.7.8.9", 10)
 
 
-async def test_it_knows_them_when_the_transport_does_not_any_more(
-    stream: AsyncioStream, transport: PlayedTransport
-) -> None:
+async def test_addresses_outlive_connection(stream: AsyncioStream, transport: PlayedTransport) -> None:
     transport.get_extra_info = lambda name, default=None: default  # type: ignore[method-assign]
     assert stream.extra(SocketAttribute.remote_address) == ("1.2.3.4", 5)
     gone = AsyncioStream()
@@ -202,11 +194,11 @@ async def test_it_knows_them_when_the_transport_does_not_any_more(
     assert gone.extra(SocketAttribute.remote_address, None) is None
 
 
-async def test_the_loop_is_known() -> None:
+async def test_asyncio_loop_returns_loop() -> None:
     assert asyncio_loop() is asyncio.get_running_loop()
 
 
-def test_there_is_no_loop_outside_of_one() -> None:
+def test_asyncio_loop_returns_none_outside() -> None:
     assert asyncio_loop() is None
 
 
@@ -230,7 +222,7 @@ class Taker:
         self.got.append("end")
 
 
-async def test_what_had_come_and_what_comes_is_handed_on(stream: AsyncioStream) -> None:
+async def test_receiver_gets_earlier_and_later_data(stream: AsyncioStream) -> None:
     stream.data_received(b"a")
     taker = Taker(stream)
     stream.set_receiver(taker.on_data, taker.on_end)
@@ -242,7 +234,7 @@ async def test_what_had_come_and_what_comes_is_handed_on(stream: AsyncioStream) 
     assert taker.got[3:] == []
 
 
-async def test_an_end_that_had_come_is_handed_on(stream: AsyncioStream) -> None:
+async def test_receiver_gets_earlier_eof(stream: AsyncioStream) -> None:
     stream.data_received(b"a")
     stream.eof_received()
     taker = Taker(stream)
@@ -250,7 +242,7 @@ async def test_an_end_that_had_come_is_handed_on(stream: AsyncioStream) -> None:
     assert taker.got == [b"a", "end"]
 
 
-async def test_nothing_is_handed_on_during_a_pause(stream: AsyncioStream, transport: PlayedTransport) -> None:
+async def test_receiver_gets_nothing_during_pause(stream: AsyncioStream, transport: PlayedTransport) -> None:
     taker = Taker(stream, full=1)
     stream.data_received(b"a")
     stream.data_received(b"b")
@@ -264,9 +256,7 @@ async def test_nothing_is_handed_on_during_a_pause(stream: AsyncioStream, transp
     assert transport.calls == ["limit 0", "pause", "resume"]
 
 
-async def test_whoever_stopped_reading_for_a_full_buffer_reads_on(
-    stream: AsyncioStream, transport: PlayedTransport
-) -> None:
+async def test_set_receiver_resumes_paused_reading(stream: AsyncioStream, transport: PlayedTransport) -> None:
     stream.data_received(b"x" * READ_AHEAD_MAX)
     taker = Taker(stream)
     stream.set_receiver(taker.on_data, taker.on_end)
@@ -274,7 +264,7 @@ async def test_whoever_stopped_reading_for_a_full_buffer_reads_on(
     assert transport.calls == ["limit 0", "pause", "resume"]
 
 
-async def test_a_loss_is_handed_on_even_during_a_pause(stream: AsyncioStream) -> None:
+async def test_receiver_gets_loss_during_pause(stream: AsyncioStream) -> None:
     taker = Taker(stream, full=1)
     stream.set_receiver(taker.on_data, taker.on_end)
     stream.data_received(b"a")
@@ -283,7 +273,7 @@ async def test_a_loss_is_handed_on_even_during_a_pause(stream: AsyncioStream) ->
     assert taker.got == [b"a", b"b", "end"]
 
 
-async def test_after_closing_nothing_is_handed_on(stream: AsyncioStream) -> None:
+async def test_receiver_gets_nothing_after_close(stream: AsyncioStream) -> None:
     taker = Taker(stream)
     stream.set_receiver(taker.on_data, taker.on_end)
     stream.abort()
@@ -293,9 +283,7 @@ async def test_after_closing_nothing_is_handed_on(stream: AsyncioStream) -> None
 
 
 class TestBuffers:
-    async def test_what_was_read_into_the_buffer_is_kept_when_the_next_read_overwrites_it(
-        self, transport: PlayedTransport
-    ) -> None:
+    async def test_data_outlive_next_read_into_buffer(self, transport: PlayedTransport) -> None:
         stream = make_stream()
         assert isinstance(stream, BufferedStream)
         stream.connection_made(transport)
@@ -304,7 +292,7 @@ class TestBuffers:
             stream.buffer_updated(len(data))
         assert [await stream.receive(), await stream.receive()] == [b"abc", b"de"]
 
-    async def test_streams_of_a_thread_share_it_and_those_of_others_do_not(self) -> None:
+    async def test_streams_of_one_thread_share_buffer(self) -> None:
         def of_another_thread() -> memoryview:
             async def get() -> memoryview:
                 return cast(BufferedStream, make_stream()).get_buffer(-1)
@@ -317,7 +305,7 @@ class TestBuffers:
         assert len(one.get_buffer(-1)) == READ_SIZE
 
 
-def test_a_loop_that_has_a_buffer_itself_is_given_a_plain_stream() -> None:
+def test_uvloop_gets_stream_without_buffer() -> None:
     uvloop = pytest.importorskip("uvloop")
 
     async def make() -> AsyncioStream:
@@ -342,7 +330,7 @@ class WithSocket(PlayedTransport):
         return Numbered() if name == "socket" else super().get_extra_info(name, default)
 
 
-async def test_a_quiet_stream_is_handed_over() -> None:
+async def test_idle_stream_is_detached() -> None:
     transport, stream = WithSocket(), AsyncioStream()
     stream.connection_made(transport)
     assert stream.detach() == 7
@@ -360,7 +348,7 @@ async def test_a_quiet_stream_is_handed_over() -> None:
     assert transport.calls == ["limit 0", "pause", "resume"]
 
 
-async def test_without_a_socket_it_is_not_handed_over(
+async def test_stream_without_socket_is_not_detached(
     stream: AsyncioStream, transport: PlayedTransport
 ) -> None:
     assert stream.detach() is None

@@ -33,16 +33,16 @@ def verbs(cls: type) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("cls", "protocol"), [*((cls, Machine) for cls in MACHINES), *((cls, Timed) for cls in TIMED)]
 )
-def test_every_machine_has_the_verbs(cls, protocol):
+def test_machine_classes_have_interface(cls, protocol):
     assert verbs(protocol).items() <= verbs(cls).items()
 
 
-def test_the_table_of_the_docstring_lists_them_all():
+def test_docstring_lists_all_methods():
     listed = re.findall(r"^\| ``(\w+)\(", machine.__doc__ or "", re.MULTILINE)
     assert sorted(listed) == sorted([*verbs(Machine), *verbs(Timed)])
 
 
 @pytest.mark.parametrize("protocol", [Machine, Timed])
-def test_they_are_quick_answers(protocol):
+def test_methods_are_not_coroutines(protocol):
     functions = [function for _, function in inspect.getmembers(protocol, inspect.isfunction)]
     assert not any(map(inspect.iscoroutinefunction, functions))

@@ -10,7 +10,7 @@ from tests.peers import BACKENDS, settle
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", BACKENDS)]
 
 
-async def test_bytes_arrive_in_order_in_both_directions():
+async def test_bytes_arrive_in_order():
     a, b = memory_pair()
     async with a, b:
         await a.send(b"ab")
@@ -19,7 +19,7 @@ async def test_bytes_arrive_in_order_in_both_directions():
         assert [await b.receive(), await b.receive(), await a.receive()] == [b"ab", b"c", b"z"]
 
 
-async def test_a_read_returns_no_more_than_it_was_asked_for():
+async def test_receive_returns_at_most_max_bytes():
     a, b = memory_pair()
     async with a, b:
         await a.send(b"abcde")
@@ -32,7 +32,7 @@ async def test_a_read_returns_no_more_than_it_was_asked_for():
         ]
 
 
-async def test_what_was_sent_stays_as_it_was():
+async def test_sent_bytes_are_copied():
     a, b = memory_pair()
     async with a, b:
         data = bytearray(b"abc")
@@ -41,7 +41,7 @@ async def test_what_was_sent_stays_as_it_was():
         assert await b.receive() == b"abc"
 
 
-async def test_nothing_is_not_sent():
+async def test_empty_send_is_ignored():
     a, b = memory_pair()
     async with a, b:
         await a.send(b"")
@@ -49,7 +49,7 @@ async def test_nothing_is_not_sent():
         assert await b.receive() == b"x"
 
 
-async def test_closing_is_the_end_of_the_stream_after_what_was_sent():
+async def test_close_ends_stream_after_data():
     a, b = memory_pair()
     async with b:
         await a.send(b"last")
@@ -59,7 +59,7 @@ async def test_closing_is_the_end_of_the_stream_after_what_was_sent():
             await b.receive()
 
 
-async def test_a_half_closed_stream_still_receives():
+async def test_half_closed_stream_receives():
     a, b = memory_pair()
     async with a, b:
         await a.send_eof()
@@ -71,7 +71,7 @@ async def test_a_half_closed_stream_still_receives():
             await a.send(b"more")
 
 
-async def test_nothing_can_be_sent_to_whom_has_closed():
+async def test_send_to_closed_peer_fails():
     a, b = memory_pair()
     async with a:
         await b.aclose()
@@ -79,7 +79,7 @@ async def test_nothing_can_be_sent_to_whom_has_closed():
             await a.send(b"x")
 
 
-async def test_a_closed_end_is_of_no_use():
+async def test_closed_end_refuses_use():
     a, b = memory_pair()
     async with b:
         await a.aclose()
@@ -90,7 +90,7 @@ async def test_a_closed_end_is_of_no_use():
         await a.aclose()
 
 
-async def test_a_sender_waits_while_the_other_side_does_not_read():
+async def test_sender_waits_for_reader():
     a, b = memory_pair()
     async with a, b, anyio.create_task_group() as tasks:
         for _ in range(BUFFERED_WRITES_MAX):
@@ -109,7 +109,7 @@ async def test_a_sender_waits_while_the_other_side_does_not_read():
         assert log == ["sent"]
 
 
-async def test_a_sender_that_waits_is_told_when_the_other_side_closes():
+async def test_waiting_sender_fails_when_peer_closes():
     a, b = memory_pair()
     async with a, anyio.create_task_group() as tasks:
         for _ in range(BUFFERED_WRITES_MAX):
@@ -124,7 +124,7 @@ async def test_a_sender_that_waits_is_told_when_the_other_side_closes():
         await b.aclose()
 
 
-async def test_a_cancelled_read_loses_nothing():
+async def test_cancelled_receive_loses_no_data():
     a, b = memory_pair()
     async with a, b:
         with anyio.CancelScope() as scope:
@@ -134,7 +134,7 @@ async def test_a_cancelled_read_loses_nothing():
         assert await b.receive() == b"x"
 
 
-async def test_there_is_no_socket_behind_it():
+async def test_memory_stream_has_no_attributes():
     a, b = memory_pair()
     async with a, b:
         assert a.extra_attributes == {}

@@ -30,7 +30,7 @@ def new_pair(
 
 @VERSIONS
 @pytest.mark.parametrize(("certificate", "name"), [("client", "client-one"), ("stranger", "stranger")])
-def test_any_certificate_will_do_and_its_name_is_told(context, version, certificate, name):
+def test_any_client_certificate_is_accepted(context, version, certificate, name):
     server, client = new_pair(context, certificate, version)
     hello = client.encode(b"hello")
     server.encode(b"OK")
@@ -43,14 +43,14 @@ def test_any_certificate_will_do_and_its_name_is_told(context, version, certific
 
 
 @VERSIONS
-def test_none_will_not(context, version):
+def test_missing_client_certificate_is_refused(context, version):
     server, client = new_pair(context, None, version)
     with pytest.raises(ProtocolError, match="tls: client didn't provide a certificate"):
         exchange(server, client)
     assert not server.is_ready
 
 
-def test_bytes_of_any_number_go_both_ways(context):
+def test_any_number_of_bytes_passes(context):
     server, client = new_pair(context, "client")
     exchange(server, client)
     plain = os.urandom(1_000_000)
@@ -61,7 +61,7 @@ def test_bytes_of_any_number_go_both_ways(context):
     assert [*server.decode(record[-1:])] == [b"hello"]
 
 
-def test_either_side_may_end_first(context):
+def test_either_side_can_close_first(context):
     server, client = new_pair(context, "client")
     exchange(server, client)
     assert b"".join(server.decode(client.encode(b"last words") + client.end())) == b"last words"
@@ -70,7 +70,7 @@ def test_either_side_may_end_first(context):
     assert client.at_end
 
 
-def test_a_damaged_record_is_a_protocol_error_and_an_alert_is_owed(context):
+def test_damaged_record_is_protocol_error_with_alert(context):
     server, client = new_pair(context, "client")
     exchange(server, client)
     record = client.encode(b"hello")
@@ -81,7 +81,7 @@ def test_a_damaged_record_is_a_protocol_error_and_an_alert_is_owed(context):
         [*client.decode(server.encode(b""))]
 
 
-def test_a_client_may_come_again_with_the_session_it_had(context):
+def test_client_can_resume_session(context):
     rules = client_context("stranger")
     rules.maximum_version = TLS_1_2
     sessions: list[ssl.SSLSession | None] = []
@@ -102,7 +102,7 @@ def test_a_client_may_come_again_with_the_session_it_had(context):
         assert engine.session_reused is bool(session)
 
 
-def test_an_old_version_is_refused(tmp_path):
+def test_old_version_is_refused(tmp_path):
     files = write_files(tmp_path)
     strict = AnyCertificateContext(files.certificate, files.key, minimum_version=TLS_1_3, ciphers="DEFAULT")
     server, client = new_pair(strict, "client", TLS_1_2)

@@ -20,17 +20,17 @@ def context() -> ssl.SSLContext:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-def test_authorities_are_loaded(context, files):
+def test_authorities_can_be_loaded(context, files):
     load_authorities(context, files.authority)
     assert len(context.get_ca_certs()) == 1
 
 
-def test_a_certificate_and_its_key_are_loaded(context, files):
+def test_certificate_and_key_can_be_loaded(context, files):
     load_certificate(context, files.certificate, files.key)
 
 
 @pytest.mark.parametrize("whose", ["", "option "])
-def test_a_file_that_is_not_there_is_named(context, files, whose):
+def test_missing_file_is_named(context, files, whose):
     missing = f"{files.key}.missing"
     told = []
     for load in (
@@ -47,14 +47,14 @@ def test_a_file_that_is_not_there_is_named(context, files, whose):
     ]
 
 
-def test_a_path_that_cannot_be_one_is_named(context):
+def test_invalid_path_is_named(context):
     with pytest.raises(
         OptionError, match=r"tls_root_ca_file is .*, which cannot be read: embedded null byte"
     ):
         load_authorities(context, "a\0b")
 
 
-def test_what_is_not_pem_is_refused(context, files, tmp_path):
+def test_other_formats_than_pem_are_refused(context, files, tmp_path):
     text = tmp_path / "text"
     text.write_text("nothing of the kind")
     with pytest.raises(
@@ -67,7 +67,7 @@ def test_what_is_not_pem_is_refused(context, files, tmp_path):
         load_certificate(context, str(text), files.key)
 
 
-def test_a_key_of_another_certificate_is_refused(context, files, tmp_path):
+def test_key_of_other_certificate_is_refused(context, files, tmp_path):
     CLIENTS["client"]().private_key_pem.write_to_path(str(tmp_path / "other.key"))
     with pytest.raises(OptionError, match=r"its own key, in PEM \(.*mismatch\)"):
         load_certificate(context, files.certificate, str(tmp_path / "other.key"))

@@ -208,7 +208,7 @@ async def pumping(
 
 @in_memory
 class TestReading:
-    async def test_each_read_is_one_call_with_the_time(self):
+    async def test_each_read_is_one_call_with_time(self):
         async with pumping() as (bench, link):
             link.say(b"ab")
             await settle()
@@ -219,7 +219,7 @@ class TestReading:
             assert bench.machine.times == [7, 8]
             assert bench.machine.after_count == 2
 
-    async def test_the_end_of_the_stream_is_told_once_and_what_is_left_is_sent(self):
+    async def test_eof_is_passed_once_and_output_is_sent(self):
         async with pumping() as (bench, link):
             bench.machine.outbox.append(b"last")
             link.leave()
@@ -228,7 +228,7 @@ class TestReading:
             assert link.sent == [b"last"]
             assert link.closed
 
-    async def test_a_machine_that_has_ended_is_told_nothing_more(self):
+    async def test_ended_machine_gets_no_input(self):
         def end(machine: Recorder, data: bytes) -> None:
             machine.ended = True
 
@@ -239,7 +239,7 @@ class TestReading:
             assert bench.machine.received == [b"bye"]
             assert bench.machine.eof_count == 0
 
-    async def test_while_the_outbox_is_full_nothing_is_read(self):
+    async def test_full_outbox_pauses_reading(self):
         def fill(machine: Recorder, data: bytes) -> None:
             machine.outbox.append(data.upper())
             machine.outbox_full = True
@@ -265,7 +265,7 @@ def put_off(machine: Recorder, data: bytes) -> None:
 
 @in_memory
 class TestTurns:
-    async def test_what_is_left_is_worked_on_in_turns_and_nothing_is_read_before(self):
+    async def test_rest_of_input_is_processed_before_next_read(self):
         async with pumping(Recorder(put_off)) as (bench, link):
             link.say(b"ab")
             link.say(b"c")
@@ -274,7 +274,7 @@ class TestTurns:
             assert b"".join(link.sent) == b"abc"
             assert link.receiving
 
-    async def test_all_others_have_their_turn_in_between(self):
+    async def test_other_tasks_run_between_turns(self):
         async with pumping(Recorder(put_off)) as (bench, link):
             turns = []
             link.say(b"x" * 100)
@@ -285,7 +285,7 @@ class TestTurns:
                 await anyio.lowlevel.checkpoint()
             assert len(turns) > 90
 
-    async def test_a_full_outbox_stops_the_work(self):
+    async def test_full_outbox_pauses_processing(self):
         def put_off_and_fill(machine: Recorder, data: bytes) -> None:
             put_off(machine, data)
             fill(machine, b"first")
@@ -303,7 +303,7 @@ class TestTurns:
             assert b"".join(link.sent) == b"xFIRSTab"
             assert link.receiving
 
-    async def test_the_end_of_the_stream_comes_after_what_is_left(self):
+    async def test_eof_is_passed_after_rest_of_input(self):
         async with pumping(Recorder(put_off)) as (bench, link):
             link.say(b"abc")
             link.leave()
@@ -312,7 +312,7 @@ class TestTurns:
             assert bench.machine.eof_count == 1
             assert link.closed
 
-    async def test_what_a_peer_has_sent_before_it_broke_off_is_worked_on_to_the_end(self):
+    async def test_input_before_broken_write_is_processed(self):
         async with pumping(Recorder(put_off)) as (bench, link):
             link.broken = True
             link.say(b"x" * 1000)
@@ -324,14 +324,14 @@ class TestTurns:
 
 @in_memory
 class TestWriting:
-    async def test_what_is_said_between_two_writes_is_one_write(self):
+    async def test_output_between_writes_is_one_write(self):
         async with pumping() as (bench, link):
             for piece in (b"a", b"b", b"c"):
                 bench.say(piece)
             await settle()
             assert link.sent == [b"abc"]
 
-    async def test_what_is_said_during_a_write_is_the_next_one(self):
+    async def test_output_during_a_write_is_the_next_write(self):
         async with pumping() as (bench, link):
             link.hold()
             bench.say(b"a")
@@ -346,7 +346,7 @@ class TestWriting:
             await settle()
             assert link.sent == [b"a", b"bc", b"d"]
 
-    async def test_room_in_a_full_outbox_is_acted_upon(self):
+    async def test_after_is_called_when_full_outbox_is_taken(self):
         async with pumping() as (bench, link):
             bench.machine.outbox_full = True
             bench.say(b"a")
@@ -354,27 +354,27 @@ class TestWriting:
             assert link.sent == [b"a"]
             assert bench.machine.after_count == 1
 
-    async def test_after_is_called_once_more_if_taking_the_output_left_an_event(self):
+    async def test_after_is_called_when_data_to_send_left_event(self):
         async with pumping() as (bench, link):
             bench.say(b"event")
             await settle()
             assert link.sent == [b"event"]
             assert bench.machine.after_count == 1
 
-    async def test_waking_it_for_nothing_sends_nothing(self):
+    async def test_wake_without_output_sends_nothing(self):
         async with pumping() as (bench, link):
             bench.pump.wake()
             await settle()
             assert link.sent == []
             assert not bench.finished.is_set()
 
-    async def test_a_machine_that_has_something_to_say_at_the_start_says_it(self):
+    async def test_initial_output_is_sent(self):
         machine = Recorder()
         machine.outbox.append(b"  V2")
         async with pumping(machine) as (_, link):
             assert link.sent == [b"  V2"]
 
-    async def test_a_write_that_fails_is_the_end(self):
+    async def test_failed_write_ends_pump(self):
         async with pumping() as (bench, link):
             link.broken = True
             bench.say(b"x")
@@ -383,7 +383,7 @@ class TestWriting:
             await bench.wait()
             assert bench.machine.eof_count == 1
 
-    async def test_what_the_peer_said_before_a_write_failed_is_still_read(self):
+    async def test_input_before_failed_write_is_read(self):
         async with pumping() as (bench, link):
             link.broken = True
             bench.say(b"x")
@@ -396,7 +396,7 @@ class TestWriting:
             assert bench.machine.received == [b"this is why"]
             assert bench.machine.eof_count == 1
 
-    async def test_a_peer_that_takes_nothing_and_does_not_leave_is_left(self):
+    async def test_failed_write_ends_pump_after_linger(self):
         async with pumping() as (bench, link):
             link.broken = True
             bench.say(b"x")
@@ -406,7 +406,7 @@ class TestWriting:
 
 @in_memory
 class TestEnding:
-    async def test_the_last_bytes_are_sent_before_the_stream_is_closed(self):
+    async def test_last_output_is_sent_before_close(self):
         async with pumping() as (bench, link):
             bench.say(b"goodbye")
             bench.end()
@@ -417,7 +417,7 @@ class TestEnding:
             assert bench.machine.eof_count == 0
 
     @pytest.mark.parametrize("wait_for_peer", [False, True])
-    async def test_a_machine_may_have_ended_before_the_start(self, wait_for_peer):
+    async def test_machine_can_end_before_run(self, wait_for_peer):
         machine = Recorder()
         machine.outbox.append(b"no")
         machine.ended = True
@@ -428,7 +428,7 @@ class TestEnding:
             assert link.sent == [b"no"]
 
     @pytest.mark.parametrize("wait_for_peer", [False, True])
-    async def test_a_peer_that_never_reads_has_as_long_as_it_may_linger(self, wait_for_peer):
+    async def test_peer_that_does_not_read_has_linger_time(self, wait_for_peer):
         async with pumping(wait_for_peer=wait_for_peer) as (bench, link):
             link.hold()
             bench.say(b"x")
@@ -438,7 +438,7 @@ class TestEnding:
             assert link.sent == []
             assert link.closed
 
-    async def test_waiting_for_the_peer_means_to_say_so_and_to_read_until_it_leaves(self):
+    async def test_wait_for_peer_sends_eof_and_reads(self):
         async with pumping(wait_for_peer=True) as (bench, link):
             bench.say(b"goodbye")
             bench.end()
@@ -449,19 +449,19 @@ class TestEnding:
             await bench.wait()
             assert bench.machine.received == [b"late"]
 
-    async def test_a_peer_that_does_not_leave_is_left(self):
+    async def test_peer_that_does_not_close_has_linger_time(self):
         async with pumping(wait_for_peer=True) as (bench, link):
             bench.end()
             await bench.wait_until_limit()
             assert link.closed
 
-    async def test_it_can_be_woken_after_its_end(self):
+    async def test_wake_after_end_is_harmless(self):
         async with pumping() as (bench, _):
             bench.end()
             await bench.wait()
             bench.pump.wake()
 
-    async def test_an_error_of_the_machine_is_not_swallowed_and_the_stream_is_closed(self):
+    async def test_error_of_machine_is_raised_and_stream_closed(self):
         def fail(machine: Recorder, data: bytes) -> None:
             raise RuntimeError("broken machine")
 
@@ -476,7 +476,7 @@ class TestEnding:
 
 @in_memory
 class TestWriteTimeout:
-    async def test_a_peer_that_takes_nothing_is_the_end(self):
+    async def test_write_timeout_ends_pump(self):
         link = Link()
         bench = Bench(Recorder(), link, wait_for_peer=True, write_timeout=0.02)
         link.hold()
@@ -493,7 +493,7 @@ class TestWriteTimeout:
         assert link.closed
         assert bench.machine.eof_count == 0, "that is for whoever runs the pump to tell"
 
-    async def test_a_peer_that_reads_has_all_the_time_there_is(self):
+    async def test_write_timeout_ignores_idle_time(self):
         link = Link()
         bench = Bench(Recorder(), link, wait_for_peer=False, write_timeout=0.02)
         async with anyio.create_task_group() as tasks:
@@ -535,7 +535,7 @@ def failing(bench: Bench, link: Link) -> None:
 @in_memory
 @pytest.mark.parametrize("wait_for_peer", [False, True])
 @pytest.mark.parametrize("state", [reading, sending, draining, lingering, failing])
-async def test_wherever_it_is_cancelled_the_stream_is_closed(state, wait_for_peer):
+async def test_cancellation_in_any_state_closes_stream(state, wait_for_peer):
     def fill(machine: Recorder, data: bytes) -> None:
         machine.outbox.append(data)
         machine.outbox_full = True
@@ -554,7 +554,7 @@ async def test_wherever_it_is_cancelled_the_stream_is_closed(state, wait_for_pee
 
 @in_memory
 @pytest.mark.parametrize("steps", range(12))
-async def test_at_whatever_step_it_is_cancelled_the_stream_is_closed(steps):
+async def test_cancellation_at_any_step_closes_stream(steps):
     ours, theirs = memory_pair()
     bench = Bench(Recorder(), ours, wait_for_peer=True)
     async with anyio.create_task_group() as tasks:
@@ -576,7 +576,7 @@ def assert_closed(stream: MemoryByteStream) -> None:
         stream._send.send_nowait(b"")
 
 
-class Handed:
+class PushBench:
     """A pump over a stream that hands on what comes, above a transport that the test plays."""
 
     def __init__(
@@ -613,9 +613,11 @@ class Handed:
 
 
 @asynccontextmanager
-async def handed(machine: Recorder | None = None, *, wait_for_peer: bool = False) -> AsyncIterator[Handed]:
+async def pushing(
+    machine: Recorder | None = None, *, wait_for_peer: bool = False
+) -> AsyncIterator[PushBench]:
     """Run a pump over such a stream; at the end of the block it is cancelled, and has to have closed it."""
-    it = Handed(machine, wait_for_peer=wait_for_peer)
+    it = PushBench(machine, wait_for_peer=wait_for_peer)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(it.bench.run)
         await settle()
@@ -638,9 +640,9 @@ def fail(*_: object) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-class TestHandedOn:
-    async def test_what_is_left_is_worked_on_in_turns_and_nothing_is_read_before(self):
-        async with handed(Recorder(put_off)) as it:
+class TestPushStream:
+    async def test_rest_of_input_is_processed_before_next_read(self):
+        async with pushing(Recorder(put_off)) as it:
             it.stream.data_received(b"abc")
             assert it.transport.calls[-1] == "pause"
             assert it.transport.written == []
@@ -648,29 +650,29 @@ class TestHandedOn:
             assert it.transport.written == [b"a", b"b", b"c"]
             assert it.transport.calls[-1] == "resume"
 
-    async def test_each_turn_is_one_of_the_event_loops(self):
-        async with handed(Recorder(put_off)) as it:
+    async def test_each_turn_is_a_turn_of_event_loop(self):
+        async with pushing(Recorder(put_off)) as it:
             it.stream.data_received(b"x" * 100)
             for left in range(99, 0, -1):
                 await anyio.lowlevel.checkpoint()
                 assert abs(len(it.machine.left) - left) <= 1
 
-    async def test_the_end_of_the_stream_comes_after_what_is_left(self):
-        async with handed(Recorder(put_off)) as it:
+    async def test_eof_is_passed_after_rest_of_input(self):
+        async with pushing(Recorder(put_off)) as it:
             it.stream.data_received(b"abc")
             await it.call(it.stream.eof_received)
             await it.bench.wait()
             assert it.transport.written == [b"a", b"b", b"c"]
 
-    async def test_what_a_peer_has_sent_before_it_left_is_worked_on_to_the_end(self):
-        async with handed(Recorder(put_off)) as it:
+    async def test_input_before_loss_is_processed(self):
+        async with pushing(Recorder(put_off)) as it:
             it.stream.data_received(b"x" * 1000)
             await it.call(it.stream.connection_lost, ConnectionResetError("reset"))
             await it.bench.wait()
             assert it.machine.left == []
 
-    async def test_an_error_in_a_later_turn_is_raised_where_the_pump_runs(self):
-        it = Handed(Recorder(put_off))
+    async def test_error_in_later_turn_is_raised_by_run(self):
+        it = PushBench(Recorder(put_off))
         async with anyio.create_task_group() as tasks:
 
             async def run() -> None:
@@ -684,9 +686,9 @@ class TestHandedOn:
             await it.say(b"x")
             await it.bench.wait()
 
-    async def test_after_a_full_read_the_next_one_waits_for_the_next_turn(self):
+    async def test_full_read_delays_next_read_by_a_turn(self):
         # libuv reads on at once, up to 32 times, as long as reads are full.
-        async with handed(Recorder(echo)) as it:
+        async with pushing(Recorder(echo)) as it:
             it.stream.data_received(b"x" * FULL_READ_SIZE)
             assert it.transport.calls[-1] == "pause"
             await settle()
@@ -694,13 +696,13 @@ class TestHandedOn:
             it.stream.data_received(b"x" * (FULL_READ_SIZE - 1))
             assert it.transport.calls[-1] == "resume"
 
-    async def test_an_idle_connection_has_no_task_but_the_one_that_runs_the_pump(self):
+    async def test_idle_connection_has_one_task(self):
         before = len(asyncio.all_tasks())
-        async with handed():
+        async with pushing():
             assert len(asyncio.all_tasks()) == before + 1
 
-    async def test_a_read_is_answered_before_it_returns(self):
-        async with handed(Recorder(echo)) as it:
+    async def test_answer_is_written_in_same_turn(self):
+        async with pushing(Recorder(echo)) as it:
             it.stream.data_received(b"a")
             assert it.transport.written == [b"A"]
             await it.say(b"b")
@@ -708,22 +710,22 @@ class TestHandedOn:
             assert it.machine.times == [7, 7]
             assert it.machine.after_count == 2
 
-    async def test_what_is_said_in_one_turn_is_one_write(self):
-        async with handed() as it:
+    async def test_output_of_one_turn_is_one_write(self):
+        async with pushing() as it:
             for piece in (b"a", b"b", b"c"):
                 it.bench.say(piece)
             assert it.transport.written == []
             await settle()
             assert it.transport.written == [b"abc"]
 
-    async def test_what_can_be_flushed_is_sent_at_once(self):
-        async with handed() as it:
+    async def test_flush_writes_at_once(self):
+        async with pushing() as it:
             it.machine.outbox.append(b"a")
             it.bench.pump.flush()
             assert it.transport.written == [b"a"]
 
-    async def test_what_is_said_to_a_slow_peer_waits(self):
-        async with handed() as it:
+    async def test_output_waits_for_slow_peer(self):
+        async with pushing() as it:
             it.hold()
             it.bench.say(b"a")
             await settle()
@@ -738,8 +740,8 @@ class TestHandedOn:
             await settle()
             assert it.transport.written == [b"a", b"b", b"cd"]
 
-    async def test_while_the_outbox_is_full_nothing_is_read(self):
-        async with handed(Recorder(fill)) as it:
+    async def test_full_outbox_pauses_reading(self):
+        async with pushing(Recorder(fill)) as it:
             it.hold()
             it.bench.say(b"x")
             await settle()
@@ -753,27 +755,27 @@ class TestHandedOn:
             assert it.transport.written == [b"x", b"A", b"B"]
             assert it.transport.calls[-1] == "resume"
 
-    async def test_room_in_a_full_outbox_is_acted_upon_though_the_kernel_takes_all_at_once(self):
+    async def test_after_is_called_when_full_outbox_is_written_at_once(self):
         # Nothing else may come after it, as with a consumer that has nothing to say.
-        async with handed() as it:
+        async with pushing() as it:
             it.machine.outbox_full = True
             it.bench.say(b"a")
             await settle()
             assert it.transport.written == [b"a"]
             assert it.machine.after_count == 1
 
-    async def test_after_is_called_once_more_if_taking_the_output_left_an_event(self):
-        async with handed() as it:
+    async def test_after_is_called_when_data_to_send_left_event(self):
+        async with pushing() as it:
             it.bench.say(b"event")
             await settle()
             assert it.transport.written == [b"event"]
             assert it.machine.after_count == 1
 
-    async def test_a_machine_that_says_nothing_can_stop_reading_and_go_on(self):
+    async def test_machine_without_output_can_pause_and_resume_reading(self):
         def stop(machine: Recorder, data: bytes) -> None:
             machine.outbox_full = True
 
-        async with handed(Recorder(stop)) as it:
+        async with pushing(Recorder(stop)) as it:
             await it.say(b"a")
             await it.say(b"b")
             assert it.machine.received == [b"a"]
@@ -782,19 +784,19 @@ class TestHandedOn:
             await settle()
             assert it.machine.received == [b"a", b"b"]
 
-    async def test_the_end_of_the_stream_is_told_once_and_what_is_left_is_sent(self):
-        async with handed() as it:
+    async def test_eof_is_passed_once_and_output_is_sent(self):
+        async with pushing() as it:
             it.machine.outbox.append(b"last")
             await it.call(it.stream.eof_received)
             await it.bench.wait()
             assert it.machine.eof_count == 1
             assert it.transport.written == [b"last"]
 
-    async def test_a_machine_that_has_ended_is_told_nothing_more(self):
+    async def test_ended_machine_gets_no_input(self):
         def end(machine: Recorder, data: bytes) -> None:
             machine.ended = True
 
-        async with handed(Recorder(end)) as it:
+        async with pushing(Recorder(end)) as it:
             it.stream.data_received(b"bye")
             it.stream.data_received(b"more")
             it.transport.closing = True
@@ -803,8 +805,8 @@ class TestHandedOn:
             assert it.machine.received == [b"bye"]
             assert it.transport.calls[-1] == "pause"
 
-    async def test_waiting_for_the_peer_means_to_say_so_and_to_read_until_it_leaves(self):
-        async with handed(Recorder(echo), wait_for_peer=True) as it:
+    async def test_wait_for_peer_sends_eof_and_reads(self):
+        async with pushing(Recorder(echo), wait_for_peer=True) as it:
             it.bench.end()
             await settle()
             assert it.transport.calls[-1] == "eof"
@@ -814,19 +816,19 @@ class TestHandedOn:
             assert it.machine.received == [b"late"]
             assert it.transport.written == []  # it is too late to answer
 
-    async def test_a_peer_that_never_reads_has_as_long_as_it_may_linger(self):
+    async def test_peer_that_does_not_read_has_linger_time(self):
         def end(machine: Recorder, data: bytes) -> None:
             echo(machine, data)
             machine.ended = True
 
-        async with handed(Recorder(end)) as it:
+        async with pushing(Recorder(end)) as it:
             it.hold()
             await it.say(b"a")  # the time begins outside of any task
             await it.bench.wait_until_limit()
             assert it.transport.written == [b"A"]
 
-    async def test_a_kernel_that_takes_nothing_is_the_end_even_if_nothing_more_is_said(self):
-        it = Handed(Recorder(echo), write_timeout=0.02)
+    async def test_write_timeout_holds_for_bytes_sent_before(self):
+        it = PushBench(Recorder(echo), write_timeout=0.02)
         async with anyio.create_task_group() as tasks:
 
             async def run() -> None:
@@ -845,8 +847,8 @@ class TestHandedOn:
             await it.bench.wait()
             assert it.transport.written == [b"A"]
 
-    async def test_a_connection_lost_while_nothing_is_read_is_the_end(self):
-        async with handed(Recorder(fill)) as it:
+    async def test_loss_while_reading_is_paused_ends_pump(self):
+        async with pushing(Recorder(fill)) as it:
             it.hold()
             await it.say(b"a")
             await it.say(b"b")
@@ -855,8 +857,8 @@ class TestHandedOn:
             assert it.machine.eof_count == 1
 
     @pytest.mark.parametrize("verb", ["receive_data", "receive_eof", "data_to_send"])
-    async def test_an_error_of_the_machine_is_raised_where_the_pump_runs(self, verb):
-        it = Handed()
+    async def test_error_of_machine_is_raised_by_run(self, verb):
+        it = PushBench()
         finished = anyio.Event()
 
         async def run() -> None:
@@ -879,8 +881,8 @@ class TestHandedOn:
                 await finished.wait()
         assert it.transport.closing
 
-    async def test_after_its_end_nothing_is_told(self):
-        async with handed() as it:
+    async def test_ended_pump_calls_nothing(self):
+        async with pushing() as it:
             it.bench.end()
             await it.bench.wait()
             await it.say(b"x")
@@ -892,7 +894,7 @@ class TestHandedOn:
 
 
 class TestOverSockets:
-    async def test_what_was_sent_last_arrives_although_the_peer_still_sends(self):
+    async def test_last_output_arrives_while_peer_sends(self):
         async with served(Recorder()) as (bench, client):
             await client.send(b"y" * 100_000)
             bench.say(b"z" * 500_000)
@@ -902,7 +904,7 @@ class TestOverSockets:
             await bench.wait()
 
     @pytest.mark.parametrize("wait_for_peer", [False, True])
-    async def test_what_was_answered_last_arrives_even_if_the_peer_reads_it_late(self, wait_for_peer):
+    async def test_last_output_arrives_at_late_reader(self, wait_for_peer):
         # More than the kernel takes at once: closing must not throw the rest away.
         def answer(machine: Recorder, data: bytes) -> None:
             machine.outbox.append(b"z" * 20_000_000)
@@ -918,7 +920,7 @@ class TestOverSockets:
             await client.aclose()
             await bench.wait()
 
-    async def test_a_peer_that_reads_nothing_cannot_hold_it(self):
+    async def test_peer_that_reads_nothing_ends_after_linger(self):
         async with served(Recorder()) as (bench, _):
             bench.say(b"z" * 50_000_000)
             await settle()
@@ -956,7 +958,7 @@ async def served(
 
 
 @pytest.mark.parametrize("said", [b"", b"x"])
-async def test_a_reset_connection_is_the_end_of_the_stream(said):
+async def test_reset_connection_is_eof(said):
     machine = Recorder()
     finished = anyio.Event()
 

@@ -42,7 +42,7 @@ async def connected() -> AsyncIterator[tuple[ByteStream, ByteStream]]:
         tasks.cancel_scope.cancel()
 
 
-async def test_bytes_go_both_ways_until_the_end() -> None:
+async def test_bytes_pass_in_both_directions() -> None:
     async with connected() as (client, server):
         await client.send(b"to the server")
         assert await server.receive() == b"to the server"
@@ -55,34 +55,34 @@ async def test_bytes_go_both_ways_until_the_end() -> None:
         assert await server.receive() == b"still"
 
 
-async def test_both_ends_know_both_addresses() -> None:
+async def test_both_ends_have_both_addresses() -> None:
     async with connected() as (client, server):
         for here, there in ((SocketAttribute.local_address, SocketAttribute.remote_address),):
             assert client.extra(here) == server.extra(there)
             assert client.extra(there) == server.extra(here)
 
 
-async def test_asyncio_has_the_quick_stream(anyio_backend_name: str) -> None:
+async def test_asyncio_uses_asyncio_stream(anyio_backend_name: str) -> None:
     async with connected() as (client, server):
         assert isinstance(client, AsyncioStream) is (anyio_backend_name == "asyncio")
         assert isinstance(server, AsyncioStream) is (anyio_backend_name == "asyncio")
 
 
-async def test_a_port_that_is_taken_is_named() -> None:
+async def test_used_port_is_named() -> None:
     async with await listen("127.0.0.1:0") as listener:
         address = f"127.0.0.1:{listener.local_address[1]}"
         with pytest.raises(OSError, match=rf"listen \({address}\) failed - "):
             await listen(address)
 
 
-async def test_nobody_there_is_an_os_error() -> None:
+async def test_refused_connection_is_os_error() -> None:
     async with await listen("127.0.0.1:0") as listener:
         port = listener.local_address[1]
     with pytest.raises(OSError, match=r"."):
         await connect_tcp("127.0.0.1", port)
 
 
-async def test_what_is_no_address_is_refused() -> None:
+async def test_invalid_address_is_refused() -> None:
     with pytest.raises(OptionError, match=r"'127\.0\.0\.1:nsqd'"):
         await listen("127.0.0.1:nsqd")
     with pytest.raises(OptionError, match=r"'nsqd\.sock'"):
@@ -90,7 +90,7 @@ async def test_what_is_no_address_is_refused() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0"])
-async def test_every_interface_means_every_family(host: str) -> None:
+async def test_every_interface_includes_both_families(host: str) -> None:
     async with await listen(f"{host}:0") as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, lambda stream: stream.aclose(), tasks)
         for local in ("127.0.0.1", "::1"):
@@ -101,7 +101,7 @@ async def test_every_interface_means_every_family(host: str) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_a_listener_that_was_left_takes_no_more() -> None:
+async def test_closed_listener_accepts_nothing() -> None:
     async with await listen("127.0.0.1:0") as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, lambda stream: stream.aclose(), tasks)
         await anyio.wait_all_tasks_blocked()
@@ -111,7 +111,7 @@ async def test_a_listener_that_was_left_takes_no_more() -> None:
 
 
 @pytest.mark.parametrize("place", ["{}/nsqd.sock", "@{}"])
-async def test_a_path_is_a_unix_socket(tmp_path: Path, place: str, anyio_backend_name: str) -> None:
+async def test_listen_on_unix_socket(tmp_path: Path, place: str, anyio_backend_name: str) -> None:
     path = place.format(tmp_path)
     peers: list[str] = []
 
@@ -138,7 +138,7 @@ async def test_a_path_is_a_unix_socket(tmp_path: Path, place: str, anyio_backend
     assert os.listdir(tmp_path) == ["peer"]
 
 
-async def test_a_path_that_is_there_is_left_alone(tmp_path: Path) -> None:
+async def test_existing_path_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "nsqd.sock"
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(path))
@@ -147,19 +147,19 @@ async def test_a_path_that_is_there_is_left_alone(tmp_path: Path) -> None:
     assert stat.S_ISSOCK(path.stat().st_mode)
 
 
-async def test_a_path_that_cannot_be_had_is_named(tmp_path: Path) -> None:
+async def test_unusable_path_is_named(tmp_path: Path) -> None:
     for path in (f"{tmp_path}/missing/nsqd.sock", f"/{'long' * 50}"):
         with pytest.raises(OSError, match=rf"listen \({path}\) failed - "):
             await listen(path)
 
 
-async def test_a_socket_whose_file_is_gone_can_be_closed(tmp_path: Path) -> None:
+async def test_socket_without_its_file_can_be_closed(tmp_path: Path) -> None:
     async with await listen(f"{tmp_path}/nsqd.sock") as listener:
         os.unlink(listener.address)
 
 
 @pytest.mark.parametrize("place", ["{}/nsqd.sock", "@{}/nsqd"])
-async def test_a_path_can_be_connected_to(tmp_path: Path, place: str) -> None:
+async def test_connect_to_unix_socket(tmp_path: Path, place: str) -> None:
     path = place.format(tmp_path)
 
     async def echo(stream: ByteStream) -> None:
@@ -174,13 +174,13 @@ async def test_a_path_can_be_connected_to(tmp_path: Path, place: str) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_a_path_where_nobody_listens(tmp_path: Path) -> None:
+async def test_connect_to_missing_unix_socket_is_os_error(tmp_path: Path) -> None:
     for path in (f"{tmp_path}/missing.sock", f"@{tmp_path}/missing", f"/{'long' * 50}"):
         with pytest.raises(OSError, match=r"No such file|refused|too long"):
             await connect_path(path)
 
 
-async def test_many_may_connect_before_they_are_accepted() -> None:
+async def test_many_connections_can_wait_to_be_accepted() -> None:
     """The system completes their connections while this program does something else."""
     count = min(1000, SYSTEM_BACKLOG)
     accepted = 0

@@ -43,7 +43,7 @@ async def running(timetable, clock, after=lambda: None) -> AsyncIterator[Timer]:
         tasks.cancel_scope.cancel()
 
 
-async def test_a_deadline_is_kept_and_acted_upon():
+async def test_deadline_is_handled_and_after_called():
     clock = ManualClock(0)
     timetable = Timetable(2 * S)
     seen: list[list[int]] = []
@@ -57,7 +57,7 @@ async def test_a_deadline_is_kept_and_acted_upon():
     assert seen == [[2 * S]]
 
 
-async def test_deadlines_are_kept_one_after_the_other():
+async def test_deadlines_are_handled_in_order():
     clock = ManualClock(0)
     timetable = Timetable(1 * S, 2 * S, 4 * S)
     async with running(timetable, clock):
@@ -67,14 +67,14 @@ async def test_deadlines_are_kept_one_after_the_other():
     assert timetable.calls == [1 * S, 2 * S, 4 * S]
 
 
-async def test_the_present_and_the_past_are_due_at_once():
+async def test_past_deadline_is_due_at_once():
     timetable = Timetable(5 * S, 7 * S)
     async with running(timetable, ManualClock(7 * S)):
         assert timetable.calls == [7 * S]
         assert timetable.handled == [5 * S, 7 * S]
 
 
-async def test_a_deadline_is_kept_by_the_real_clock():
+async def test_deadline_by_real_clock():
     clock = LoopClock()
     timetable = Timetable(clock.now_ns() + 2_000_000)
     handled = anyio.Event()
@@ -83,7 +83,7 @@ async def test_a_deadline_is_kept_by_the_real_clock():
             await handled.wait()
 
 
-async def test_without_deadlines_it_sleeps_until_it_is_told():
+async def test_timer_without_deadline_sleeps_until_check():
     clock = ManualClock(0)
     timetable = Timetable()
     async with running(timetable, clock) as alarm:
@@ -97,7 +97,7 @@ async def test_without_deadlines_it_sleeps_until_it_is_told():
     assert timetable.calls == [1 * S]
 
 
-async def test_an_earlier_deadline_wakes_it():
+async def test_earlier_deadline_wakes_timer():
     clock = ManualClock(0)
     timetable = Timetable(9 * S)
     async with running(timetable, clock) as alarm:
@@ -114,7 +114,7 @@ async def test_an_earlier_deadline_wakes_it():
     assert timetable.handled[-1] == 9 * S
 
 
-async def test_a_deadline_that_moved_away_costs_one_look():
+async def test_postponed_deadline_is_read_again_once():
     clock = ManualClock(0)
     timetable = Timetable(1 * S)
     async with running(timetable, clock) as alarm:
@@ -129,7 +129,7 @@ async def test_a_deadline_that_moved_away_costs_one_look():
     assert timetable.handled == [5 * S]
 
 
-async def test_what_it_acts_upon_may_bring_new_deadlines():
+async def test_after_can_set_new_deadline():
     clock = ManualClock(0)
     timetable = Timetable(1 * S)
 
@@ -150,7 +150,7 @@ async def test_what_it_acts_upon_may_bring_new_deadlines():
 
 
 @pytest.mark.parametrize("check_first", [True, False])
-async def test_a_check_in_the_moment_of_a_deadline_is_harmless(check_first):
+async def test_check_at_deadline_is_harmless(check_first):
     clock = ManualClock(0)
     timetable = Timetable(2 * S)
     async with running(timetable, clock) as alarm:
@@ -169,7 +169,7 @@ async def test_a_check_in_the_moment_of_a_deadline_is_harmless(check_first):
     assert timetable.handled == [1 * S, 2 * S, 3 * S]
 
 
-async def test_a_check_before_the_start_and_after_the_end_is_harmless():
+async def test_check_before_and_after_run_is_harmless():
     clock = ManualClock(0)
     timetable = Timetable(1 * S)
     alarm = Timer(timetable, clock, after=lambda: None)
@@ -185,7 +185,7 @@ async def test_a_check_before_the_start_and_after_the_end_is_harmless():
     assert timetable.calls == []
 
 
-async def test_an_error_of_the_machine_is_not_swallowed():
+async def test_error_of_machine_is_raised():
     class Broken(Timetable):
         def handle_deadline(self, now_ns: int) -> None:
             raise RuntimeError("broken machine")
@@ -195,7 +195,7 @@ async def test_an_error_of_the_machine_is_not_swallowed():
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_whatever_comes_and_goes_each_deadline_is_kept_to_the_tick(seed):
+async def test_random_deadlines_are_handled_in_time(seed):
     random = Random(seed)
     clock = ManualClock(0)
     timetable = Timetable()

@@ -48,7 +48,7 @@ def new_pair(version: ssl.TLSVersion | None = None, certificate: str | None = No
 
 
 @VERSIONS
-def test_what_is_said_before_the_end_of_the_handshake_waits_for_it(version):
+def test_plain_bytes_wait_for_handshake(version):
     server, client = new_pair(version)
     hello = client.encode(b"hello")
     assert b"hello" not in hello
@@ -61,7 +61,7 @@ def test_what_is_said_before_the_end_of_the_handshake_waits_for_it(version):
 
 @VERSIONS
 @given(st.binary(max_size=60), st.binary(max_size=60), SIZES)
-def test_bytes_survive_both_directions_however_they_are_cut(version, from_client, from_server, sizes):
+def test_bytes_pass_in_any_pieces(version, from_client, from_server, sizes):
     server, client = new_pair(version)
     got = {server: b"", client: b""}
     on_the_way = {server: client.encode(from_client), client: server.encode(from_server)}
@@ -75,7 +75,7 @@ def test_bytes_survive_both_directions_however_they_are_cut(version, from_client
 
 
 @pytest.mark.parametrize("size", [1, 16384, 16385, 1_000_000])
-def test_a_write_of_any_size_is_sent_at_once_and_read_as_one_piece(size):
+def test_write_of_any_size_is_decoded_as_one_piece(size):
     server, client = connected()
     plain = os.urandom(size)
     assert [*client.decode(server.encode(plain))] == [plain]
@@ -84,21 +84,21 @@ def test_a_write_of_any_size_is_sent_at_once_and_read_as_one_piece(size):
     assert not client.has_output
 
 
-def test_a_record_that_is_not_complete_yields_nothing():
+def test_incomplete_record_yields_nothing():
     server, client = connected()
     record = client.encode(b"hello")
     assert [*server.decode(record[:-1])] == []
     assert [*server.decode(record[-1:])] == [b"hello"]
 
 
-def test_nothing_to_say_is_not_sent():
+def test_empty_write_sends_nothing():
     server, _ = connected()
     assert server.encode(b"") == b""
 
 
 @pytest.mark.parametrize("make", [Snappy, lambda: Deflate(6)], ids=["snappy", "deflate"])
 @given(st.lists(st.binary(max_size=50), max_size=5), SIZES)
-def test_compression_inside_it_survives_any_cuts(make, writes, sizes):
+def test_compression_inside_tls_passes_in_any_pieces(make, writes, sizes):
     server, client = connected()
     sender, receiver = make(), make()
     stream = b"".join(client.encode(sender.encode(write)) for write in writes)
@@ -113,7 +113,7 @@ def test_compression_inside_it_survives_any_cuts(make, writes, sizes):
 
 
 @VERSIONS
-def test_either_side_may_end_first(version):
+def test_either_side_can_close_first(version):
     server, client = new_pair(version)
     exchange(server, client)
     assert decode(server, client.encode(b"last words") + client.end()) == b"last words"
@@ -122,14 +122,14 @@ def test_either_side_may_end_first(version):
     assert client.at_end
 
 
-def test_what_comes_after_the_end_is_not_read():
+def test_data_after_close_are_ignored():
     server, client = connected()
     end, more = client.end(), connected()[1].encode(b"more")
     assert decode(server, end + more) == b""
     assert server.at_end
 
 
-def test_before_the_end_of_the_handshake_there_is_nothing_to_end():
+def test_close_during_handshake_sends_nothing():
     server, _ = new_pair()
     assert server.end() == b""
 
@@ -140,7 +140,7 @@ def test_before_the_end_of_the_handshake_there_is_nothing_to_end():
 @pytest.mark.parametrize(
     "data", [b"NOP\nNOP\n", b"GET / HTTP/1.0\r\n\r\n", b"\x16\xff\x03\x00\x01x", bytes(5)]
 )
-def test_what_is_not_tls_is_refused_without_an_alert(data):
+def test_other_protocol_is_refused_without_alert(data):
     server, _ = new_pair()
     assert decode(server, data[:4]) == b""
     with pytest.raises(ProtocolError, match="tls: first record does not look like a TLS handshake"):
@@ -149,7 +149,7 @@ def test_what_is_not_tls_is_refused_without_an_alert(data):
     assert server.encode(b"what waits") == b""
 
 
-def test_a_hello_that_is_none_is_answered_by_an_alert():
+def test_invalid_hello_is_answered_by_alert():
     server, _ = new_pair()
     with pytest.raises(ProtocolError, match="tls: unexpected message"):
         decode(server, b"\x16\x03\x01\x00\x05abcde")
@@ -158,7 +158,7 @@ def test_a_hello_that_is_none_is_answered_by_an_alert():
 
 
 @VERSIONS
-def test_a_client_without_the_certificate_that_is_wanted_is_told(version):
+def test_client_without_required_certificate_gets_alert(version):
     context = server_context()
     context.verify_mode = ssl.CERT_REQUIRED
     client_rules = client_context()
@@ -170,7 +170,7 @@ def test_a_client_without_the_certificate_that_is_wanted_is_told(version):
     assert client.common_name == client.version == client.cipher_suite == client.negotiated_protocol == ""
 
 
-def test_a_client_that_nobody_knows_is_refused_with_the_reason():
+def test_unknown_client_is_refused_with_reason():
     context = server_context()
     context.verify_mode = ssl.CERT_REQUIRED
     server, client = TLS(context), TLS(client_context("stranger"), server_hostname=HOST)
@@ -178,7 +178,7 @@ def test_a_client_that_nobody_knows_is_refused_with_the_reason():
         exchange(server, client)
 
 
-def test_a_server_that_nobody_knows_is_refused_and_learns_it():
+def test_unknown_server_is_refused_with_alert():
     server = TLS(server_context())
     client = TLS(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), server_hostname=HOST)
     with pytest.raises(ProtocolError, match="tls: failed to verify server certificate: "):
@@ -186,7 +186,7 @@ def test_a_server_that_nobody_knows_is_refused_and_learns_it():
     assert not server.is_ready
 
 
-def test_what_came_before_a_damaged_record_is_read_and_an_alert_is_owed():
+def test_data_before_damaged_record_are_decoded():
     server, client = connected()
     good, bad = client.encode(b"good"), client.encode(b"bad")
     pieces = server.decode(good + bad[:-1] + bytes([bad[-1] ^ 1]))
@@ -210,7 +210,7 @@ def test_what_came_before_a_damaged_record_is_read_and_an_alert_is_owed():
         (TLS_1_3, "DEFAULT", ("TLS1.3", f"Unknown {0x1302}")),
     ],
 )
-def test_version_and_cipher_suite_are_told_in_nsqds_words(version, ciphers, told):
+def test_version_and_cipher_suite_have_nsqds_names(version, ciphers, told):
     context = client_context()
     context.minimum_version = context.maximum_version = version
     context.set_ciphers(ciphers)
@@ -221,7 +221,7 @@ def test_version_and_cipher_suite_are_told_in_nsqds_words(version, ciphers, told
     assert (client.version, client.cipher_suite) == told
 
 
-def test_the_common_name_of_a_client_is_told():
+def test_common_name_of_client():
     context = server_context()
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=authority().cert_pem.bytes().decode())
@@ -232,7 +232,7 @@ def test_the_common_name_of_a_client_is_told():
     assert connected()[0].common_name == ""
 
 
-def test_the_protocol_that_was_agreed_on_is_told():
+def test_negotiated_protocol():
     theirs, ours = client_context(), server_context()
     theirs.set_alpn_protocols(["nsq"])
     ours.set_alpn_protocols(["nsq"])

@@ -41,7 +41,7 @@ async def connected() -> AsyncIterator[Pair]:
         yield server, client, below
 
 
-async def test_bytes_go_both_ways():
+async def test_bytes_pass_in_both_directions():
     async with connected() as (server, client, _):
         await client.send(b"hello")
         assert await server.receive() == b"hello"
@@ -52,20 +52,20 @@ async def test_bytes_go_both_ways():
         assert received == bytes(100_000)
 
 
-async def test_a_read_returns_no_more_than_was_asked_for():
+async def test_receive_returns_at_most_max_bytes():
     async with connected() as (server, client, _):
         await client.send(b"hello")
         assert [await server.receive(3), await server.receive(3)] == [b"hel", b"lo"]
 
 
-async def test_bytes_below_are_not_plain():
+async def test_connection_carries_no_plain_bytes():
     async with connected() as (server, client, below):
         await server.send(b"secret")
         assert b"secret" not in await below.receive()
         await client.aclose()
 
 
-async def test_the_end_that_is_said_inside_is_an_end():
+async def test_closed_tls_is_end_of_stream():
     async with connected() as (server, client, _):
         await client.send(b"last words")
         await client.send_eof()
@@ -76,14 +76,14 @@ async def test_the_end_that_is_said_inside_is_an_end():
         assert await client.receive() == b"the other direction is open"
 
 
-async def test_closing_closes_what_is_below():
+async def test_close_closes_connection():
     async with connected() as (server, client, _):
         await client.aclose()
         with pytest.raises(EndOfStream):
             await server.receive()
 
 
-async def test_a_client_that_refuses_tells_the_server():
+async def test_refusal_of_client_reaches_server():
     async with new_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)) as (server, client, _):
         async with anyio.create_task_group() as tasks:
 
@@ -98,21 +98,21 @@ async def test_a_client_that_refuses_tells_the_server():
                 await server.receive()
 
 
-async def test_a_client_that_speaks_something_else_is_a_protocol_error():
+async def test_other_protocol_is_protocol_error():
     async with new_pair() as (server, _, below):
         await below.send(b"GET / HTTP/1.0\r\n\r\n")
         with pytest.raises(ProtocolError, match="first record does not look like a TLS handshake"):
             await server.handshake()
 
 
-async def test_a_client_that_leaves_in_the_handshake_is_an_end():
+async def test_eof_during_handshake_is_end_of_stream():
     async with new_pair() as (server, _, below):
         await below.aclose()
         with pytest.raises(EndOfStream):
             await server.handshake()
 
 
-async def test_a_damaged_record_breaks_the_stream():
+async def test_damaged_record_breaks_stream():
     async with connected() as (server, _, below):
         await below.send(b"\x17\x03\x03\x00\x20" + bytes(32))
         with pytest.raises(BrokenResourceError) as broken:
@@ -120,7 +120,7 @@ async def test_a_damaged_record_breaks_the_stream():
         assert isinstance(broken.value.__cause__, ProtocolError)
 
 
-async def test_an_alert_that_nobody_takes_does_not_hide_why():
+async def test_failed_alert_does_not_hide_error():
     async with new_pair() as (server, _, below):
         await below.send(b"\x16\x03\x01\x00\x05abcde")
         await below.aclose()
@@ -128,6 +128,6 @@ async def test_an_alert_that_nobody_takes_does_not_hide_why():
             await server.handshake()
 
 
-async def test_its_attributes_are_those_of_what_is_below():
+async def test_attributes_are_those_of_connection():
     async with new_pair() as (server, _, _):
         assert server.extra_attributes == {}

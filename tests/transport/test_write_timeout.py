@@ -29,7 +29,7 @@ SHORT = 0.02
 
 
 @in_memory
-async def test_what_the_peer_takes_is_sent_in_order_and_in_one_piece_if_it_is_small():
+async def test_data_are_sent_in_order_and_small_data_in_one_piece():
     ours, theirs = memory_pair()
     async with ours, theirs:
         await send_with_timeout(ours, b"small", LONG, LoopClock())
@@ -44,7 +44,7 @@ async def test_what_the_peer_takes_is_sent_in_order_and_in_one_piece_if_it_is_sm
 
 
 @in_memory
-async def test_a_peer_that_takes_nothing_is_given_up():
+async def test_peer_that_takes_nothing_is_a_timeout():
     ours, theirs = memory_pair()
     async with ours, theirs:
         with pytest.raises(WriteTimeout, match=r"the peer took nothing for 0\.02 seconds"):
@@ -53,7 +53,7 @@ async def test_a_peer_that_takes_nothing_is_given_up():
 
 
 @on_a_clock_that_jumps
-async def test_slow_progress_is_progress(anyio_backend: tuple[str, dict[str, MockClock]]):
+async def test_slow_progress_is_no_timeout(anyio_backend: tuple[str, dict[str, MockClock]]):
     ours, theirs = memory_pair()
     size = 40 * PIECE_SIZE
 
@@ -82,7 +82,7 @@ class TestAsyncioStream:
         yield stream, transport
         await stream.aclose()
 
-    async def test_it_is_looked_at_twice(self):
+    async def test_unsent_size_is_read_twice_per_limit(self):
         async with self.stuck() as (stream, transport):
             looks: list[int] = []
             transport.when_asked = lambda: looks.append(len(transport.written))
@@ -91,7 +91,7 @@ class TestAsyncioStream:
             assert transport.written == [b"data"], "and nothing is sent twice"
             assert looks.count(1) >= 6, "once for what was taken at first, and twice in vain"
 
-    async def test_while_bytes_are_taken_it_may_last(self):
+    async def test_progress_of_kernel_is_no_timeout(self):
         async with self.stuck() as (stream, transport):
 
             def take_some() -> None:
@@ -105,13 +105,13 @@ class TestAsyncioStream:
             assert transport.unsent_size <= 0
             assert transport.written == [b"data"]
 
-    async def test_what_was_sent_before_is_waited_for(self):
+    async def test_empty_send_waits_for_earlier_bytes(self):
         async with self.stuck() as (stream, _):
             stream.send_nowait(b"before")
             with pytest.raises(WriteTimeout):
                 await send_with_timeout(stream, b"", SHORT, LoopClock())
 
-    async def test_a_broken_connection_is_told_as_such(self):
+    async def test_broken_connection_is_raised(self):
         async with self.stuck() as (stream, _), anyio.create_task_group() as tasks:
 
             async def send() -> None:
@@ -141,7 +141,7 @@ class TestOverSockets:
                     yield client, accepted[0]
             tasks.cancel_scope.cancel()
 
-    async def test_a_peer_that_reads_gets_all_of_it(self):
+    async def test_reading_peer_gets_all_data(self):
         size = 20_000_000
         async with self.connected() as (client, server), anyio.create_task_group() as tasks:
 
@@ -156,7 +156,7 @@ class TestOverSockets:
                     count += len(await server.receive())
             assert count == size
 
-    async def test_a_peer_that_does_not_read_is_given_up(self):
+    async def test_peer_that_does_not_read_is_a_timeout(self):
         async with self.connected() as (client, _):
             with anyio.fail_after(15), pytest.raises(WriteTimeout):
                 await send_with_timeout(client, b"z" * 100_000_000, 0.2, LoopClock())

@@ -1,4 +1,7 @@
-"""HTTP clients for operators: ``NsqdAdmin`` for an nsqd, ``LookupdAdmin`` for an nsqlookupd."""
+"""What operators do over HTTP, from Python: ``NsqdAdmin`` for an nsqd, ``LookupdAdmin`` for an nsqlookupd.
+
+Read ``nsqd`` and ``lookupd`` for the routes, ``stats`` for what nsqd tells of itself.
+"""
 
 from __future__ import annotations
 

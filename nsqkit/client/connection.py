@@ -6,7 +6,6 @@ One task per address does so until it is stopped. When it ends, nothing of the c
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
@@ -17,7 +16,6 @@ from nsqkit.client.failure import advice
 from nsqkit.client.options import ConnectionOptions
 from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.errors import ConnectionLost, ConnectTimeout, NotConnected, NSQError, ProtocolError, WriteTimeout
-from nsqkit.transport.loan import Loan
 from nsqkit.transport.machine import Machine, Timed
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.timer import Timer
@@ -33,9 +31,6 @@ logger = logging.getLogger("nsqkit.client")
 
 STEADY_NS: Final = 60 * NS_PER_S
 """A connection that lasts so long counts as useful, even if it ends with an error of the protocol."""
-
-LOAN_MARGIN_NS: Final = NS_PER_S
-"""A session is lent only if its next deadline is further away: several times what a loan may be unused."""
 
 
 class ClientMachine(Machine, Timed, Securable, Protocol):
@@ -129,32 +124,6 @@ class Connection(Generic[S]):
         """Write the session's output now if the kernel takes it at once, else soon."""
         if self._pump is not None:
             self._pump.flush()
-
-    def lend(self, on_idle: Callable[[], None]) -> Loan | None:
-        """Hand the connection to threads, if nothing is on its way there.
-
-        Args:
-            on_idle: as for ``Loan``.
-
-        Returns:
-            The loan; until it is over, nobody else may use the session. None if that cannot be now.
-        """
-        session = self.session
-        if sys.platform == "win32" or session is None or not session.is_open:
-            return None  # there, an event loop that waits for a socket cannot be kept from taking what comes
-        deadline_ns = session.next_deadline()
-        if deadline_ns is not None and deadline_ns < self._clock.now_ns() + LOAN_MARGIN_NS:
-            return None  # the alarm would come while a thread has the session
-        fileno = self.detach()
-        if fileno is None:
-            return None
-        return Loan(session, fileno, self._clock, on_idle=on_idle, on_back=self._take_back)
-
-    def _take_back(self, loan: Loan) -> None:
-        if loan.is_broken:
-            self.abort(ConnectionLost("a thread was interrupted while it talked to the broker"))
-        else:
-            self.attach(loan.unsent)
 
     def detach(self) -> int | None:
         """Stop reading and writing, and return the file descriptor of the socket; None if that is not possible now.

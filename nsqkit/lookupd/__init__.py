@@ -1,1 +1,1 @@
-"""nsqlookupd: the directory of nsqds, with their topics and channels."""
+"""nsqlookupd: which nsqd has which topic."""

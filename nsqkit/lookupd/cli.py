@@ -1,6 +1,8 @@
 """The command ``nsqlookupd``.
 
-Only the modules that are needed to accept a connection are imported before the service runs.
+The rule it guards: only what is needed to accept a connection is imported before the service runs.
+
+How to read it: ``COMMAND`` says what nsqlookupd is to ``nsqkit.program.command``, which does the rest.
 """
 
 from __future__ import annotations
@@ -41,5 +43,9 @@ COMMAND: Final = Command(
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command line after ``nsqlookupd`` and return its exit code."""
+    """Run the command and return its exit code.
+
+    Args:
+        words: the command line after ``nsqlookupd``.
+    """
     return COMMAND.main(words)

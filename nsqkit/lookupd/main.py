@@ -1,4 +1,9 @@
-"""The program nsqlookupd: one nsqlookupd, as a service."""
+"""The program nsqlookupd: one directory of nsqds, as a service.
+
+The rule it guards: its log opens as nsqlookupd's does.
+
+How to read it: ``run`` is the program from start to exit.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,11 @@ logger = logging.getLogger("nsqkit.lookupd")
 
 
 def run(options: LookupdOptions) -> int:
-    """Run an nsqlookupd until a signal ends it; return the exit code, 0, or 1 if it could not start."""
+    """Run an nsqlookupd until a signal ends it.
+
+    Returns:
+        The exit code: 0, or 1 if it could not start.
+    """
     service.start_log(options.log_prefix, lambda: options.log_level)
     logger.info(version_line())
     logger.info(service.loop_line())

@@ -1,9 +1,12 @@
-"""The registrations of an nsqlookupd: the nsqds that have identified themselves, with their topics and channels.
+"""Who has what: the nsqds that have identified themselves, and the topics and channels registered for them.
 
-Its behaviour is that of nsqlookupd's registration database (nsqlookupd/registration_db.go). A topic or channel remains
-when its last nsqd has disconnected, unless it is deleted over HTTP, or is ephemeral and unregistered. Peers without a
-recent ping are not returned; a tombstone hides a peer from the consumers of one topic for a while. A topic and the
-channels of a topic are registered independently. In HTTP requests ``*`` means every topic.
+The rule it guards: it is nsqlookupd's registration database (nsqlookupd, registration_db.go), seen from outside. A
+topic or channel stays known when the last nsqd that had it has gone, unless somebody deletes it or an ephemeral one is
+unregistered. Peers that have been silent for too long are not told of; a tombstone hides one peer from the consumers
+of one topic for a while.
+
+How to read it: ``Peer`` first; then what an nsqd may do, what HTTP may do, and what both may ask. A topic and the
+channels of a topic are known independently of each other. Where HTTP asks, ``*`` stands for every topic.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ ANY_TOPIC: Final = b"*"
 
 @attrs.frozen
 class Registration:
-    """The object of a registration: being a client, a topic, or a channel."""
+    """What a peer can be registered for: to be a client, to have a topic, or to have a channel."""
 
     category: str
     topic: bytes = b""
@@ -30,7 +33,7 @@ class Registration:
 
     @property
     def key(self) -> str:
-        """The key in ``/debug``: ``channel:TOPIC:CHANNEL``."""
+        """The three parts as ``/debug`` shows them: ``channel:TOPIC:CHANNEL``."""
         return f"{self.category}:{self.topic.decode()}:{self.channel.decode()}"
 
     def __str__(self) -> str:
@@ -42,14 +45,14 @@ CLIENT: Final = Registration("client")
 
 @attrs.define(eq=False)
 class Peer:
-    """One nsqd that has identified itself; each connection is a separate peer.
+    """One nsqd that has identified itself. Each connection is a peer of its own.
 
     Attributes:
-        remote_address: ``host:port`` of its end of the connection.
-        node: its data from IDENTIFY.
-        last_update_ns: the time of IDENTIFY or of its last PING, ns since the Unix epoch.
-        topics: its topics, each with the time of its tombstone, or None.
-        channels: its channels, as pairs of topic and channel.
+        remote_address: ``host:port`` that it has connected from.
+        node: what it has told of itself.
+        last_update_ns: when it was heard of last.
+        topics: those it is registered for, each with the time of its tombstone, or None.
+        channels: those it is registered for, as topic and channel.
     """
 
     remote_address: str
@@ -60,7 +63,7 @@ class Peer:
 
     @property
     def http_address(self) -> str:
-        """The name of the peer in ``/topic/tombstone``."""
+        """What ``/topic/tombstone`` knows it by."""
         return f"{self.node.broadcast_address}:{self.node.http_port}"
 
 
@@ -68,32 +71,35 @@ class Registry:
     """The registrations of one nsqlookupd.
 
     Args:
-        inactive_producer_timeout_ns: the time after its last PING until a peer is no longer returned.
-        tombstone_lifetime_ns: the time for which a tombstone hides a peer.
+        inactive_producer_timeout_ns: how long a peer is told of that says nothing.
+        tombstone_lifetime_ns: how long a tombstone stands.
     """
 
     def __init__(self, *, inactive_producer_timeout_ns: int, tombstone_lifetime_ns: int) -> None:
         self._inactive_producer_timeout_ns = inactive_producer_timeout_ns
         self._tombstone_lifetime_ns = tombstone_lifetime_ns
-        # Dicts instead of sets, for the order of registration.
+        # Dicts for sets: what was registered first is told first.
         self._peers: dict[Peer, None] = {}
         self._topics: dict[bytes, dict[Peer, None]] = {}
         self._channels: dict[bytes, dict[bytes, dict[Peer, None]]] = {}
 
-    # ---- for an nsqd --------------------------------------------------------------------------------------------
+    # ---- what an nsqd does ---------------------------------------------------------------------------------------
 
     def add_peer(self, remote_address: str, node: Node, now_ns: int) -> Peer:
-        """Add and return the peer of a connection."""
+        """Return the new peer for a connection whose nsqd has identified itself."""
         peer = Peer(remote_address, node, now_ns)
         self._peers[peer] = None
         return peer
 
     def __contains__(self, peer: Peer) -> bool:
-        """Return True until ``remove_peer`` has removed the peer and its last registration."""
+        """Tell whether a peer is there, or anything that it is registered for."""
         return peer in self._peers
 
     def remove_peer(self, peer: Peer, count: int) -> list[Registration]:
-        """Remove at most ``count`` topics and channels of a peer, and the peer after the last one; return them all."""
+        """Take away ``count`` of the things that a peer is registered for; return what they were.
+
+        When nothing else is left the peer itself is taken away.
+        """
         topics = list(islice(peer.topics, count))
         channels = list(islice(peer.channels, count - len(topics)))
         removed = [Registration("topic", topic) for topic in topics]
@@ -108,7 +114,7 @@ class Registry:
         return removed
 
     def register(self, peer: Peer, topic: bytes, channel: bytes = b"") -> list[Registration]:
-        """Register a peer for a channel and its topic, or for a topic; return the new registrations."""
+        """Register a peer for a channel and its topic, or for a topic; return what is new."""
         added = []
         if channel:
             self.create_channel(topic, channel)
@@ -124,9 +130,10 @@ class Registry:
         return added
 
     def unregister(self, peer: Peer, topic: bytes, channel: bytes = b"") -> list[Registration]:
-        """Unregister a peer from a channel, or from a topic and all its channels; return the removed registrations.
+        """Undo ``register`` of a channel, or of a topic and all its channels; return what was registered.
 
-        An ephemeral channel is deleted when its last peer is removed. So is an ephemeral topic, but not its channels.
+        An ephemeral channel is forgotten when no peer is left that has it. So is an ephemeral topic, though not its
+        channels.
         """
         if channel:
             return self._unregister_channel(peer, topic, channel)
@@ -161,18 +168,18 @@ class Registry:
         del self._channels[topic][channel][peer]
         return True
 
-    # ---- for HTTP -----------------------------------------------------------------------------------------------
+    # ---- what HTTP does ------------------------------------------------------------------------------------------
 
     def create_topic(self, topic: bytes) -> None:
-        """Add a topic unless it exists; it needs no peer."""
+        """Make a topic known, whether a peer has it or not."""
         self._topics.setdefault(topic, {})
 
     def create_channel(self, topic: bytes, channel: bytes) -> None:
-        """Add a channel unless it exists; it needs no peer, and its topic is not added."""
+        """Make a channel known, whether a peer has it or not; its topic is not touched."""
         self._channels.setdefault(topic, {}).setdefault(channel, {})
 
     def delete_topic(self, topic: bytes) -> list[Registration]:
-        """Delete a topic, or every topic, with its channels, also from all peers; return what was deleted."""
+        """Forget a topic, or every topic, with its channels, whoever has them; return what was known."""
         removed = []
         for name in _matching(self._channels, topic):
             for channel in list(self._channels[name]):
@@ -185,7 +192,7 @@ class Registry:
         return removed
 
     def delete_channel(self, topic: bytes, channel: bytes) -> bool:
-        """Delete a channel, also from all peers; return False if there is none."""
+        """Forget a channel, whoever has it; return whether it was known."""
         channels = self._channels.get(topic, {})
         if channel not in channels:
             return False
@@ -204,22 +211,22 @@ class Registry:
             if peer.http_address == http_address:
                 peer.topics[name] = now_ns
 
-    # ---- queries -------------------------------------------------------------------------------------------------
+    # ---- what both may ask ---------------------------------------------------------------------------------------
 
     def topics(self) -> list[bytes]:
-        """Return all topics."""
+        """Return all topics that are known."""
         return list(self._topics)
 
     def channels(self, topic: bytes) -> list[bytes]:
-        """Return all channels of a topic; for every topic, equal names of different topics are repeated."""
+        """Return all channels of a topic that are known; of every topic, each as often as there is one of its name."""
         return [channel for name in _matching(self._channels, topic) for channel in self._channels[name]]
 
-    def has_topic(self, topic: bytes) -> bool:
-        """Return True if a topic exists; for ``*``, if there is any."""
+    def knows_topic(self, topic: bytes) -> bool:
+        """Tell whether a topic, or any topic, is known."""
         return bool(_matching(self._topics, topic))
 
     def producers(self, topic: bytes, now_ns: int) -> list[Peer]:
-        """Return the peers from which consumers get a topic: active, and without a tombstone there."""
+        """Return the peers from which consumers get a topic: the active ones without a tombstone there."""
         return [
             peer
             for peer, name in self._producers(topic).items()
@@ -227,18 +234,18 @@ class Registry:
         ]
 
     def active_peers(self, now_ns: int) -> list[Peer]:
-        """Return the peers with a recent PING, with or without tombstones."""
+        """Return the peers that were heard of lately, with a tombstone or without."""
         return [peer for peer in self._peers if self._is_active(peer, now_ns)]
 
     def is_tombstoned(self, peer: Peer, topic: bytes, now_ns: int) -> bool:
-        """Return True while a tombstone hides a peer at one of its topics."""
+        """Tell whether a tombstone stands for a peer at one of its topics."""
         tombstoned_at_ns = peer.topics[topic]
         return tombstoned_at_ns is not None and now_ns - tombstoned_at_ns < self._tombstone_lifetime_ns
 
     def registrations(self) -> Iterator[tuple[Registration, list[Peer]]]:
-        """Yield every registration with its peers, in the order of ``Registration.key``.
+        """Yield everything that is known, with the peers registered for it, in the order of ``Registration.key``.
 
-        A registration that is added or removed during the iteration may be included or not.
+        A registration that is added or removed between two of them may be included or not.
         """
         for topic in sorted(self._channels, key=_key_part):
             for channel in sorted(self._channels.get(topic, ())):
@@ -254,7 +261,7 @@ class Registry:
         return now_ns - peer.last_update_ns <= self._inactive_producer_timeout_ns
 
     def _producers(self, topic: bytes) -> dict[Peer, bytes]:
-        """Return the peers of a topic, or of any topic, each with the first of its topics that matches."""
+        """Return the peers registered for a topic, or for any, each with the first topic it was found at."""
         found: dict[Peer, bytes] = {}
         for name in _matching(self._topics, topic):
             for peer in self._topics[name]:
@@ -262,10 +269,10 @@ class Registry:
         return found
 
 
-def _matching(topics: Collection[bytes], topic: bytes) -> list[bytes]:
+def _matching(known: Collection[bytes], topic: bytes) -> list[bytes]:
     if topic == ANY_TOPIC:
-        return list(topics)
-    return [topic] if topic in topics else []
+        return list(known)
+    return [topic] if topic in known else []
 
 
 def _key_part(topic: bytes) -> bytes:

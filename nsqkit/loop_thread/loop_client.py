@@ -26,22 +26,17 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
-class Loan(Protocol):
-    """What threads have of a client, for a while."""
+class Lease(Protocol):
+    """The use of a client by a thread of its user, for a while."""
 
-    use_count: int
-
-    def take_back(self) -> bool:
-        """End it if no thread uses it now, and tell whether it is over; otherwise ask for it."""
+    def end(self) -> bool:
+        """End it if no thread uses it now, and return True; otherwise wake the loop client when it can be ended."""
         ...
 
 
 T = TypeVar("T")
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
-L = TypeVar("L", bound=Loan)
-
-LOAN_UNUSED_MAX: Final = 0.1
-"""Seconds after which a loan that nobody uses is taken back; a heartbeat waits for twice that at most."""
+L = TypeVar("L", bound=Lease)
 
 SIGNAL_WAIT_MAX: Final = 1.0
 """Seconds that a wait lasts at a time. Python calls signal handlers between instructions, so one for a signal that came
@@ -72,7 +67,8 @@ class LoopClient(Generic[C]):
         self._interrupt = interrupt
         self._queue: deque[tuple[Callable[[], object], Refuse | None]] = deque()
         self._is_noted = False
-        self._loan: Loan | None = None
+        self._lease: Lease | None = None
+        self._lease_ended: anyio.Event
         self._task_count = 0
         with ExitStack() as stack:
             provider = portal_provider()
@@ -89,7 +85,7 @@ class LoopClient(Generic[C]):
             stack.enter_context(self._portal.wrap_async_context_manager(self.client))
             # An interrupt may come before the client is left, or while it is.
             stack.push(self._leave_quickly)
-            stack.callback(self._portal.call, self._have_back)
+            stack.callback(self._portal.call, self._wait_lease_ended)
             self._stack = stack.pop_all()
 
     @property
@@ -163,8 +159,8 @@ class LoopClient(Generic[C]):
 
     def _work_off(self) -> None:
         self._is_noted = False
-        if self._loan is not None and not self._has_back():
-            return  # and when it can be had, this is called again
+        if not self.end_lease():
+            return  # this is called again when the lease can be ended
         queue = self._queue
         for _ in range(len(queue)):
             try:
@@ -182,51 +178,38 @@ class LoopClient(Generic[C]):
             if refuse is not None:
                 refuse(Closed(f"the {self._name} is closed"))
 
-    # ---- what threads borrow ---------------------------------------------------------------------------------------
+    # ---- leases ----------------------------------------------------------------------------------------------------
 
-    def borrow(self, lend: Callable[[Callable[[], None]], L | None]) -> L | None:
-        """Return what the client lends to threads, None if it lends nothing now.
+    def lease(self, make: Callable[[], L | None]) -> L | None:
+        """Return what ``make`` returns in the event loop; None if something runs or waits there.
 
-        Until it is over, nothing else happens to the client: whatever is put or started has the loan asked back, and
-        waits for that. It is also over once nobody has used it for a while.
-
-        Args:
-            lend: lends, in the event loop; told what to call when a loan that was asked back can be had.
+        Until the lease is ended, nothing else is done with the client: what is put or started ends it first.
 
         Raises:
             Closed: as ``check``.
         """
-        return self.ask(partial(self._lend, lend))
+        return self.ask(partial(self._start_lease, make))
 
-    def _lend(self, lend: Callable[[Callable[[], None]], L | None]) -> L | None:
-        if self._task_count or self._queue:
-            return None
-        loan = self._loan = lend(self._waker.wake)
-        if loan is not None:
-            self._came_back = anyio.Event()
-            self._look_after(loan, -1)
-        return loan
+    def _start_lease(self, make: Callable[[], L | None]) -> L | None:
+        lease = None if self._task_count or self._queue else make()
+        if lease is not None:
+            self._lease, self._lease_ended = lease, anyio.Event()
+        return lease
 
-    def _look_after(self, loan: Loan, use_count: int) -> None:
-        """End a loan that was not used since this was called last; a thread may have been interrupted in its use."""
-        if self._loan is not loan:
-            return
-        if loan.use_count == use_count and self._has_back():
-            self._work_off()
-        else:
-            self._loop.call_later(LOAN_UNUSED_MAX, self._look_after, loan, loan.use_count)
+    def wake(self) -> None:
+        """Go on in the event loop with what waits for the end of the lease; any thread may call this."""
+        self._waker.wake()
 
-    def _has_back(self) -> bool:
-        """Ask back what is lent; tell whether nothing is."""
-        if self._loan is not None and self._loan.take_back():
-            self._loan = None
-            self._came_back.set()
-        return self._loan is None
+    def end_lease(self) -> bool:
+        """End the lease if no thread uses it; return True if there is none now. Call this in the event loop."""
+        if self._lease is not None and self._lease.end():
+            self._lease = None
+            self._lease_ended.set()
+        return self._lease is None
 
-    async def _have_back(self) -> None:
-        """Return when nothing is lent."""
-        while not self._has_back():
-            await self._came_back.wait()
+    async def _wait_lease_ended(self) -> None:
+        while not self.end_lease():
+            await self._lease_ended.wait()
 
     # ---- what waits in the event loop ----------------------------------------------------------------------------
 
@@ -243,7 +226,7 @@ class LoopClient(Generic[C]):
             raise Closed(f"the {self._name} is closed") from None
 
     async def _run(self, function: Callable[[], Awaitable[T]]) -> T:
-        await self._have_back()
+        await self._wait_lease_ended()
         self._task_count += 1
         try:
             return await function()

@@ -16,11 +16,27 @@ import anyio
 
 T = TypeVar("T")
 
-_LOCK = type(threading.Lock())
+
+class _ThreadWaiter:
+    """What a thread waits with; it has the methods of a future that ``OneShot`` calls."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: None) -> None:
+        self.lock.release()
 
 
 class OneShot(Generic[T]):
     """A result or an error that is set once.
+
+    Args:
+        waiter: a future of asyncio for the task that awaits it first, which costs a third of an event; None makes an
+            event when it is awaited.
 
     Attributes:
         is_answered: True once it is set.
@@ -29,24 +45,20 @@ class OneShot(Generic[T]):
 
     __slots__ = ("_callback", "_result", "_waiter", "error", "is_answered")
 
-    def __init__(self) -> None:
+    def __init__(self, waiter: asyncio.Future[None] | None = None) -> None:
         self.error: Exception | None = None
         self.is_answered = False
-        self._result: T | None = None
         self._callback: Callable[[Exception | None], object] | None = None
-        self._waiter: Any = None  # a lock or an asyncio future
+        self._waiter: Any = waiter  # of the first task, or of a thread
 
     def resolve(self, error: Exception | None, result: T | None = None) -> None:
         """Set the error, or the result where ``error`` is None; to be called once."""
         self.error = error
-        self._result = result
+        self._result: T | None = result
         self.is_answered = True  # before the look at _waiter: join() does the same in the opposite order
         waiter = self._waiter
-        if waiter is not None:
-            if type(waiter) is _LOCK:
-                waiter.release()
-            elif not waiter.done():
-                waiter.set_result(None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
         if self._callback is not None:
             self._callback(error)
 
@@ -71,17 +83,10 @@ class OneShot(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.is_answered:
-            loop = _running_loop() if self._waiter is None else None
-            if loop is not None:
-                self._waiter = loop.create_future()  # a third of the cost of an event
-                yield from self._waiter
-            else:
-                event = anyio.Event()
-                self.call_back(lambda error: event.set())
-                yield from event.wait().__await__()
-        if self.error is not None:
-            raise self.error
-        return self._result  # type: ignore[return-value]
+            event = anyio.Event()
+            self.call_back(lambda error: event.set())
+            yield from event.wait().__await__()
+        return self.result()
 
     def join(self, timeout: float = -1) -> bool:
         """Wait in this thread, while another one calls ``resolve``; return ``is_answered``.
@@ -91,23 +96,14 @@ class OneShot(Generic[T]):
         """
         if not self.is_answered:
             if self._waiter is None:
-                lock = threading.Lock()
-                lock.acquire()
-                self._waiter = lock
+                self._waiter = _ThreadWaiter()
+            lock = self._waiter.lock
             # It may have been set before _waiter was, so without a release.
-            if not self.is_answered and self._waiter.acquire(timeout=timeout):
-                self._waiter.release()
+            if not self.is_answered and lock.acquire(timeout=timeout):
+                lock.release()
         return self.is_answered
 
     def get(self) -> T:
         """Wait in this thread, and return the result or raise the error."""
         self.join()
         return self.result()
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the running asyncio loop; None on trio."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

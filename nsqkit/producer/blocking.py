@@ -20,9 +20,9 @@ from nsqkit.errors import NotConnected, WouldWait
 from nsqkit.loop_thread import BlockingClient, OneShot
 from nsqkit.options.durations import Seconds
 from nsqkit.producer.arguments import Bytes
-from nsqkit.producer.direct import Direct
 from nsqkit.producer.options import ProducerKeywords
 from nsqkit.producer.producer import Producer
+from nsqkit.producer.thread_lease import ThreadPublisher
 
 if TYPE_CHECKING:
     from nsqkit.client.serializers import Serializer
@@ -71,8 +71,8 @@ class BlockingProducer(BlockingClient[Producer]):
         example = make()
         self.options = example.options
         self.nsqd_tcp_addresses = example.nsqd_tcp_addresses
-        self._goes_direct = serializer is None
-        self._direct: Direct | None = None
+        self._may_lease = serializer is None
+        self._thread_publisher: ThreadPublisher | None = None
         self._goes_once = self.options.publish_attempts == 1 and not self.options.publish_timeout
 
     def open(self) -> Self:
@@ -82,7 +82,7 @@ class BlockingProducer(BlockingClient[Producer]):
             Closed: it is open already.
         """
         super().open()
-        self._direct = Direct(self._opened()) if self._goes_direct else None
+        self._thread_publisher = ThreadPublisher(self._opened()) if self._may_lease else None
         return self
 
     # ---- publishing ----------------------------------------------------------------------------------------------
@@ -258,11 +258,11 @@ class BlockingProducer(BlockingClient[Producer]):
     ) -> None:
         """Publish in this thread, or by the short way if it can go at once, otherwise by the long one."""
         loop_client = self._opened()
-        if not self._goes_direct:
+        if not self._may_lease:
             begin = _in_context(begin)
         if timeout is None and self._goes_once:
             try:
-                if self._direct is not None and self._direct.publish(begin, what, key):
+                if self._thread_publisher is not None and self._thread_publisher.publish(begin, what, key):
                     return
                 answer: OneShot[None] = OneShot()
                 start = partial(_start, begin, loop_client.client, what, key, answer.resolve)
@@ -277,7 +277,7 @@ class BlockingProducer(BlockingClient[Producer]):
         loop_client = self._opened()
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
-        if not self._goes_direct:
+        if not self._may_lease:
             begin = _in_context(begin)
         resolve = partial(_resolve, future)
         loop_client.put(partial(_start, begin, loop_client.client, what, key, resolve), resolve)

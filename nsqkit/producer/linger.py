@@ -1,79 +1,71 @@
 """Linger: single publishes to one topic, gathered into batches.
 
-    join() ──▶ open ──┬── nothing of the topic is on its way ──┬──▶ ready ── take() ──▶ on its way ── answered()
+    join() ──▶ open ──┬── nothing of the topic is in flight ───┬──▶ ready ── take() ──▶ in flight ── answered()
                       ├── enough messages, or enough bytes ────┤
-                      └── the linger is over ──────────────────┘
+                      └── the linger time has passed ──────────┘
 
-The rule it guards: nobody waits for company without need. What is published while nothing of its topic is on its way
-goes with the next write; what comes while an answer is awaited gathers until that answer, until there is enough of
-it, or for the linger, whichever is first. So a lone publisher pays nothing, and a crowd shares its commands. There is
-one deadline for a batch, and none for a message.
-
-How to read it: ``join`` puts in, ``take`` takes out what is ready, ``answered`` says that it has come back. A *lane*
-is what is known of one topic, for as long as anything of it gathers or is on its way.
+A publish waits only while it gains from it: if nothing of its topic is in flight, it goes with the next write. What is
+published while an answer is awaited is sent together after that answer, when there is enough of it, or when the linger
+time has passed. So a single publisher has no delay, and many publishers share commands. Each batch has one deadline;
+a message has none.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nsqkit.errors import NotConnected
 
-if TYPE_CHECKING:
-    from nsqkit.producer.waiter import Waiter
-
 _OVERHEAD = 4
-"""Bytes that each message in an MPUB has beside its body, and the whole beside its messages."""
+"""Bytes of an MPUB's body beside each message's own, and once more for their number."""
 
 
 class BatchRefused(NotConnected):
-    """The broker has kept nothing of a batch, because of one message, of its size, or of a command before it.
+    """The broker has kept nothing of a batch, because of one message, of its size, or of an earlier command.
 
-    nsqd does not tell which message it was, so each is sent again by itself; users do not get this error.
+    nsqd does not say which message it was, so each is sent again by itself; users do not get this error.
     """
 
 
 class Lane:
-    """One topic.
+    """One topic, while anything of it gathers or is in flight.
 
     Attributes:
         topic: its name.
-        batch: the one that takes more, None if there is none.
-        outstanding_count: batches on their way.
+        batch: the open batch; None if there is none.
+        in_flight_count: batches without an answer.
     """
 
-    __slots__ = ("batch", "outstanding_count", "topic")
+    __slots__ = ("batch", "in_flight_count", "topic")
 
     def __init__(self, topic: bytes) -> None:
         self.topic = topic
         self.batch: Batch | None = None
-        self.outstanding_count = 0
+        self.in_flight_count = 0
 
 
 class Batch:
-    """Messages that go in one command.
+    """Messages that are sent in one command.
 
     Attributes:
         lane: of their topic.
-        bodies: what was published, by who waits for the answer, in the order in which it was.
-        size: how many bytes an MPUB of them has as its body.
+        bodies: by the token that was given with each, in the order of publishing.
+        size: bytes of an MPUB's body with these messages.
     """
 
     __slots__ = ("bodies", "lane", "size")
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
-        self.bodies: dict[Waiter, bytes] = {}
+        self.bodies: dict[object, bytes] = {}
         self.size = _OVERHEAD
 
 
 class Linger:
-    """What gathers on one connection.
+    """The batches of one connection.
 
     Args:
-        linger_ns: how long a batch waits for more.
+        linger_ns: how long a batch stays open.
         count_max: messages in a batch.
-        size_max: bytes of a batch; a message that has more alone goes alone.
+        size_max: bytes of a batch; a larger message is sent alone.
     """
 
     def __init__(self, *, linger_ns: int, count_max: int, size_max: int) -> None:
@@ -81,9 +73,9 @@ class Linger:
         self._count_max = count_max
         self._size_max = size_max
         self._lanes: dict[bytes, Lane] = {}
-        self._ready: dict[Batch, None] = {}  # a set that keeps its order
-        self._deadlines: dict[Batch, int] = {}  # in order, since all wait equally long
-        self._timeless: list[Batch] = []  # opened since the time was last told
+        self._ready: dict[Batch, None] = {}  # an ordered set
+        self._deadlines: dict[Batch, int] = {}  # sorted, since all stay open for the same time
+        self._timeless: list[Batch] = []  # opened since set_deadlines was last called
 
     @property
     def has_ready(self) -> bool:
@@ -91,8 +83,8 @@ class Linger:
         return bool(self._ready)
 
     @property
-    def size(self) -> int:
-        """Bytes of what is ready; what still takes more has a limit of its own."""
+    def ready_size(self) -> int:
+        """Bytes of the batches that are ready."""
         return sum([batch.size for batch in self._ready]) if self._ready else 0
 
     @property
@@ -100,8 +92,8 @@ class Linger:
         """Messages that gather."""
         return sum(len(batch.bodies) for batch in self._batches())
 
-    def join(self, topic: bytes, body: bytes, waiter: Waiter) -> bool:
-        """Add a message; tell whether ``set_deadlines`` is to be called, and ``take``."""
+    def join(self, topic: bytes, body: bytes, token: object) -> bool:
+        """Add a message; return True if ``set_deadlines`` must be called, and the ready batches be sent."""
         lane = self._lanes.get(topic)
         if lane is None:
             lane = self._lanes[topic] = Lane(topic)
@@ -113,7 +105,7 @@ class Linger:
             size = batch.size + _OVERHEAD + len(body)
             opened = True
         bodies = batch.bodies
-        bodies[waiter] = body
+        bodies[token] = body
         batch.size = size
         if len(bodies) >= self._count_max or size >= self._size_max:
             lane.batch = None
@@ -121,10 +113,10 @@ class Linger:
             return True
         return opened
 
-    def withdraw(self, waiter: Waiter) -> bool:
-        """Take a message out again; tell whether it was still there."""
+    def withdraw(self, token: object) -> bool:
+        """Remove a message; return False if it is not there."""
         for batch in self._batches():
-            body = batch.bodies.pop(waiter, None)
+            body = batch.bodies.pop(token, None)
             if body is not None:
                 batch.size -= _OVERHEAD + len(body)
                 if not batch.bodies:
@@ -134,67 +126,67 @@ class Linger:
         return False
 
     def take(self) -> list[Batch]:
-        """Return, and forget, the batches that are ready; they are on their way from now on."""
+        """Return the ready batches; they are in flight from now on."""
         batches = list(self._ready)
         for batch in batches:
             self._remove(batch)
-            batch.lane.outstanding_count += 1
+            batch.lane.in_flight_count += 1
         return batches
 
     def answered(self, batch: Batch) -> None:
-        """Take note that a batch is no longer on its way."""
+        """Record that a batch is no longer in flight."""
         lane = batch.lane
-        lane.outstanding_count -= 1
-        if not lane.outstanding_count and lane.batch is not None:
+        lane.in_flight_count -= 1
+        if not lane.in_flight_count and lane.batch is not None:
             self._ready[lane.batch] = None
         self._prune(lane)
 
-    def hurry(self) -> None:
-        """Let nothing wait for more."""
+    def flush(self) -> None:
+        """Make all batches ready."""
         self._ready.update(dict.fromkeys(self._batches()))
 
-    def end(self) -> list[Waiter]:
-        """Return, and forget, whoever waits for something that is not on its way."""
-        waiters = [waiter for batch in self._batches() for waiter in batch.bodies]
+    def clear(self) -> list[object]:
+        """Remove everything, and return the tokens of the messages that gathered."""
+        tokens = [token for batch in self._batches() for token in batch.bodies]
         for parts in (self._lanes, self._ready, self._deadlines, self._timeless):
             parts.clear()
-        return waiters
+        return tokens
 
     # ---- time --------------------------------------------------------------------------------------------------
 
     def set_deadlines(self, now_ns: int) -> None:
-        """Say when those were opened that were opened just now."""
+        """Give a deadline to the batches that were opened since the last call."""
         for batch in self._timeless:
             if batch.lane.batch is batch:
                 self._deadlines[batch] = now_ns + self._linger_ns
         self._timeless.clear()
 
     def next_deadline(self) -> int | None:
-        """Return when the first of the open batches has waited long enough."""
+        """Return when the oldest open batch becomes ready."""
         return next(iter(self._deadlines.values()), None)
 
     def handle_deadline(self, now_ns: int) -> None:
-        """Make ready what has waited long enough."""
+        """Make the batches ready whose deadline has come."""
         for batch, deadline_ns in list(self._deadlines.items()):
             if deadline_ns > now_ns:
                 break
             del self._deadlines[batch]
             self._ready[batch] = None
 
-    # ---- within ------------------------------------------------------------------------------------------------
+    # ---- internals ---------------------------------------------------------------------------------------------
 
     def _open(self, lane: Lane) -> Batch:
         if lane.batch is not None:
             self._ready[lane.batch] = None
         batch = lane.batch = Batch(lane)
-        if lane.outstanding_count:
+        if lane.in_flight_count:
             self._timeless.append(batch)
         else:
-            self._ready[batch] = None  # it takes more until it is taken
+            self._ready[batch] = None  # it takes more messages until it is sent
         return batch
 
     def _batches(self) -> list[Batch]:
-        """List what gathers, each batch once."""
+        """Return the batches that are ready or open, each once."""
         still_open = [lane.batch for lane in self._lanes.values() if lane.batch is not None]
         return list(dict.fromkeys([*self._ready, *still_open]))
 
@@ -205,8 +197,8 @@ class Linger:
         self._deadlines.pop(batch, None)
 
     def _prune(self, lane: Lane) -> None:
-        """Forget a topic of which there is nothing; there may be any number of topics in the end."""
-        if lane.batch is not None or lane.outstanding_count:
+        """Forget a topic that has no messages here: the number of topics has no limit."""
+        if lane.batch is not None or lane.in_flight_count:
             return
         if all(batch.lane is not lane for batch in self._ready):
             self._lanes.pop(lane.topic, None)

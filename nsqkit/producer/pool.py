@@ -1,32 +1,29 @@
-"""The pool behind a producer: made when the producer is entered, ended when it is left.
+"""The pool behind a producer: it starts and ends every connection and task.
 
-The rule it guards: every task and connection of a producer begins and ends here. The end gives answers that somebody
-waits for some time, then brokers some time to take what was said, and then it is the end.
+The end waits ``DRAIN_TIMEOUT`` for answers, then gives brokers ``CLOSE_TIMEOUT`` to read the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
-
-import anyio
 
 from nsqkit.client.connection import Connection, Dial
 from nsqkit.client.reconnect import Reconnect
 from nsqkit.client.task_scope import TaskScope
-from nsqkit.clock import NS_PER_S, Clock
+from nsqkit.clock import NS_PER_S, Clock, move_on_after
 from nsqkit.producer.linger import Linger
 from nsqkit.producer.policy import POLICIES
 from nsqkit.producer.pool_connection import PoolConnection
 from nsqkit.producer.publisher import Publisher
 from nsqkit.producer.send_window import SendWindow
 from nsqkit.producer.session import ProducerSession
-from nsqkit.producer.waiter import waiter_factory
 
 if TYPE_CHECKING:
     from random import Random
     from types import TracebackType
 
+    from nsqkit.loop_thread.one_shot import OneShot
     from nsqkit.producer.options import ProducerOptions
     from nsqkit.wire.identify import IdentifyRequest
 
@@ -34,22 +31,23 @@ DRAIN_TIMEOUT = 5.0
 """Seconds that brokers have to answer what was published before the end."""
 
 CLOSE_TIMEOUT = 1.0
-"""Seconds that they have, after that, to take what was said."""
+"""Seconds that they have, after that, to read what was sent."""
 
 
 class Pool:
-    """Connections to all nsqds of a producer, from ``start`` to ``end``; to be made inside the event loop.
+    """Connections to all nsqds of a producer, from ``start`` to ``end``; create it inside the event loop.
 
     Args:
         addresses: of the nsqds.
         options: of the producer.
-        identity: what is told and asked in IDENTIFY.
+        identity: the IDENTIFY request.
         clock: the time.
-        dial: how to reach an address.
-        random: draws delays and, if the policy wants it, nsqds.
+        dial: connects to an address.
+        random: draws reconnect delays and, for the policy ``random``, nsqds.
 
     Attributes:
-        publisher: brings publishes to their answers.
+        clock: as given.
+        publisher: publishes to the connections.
     """
 
     def __init__(
@@ -64,30 +62,34 @@ class Pool:
     ) -> None:
         self._options = options
         self._identity = identity
-        self._clock = clock
+        self.clock = clock
         self._dial = dial
         self._random = random
         size_max = options.max_outstanding_bytes
-        self._outstanding = SendWindow(size_max) if size_max else None
-        self._destinations = [self._make_destination(address) for address in addresses]
+        self._window: SendWindow[OneShot[None]] | None = SendWindow(size_max) if size_max else None
+        self._connections = [self._connect(address) for address in addresses]
         self._tasks = TaskScope()
         self.publisher = Publisher(
-            self._destinations,
+            self._connections,
             POLICIES[options.policy](random),
-            make_waiter=waiter_factory(),
-            outstanding=self._outstanding,
+            clock=clock,
+            window=self._window,
             attempts=options.publish_attempts,
             connect_timeout=options.connect_timeout,
         )
 
     async def start(self) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         await self._tasks.start()
-        for destination in self._destinations:
-            for task in destination.tasks:
-                self._tasks.start_soon(task)
+        for connection in self._connections:
+            for task in connection.tasks:
+                self.start_soon(task)
         if self._options.linger:
-            self._tasks.start_soon(self.publisher.keep_sending_again)
+            self.start_soon(self.publisher.resend)
+
+    def start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a function in a task until the end; callbacks of the event loop may call this, too."""
+        self._tasks.start_soon(task)
 
     async def end(
         self,
@@ -95,19 +97,19 @@ class Pool:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        """Take no more, wait for answers, say good-bye; return what ``__aexit__`` has to return."""
+        """Accept no more, wait for answers and close; return what ``__aexit__`` has to return."""
         self.publisher.close()
-        with anyio.move_on_after(DRAIN_TIMEOUT, shield=True):
-            await self.publisher.drain()  # what was refused in a batch goes again, on a new connection
-        for destination in self._destinations:
-            destination.connection.stop()
-        leaving = [destination for destination in self._destinations if destination.say_goodbye()]
-        with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
-            while any(destination.connection.is_running for destination in leaving):
+        with move_on_after(self.clock, DRAIN_TIMEOUT, shield=True):
+            await self.publisher.drain()  # messages of a refused batch are sent again, on a new connection
+        for connection in self._connections:
+            connection.connection.stop()
+        leaving = [connection for connection in self._connections if connection.close()]
+        with move_on_after(self.clock, CLOSE_TIMEOUT, shield=True):
+            while any(connection.connection.is_running for connection in leaving):
                 await self.publisher.wait_change()
         return await self._tasks.end(exc_type, exc, traceback)
 
-    def _make_destination(self, address: str) -> PoolConnection:
+    def _connect(self, address: str) -> PoolConnection:
         options = self._options
         linger = None
         if options.linger:
@@ -124,13 +126,12 @@ class Pool:
                 max_msg_size=options.max_msg_size,
                 now_ns=now_ns,
                 linger=linger,
-                outstanding=self._outstanding,
             )
 
         connection = Connection(
             address,
             make_session,
-            clock=self._clock,
+            clock=self.clock,
             dial=self._dial,
             dial_timeout=options.dial_timeout,
             reconnect=Reconnect(
@@ -138,9 +139,7 @@ class Pool:
                 delay_max_ns=round(options.reconnect_delay_max * NS_PER_S),
                 random=self._random,
             ),
-            on_change=self._on_change,
+            on_change=lambda _: self.publisher.on_change(pool_connection),
         )
-        return PoolConnection(connection, linger, self._clock, self._outstanding)
-
-    def _on_change(self, connection: Connection[ProducerSession]) -> None:
-        self.publisher.on_change()
+        pool_connection = PoolConnection(connection, linger, self.clock, self._window)
+        return pool_connection

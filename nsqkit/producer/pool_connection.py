@@ -1,9 +1,7 @@
-"""One nsqd of a pool: its connection, what lingers for it, and what has become of publishes to it.
+"""One nsqd of a pool: its connection, the batches that gather for it, and the answers that come from it.
 
-The rule it guards: a publish is put on its way in one turn of the event loop, without waiting: whoever has found a
-destination ready hands it over before anything can change.
-
-How to read it: ``offer`` is what dispatching calls; policies look at the properties.
+A publish is handed over in one turn of the event loop, without waiting: between choosing an nsqd that is ready and
+``offer``, nothing can change.
 """
 
 from __future__ import annotations
@@ -12,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from nsqkit.errors import BrokerError, NotConnected
-from nsqkit.producer.session import ProducerSession, Urgency
+from nsqkit.producer.linger import BatchRefused
+from nsqkit.producer.session import Answers, ProducerSession, Urgency
 from nsqkit.producer.stats import NsqdStats
 from nsqkit.transport.timer import Timer
 
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
     from nsqkit.client.connection import Connection
     from nsqkit.clock import Clock
     from nsqkit.errors import NSQError
+    from nsqkit.loop_thread.one_shot import OneShot
     from nsqkit.producer.linger import Linger
+    from nsqkit.producer.receipt import Receipt
     from nsqkit.producer.send_window import SendWindow
-    from nsqkit.producer.waiter import Waiter
-    from nsqkit.transport.loan import Loan
 
 
 class PoolConnection:
@@ -31,12 +30,12 @@ class PoolConnection:
 
     Args:
         connection: to it.
-        linger: gathers publishes for it; None where nothing is gathered.
+        linger: gathers publishes for it; None if they are sent one by one.
         clock: the time.
-        outstanding: gets back the bytes of publishes that are settled; None where nothing is limited.
+        window: gets back the bytes of publishes that were answered; None for no limit.
 
     Attributes:
-        address: where it is.
+        address: of the nsqd.
         connection: to it.
         message_count: messages that it has acknowledged.
         refused_count: publishes that it has refused.
@@ -48,7 +47,7 @@ class PoolConnection:
         connection: Connection[ProducerSession],
         linger: Linger | None,
         clock: Clock,
-        outstanding: SendWindow | None = None,
+        window: SendWindow[OneShot[None]] | None = None,
     ) -> None:
         self.address = connection.address
         self.connection = connection
@@ -57,95 +56,108 @@ class PoolConnection:
         self.lost_count = 0
         self._linger = linger
         self._clock = clock
-        self._outstanding = outstanding
+        self._window = window
         self._timer = None if linger is None else Timer(linger, clock, after=connection.wake)
 
     @property
     def tasks(self) -> list[Callable[[], Awaitable[None]]]:
-        """What is to run as long as the producer is used."""
+        """The functions to run in tasks while the producer is used."""
         run = self.connection.run
         return [run] if self._timer is None else [run, self._timer.run]
 
     @property
     def is_connected(self) -> bool:
-        """True while there is a connection that was greeted."""
+        """True while there is a connection, after its handshake."""
         session = self.connection.session
         return session is not None and session.is_open
 
     @property
     def is_ready(self) -> bool:
-        """True while it takes publishes."""
+        """True while it accepts publishes."""
         session = self.connection.session
-        return session is not None and session.has_room
+        return session is not None and session.is_ready
 
     @property
     def is_awaited(self) -> bool:
-        """True while somebody waits for its answer."""
+        """True while a publish that was not cancelled has no answer."""
         session = self.connection.session
         return session is not None and session.is_open and session.is_awaited
 
     @property
+    def is_idle(self) -> bool:
+        """True while it is connected and has nothing in flight; never where publishes linger."""
+        return self._linger is None and self.is_connected and not self.outstanding_count
+
+    @property
     def outstanding_count(self) -> int:
-        """Commands that it has not answered yet, and publishes that linger."""
+        """Commands without an answer, and publishes that linger."""
         session = self.connection.session
         return 0 if session is None else session.outstanding_count
 
-    def offer(self, topic: bytes | None, data: bytes, waiter: Waiter) -> ProducerSession | None:
-        """Put a publish on its way, if this nsqd is ready.
+    def offer(self, topic: bytes | None, data: bytes, receipt: Receipt) -> ProducerSession | None:
+        """Publish, if this nsqd is ready.
 
         Args:
             topic: of a message that may linger; None if ``data`` is a command.
             data: the body of that message, or the command.
-            waiter: is told the answer.
+            receipt: gets the answer.
 
         Returns:
-            The session that the publish is withdrawn from if nobody waits any more; None if it was not taken.
+            The session, from which the publish can be withdrawn; None if it is not ready.
         """
         connection = self.connection
         session = connection.session
-        if session is None or not session.has_room:
+        if session is None or not session.is_ready:
             return None
         if topic is None:
-            urgency = session.publish(data, waiter)
-            if urgency is Urgency.SOON:
-                connection.wake()
-            elif urgency is Urgency.NOW:
-                connection.flush()
-        elif self._linger is not None and self._linger.join(topic, data, waiter):
-            self._on_batch(session, self._linger)
+            urgency = session.publish(data, receipt)
+            if urgency is not None:
+                (connection.flush if urgency is Urgency.NOW else connection.wake)()
+        elif self._linger is not None and self._linger.join(topic, data, receipt):
+            session.check_linger()
+            self._send_batches(self._linger)
         return session
 
-    def lend(self, on_idle: Callable[[], None]) -> Loan | None:
-        """Hand the connection to threads, if nothing is on its way there; see ``Connection.lend``."""
-        if self._linger is not None or self.outstanding_count:
-            return None
-        return self.connection.lend(on_idle)
+    def process_events(self) -> list[Receipt]:
+        """Resolve the receipts that the session has answers for; return those whose publish is to be sent again."""
+        session = self.connection.session
+        again: list[Receipt] = []
+        for event in () if session is None else session.events():
+            assert isinstance(event, Answers)
+            count = size = 0
+            receipt: Receipt
+            for receipt in event.ok:
+                count += receipt.count
+                size += receipt.size
+                receipt.resolve(None)
+            self.message_count += count
+            for receipt, error in event.failed:
+                if receipt.again is not None and isinstance(error, BatchRefused):
+                    again.append(receipt)
+                    continue
+                self._count(error)
+                size += receipt.size
+                receipt.resolve(error)
+            if size and self._window is not None:
+                for waiter in self._window.give_back(size):
+                    waiter.resolve(None)
+        return again
 
-    def take_note(self, error: NSQError) -> None:
-        """Count a publish that has failed here."""
+    def _count(self, error: NSQError) -> None:
         if isinstance(error, BrokerError):
             self.refused_count += 1
         elif not isinstance(error, NotConnected):
             self.lost_count += 1
 
-    def settle(self, error: NSQError | None, count: int, size: int) -> None:
-        """Count a publish of ``count`` messages that has come to its end here, and give back its bytes."""
-        if error is None:
-            self.message_count += count
-        else:
-            self.take_note(error)
-        if self._outstanding is not None:
-            self._outstanding.give_back(size)
-
-    def say(self, command: bytes) -> None:
+    def send(self, command: bytes) -> None:
         """Send a command that has no answer, if there is a connection."""
         session = self.connection.session
         if session is not None and session.is_open:
             session.send(command)
             self.connection.wake()
 
-    def say_goodbye(self) -> bool:
-        """Have the connection closed when all is sent; tell whether there is one."""
+    def close(self) -> bool:
+        """Have the connection closed when everything is sent; return whether there is one."""
         session = self.connection.session
         if session is None or not session.is_open:
             return False
@@ -153,14 +165,14 @@ class PoolConnection:
         self.connection.wake()
         return True
 
-    def hurry(self) -> None:
-        """Have sent what lingers."""
+    def flush(self) -> None:
+        """Send what lingers."""
         if self._linger is not None:
-            self._linger.hurry()
+            self._linger.flush()
         self.connection.wake()
 
     def stats(self) -> NsqdStats:
-        """Return how it is."""
+        """Return the state of the connection, and the counts."""
         session = self.connection.session
         return NsqdStats(
             address=self.address,
@@ -173,9 +185,8 @@ class PoolConnection:
             auth=session.auth if session is not None else None,
         )
 
-    def _on_batch(self, session: ProducerSession, linger: Linger) -> None:
-        """See to a batch that was opened, or is ready."""
-        session.check_room()
+    def _send_batches(self, linger: Linger) -> None:
+        """Send the batches that are ready, and set the timer for those that were opened."""
         linger.set_deadlines(self._clock.now_ns())
         if self._timer is not None:
             self._timer.check()

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Unpack
 
-import anyio
-
 from nsqkit.client.dialler import Dial, Dialler
 from nsqkit.clock import Clock, LoopClock, move_on_after
 from nsqkit.errors import Closed, PublishTimeout
@@ -41,12 +39,11 @@ from nsqkit.producer.stats import ProducerStats
 from nsqkit.wire.commands import NOP, encode_deferred_publish, encode_multi_publish, encode_publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
     from types import TracebackType
 
     from nsqkit.client.serializers import Serializer
     from nsqkit.producer.receipt import Receipt
-    from nsqkit.transport.loan import Loan
 
 REQUEST_TIMEOUT = 5.0
 """Seconds for creating a topic or a channel; what nsqd has for its own requests."""
@@ -101,7 +98,7 @@ class Producer:
         self._identity = self.options.identify_request(socket.gethostname())
         self._plain_size_max = 0 if serializer else self.options.max_msg_size
         self._lingers = self.options.linger > 0
-        self._pool: Pool | None = None
+        self.pool: Pool | None = None
         self._publisher: Publisher | None = None
         self._is_entered = False
 
@@ -196,7 +193,7 @@ class Producer:
         """
         data, lane = self._lay_out(topic, body)
         publisher = self._publisher or self._opened()
-        return publisher.send_now(lane, data, None if key is None else encode_key(key), 1)
+        return publisher.publish_nowait(lane, data, None if key is None else encode_key(key), 1)
 
     def multi_publish_nowait(
         self, topic: str, bodies: Sequence[Any], *, key: str | Bytes | None = None
@@ -213,7 +210,7 @@ class Producer:
         """
         data = self._bodies.take_all(bodies)
         command = encode_multi_publish(topic_name(topic), data)
-        return self._opened().send_now(None, command, encode_key(key), len(data))
+        return self._opened().publish_nowait(None, command, encode_key(key), len(data))
 
     def deferred_publish_nowait(
         self, topic: str, body: Any, delay: Seconds, *, key: str | Bytes | None = None
@@ -231,7 +228,7 @@ class Producer:
         """
         data, milliseconds = self._bodies.take(body), delay_ms(delay, self.options.max_defer_timeout)
         command = encode_deferred_publish(topic_name(topic), data, milliseconds)
-        return self._opened().send_now(None, command, encode_key(key), 1)
+        return self._opened().publish_nowait(None, command, encode_key(key), 1)
 
     # ---- all that is not publishing ------------------------------------------------------------------------------
 
@@ -244,8 +241,8 @@ class Producer:
         """
         publisher = self._opened()
         await publisher.wait_ready()
-        for destination in publisher.destinations:
-            destination.say(NOP)
+        for connection in publisher.connections:
+            connection.send(NOP)
 
     async def wait_connected(self, timeout: Seconds | None = None) -> None:
         """Return when there is a connection that was greeted, to one nsqd at least.
@@ -290,8 +287,8 @@ class Producer:
         if publisher is None:
             return ProducerStats(nsqds=(), outstanding_bytes=0, waiting_count=0)
         return ProducerStats(
-            nsqds=tuple(destination.stats() for destination in publisher.destinations),
-            outstanding_bytes=publisher.outstanding.size if publisher.outstanding else 0,
+            nsqds=tuple(connection.stats() for connection in publisher.connections),
+            outstanding_bytes=publisher.window.size if publisher.window else 0,
             waiting_count=publisher.waiting_count,
         )
 
@@ -303,11 +300,7 @@ class Producer:
     @property
     def is_connected(self) -> bool:
         """True while there is a connection that was greeted, to one nsqd at least."""
-        return self._publisher is not None and any(one.is_connected for one in self._publisher.destinations)
-
-    def lend(self, on_idle: Callable[[], None]) -> Loan | None:
-        """Hand the connection to threads, for the façade; see ``Publisher.lend``."""
-        return self._opened().lend(on_idle)
+        return self._publisher is not None and any(one.is_connected for one in self._publisher.connections)
 
     # ---- entering and leaving ------------------------------------------------------------------------------------
 
@@ -315,7 +308,7 @@ class Producer:
         if self._is_entered:
             raise Closed("the producer is entered already; make another one")
         self._clock = self._clock or LoopClock()
-        self._pool = Pool(
+        self.pool = Pool(
             self._addresses,
             self.options,
             self._identity,
@@ -323,9 +316,9 @@ class Producer:
             dial=self._dial,
             random=self._random,
         )
-        await self._pool.start()
+        await self.pool.start()
         self._is_entered = True
-        self._publisher = self._pool.publisher
+        self._publisher = self.pool.publisher
         return self
 
     async def __aexit__(
@@ -335,9 +328,9 @@ class Producer:
         traceback: TracebackType | None,
     ) -> bool | None:
         """Wait for answers that are waited for, and close; nothing is left running."""
-        assert self._pool is not None
+        assert self.pool is not None
         try:
-            return await self._pool.end(exc_type, exc, traceback)
+            return await self.pool.end(exc_type, exc, traceback)
         finally:
             self._is_entered = False
 
@@ -367,18 +360,19 @@ class Producer:
             timeout = self.options.publish_timeout
         else:
             timeout = take_seconds("timeout", timeout, TIMEOUT_MAX)
-        sending = self._opened().send(topic, data, None if key is None else encode_key(key), count)
+        publisher = self._publisher or self._opened()
+        sending = publisher.publish(topic, data, None if key is None else encode_key(key), count)
         # A cancel scope costs as much as all the rest.
-        return _within(timeout, sending) if timeout else sending
+        return self._within(timeout, sending) if timeout else sending
+
+    async def _within(self, timeout: float, sending: Coroutine[Any, Any, None]) -> None:
+        assert self._clock is not None
+        with move_on_after(self._clock, timeout):
+            await sending
+            return
+        raise PublishTimeout(f"no answer within {timeout:g} seconds; what was published may have arrived")
 
     def _opened(self) -> Publisher:
         if self._publisher is None:
             raise Closed(CLOSED)
         return self._publisher
-
-
-async def _within(timeout: float, sending: Coroutine[Any, Any, None]) -> None:
-    with anyio.move_on_after(timeout):
-        await sending
-        return
-    raise PublishTimeout(f"no answer within {timeout:g} seconds; what was published may have arrived")

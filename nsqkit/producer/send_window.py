@@ -1,26 +1,24 @@
-"""Backpressure: how many bytes may be on their way, and who waits until there is room.
+"""The send window: how many bytes may be published without an answer, and the publishes that wait for space.
 
-The rule it guards: whoever asked first goes first. A small publish does not overtake a large one that waits, so the
-large one is never starved; and one that is larger than the whole limit goes alone rather than never.
+Publishes get space in order of arrival. A small one does not overtake a large one that waits, which would never get
+space otherwise; one that is larger than the whole window gets space when the window is empty.
 
-How to read it: ``take`` and ``give_back`` are all there is while there is room; ``wait`` and ``leave`` are for those
-for whom there was none.
+The window calls nothing: ``give_back`` and ``leave`` return the waiters that have got space, ``clear`` those that get
+none.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
-if TYPE_CHECKING:
-    from nsqkit.errors import NSQError
-    from nsqkit.producer.waiter import Waiter
+W = TypeVar("W")
 
 
-class SendWindow:
-    """Bytes that were published and not answered.
+class SendWindow(Generic[W]):
+    """Bytes that were published and have no answer yet.
 
     Args:
-        size_max: how many there may be.
+        size_max: the limit.
 
     Attributes:
         size: how many there are.
@@ -29,58 +27,51 @@ class SendWindow:
     def __init__(self, size_max: int) -> None:
         self.size = 0
         self._size_max = size_max
-        self._waiting: dict[Waiter, int] = {}  # in order of arrival
+        self._waiting: dict[W, int] = {}  # in order of arrival
 
     @property
     def waiting_count(self) -> int:
-        """Publishes that wait for room."""
+        """Publishes that wait for space."""
         return len(self._waiting)
 
     def take(self, size: int) -> bool:
-        """Take room for ``size`` bytes if there is some and nobody waits for it; tell whether it was so."""
-        if self._waiting or not self._has_room(size):
+        """Take ``size`` bytes if there is space for them and no other publish waits; return whether it was so."""
+        if self._waiting or not self._has_space(size):
             return False
         self.size += size
         return True
 
-    def wait(self, size: int, waiter: Waiter) -> None:
-        """Have ``waiter`` told when room for ``size`` bytes was taken for it."""
+    def wait(self, size: int, waiter: W) -> None:
+        """Add a publish that waits for ``size`` bytes."""
         self._waiting[waiter] = size
 
-    def leave(self, waiter: Waiter, size: int) -> None:
-        """Take ``waiter`` out of the line; what was taken for it already is given back."""
-        waiter.cancel()
-        if waiter.cancelled():
-            self._waiting.pop(waiter, None)
-        else:
+    def leave(self, waiter: W, size: int) -> list[W]:
+        """Remove a publish that waits no longer, and give back its bytes if it has got them already."""
+        if self._waiting.pop(waiter, None) is None:
             self.size -= size
-        self._admit()
+        return self._admit()
 
-    def give_back(self, size: int) -> None:
-        """Take note that ``size`` bytes were answered."""
+    def give_back(self, size: int) -> list[W]:
+        """Give back the bytes of publishes that were answered; return the waiters that have got space."""
         self.size -= size
-        if self._waiting:
-            self._admit()
+        return self._admit() if self._waiting else []
 
-    def refuse(self, error: type[NSQError], why: str) -> None:
-        """Tell all who wait that they will not get room."""
-        waiting, self._waiting = self._waiting, {}
-        for waiter in waiting:
-            if not waiter.done():
-                self.size += waiting[waiter]  # whoever is told leaves, with what it was given
-                waiter.set_result(error(why))
+    def clear(self) -> list[W]:
+        """Remove all waiters and return them."""
+        waiters = [*self._waiting]
+        self._waiting.clear()
+        return waiters
 
-    def _has_room(self, size: int) -> bool:
+    def _has_space(self, size: int) -> bool:
         return not self.size or self.size + size <= self._size_max
 
-    def _admit(self) -> None:
-        while self._waiting:
-            waiter, size = next(iter(self._waiting.items()))
-            if waiter.done():  # it was cancelled, and has not left yet
-                del self._waiting[waiter]
-            elif self._has_room(size):
-                del self._waiting[waiter]
-                self.size += size
-                waiter.set_result(None)
-            else:
+    def _admit(self) -> list[W]:
+        admitted = []
+        for waiter, size in self._waiting.items():
+            if not self._has_space(size):
                 break
+            self.size += size
+            admitted.append(waiter)
+        for waiter in admitted:
+            del self._waiting[waiter]
+        return admitted

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import ClassVar
 
 import anyio
 import pytest
@@ -199,58 +198,58 @@ def test_an_event_loop_that_has_ended_is_closed(loop_client, monkeypatch):
     until(lambda: loop_client.ask(lambda: True))
 
 
-# ---- what threads borrow --------------------------------------------------------------------------------------------
+# ---- leases ---------------------------------------------------------------------------------------------------------
 
 
-class Lent:
-    """A loan that a test gives back when it likes."""
+class FakeLease:
+    """A lease that ends when the test says so."""
 
-    made: ClassVar[list[Lent]] = []
-
-    def __init__(self, on_idle: Callable[[], None]) -> None:
-        self.made.append(self)
-        self.on_idle = on_idle
-        self.use_count = 0
-        self.asked_count = 0
+    def __init__(self, loop_client: LoopClient[Client]) -> None:
+        self._loop_client = loop_client
+        self.end_count = 0
         self.is_free = False
 
-    def take_back(self) -> bool:
-        self.asked_count += 1
+    def end(self) -> bool:
+        self.end_count += 1
         return self.is_free
 
-    def give_back(self) -> None:
+    def free(self) -> None:
         self.is_free = True
-        self.on_idle()
+        self._loop_client.wake()
 
 
 @pytest.fixture
-def used(monkeypatch):
-    """Have loans taken back only when somebody asks for them."""
-    monkeypatch.setattr("nsqkit.loop_thread.loop_client.LOAN_UNUSED_MAX", 3600.0)
-    yield
-    for lent in Lent.made:
-        lent.give_back()
-    Lent.made.clear()
+def make(loop_client):
+    """Return a function that makes a lease; all are ended at the end."""
+    made: list[FakeLease] = []
+
+    def make() -> FakeLease:
+        made.append(FakeLease(loop_client))
+        return made[-1]
+
+    yield make
+    for lease in made:
+        lease.free()
 
 
-def test_what_is_put_and_started_waits_for_a_loan(loop_client, used):
-    lent = loop_client.borrow(Lent)
-    assert lent.asked_count == 0
+def test_calls_and_tasks_wait_for_the_end_of_a_lease(loop_client, make):
+    lease = loop_client.lease(make)
+    assert lease.end_count == 0
 
     async def work() -> int:
         return 7
 
     asked = [start(loop_client.ask, lambda: 6) for _ in range(3)]
     ran = loop_client.start(work)
-    until(lambda: lent.asked_count >= 2)  # once by what was put, however often, and once by what was started
+    until(lambda: lease.end_count >= 2)  # once for the queue, however long it is, and once for the task
     assert not any(each.done() for each in (*asked, ran))
-    lent.give_back()
+    lease.free()
     assert ran.result(WAIT_LIMIT) == 7
     assert [each.result(WAIT_LIMIT) for each in asked] == [6] * 3
     assert loop_client.ask(lambda: 8) == 8
 
 
-def test_nothing_is_lent_while_something_is_under_way_or_lent_already(loop_client, used):
+def test_there_is_no_lease_while_a_task_runs_or_another_lease_lasts(loop_client, make):
     may_end = threading.Event()
 
     async def work() -> None:
@@ -258,56 +257,33 @@ def test_nothing_is_lent_while_something_is_under_way_or_lent_already(loop_clien
             await anyio.lowlevel.checkpoint()
 
     working = loop_client.start(work)
-    assert loop_client.borrow(Lent) is None
+    assert loop_client.lease(make) is None
     may_end.set()
     working.result(WAIT_LIMIT)
-    assert loop_client.borrow(lambda on_idle: None) is None
-    lent = loop_client.borrow(Lent)
-    again = start(loop_client.borrow, Lent)
-    until(lambda: lent.asked_count)
-    lent.give_back()
-    second = again.result(WAIT_LIMIT)
-    assert second is not lent
-    second.give_back()
+    assert loop_client.lease(lambda: None) is None
+    first = loop_client.lease(make)
+    requesting = start(loop_client.lease, make)
+    until(lambda: first.end_count)
+    first.free()
+    assert requesting.result(WAIT_LIMIT) is not first
 
 
-def test_a_loan_that_is_not_used_is_taken_back(loop_client, monkeypatch):
-    monkeypatch.setattr("nsqkit.loop_thread.loop_client.LOAN_UNUSED_MAX", 0.001)
-    lent = loop_client.borrow(Lent)
-    until(lambda: lent.asked_count)
+def test_a_lease_can_be_ended_in_the_event_loop(loop_client, make):
+    lease = loop_client.lease(make)
     waiting = start(loop_client.ask, lambda: 7)
-    lent.is_free = True  # without a word, as by a thread that was interrupted
+    until(lambda: lease.end_count)
+    lease.is_free = True
+    loop_client._loop.call_soon_threadsafe(lambda: loop_client.end_lease() and loop_client.wake())
     assert waiting.result(WAIT_LIMIT) == 7
 
 
-def test_a_loan_that_is_used_stays(loop_client, monkeypatch):
-    monkeypatch.setattr("nsqkit.loop_thread.loop_client.LOAN_UNUSED_MAX", 0.001)
-
-    class Busy(Lent):
-        looked_count = 0
-
-        @property
-        def use_count(self) -> int:
-            self.looked_count += 1
-            return self.looked_count
-
-        @use_count.setter
-        def use_count(self, count: int) -> None:
-            pass
-
-    lent = loop_client.borrow(Busy)
-    until(lambda: lent.looked_count > 10)
-    assert lent.asked_count == 0
-    lent.give_back()
-
-
-def test_the_end_waits_for_a_loan(used):
+def test_the_end_waits_for_the_end_of_a_lease():
     loop_client = LoopClient(Client, "client")
-    lent = loop_client.borrow(Lent)
-    assert lent is not None
+    lease = loop_client.lease(lambda: FakeLease(loop_client))
+    assert lease is not None
     ending = start(loop_client.end)
-    until(lambda: lent.asked_count)
+    until(lambda: lease.end_count)
     assert not loop_client.client.leaving.is_set()
-    lent.give_back()
+    lease.free()
     ending.result(WAIT_LIMIT)
     assert loop_client.client.leaving.is_set()

@@ -1,76 +1,43 @@
-"""What stands in for tasks and nsqds in the tests of the producer's pure parts.
-
-The rule it guards: a fake behaves as the real one does, and is told once.
-"""
+"""Stand-ins for tasks and nsqds in the tests of the producer's machines."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 
 import attrs
 
-from nsqkit.errors import NSQError
 from nsqkit.producer.linger import Linger
-from nsqkit.producer.send_window import SendWindow
-from nsqkit.producer.session import ProducerSession
+from nsqkit.producer.session import Answers, ProducerSession
 from nsqkit.wire.frames import encode_response
 from nsqkit.wire.identify import IdentifyRequest
-
-UNANSWERED = object()
-
-
-class FakeWaiter:
-    """Keeps the answer to one publish, which has to come once."""
-
-    def __init__(self) -> None:
-        self.answer: Any = UNANSWERED
-        self.is_cancelled = False
-
-    def done(self) -> bool:
-        return self.is_cancelled or self.answer is not UNANSWERED
-
-    def cancelled(self) -> bool:
-        return self.is_cancelled
-
-    def cancel(self) -> None:
-        self.is_cancelled = not self.done() or self.is_cancelled
-
-    def set_result(self, result: NSQError | None, /) -> None:
-        assert not self.done()
-        self.answer = result
-
-    def __await__(self) -> Generator[Any, None, NSQError | None]:
-        raise AssertionError("nobody awaits a fake")
 
 
 @attrs.define(eq=False)
 class FakeNsqd:
-    """An nsqd, as a policy sees it."""
+    """An nsqd, as a policy uses it."""
 
     address: str
     is_ready: bool = True
     outstanding_count: int = 0
 
 
-def greeted(linger: Linger | None = None, outstanding: SendWindow | None = None) -> ProducerSession:
-    """Return a session whose greeting is over and was sent."""
+def connected(linger: Linger | None = None) -> ProducerSession:
+    """Return a session whose handshake is over and was sent."""
     session = ProducerSession(
-        IdentifyRequest(),
-        read_timeout_ns=60,
-        max_msg_size=1000,
-        now_ns=0,
-        linger=linger,
-        outstanding=outstanding,
+        IdentifyRequest(), read_timeout_ns=60, max_msg_size=1000, now_ns=0, linger=linger
     )
     session.data_to_send(0)
     session.receive_data(encode_response(b"{}"), 0)
     return session
 
 
-def waiters(count: int) -> list[FakeWaiter]:
-    return [FakeWaiter() for _ in range(count)]
-
-
-def answers(told: list[FakeWaiter]) -> list[Any]:
-    return [waiter.answer for waiter in told]
+def answers(session: ProducerSession) -> dict[Any, Any]:
+    """Return the answers since the last call, by token; there is at most one event, and one answer for each token."""
+    events = session.events()
+    assert len(events) <= 1
+    found: dict[Any, Any] = {}
+    for event in events:
+        assert isinstance(event, Answers)
+        found = {**dict.fromkeys(event.ok), **dict(event.failed)}
+        assert len(found) == len(event.ok) + len(event.failed)
+    return found

@@ -83,6 +83,19 @@ async def pool(count: int, **options: Any) -> AsyncIterator[Pool]:
                     await peer.close()
 
 
+@asynccontextmanager
+async def advancing(clock: ManualClock, seconds: float) -> AsyncIterator[None]:
+    """Advance the clock when the block waits for something."""
+
+    async def advance() -> None:
+        await settle()
+        clock.advance(seconds)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(advance)
+        yield
+
+
 class PlayingBroker:
     """Takes connections one after the other, and answers commands as ``answer`` says.
 

@@ -4,8 +4,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from nsqkit.producer.linger import Batch, Linger
-from nsqkit.producer.waiter import Waiter
-from tests.producer.fakes import FakeWaiter, waiters
 
 A, B = b"a", b"b"
 
@@ -14,19 +12,18 @@ def make(linger_ns: int = 10, count_max: int = 3, size_max: int = 100) -> Linger
     return Linger(linger_ns=linger_ns, count_max=count_max, size_max=size_max)
 
 
-def join(linger: Linger, topic: bytes, *bodies: bytes, now_ns: int = 0) -> list[FakeWaiter]:
-    told = waiters(len(bodies))
-    for body, waiter in zip(bodies, told, strict=True):
-        if linger.join(topic, body, waiter):
+def join(linger: Linger, topic: bytes, *bodies: bytes, now_ns: int = 0) -> None:
+    """Add messages, with their bodies as tokens."""
+    for body in bodies:
+        if linger.join(topic, body, body):
             linger.set_deadlines(now_ns)
-    return told
 
 
 def taken(linger: Linger) -> list[tuple[bytes, list[bytes]]]:
     return [(batch.lane.topic, [*batch.bodies.values()]) for batch in linger.take()]
 
 
-def test_while_nothing_is_on_its_way_a_batch_is_ready_at_once_and_takes_more_until_it_goes():
+def test_without_a_batch_in_flight_a_batch_is_ready_at_once_and_takes_more_until_it_is_sent():
     linger = make()
     join(linger, A, b"1", b"2")
     assert linger.has_ready
@@ -35,7 +32,7 @@ def test_while_nothing_is_on_its_way_a_batch_is_ready_at_once_and_takes_more_unt
     assert not linger.has_ready
 
 
-def test_what_comes_while_an_answer_is_awaited_goes_with_that_answer():
+def test_messages_gather_until_the_batch_in_flight_is_answered():
     linger = make()
     join(linger, A, b"1")
     (first,) = linger.take()
@@ -45,7 +42,7 @@ def test_what_comes_while_an_answer_is_awaited_goes_with_that_answer():
     assert taken(linger) == [(A, [b"2", b"3"])]
 
 
-def test_or_when_there_is_enough_of_it():
+def test_a_batch_with_enough_messages_is_ready():
     linger = make(count_max=3)
     join(linger, A, b"1")
     linger.take()
@@ -55,7 +52,7 @@ def test_or_when_there_is_enough_of_it():
     assert taken(linger) == [(A, [b"2", b"3", b"4"])]
 
 
-def test_or_when_there_are_enough_bytes_of_it():
+def test_a_batch_with_enough_bytes_is_ready():
     linger = make(size_max=4 + 2 * (4 + 10))
     join(linger, A, b"1")
     linger.take()
@@ -65,7 +62,7 @@ def test_or_when_there_are_enough_bytes_of_it():
     assert taken(linger) == [(A, [b"x" * 10, b"y" * 10])]
 
 
-def test_what_would_be_too_much_together_opens_the_next_batch():
+def test_a_message_that_does_not_fit_opens_the_next_batch():
     linger = make(size_max=40)
     join(linger, A, b"1")
     linger.take()
@@ -74,7 +71,7 @@ def test_what_would_be_too_much_together_opens_the_next_batch():
     assert linger.next_deadline() == 10
 
 
-def test_a_message_that_is_larger_than_a_batch_goes_alone():
+def test_a_message_larger_than_a_batch_is_sent_alone():
     linger = make(size_max=40)
     join(linger, A, b"1")
     linger.take()
@@ -82,7 +79,7 @@ def test_a_message_that_is_larger_than_a_batch_goes_alone():
     assert taken(linger) == [(A, [b"2"]), (A, [b"x" * 100])]
 
 
-def test_or_when_the_linger_is_over_which_begins_with_the_first():
+def test_a_batch_is_ready_when_the_linger_time_of_its_first_message_has_passed():
     linger = make(linger_ns=10)
     join(linger, A, b"1")
     linger.take()
@@ -96,7 +93,7 @@ def test_or_when_the_linger_is_over_which_begins_with_the_first():
     assert linger.next_deadline() is None
 
 
-def test_topics_do_not_wait_for_each_other():
+def test_topics_are_independent():
     linger = make()
     join(linger, A, b"1")
     (first,) = linger.take()
@@ -107,7 +104,7 @@ def test_topics_do_not_wait_for_each_other():
     assert taken(linger) == [(A, [b"2"])]
 
 
-def test_an_answer_is_not_enough_while_others_are_on_their_way():
+def test_messages_gather_while_any_batch_of_the_topic_is_in_flight():
     linger = make(count_max=2)
     join(linger, A, b"1", b"2")
     join(linger, A, b"3", b"4")
@@ -119,40 +116,39 @@ def test_an_answer_is_not_enough_while_others_are_on_their_way():
     assert taken(linger) == [(A, [b"5"])]
 
 
-def test_join_asks_to_be_seen_to_only_when_there_is_something_to_see_to():
+def test_join_returns_true_when_a_batch_was_opened_or_is_ready():
     linger = make(count_max=3)
-    told = waiters(6)
-    assert [linger.join(A, b"x", waiter) for waiter in told] == [True, False, True, True, False, True]
+    assert [linger.join(A, b"x", token) for token in range(6)] == [True, False, True, True, False, True]
 
 
 def test_a_publish_can_be_withdrawn_until_it_is_taken():
     linger = make(count_max=2)
-    told = join(linger, A, b"1", b"2", b"3")
-    assert linger.withdraw(told[0])
-    assert linger.withdraw(told[2])
+    join(linger, A, b"1", b"2", b"3")
+    assert linger.withdraw(b"1")
+    assert linger.withdraw(b"3")
     assert taken(linger) == [(A, [b"2"])]
-    assert not linger.withdraw(told[1])
+    assert not linger.withdraw(b"2")
     assert linger.count == 0
 
 
-def test_a_batch_that_all_have_left_is_none():
+def test_a_batch_whose_messages_were_withdrawn_is_removed():
     linger = make()
     join(linger, A, b"1")
     (first,) = linger.take()
-    (waiter,) = join(linger, A, b"2")
-    assert linger.withdraw(waiter)
+    join(linger, A, b"2")
+    assert linger.withdraw(b"2")
     assert linger.next_deadline() is None
     linger.answered(first)
     assert not linger.has_ready
 
 
-def test_nothing_is_kept_of_a_topic_of_which_there_is_nothing():
+def test_a_topic_without_messages_is_forgotten():
     linger = make()
     join(linger, A, b"1")
     (first,) = linger.take()
     linger.answered(first)
-    (waiter,) = join(linger, B, b"2")
-    linger.withdraw(waiter)
+    join(linger, B, b"2")
+    linger.withdraw(b"2")
     assert not linger._lanes
 
 
@@ -170,51 +166,52 @@ def test_a_topic_is_not_forgotten_while_a_full_batch_of_it_is_ready():
     assert linger.count == 1
 
 
-def test_in_a_hurry_nothing_waits():
+def test_flush_makes_all_batches_ready():
     linger = make()
     join(linger, A, b"1")
     linger.take()
     join(linger, A, b"2")
-    linger.hurry()
+    linger.flush()
     assert taken(linger) == [(A, [b"2"])]
 
 
-def test_at_the_end_all_are_named_who_are_not_on_their_way():
+def test_clear_returns_the_messages_that_were_not_sent():
     linger = make(count_max=2)
     join(linger, A, b"1")
     linger.take()
-    told = join(linger, A, b"2", b"3", b"4") + join(linger, B, b"5")
-    assert {*linger.end()} == {*told}
+    join(linger, A, b"2", b"3", b"4")
+    join(linger, B, b"5")
+    assert {*linger.clear()} == {b"2", b"3", b"4", b"5"}
     assert not linger.has_ready
     assert linger.next_deadline() is None
     assert linger.count == 0
 
 
 class Gathering(RuleBasedStateMachine):
-    """Two topics; batches that are taken and answered in order, publishers that leave, and time."""
+    """Two topics, batches that are answered in order, messages that are withdrawn, and time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now_ns = 0
         self.linger = make(linger_ns=10, count_max=3, size_max=40)
-        self.waiting: dict[Waiter, tuple[bytes, bytes, int]] = {}
-        self.on_their_way: list[Batch] = []
+        self.waiting: dict[object, tuple[bytes, bytes, int]] = {}
+        self.in_flight: list[Batch] = []
         self.count = 0
 
     @rule(topic=st.sampled_from([A, B]), size=st.integers(1, 50))
     def join(self, topic, size):
         self.count += 1
-        waiter, body = FakeWaiter(), b"%0*d" % (size, self.count)
-        self.waiting[waiter] = (topic, body, self.now_ns)
-        if self.linger.join(topic, body, waiter):
+        token, body = self.count, b"%0*d" % (size, self.count)
+        self.waiting[token] = (topic, body, self.now_ns)
+        if self.linger.join(topic, body, token):
             self.linger.set_deadlines(self.now_ns)
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
     def withdraw(self, data):
-        waiter = data.draw(st.sampled_from([*self.waiting]))
-        assert self.linger.withdraw(waiter)
-        del self.waiting[waiter]
+        token = data.draw(st.sampled_from([*self.waiting]))
+        assert self.linger.withdraw(token)
+        del self.waiting[token]
 
     @rule()
     def take(self):
@@ -222,15 +219,15 @@ class Gathering(RuleBasedStateMachine):
             assert 1 <= len(batch.bodies) <= 3
             assert len(batch.bodies) == 1 or batch.size <= 40
             assert batch.size == 4 + sum(4 + len(body) for body in batch.bodies.values())
-            for waiter, body in batch.bodies.items():
-                topic, published, _ = self.waiting.pop(waiter)
+            for token, body in batch.bodies.items():
+                topic, published, _ = self.waiting.pop(token)
                 assert (topic, published) == (batch.lane.topic, body)
-            self.on_their_way.append(batch)
+            self.in_flight.append(batch)
 
-    @precondition(lambda self: self.on_their_way)
+    @precondition(lambda self: self.in_flight)
     @rule()
     def answer(self):
-        self.linger.answered(self.on_their_way.pop(0))
+        self.linger.answered(self.in_flight.pop(0))
 
     @rule(passed=st.integers(1, 12))
     def time_passes(self, passed):
@@ -238,15 +235,15 @@ class Gathering(RuleBasedStateMachine):
         self.linger.handle_deadline(self.now_ns)
 
     @invariant()
-    def all_that_waits_is_there(self):
+    def the_count_is_that_of_the_messages(self):
         assert self.linger.count == len(self.waiting)
 
     @invariant()
-    def nobody_waits_without_need(self):
-        ready = {waiter for batch in self.linger._ready for waiter in batch.bodies}
-        busy = {batch.lane.topic for batch in self.on_their_way}
-        for waiter, (topic, _, since_ns) in self.waiting.items():
-            if waiter not in ready:
+    def a_message_waits_only_for_a_batch_in_flight_and_its_linger_time(self):
+        ready = {token for batch in self.linger._ready for token in batch.bodies}
+        busy = {batch.lane.topic for batch in self.in_flight}
+        for token, (topic, _, since_ns) in self.waiting.items():
+            if token not in ready:
                 assert topic in busy
                 assert self.now_ns < since_ns + 10
         assert self.linger.has_ready == bool(ready)

@@ -3,135 +3,172 @@ from __future__ import annotations
 import pytest
 
 from nsqkit.clock import ManualClock
-from nsqkit.errors import BadMessage, ConnectionLost, NotConnected
+from nsqkit.errors import BadMessage, ConnectionLost, FinishFailed, NotConnected
+from nsqkit.loop_thread import OneShot
 from nsqkit.producer.linger import Linger
 from nsqkit.producer.pool_connection import PoolConnection
+from nsqkit.producer.receipt import Receipt
+from nsqkit.producer.send_window import SendWindow
 from nsqkit.producer.session import OUTBOX_SIZE_MAX, ProducerSession
 from nsqkit.wire.commands import NOP, encode_publish
-from nsqkit.wire.frames import OK_FRAME
-from tests.producer.fakes import FakeWaiter, greeted, waiters
+from nsqkit.wire.frames import OK_FRAME, encode_error
+from tests.producer.fakes import connected
 
 
 class FakeConnection:
-    """A connection that only notes what it is asked for."""
+    """A connection that records its calls."""
 
     address = "nsqd:4150"
 
     def __init__(self, session: ProducerSession | None) -> None:
         self.session = session
         self.error: Exception | None = None
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def wake(self) -> None:
-        self.asked.append("wake")
+        self.calls.append("wake")
 
     def flush(self) -> None:
-        self.asked.append("flush")
+        self.calls.append("flush")
 
     async def run(self) -> None:
         """Do nothing."""
 
 
 def make(
-    session: ProducerSession | None, linger: Linger | None = None
+    session: ProducerSession | None,
+    linger: Linger | None = None,
+    window: SendWindow[OneShot[None]] | None = None,
 ) -> tuple[PoolConnection, FakeConnection]:
     connection = FakeConnection(session)
-    return PoolConnection(connection, linger, ManualClock()), connection  # type: ignore[arg-type]
+    return PoolConnection(connection, linger, ManualClock(), window), connection  # type: ignore[arg-type]
+
+
+def receipt(count: int = 1, size: int = 0) -> Receipt:
+    return Receipt(count, size)
 
 
 @pytest.mark.parametrize("state", ["none", "ended", "full"])
-def test_what_is_not_ready_takes_nothing(state):
-    session = None if state == "none" else greeted()
+def test_an_nsqd_that_is_not_ready_accepts_nothing(state):
+    session = None if state == "none" else connected()
     if session is not None and state == "ended":
         session.end(None)
     if session is not None and state == "full":
-        session.publish(bytes(OUTBOX_SIZE_MAX), FakeWaiter())
-    destination, connection = make(session)
-    assert not destination.is_ready
-    assert destination.offer(None, b"x", FakeWaiter()) is None
-    assert connection.asked == []
+        session.publish(bytes(OUTBOX_SIZE_MAX), receipt())
+    nsqd, connection = make(session)
+    assert not nsqd.is_ready
+    assert nsqd.offer(None, b"x", receipt()) is None
+    assert connection.calls == []
 
 
-def test_a_lone_publish_is_sent_at_once_and_a_crowd_shares_a_write():
-    session = greeted()
-    destination, connection = make(session)
-    told = waiters(4)
-    assert destination.offer(None, b"1", told[0]) is session
-    assert connection.asked == ["flush"]
+def test_a_single_publish_is_flushed_and_several_share_a_write():
+    session = connected()
+    nsqd, connection = make(session)
+    assert nsqd.is_idle
+    assert nsqd.offer(None, b"1", receipt()) is session
+    assert connection.calls == ["flush"]
     session.data_to_send(0)
-    for waiter in told[1:]:
-        destination.offer(None, b"x", waiter)
-    assert connection.asked == ["flush", "wake"]
+    for _ in range(3):
+        nsqd.offer(None, b"x", receipt())
+    assert connection.calls == ["flush", "wake"]
     assert session.data_to_send(0) == b"xxx"
-    assert destination.outstanding_count == 4
+    assert nsqd.outstanding_count == 4
+    assert not nsqd.is_idle
 
 
-def test_what_may_lingers_gathers_and_asks_for_a_write_once():
+def test_publishes_that_linger_request_one_write():
     linger = Linger(linger_ns=10, count_max=3, size_max=1000)
-    session = greeted(linger)
-    destination, connection = make(session, linger)
-    for waiter in waiters(2):
-        assert destination.offer(b"t", b"x", waiter) is session
-    assert connection.asked == ["wake"]
-    assert destination.outstanding_count == 2
+    session = connected(linger)
+    nsqd, connection = make(session, linger)
+    for _ in range(2):
+        assert nsqd.offer(b"t", b"x", receipt()) is session
+    assert connection.calls == ["wake"]
+    assert nsqd.outstanding_count == 2
     session.data_to_send(0)
-    destination.offer(b"t", b"y", FakeWaiter())
-    assert connection.asked == ["wake"]  # an answer is awaited
+    nsqd.offer(b"t", b"y", receipt())
+    assert connection.calls == ["wake"]  # an answer is awaited
     assert linger.next_deadline() == ManualClock().now_ns() + 10
-    destination.hurry()
-    assert connection.asked == ["wake", "wake"]
+    nsqd.flush()
+    assert connection.calls == ["wake", "wake"]
     assert session.data_to_send(0) == encode_publish(b"t", b"y")
 
 
-def test_it_runs_its_connection_and_an_alarm_where_something_lingers():
-    assert len(make(greeted())[0].tasks) == 1
-    assert len(make(greeted(), Linger(linger_ns=1, count_max=2, size_max=100))[0].tasks) == 2
+def test_it_runs_its_connection_and_a_timer_for_its_linger():
+    assert len(make(connected())[0].tasks) == 1
+    assert len(make(connected(), Linger(linger_ns=1, count_max=2, size_max=100))[0].tasks) == 2
 
 
-def test_what_comes_of_publishes_is_counted():
-    destination, connection = make(greeted())
+def test_answers_resolve_receipts_are_counted_and_give_back_their_bytes():
+    window: SendWindow[OneShot[None]] = SendWindow(100)
+    session = connected()
+    nsqd, connection = make(session, window=window)
     connection.error = ConnectionRefusedError("no")
-    for error, count in (
-        (None, 3),
-        (None, 1),
-        (BadMessage("no"), 1),
-        (ConnectionLost(), 9),
-        (NotConnected(), 1),
-    ):
-        destination.settle(error, count, 0)
-    stats = destination.stats()
-    assert (stats.message_count, stats.refused_count, stats.lost_count) == (4, 1, 1)
-    assert (stats.address, stats.is_connected, stats.outstanding_count) == ("nsqd:4150", True, 0)
-    assert stats.error is connection.error
-
-
-def test_somebody_waits_until_the_answer_is_there():
-    session = greeted()
-    destination, _ = make(session)
-    destination.offer(None, b"x", FakeWaiter())
-    assert destination.is_awaited
+    receipts = [receipt(3, 40), receipt(1, 60), receipt(9, 0), receipt(1, 0)]
+    waiter: OneShot[None] = OneShot()
+    assert window.take(100)
+    window.wait(70, waiter)
+    for each in receipts[:3]:
+        nsqd.offer(None, b"x", each)
     session.data_to_send(0)
-    assert destination.is_awaited
+    nsqd.offer(None, b"x", receipts[3])
+    session.receive_data(OK_FRAME + encode_error(FinishFailed("?")), 0)
+    assert nsqd.process_events() == []
+    assert [each.is_answered for each in receipts] == [True, True, False, False]
+    assert waiter.is_answered
+    assert window.size == 70
+    stats = nsqd.stats()
+    assert (stats.address, stats.is_connected, stats.outstanding_count) == ("nsqd:4150", True, 2)
+    assert stats.error is connection.error
+    session.receive_eof(0)
+    nsqd.process_events()
+    assert [type(each.error) for each in receipts] == [type(None), FinishFailed, ConnectionLost, NotConnected]
+    stats = nsqd.stats()
+    assert (stats.message_count, stats.refused_count, stats.lost_count) == (3, 1, 1)
+
+
+def test_receipts_of_a_refused_batch_are_returned_if_they_are_to_be_sent_again():
+    linger = Linger(linger_ns=10, count_max=3, size_max=1000)
+    session = connected(linger)
+    nsqd, _ = make(session, linger)
+    again, other = Receipt(1, 0, (b"t", b"x", None)), receipt()
+    for each in (again, other):
+        nsqd.offer(b"t", b"x", each)
+    session.data_to_send(0)
+    session.receive_data(encode_error(BadMessage("too big")), 0)
+    assert nsqd.process_events() == [again]
+    assert (again.is_answered, other.is_answered) == (False, True)
+    assert isinstance(other.error, NotConnected)
+
+
+def test_it_is_awaited_until_the_answer():
+    session = connected()
+    nsqd, _ = make(session)
+    nsqd.offer(None, b"x", receipt())
+    assert nsqd.is_awaited
+    session.data_to_send(0)
+    assert nsqd.is_awaited
     session.receive_data(OK_FRAME, 0)
-    assert not destination.is_awaited
+    assert not nsqd.is_awaited
 
 
-def test_it_says_what_has_no_answer_and_goodbye():
-    session = greeted()
-    destination, connection = make(session)
-    destination.say(NOP)
+def test_commands_without_an_answer_are_sent_until_it_is_closed():
+    session = connected()
+    nsqd, connection = make(session)
+    nsqd.send(NOP)
     assert session.data_to_send(0) == NOP
-    assert destination.say_goodbye()
+    assert nsqd.close()
     assert session.ended
-    assert connection.asked == ["wake", "wake"]
-    assert not destination.say_goodbye()
-    destination.say(NOP)
+    assert connection.calls == ["wake", "wake"]
+    assert not nsqd.close()
+    nsqd.send(NOP)
     assert session.data_to_send(0) == b""
 
 
-def test_without_a_connection_there_is_nothing():
-    destination, _ = make(None)
-    assert not destination.is_connected
-    assert not destination.is_awaited
-    assert destination.outstanding_count == 0
-    assert not destination.say_goodbye()
+def test_without_a_connection_nothing_is_outstanding():
+    nsqd, _ = make(None)
+    assert not nsqd.is_connected
+    assert not nsqd.is_awaited
+    assert not nsqd.is_idle
+    assert nsqd.outstanding_count == 0
+    assert nsqd.process_events() == []
+    assert not nsqd.close()

@@ -19,7 +19,6 @@ from nsqkit.errors import (
     ConnectionLost,
     ConnectTimeout,
     NotConnected,
-    NSQError,
     OptionError,
 )
 from nsqkit.producer.session import OUTBOX_SIZE_MAX
@@ -27,7 +26,7 @@ from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish
 from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME
 from tests.answering import answering, http_answer
 from tests.peers import ADDRESS, BACKENDS, WAIT_LIMIT, Peer, ScriptedBroker, settle
-from tests.producer.stage import PlayingBroker
+from tests.producer.stage import Call, PlayingBroker, advancing
 
 pytestmark = pytest.mark.anyio
 in_memory = pytest.mark.parametrize("anyio_backend", BACKENDS)
@@ -65,21 +64,6 @@ async def follow(peer: Peer) -> None:
             await peer.take(1)
     except (anyio.IncompleteRead, anyio.EndOfStream, TimeoutError):
         await peer.close()
-
-
-class Call:
-    """One call in a task of its own, and how it ended."""
-
-    def __init__(self) -> None:
-        self.done = False
-        self.error: NSQError | None = None
-
-    async def run(self, function: Any, *args: Any) -> None:
-        try:
-            await function(*args)
-        except NSQError as error:
-            self.error = error
-        self.done = True
 
 
 # ---- addresses ---------------------------------------------------------------------------------------------------
@@ -263,10 +247,11 @@ class TestTheRest:
             assert await peer.line() == b"NOP"
 
     async def test_without_a_connection_a_ping_says_so(self):
-        async with producing(connect_timeout=0.01) as (producer, broker, _):
+        async with producing(connect_timeout=0.01) as (producer, broker, clock):
             broker.hanging = True
-            with pytest.raises(NotConnected):
-                await producer.ping()
+            async with advancing(clock, 0.01):
+                with pytest.raises(NotConnected):
+                    await producer.ping()
 
     async def test_outside_of_its_block_there_is_nothing_to_ask(self):
         producer = make()
@@ -361,10 +346,11 @@ class TestConnecting:
                 assert call.done
 
     async def test_without_a_connection_it_says_so_in_time_and_why(self):
-        async with producing(connect_timeout=0.01) as (producer, broker, _):
+        async with producing(connect_timeout=0.01) as (producer, broker, clock):
             broker.refusal = ConnectionRefusedError("refused")
-            with pytest.raises(NotConnected) as caught:
-                await producer.publish("t", b"x")
+            async with advancing(clock, 0.01):
+                with pytest.raises(NotConnected) as caught:
+                    await producer.publish("t", b"x")
             assert str(caught.value) == (
                 f"no connection to {ADDRESS} within 0.01 seconds: cannot connect to {ADDRESS}: refused"
             )
@@ -374,9 +360,11 @@ class TestConnecting:
         async with producing(connect_timeout=0.2, dial_timeout=0.1) as (producer, broker, clock):
             async with await broker.accept():
                 await settle()
+                broker.hanging = True
                 clock.advance(0.1)
-                with pytest.raises(NotConnected) as caught:
-                    await producer.publish("t", b"x")
+                async with advancing(clock, 0.2):
+                    with pytest.raises(NotConnected) as caught:
+                        await producer.publish("t", b"x")
                 assert isinstance(caught.value.__cause__, ConnectTimeout)
 
     async def test_it_can_be_waited_for(self):
@@ -597,7 +585,7 @@ class TestLeaving:
                 await producer.publish("t", b"x")
 
     async def test_who_waits_for_an_answer_is_told_too(self, monkeypatch):
-        monkeypatch.setattr("nsqkit.producer.pool.DRAIN_TIMEOUT", 0.01)
+        monkeypatch.setattr("nsqkit.producer.pool.DRAIN_TIMEOUT", 0)
         async with anyio.create_task_group() as tasks:
             call = Call()
             async with connected() as (producer, peer):

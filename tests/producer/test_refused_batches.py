@@ -5,7 +5,7 @@ The rule it guards: only the publish of that message fails; all others arrive, o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import anyio
@@ -49,7 +49,7 @@ def arrived(nsqd: NsqdServer) -> list[bytes]:
         return sorted(message.body for message in messages if message is not None)
 
 
-def check(outcomes: dict[int, NSQError | None]) -> None:
+def check(outcomes: Mapping[int, Exception | None]) -> None:
     failed = {n: error for n, error in outcomes.items() if error is not None}
     assert failed.keys() == TOO_LARGE.keys(), failed
     assert all(isinstance(error, BadMessage) for error in failed.values())

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -14,7 +13,7 @@ from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.session import ConsumerSession
 from nsqkit.errors import NSQError
-from nsqkit.producer.session import ProducerSession
+from nsqkit.producer.session import Answers, ProducerSession
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
 
 if TYPE_CHECKING:
@@ -28,21 +27,6 @@ class Publish:
     bodies: list[bytes]
     answers: list[NSQError | None] = attrs.field(factory=list)
 
-    def done(self) -> bool:
-        return False  # so that a second answer is recorded as well
-
-    def cancelled(self) -> bool:
-        return False
-
-    def cancel(self) -> None:
-        raise AssertionError("publishes are never cancelled")
-
-    def set_result(self, result: NSQError | None, /) -> None:
-        self.answers.append(result)
-
-    def __await__(self) -> Generator[Any, None, NSQError | None]:
-        raise AssertionError("results are never awaited")
-
 
 class Producer:
     """Publishes to one node repeatedly."""
@@ -52,8 +36,19 @@ class Producer:
         self._link: Link[ProducerSession] | None = None
         self.publishes: list[Publish] = []
 
+    def process_events(self) -> None:
+        """Record the answers of the connection."""
+        for event in [] if self._link is None else self._link.machine.events():
+            assert isinstance(event, Answers)
+            publish: Publish
+            for publish in event.ok:
+                publish.answers.append(None)
+            for publish, error in event.failed:
+                publish.answers.append(error)
+
     def act(self) -> None:
         """Connect if there is no connection, publish otherwise."""
+        self.process_events()
         world, options = self._world, self._world.consumer_options
         if self._link is None or self._link.machine.ended:
             session = ProducerSession(

@@ -325,6 +325,8 @@ class World:
     def _is_done(self) -> bool:
         topics = [topic for node in self.nodes for topic in node.oracle.topics.values()]
         channels = [channel for node in self.nodes for channel in node.oracle.channels()]
+        for producer in self._producers:
+            producer.process_events()
         publishes = [publish for producer in self._producers for publish in producer.publishes]
         return (
             not any(topic.waiting for topic in topics)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, TypeAlias, TypedDict
+from typing import ClassVar, Final, NoReturn, TypeAlias, TypedDict
 
 import attrs
 
@@ -159,54 +159,39 @@ class ConnectionOptions:
 
     def __attrs_post_init__(self) -> None:
         if self.heartbeat_interval > self.read_timeout:
-            raise OptionError(
-                f"heartbeat_interval is {self.heartbeat_interval}; allowed is at most read_timeout, {self.read_timeout}"
-            )
+            self._refuse("heartbeat_interval", f"at most read_timeout, {self.read_timeout}")
         if self.reconnect_delay_min > self.reconnect_delay_max:
-            raise OptionError(
-                f"reconnect_delay_min is {self.reconnect_delay_min}; "
-                f"allowed is at most reconnect_delay_max, {self.reconnect_delay_max}"
-            )
-        self._check_local_addr()
-        self._check_compression()
-        self._check_tls()
-
-    def _check_local_addr(self) -> None:
+            self._refuse("reconnect_delay_min", f"at most reconnect_delay_max, {self.reconnect_delay_max}")
         if self.local_addr:
             try:
                 ipaddress.ip_address(self.local_addr)
-            except ValueError as error:
-                raise OptionError(
-                    f"local_addr is {self.local_addr!r}; allowed is an IP address such as '192.0.2.7' or '2001:db8::7'"
-                ) from error
+            except ValueError:
+                self._refuse("local_addr", "an IP address such as '192.0.2.7' or '2001:db8::7'")
+        self._check_compression()
+        self._check_tls()
 
     def _check_compression(self) -> None:
         if self.snappy and self.deflate:
             raise OptionError("snappy and deflate are both True; allowed is at most one of them")
         if self.snappy and not snappy_available():
-            raise OptionError("snappy is True; allowed is that only with the extra nsqkit[snappy] installed")
+            self._refuse("snappy", "that only with the extra nsqkit[snappy] installed")
         if self.deflate_level != DEFLATE_LEVEL_DEFAULT and not self.deflate:
-            raise OptionError(
-                f"deflate_level is {self.deflate_level}; allowed is to set it only with deflate"
-            )
+            self._refuse("deflate_level", "to set it only with deflate")
 
     def _check_tls(self) -> None:
         if not self.tls_v1 and (wrong := self._first_set(_NEEDS_TLS)):
-            raise OptionError(f"{wrong} is {getattr(self, wrong)!r}; allowed is to set it only with tls_v1")
+            self._refuse(wrong, "to set it only with tls_v1")
         if self.tls_context is not None and (wrong := self._first_set(_SET_BY_CONTEXT)):
-            raise OptionError(
-                f"{wrong} is {getattr(self, wrong)!r}; allowed is to set it only without tls_context, "
-                "which sets it"
-            )
+            self._refuse(wrong, "to set it only without tls_context, which sets it")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise OptionError(
                 f"tls_cert is {self.tls_cert!r} and tls_key is {self.tls_key!r}; allowed is both or neither"
             )
         if self.tls_insecure_skip_verify and self.tls_root_ca_file:
-            raise OptionError(
-                f"tls_root_ca_file is {self.tls_root_ca_file!r}; "
-                "allowed is to set it only without tls_insecure_skip_verify"
-            )
+            self._refuse("tls_root_ca_file", "to set it only without tls_insecure_skip_verify")
+
+    def _refuse(self, name: str, allowed: str) -> NoReturn:
+        raise OptionError(f"{name} is {getattr(self, name)!r}; allowed is {allowed}")
 
     def _first_set(self, names: Sequence[str]) -> str | None:
         """Return the first of these options whose value is not its default."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+import attrs
 from opentelemetry import context, metrics, trace
 from opentelemetry.trace import Link, SpanKind, StatusCode
 
@@ -67,6 +68,7 @@ class Instruments:
         )
 
 
+@attrs.define(eq=False, slots=False)
 class Operation:
     """One operation, for ``with``; its span is the current one within.
 
@@ -80,24 +82,13 @@ class Operation:
         links: links to the contexts of the messages.
     """
 
-    def __init__(
-        self,
-        instruments: Instruments,
-        name: str,
-        shared: Attributes,
-        own: Attributes,
-        *,
-        count: int,
-        parent: Context | None = None,
-        links: Sequence[Link] = (),
-    ) -> None:
-        self._instruments = instruments
-        self._name = name
-        self._shared = shared
-        self._own = own
-        self._count = count
-        self._parent = parent
-        self._links = links
+    _instruments: Instruments
+    _name: str
+    _shared: Attributes
+    _own: Attributes
+    _count: int = attrs.field(kw_only=True)
+    _parent: Context | None = attrs.field(default=None, kw_only=True)
+    _links: Sequence[Link] = attrs.field(default=(), kw_only=True)
 
     def __enter__(self) -> Span:
         instruments = self._instruments

@@ -183,21 +183,8 @@ class CommandDecoder:
     """
 
     __slots__ = (
-        "_alone",
-        "_alone_size",
-        "_chunks",
-        "_data",
-        "_line",
-        "_missing",
-        "_need",
-        "_params",
-        "_position",
-        "_reader",
-        "_rules",
-        "_verb",
-        "_words",
-        "max_body_size",
-        "max_msg_size",
+        *("_alone", "_alone_size", "_chunks", "_data", "_line", "_missing", "_need", "_params"),
+        *("_position", "_reader", "_rules", "_verb", "_words", "max_body_size", "max_msg_size"),
     )
 
     def __init__(self, rules: Rules, *, max_msg_size: int, max_body_size: int) -> None:

@@ -1,8 +1,6 @@
-"""The command ``nsqkit``, also ``python -m nsqkit``: its first word names the command to run.
+"""The command ``nsqkit``, also ``python -m nsqkit``: its first word is the name of a command, which alone is imported.
 
-The rule it guards: nothing is imported but the command that was asked for.
-
-How to read it: one function per command, whose docstring is its line of help; ``COMMANDS`` is the table.
+The docstring of each command's function is its line in the help.
 """
 
 from __future__ import annotations
@@ -32,13 +30,10 @@ COMMANDS: Final[dict[str, Callable[[Sequence[str]], int]]] = {"nsqd": _nsqd, "ns
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command that the first word names.
+    """Run the command that the first word names, and return its exit code, or 2 if there is no such command.
 
     Args:
         words: the command line without the program's name; by default that of this process.
-
-    Returns:
-        The exit code: the command's own, or 2 if there is no such command.
     """
     words = sys.argv[1:] if words is None else words
     name = words[0] if words else ""
@@ -58,7 +53,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _usage() -> str:
     lines = [f"  {name:<12}{command.__doc__}" for name, command in COMMANDS.items()]
     return "\n".join(
-        ["Usage: nsqkit COMMAND [FLAGS]", "", *lines, "", "nsqkit COMMAND --help tells its flags.\n"]
+        ["Usage: nsqkit COMMAND [FLAGS]", "", *lines, "", "nsqkit COMMAND --help lists its flags.\n"]
     )
 
 

@@ -1,7 +1,4 @@
-"""What operators do over HTTP, from Python: ``NsqdAdmin`` for an nsqd, ``LookupdAdmin`` for an nsqlookupd.
-
-Read ``nsqd`` and ``lookupd`` for the routes, ``stats`` for what nsqd tells of itself.
-"""
+"""HTTP clients for operators: ``NsqdAdmin`` for an nsqd, ``LookupdAdmin`` for an nsqlookupd."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the clients of both daemons have in common.
+"""The common part of the HTTP clients of nsqd and nsqlookupd.
 
-The rule it guards: a name is checked before anything is sent, and what comes back is a value or one of nsqkit's
-errors: ``RequestRefused`` with the daemon's own word if it has said no, ``RequestFailed`` otherwise.
+Names are checked before a request is sent. Failures are errors of nsqkit: ``RequestRefused`` with the daemon's own
+message, ``RequestFailed`` otherwise.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANSWER_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Bytes of an answer; the stats of an nsqd with ten thousand topics are a tenth of it."""
+"""Bytes of an answer, ten times the stats of an nsqd with ten thousand topics."""
 
 
 class DaemonAdmin:
-    """A client of one daemon's HTTP routes. It holds nothing open, and any number of tasks may use it.
+    """A client of one daemon's HTTP routes. It keeps no connection open, and any number of tasks may use it.
 
     Args:
-        address: ``host:port``, a URL of http or https, perhaps with user and password, or the path of a Unix socket.
-        tls_context: for https, an ``ssl.SSLContext`` with authority, client certificate and rules; by default the
-            system's authorities are trusted.
-        authorization: the Authorization header, as ``nsqkit.http.daemon.bearer`` makes it; empty for none.
-        connect_timeout: seconds until a connection must stand.
-        request_timeout: seconds until the whole answer must be there.
-        http_request: sends the requests in the place of nsqkit's client: an async function of method, URL, headers
-            and body that returns status and body.
+        address: ``host:port``, a URL of http or https, with user and password if needed, or the path of a Unix socket.
+        tls_context: for https, an ``ssl.SSLContext``; by default the system's authorities are trusted.
+        authorization: the Authorization header, as from ``nsqkit.http.daemon.bearer``; empty for none.
+        connect_timeout: seconds for the connection.
+        request_timeout: seconds for the whole request.
+        http_request: sends the requests in place of nsqkit's client: an async function of method, URL, headers and
+            body that returns status and body.
 
     Raises:
-        OptionError: an address or an option that cannot be used.
+        OptionError: an invalid address or option.
     """
 
     def __init__(
@@ -66,21 +65,21 @@ class DaemonAdmin:
         return f"<{type(self).__name__} {self._daemon}>"
 
     async def ping(self) -> None:
-        """Return if the daemon is well.
+        """Return if the daemon is healthy.
 
         Raises:
-            RequestRefused: it is not; its message says why.
+            RequestRefused: it is not; the message has the reason.
             RequestFailed: there is no answer.
         """
-        await self._daemon.ask("GET", "/ping")
+        await self._daemon.request("GET", "/ping")
 
     async def _post(self, path: str, params: Mapping[str, str]) -> None:
-        await self._daemon.ask("POST", path, params)
+        await self._daemon.request("POST", path, params)
 
     async def _get(
         self, path: str, params: Mapping[str, str] | None, decode: Callable[[Mapping[str, Any]], T]
     ) -> T:
-        document = await self._daemon.ask_document("GET", path, params)
+        document = await self._daemon.request_document("GET", path, params)
         try:
             return decode(document)
         except ValueError as error:
@@ -88,18 +87,18 @@ class DaemonAdmin:
 
 
 def topic_params(topic: str) -> dict[str, str]:
-    """Return the query that names a topic.
+    """Return the query for a topic.
 
     Raises:
-        OptionError: the name cannot be one.
+        OptionError: the name is invalid.
     """
     return {"topic": encode_topic(topic).decode()}
 
 
 def channel_params(topic: str, channel: str) -> dict[str, str]:
-    """Return the query that names a channel.
+    """Return the query for a channel.
 
     Raises:
-        OptionError: a name cannot be one.
+        OptionError: a name is invalid.
     """
     return {**topic_params(topic), "channel": encode_channel(channel).decode()}

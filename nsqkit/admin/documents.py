@@ -1,11 +1,8 @@
-"""JSON objects read into attrs classes, which say with their fields what they take.
+"""JSON objects read into attrs classes.
 
-The rule it guards: a daemon that is older or newer than nsqkit is understood. A key that no field has is nothing to
-us, and a key that is missing or null leaves the field at its default; a value of another kind than the default's is an
-error, so that whoever computes with a field can rely on it.
-
-How to read it: a field's kind is that of its default; ``part`` and ``parts`` are the metadata of fields that hold
-objects.
+Documents of older and newer daemons are accepted: unknown keys are ignored, and a key that is missing or null leaves
+the field at its default. A value whose type is not that of the field's default is an error. ``part`` and ``parts`` are
+the metadata of fields that hold objects.
 """
 
 from __future__ import annotations
@@ -38,14 +35,14 @@ def parts(cls: type[AttrsInstance]) -> dict[str, type]:
 
 
 def read(cls: type[T], document: Mapping[str, Any]) -> T:
-    """Return an instance of ``cls`` with what a JSON object says.
+    """Return an instance of ``cls`` with the values of a JSON object.
 
     Raises:
-        ValueError: a value of another kind than its field's; the text names it.
+        ValueError: a value has the wrong type; the text names its field.
     """
     fields = attrs.fields(cls)
-    told = {field.name: value for field in fields if (value := document.get(field.name)) is not None}
-    return cls(**{field.name: _read(field, told[field.name]) for field in fields if field.name in told})
+    given = {field.name: value for field in fields if (value := document.get(field.name)) is not None}
+    return cls(**{field.name: _read(field, given[field.name]) for field in fields if field.name in given})
 
 
 def _read(field: attrs.Attribute[Any], value: object) -> object:

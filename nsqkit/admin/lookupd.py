@@ -1,8 +1,7 @@
-"""The client of nsqlookupd's HTTP routes.
+"""The client of nsqlookupd's HTTP routes: one method for each operation, named after the route.
 
-The rule it guards: a method for each thing an operator does, named as nsqlookupd names the route; the answer is a
-value. Here a topic that nsqlookupd does not know is a refusal, as nsqlookupd says it; for discovery, which takes it for
-an empty answer, there is ``nsqkit.lookup``.
+A topic that nsqlookupd does not have is refused, as nsqlookupd answers it; ``nsqkit.lookup``, for discovery, returns an
+empty list instead.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ __all__ = ["Lookup", "LookupdAdmin"]
 
 @attrs.frozen
 class Lookup:
-    """What nsqlookupd knows of a topic.
+    """The channels and nsqds of a topic.
 
     Attributes:
-        channels: its channels, by name.
-        nodes: the nsqds that have it and are not hidden by a tombstone.
+        channels: the names of its channels.
+        nodes: the nsqds that have it, without those that a tombstone hides.
     """
 
     channels: list[str]
@@ -36,9 +35,8 @@ class Lookup:
 class LookupdAdmin(DaemonAdmin):
     """Operates one nsqlookupd over HTTP, on asyncio and trio; see ``DaemonAdmin`` for the arguments.
 
-    All methods raise ``RequestRefused`` when nsqlookupd says no (its ``message`` is nsqlookupd's word, such as
-    ``TOPIC_NOT_FOUND``), ``RequestFailed`` when it gives no answer that can be used, and ``OptionError`` for a name
-    that cannot be one.
+    All methods raise ``RequestRefused`` for a refusal (its ``message`` is that of nsqlookupd, such as
+    ``TOPIC_NOT_FOUND``), ``RequestFailed`` without a usable answer, and ``OptionError`` for an invalid name.
     """
 
     async def version(self) -> str:
@@ -58,7 +56,7 @@ class LookupdAdmin(DaemonAdmin):
         return await self._get("/topics", None, lambda document: decode_names(document, "topics"))
 
     async def channels(self, topic: str) -> list[str]:
-        """Return the channels of a topic; of one that is not known there are none."""
+        """Return the channels of a topic; an unknown topic has none."""
         return await self._get(
             "/channels", topic_params(topic), lambda document: decode_names(document, "channels")
         )
@@ -68,11 +66,11 @@ class LookupdAdmin(DaemonAdmin):
         return await self._get("/nodes", None, decode_registered_nodes)
 
     async def create_topic(self, topic: str) -> None:
-        """Make a topic known before an nsqd has it."""
+        """Create a topic before an nsqd has it."""
         await self._post("/topic/create", topic_params(topic))
 
     async def delete_topic(self, topic: str) -> None:
-        """Forget a topic and its channels; nsqds that still have it are not told."""
+        """Remove a topic and its channels from nsqlookupd; nsqds that have it are not notified."""
         await self._post("/topic/delete", topic_params(topic))
 
     async def tombstone_topic(self, topic: str, node: Node | str) -> None:
@@ -86,13 +84,13 @@ class LookupdAdmin(DaemonAdmin):
             host, port = node.broadcast_address, node.http_port
         else:
             host, port = split_address(node)
-        # nsqlookupd compares with a text of its own, which has no brackets around an IPv6 address.
+        # nsqlookupd compares texts, and its own has no brackets around an IPv6 address.
         await self._post("/topic/tombstone", {**topic_params(topic), "node": f"{host}:{port}"})
 
     async def create_channel(self, topic: str, channel: str) -> None:
-        """Make a channel and its topic known before an nsqd has them."""
+        """Create a channel and its topic before an nsqd has them."""
         await self._post("/channel/create", channel_params(topic, channel))
 
     async def delete_channel(self, topic: str, channel: str) -> None:
-        """Forget a channel; nsqds that still have it are not told."""
+        """Remove a channel from nsqlookupd; nsqds that have it are not notified."""
         await self._post("/channel/delete", channel_params(topic, channel))

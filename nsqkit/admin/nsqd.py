@@ -1,6 +1,6 @@
 """The client of nsqd's HTTP routes, except those that publish, which a producer has.
 
-The rule it guards: a method for each thing an operator does, named as nsqd names the route; the answer is a value.
+One method for each operation, named after the route.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ __all__ = ["NsqdAdmin"]
 class NsqdAdmin(DaemonAdmin):
     """Operates one nsqd over HTTP, on asyncio and trio; see ``DaemonAdmin`` for the arguments.
 
-    All methods raise ``RequestRefused`` when nsqd says no (its ``message`` is nsqd's word, such as
-    ``TOPIC_NOT_FOUND``), ``RequestFailed`` when it gives no answer that can be used, and ``OptionError`` for a name
-    that cannot be one.
+    All methods raise ``RequestRefused`` for a refusal (its ``message`` is that of nsqd, such as ``TOPIC_NOT_FOUND``),
+    ``RequestFailed`` without a usable answer, and ``OptionError`` for an invalid name.
     """
 
     async def info(self) -> NsqdInfo:
-        """Return who the nsqd is."""
+        """Return the identity and some limits of the nsqd."""
         return await self._get("/info", None, partial(read, NsqdInfo))
 
     async def stats(
@@ -36,10 +35,10 @@ class NsqdAdmin(DaemonAdmin):
         """Return the state of topics, channels and clients.
 
         Args:
-            topic: only of this topic; empty for all. Of one that does not exist there is nothing to tell.
-            channel: only of channels of this name, and topics that have one; empty for all.
-            include_clients: tell of each client, too, which is most of the work.
-            include_mem: tell of the memory, too, for which a real nsqd stops for a moment.
+            topic: only this topic; empty for all. With an unknown topic the list is empty.
+            channel: only channels of this name, and topics that have one; empty for all.
+            include_clients: include each client, which is most of the work.
+            include_mem: include memory statistics, for which Go's nsqd stops for a moment.
         """
         for name, flag in (("include_clients", include_clients), ("include_mem", include_mem)):
             if not isinstance(flag, bool):
@@ -58,7 +57,7 @@ class NsqdAdmin(DaemonAdmin):
     # ---- topics --------------------------------------------------------------------------------------------------
 
     async def create_topic(self, topic: str) -> None:
-        """Make a topic, unless there is one."""
+        """Create a topic unless it exists."""
         await self._post("/topic/create", topic_params(topic))
 
     async def delete_topic(self, topic: str) -> None:
@@ -66,21 +65,21 @@ class NsqdAdmin(DaemonAdmin):
         await self._post("/topic/delete", topic_params(topic))
 
     async def empty_topic(self, topic: str) -> None:
-        """Delete the messages that wait in a topic for a channel."""
+        """Delete the messages that are queued in a topic."""
         await self._post("/topic/empty", topic_params(topic))
 
     async def pause_topic(self, topic: str) -> None:
-        """Keep what is published to a topic from its channels."""
+        """Stop the flow of messages from a topic to its channels."""
         await self._post("/topic/pause", topic_params(topic))
 
     async def unpause_topic(self, topic: str) -> None:
-        """Give the channels what has waited, and what comes."""
+        """Resume the flow of messages from a topic to its channels."""
         await self._post("/topic/unpause", topic_params(topic))
 
     # ---- channels ------------------------------------------------------------------------------------------------
 
     async def create_channel(self, topic: str, channel: str) -> None:
-        """Make a channel of a topic that there is, unless it has one."""
+        """Create a channel of an existing topic unless it exists."""
         await self._post("/channel/create", channel_params(topic, channel))
 
     async def delete_channel(self, topic: str, channel: str) -> None:
@@ -88,15 +87,15 @@ class NsqdAdmin(DaemonAdmin):
         await self._post("/channel/delete", channel_params(topic, channel))
 
     async def empty_channel(self, topic: str, channel: str) -> None:
-        """Delete the messages of a channel, also those that consumers have."""
+        """Delete the messages of a channel, including those in flight."""
         await self._post("/channel/empty", channel_params(topic, channel))
 
     async def pause_channel(self, topic: str, channel: str) -> None:
-        """Deliver nothing from a channel."""
+        """Stop deliveries from a channel."""
         await self._post("/channel/pause", channel_params(topic, channel))
 
     async def unpause_channel(self, topic: str, channel: str) -> None:
-        """Deliver from a channel again."""
+        """Resume deliveries from a channel."""
         await self._post("/channel/unpause", channel_params(topic, channel))
 
     # ---- options -------------------------------------------------------------------------------------------------
@@ -104,16 +103,16 @@ class NsqdAdmin(DaemonAdmin):
     async def get_config(self, option: str) -> Any:
         """Return the value of an option, under its name in the configuration file: ``mem_queue_size``.
 
-        nsqd tells durations as nanoseconds, and texts without quotes: one that looks like JSON is taken for JSON.
+        Durations are in nanoseconds. nsqd sends texts without quotes, so a text that is valid JSON is decoded as JSON.
         """
-        return _read_value(await self._daemon.ask("GET", _config_path(option)))
+        return _read_value(await self._daemon.request("GET", _config_path(option)))
 
     async def put_config(self, option: str, value: Any) -> Any:
         """Change an option while nsqd runs, and return its value as ``get_config`` does.
 
         Args:
             option: ``nsqlookupd_tcp_addresses`` or ``log_level``; nsqd refuses others.
-            value: a text, or anything that JSON can say.
+            value: a text, or anything that JSON can represent.
         """
         try:
             body = value if isinstance(value, str) else json.dumps(value)
@@ -121,7 +120,7 @@ class NsqdAdmin(DaemonAdmin):
             raise OptionError(
                 f"value is {value!r:.100}; allowed is a text, or what JSON can carry"
             ) from error
-        return _read_value(await self._daemon.ask("PUT", _config_path(option), body=body.encode()))
+        return _read_value(await self._daemon.request("PUT", _config_path(option), body=body.encode()))
 
 
 def _config_path(option: str) -> str:

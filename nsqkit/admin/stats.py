@@ -1,9 +1,7 @@
-"""What nsqd tells of itself with ``/info`` and ``/stats``, as values under nsqd's own names.
+"""The answers of nsqd to ``/info`` and ``/stats``, as values with nsqd's own names.
 
-The rule it guards: these are values and nothing else; a field that an nsqd does not tell of is empty, 0, False or
-None. Times of day are seconds since the Unix epoch and durations are nanoseconds, as nsqd tells them.
-
-How to read it: from the parts to the whole; ``NsqdStats`` and ``NsqdInfo`` are what one asks for.
+A field that an nsqd does not send is empty, 0, False or None. Points in time are seconds since the Unix epoch, and
+durations are nanoseconds, as nsqd sends them.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class Percentile:
 
 @attrs.frozen(kw_only=True)
 class Latency:
-    """How long it takes from publishing a message to finishing it; only where nsqd measures it."""
+    """The time from publishing a message to finishing it; only where nsqd measures it."""
 
     count: int = 0
     percentiles: tuple[Percentile, ...] = attrs.field(default=(), metadata=parts(Percentile))
@@ -43,7 +41,7 @@ class Latency:
 
 @attrs.frozen(kw_only=True)
 class PubCount:
-    """How many messages a client has published to a topic."""
+    """The number of messages that a client has published to a topic."""
 
     topic: str = ""
     count: int = 0
@@ -51,11 +49,11 @@ class PubCount:
 
 @attrs.frozen(kw_only=True)
 class ClientStats:
-    """One connection; of a producer ``pub_counts`` tells what it has published.
+    """One connection; ``pub_counts`` is for producers.
 
     Attributes:
         state: 0 to 4: new, disconnected, connected, subscribed, closing.
-        connect_ts: when it connected, in seconds since the Unix epoch.
+        connect_ts: the time of the connection, in seconds since the Unix epoch.
     """
 
     client_id: str = ""
@@ -92,9 +90,9 @@ class ChannelStats:
     """One channel.
 
     Attributes:
-        depth: how many messages wait, of which ``backend_depth`` are on disk.
-        message_count: how many it has ever had.
-        client_count: how many consumers it has; ``clients`` names them if they were asked for.
+        depth: the number of queued messages; ``backend_depth`` of them are on disk.
+        message_count: the number of messages since the start.
+        client_count: the number of consumers; ``clients`` lists them if the request included clients.
     """
 
     channel_name: str = ""
@@ -119,8 +117,8 @@ class TopicStats:
     """One topic with its channels.
 
     Attributes:
-        depth: how many messages wait for a channel, of which ``backend_depth`` are on disk.
-        message_count: how many it has ever had, and ``message_bytes`` how long they were together.
+        depth: the number of messages that no channel has yet; ``backend_depth`` of them are on disk.
+        message_count: the number of messages since the start; ``message_bytes`` is their total size.
     """
 
     topic_name: str = ""
@@ -153,10 +151,10 @@ class NsqdStats:
     """The state of an nsqd.
 
     Attributes:
-        health: ``OK``, or what is wrong.
-        start_time: when it started, in seconds since the Unix epoch.
-        memory: None unless it was asked for.
-        producers: the clients that publish, if clients were asked for.
+        health: ``OK``, or the reason why it is not healthy.
+        start_time: the time of its start, in seconds since the Unix epoch.
+        memory: None unless the request included memory.
+        producers: the clients that publish, if the request included clients.
     """
 
     version: str = ""
@@ -169,7 +167,7 @@ class NsqdStats:
 
 @attrs.frozen(kw_only=True)
 class NsqdInfo:
-    """Who an nsqd is, and a few of its limits; a port is -1 for a Unix socket."""
+    """The identity and some limits of an nsqd; a port is -1 for a Unix socket."""
 
     version: str = ""
     broadcast_address: str = ""

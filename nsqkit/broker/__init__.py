@@ -1,1 +1,1 @@
-"""nsqd: the engine in ``core``, and what joins it to sockets, HTTP and the command line."""
+"""nsqd: the engine in ``core``, and its connections to sockets, disk, HTTP and the command line."""

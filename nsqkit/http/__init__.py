@@ -1,1 +1,1 @@
-"""Just enough HTTP/1.1 for nsqd and nsqlookupd: messages as values, a table of routes, one connection served."""
+"""The part of HTTP/1.1 that nsqd and nsqlookupd need: messages, a router, a server and a client."""

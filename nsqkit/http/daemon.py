@@ -110,7 +110,7 @@ class Daemon:
         """
         url, query, name, socket_path = _parse_address(address)
         if socket_path and http_request is not None:
-            raise OptionError(f"address {name!r} is a Unix socket, which an http_request knows nothing of")
+            raise OptionError(f"address {name!r} is a Unix socket, which an http_request cannot use")
         _check_authorization(authorization)
         if tls_context is not None and not hasattr(tls_context, "wrap_bio"):
             raise OptionError(f"tls_context is {tls_context!r}; allowed is an ssl.SSLContext")
@@ -138,7 +138,7 @@ class Daemon:
     def __str__(self) -> str:
         return self.name
 
-    async def ask(
+    async def request(
         self, method: str, path: str, params: Mapping[str, str] | None = None, *, body: bytes = b""
     ) -> bytes:
         """Return the body of a successful answer.
@@ -164,16 +164,16 @@ class Daemon:
             raise RequestRefused(self.name + path, status, read_message(answer))
         return answer
 
-    async def ask_document(
+    async def request_document(
         self, method: str, path: str, params: Mapping[str, str] | None = None, *, body: bytes = b""
     ) -> dict[str, Any]:
-        """Return the JSON object of a successful answer; see ``ask``.
+        """Return the JSON object of a successful answer; see ``request``.
 
         Raises:
             RequestRefused: the answer is a refusal.
             RequestFailed: there is no answer, or it is not a JSON object.
         """
-        answer = await self.ask(method, path, params, body=body)
+        answer = await self.request(method, path, params, body=body)
         try:
             return decode_document(answer)
         except Refusal as refusal:

@@ -1,8 +1,7 @@
 """Requests and responses as values, and the formats in which nsqd reads a query and writes an answer.
 
-A handler gets and returns plain data; only the body of a request is read on demand, as far as the handler asks. A query
-is read as Go reads it (net/url, ParseQuery), so that the same queries are refused; answers have the form of nsqd's
-internal/http_api.
+A handler gets and returns plain data; only the body of a request is read on demand. A query is parsed as in Go
+(net/url, ParseQuery), so that the same queries are refused; answers have the form of nsqd's internal/http_api.
 """
 
 from __future__ import annotations

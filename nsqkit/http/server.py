@@ -1,7 +1,7 @@
 """One HTTP connection: requests come in, and a handler answers them in order.
 
-At most one read of a client's bytes is kept, plus what a handler asked for. A handler reads a body when it needs it;
-an unread body is discarded up to a limit, and with a longer one the connection is closed. The other tasks get a turn
+At most one read of a client's bytes is kept, plus what a handler has read of a body. A body that no handler reads is
+discarded up to a limit, and with a longer one the connection is closed. The other tasks get a turn
 after each answer, each piece of a long answer and each ``TURN_EVENTS`` events of h11, so that one connection does not
 delay the others. h11 implements HTTP; importing it takes a while, so a server imports this module for its first
 connection.
@@ -214,7 +214,7 @@ class _Connection:
 
 
 class _StreamBody:
-    """The body of a request, read from the connection as far as a handler asks."""
+    """The body of a request, read from the connection on demand."""
 
     def __init__(self, connection: _Connection, body_max: int) -> None:
         self._connection = connection

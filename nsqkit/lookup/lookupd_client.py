@@ -44,10 +44,10 @@ async def fetch_nsqds(daemon: Daemon, topic: str | None) -> dict[str, Node]:
     """
     try:
         if topic is None:
-            document = await daemon.ask_document("GET", "/nodes")
+            document = await daemon.request_document("GET", "/nodes")
             nodes = [entry.node for entry in _decode(daemon, decode_registered_nodes, document)]
         else:
-            document = await daemon.ask_document("GET", "/lookup", {"topic": topic})
+            document = await daemon.request_document("GET", "/lookup", {"topic": topic})
             nodes = _decode(daemon, decode_nodes, document)
     except RequestRefused as refusal:
         if refusal.message != TOPIC_NOT_FOUND:
@@ -62,7 +62,7 @@ async def fetch_topics(daemon: Daemon, pattern: re.Pattern[str]) -> dict[str, st
     Raises:
         RequestFailed: there is no valid response.
     """
-    document = await daemon.ask_document("GET", "/topics")
+    document = await daemon.request_document("GET", "/topics")
     names = _decode(daemon, lambda document: decode_names(document, "topics"), document)
     return {name: name for name in names if pattern.search(name)}
 

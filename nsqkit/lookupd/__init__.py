@@ -1,1 +1,1 @@
-"""nsqlookupd: which nsqd has which topic."""
+"""nsqlookupd: the directory of nsqds, with their topics and channels."""

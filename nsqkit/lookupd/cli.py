@@ -1,8 +1,6 @@
 """The command ``nsqlookupd``.
 
-The rule it guards: only what is needed to accept a connection is imported before the service runs.
-
-How to read it: ``COMMAND`` says what nsqlookupd is to ``nsqkit.program.command``, which does the rest.
+Only the modules that are needed to accept a connection are imported before the service runs.
 """
 
 from __future__ import annotations
@@ -43,9 +41,5 @@ COMMAND: Final = Command(
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command and return its exit code.
-
-    Args:
-        words: the command line after ``nsqlookupd``.
-    """
+    """Run the command line after ``nsqlookupd`` and return its exit code."""
     return COMMAND.main(words)

@@ -86,7 +86,7 @@ def lookup(api: HTTPApi, request: Request) -> Response:
     """Return the channels of a topic, and the nsqds from which consumers get it."""
     topic = Query(request).required("topic")
     registry = api.registry
-    if not registry.knows_topic(topic):
+    if not registry.has_topic(topic):
         raise HTTPError(404, "TOPIC_NOT_FOUND")
     producers = registry.producers(topic, api.clock.now_ns())
     return Response.v1(

@@ -1,9 +1,4 @@
-"""The program nsqlookupd: one directory of nsqds, as a service.
-
-The rule it guards: its log opens as nsqlookupd's does.
-
-How to read it: ``run`` is the program from start to exit.
-"""
+"""The program nsqlookupd: one nsqlookupd, as a service."""
 
 from __future__ import annotations
 
@@ -18,11 +13,7 @@ logger = logging.getLogger("nsqkit.lookupd")
 
 
 def run(options: LookupdOptions) -> int:
-    """Run an nsqlookupd until a signal ends it.
-
-    Returns:
-        The exit code: 0, or 1 if it could not start.
-    """
+    """Run an nsqlookupd until a signal ends it; return the exit code, 0, or 1 if it could not start."""
     service.start_log(options.log_prefix, lambda: options.log_level)
     logger.info(version_line())
     logger.info(service.loop_line())

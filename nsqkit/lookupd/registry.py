@@ -1,12 +1,9 @@
-"""Who has what: the nsqds that have identified themselves, and the topics and channels registered for them.
+"""The registrations of an nsqlookupd: the nsqds that have identified themselves, with their topics and channels.
 
-The rule it guards: it is nsqlookupd's registration database (nsqlookupd, registration_db.go), seen from outside. A
-topic or channel stays known when the last nsqd that had it has gone, unless somebody deletes it or an ephemeral one is
-unregistered. Peers that have been silent for too long are not told of; a tombstone hides one peer from the consumers
-of one topic for a while.
-
-How to read it: ``Peer`` first; then what an nsqd may do, what HTTP may do, and what both may ask. A topic and the
-channels of a topic are known independently of each other. Where HTTP asks, ``*`` stands for every topic.
+Its behaviour is that of nsqlookupd's registration database (nsqlookupd/registration_db.go). A topic or channel remains
+when its last nsqd has disconnected, unless it is deleted over HTTP, or is ephemeral and unregistered. Peers without a
+recent ping are not returned; a tombstone hides a peer from the consumers of one topic for a while. A topic and the
+channels of a topic are registered independently. In HTTP requests ``*`` means every topic.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ ANY_TOPIC: Final = b"*"
 
 @attrs.frozen
 class Registration:
-    """What a peer can be registered for: to be a client, to have a topic, or to have a channel."""
+    """The object of a registration: being a client, a topic, or a channel."""
 
     category: str
     topic: bytes = b""
@@ -33,7 +30,7 @@ class Registration:
 
     @property
     def key(self) -> str:
-        """The three parts as ``/debug`` shows them: ``channel:TOPIC:CHANNEL``."""
+        """The key in ``/debug``: ``channel:TOPIC:CHANNEL``."""
         return f"{self.category}:{self.topic.decode()}:{self.channel.decode()}"
 
     def __str__(self) -> str:
@@ -45,14 +42,14 @@ CLIENT: Final = Registration("client")
 
 @attrs.define(eq=False)
 class Peer:
-    """One nsqd that has identified itself. Each connection is a peer of its own.
+    """One nsqd that has identified itself; each connection is a separate peer.
 
     Attributes:
-        remote_address: ``host:port`` that it has connected from.
-        node: what it has told of itself.
-        last_update_ns: when it was heard of last.
-        topics: those it is registered for, each with the time of its tombstone, or None.
-        channels: those it is registered for, as topic and channel.
+        remote_address: ``host:port`` of its end of the connection.
+        node: its data from IDENTIFY.
+        last_update_ns: the time of IDENTIFY or of its last PING, ns since the Unix epoch.
+        topics: its topics, each with the time of its tombstone, or None.
+        channels: its channels, as pairs of topic and channel.
     """
 
     remote_address: str
@@ -63,7 +60,7 @@ class Peer:
 
     @property
     def http_address(self) -> str:
-        """What ``/topic/tombstone`` knows it by."""
+        """The name of the peer in ``/topic/tombstone``."""
         return f"{self.node.broadcast_address}:{self.node.http_port}"
 
 
@@ -71,35 +68,32 @@ class Registry:
     """The registrations of one nsqlookupd.
 
     Args:
-        inactive_producer_timeout_ns: how long a peer is told of that says nothing.
-        tombstone_lifetime_ns: how long a tombstone stands.
+        inactive_producer_timeout_ns: the time after its last PING until a peer is no longer returned.
+        tombstone_lifetime_ns: the time for which a tombstone hides a peer.
     """
 
     def __init__(self, *, inactive_producer_timeout_ns: int, tombstone_lifetime_ns: int) -> None:
         self._inactive_producer_timeout_ns = inactive_producer_timeout_ns
         self._tombstone_lifetime_ns = tombstone_lifetime_ns
-        # Dicts for sets: what was registered first is told first.
+        # Dicts instead of sets, for the order of registration.
         self._peers: dict[Peer, None] = {}
         self._topics: dict[bytes, dict[Peer, None]] = {}
         self._channels: dict[bytes, dict[bytes, dict[Peer, None]]] = {}
 
-    # ---- what an nsqd does ---------------------------------------------------------------------------------------
+    # ---- for an nsqd --------------------------------------------------------------------------------------------
 
     def add_peer(self, remote_address: str, node: Node, now_ns: int) -> Peer:
-        """Return the new peer for a connection whose nsqd has identified itself."""
+        """Add and return the peer of a connection."""
         peer = Peer(remote_address, node, now_ns)
         self._peers[peer] = None
         return peer
 
     def __contains__(self, peer: Peer) -> bool:
-        """Tell whether a peer is there, or anything that it is registered for."""
+        """Return True until ``remove_peer`` has removed the peer and its last registration."""
         return peer in self._peers
 
     def remove_peer(self, peer: Peer, count: int) -> list[Registration]:
-        """Take away ``count`` of the things that a peer is registered for; return what they were.
-
-        When nothing else is left the peer itself is taken away.
-        """
+        """Remove at most ``count`` topics and channels of a peer, and the peer after the last one; return them all."""
         topics = list(islice(peer.topics, count))
         channels = list(islice(peer.channels, count - len(topics)))
         removed = [Registration("topic", topic) for topic in topics]
@@ -114,7 +108,7 @@ class Registry:
         return removed
 
     def register(self, peer: Peer, topic: bytes, channel: bytes = b"") -> list[Registration]:
-        """Register a peer for a channel and its topic, or for a topic; return what is new."""
+        """Register a peer for a channel and its topic, or for a topic; return the new registrations."""
         added = []
         if channel:
             self.create_channel(topic, channel)
@@ -130,10 +124,9 @@ class Registry:
         return added
 
     def unregister(self, peer: Peer, topic: bytes, channel: bytes = b"") -> list[Registration]:
-        """Undo ``register`` of a channel, or of a topic and all its channels; return what was registered.
+        """Unregister a peer from a channel, or from a topic and all its channels; return the removed registrations.
 
-        An ephemeral channel is forgotten when no peer is left that has it. So is an ephemeral topic, though not its
-        channels.
+        An ephemeral channel is deleted when its last peer is removed. So is an ephemeral topic, but not its channels.
         """
         if channel:
             return self._unregister_channel(peer, topic, channel)
@@ -168,18 +161,18 @@ class Registry:
         del self._channels[topic][channel][peer]
         return True
 
-    # ---- what HTTP does ------------------------------------------------------------------------------------------
+    # ---- for HTTP -----------------------------------------------------------------------------------------------
 
     def create_topic(self, topic: bytes) -> None:
-        """Make a topic known, whether a peer has it or not."""
+        """Add a topic unless it exists; it needs no peer."""
         self._topics.setdefault(topic, {})
 
     def create_channel(self, topic: bytes, channel: bytes) -> None:
-        """Make a channel known, whether a peer has it or not; its topic is not touched."""
+        """Add a channel unless it exists; it needs no peer, and its topic is not added."""
         self._channels.setdefault(topic, {}).setdefault(channel, {})
 
     def delete_topic(self, topic: bytes) -> list[Registration]:
-        """Forget a topic, or every topic, with its channels, whoever has them; return what was known."""
+        """Delete a topic, or every topic, with its channels, also from all peers; return what was deleted."""
         removed = []
         for name in _matching(self._channels, topic):
             for channel in list(self._channels[name]):
@@ -192,7 +185,7 @@ class Registry:
         return removed
 
     def delete_channel(self, topic: bytes, channel: bytes) -> bool:
-        """Forget a channel, whoever has it; return whether it was known."""
+        """Delete a channel, also from all peers; return False if there is none."""
         channels = self._channels.get(topic, {})
         if channel not in channels:
             return False
@@ -211,22 +204,22 @@ class Registry:
             if peer.http_address == http_address:
                 peer.topics[name] = now_ns
 
-    # ---- what both may ask ---------------------------------------------------------------------------------------
+    # ---- queries -------------------------------------------------------------------------------------------------
 
     def topics(self) -> list[bytes]:
-        """Return all topics that are known."""
+        """Return all topics."""
         return list(self._topics)
 
     def channels(self, topic: bytes) -> list[bytes]:
-        """Return all channels of a topic that are known; of every topic, each as often as there is one of its name."""
+        """Return all channels of a topic; for every topic, equal names of different topics are repeated."""
         return [channel for name in _matching(self._channels, topic) for channel in self._channels[name]]
 
-    def knows_topic(self, topic: bytes) -> bool:
-        """Tell whether a topic, or any topic, is known."""
+    def has_topic(self, topic: bytes) -> bool:
+        """Return True if a topic exists; for ``*``, if there is any."""
         return bool(_matching(self._topics, topic))
 
     def producers(self, topic: bytes, now_ns: int) -> list[Peer]:
-        """Return the peers from which consumers get a topic: the active ones without a tombstone there."""
+        """Return the peers from which consumers get a topic: active, and without a tombstone there."""
         return [
             peer
             for peer, name in self._producers(topic).items()
@@ -234,18 +227,18 @@ class Registry:
         ]
 
     def active_peers(self, now_ns: int) -> list[Peer]:
-        """Return the peers that were heard of lately, with a tombstone or without."""
+        """Return the peers with a recent PING, with or without tombstones."""
         return [peer for peer in self._peers if self._is_active(peer, now_ns)]
 
     def is_tombstoned(self, peer: Peer, topic: bytes, now_ns: int) -> bool:
-        """Tell whether a tombstone stands for a peer at one of its topics."""
+        """Return True while a tombstone hides a peer at one of its topics."""
         tombstoned_at_ns = peer.topics[topic]
         return tombstoned_at_ns is not None and now_ns - tombstoned_at_ns < self._tombstone_lifetime_ns
 
     def registrations(self) -> Iterator[tuple[Registration, list[Peer]]]:
-        """Yield everything that is known, with the peers registered for it, in the order of ``Registration.key``.
+        """Yield every registration with its peers, in the order of ``Registration.key``.
 
-        A registration that is added or removed between two of them may be included or not.
+        A registration that is added or removed during the iteration may be included or not.
         """
         for topic in sorted(self._channels, key=_key_part):
             for channel in sorted(self._channels.get(topic, ())):
@@ -261,7 +254,7 @@ class Registry:
         return now_ns - peer.last_update_ns <= self._inactive_producer_timeout_ns
 
     def _producers(self, topic: bytes) -> dict[Peer, bytes]:
-        """Return the peers registered for a topic, or for any, each with the first topic it was found at."""
+        """Return the peers of a topic, or of any topic, each with the first of its topics that matches."""
         found: dict[Peer, bytes] = {}
         for name in _matching(self._topics, topic):
             for peer in self._topics[name]:
@@ -269,10 +262,10 @@ class Registry:
         return found
 
 
-def _matching(known: Collection[bytes], topic: bytes) -> list[bytes]:
+def _matching(topics: Collection[bytes], topic: bytes) -> list[bytes]:
     if topic == ANY_TOPIC:
-        return list(known)
-    return [topic] if topic in known else []
+        return list(topics)
+    return [topic] if topic in topics else []
 
 
 def _key_part(topic: bytes) -> bytes:

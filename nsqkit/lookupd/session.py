@@ -1,17 +1,16 @@
-"""One nsqd that talks to the nsqlookupd: the server's side of a connection, without the connection.
+"""The nsqlookupd's end of a connection to one nsqd, as a machine without I/O.
 
-The rule it guards: a command is looked at in nsqlookupd's order (nsqlookupd, lookup_protocol_v1.go) and answered with
-its words. Every refusal is fatal: it is sent, and the session ends. Before a session has ended, what its nsqd has
-registered is gone, so that a peer that sees the connection closed sees the registrations gone. Commands, and the
-registrations at the end, are worked on in turns, so that no nsqd keeps the others waiting.
-
-How to read it: the verbs of a machine, then one method a command; ``Rules`` says which command may come when.
+Commands are checked in nsqlookupd's order (nsqlookupd/lookup_protocol_v1.go) and answered with its words. Every refusal
+is sent, and then the session ends. The registrations of an nsqd are removed before its session has ended, so that a
+peer that sees the connection closed does not find them any more. Commands, and the removal of registrations, are
+processed in bounded parts, so that no nsqd holds up the others.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from enum import Enum, auto
 from typing import Final
 
 from nsqkit.errors import BadChannel, BadTopic, BrokerError, InvalidCommand, ProtocolError
@@ -33,58 +32,87 @@ OUTBOX_SIZE_MAX: Final = 1 << 16
 """Bytes that wait for a slow reader before nothing more is read from it."""
 
 TURN_COUNT: Final = 100
-"""Commands that are acted on in one turn, and registrations that are taken back in one."""
+"""Commands that one call processes, and registrations that it removes."""
 
-_REASON_LENGTH_MAX: Final = 200  # characters of a refusal in the log: it may quote a whole line
+_REASON_LENGTH_MAX: Final = 200  # characters of a refusal in the log, since it may quote a whole line
 
 logger = logging.getLogger("nsqkit.lookupd")
 
 
+class State(Enum):
+    """The states of a session."""
+
+    CONNECTED = auto()
+    IDENTIFIED = auto()
+    LEAVING = auto()  # registrations are being removed
+    ENDED = auto()
+
+
+TRANSITIONS: Final[dict[State, dict[str, State]]] = {
+    State.CONNECTED: {"PING": State.CONNECTED, "IDENTIFY": State.IDENTIFIED, "end": State.ENDED},
+    State.IDENTIFIED: {
+        "PING": State.IDENTIFIED,
+        "REGISTER": State.IDENTIFIED,
+        "UNREGISTER": State.IDENTIFIED,
+        "end": State.LEAVING,
+    },
+    State.LEAVING: {"removed": State.ENDED},
+    State.ENDED: {},
+}
+"""The next state, by state and by command or event."""
+
+REFUSALS: Final = {
+    "IDENTIFY": "cannot IDENTIFY again",
+    "PING": "",
+    "REGISTER": "client must IDENTIFY",
+    "UNREGISTER": "client must IDENTIFY",
+}
+"""The text for each command where TRANSITIONS does not have it; PING is always allowed."""
+
+
 class Rules:
-    """Which command is allowed in the present state of a session.
+    """The state of a session, and the commands that it allows."""
 
-    Attributes:
-        is_identified: IDENTIFY has come.
-    """
-
-    __slots__ = ("is_identified",)
+    __slots__ = ("_transitions", "state")
 
     def __init__(self) -> None:
-        self.is_identified = False
+        self.state = State.CONNECTED
+        self._transitions = TRANSITIONS[self.state]
+
+    def move(self, event: str) -> None:
+        """Go to the next state."""
+        self.state = self._transitions[event]
+        self._transitions = TRANSITIONS[self.state]
 
     def check(self, verb: bytes, params: list[bytes]) -> None:
-        """Refuse a command that is not allowed now, or whose words are wrong.
+        """Check a command and its parameters.
 
         Raises:
-            BrokerError: what to answer.
+            BrokerError: refused; the error to answer.
         """
-        if verb == b"IDENTIFY":
-            if self.is_identified:
-                raise InvalidCommand("cannot IDENTIFY again")
-        elif verb in (b"REGISTER", b"UNREGISTER"):
-            if not self.is_identified:
-                raise InvalidCommand("client must IDENTIFY")
-            _check_names(verb.decode(), params)
-        elif verb != b"PING":
-            raise InvalidCommand(f"invalid command {_text(verb)}")
+        name = _text(verb)
+        if name not in REFUSALS:
+            raise InvalidCommand(f"invalid command {name}")
+        if name not in self._transitions:
+            raise InvalidCommand(REFUSALS[name])
+        if verb in (b"REGISTER", b"UNREGISTER"):
+            _check_names(name, params)
 
 
 class Session:
-    """The state of one connection.
+    """One connection of an nsqd.
 
     Args:
-        registry: where the nsqd registers.
-        remote_address: ``host:port`` that it has connected from.
-        info: what it is told when it identifies itself.
+        registry: the registrations.
+        remote_address: ``host:port`` of the nsqd.
+        info: the answer to IDENTIFY.
 
     Attributes:
-        peer: what the registry knows it as, from IDENTIFY to the end.
-        ended: the connection is to be closed when the outbox is sent.
+        peer: the nsqd in the registry, from IDENTIFY to the end.
     """
 
     def __init__(self, registry: Registry, remote_address: str, info: LookupdInfo) -> None:
         self.peer: Peer | None = None
-        self.ended = False
         self._registry = registry
         self._remote_address = remote_address
         self._info = info
@@ -93,62 +121,94 @@ class Session:
         self._outbox: list[bytes] = []
         self._outbox_size = 0
         self._commands: Iterator[LookupCommand] | None = (
-            None  # those of a buffer that are left for the next turn
+            None  # of a buffer that is not yet processed to its end
         )
-        self._unread: list[bytes] = []  # what came meanwhile
-        self._eof_came = False
-        self._is_leaving = False  # no more commands are acted on, and registrations are taken back
+        self._unread: list[bytes] = []  # the buffers after it
+        self._eof_received = False
 
-    # ---- the verbs of a machine ----------------------------------------------------------------------------------
+    # ---- the interface of a machine ------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """True once the connection is to be closed, after the outbox is sent."""
+        return self._rules.state is State.ENDED
 
     @property
     def outbox_full(self) -> bool:
-        """True while the nsqd does not read what it was answered."""
+        """True while too many answers wait to be sent."""
         return self._outbox_size >= OUTBOX_SIZE_MAX
 
     @property
     def has_output(self) -> bool:
-        """True while there is something to send, or an end to be carried out."""
+        """True while there are answers to send, or the connection is to be closed."""
         return self.ended or bool(self._outbox)
-
-    def receive_data(self, data: bytes, now_ns: int) -> None:
-        """Work through what one read has returned, as far as one turn goes."""
-        if self._is_leaving:
-            return
-        self._unread.append(data)
-        if self._commands is None:
-            self._take_turn(now_ns)
 
     @property
     def has_input(self) -> bool:
-        """True while commands, or registrations that are to be taken back, are left for the next turn."""
-        if self._is_leaving:
-            return not self.ended
+        """True while commands are left to process, or registrations to remove."""
+        if self._rules.state is State.LEAVING:
+            return True
         return self._commands is not None and not self.outbox_full
 
+    def receive_data(self, data: bytes, now_ns: int) -> None:
+        """Process at most ``TURN_COUNT`` commands of one read; ``process_input`` processes the rest."""
+        if self._is_over:
+            return
+        self._unread.append(data)
+        if self._commands is None:
+            self._process_commands(now_ns)
+
     def process_input(self, now_ns: int) -> None:
-        """Do what is left, as far as one turn goes."""
+        """Process or remove the next ``TURN_COUNT`` commands or registrations."""
         if not self.has_input:
             return
-        if self._is_leaving:
-            self._leave()
+        if self._rules.state is State.LEAVING:
+            self._remove_registrations()
         else:
-            self._take_turn(now_ns)
-            if self._eof_came:
+            self._process_commands(now_ns)
+            if self._eof_received:
                 self.receive_eof(now_ns)
 
     def receive_eof(self, now_ns: int) -> None:
-        """Record that the nsqd sends nothing more: that ends the session when all it has sent is acted on."""
-        if self._is_leaving:
+        """End the session after the commands that were received."""
+        if self._is_over:
             return
         if self._commands is not None:
-            self._eof_came = True
+            self._eof_received = True
         elif error := self._decoder.end():
             self._refuse(error)
         else:
             self.end("EOF")
 
-    def _take_turn(self, now_ns: int) -> None:
+    has_events: Final = False
+
+    def events(self) -> tuple[()]:
+        """Return nothing: the results are in the registry."""
+        return ()
+
+    def data_to_send(self, now_ns: int) -> bytes:
+        """Return the bytes to write, and forget them."""
+        data = b"".join(self._outbox)
+        self._outbox.clear()
+        self._outbox_size = 0
+        return data
+
+    def end(self, reason: str) -> None:
+        """Process no more commands, and begin to remove the registrations; a second call has no effect."""
+        if self._is_over:
+            return
+        self._commands = None
+        self._unread.clear()
+        logger.info("PROTOCOL(V1): [%s] exiting ioloop - %s", self._remote_address, reason)
+        self._rules.move("end")
+        if self._rules.state is State.LEAVING:
+            self._remove_registrations()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._rules.state in (State.LEAVING, State.ENDED)
+
+    def _process_commands(self, now_ns: int) -> None:
         commands, self._commands = self._commands, None
         count = 0
         try:
@@ -166,37 +226,12 @@ class Session:
         except ProtocolError as error:
             self.end(str(error))
 
-    has_events: Final = False
-
-    def events(self) -> tuple[()]:
-        """Return nothing: what happens in a session is seen in the registry."""
-        return ()
-
-    def data_to_send(self, now_ns: int) -> bytes:
-        """Return what must be written, and forget it."""
-        data = b"".join(self._outbox)
-        self._outbox.clear()
-        self._outbox_size = 0
-        return data
-
-    def end(self, reason: str) -> None:
-        """Take no more commands, and begin to take back what is registered; a second call changes nothing."""
-        if self._is_leaving:
-            return
-        self._is_leaving = True
-        self._commands = None
-        self._unread.clear()
-        logger.info("PROTOCOL(V1): [%s] exiting ioloop - %s", self._remote_address, reason)
-        self._leave()
-
-    def _leave(self) -> None:
-        """Take back registrations; the session has ended when none is left."""
-        if self.peer is not None:
-            self._log("UNREGISTER", self._registry.remove_peer(self.peer, TURN_COUNT))
-            if self.peer in self._registry:
-                return
+    def _remove_registrations(self) -> None:
+        assert self.peer is not None
+        self._log("UNREGISTER", self._registry.remove_peer(self.peer, TURN_COUNT))
+        if self.peer not in self._registry:
             self.peer = None
-        self.ended = True
+            self._rules.move("removed")
 
     def _refuse(self, error: BrokerError) -> None:
         logger.error("[%s] - %s", self._remote_address, str(error)[:_REASON_LENGTH_MAX])
@@ -211,13 +246,16 @@ class Session:
 
     def _answer(self, command: LookupCommand, now_ns: int) -> bytes:
         if command.verb == b"IDENTIFY":
-            return self._identify(command.body, now_ns)
+            answer = self._identify(command.body, now_ns)
+            self._rules.move("IDENTIFY")
+            return answer
         if command.verb == b"PING":
             self._ping(now_ns)
         else:
             assert self.peer is not None
-            self._change(self.peer, command.verb, *command.params[:2])
-        return OK_ANSWER
+            change = self._registry.register if command.verb == b"REGISTER" else self._registry.unregister
+            self._log(command.verb.decode(), change(self.peer, *command.params[:2]))
+        return OK_ANSWER  # the other commands do not change the state
 
     def _identify(self, body: bytes, now_ns: int) -> bytes:
         node = decode_node(body)
@@ -226,21 +264,14 @@ class Session:
             *(self._remote_address, node.broadcast_address, node.tcp_port, node.http_port, node.version),
         )
         self.peer = self._registry.add_peer(self._remote_address, node, now_ns)
-        self._rules.is_identified = True
         self._log("REGISTER", [CLIENT])
         return encode_answer(encode_info(self._info))
 
     def _ping(self, now_ns: int) -> None:
-        if self.peer is not None:  # a client may ask whether anybody is there before it says who it is
+        if self.peer is not None:  # PING is allowed before IDENTIFY
             silence = format_duration(now_ns - self.peer.last_update_ns)
             logger.info("CLIENT(%s): pinged (last ping %s)", self._remote_address, silence)
             self.peer.last_update_ns = now_ns
-
-    def _change(self, peer: Peer, verb: bytes, topic: bytes, channel: bytes = b"") -> None:
-        if verb == b"REGISTER":
-            self._log("REGISTER", self._registry.register(peer, topic, channel))
-        else:
-            self._log("UNREGISTER", self._registry.unregister(peer, topic, channel))
 
     def _log(self, verb: str, registrations: list[Registration]) -> None:
         for registration in registrations:

@@ -1,9 +1,4 @@
-"""What the nsqlookupd says of its version: on the command line and in its log.
-
-The rule it guards: it is the version of nsqlookupd whose behaviour it has, as nsqlookupd writes it.
-
-How to read it: one function.
-"""
+"""The version that the nsqlookupd reports: that of the nsqlookupd whose behaviour it has."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ async def create_topic(daemons: Sequence[Daemon], topic: str) -> None:
     """
     params = {"topic": topic_name(topic).decode()}
     for daemon in _some(daemons):
-        await daemon.ask("POST", "/topic/create", params)
+        await daemon.request("POST", "/topic/create", params)
 
 
 async def create_channel(daemons: Sequence[Daemon], topic: str, channel: str) -> None:
@@ -75,7 +75,7 @@ async def create_channel(daemons: Sequence[Daemon], topic: str, channel: str) ->
     params = {"topic": topic_name(topic).decode(), "channel": encode_channel(channel).decode()}
     await create_topic(daemons, topic)  # nsqd creates channels in topics that there are
     for daemon in daemons:
-        await daemon.ask("POST", "/channel/create", params)
+        await daemon.request("POST", "/channel/create", params)
 
 
 def _some(daemons: Sequence[Daemon]) -> Sequence[Daemon]:

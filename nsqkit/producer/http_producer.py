@@ -152,7 +152,7 @@ class HTTPProducer:
             RequestFailed: one that could not be asked, or is not well.
         """
         for daemon in self._daemons:
-            await daemon.ask("GET", "/ping")
+            await daemon.request("GET", "/ping")
 
     async def ensure_topic(self, topic: str) -> None:
         """Have every nsqd create a topic, unless it has it.
@@ -178,7 +178,7 @@ class HTTPProducer:
             daemon = self._daemons[self._next % len(self._daemons)]
             self._next += 1
             try:
-                await daemon.ask("POST", path, params, body=body)
+                await daemon.request("POST", path, params, body=body)
                 return
             except RequestFailed as error:
                 about_the_message = isinstance(error, RequestRefused) and error.status not in _TRY_ANOTHER

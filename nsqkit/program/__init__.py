@@ -1,1 +1,1 @@
-"""What nsqd and nsqlookupd have in common as programs: the command line, the log, the run from start to signal."""
+"""The parts of the programs nsqd and nsqlookupd: command line, log, start and stop."""

@@ -1,11 +1,9 @@
-"""A command: a command line and a configuration file become options, and something runs with them.
+"""A command: turns a command line and a configuration file into options, and runs a program with them.
 
-The rule it guards: a program that starts nsqd or nsqlookupd can start this instead. Flags, version line and exit codes
-are theirs (0 for help, version and a clean end, 1 for values that cannot be used together or out of range, 2 for a
-command line that cannot be read), and what is wrong is one sentence on stderr.
-
-How to read it: ``Command.main`` is the whole story; a value comes from the command line, else the file, else the
-default.
+A program that starts nsqd or nsqlookupd can start this instead: flags, version line and exit codes are the same (0 for
+help, version and a regular end, 1 for values that are out of range or contradict each other, 2 for an invalid command
+line), and an error is one sentence on stderr. A value comes from the command line, else from the file, else from the
+defaults.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ COMMAND_FLAGS: Final[Mapping[str, Option]] = {
         "worker-id", Kind.BOOL, "accepted for old scripts' sake, without effect: see node-id"
     ),
 }
-"""The flags that are no options of what runs."""
+"""The flags that are not options of the program."""
 
 
 @attrs.frozen(kw_only=True)
@@ -61,11 +59,11 @@ class Command:
     """One command.
 
     Attributes:
-        name: as people type it.
-        options: its options by the name of their fields.
-        make: makes the options object from values by name.
+        name: the name that people type.
+        options: its options by the names of their fields.
+        make: returns the options object for values by name.
         host_defaults: returns the defaults that depend on the host.
-        version_line: returns what ``--version`` prints.
+        version_line: returns the text of ``--version``.
         run: runs with the options, and returns the exit code.
         flags: those of COMMAND_FLAGS that it has.
     """
@@ -79,11 +77,7 @@ class Command:
     flags: Mapping[str, Option] = COMMAND_FLAGS
 
     def main(self, words: Sequence[str]) -> int:
-        """Run the command and return its exit code.
-
-        Args:
-            words: the command line after the command's name.
-        """
+        """Run the command line ``words``, without the command's name, and return its exit code."""
         try:
             given = parse_flags(words, {**self.flags, **self.options})
         except UnknownFlag as error:
@@ -112,7 +106,7 @@ class Command:
             check_limits(self.options[name], value, flag_place(self.options[name]))
         try:
             return self.make(**{**self.host_defaults(), **configured, **given})
-        except OptionError as error:  # of options that contradict each other, named as fields
+        except OptionError as error:  # options that contradict each other; it has the names of fields
             names = {name: f"--{option.flag}" for name, option in self.options.items()}
             names |= {name: self.options[name].config_name for name in configured.keys() - given.keys()}
             raise OptionError(_WORD.sub(lambda word: names.get(word[0], word[0]), str(error))) from error
@@ -134,7 +128,7 @@ class Command:
             raise OptionError(f'in the configuration file "{path}": {error}') from error
 
     def _warn_of(self, keys: list[str], path: str) -> None:
-        """Name keys that nothing reads; nsqd ignores them without a word."""
+        """Warn of unknown keys; nsqd ignores them silently."""
         known = [option.config_name for option in self.options.values()]
         for key in keys:
             hint = _nearest(key, known, '"{}"').rstrip()
@@ -150,7 +144,7 @@ class Command:
 
 
 def _nearest(name: str, known: list[str], form: str) -> str:
-    """Return the question whether the most similar of the known names was meant, if one is similar."""
+    """Return "did you mean ...?" with the most similar of the known names, if one is similar."""
     import difflib
 
     found = difflib.get_close_matches(name, known, n=1)

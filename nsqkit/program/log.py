@@ -1,11 +1,8 @@
-"""The log of the program, on stderr, in the form of nsqd's.
+"""The log of the programs, on stderr, in nsqd's format.
 
     [nsqd] 2026/11/21 09:00:00.000000 INFO: TCP: listening on 127.0.0.1:4150
 
-The rule it guards: programs that start nsqd read its ports from these lines. So each line says what nsqd's says, and
-is written whole and at once.
-
-How to read it: ``log_handler`` puts the three parts together: a stream, a form, and a level that may change.
+Programs that start nsqd read its ports from these lines, so the words are nsqd's, and each line is written at once.
 """
 
 from __future__ import annotations
@@ -21,16 +18,16 @@ LEVELS: Final = {
     "error": logging.ERROR,
     "fatal": logging.CRITICAL,
 }
-"""Python's levels for the words of ``--log-level``."""
+"""Python's level for each value of ``--log-level``."""
 
 _LEVEL_NAMES: Final = {logging.CRITICAL: "FATAL"}
 
 
 class LogFormatter(logging.Formatter):
-    """The form of a line.
+    """The format of a line.
 
     Args:
-        prefix: what each line begins with.
+        prefix: the beginning of each line.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -38,7 +35,7 @@ class LogFormatter(logging.Formatter):
         self._prefix = prefix
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line, without the traceback that may follow it."""
+        """Return the line, without a traceback."""
         time = self.formatTime(record, "%Y/%m/%d %H:%M:%S")
         microseconds = int(record.created % 1 * 1_000_000)
         level = _LEVEL_NAMES.get(record.levelno, record.levelname)
@@ -46,10 +43,10 @@ class LogFormatter(logging.Formatter):
 
 
 def escape(message: str) -> str:
-    """Return a message with each character that is not printable written as an escape sequence.
+    """Return a message with an escape sequence for each character that is not printable.
 
-    Clients choose parts of a message. Line ends among them would make lines of their own, and control characters would
-    act on the terminal of a reader.
+    Parts of a message come from clients. Their newlines could forge log lines, and their control characters could
+    control a reader's terminal.
     """
     if message.isprintable():
         return message
@@ -57,12 +54,12 @@ def escape(message: str) -> str:
 
 
 def log_handler(stream: TextIO, prefix: str, level: Callable[[], str]) -> logging.Handler:
-    """Return what writes the log.
+    """Return the handler that writes the log.
 
     Args:
-        stream: where to.
-        prefix: what each line begins with.
-        level: returns the word for the least level that is written; asked for each line.
+        stream: the output.
+        prefix: the beginning of each line.
+        level: returns the word for the lowest level that is written; called for each line.
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(LogFormatter(prefix))

@@ -1,10 +1,8 @@
 """The run of a program: a log on stderr, one service, signals.
 
-The rule it guards: who starts nsqd or nsqlookupd and reads its log, connects to its ports and ends it by a signal can
-do so here. When a line says that it listens, it does; SIGTERM and SIGINT end it with exit code 0, a second one at
-once, and the signals that nsqd survives do nothing; what keeps it from starting is one line and exit code 1.
-
-How to read it: ``run`` is the program from start to exit.
+A program that starts nsqd or nsqlookupd, reads its log, connects to its ports and stops it by a signal can do the same
+here. A port that the log names accepts connections; SIGTERM and SIGINT stop the service with exit code 0, and a second
+one ends the process at once; signals that nsqd survives have no effect; a failed start is one line and exit code 1.
 """
 
 from __future__ import annotations
@@ -32,13 +30,13 @@ IGNORED_SIGNALS: Final = tuple(
     for name in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGIO")
     if hasattr(signal, name)
 )
-"""Signals that end a program of Python by default, and none of Go. SIGHUP ends both."""
+"""Signals that by default end a Python program and not a Go program. SIGHUP ends both."""
 
 GARBAGE_THRESHOLD: Final = 50_000
-"""Objects that are made, and not yet given up, before Python looks for cycles among them.
+"""New objects before a run of Python's garbage collector.
 
-Its default of 700 is less than one consumer has in flight; and each look at everything passes every queued message,
-which for a million takes as long as the delivery of 40,000.
+Its default of 700 is less than the in-flight messages of one consumer, and a full run visits every queued message: with
+a million of them it takes as long as the delivery of 40,000.
 """
 
 
@@ -46,8 +44,8 @@ def start_log(prefix: str, level: Callable[[], str]) -> None:
     """Write nsqkit's log to stderr.
 
     Args:
-        prefix: what each line begins with.
-        level: returns the word for the least level that is written; asked again for each line, since it may change.
+        prefix: the beginning of each line.
+        level: returns the word for the lowest level that is written; called for each line, since it may change.
     """
     root = logging.getLogger("nsqkit")
     root.addHandler(log_handler(sys.stderr, prefix, level))
@@ -55,7 +53,7 @@ def start_log(prefix: str, level: Callable[[], str]) -> None:
 
 
 def loop_line() -> str:
-    """Say which event loop ``run`` takes."""
+    """Return a line with the event loop that ``run`` uses."""
     return "event loop: " + ("uvloop" if _has_uvloop() else "asyncio (install uvloop for a faster one)")
 
 
@@ -64,13 +62,9 @@ def _has_uvloop() -> bool:
 
 
 def run(service: AbstractAsyncContextManager[Any], logger: logging.Logger) -> int:
-    """Run ``service`` until a signal ends it.
-
-    Returns:
-        The exit code: 0, or 1 if it could not start.
-    """
+    """Run ``service`` until a signal ends it; return the exit code, 0, or 1 if it could not start."""
     handlers = {each: signal.signal(each, signal.SIG_IGN) for each in IGNORED_SIGNALS}
-    gc.disable()  # the event loop is imported now; collecting what is there to stay would take a tenth of the start
+    gc.disable()  # no collections during the imports, which would take a tenth of the start
     thresholds = gc.get_threshold()
     gc.set_threshold(GARBAGE_THRESHOLD, *thresholds[1:])
     try:
@@ -83,7 +77,7 @@ def run(service: AbstractAsyncContextManager[Any], logger: logging.Logger) -> in
 
 
 async def _serve(service: AbstractAsyncContextManager[Any], logger: logging.Logger) -> int:
-    """Run the service; the first signal stops it, and from then on a signal does what it does by default."""
+    """Run the service; the first signal stops it, and later ones have their default effect."""
     with ExitStack() as receiving:
         signals = receiving.enter_context(anyio.open_signal_receiver(*STOP_SIGNALS))
         async with AsyncExitStack() as running:

@@ -108,8 +108,8 @@ async def test_no_secret_is_shown():
 async def test_a_question_and_its_answer():
     async with answering(lambda _: http_answer(b'{"topics":[]}')) as server:
         asked = daemon(f"{server.address}/nsq?key=secret")
-        assert await asked.ask_document("GET", "/topics", {"topic": "a b&c"}) == {"topics": []}
-        assert await asked.ask("POST", "/pub", body=b"x") == b'{"topics":[]}'
+        assert await asked.request_document("GET", "/topics", {"topic": "a b&c"}) == {"topics": []}
+        assert await asked.request("POST", "/pub", body=b"x") == b'{"topics":[]}'
     first, second = server.requests
     assert first.startswith(b"GET /nsq/topics?key=secret&topic=a+b%26c HTTP/1.1\r\n")
     assert b"\r\nAccept: application/vnd.nsq; version=1.0\r\n" in first
@@ -129,7 +129,7 @@ async def test_a_question_and_its_answer():
 async def test_authorization(options, header):
     async with answering(lambda _: http_answer(b"{}")) as server:
         user = "" if options else "me:p%40ss@"
-        await daemon(f"http://{user}{server.address}", **options).ask("GET", "/ping")
+        await daemon(f"http://{user}{server.address}", **options).request("GET", "/ping")
     assert b"\r\nAuthorization: " + header + b"\r\n" in server.requests[0]
 
 
@@ -154,7 +154,7 @@ async def test_what_is_no_header_is_refused_and_not_shown(authorization):
 async def test_a_refusal(answer, status, message):
     async with answering(lambda _: answer) as server:
         with pytest.raises(RequestRefused) as caught:
-            await daemon(f"http://me:secret@{server.address}?key=secret").ask_document("GET", "/x")
+            await daemon(f"http://me:secret@{server.address}?key=secret").request_document("GET", "/x")
     error = caught.value
     assert (error.asked, error.status, error.message) == (f"http://{server.address}/x", status, message)
 
@@ -162,7 +162,7 @@ async def test_a_refusal(answer, status, message):
 async def test_an_answer_that_is_no_document():
     async with answering(lambda _: http_answer(b"<html>")) as server:
         with pytest.raises(RequestFailed, match=r"/x: the answer is no JSON object: '<html>'$"):
-            await daemon(server.address).ask_document("GET", "/x")
+            await daemon(server.address).request_document("GET", "/x")
 
 
 @pytest.mark.parametrize(
@@ -171,13 +171,13 @@ async def test_an_answer_that_is_no_document():
 async def test_no_answer(answer):
     async with answering(lambda _: answer) as server:
         with pytest.raises(RequestFailed, match=f"^http://{server.address}/x: |more than 1000 bytes"):
-            await daemon(server.address, request_timeout=0.2 if answer is None else 15.0).ask("GET", "/x")
+            await daemon(server.address, request_timeout=0.2 if answer is None else 15.0).request("GET", "/x")
 
 
 async def test_nobody_there():
     address = await unused_address()
     with pytest.raises(RequestFailed, match=f"^http://{address}/x: "):
-        await daemon(address).ask("GET", "/x")
+        await daemon(address).request("GET", "/x")
 
 
 async def test_a_daemon_at_a_unix_socket(tmp_path: Path):
@@ -190,7 +190,7 @@ async def test_a_daemon_at_a_unix_socket(tmp_path: Path):
 
     async with await listen(path) as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, serve, tasks)
-        assert await daemon(path).ask("GET", "/ping") == b"OK"
+        assert await daemon(path).request("GET", "/ping") == b"OK"
         tasks.cancel_scope.cancel()
 
 
@@ -201,11 +201,11 @@ async def test_https_with_an_own_authority_and_a_client_certificate():
     async with answering(lambda _: http_answer(b"OK"), tls=theirs) as server:
         address = f"https://localhost:{server.port}"
         known = daemon(address, tls_context=certificates.client_context("client"))
-        assert await known.ask("GET", "/ping") == b"OK"
+        assert await known.request("GET", "/ping") == b"OK"
         with pytest.raises(RequestFailed, match="certificate is not accepted"):
-            await daemon(address).ask("GET", "/ping")
+            await daemon(address).request("GET", "/ping")
         with pytest.raises(RequestFailed):
-            await daemon(address, tls_context=certificates.client_context()).ask("GET", "/ping")
+            await daemon(address, tls_context=certificates.client_context()).request("GET", "/ping")
 
 
 # ---- by way of the user's client ------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ async def test_a_client_of_the_users_own():
         return 200, b"OK"
 
     known = daemon("http://me:pass@h:1/a?key=k", authorization="Bearer t", http_request=request)
-    assert await known.ask("PUT", "/x", {"topic": "t"}, body=b"y") == b"OK"
+    assert await known.request("PUT", "/x", {"topic": "t"}, body=b"y") == b"OK"
     headers = {"Accept": "application/vnd.nsq; version=1.0", "Authorization": "Bearer t"}
     assert asked == [("PUT", "http://me:pass@h:1/a/x?key=k&topic=t", headers, b"y")]
 
@@ -230,7 +230,7 @@ async def test_a_client_that_returns_nothing_of_use(result):
         return result
 
     with pytest.raises(RequestFailed, match=r"^http://h:1: "):
-        await daemon("h:1", http_request=request).ask("GET", "/x")
+        await daemon("h:1", http_request=request).request("GET", "/x")
 
 
 async def test_a_client_that_raises_keeps_its_secrets():
@@ -241,7 +241,7 @@ async def test_a_client_that_raises_keeps_its_secrets():
     with pytest.raises(
         RequestFailed, match=r"^http://h:1: LookupError\(.*GET http://\.\.\.@h:1/x\?\.\.\. "
     ) as caught:
-        await known.ask("GET", "/x")
+        await known.request("GET", "/x")
     assert isinstance(caught.value.__cause__, LookupError)
     assert "pass" not in str(caught.value)
     assert "Bearer t" not in str(caught.value)
@@ -252,7 +252,7 @@ async def test_a_client_that_takes_too_long():
         await anyio.sleep_forever()
 
     with pytest.raises(RequestFailed, match=r"^http://h:1: no answer within 0\.01 seconds$"):
-        await daemon("h:1", http_request=request, request_timeout=0.01).ask("GET", "/x")
+        await daemon("h:1", http_request=request, request_timeout=0.01).request("GET", "/x")
 
 
 async def test_a_client_that_knows_no_unix_sockets():

@@ -190,7 +190,7 @@ async def test_nsqd_is_found_and_lost_with_real_nsqlookupds(nsqlookupd: Nsqlooku
             with NsqdServer(lookupd_tcp_addresses=both) as nsqd:
                 assert await found.wait(1) == ([nsqd.tcp_address], [])
                 assert changes.told == []
-                await how.daemon(nsqd.http_address).ask("POST", "/topic/create", {"topic": "t"})
+                await how.daemon(nsqd.http_address).request("POST", "/topic/create", {"topic": "t"})
                 assert await changes.wait(1) == ([nsqd.tcp_address], [])
             assert await changes.wait(2) == ([], [nsqd.tcp_address])
             tasks.cancel_scope.cancel()

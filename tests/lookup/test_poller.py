@@ -22,7 +22,7 @@ INTERVAL = 60.0
 
 async def ask(daemon: Daemon) -> Mapping[str, str]:
     """Ask for a document; its keys are the entries."""
-    return await daemon.ask_document("GET", "/x")
+    return await daemon.request_document("GET", "/x")
 
 
 class Rig:

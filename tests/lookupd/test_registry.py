@@ -91,7 +91,7 @@ def test_an_ephemeral_channel_that_nobody_has_goes_when_anybody_unregisters_it(
 def test_an_ephemeral_topic_goes_without_its_channels(registry: Registry, peer: Peer) -> None:
     registry.register(peer, b"t#ephemeral", b"c#ephemeral")
     registry.unregister(peer, b"t#ephemeral")
-    assert not registry.knows_topic(b"t#ephemeral")
+    assert not registry.has_topic(b"t#ephemeral")
     assert registry.channels(b"t#ephemeral") == [b"c#ephemeral"]
 
 
@@ -124,7 +124,7 @@ def test_a_peer_that_goes_leaves_the_names_even_ephemeral_ones(registry: Registr
 
 def test_names_may_be_known_before_anybody_has_them(registry: Registry) -> None:
     registry.create_channel(b"t", b"c")
-    assert not registry.knows_topic(b"t")
+    assert not registry.has_topic(b"t")
     registry.create_topic(b"t")
     registry.create_topic(b"t")
     assert (registry.topics(), registry.channels(b"t"), registry.producers(b"t", 0)) == ([b"t"], [b"c"], [])
@@ -134,7 +134,7 @@ def test_a_deleted_topic_is_gone_until_it_is_registered_again(registry: Registry
     registry.register(peer, b"t", b"c")
     assert registry.delete_topic(b"t") == [channel(b"t", b"c"), topic(b"t")]
     assert registry.delete_topic(b"t") == []
-    assert not registry.knows_topic(b"t")
+    assert not registry.has_topic(b"t")
     assert peer.topics == peer.channels == {}
     assert registry.register(peer, b"t", b"c") == [channel(b"t", b"c"), topic(b"t")]
 
@@ -201,10 +201,10 @@ def test_a_tombstone_stands_when_the_peer_registers_again(registry: Registry, pe
 
 
 def test_a_star_is_every_topic(registry: Registry, peer: Peer) -> None:
-    assert not registry.knows_topic(ANY_TOPIC)
+    assert not registry.has_topic(ANY_TOPIC)
     for name in (b"t", b"u"):
         registry.register(peer, name, b"c")
-    assert registry.knows_topic(ANY_TOPIC)
+    assert registry.has_topic(ANY_TOPIC)
     assert registry.producers(ANY_TOPIC, 0) == [peer]
     assert registry.channels(ANY_TOPIC) == [b"c", b"c"]
     registry.tombstone(ANY_TOPIC, "b:4151", 0)

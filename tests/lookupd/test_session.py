@@ -98,6 +98,7 @@ def test_a_ping_is_heard(known: Conversation) -> None:
         (b"FOO\n", b"E_INVALID invalid command FOO"),
         (b"\n", b"E_INVALID invalid command "),
         (b"ping\n", b"E_INVALID invalid command ping"),
+        (b"end\n", b"E_INVALID invalid command end"),
         (b"\xff\x00 x\n", b"E_INVALID invalid command \xff\x00"),
         (b"REGISTER\n", b"E_INVALID client must IDENTIFY"),
         (b"REGISTER a$\n", b"E_INVALID client must IDENTIFY"),

@@ -182,6 +182,12 @@ class Session:
 
     has_events: Final = False
 
+    def next_deadline(self) -> None:
+        """Return None: a session has no deadlines."""
+
+    def handle_deadline(self, now_ns: int) -> None:
+        """Do nothing."""
+
     def events(self) -> tuple[()]:
         """Return nothing: the results are in the registry."""
         return ()

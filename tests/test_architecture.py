@@ -37,7 +37,7 @@ ARROWS = {
     "lookup": "errors clock options wire transport http client",
     "admin": "errors options wire transport http lookup",
     "options": "errors transport",
-    "program": "errors options",
+    "program": "errors options wire",
     "broker.core": "errors options wire",
     "producer": "errors clock options wire transport http client loop_thread",
     "consumer": "errors clock options wire transport client http lookup loop_thread",

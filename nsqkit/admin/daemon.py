@@ -51,7 +51,7 @@ class DaemonAdmin:
         request_timeout: Seconds = 5.0,
         http_request: HTTPRequest | None = None,
     ) -> None:
-        self._daemon = Daemon.of(
+        self._daemon = Daemon(
             address,
             tls_context=tls_context,
             authorization=authorization,

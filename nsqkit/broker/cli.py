@@ -18,12 +18,6 @@ def _host_defaults() -> dict[str, Any]:
     return {"node_id": default_node_id(hostname), "broadcast_address": hostname}
 
 
-def _version_line() -> str:
-    from nsqkit.broker.version import version_line
-
-    return version_line()
-
-
 def _run(options: BrokerOptions) -> int:
     from nsqkit.broker.main import run
 
@@ -35,7 +29,6 @@ COMMAND: Final = Command(
     options=OPTIONS,
     make=BrokerOptions,
     host_defaults=_host_defaults,
-    version_line=_version_line,
     run=_run,
 )
 

@@ -23,14 +23,13 @@ import attrs
 from nsqkit.broker.core.report.stats import collect, to_document, to_text
 from nsqkit.broker.core.topics.batch import PART_COUNT_MAX, Batch
 from nsqkit.broker.memory_stats import read_memory_stats
-from nsqkit.broker.version import version_line
 from nsqkit.errors import OptionError
 from nsqkit.http.access_log import logged
 from nsqkit.http.debug import MEMORY_ROUTES, pprof_routes
-from nsqkit.http.messages import PROGRAM, HTTPError, Request, Response
-from nsqkit.http.query import BOOLEANS, Query
+from nsqkit.http.messages import BOOLEANS, PROGRAM, HTTPError, Query, Request, Response
 from nsqkit.http.router import Router
 from nsqkit.http.server import serve_connection
+from nsqkit.program.version import version_line
 from nsqkit.transport.address import port_of
 from nsqkit.wire.bodies import batch_count_max, parse_int32
 from nsqkit.wire.commands import milliseconds_ns
@@ -106,7 +105,7 @@ def stats(nsqd: RunningBroker, request: Request) -> Response:
     return Response.v1(
         to_text(
             seen,
-            version_line=version_line(),
+            version_line=version_line("nsqd"),
             health=health,
             start_time=started.isoformat().replace("+00:00", "Z"),
             start_time_ns=start_time_ns,
@@ -241,12 +240,6 @@ def create_topic(nsqd: RunningBroker, request: Request) -> Response:
     return _process(nsqd)
 
 
-def delete_topic(nsqd: RunningBroker, request: Request) -> Response:
-    """Delete a topic with its channels and messages."""
-    nsqd.broker.delete_topic(_topic(nsqd, Query(request)).name)
-    return _process(nsqd)
-
-
 def empty_topic(nsqd: RunningBroker, request: Request) -> Response:
     """Delete the messages that are queued in a topic."""
     query = Query(request)
@@ -256,18 +249,6 @@ def empty_topic(nsqd: RunningBroker, request: Request) -> Response:
     return _process(nsqd)
 
 
-async def pause_topic(nsqd: RunningBroker, request: Request) -> Response:
-    """Stop the flow of messages from a topic to its channels."""
-    _topic(nsqd, Query(request)).pause()
-    return await _save(nsqd)
-
-
-async def unpause_topic(nsqd: RunningBroker, request: Request) -> Response:
-    """Resume the flow of messages from a topic to its channels."""
-    _topic(nsqd, Query(request)).unpause(nsqd.clock.now_ns())
-    return await _save(nsqd)
-
-
 def create_channel(nsqd: RunningBroker, request: Request) -> Response:
     """Create a channel of an existing topic unless it exists."""
     topic, name = _topic_and_channel_name(nsqd, request)
@@ -275,29 +256,28 @@ def create_channel(nsqd: RunningBroker, request: Request) -> Response:
     return _process(nsqd)
 
 
-def delete_channel(nsqd: RunningBroker, request: Request) -> Response:
-    """Delete a channel with its messages."""
-    topic, channel = _topic_and_channel(nsqd, request)
-    nsqd.broker.delete_channel(topic.name, channel.name)
-    return _process(nsqd)
+def _change_topic(change: Callable[[RunningBroker, Topic], None], *, save: bool = False) -> Route:
+    """Return a route that changes an existing topic."""
+
+    def route(nsqd: RunningBroker, request: Request) -> Response | Awaitable[Response]:
+        change(nsqd, _topic(nsqd, Query(request)))
+        return _save(nsqd) if save else _process(nsqd)
+
+    return route
 
 
-def empty_channel(nsqd: RunningBroker, request: Request) -> Response:
-    """Delete the messages of a channel, in flight or not."""
-    _topic_and_channel(nsqd, request)[1].empty()
-    return _process(nsqd)
+def _change_channel(change: Callable[[RunningBroker, Topic, Channel], None], *, save: bool = False) -> Route:
+    """Return a route that changes an existing channel."""
 
+    def route(nsqd: RunningBroker, request: Request) -> Response | Awaitable[Response]:
+        topic, name = _topic_and_channel_name(nsqd, request)
+        channel = topic.channels.get(name)
+        if channel is None:
+            raise HTTPError(404, "CHANNEL_NOT_FOUND")
+        change(nsqd, topic, channel)
+        return _save(nsqd) if save else _process(nsqd)
 
-async def pause_channel(nsqd: RunningBroker, request: Request) -> Response:
-    """Stop deliveries from a channel."""
-    _topic_and_channel(nsqd, request)[1].pause()
-    return await _save(nsqd)
-
-
-async def unpause_channel(nsqd: RunningBroker, request: Request) -> Response:
-    """Resume deliveries from a channel."""
-    _topic_and_channel(nsqd, request)[1].unpause()
-    return await _save(nsqd)
+    return route
 
 
 def _process(nsqd: RunningBroker) -> Response:
@@ -336,14 +316,6 @@ def _topic_and_channel_name(nsqd: RunningBroker, request: Request) -> tuple[Topi
     if not is_valid_name(name):
         raise HTTPError(400, "INVALID_ARG_CHANNEL")
     return _topic(nsqd, query), name
-
-
-def _topic_and_channel(nsqd: RunningBroker, request: Request) -> tuple[Topic, Channel]:
-    topic, name = _topic_and_channel_name(nsqd, request)
-    channel = topic.channels.get(name)
-    if channel is None:
-        raise HTTPError(404, "CHANNEL_NOT_FOUND")
-    return topic, channel
 
 
 # ---- options --------------------------------------------------------------------------------------------------
@@ -395,15 +367,23 @@ ROUTES: Final[tuple[tuple[str, str, Route], ...]] = (
     ("POST", "/pub", publish),
     ("POST", "/mpub", multi_publish),
     ("POST", "/topic/create", create_topic),
-    ("POST", "/topic/delete", delete_topic),
+    ("POST", "/topic/delete", _change_topic(lambda nsqd, topic: nsqd.broker.delete_topic(topic.name))),
     ("POST", "/topic/empty", empty_topic),
-    ("POST", "/topic/pause", pause_topic),
-    ("POST", "/topic/unpause", unpause_topic),
+    ("POST", "/topic/pause", _change_topic(lambda nsqd, topic: topic.pause(), save=True)),
+    (
+        "POST",
+        "/topic/unpause",
+        _change_topic(lambda nsqd, topic: topic.unpause(nsqd.clock.now_ns()), save=True),
+    ),
     ("POST", "/channel/create", create_channel),
-    ("POST", "/channel/delete", delete_channel),
-    ("POST", "/channel/empty", empty_channel),
-    ("POST", "/channel/pause", pause_channel),
-    ("POST", "/channel/unpause", unpause_channel),
+    (
+        "POST",
+        "/channel/delete",
+        _change_channel(lambda nsqd, topic, channel: nsqd.broker.delete_channel(topic.name, channel.name)),
+    ),
+    ("POST", "/channel/empty", _change_channel(lambda nsqd, topic, channel: channel.empty())),
+    ("POST", "/channel/pause", _change_channel(lambda nsqd, topic, channel: channel.pause(), save=True)),
+    ("POST", "/channel/unpause", _change_channel(lambda nsqd, topic, channel: channel.unpause(), save=True)),
     ("GET", "/config/:opt", get_option),
     ("PUT", "/config/:opt", put_option),
 )

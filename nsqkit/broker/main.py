@@ -7,8 +7,8 @@ import os
 
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
-from nsqkit.broker.version import version_line
 from nsqkit.program import service
+from nsqkit.program.version import version_line
 from nsqkit.transport.address import is_path, is_socket_path
 
 logger = logging.getLogger("nsqkit.broker")
@@ -18,7 +18,7 @@ def run(options: BrokerOptions) -> int:
     """Run a broker until a signal ends it; return the exit code, 0, or 1 if the broker could not start."""
     nsqd = Nsqd(options, data_path=options.data_path or os.curdir)
     service.start_log(options.log_prefix, lambda: nsqd.options.log_level)
-    logger.info(version_line())
+    logger.info(version_line("nsqd"))
     logger.info("ID: %d", options.node_id)
     logger.info(service.loop_line())
     _warn_of_paths(options)

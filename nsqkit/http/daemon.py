@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
 import anyio.to_thread
-import attrs
 
 from nsqkit.clock import Clock, LoopClock, move_on_after
 from nsqkit.errors import OptionError, RequestFailed, RequestRefused
@@ -48,39 +47,34 @@ def basic(user: str, password: str) -> str:
     return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
-@attrs.define(eq=False, kw_only=True)
 class Daemon:
     """One nsqd or nsqlookupd.
 
-    Attributes:
-        name: the URL without user, password and query, or the path of a Unix socket; free of secrets.
-        url: scheme, host, and the path before that of a route.
-        query: the query before that of a route.
-        socket_path: the path of a Unix socket; empty for TCP.
+    Args:
+        address: ``host:port``; a URL of http or https, with user, password, a path before those of the routes and a
+            query if needed (a ``/lookup`` at the end of the path, as go-nsq demands it, is removed); or the path of a
+            Unix socket, with a slash in it, or ``@name`` for one without a file.
         tls_context: for https; by default the system's certificates are trusted.
-        authorization: the Authorization header; empty for none.
+        authorization: the Authorization header, instead of user and password in the URL; empty for none.
         connect_timeout: seconds for the connection.
         request_timeout: seconds for everything together.
         body_max: the most bytes of an answer.
-        http_request: sends the requests; None for nsqkit's own client.
+        http_request: sends the requests; None for nsqkit's own client. Not for a Unix socket.
         clock: the time of the timeouts; by default the real time.
+
+    Attributes: the arguments, and
+        url: scheme, host, and the path before that of a route; it may contain a password.
+        query: the query before that of a route; it may contain a secret.
+        socket_path: the path of a Unix socket; empty for TCP.
+        name: the URL without user, password and query, or the path of a Unix socket; free of secrets.
+        key: the identity of the daemon, equal for all forms of its address; it may contain secrets.
+
+    Raises:
+        OptionError: an invalid address, header, context or time.
     """
 
-    name: str
-    url: str = attrs.field(repr=False)
-    query: str = attrs.field(default="", repr=False)
-    socket_path: str = ""
-    tls_context: SSLContext | None = attrs.field(default=None, repr=False)
-    authorization: str = attrs.field(default="", repr=False)
-    connect_timeout: float
-    request_timeout: float
-    body_max: int
-    http_request: HTTPRequest | None = None
-    clock: Clock | None = attrs.field(default=None, repr=False)
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         address: str,
         *,
         tls_context: SSLContext | None = None,
@@ -90,53 +84,29 @@ class Daemon:
         body_max: int,
         http_request: HTTPRequest | None = None,
         clock: Clock | None = None,
-    ) -> Daemon:
-        """Return the daemon at an address.
-
-        Args:
-            address: ``host:port``; a URL of http or https, with user, password, a path before those of the routes and
-                a query if needed (a ``/lookup`` at the end of the path, as go-nsq demands it, is removed); or the path
-                of a Unix socket, with a slash in it, or ``@name`` for one without a file.
-            tls_context: as in the attributes.
-            authorization: as in the attributes; instead of user and password in the URL.
-            connect_timeout: as in the attributes.
-            request_timeout: as in the attributes.
-            body_max: as in the attributes.
-            http_request: as in the attributes; not for a Unix socket.
-            clock: as in the attributes.
-
-        Raises:
-            OptionError: an invalid address, header, context or time.
-        """
-        url, query, name, socket_path = _parse_address(address)
-        if socket_path and http_request is not None:
-            raise OptionError(f"address {name!r} is a Unix socket, which an http_request cannot use")
+    ) -> None:
+        self.url, self.query, self.name, self.socket_path = _parse_address(address)
+        if self.socket_path and http_request is not None:
+            raise OptionError(f"address {self.name!r} is a Unix socket, which an http_request cannot use")
         _check_authorization(authorization)
         if tls_context is not None and not hasattr(tls_context, "wrap_bio"):
             raise OptionError(f"tls_context is {tls_context!r}; allowed is an ssl.SSLContext")
         if http_request is not None and not callable(http_request):
             raise OptionError(f"http_request is {http_request!r}; allowed is None or an async function")
-        return cls(
-            name=name,
-            url=url,
-            query=query,
-            socket_path=socket_path,
-            tls_context=tls_context,
-            authorization=authorization,
-            connect_timeout=_seconds("connect_timeout", connect_timeout),
-            request_timeout=_seconds("request_timeout", request_timeout),
-            body_max=body_max,
-            http_request=http_request,
-            clock=clock,
-        )
-
-    @property
-    def key(self) -> str:
-        """The identity of the daemon, equal for all forms of its address; it may contain secrets."""
-        return self.socket_path or f"{self.url}?{self.query}"
+        self.key = self.socket_path or f"{self.url}?{self.query}"
+        self.tls_context = tls_context
+        self.authorization = authorization
+        self.connect_timeout = _seconds("connect_timeout", connect_timeout)
+        self.request_timeout = _seconds("request_timeout", request_timeout)
+        self.body_max = body_max
+        self.http_request = http_request
+        self.clock = clock
 
     def __str__(self) -> str:
         return self.name
+
+    def __repr__(self) -> str:
+        return f"<Daemon {self.name}>"
 
     async def request(
         self, method: str, path: str, params: Mapping[str, str] | None = None, *, body: bytes = b""

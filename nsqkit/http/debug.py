@@ -22,8 +22,7 @@ import anyio
 import anyio.to_thread
 
 from nsqkit.clock import NS_PER_S, Clock
-from nsqkit.http.messages import Handler, HTTPError, Request, Response
-from nsqkit.http.query import Query
+from nsqkit.http.messages import Handler, HTTPError, Query, Request, Response
 
 __all__ = ["MEMORY_ROUTES", "pprof_routes"]
 

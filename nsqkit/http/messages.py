@@ -17,10 +17,12 @@ from nsqkit import __version__
 from nsqkit.errors import NSQError
 
 __all__ = [
+    "BOOLEANS",
     "PROGRAM",
     "Body",
     "HTTPError",
     "Handler",
+    "Query",
     "Request",
     "Response",
     "StoredBody",
@@ -145,11 +147,6 @@ class Request:
         path, raw_query = parse_target(target)
         return cls(method, target, path, raw_query, headers, remote_address, body=body or StoredBody())
 
-    @property
-    def query(self) -> dict[str, list[str]]:
-        """The decoded query; see ``parse_query``."""
-        return parse_query(self.raw_query)
-
     def header(self, name: str, default: str = "") -> str:
         """Return the first value of a header; the case of its name does not matter."""
         name = name.lower()
@@ -173,6 +170,44 @@ class Request:
             ConnectionLost: the client has disconnected.
         """
         return await self._body.read(limit)
+
+
+BOOLEANS: Final[Mapping[str, bool]] = {"true": True, "1": True, "false": False, "0": False}
+"""The words for a boolean in a query; each route decides what other words mean."""
+
+
+class Query:
+    """The decoded query of a request.
+
+    Raises:
+        HTTPError: 400 INVALID_REQUEST, for an invalid query.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, request: Request) -> None:
+        self._values = {key: values[0] for key, values in parse_query(request.raw_query).items()}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def get(self, key: str) -> str:
+        """Return a value; empty if it is missing."""
+        return self._values.get(key, "")
+
+    def name(self, key: str) -> bytes:
+        """Return a value as bytes, the type of names below HTTP; empty if it is missing."""
+        return self.get(key).encode("utf-8", "surrogateescape")
+
+    def required(self, key: str) -> bytes:
+        """Return a value as bytes.
+
+        Raises:
+            HTTPError: 400 ``MISSING_ARG_KEY``, the key is missing.
+        """
+        if key not in self._values:
+            raise HTTPError(400, f"MISSING_ARG_{key.upper()}")
+        return self.name(key)
 
 
 @attrs.frozen

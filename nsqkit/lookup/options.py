@@ -64,7 +64,7 @@ class LookupOptions:
     address_map: AddressMap | None = function(or_mapping=True)
 
     def daemon(self, address: str, clock: Clock | None = None) -> Daemon:
-        """Return the nsqlookupd at an address in any form that ``Daemon.of`` accepts.
+        """Return the nsqlookupd at an address in any form that ``Daemon`` accepts.
 
         Raises:
             OptionError: the address is invalid, or a file cannot be used.
@@ -89,7 +89,7 @@ class LookupOptions:
             key=self.lookupd_tls_key,
         )
         daemons = [
-            Daemon.of(
+            Daemon(
                 address,
                 tls_context=context,
                 authorization=self.lookupd_authorization,

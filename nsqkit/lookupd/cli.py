@@ -17,12 +17,6 @@ def _host_defaults() -> dict[str, Any]:
     return {"broadcast_address": socket.gethostname()}
 
 
-def _version_line() -> str:
-    from nsqkit.lookupd.version import version_line
-
-    return version_line()
-
-
 def _run(options: LookupdOptions) -> int:
     from nsqkit.lookupd.main import run
 
@@ -34,7 +28,6 @@ COMMAND: Final = Command(
     options=OPTIONS,
     make=LookupdOptions,
     host_defaults=_host_defaults,
-    version_line=_version_line,
     run=_run,
     flags={name: flag for name, flag in COMMAND_FLAGS.items() if name != "worker_id"},
 )

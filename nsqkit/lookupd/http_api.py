@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from nsqkit.http.access_log import logged
 from nsqkit.http.debug import pprof_routes
-from nsqkit.http.messages import PROGRAM, HTTPError, Request, Response
-from nsqkit.http.query import Query
+from nsqkit.http.messages import PROGRAM, HTTPError, Query, Request, Response
 from nsqkit.http.router import Router
 from nsqkit.http.server import serve_connection
 from nsqkit.wire.identify import BROKER_VERSION

@@ -6,8 +6,8 @@ import logging
 
 from nsqkit.lookupd.options import LookupdOptions
 from nsqkit.lookupd.server import Nsqlookupd
-from nsqkit.lookupd.version import version_line
 from nsqkit.program import service
+from nsqkit.program.version import version_line
 
 logger = logging.getLogger("nsqkit.lookupd")
 
@@ -15,6 +15,6 @@ logger = logging.getLogger("nsqkit.lookupd")
 def run(options: LookupdOptions) -> int:
     """Run an nsqlookupd until a signal ends it; return the exit code, 0, or 1 if it could not start."""
     service.start_log(options.log_prefix, lambda: options.log_level)
-    logger.info(version_line())
+    logger.info(version_line("nsqlookupd"))
     logger.info(service.loop_line())
     return service.run(Nsqlookupd(options), logger)

@@ -41,7 +41,7 @@ def daemons_at(
             f'nsqd_http_addresses is {addresses!r}; allowed is a list such as ["127.0.0.1:4151"]'
         )
     return [
-        Daemon.of(
+        Daemon(
             address,
             tls_context=tls_context,
             connect_timeout=connect_timeout,

@@ -63,7 +63,6 @@ class Command:
         options: its options by the names of their fields.
         make: returns the options object for values by name.
         host_defaults: returns the defaults that depend on the host.
-        version_line: returns the text of ``--version``.
         run: runs with the options, and returns the exit code.
         flags: those of COMMAND_FLAGS that it has.
     """
@@ -72,7 +71,6 @@ class Command:
     options: Mapping[str, Option]
     make: Callable[..., Any]
     host_defaults: Callable[[], dict[str, Any]]
-    version_line: Callable[[], str]
     run: Callable[[Any], int]
     flags: Mapping[str, Option] = COMMAND_FLAGS
 
@@ -92,7 +90,9 @@ class Command:
             print(self._usage(), end="")
             return 0
         if command.get("version"):
-            print(self.version_line())
+            from nsqkit.program.version import version_line
+
+            print(version_line(self.name))
             return 0
         try:
             options = self._build(command.get("config", ""), given)

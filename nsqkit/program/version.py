@@ -7,13 +7,9 @@ a word that begins with ``go`` and has no blanks.
 from __future__ import annotations
 
 from nsqkit import __version__
+from nsqkit.wire.identify import BROKER_VERSION
 
 
-def version_line(name: str, version: str) -> str:
-    """Return the line, for example ``nsqd v1.3.0 (built w/go0.0-nsqkit-0.1.0)``.
-
-    Args:
-        name: the program's name.
-        version: the version of NSQ.
-    """
-    return f"{name} v{version} (built w/go0.0-nsqkit-{__version__})"
+def version_line(name: str) -> str:
+    """Return the line of the program ``name``, for example ``nsqd v1.3.0 (built w/go0.0-nsqkit-0.1.0)``."""
+    return f"{name} v{BROKER_VERSION} (built w/go0.0-nsqkit-{__version__})"

@@ -19,7 +19,7 @@ PATIENT: Any = {"connect_timeout": 15.0, "request_timeout": 15.0}
 
 
 async def publish(server: NsqdServer, topic: str, body: bytes) -> None:
-    daemon = Daemon.of(server.http_address, connect_timeout=15, request_timeout=15, body_max=100)
+    daemon = Daemon(server.http_address, connect_timeout=15, request_timeout=15, body_max=100)
     assert await daemon.request("POST", "/pub", {"topic": topic}, body=body) == b"OK"
 
 

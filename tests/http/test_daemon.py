@@ -20,7 +20,7 @@ LIMITS: Any = {"connect_timeout": 15.0, "request_timeout": 15.0, "body_max": 100
 
 
 def daemon(address: str, **options: Any) -> Daemon:
-    return Daemon.of(address, **(LIMITS | options))
+    return Daemon(address, **(LIMITS | options))
 
 
 # ---- addresses ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 from nsqkit.options.fields import integer
 from nsqkit.options.option import Option
 from nsqkit.program.command import COMMAND_FLAGS, Command
+from nsqkit.program.version import version_line
 
 
 @attrs.frozen(kw_only=True)
@@ -26,7 +27,6 @@ COMMAND = Command(
     options={field.name: field.metadata[Option] for field in attrs.fields(Options)},
     make=Options,
     host_defaults=lambda: {"size": 6},
-    version_line=lambda: "program v1",
     run=run,
     flags={name: COMMAND_FLAGS[name] for name in ("help", "h", "version", "config")},
 )
@@ -52,7 +52,7 @@ def test_help_and_version_run_nothing(capsys):
     out = capsys.readouterr().out
     assert out.startswith("Usage of program:\n")
     assert "-size int\n" in out
-    assert out.endswith("program v1\n")
+    assert out.endswith(f"{version_line('program')}\n")
     assert not ran
 
 

@@ -104,7 +104,7 @@ class DrivenClient:
         self._said: list[Answer] = []
         self.session: Session = driven.broker.open_session(address, driven.now_ns)
         self._driven = driven
-        self._decoder: FrameDecoder[MessageFrame] = FrameDecoder(MessageFrame)
+        self._decoder = FrameDecoder()
 
     def feed(self, *commands: bytes) -> None:
         """Send, and read nothing."""

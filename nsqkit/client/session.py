@@ -90,8 +90,6 @@ class ClientSession(Generic[M]):
 
     Args:
         identity: the content of IDENTIFY.
-        make_message: makes the value that stands for a message frame.
-        make_messages: the same for many rows at once, as for ``FrameDecoder``.
         read_timeout_ns: the session ends after this time without data, unless ``identity`` turns heartbeats off.
         max_msg_size: the limit of a message's size in bytes; messages up to 64 KiB are always accepted.
         now_ns: the time at which the connection was made.
@@ -106,9 +104,7 @@ class ClientSession(Generic[M]):
     def __init__(
         self,
         identity: IdentifyRequest,
-        make_message: Callable[[int, int, bytes, bytes], M],
         *,
-        make_messages: Callable[[Iterable[Row]], list[M]] | None = None,
         read_timeout_ns: int,
         max_msg_size: int,
         now_ns: int,
@@ -118,11 +114,7 @@ class ClientSession(Generic[M]):
         self.auth: AuthAnswer | None = None
         self.error: NSQError | None = None
         # A response may be larger than a small max_msg_size: the answer to IDENTIFY is some 400 bytes.
-        self._decoder = FrameDecoder(
-            make_message,
-            make_messages=make_messages,
-            frame_size_max=max(max_msg_size, 1 << 16) + 4 + RECORD_HEADER_LENGTH,
-        )
+        self._decoder = FrameDecoder(frame_size_max=max(max_msg_size, 1 << 16) + 4 + RECORD_HEADER_LENGTH)
         self._read_timeout_ns = read_timeout_ns
         self._has_heartbeats = identity.heartbeat_interval != -1
         self._last_receive_ns = now_ns
@@ -177,7 +169,7 @@ class ClientSession(Generic[M]):
             return
         try:
             if self._has_only_frames:
-                if frames := self._decoder.feed(data):
+                if frames := self._decoder.feed(data, self._make_messages):
                     self._on_frames(frames, now_ns)
                 return
             if self.state is State.IDENTIFYING:
@@ -280,6 +272,10 @@ class ClientSession(Generic[M]):
         """Open the session; a consumer sends SUB first."""
         self._move("open")
 
+    def _make_messages(self, rows: Iterable[Row]) -> list[M]:
+        """Return the values for messages, in order."""
+        raise NotImplementedError
+
     def _on_frames(self, frames: list[Any], now_ns: int) -> None:
         """Process the frames of one buffer."""
         raise NotImplementedError
@@ -325,13 +321,13 @@ class ClientSession(Generic[M]):
                 continue
             size += len(piece)
             rest = piece if self._handshake is None else self._shake_hands(piece, now_ns)
-            if rest and not self.ended and (frames := self._decoder.feed(rest)):
+            if rest and not self.ended and (frames := self._decoder.feed(rest, self._make_messages)):
                 self._on_frames(frames, now_ns)
 
     def _shake_hands(self, data: bytes, now_ns: int) -> bytes:
         """Continue the handshake; return the data that follow it."""
         while data and self._handshake is not None and not self.ended:
-            frame, data = self._decoder.feed_one(data)
+            frame, data = self._decoder.feed_one(data, self._make_messages)
             depth = len(self._layers)
             if frame is not None:
                 self._answer_step(self._handshake, frame, now_ns)

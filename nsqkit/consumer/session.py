@@ -103,8 +103,6 @@ class ConsumerSession(ClientSession[Message]):
     def __init__(self, core: ConsumerCore, address: str, now_ns: int) -> None:
         super().__init__(
             core.identity,
-            self._make_message,
-            make_messages=self._make_messages,
             read_timeout_ns=core.read_timeout_ns,
             max_msg_size=core.options.max_msg_size,
             now_ns=now_ns,
@@ -313,10 +311,6 @@ class ConsumerSession(ClientSession[Message]):
         self._received_ns = now_ns
         self._deadline_ns = now_ns + self.msg_timeout_ns
         super().receive_data(data, now_ns)
-
-    def _make_message(self, timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> Message:
-        (message,) = self._make_messages([(timestamp_ns, attempts, message_id, body)])
-        return message
 
     def _make_messages(self, rows: Iterable[Row]) -> list[Message]:
         received_ns, deadline_ns = self._received_ns, self._deadline_ns

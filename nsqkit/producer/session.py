@@ -39,6 +39,8 @@ from nsqkit.wire.identify import IdentifyRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nsqkit.wire.frames import Row
+
 OUTBOX_SIZE_MAX = 4 << 20
 """Bytes that may wait for a broker that does not read; above that, no publish is accepted."""
 
@@ -85,7 +87,6 @@ class ProducerSession(ClientSession[NoReturn]):
     ) -> None:
         super().__init__(
             identity,
-            _refuse_message,
             read_timeout_ns=read_timeout_ns,
             max_msg_size=max_msg_size,
             now_ns=now_ns,
@@ -182,6 +183,10 @@ class ProducerSession(ClientSession[NoReturn]):
             self._withdrawn.difference_update(ok, [token for token, _ in failed])
         return [Answers(ok, failed)]
 
+    def _make_messages(self, rows: Iterable[Row]) -> NoReturn:
+        message_id = next(iter(rows))[2]
+        raise ProtocolError(f"the broker sent message {message_id!r} to a producer")
+
     def _on_frames(self, frames: list[Any], now_ns: int) -> None:
         sent, ok = self._sent, self._ok
         for frame in frames:
@@ -273,7 +278,3 @@ def _stops_reading(error: NSQError | None) -> bool:
     as fatal too, but what a broker with that code does afterwards is unknown.
     """
     return isinstance(error, BrokerError) and error.fatal and type(error) is not BrokerError
-
-
-def _refuse_message(timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> NoReturn:
-    raise ProtocolError(f"the broker sent message {message_id!r} to a producer")

@@ -6,8 +6,8 @@
 It keeps at most one incomplete frame, and refuses a size beyond the limit when the size is read, before the payload
 arrives.
 
-``make_message`` makes a value from the four parts of a message, so that a consumer gets its ``Message`` objects without
-a second object in between. Consecutive messages of one size are unpacked, and made, in one pass.
+The caller's ``make_messages`` makes a value from the four parts of each message, so that a consumer gets its
+``Message`` objects without other objects in between. Consecutive messages of one size are unpacked in one pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import starmap
 from struct import Struct
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, overload
 
 import attrs
 
@@ -47,6 +47,9 @@ M = TypeVar("M")
 Row: TypeAlias = "tuple[int, int, bytes, bytes]"
 """The parts of a message: timestamp (ns), attempts, id and body."""
 
+MakeMessages: TypeAlias = Callable[[Iterable[Row]], list[M]]
+Frames: TypeAlias = "list[Response | BrokerError | M]"
+
 
 @attrs.frozen
 class Response:
@@ -57,7 +60,7 @@ class Response:
 
 @attrs.frozen
 class MessageFrame:
-    """The parts of a message frame; a ``make_message`` for callers without one of their own."""
+    """The parts of a message frame, for callers without a ``make_messages``."""
 
     timestamp_ns: int
     attempts: int
@@ -82,33 +85,35 @@ OK_RESPONSE: Final = Response(OK)
 """One object for every OK; a producer gets as many as it publishes messages."""
 
 
-class FrameDecoder(Generic[M]):
+def message_frames(rows: Iterable[Row]) -> list[MessageFrame]:
+    return list(starmap(MessageFrame, rows))
+
+
+class FrameDecoder:
     """Turn received bytes into frames.
 
     Args:
-        make_message: returns a value for timestamp (ns), attempts, id and body of a message.
         frame_size_max: the limit of a frame's size in bytes.
-        make_messages: does the same for many messages; by default it calls ``make_message`` for each.
     """
 
-    __slots__ = ("_buffer", "_chunks", "_make_message", "_make_messages", "_missing", "frame_size_max")
+    __slots__ = ("_buffer", "_chunks", "_missing", "frame_size_max")
 
-    def __init__(
-        self,
-        make_message: Callable[[int, int, bytes, bytes], M],
-        *,
-        frame_size_max: int = FRAME_SIZE_MAX,
-        make_messages: Callable[[Iterable[Row]], list[M]] | None = None,
-    ) -> None:
-        self._make_message = make_message
-        self._make_messages = make_messages or (lambda rows: list(starmap(make_message, rows)))
+    def __init__(self, *, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self.frame_size_max = frame_size_max
         self._buffer = b""  # an incomplete frame …
         self._chunks: list[bytes] = []  # … and its later pieces, joined when it is complete
         self._missing = 4  # bytes until the frame, or at least its size, is complete
 
-    def feed(self, data: bytes) -> list[Response | BrokerError | M]:
+    @overload
+    def feed(self, data: bytes) -> Frames[MessageFrame]: ...
+    @overload
+    def feed(self, data: bytes, make_messages: MakeMessages[M]) -> Frames[M]: ...
+    def feed(self, data: bytes, make_messages: MakeMessages[Any] = message_frames) -> Frames[Any]:
         """Return the frames that ``data`` completes, in order.
+
+        Args:
+            data: received bytes.
+            make_messages: returns the values of consecutive messages.
 
         Raises:
             ProtocolError: an invalid size or type. The decoder must not be used afterwards.
@@ -116,7 +121,7 @@ class FrameDecoder(Generic[M]):
         if not self._buffer:
             if data == OK_FRAME:  # the answer to a single publish
                 return [OK_RESPONSE]
-            return self._decode(data, 0)
+            return self._decode(data, 0, make_messages)
         missing = self._missing
         if len(data) < missing:
             self._missing -= len(data)
@@ -127,14 +132,14 @@ class FrameDecoder(Generic[M]):
         # Only the incomplete frame is joined: the bytes after it may be a thousand times as long.
         cut = b"".join((self._buffer, *self._chunks, data[:missing]))
         self._chunks.clear()
-        frames = self._decode(cut, 0)
+        frames = self._decode(cut, 0, make_messages)
         if self._buffer:  # only the size was complete
-            return self.feed(data[missing:])
+            return self.feed(data[missing:], make_messages)
         if missing < len(data):
-            frames += self._decode(data, missing)
+            frames += self._decode(data, missing, make_messages)
         return frames
 
-    def feed_one(self, data: bytes) -> tuple[Response | BrokerError | M | None, bytes]:
+    def feed_one(self, data: bytes, make_messages: MakeMessages[Any] = message_frames) -> tuple[Any, bytes]:
         """Return the frame that ``data`` completes, or None, and the bytes after it.
 
         A client needs this while a frame may change the meaning of the bytes after it.
@@ -145,16 +150,16 @@ class FrameDecoder(Generic[M]):
         start = 0
         while start < len(data):
             end = start + self._missing
-            frames = self.feed(data[start:end])
+            frames = self.feed(data[start:end], make_messages)
             if frames:
                 return frames[0], data[end:]
             start = end
         return None, b""
 
-    def _decode(self, data: bytes, position: int) -> list[Response | BrokerError | M]:
-        frames: list[Response | BrokerError | M] = []
-        append = frames.append
-        make_message = self._make_message
+    def _decode(self, data: bytes, position: int, make_messages: MakeMessages[M]) -> Frames[M]:
+        frames: Frames[M] = []
+        rows: list[Row] = []  # the messages after the last frame in ``frames``
+        append = rows.append
         size_and_type = _SIZE_AND_TYPE.unpack_from
         message = _MESSAGE.unpack_from
         frame_size_max = self.frame_size_max
@@ -172,27 +177,31 @@ class FrameDecoder(Generic[M]):
                     # An equal head that far ahead makes a long run likely.
                     look_at = position + (_RUN_LENGTH_MIN - 1) * (4 + size)
                     if data[look_at : look_at + _HEAD_LENGTH] == data[position : position + _HEAD_LENGTH]:
-                        position = self._decode_run(data, position, size, frames)
+                        frames += make_messages(rows)
+                        rows.clear()
+                        position = self._decode_run(data, position, size, frames, make_messages)
                         continue
                 if size < 4 + RECORD_HEADER_LENGTH:
                     raise ProtocolError(f"message of size {size} is shorter than {4 + RECORD_HEADER_LENGTH}")
                 last_size = size
                 timestamp_ns, attempts, message_id = message(data, position + 8)
-                append(
-                    make_message(
-                        timestamp_ns, attempts, message_id, data[position + FRAME_HEADER_LENGTH : after]
-                    )
-                )
-            elif data[position:after] == OK_FRAME:
-                append(OK_RESPONSE)
+                append((timestamp_ns, attempts, message_id, data[position + FRAME_HEADER_LENGTH : after]))
             else:
-                append(_decode_other(frame_type, data[position + 8 : after]))
+                if rows:
+                    frames += make_messages(rows)
+                    rows.clear()
+                if data[position:after] == OK_FRAME:
+                    frames.append(OK_RESPONSE)
+                else:
+                    frames.append(_decode_other(frame_type, data[position + 8 : after]))
             position = after
+        if rows:
+            frames += make_messages(rows)
         self._keep(data[position:])
         return frames
 
     def _decode_run(
-        self, data: bytes, position: int, size: int, frames: list[Response | BrokerError | M]
+        self, data: bytes, position: int, size: int, frames: Frames[M], make_messages: MakeMessages[M]
     ) -> int:
         """Decode consecutive messages of one size, twice as fast; return the end of the run."""
         whole_size = 4 + size
@@ -203,7 +212,7 @@ class FrameDecoder(Generic[M]):
         while True:
             count = _count_alike(data, position, head, whole_size, count_max)
             end = position + count * whole_size
-            frames += self._make_messages(layout.iter_unpack(view[position:end]))
+            frames += make_messages(layout.iter_unpack(view[position:end]))
             if count < count_max:
                 return end
             # The next look ahead is bounded by the run so far, or short runs of many sizes would cost too much.

@@ -21,7 +21,7 @@ from nsqkit.wire.commands import (
     encode_multi_publish,
     encode_publish,
 )
-from nsqkit.wire.frames import FrameDecoder, MessageFrame
+from nsqkit.wire.frames import FrameDecoder
 from nsqkit.wire.messages import encode_messages
 from tests.benchmarks.harness import Bench
 from tests.benchmarks.programs.assignment import BODY
@@ -67,8 +67,8 @@ def _nsqkit() -> dict[str, Callable[[], object]]:
         "encode MPUB": lambda: encode_multi_publish(b"topic", EQUAL),
         "encode FIN": lambda: [encode_finish(message_id) for message_id in IDS],
         "encode message frames": lambda: encode_messages(1, IDS, EQUAL),
-        "decode message frames of one size": lambda: FrameDecoder(MessageFrame).feed(equal),
-        "decode message frames of many sizes": lambda: FrameDecoder(MessageFrame).feed(mixed),
+        "decode message frames of one size": lambda: FrameDecoder().feed(equal),
+        "decode message frames of many sizes": lambda: FrameDecoder().feed(mixed),
         "decode PUB": lambda: _decode_commands(publishes),
         "decode MPUB": lambda: _decode_commands(batch),
         "decode MPUB in parts": lambda: _decode_commands(batch, PART_SIZE),

@@ -44,7 +44,7 @@ class Client:
 
     def __init__(self, stream: ByteStream) -> None:
         self.stream = stream
-        self._decoder = FrameDecoder(MessageFrame)
+        self._decoder = FrameDecoder()
         self._frames: list[Any] = []
 
     async def send(self, *commands: bytes) -> None:

@@ -35,7 +35,7 @@ from nsqkit.errors import (
 from nsqkit.transport.memory import BUFFERED_WRITES_MAX
 from nsqkit.wire.auth import AuthAnswer, encode_answer
 from nsqkit.wire.commands import encode_publish, encode_ready, encode_subscribe
-from nsqkit.wire.frames import HEARTBEAT_FRAME, MessageFrame, Response, encode_response
+from nsqkit.wire.frames import HEARTBEAT_FRAME, MessageFrame, Response, encode_response, message_frames
 from tests.certificates import HOST, write_files
 from tests.peers import ADDRESS, BACKENDS, WAIT_LIMIT, Peer, ScriptedBroker, settle
 
@@ -63,12 +63,14 @@ class Session(ClientSession[MessageFrame]):
     def __init__(self, options: ConnectionOptions, now_ns: int) -> None:
         super().__init__(
             options.identify_request("here"),
-            MessageFrame,
             read_timeout_ns=60 * NS_PER_S,
             max_msg_size=1 << 20,
             now_ns=now_ns,
         )
         self.frames: list[Any] = []
+
+    def _make_messages(self, rows):
+        return message_frames(rows)
 
     def _on_frames(self, frames: list[Any], now_ns: int) -> None:
         for frame in frames:

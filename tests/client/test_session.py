@@ -42,6 +42,7 @@ from nsqkit.wire.frames import (
     Response,
     encode_error,
     encode_response,
+    message_frames,
 )
 from nsqkit.wire.identify import IdentifyRequest
 from nsqkit.wire.messages import encode_message
@@ -59,13 +60,15 @@ class Client(ClientSession[MessageFrame]):
     def __init__(self, *, max_msg_size: int = 1 << 20, **asked: Any) -> None:
         super().__init__(
             IdentifyRequest(client_id="me", feature_negotiation=True, **asked),
-            MessageFrame,
             read_timeout_ns=60 * S,
             max_msg_size=max_msg_size,
             now_ns=0,
         )
         self.frames: list[Any] = []
         self.end_count = 0
+
+    def _make_messages(self, rows):
+        return message_frames(rows)
 
     def _on_frames(self, frames, now_ns):
         self.frames += [

@@ -28,7 +28,7 @@ class RawClient:
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
-        self._decoder: FrameDecoder[MessageFrame] = FrameDecoder(MessageFrame)
+        self._decoder = FrameDecoder()
         self._answers: list[Answer] = []
 
     async def send(self, *data: bytes) -> None:

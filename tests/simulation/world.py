@@ -20,7 +20,7 @@ from nsqkit.broker.core.session.session import Session
 from nsqkit.client.session import ClientSession
 from nsqkit.consumer.options import ConsumerOptions
 from nsqkit.wire.commands import MPUB_HEAD, CommandDecoder
-from nsqkit.wire.frames import FrameDecoder, MessageFrame
+from nsqkit.wire.frames import FrameDecoder
 from nsqkit.wire.identify import IdentifyRequest
 from tests.rules import AllowAll
 from tests.simulation.checkers import check, check_bodies
@@ -113,7 +113,7 @@ class Link(Generic[M]):
         self.up, self.down = (Pipe(world.random, world.delay_ns) for _ in range(2))
         self.session = node.broker.open_session(address, world.now_ns)
         self._commands = CommandDecoder(AllowAll(), max_msg_size=1 << 20, max_body_size=5 << 20)
-        self.frames: FrameDecoder[MessageFrame] = FrameDecoder(MessageFrame)
+        self.frames = FrameDecoder()
         node.links[self.session] = self
         node.oracle.opened(self.session)
 

@@ -784,7 +784,7 @@ class Deflated:
         self._session, self._driven = client.session, driven
         self._deflater = zlib.compressobj(wbits=-15)
         self._inflater = zlib.decompressobj(wbits=-15)
-        self._decoder: FrameDecoder[MessageFrame] = FrameDecoder(MessageFrame)
+        self._decoder = FrameDecoder()
 
     def deflate(self, data: bytes) -> bytes:
         return self._deflater.compress(data) + self._deflater.flush(zlib.Z_SYNC_FLUSH)

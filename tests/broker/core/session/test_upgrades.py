@@ -72,7 +72,7 @@ class LayeredClient:
         self.answers: list[object] = []
         self._driven, self._cut = driven, cut
         self._layers: list[Transform] = []
-        self._decoder = FrameDecoder(MessageFrame)
+        self._decoder = FrameDecoder()
         document = {"feature_negotiation": True, "tls_v1": tls, **asked}
         if compression:
             document[compression] = True

@@ -1,10 +1,9 @@
 """The data path: the directory in which a broker keeps its files, locked against any other broker.
 
-The rule it guards: two brokers never write to one directory (``flock`` on the directory itself, as nsqd does it, so a
-killed process leaves nothing behind), and a file that is replaced is whole, whenever the process ends.
-
-How to read it: ``DirectoryFileStore`` is the directory, ``DiskFile`` a file in it; the engine knows them as
-``nsqkit.broker.core.disk.file_store``.
+``DirectoryFileStore`` implements, with the operating system, the protocol ``FileStore`` of
+``nsqkit.broker.core.disk.file_store``, and ``DiskFile`` its ``File``. Two brokers never write to one directory: the
+directory itself is locked with ``flock``, as by nsqd, so a killed process leaves no lock. A file that is replaced is
+whole, whenever the process ends.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ class DiskFile:
     """A file that is open for reading and writing.
 
     Args:
-        descriptor: the system's; closed with this object.
+        descriptor: of the open file; closed with this object.
     """
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_users")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._users = 1
 
     def read_at(self, position: int, size: int) -> bytes:
         """Return up to ``size`` bytes; fewer only at the end of the file."""
@@ -46,7 +46,7 @@ class DiskFile:
             written += os.pwrite(self._descriptor, data[written:], position + written)
 
     def truncate(self, size: int) -> None:
-        """Cut off what is behind ``size`` bytes."""
+        """Cut off the bytes behind ``size``."""
         os.truncate(self._descriptor, size)
 
     def size(self) -> int:
@@ -54,23 +54,26 @@ class DiskFile:
         return os.fstat(self._descriptor).st_size
 
     def sync(self) -> None:
-        """Return when the disk has all that was written."""
+        """Return when the disk has everything that was written."""
         os.fsync(self._descriptor)
 
-    def duplicate(self) -> DiskFile:
-        """Return the same file once more, to be closed by itself."""
-        return DiskFile(os.dup(self._descriptor))
+    def share(self) -> DiskFile:
+        """Return the same file for another user, who closes it as well."""
+        self._users += 1
+        return self
 
     def close(self) -> None:
-        """Give the file up."""
-        os.close(self._descriptor)
+        """Close the file, when all of its users have."""
+        self._users -= 1
+        if not self._users:
+            os.close(self._descriptor)
 
 
 class DirectoryFileStore:
     """A directory.
 
     Args:
-        path: where it is; it has to exist.
+        path: of the directory; it has to exist.
     """
 
     def __init__(self, path: str) -> None:
@@ -79,10 +82,10 @@ class DirectoryFileStore:
         self._descriptor = -1
 
     def lock(self) -> None:
-        """Take the directory for this process alone.
+        """Lock the directory for this process.
 
         Raises:
-            OSError: it is not there, or another broker has it.
+            OSError: it does not exist, or another broker uses it.
         """
         try:
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
@@ -95,24 +98,24 @@ class DirectoryFileStore:
             raise _failure("lock", self._path, error, " (is another broker running on it?)") from error
 
     def close(self) -> None:
-        """Give the directory up, and with it the lock."""
+        """Give up the lock."""
         os.close(self._descriptor)
 
     def _at(self, name: str) -> str:
-        # By path, not relative to the descriptor: a directory that was moved away is gone for nsqd, too.
+        # By path, not relative to the descriptor: if the directory is moved, nsqd does not find its files either.
         return os.path.join(self._path, name)
 
     def open(self, name: str, *, create: bool = False) -> DiskFile:
         """Open a file.
 
         Raises:
-            FileNotFoundError: there is none, and ``create`` is false.
+            FileNotFoundError: it does not exist, and ``create`` is false.
         """
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return DiskFile(os.open(self._at(name), flags, FILE_MODE))
 
     def exists(self, name: str) -> bool:
-        """Tell whether there is such a file."""
+        """Return whether there is such a file."""
         return os.path.exists(self._at(name))
 
     def names(self, part: str) -> list[str]:
@@ -120,51 +123,58 @@ class DirectoryFileStore:
         return [name for name in os.listdir(self._path) if part in name]
 
     def newest_ns(self, part: str) -> int:
-        """Return the newest modification time of the files with ``part`` in their names, 0 if there is none."""
+        """Return the newest modification time of the files with ``part`` in their names, in ns; 0 without any."""
         with os.scandir(self._path) as entries:
             return max((entry.stat().st_mtime_ns for entry in entries if part in entry.name), default=0)
 
     def read(self, name: str) -> bytes | None:
-        """Return all bytes of a file, None if there is none."""
+        """Return all bytes of a file, None if it does not exist."""
         try:
             with open(self._at(name), "rb") as file:
                 return file.read()
         except FileNotFoundError:
             return None
 
-    def replace(self, name: str, data: bytes) -> None:
-        """Make ``data`` the content of a file, by way of another file that is synced and takes its name."""
+    def write_temporary(self, name: str, data: bytes) -> str:
+        """Write ``data`` to a new file, synced; return its name, which ``rename`` changes to ``name``."""
         temporary = f"{name}.{next(self._numbers)}.tmp"
         try:
-            self._write_new(temporary, data)
+            file = self.open(temporary, create=True)
+            try:
+                file.truncate(0)  # the file of a killed process that had the same id
+                file.write_at(0, data)
+                file.sync()
+            finally:
+                file.close()
+        except OSError:
+            with suppress(OSError):
+                self.remove(temporary)
+            raise
+        return temporary
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Make ``data`` the content of a file, in one step: a synced temporary file takes its name."""
+        temporary = self.write_temporary(name, data)
+        try:
             self.rename(temporary, name)
         except OSError:
             with suppress(OSError):
                 self.remove(temporary)
             raise
 
-    def _write_new(self, name: str, data: bytes) -> None:
-        file = self.open(name, create=True)
-        try:
-            file.truncate(0)  # of a process that had the same id, and was killed
-            file.write_at(0, data)
-            file.sync()
-        finally:
-            file.close()
-
     def rename(self, name: str, new_name: str) -> None:
-        """Give a file another name."""
+        """Rename a file; a file that has the new name is replaced."""
         os.replace(self._at(name), self._at(new_name))
 
     def remove(self, name: str) -> None:
-        """Remove a file, if there is one."""
+        """Remove a file if it exists."""
         try:
             os.unlink(self._at(name))
         except FileNotFoundError:
             pass
 
     def sync(self) -> None:
-        """Return when the disk has all names that were made, changed and removed."""
+        """Return when the disk has all names that were created, changed and removed."""
         descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)

@@ -1,12 +1,9 @@
-"""What a broker keeps over its end: the data path, the names in it, and the order of things at start and stop.
+"""The disk work of a broker: names and messages at the start, while it serves clients, and at the end.
 
-The rule it guards: at the start the data path is locked before anything in it is read; ``nsqd.dat`` names the topics
-and channels that there are, soon after they change; at a graceful stop it is written before the queues are, and the
-lock is given up last. With ``--durability=fsync`` publishers are answered when what they published is synced, and the
-names of its topic and channels with it; one sync serves all who came while the one before it ran.
-
-How to read it: ``open``, ``run`` and ``close`` are the broker's start, life and end. Nothing here decides what a queue
-writes; that is ``nsqkit.broker.core.disk.disk_queue``.
+The engine never waits for a disk. It writes messages into the page cache and records in its storage that a sync is due;
+``run`` does the syncs in worker threads, one after the other. With ``--durability=fsync`` each of them is a commit, and
+publishers are answered when it has ended. Topics and channels are named on disk shortly after they change, also in a
+thread; ``save`` lets an HTTP answer wait for that.
 """
 
 from __future__ import annotations
@@ -27,18 +24,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsqkit.broker.core.broker import Broker
-    from nsqkit.broker.core.disk.file_store import File
-    from nsqkit.broker.core.disk.group_commit import GroupCommit
     from nsqkit.broker.core.options import BrokerOptions
-    from nsqkit.broker.core.session.session import Session
+    from nsqkit.clock import Clock
 
 logger = logging.getLogger("nsqkit.broker")
 
 CLOSING_THREADS: Final = 4
 """Threads that write the topics' messages at a stop: while one waits for the disk another one writes."""
 
-SAVE_PAUSE: Final = 1.0
-"""Seconds before names are written again after that has failed."""
+SAVE_PAUSE_NS: Final = 10**9
+"""Time until names are written again after a failure."""
 
 
 class Persistence:
@@ -47,18 +42,16 @@ class Persistence:
     Args:
         path: the directory; it has to exist.
         options: nsqd's flags.
-        after: called when the engine was told that a commit has ended, to act on what follows.
+        after: called when a sync has ended, to act on its effects in the engine.
 
     Attributes:
         storage: where the broker's queues are.
     """
 
     def __init__(self, path: str, options: BrokerOptions, *, after: Callable[[], None]) -> None:
-        self._data_path = DirectoryFileStore(path)
-        self._durable = (
-            DurableStorage(self._data_path, options, logger.error) if options.durability == "fsync" else None
-        )
-        self.storage = self._durable or DiskStorage(self._data_path, options, logger.error)
+        self._files = DirectoryFileStore(path)
+        storage_type = DurableStorage if options.durability == "fsync" else DiskStorage
+        self.storage = storage_type(self._files, options)
         self._after = after
         self._committed_ticket = 0
         self._failed_ticket = 0
@@ -68,53 +61,56 @@ class Persistence:
         self._changed = anyio.Event()
 
     def open(self, broker: Broker, now_ns: int) -> None:
-        """Lock the directory, and make the topics and channels that it names.
+        """Lock the directory, and create the topics and channels that it names.
 
         Raises:
-            OSError: it is not there, cannot be written, or belongs to another broker.
-            OptionError: what it names cannot be read.
+            OSError: it does not exist, cannot be written, or another broker uses it.
+            OptionError: the file with the names cannot be read.
         """
-        self._data_path.lock()
+        self._files.lock()
         try:
             self.storage.open()
-            document = self._data_path.read(metadata.FILE_NAME)
+            document = self._files.read(metadata.FILE_NAME)
             if document is not None:
                 for name in metadata.restore(broker, document, now_ns):
                     logger.warning("skipping creation of invalid %s", name)
-            self._data_path.replace(metadata.FILE_NAME, metadata.document(broker))
+            self._files.replace(metadata.FILE_NAME, metadata.document(broker))
         except BaseException as error:
-            self._data_path.close()
+            self._files.close()
             if isinstance(error, OSError):
                 text = f"failed to load or persist metadata - {metadata.FILE_NAME}: {error_text(error)}"
                 raise OSError(error.errno, text) from error
             raise
+        self._log_reports()
         self._saved_revision = broker.agenda.revision
-        if self._durable is not None:
-            self._durable.names_are_saved = lambda: broker.agenda.revision == self._saved_revision
+
+    def _log_reports(self) -> None:
+        for sentence in self.storage.take_reports():
+            logger.error(sentence)
 
     def check(self, broker: Broker) -> None:
-        """Have ``run`` write the names if they have changed; cheap, to be called often."""
-        if broker.agenda.revision != self._saved_revision or (
-            broker.group_commit and broker.group_commit.wanted
-        ):
+        """Have ``run`` do what is due; cheap, to be called often."""
+        self._log_reports()
+        if broker.agenda.revision != self._saved_revision or self._sync_is_due(broker):
             self._changed.set()
 
-    async def run(self, broker: Broker) -> None:
-        """Keep the names written, and commit what publishers wait for, until cancelled."""
+    def _sync_is_due(self, broker: Broker) -> bool:
+        return self.storage.wants_sync or (broker.group_commit is not None and broker.group_commit.wanted)
+
+    async def run(self, broker: Broker, clock: Clock) -> None:
+        """Write names and sync messages when they have changed, until cancelled."""
         while True:
             await self._changed.wait()
             self._changed = anyio.Event()
             saved = await self.save(broker)
-            while (
-                self._durable is not None and broker.group_commit is not None and broker.group_commit.wanted
-            ):
-                await self._commit(self._durable, broker, broker.group_commit)
+            while self._sync_is_due(broker):
+                await self._sync(broker)
             if not saved:
-                await anyio.sleep(SAVE_PAUSE)
+                await clock.wait_until(clock.now_ns() + SAVE_PAUSE_NS)
                 self._changed.set()
 
     async def save(self, broker: Broker) -> bool:
-        """Return when the names are written that there were at the call.
+        """Return when the names of the moment of the call are written.
 
         A failure is logged, and the next call tries again.
 
@@ -127,27 +123,45 @@ class Persistence:
                 return True
             document = metadata.document(broker)
             try:
-                await anyio.to_thread.run_sync(self._data_path.replace, metadata.FILE_NAME, document)
+                await anyio.to_thread.run_sync(self._files.replace, metadata.FILE_NAME, document)
             except OSError as error:
                 logger.error("failed to persist metadata - %s", error_text(error))
                 return False
             self._saved_revision = revision
             return True
 
-    # ---- commits -------------------------------------------------------------------------------------------------
+    # ---- syncs ---------------------------------------------------------------------------------------------------
 
-    async def _commit(self, storage: DurableStorage, broker: Broker, commits: GroupCommit[Session]) -> None:
-        ticket, revision, failure = commits.begin(), broker.agenda.revision, ""
+    async def _sync(self, broker: Broker) -> None:
+        """Do one sync; ``nsqkit.broker.core.disk.sync`` has its steps."""
+        ticket, revision, failure = 0, broker.agenda.revision, ""
+        if broker.group_commit is not None:
+            ticket = broker.group_commit.begin()
+            await self.save(broker)  # first the names: messages of a topic without a name are not found
+        batch = self.storage.begin_sync(names_are_saved=self._saved_revision == broker.agenda.revision)
         try:
-            # First the names: without them nobody would look for the messages.
-            await self.save(broker)
-            files = storage.files_to_sync()
-            await anyio.to_thread.run_sync(self._sync_all, files)
-            if self._saved_revision < revision:
-                failure = "failed to persist metadata"
-        except OSError as error:
-            storage.wrote(error)
-            failure = error_text(error)
+            try:
+                await anyio.to_thread.run_sync(batch.sync_data)
+            except OSError as error:
+                self.storage.record_write(error)
+                failure = error_text(error)
+                batch.fail(error)
+            if ticket:
+                if not failure and self._saved_revision < revision:
+                    failure = "failed to persist metadata"
+                self._end_commit(broker, ticket, failure)
+            if batch.has_positions:
+                await anyio.to_thread.run_sync(batch.write_positions)
+                batch.rename_positions()
+                await anyio.to_thread.run_sync(batch.sync_names)
+        except BaseException:
+            batch.abandon()
+            raise
+        self.storage.end_sync(batch)
+        self._log_reports()
+        self._after()
+
+    def _end_commit(self, broker: Broker, ticket: int, failure: str) -> None:
         if failure:
             logger.error("commit failed - %s", failure)
             self._failed_ticket = ticket
@@ -159,17 +173,8 @@ class Persistence:
         self._commit_ended = anyio.Event()
         self._after()
 
-    def _sync_all(self, files: list[File]) -> None:
-        try:
-            for file in files:
-                file.sync()
-            self._data_path.sync()
-        finally:
-            for file in files:
-                file.close()
-
     async def committed(self, broker: Broker) -> bool:
-        """Return when what was put before the call is as safe as the options want it; tell whether it is."""
+        """Return when messages put before the call are as safe as the options demand: True if they are."""
         if broker.group_commit is None:
             return True
         ticket = broker.group_commit.ticket
@@ -177,18 +182,19 @@ class Persistence:
         self._changed.set()
         while self._committed_ticket < ticket:
             await self._commit_ended.wait()
-        return self._failed_ticket < ticket  # if a later one has failed as well, nobody remembers this one
+        return self._failed_ticket < ticket  # if a later one has failed as well, this one counts as failed
 
     # ---- end -----------------------------------------------------------------------------------------------------
 
     def close(self, broker: Broker) -> None:
         """Write the names, then all messages, and give up the directory."""
         try:
-            self._data_path.replace(metadata.FILE_NAME, metadata.document(broker))
+            self._files.replace(metadata.FILE_NAME, metadata.document(broker))
         except OSError as error:
             logger.error("failed to persist metadata - %s", error_text(error))
         with ThreadPoolExecutor(CLOSING_THREADS) as pool:
             for failure in broker.close(pool.map):
                 logger.error("failed to keep messages - %s", error_text(failure))
         self.storage.close()
-        self._data_path.close()
+        self._log_reports()
+        self._files.close()

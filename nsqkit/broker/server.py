@@ -71,7 +71,7 @@ class Nsqd:
     ) -> None:
         self.options = BrokerOptions() if options is None else options
         self._persistence = (
-            None if data_path is None else Persistence(data_path, self.options, after=self._process_events)
+            None if data_path is None else Persistence(data_path, self.options, after=self.process_changes)
         )
         storage = None if self._persistence is None else self._persistence.storage
         self.broker = Broker(self.options, random or Random(), storage)
@@ -143,7 +143,7 @@ class Nsqd:
             tasks = self._tasks = await stack.enter_async_context(anyio.create_task_group())
             tasks.start_soon(self._timer.run)
             if self._persistence is not None:
-                tasks.start_soon(self._persistence.run, self.broker)
+                tasks.start_soon(self._persistence.run, self.broker, self.clock)
             for name, listener, handler in servers:
                 tasks.start_soon(accept, listener, handler, tasks, logger)
                 logger.info("%s: listening on %s", name, listener.address)

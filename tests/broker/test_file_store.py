@@ -34,7 +34,7 @@ def test_a_file_is_written_and_read_anywhere(tmp_path):
     assert file.read_at(1, 4) == b"12ab"
     assert file.read_at(4, 100) == b"bc"
     file.truncate(4)
-    again = file.duplicate()
+    again = file.share()
     file.close()
     again.sync()
     assert again.size() == 4

@@ -4,19 +4,21 @@ import decimal
 import errno
 import json
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 from unittest import mock
 
+import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nsqkit.broker.core import metadata
 from nsqkit.broker.core.broker import Broker
-from nsqkit.broker.core.disk.storage import DurableStorage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.persistence import Persistence
 from nsqkit.broker.server import Nsqd
@@ -87,21 +89,40 @@ async def test_a_commit_that_fails_is_told(tmp_path, monkeypatch):
         nsqd.broker.topic(b"t").put([b"one"], 1)
         with monkeypatch.context() as broken:
             assert nsqd._persistence is not None
-            broken.setattr(nsqd._persistence._data_path, "sync", fail)
+            broken.setattr(nsqd._persistence._files, "sync", fail)
             assert not await nsqd.committed()
         assert nsqd.broker.health == "NOK - Input/output error"
 
 
-async def test_the_queues_are_told_whether_the_names_are_saved(tmp_path):
-    async with make(tmp_path, durability="fsync") as nsqd:
-        assert nsqd._persistence is not None
-        storage = nsqd._persistence.storage
-        assert isinstance(storage, DurableStorage)
-        assert storage.names_are_saved()
-        nsqd.broker.topic(b"t")
-        assert not storage.names_are_saved()
-        await nsqd.save()
-        assert storage.names_are_saved()
+async def test_the_engine_never_waits_for_a_sync(tmp_path, monkeypatch):
+    """Every fsync, but those of the start and the stop, is called in a worker thread."""
+    threads: list[int] = []
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        threads.append(threading.get_ident())
+        fsync(descriptor)
+
+    for durability in ("nsqd", "fsync"):
+        path = tmp_path / durability
+        path.mkdir()
+        async with make(
+            path, durability=durability, mem_queue_size=0, sync_every=2, max_bytes_per_file=100
+        ) as nsqd:
+            monkeypatch.setattr(os, "fsync", record)
+            topic = nsqd.broker.topic(b"t")
+            channel = topic.channel(b"c", 1)
+            for _ in range(5):
+                topic.put([b"message"] * 7, 1)
+                channel.queue.finish(channel.queue.take(9, 1 << 20))
+                nsqd.process_changes()
+                await nsqd.committed()
+                while nsqd.broker.storage.wants_sync:  # type: ignore[attr-defined]
+                    await anyio.lowlevel.checkpoint()
+            monkeypatch.undo()
+        assert threads
+        assert threading.get_ident() not in threads
+        threads.clear()
 
 
 async def test_a_message_goes_to_the_channels_without_a_file_of_its_topic(tmp_path):

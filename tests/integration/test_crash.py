@@ -1,14 +1,14 @@
-"""kill -9 of a broker in its ordinary mode, while messages are published and consumed: what is lost, and what is not.
+"""kill -9 of a broker in its ordinary mode, while messages are published and consumed: which of them are lost.
 
-Lost with the process is what only its memory had:
+Messages that only the memory of the process had are lost:
 
-- what waits in memory queues: at most ``--mem-queue-size`` messages of each topic and channel;
-- what is in flight: at most the RDY counts of the consumers, which had come from those queues or from disk;
-- what is deferred.
+- those in memory queues: at most ``--mem-queue-size`` messages of each topic and channel;
+- those in flight: at most the RDY counts of the consumers, which had come from those queues or from disk;
+- deferred messages.
 
-Not lost is what had no room in memory and went to disk, synced or not, since the system has it; it is there again in
-its order. After a power cut only what was synced is safe, that is all but what came in the last ``--sync-timeout``, and
-at most ``--sync-every`` messages of each queue; ``tests/simulation/test_power_cut.py`` shows that.
+Messages that had no room in memory and went to disk are not lost, synced or not, since the system has them; they are
+there again in their order. After a power cut only synced messages are safe. A sync of a queue begins after
+``--sync-every`` messages or ``--sync-timeout``; ``tests/simulation/test_power_cut.py`` shows that.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 from tests.integration.test_durability import broker, consume, publish_until_killed, read_frame
+from tests.threads import until
 
 WAIT_LIMIT = 15
 MEMORY = 50
@@ -93,7 +94,7 @@ def received(frames: Any) -> Iterator[bytes]:
         return
 
 
-def test_what_was_finished_is_not_there_again_when_it_was_synced_and_deferred_messages_are_lost(tmp_path):
+def test_synced_positions_keep_finished_messages_from_coming_again(tmp_path):
     name(tmp_path, "c")
     flags = ("--mem-queue-size=0", "--sync-every=1")
     with broker(tmp_path, *flags) as (process, address), connection(address) as (client, frames):
@@ -107,6 +108,8 @@ def test_what_was_finished_is_not_there_again_when_it_was_synced_and_deferred_me
         while (frame := read_frame(frames))[0] == 2:
             pass  # what came before RDY 0
         assert frame[0] == 1, "all before it has been done"
+        positions = tmp_path / "t:c.diskqueue.meta.dat"
+        until(lambda: int(positions.read_bytes().split()[1].partition(b",")[2]) >= 62)  # synced in a thread
         process.kill()
         process.wait(timeout=WAIT_LIMIT)
     with broker(tmp_path, *flags) as (_, address), connection(address) as (client, frames):

@@ -56,12 +56,8 @@ class Machine:
 
     def __init__(self, disk: MemoryFileStore, options: BrokerOptions, now_ns: int) -> None:
         self.disk = disk
-        self.storage: DurableStorage | WatchedStorage
-        if options.durability == "fsync":
-            self.storage = DurableStorage(disk, options, lambda sentence: None)
-            self.storage.names_are_saved = lambda: self.broker.agenda.revision == self.saved_revision
-        else:
-            self.storage = WatchedStorage(disk, options)
+        is_durable = options.durability == "fsync"
+        self.storage = DurableStorage(disk, options) if is_durable else WatchedStorage(disk, options)
         self.broker = Broker(options, Random(0), self.storage)
         self.storage.open()
         document = disk.read(metadata.FILE_NAME)
@@ -70,29 +66,40 @@ class Machine:
         disk.replace(metadata.FILE_NAME, metadata.document(self.broker))
         self.saved_revision = self.broker.agenda.revision
 
-    def commit(self) -> Iterator[None]:
-        """Do what ``Persistence`` does in a commit; it yields where others may act."""
+    @property
+    def sync_is_due(self) -> bool:
+        commits = self.broker.group_commit
+        return self.storage.wants_sync or (commits is not None and commits.wanted)
+
+    def sync(self) -> Iterator[None]:
+        """Do what ``Persistence`` does in a sync; it yields where others may act."""
         commits = self.broker.group_commit
         ticket = 0 if commits is None else commits.begin()
-        revision = self.broker.agenda.revision
-        document = metadata.document(self.broker)
+        yield from self._save()
+        batch = self.storage.begin_sync(names_are_saved=self.saved_revision == self.broker.agenda.revision)
         yield
+        batch.sync_data()
+        yield
+        if ticket:
+            self.broker.end_commit(ticket)
+            yield
+        if batch.has_positions:
+            batch.write_positions()
+            yield
+            batch.rename_positions()
+            yield
+            batch.sync_names()
+            yield
+        self.storage.end_sync(batch)
+
+    def _save(self) -> Iterator[None]:
+        revision = self.broker.agenda.revision
         if revision != self.saved_revision:
+            document = metadata.document(self.broker)
+            yield
             self.disk.replace(metadata.FILE_NAME, document)
             yield
             self.saved_revision = revision
-        if commits is None or not isinstance(self.storage, DurableStorage):
-            return
-        files = self.storage.files_to_sync()
-        for file in files:
-            yield
-            file.sync()
-        yield
-        self.disk.sync()
-        yield
-        for file in files:
-            file.close()
-        self.broker.end_commit(ticket)
 
     def stop(self) -> None:
         """End as ``Persistence`` does when it is asked to."""
@@ -140,7 +147,7 @@ class World:
         self._number = 0
         self._machine: Machine | None = None
         self._clients: list[Client] = []
-        self._commit: Iterator[None] | None = None
+        self._sync: Iterator[None] | None = None
         self._dropped: set[bytes] = set()  # of topics whose deletion the commit that runs covers
 
     def run(self, lives: int, steps: int) -> None:
@@ -179,7 +186,7 @@ class World:
         for name, data in self.disk.files.items():
             self._note("  %s %d %s", name, len(data), data if "meta" in name else "")
         self._clients.clear()
-        self._commit = None
+        self._sync = None
         self.ledger.unanswered.clear()
         self.ledger.deleting.clear()
         self.ledger.acknowledged.clear()  # of channels whose names were not saved, nobody knows any more
@@ -204,7 +211,7 @@ class World:
         elif chance < 0.62 and self._clients:
             self._leave(machine, random.choice(self._clients))
         elif chance < 0.85:
-            self._go_on_with_commit(machine)
+            self._go_on_with_sync(machine)
         else:
             self._wait(machine, random.choice(WAITS_MS) * MS)
         machine.broker.settle(self.now_ns)
@@ -218,21 +225,19 @@ class World:
             broker.handle_deadline(self.now_ns)
         self.now_ns = end_ns
 
-    def _go_on_with_commit(self, machine: Machine) -> None:
-        commits = machine.broker.group_commit
-        if self._commit is None:
-            is_wanted = commits is not None and commits.wanted
-            if not is_wanted and machine.broker.agenda.revision == machine.saved_revision:
+    def _go_on_with_sync(self, machine: Machine) -> None:
+        if self._sync is None:
+            if not machine.sync_is_due and machine.broker.agenda.revision == machine.saved_revision:
                 return
-            self._note("commit")
-            self._commit = machine.commit()
+            self._note("sync")
+            self._sync = machine.sync()
             self._dropped = set(self.ledger.deleting)
         for _ in range(self.random.choice((1, 1, 2, 100))):
             try:
-                next(self._commit)
+                next(self._sync)
             except StopIteration:
-                self._note("committed")
-                self._commit = None
+                self._note("synced")
+                self._sync = None
                 self.ledger.deleting -= self._dropped
                 self.ledger.deleted |= self._dropped
                 break

@@ -21,12 +21,12 @@ from collections.abc import Sequence
 import attrs
 
 from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
-from nsqkit.broker.core.disk.file_store import Keeper
 from nsqkit.broker.core.disk.storage import DiskStorage
+from nsqkit.broker.core.disk.sync import SyncPlan, SyncState
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.topics.queue import MessageQueue
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
-from tests.broker.core.disk.disks import MemoryFileStore, Notes
+from tests.broker.core.disk.disks import MemoryFileStore, new_state
 
 CHANNELS = (b"a", b"b", b"c")
 TOPIC = b""
@@ -112,12 +112,13 @@ class Ledger:
 class WatchedQueue(DiskQueue):
     """A queue of the ordinary mode that keeps in mind what it has in its files."""
 
-    def __init__(self, directory: MemoryFileStore, name: str, limits: DiskLimits, keeper: Keeper) -> None:
+    def __init__(self, files: MemoryFileStore, name: str, limits: DiskLimits, state: SyncState) -> None:
         self._synced: set[bytes] = set()
+        self._syncing: set[bytes] = set()
         self._there: deque[bytes] = deque()
         self._taking = 0
-        super().__init__(directory, name, limits, keeper)
-        self._there += on_disk(directory, name, limits)
+        super().__init__(files, name, limits, state)
+        self._there += on_disk(files, name, limits)
         self._synced |= set(self._there)
 
     def put(self, frames: Sequence[bytes]) -> int:
@@ -139,10 +140,14 @@ class WatchedQueue(DiskQueue):
         self._taking = 0
         return frames
 
-    def sync(self) -> None:
-        super().sync()
-        if not self.needs_sync and not self._is_closing:
-            self.note_synced()
+    def begin_sync(self, *, with_positions: bool = True) -> SyncPlan:
+        self._syncing = set(self._there)
+        return super().begin_sync(with_positions=with_positions)
+
+    def end_sync(self, plan: SyncPlan) -> None:
+        if self.is_current(plan) and plan.error is None and not self._is_closing:
+            self._synced = self._syncing
+        super().end_sync(plan)
 
     def note_synced(self) -> None:
         self._synced = set(self._there)
@@ -157,9 +162,9 @@ class WatchedQueue(DiskQueue):
         return there if killed else [frame for frame in there if frame in self._synced]
 
 
-def on_disk(directory: MemoryFileStore, name: str, limits: DiskLimits) -> list[bytes]:
+def on_disk(files: MemoryFileStore, name: str, limits: DiskLimits) -> list[bytes]:
     """Read what a queue has in its files, and leave them as they are."""
-    queue = DiskQueue(directory.kill(), name, limits, Notes())
+    queue = DiskQueue(files.kill(), name, limits, new_state())
     found: list[bytes] = []
     while queue:
         found += queue.take(1000)
@@ -169,9 +174,9 @@ def on_disk(directory: MemoryFileStore, name: str, limits: DiskLimits) -> list[b
 class WatchedStorage(DiskStorage):
     """Opens such queues."""
 
-    def __init__(self, directory: MemoryFileStore, options: BrokerOptions) -> None:
-        super().__init__(directory, options, lambda sentence: None)
-        self._disk = directory
+    def __init__(self, files: MemoryFileStore, options: BrokerOptions) -> None:
+        super().__init__(files, options)
+        self._disk = files
         self.queues: dict[str, WatchedQueue] = {}
 
     def _open(self, name: str) -> MessageQueue:

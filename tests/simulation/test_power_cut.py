@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from nsqkit.broker.core.disk.disk_queue import DiskQueue
 from nsqkit.broker.core.disk.durable_queue import DurableQueue
-from nsqkit.broker.core.disk.storage import DurableStorage
+from nsqkit.broker.core.disk.recovery import Recovery
+from nsqkit.broker.core.disk.sync import SyncBatch, SyncPlan
 from tests.broker.core.disk.disks import MemoryFileStore
 from tests.simulation.power import World
 
@@ -53,15 +53,13 @@ def test_a_seed_is_a_world():
 @pytest.mark.parametrize(
     ("owner", "name", "broken", "durability"),
     [
-        (DurableQueue, "_to_be_read", lambda self: (self._depth, self._read), "fsync"),
-        (DurableQueue, "sync_data", lambda self: None, "fsync"),
-        (DurableQueue, "data_to_sync", lambda self: [], "fsync"),
-        (DurableQueue, "settle", lambda self: setattr(self, "_settled", (self._taken, self._read)), "fsync"),
-        (DurableStorage, "files_to_sync", lambda self: [], "fsync"),
+        (DurableQueue, "_progress", lambda self: (self._taken, self._read), "fsync"),
+        (SyncPlan, "sync_data", lambda self: None, "fsync"),
+        (SyncBatch, "sync_data", lambda self: None, "fsync"),
         (MemoryFileStore, "sync", lambda self: None, "fsync"),
         (MemoryFileStore, "sync", lambda self: None, "nsqd"),
-        (DiskQueue, "sync_data", lambda self: None, "nsqd"),
-        (DiskQueue, "_find_unnoted", lambda self: None, "nsqd"),
+        (SyncPlan, "sync_data", lambda self: None, "nsqd"),
+        (Recovery, "_find_unrecorded", lambda self: None, "nsqd"),
     ],
 )
 def test_a_broken_engine_is_noticed(monkeypatch, owner, name, broken, durability):

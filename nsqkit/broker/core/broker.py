@@ -171,6 +171,9 @@ class Broker:
         sync_ns = self.storage.sync_deadline(now_ns)
         if sync_ns is not None:
             self.agenda.schedule(self.storage, sync_ns)
+        if self.storage.has_news:
+            self.storage.has_news = False
+            self.agenda.has_news = True
         if self._scan is not None and self._scan.due_ns is None:
             self.agenda.schedule(self._scan, self._scan.start(now_ns))
 

@@ -1,11 +1,11 @@
-"""When deferred messages are due, kept over the end of a broker: ``--keep-deferred``.
+"""When deferred messages are due, kept on disk while the broker is stopped: ``--keep-deferred``.
 
-    NAME.deferred.dat    a line for each message: its id, and its time or what is left of its delay, in ns
+    NAME.deferred.dat    a line for each message: its id, and its time or the rest of its delay, in ns
 
-The rule it guards: the messages themselves are in nsqd's files, as ever, so nsqd can go on from them, too; it passes
-over this file, and what a broker does not find in it comes at once. So a time may be lost, never a message.
+The messages themselves are in nsqd's files, so nsqd can continue from them; it ignores this file. A message without a
+line is delivered at once. So a time may be lost, never a message.
 
-How to read it: whoever has a queue reads ``by_id`` when messages come out of it, and calls ``keep`` at the end.
+The owner of a queue looks its messages up in ``by_id`` when it takes them out, and calls ``write`` at the end.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from nsqkit.broker.core.disk.error_text import error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from nsqkit.broker.core.disk.file_store import FileStore
+    from nsqkit.broker.core.disk.sync import SyncState
 
 _LINE = re.compile(rb"^([0-9a-f]{16}) (\d{1,19})$", re.MULTILINE)
 
@@ -27,58 +28,55 @@ class DeferredTimes:
     """The times of the deferred messages of one queue.
 
     Args:
-        directory: where its file is; None to keep none.
-        name: what the file's name begins with.
-        report: called with a sentence when the file could not be read or written.
+        files: where its file is; None to have no file.
+        name: the beginning of the file's name.
+        state: gets a report when the file cannot be read or written.
 
     Attributes:
-        by_id: of messages that came with the queue's files; who has taken one forgets it here.
+        by_id: the times of messages in the queue's files; the owner removes those that it has used.
     """
 
     def __init__(
-        self, directory: FileStore | None = None, name: str = "", report: Callable[[str], None] | None = None
+        self, files: FileStore | None = None, name: str = "", state: SyncState | None = None
     ) -> None:
         self.by_id: dict[bytes, int] = {}
-        self._directory = directory
+        self._files = files
         self._file_name = f"{name}.deferred.dat"
-        self._report = report
-        if directory is not None:
-            self._read(directory)
-
-    def _read(self, directory: FileStore) -> None:
+        self._state = state
+        if files is None:
+            return
         try:
-            data = directory.read(self._file_name) or b""
+            data = files.read(self._file_name) or b""
         except OSError as error:
-            self._complain("read", error)
+            self._report("read", error)
             return
         self.by_id.update((message_id, int(number)) for message_id, number in _LINE.findall(data))
 
     @property
-    def are_kept(self) -> bool:
-        """Whether there is a file for them."""
-        return self._directory is not None
+    def has_file(self) -> bool:
+        """Whether times are kept."""
+        return self._files is not None
 
-    def keep(self, times: Mapping[bytes, int]) -> None:
-        """Write the times of these messages, by id, beside those which are still in ``by_id``."""
-        if self._directory is None:
+    def write(self, times: Mapping[bytes, int]) -> None:
+        """Write the times of these messages, by id, and those that are still in ``by_id``."""
+        if self._files is None:
             return
-        whole = {**self.by_id, **times}
+        times = {**self.by_id, **times}
         try:
-            if whole:
-                lines = b"".join(b"%s %d\n" % item for item in whole.items())
-                self._directory.replace(self._file_name, lines)
+            if times:
+                lines = b"".join(b"%s %d\n" % item for item in times.items())
+                self._files.replace(self._file_name, lines)
             else:
-                self._directory.remove(self._file_name)
+                self._files.remove(self._file_name)
         except OSError as error:
-            self._complain("written", error)
+            self._report("written", error)
 
-    def _complain(self, what: str, error: OSError) -> None:
-        if self._report is not None:
-            self._report(
-                f"{self._file_name} cannot be {what}, its messages come at once: {error_text(error)}"
-            )
+    def _report(self, what: str, error: OSError) -> None:
+        if self._state is not None:
+            text = error_text(error)
+            self._state.report(f"{self._file_name} cannot be {what}, its messages come at once: {text}")
 
     def delete(self) -> None:
-        """Forget all, and leave no file."""
+        """Drop all times, and remove the file."""
         self.by_id.clear()
-        self.keep({})
+        self.write({})

@@ -1,37 +1,48 @@
 """A queue on disk, in the files of nsqd (go-diskqueue 1.1), which ``nsqkit.broker.core.disk.positions`` describes.
 
-The rule it guards: the files are always such that nsqd, and this class, can go on from them, whenever the process ends.
-A record is in its file before ``put`` returns; positions are written when the records they tell of have been synced.
-What cannot be read is set aside under ``….bad`` and reported, and reading goes on with the next file.
+The files are always such that nsqd and this class can continue from them, whenever the process ends. A record is in its
+file before ``put`` returns; positions are written when the messages that they count have been synced. A file that
+cannot be read is renamed to ``….bad`` and reported, and reading continues with the next file.
 
-Records are read and written in batches, one call of the system for each.
+This runs on the event loop and does not wait for the disk: it writes records into the page cache, one call for many of
+them, and leaves syncs to ``nsqkit.broker.core.disk.sync``. Some operations stay here although a disk could delay them,
+and this is why:
 
-How to read it: open, put, take, sync; then what is done when something is wrong.
+- reads, 256 KiB at a time and in order, which the kernel reads ahead;
+- creating, renaming and removing files, of which the order matters; each changes names in memory, and the disk follows;
+- everything in the constructor, and in ``empty`` and ``delete``: it runs at the start, or when an operator asks for it;
+- the syncs of ``close``, which runs in a thread; and one in ``put`` for every ``UNSYNCED_FILES_MAX`` files, so that a
+  disk that is slower than the publishers does not use up the file descriptors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Final
 
 import attrs
 
 from nsqkit.broker.core.disk import positions
 from nsqkit.broker.core.disk.error_text import error_text
-from nsqkit.broker.core.disk.file_store import File, FileStore, Keeper
+from nsqkit.broker.core.disk.file_store import File, FileStore
 from nsqkit.broker.core.disk.positions import Position
 from nsqkit.broker.core.disk.read_ahead import ReadAhead
 from nsqkit.broker.core.disk.records import record_size, to_records
-from nsqkit.broker.core.disk.recovery import count_unnoted, size_of
+from nsqkit.broker.core.disk.recovery import Recovery, rename_bad, size_of
+from nsqkit.broker.core.disk.sync import SyncPlan, SyncState
+
+UNSYNCED_FILES_MAX: Final = 16
+"""Files of one queue that are full, not synced, and still open."""
 
 
 class _UnreadableError(Exception):
-    """What is there is no message, or there is no file where one should be."""
+    """There is no valid message at the position to read."""
 
 
 @attrs.frozen(kw_only=True)
 class DiskLimits:
-    """What the options say of a queue on disk."""
+    """The options of a queue on disk, as ``nsqkit.broker.core.options`` has them."""
 
     max_bytes_per_file: int
     max_msg_size: int
@@ -42,27 +53,33 @@ class DiskQueue:
     """One queue.
 
     Args:
-        directory: where its files are.
+        files: where its files are.
         name: what their names begin with.
         limits: from the options.
-        keeper: is told what becomes of it.
+        state: where it records errors, and that it has to be synced.
     """
 
-    def __init__(self, directory: FileStore, name: str, limits: DiskLimits, keeper: Keeper) -> None:
-        self._directory = directory
+    def __init__(self, files: FileStore, name: str, limits: DiskLimits, state: SyncState) -> None:
+        self._files = files
         self._name = name
+        self._meta_name = positions.meta_name(name)
         self._limits = limits
-        self._keeper = keeper
+        self._state = state
         self._depth = 0
         self._read = Position()
         self._write = Position()
+        self._first_file = 0  # older files have been removed
         self._write_handle: File | None = None
-        self._ahead = ReadAhead(directory, limits.max_msg_size)
+        self._unsynced_files: list[File] = []  # besides that
+        self._ahead = ReadAhead(files, limits.max_msg_size)
         self._unsynced_count = 0  # messages put and taken since the last sync
-        self._names_are_synced = True
+        self._plan: SyncPlan | None = None  # of the sync that runs
         self._is_closing = False  # then positions are written once, at the end
-        self._meta = positions.to_meta(0, self._read, self._write)  # as on disk; no file says the same
+        self._meta = positions.to_meta(
+            0, self._read, self._write
+        )  # as on disk; a missing file means the same
         self._open()
+        self._first_file = self._read.file
 
     def __len__(self) -> int:
         return self._depth
@@ -72,136 +89,75 @@ class DiskQueue:
         """Whether anything was put or taken since the last sync."""
         return self._unsynced_count > 0
 
-    # ---- names ---------------------------------------------------------------------------------------------------
-
-    @property
-    def _meta_name(self) -> str:
-        return positions.meta_name(self._name)
-
     def _file_name(self, number: int) -> str:
         return positions.file_name(self._name, number)
 
     def _numbers(self, first: int, last: int) -> Sequence[int]:
-        return positions.file_numbers(self._directory, self._name, first, last)
+        return positions.file_numbers(self._files, self._name, first, last)
 
     # ---- open ----------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        try:
-            meta = self._directory.read(self._meta_name)
-        except OSError as error:
-            if error.errno in positions.OUT_OF_RESOURCES:
-                raise
-            self._read_anew(None, error_text(error))
-        else:
-            if meta is None:
-                return
-            found = positions.from_meta(meta)
-            if found is None:
-                self._read_anew(meta, repr(meta[:80]))
-            else:
-                self._meta = meta
-                self._depth, self._read, self._write = found
-                self._find_unnoted()
+        found = Recovery(self._files, self._name, self._limits.max_msg_size, self._state)
+        if not found.run():
+            return
+        self._depth, self._read, self._write, self._meta = found.depth, found.read, found.write, found.meta
+        self._first_file = self._read.file
         if self._write < self._read:
             self._begin_anew()
-        self._look_at_next()
-        self._settle_depth()
-
-    def _read_anew(self, meta: bytes | None, why: str) -> None:
-        """Read all files from their beginnings, since the position that was reached is unknown."""
-        self._keeper.report(f"{self._meta_name} is damaged, all that is in the files is read again: {why}")
-        self._meta = b""
-        numbers = self._numbers(0, positions.NUMBER_MAX) or [0]
-        self._read = Position(numbers[0])
-        for number in numbers:
-            if number >= self._write.file:
-                self._write = Position(number)
-                self._find_unnoted()
-        try:  # without positions a queue is empty, and its files are written over
-            new = positions.to_meta(self._depth, self._read, self._write)
-            positions.replace_damaged(self._directory, self._name, meta, new)
-        except OSError as error:
-            self._keeper.report(f"{self._meta_name} cannot be written: {error_text(error)}")
-
-    def _find_unnoted(self) -> None:
-        """Take in the records that were written after the positions were; go on writing in a file of its own."""
-        number, offset = self._write.file, self._write.offset
-        while self._has_unnoted(number, offset) or self._directory.exists(self._file_name(number + 1)):
-            number, offset = number + 1, 0
-            self._write = Position(number)
-            self._count(1)
-
-    def _has_unnoted(self, number: int, offset: int) -> bool:
-        try:
-            if self._size_of(number) <= offset:
-                return False
-            self._depth += self._count_unnoted(number, offset)
-        except OSError as error:  # how much it has is seen when it is read
-            self._report_unread(number, error)
-            return self._directory.exists(self._file_name(number))
-        return True
-
-    def _count_unnoted(self, number: int, offset: int) -> int:
-        start = self._read.offset if number == self._read.file else 0
-        limit, report = self._limits.max_msg_size, self._keeper.report
-        return count_unnoted(self._directory, self._file_name(number), start, offset, limit, report)
-
-    def _size_of(self, number: int) -> int:
-        name = self._file_name(number)
-        try:
-            return size_of(self._directory, name)
-        except IsADirectoryError:
-            self._keeper.report(f"{name} is a directory")
-            self._rename_bad(name)
-            return 0
+        elif found.is_changed:  # without the old positions, some of the files might not be found again
+            self.sync(names=False)
+        self._check_next_record()
+        self._correct_depth()
 
     def _begin_anew(self) -> None:
-        """Leave files whose positions contradict each other."""
+        """Give up files whose positions contradict each other."""
         read, write = self._read, self._write
-        self._keeper.report(
+        self._state.report(
             f"{self._name} was to be read at {read.file},{read.offset}, behind its end at {write.file},{write.offset}: "
             "it begins anew"
         )
         for number in {write.file, read.file}:
-            if self._directory.exists(self._file_name(number)):
-                self._put_away(self._file_name(number), 0)
+            if self._files.exists(self._file_name(number)):
+                self._give_up(self._file_name(number), 0)
         self._read = Position(max(read.file, write.file) + 1)
         self._write = attrs.evolve(self._read)
-        self._count(1)
+        self._first_file = self._read.file
+        self.sync(names=False)  # a process that found the old positions again would write over the new file
 
-    def _look_at_next(self) -> None:
-        """Set aside at once what cannot be read next, as nsqd does, which reads ahead."""
+    def _check_next_record(self) -> None:
+        """Give up at once a file that cannot be read next, as nsqd does, which reads ahead."""
         while self._read < self._write:
             try:
                 offset, end = self._read.offset, self._end_of_read_file()
                 if offset != end and not self._ahead.finds_record(offset, end):
                     raise self._unreadable()
             except (_UnreadableError, FileNotFoundError, IsADirectoryError) as error:
-                self._set_aside(error)
+                self._skip_file(error)
             except OSError as error:
-                self._report_unread(self._read.file, error)
+                name = self._file_name(self._read.file)
+                self._state.report(f"{name} cannot be read now: {error_text(error)}")
                 break
             else:
                 break
-        self._ahead.forget()  # most queues are not read soon, and there are many
+        self._ahead.close()  # most queues are not read soon, and there are many
 
     # ---- put -----------------------------------------------------------------------------------------------------
 
     def put(self, frames: Sequence[bytes]) -> int:
-        """Write messages behind those that are there; return how many stay in memory, which is none.
+        """Write messages at the end; return how many stay in memory, which is none.
 
         Raises:
-            OSError: they could not be written, or not all of them; those that are not counted are not there.
+            OSError: not all could be written; ``len`` counts those that were.
         """
         if not frames:
             return 0
         try:
             self._append(list(frames))
         except OSError as error:
-            self._keeper.wrote(error)
+            self._state.record_write(error)
             raise
-        self._keeper.wrote(None)
+        self._state.record_write(None)
         return 0
 
     def _append(self, frames: list[bytes]) -> None:
@@ -211,13 +167,13 @@ class DiskQueue:
             del frames[:fitting]
 
     def _append_here(self, frames: list[bytes]) -> None:
-        """Write messages to the file at hand; if there is no room for all, those that there is room for."""
+        """Write messages to the current file; if not all fit on the disk, those that do."""
         data = to_records(frames)
         handle = self._opened_for_write()
         try:
             handle.write_at(self._write.offset, data)
         except OSError:
-            self._take_back_write(handle)
+            self._undo_write(handle)
             if len(frames) == 1:
                 raise
             half = len(frames) // 2
@@ -228,22 +184,22 @@ class DiskQueue:
             self._depth += len(frames)
             self._count(len(frames))
 
-    def _take_back_write(self, handle: File) -> None:
-        """Cut off what a write has left that failed, now or when the file is opened again."""
+    def _undo_write(self, handle: File) -> None:
+        """Cut off the rest of a write that failed, now or when the file is opened again."""
         try:
             handle.truncate(self._write.offset)
         except OSError:
-            self._close_write_handle()
+            self._release_write_handle()
 
     def _fitting(self, frames: list[bytes]) -> int:
-        """Return how many of the messages go into the file at hand; if none does, begin the next file."""
+        """Return how many of the messages fit into the current file; if none does, begin the next file."""
         room = self._limits.max_bytes_per_file - self._write.offset
         if sum(map(len, frames)) <= room:  # a record is a little shorter
             return len(frames)
         if self._write.offset and record_size(frames[0]) > room:
             self._begin_next_file()
             room = self._limits.max_bytes_per_file
-        size = record_size(frames[0])  # one that is longer than a file may be has a file of its own
+        size = record_size(frames[0])  # one that is longer than the limit gets a file of its own
         count = 1
         while count < len(frames) and size + record_size(frames[count]) <= room:
             size += record_size(frames[count])
@@ -252,36 +208,49 @@ class DiskQueue:
 
     def _opened_for_write(self) -> File:
         if self._write_handle is None:
-            if self._size_of(self._write.file) < self._write.offset:
-                self._begin_next_file()  # what is missing would be a gap, and all behind it lost
-            handle = self._directory.open(self._file_name(self._write.file), create=True)
-            self._names_are_synced = False  # the file's, and perhaps that of the positions
+            if size_of(self._files, self._file_name(self._write.file), self._state) < self._write.offset:
+                self._begin_next_file()  # the missing bytes would be a gap, and all records behind it lost
+            handle = self._files.open(self._file_name(self._write.file), create=True)
             try:
                 if handle.size() > self._write.offset:
                     handle.truncate(self._write.offset)
-                # What is in a file that the positions do not tell of is nothing to nsqd, and it writes over it.
-                if not self._is_closing and not (
-                    self._write.offset and self._directory.exists(self._meta_name)
-                ):
-                    self._meta = b""
-                    self._write_meta()
+                if not self._is_closing and not self._files.exists(self._meta_name):
+                    self._create_meta()
             except OSError:
                 handle.close()
                 raise
             self._write_handle = handle
         return self._write_handle
 
+    def _create_meta(self) -> None:
+        """Write the first positions, unsynced: without any, a process that comes after a kill ignores the records."""
+        file = self._files.open(self._meta_name, create=True)
+        self._unsynced_files.append(file)
+        meta = positions.to_meta(*self._positions(), self._write)
+        try:
+            file.write_at(0, meta)
+        except OSError:
+            with suppress(OSError):
+                self._files.remove(self._meta_name)
+            raise
+        self._meta = meta
+
     def _begin_next_file(self) -> None:
         complete, self._write = self._write, Position(self._write.file + 1)
         if self._read.file == complete.file:
             self._ahead.size = complete.offset
-        try:
-            self.sync()
-        finally:
-            self._close_write_handle()
-        if self._read == complete:  # nsqd would take it for damaged, if it went on from here
+        self._release_write_handle()
+        if len(self._unsynced_files) >= UNSYNCED_FILES_MAX:
+            self.sync_data()
+        self._request_sync()
+        if self._read == complete:  # nsqd would take it for damaged, if it continued from here
             with suppress(OSError):  # then the next ``take`` does it
                 self._leave_complete_file()
+
+    def _release_write_handle(self) -> None:
+        if self._write_handle is not None:
+            self._unsynced_files.append(self._write_handle)
+            self._write_handle = None
 
     # ---- take ----------------------------------------------------------------------------------------------------
 
@@ -298,11 +267,11 @@ class DiskQueue:
                     frames += self._next_frames(count - len(frames))
                     self._leave_complete_file()
                 except (_UnreadableError, FileNotFoundError, IsADirectoryError) as error:
-                    self._set_aside(error)
+                    self._skip_file(error)
         except OSError:
             if not frames:
                 raise
-        self._settle_depth()
+        self._correct_depth()
         if frames:
             self._count(len(frames))
         return frames
@@ -325,174 +294,201 @@ class DiskQueue:
         return self._write.offset if self._read.file == self._write.file else self._ahead.size
 
     def _leave_complete_file(self) -> None:
-        """Go on to the next file if all of a complete one has been handed on, and remove that."""
-        while self._read.file < self._write.file and self._read.offset == self._end_of_read_file():
-            done = self._file_name(self._read.file)
+        """Go to the next file when a complete one has been read; the next sync removes that."""
+        while self._read.file < self._write.file and self._read.offset >= self._end_of_read_file():
             self._go_to_file(self._read.file + 1)
-            self.sync()
-            try:
-                self._directory.remove(done)
-            except OSError as error:
-                self._keeper.report(f"{done} has been read, and cannot be removed: {error_text(error)}")
+            self._request_sync()
 
     def _go_to_file(self, number: int) -> None:
-        self._ahead.forget()
+        self._ahead.close()
         self._read = Position(number)
 
     # ---- sync ----------------------------------------------------------------------------------------------------
 
     def _count(self, messages: int) -> None:
         if not self._unsynced_count:
-            self._keeper.used(self)
+            self._state.unsynced[self] = None
         self._unsynced_count += messages
         if self._unsynced_count >= self._limits.sync_every:
-            self.sync()
+            self._state.request_sync(self)
 
-    def sync(self) -> None:
-        """Sync the file, then write the positions. A failure is reported, and it is tried again with the next sync.
+    def _request_sync(self) -> None:
+        self._unsynced_count += 1
+        self._state.unsynced[self] = None
+        self._state.request_sync(self)
 
-        Of a file that is new the name is synced, too, which nsqd leaves to the file system: bytes without one are lost.
-        """
-        try:
-            self.sync_data()
-            self._write_meta()
-            self._sync_names()
-        except OSError as error:
-            self._keeper.report(f"failed to sync {self._name}: {error_text(error)}")
-            self._unsynced_count = 1
-            self._keeper.used(self)
-        else:
+    def begin_sync(self, *, with_positions: bool = True) -> SyncPlan:
+        """Return what a sync has to do now; see ``nsqkit.broker.core.disk.sync``."""
+        self._state.due.pop(self, None)
+        files = [file.share() for file in self._unsynced_files]
+        if self._write_handle is not None:
+            files.append(self._write_handle.share())
+        self._plan = plan = SyncPlan(self, files, tuple(self._unsynced_files))
+        if with_positions:
+            self._state.unsynced.pop(self, None)
             self._unsynced_count = 0
+            depth, oldest = self._positions_to_sync()
+            meta = positions.to_meta(depth, oldest, self._write)
+            plan.meta_name = self._meta_name
+            plan.meta = None if meta == self._meta else meta
+            plan.first_file = oldest.file
+        return plan
 
-    def _sync_names(self) -> None:
-        if not self._names_are_synced and not self._is_closing:
-            self._directory.sync()
-            self._names_are_synced = True
+    def is_current(self, plan: SyncPlan) -> bool:
+        """Return whether the plan is the newest, and the queue was not emptied since."""
+        return plan is self._plan
+
+    def end_sync(self, plan: SyncPlan) -> None:
+        """Act on the end of a sync. One that failed is reported, and repeated after ``--sync-timeout``."""
+        if plan is not self._plan:
+            return
+        self._plan = None
+        if plan.error is not None:
+            self._state.report(f"failed to sync {self._name}: {error_text(plan.error)}")
+            self._unsynced_count += 1
+            self._state.unsynced[self] = None
+        else:
+            for file in plan.complete:
+                if file in self._unsynced_files:
+                    self._unsynced_files.remove(file)
+                    file.close()
+            self._meta = self._meta if plan.meta is None else plan.meta
+        if plan.meta_name:
+            self._remove_files_before(plan)
+
+    def _remove_files_before(self, plan: SyncPlan) -> None:
+        """Remove the files that have been read, even after an error: a full disk has to be able to empty."""
+        try:
+            for number in self._numbers(self._first_file, plan.first_file - 1):
+                self._files.remove(self._file_name(number))
+        except OSError as error:
+            name = self._file_name(self._first_file)
+            self._state.report(f"{name} has been read, and cannot be removed: {error_text(error)}")
+        self._first_file = plan.first_file
+
+    def sync(self, *, names: bool = True) -> None:
+        """Sync at once, and wait for the disk; without ``names``, those of new files are left to the storage."""
+        plan = self.begin_sync()
+        plan.sync_data()
+        plan.write_positions(self._files)
+        plan.rename_positions(self._files)
+        if names:
+            plan.sync_names(self._files)
+        plan.close()
+        self.end_sync(plan)
 
     def sync_data(self) -> None:
-        """Sync the file that is written to.
+        """Sync the messages at once.
 
         Raises:
-            OSError: it could not be synced.
+            OSError: they could not be synced.
         """
         if self._write_handle is not None:
             self._write_handle.sync()
+        for file in self._unsynced_files:
+            file.sync()
+        self._close_unsynced()
 
-    def _to_be_read(self) -> tuple[int, Position]:
-        """Return how many messages are to be read after a restart, and from where on."""
+    def _positions(self) -> tuple[int, Position]:
+        """Return how many messages have to be read after a restart, and from where."""
         return self._depth, self._read
 
-    def _write_meta(self) -> None:
-        meta = positions.to_meta(*self._to_be_read(), self._write)
-        if meta != self._meta:
-            self._directory.replace(self._meta_name, meta)
-            self._meta = meta
+    _positions_to_sync = _positions
+    """The same, once the sync that begins now has ended."""
 
     # ---- end -----------------------------------------------------------------------------------------------------
 
     def empty(self) -> None:
-        """Forget all messages, and remove their files.
+        """Drop all messages, and remove their files.
 
         Raises:
-            OSError: a file could not be removed; the messages are forgotten all the same.
+            OSError: a file could not be removed; the messages are dropped all the same.
         """
         self._close_handles()
-        numbers = self._numbers(self._oldest_file, self._write.file)
+        numbers = self._numbers(self._first_file, self._write.file)
         self._read = Position(self._write.file + 1)
         self._write = attrs.evolve(self._read)
+        self._first_file = self._read.file
         self._depth = 0
         self._unsynced_count = 0
+        self._plan = None
         self._meta = b""
         failed: OSError | None = None
         for name in (*map(self._file_name, numbers), self._meta_name):
             try:
-                self._directory.remove(name)
+                self._files.remove(name)
             except OSError as error:
                 failed = error
         if failed is not None:
             raise failed
 
-    @property
-    def _oldest_file(self) -> int:
-        return self._read.file
-
     def delete(self) -> None:
-        """Forget all messages; no file is left, unless one cannot be removed."""
+        """Drop all messages; report a file that cannot be removed."""
         try:
             self.empty()
         except OSError as error:
-            self._keeper.report(f"{self._name} is deleted, but not all of its files: {error_text(error)}")
+            self._state.report(f"{self._name} is deleted, but not all of its files: {error_text(error)}")
 
     def close(self, frames: Sequence[bytes] = ()) -> None:
-        """Write ``frames`` behind all others, sync, and give the files up.
-
-        The names of new files are not synced: that is done once for all queues, when each is closed.
+        """Write ``frames`` at the end, sync, and close the files. The names of new files are left to the storage.
 
         Raises:
-            OSError: they could not be written, or not all of them; the files are given up all the same.
+            OSError: not all could be written; the files are closed all the same.
         """
         self._is_closing = True
         try:
             self.put(frames)
         finally:
-            self.sync()
+            self.sync(names=False)
             self._close_handles()
 
     def _close_handles(self) -> None:
-        self._close_write_handle()
-        self._ahead.forget()
+        self._release_write_handle()
+        self._close_unsynced()
+        self._ahead.close()
 
-    def _close_write_handle(self) -> None:
-        if self._write_handle is not None:
-            self._write_handle.close()
-            self._write_handle = None
+    def _close_unsynced(self) -> None:
+        for file in self._unsynced_files:
+            file.close()
+        self._unsynced_files.clear()
 
-    # ---- trouble -------------------------------------------------------------------------------------------------
+    # ---- errors --------------------------------------------------------------------------------------------------
 
-    def _set_aside(self, why: _UnreadableError | FileNotFoundError | IsADirectoryError) -> None:
-        """Give up the file that is being read, and go on behind it.
+    def _skip_file(self, why: _UnreadableError | FileNotFoundError | IsADirectoryError) -> None:
+        """Give up the file that is read, and continue with the next one.
 
         Raises:
-            OSError: there is no file because the whole directory is not there now.
+            OSError: the file is missing because the whole directory is missing now.
         """
         is_missing = isinstance(why, FileNotFoundError)
-        if is_missing and not self._directory.exists(self._meta_name):
+        if is_missing and not self._files.exists(self._meta_name):
             raise why
         number, offset = self._read.file, self._read.offset
         if number == self._write.file:
-            self._close_write_handle()
+            self._release_write_handle()
             self._write = Position(number + 1)
         following = self._numbers(number + 1, self._write.file) if is_missing else ()
         self._go_to_file(next(iter(following), self._write.file if is_missing else number + 1))
         name, last = self._file_name(number), self._file_name(self._read.file - 1)
         if is_missing:
-            what = f"{name} is" if name == last else f"{name} to {last} are"
-            self._keeper.report(f"{what} missing, and so are the messages there")
+            subject = f"{name} is" if name == last else f"{name} to {last} are"
+            self._state.report(f"{subject} missing, and so are the messages there")
         else:
-            self._keeper.report(f"{name} is damaged: {error_text(why)}")
-            self._put_away(name, offset)
+            self._state.report(f"{name} is damaged: {error_text(why)}")
+            self._give_up(name, offset)
         self._count(1)
 
-    def _put_away(self, name: str, offset: int) -> None:
-        """Set a file aside that cannot be read from ``offset`` on; all before that has been handed on."""
-        self._rename_bad(name)
+    def _give_up(self, name: str, offset: int) -> None:
+        """Rename a file that cannot be read from ``offset`` on; everything before has been read."""
+        rename_bad(self._files, name, self._state)
 
-    def _report_unread(self, number: int, error: OSError) -> None:
-        self._keeper.report(f"{self._file_name(number)} cannot be read now: {error_text(error)}")
-
-    def _rename_bad(self, name: str) -> None:
-        try:
-            self._directory.rename(name, f"{name}.bad")
-        except OSError as error:
-            self._keeper.report(f"{name} cannot be renamed: {error_text(error)}")
-
-    def _settle_depth(self) -> None:
-        """Set right what old positions have made wrong: the depth is 0 when all has been read, and not before."""
+    def _correct_depth(self) -> None:
+        """Correct a depth of old positions: it is 0 when everything has been read, and not before."""
         if self._read < self._write:
             self._depth = max(self._depth, 1)
         elif self._depth:
             if self._depth > 0:
-                self._keeper.report(
+                self._state.report(
                     f"{self._name} has no more messages, where {self._depth} should have been left"
                 )
             self._depth = 0

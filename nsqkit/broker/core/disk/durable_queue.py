@@ -1,15 +1,14 @@
-"""A queue on disk that loses nothing which was committed, whenever the process or the machine ends.
+"""A queue on disk that loses no committed message, whenever the process or the machine ends.
 
     file    ░░░░░░▒▓▒▒▓▒████████████        ░ finished  ▒ finished behind an unfinished one
                   ▲      ▲           ▲      ▓ taken and not finished  █ not taken
                written  read       write
 
-The rule it guards: the position that is written is that of the oldest message which was not finished when the queue was
-last settled; so what has been taken is read again after a crash, in the worst case with some that were finished. It is
-settled when all that has gone from here to other queues is safe there. A message that comes back from a consumer stays
-where it is on disk, and is not written again.
+The position that is written is that of the oldest unfinished message. So taken messages are read again after a crash,
+in the worst case together with some finished ones. A sync writes the position after the messages of all queues that it
+might have gone to are on disk. A message that a consumer requeues stays in its place on disk, and is not written again.
 
-The files are those of ``DiskQueue``; nsqd can go on from them, too.
+The files are those of ``DiskQueue``; nsqd can continue from them, too.
 """
 
 from __future__ import annotations
@@ -22,24 +21,25 @@ import attrs
 from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
 from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.broker.core.disk.positions import Position
-from nsqkit.broker.core.disk.recovery import cut_off
+from nsqkit.broker.core.disk.recovery import cut_off, rename_bad
 from nsqkit.broker.core.topics.queue import MessageQueue
 from nsqkit.wire.messages import id_of
 
 if TYPE_CHECKING:
-    from nsqkit.broker.core.disk.file_store import File, FileStore, Keeper
+    from nsqkit.broker.core.disk.file_store import FileStore
+    from nsqkit.broker.core.disk.sync import SyncPlan, SyncState
 
 
 class DurableQueue(DiskQueue):
     """One queue whose messages are finished one by one; the arguments are those of ``DiskQueue``."""
 
-    def __init__(self, directory: FileStore, name: str, limits: DiskLimits, keeper: Keeper) -> None:
+    def __init__(self, files: FileStore, name: str, limits: DiskLimits, state: SyncState) -> None:
         self._unfinished: dict[bytes, tuple[int, int, int]] = {}  # by id: number, file, offset; in that order
         self._taken = 0
         self._aside: dict[bytes, bool] = {}  # written and not read; whether they are finished
-        super().__init__(directory, name, limits, keeper)
-        self._first_file_number = self._read.file
-        self._settled = self._progress()
+        self._keeps_settled = False
+        super().__init__(files, name, limits, state)
+        self._settled = self._settling = self._progress()  # on disk; by the sync that runs
 
     def __len__(self) -> int:
         return max(self._depth - len(self._aside), 0)
@@ -48,7 +48,7 @@ class DurableQueue(DiskQueue):
         """Write messages that are held elsewhere until they are put back or finished; ``take`` passes them over.
 
         Raises:
-            OSError: they could not be written, or not all of them.
+            OSError: not all of them could be written.
         """
         ids = list(map(id_of, frames))
         self._aside.update(dict.fromkeys(ids, False))
@@ -60,7 +60,7 @@ class DurableQueue(DiskQueue):
             raise
 
     def finish(self, ids: Iterable[bytes]) -> None:
-        """Take note that messages need not be kept any longer."""
+        """Let messages go: they need not be read again."""
         finished = 0
         for message_id in ids:
             if self._unfinished.pop(message_id, None) is None and message_id in self._aside:
@@ -73,9 +73,9 @@ class DurableQueue(DiskQueue):
         frames = []
         for frame in super()._next_frames(count):
             if id_of(frame) in self._unfinished:
-                # Written by a broker whose clock was set back, or twice since a stop was interrupted. Each is finished
-                # by itself, so each needs an id.
-                frame = self._keeper.renew(frame)
+                # Written by a broker whose clock was set back, or twice because a stop was interrupted. Each message
+                # is finished by its id, so each needs an id.
+                frame = self._state.guids.renew(frame)
             message_id = id_of(frame)
             is_finished = self._aside.pop(message_id, None)
             if not is_finished:
@@ -86,105 +86,106 @@ class DurableQueue(DiskQueue):
             offset += len(frame) - 4  # a record has one number less than a frame
         return frames
 
-    def _leave_complete_file(self) -> None:
-        while self._read.file < self._write.file and self._read.offset >= self._end_of_read_file():
-            self._go_to_file(self._read.file + 1)
-
     # ---- sync ----------------------------------------------------------------------------------------------------
 
     def _count(self, messages: int) -> None:
         self._unsynced_count += messages
-        self._keeper.used(self)
+        self._state.unsynced[self] = None
+        self._state.uncommitted[self] = None
+
+    def _request_sync(self) -> None:
+        self._count(1)  # commits sync the messages, and a sync of the positions follows in its time
+
+    def begin_sync(self, *, with_positions: bool = True) -> SyncPlan:
+        """Return what a sync, or a commit, has to do now; see ``nsqkit.broker.core.disk.sync``."""
+        self._state.uncommitted.pop(self, None)
+        return super().begin_sync(with_positions=with_positions)
+
+    def end_sync(self, plan: SyncPlan) -> None:
+        """Act on the end of a sync."""
+        if self.is_current(plan):
+            if plan.error is not None:
+                self._state.uncommitted[self] = None
+            elif plan.meta_name:
+                self._settled = self._settling
+        super().end_sync(plan)
+
+    def _remove_files_before(self, plan: SyncPlan) -> None:
+        if plan.error is not None or plan.first_file == self._first_file:
+            return
+        if not plan.names_are_synced:
+            plan.sync_names(self._files)
+        if plan.names_are_synced:
+            super()._remove_files_before(plan)
 
     def _progress(self) -> tuple[int, Position]:
-        """Return how many messages were taken before the oldest that is not finished, and where that is."""
+        """Return how many messages were taken before the oldest unfinished one, and where that is."""
         for number, file, offset in self._unfinished.values():
             return number, Position(file, offset)
         return self._taken, attrs.evolve(self._read)
 
-    def settle(self) -> None:
-        """Take note that nobody needs what was finished here: where it went from here, it is safe."""
-        self._settled = self._progress()
-
-    def _to_be_read(self) -> tuple[int, Position]:
+    def _positions(self) -> tuple[int, Position]:
         number, position = self._settled
         return self._depth + self._taken - number, position
 
-    def data_to_sync(self) -> list[File]:
-        """Return the file that is written to, if one is, opened once more for whoever syncs and closes it.
+    def _positions_to_sync(self) -> tuple[int, Position]:
+        if not self._keeps_settled:
+            self._settling = self._progress()
+        number, position = self._settling
+        return self._depth + self._taken - number, position
 
-        Raises:
-            OSError: it cannot be.
-        """
-        return [] if self._write_handle is None else [self._write_handle.duplicate()]
-
-    def _write_meta(self) -> None:
-        """Write the positions; then remove the files of which all is finished."""
-        super()._write_meta()
-        first = self._settled[1].file
-        if first > self._first_file_number:
-            self._directory.sync()
-            for number in self._numbers(self._first_file_number, first - 1):
-                self._directory.remove(self._file_name(number))
-            self._first_file_number = first
-
-    def _begin_next_file(self) -> None:
-        self.sync_data()  # if that fails the put does: no commit would come back to this file
-        super()._begin_next_file()
-
-    def _put_away(self, name: str, offset: int) -> None:
-        """Set aside the rest of the file alone: what stands before it may be unfinished."""
+    def _give_up(self, name: str, offset: int) -> None:
+        """Set aside the rest of the file alone: messages before it may be unfinished."""
         try:
-            file = self._directory.open(name)
+            file = self._files.open(name)
         except IsADirectoryError:
-            self._rename_bad(name)
+            rename_bad(self._files, name, self._state)
             return
         except OSError as error:
-            self._keeper.report(f"{name} cannot be mended: {error_text(error)}")
+            self._state.report(f"{name} cannot be mended: {error_text(error)}")
             return
         try:
-            cut_off(self._directory, file, name, offset, self._keeper.report)
+            cut_off(self._files, file, name, offset, self._state)
         finally:
             file.close()
 
     # ---- end -----------------------------------------------------------------------------------------------------
 
     def empty(self) -> None:
-        """Forget all messages, and remove their files."""
+        """Drop all messages, and remove their files."""
         self._unfinished.clear()
         self._aside.clear()
         try:
             super().empty()
         finally:
-            self._first_file_number = self._read.file
-            self.settle()
-
-    @property
-    def _oldest_file(self) -> int:
-        return self._first_file_number
+            self._settled = self._progress()
 
     def close(self, frames: Sequence[bytes] = ()) -> None:
-        """Write ``frames`` behind all others, sync, and give the files up.
+        """Write ``frames`` at the end, sync, and close the files.
 
         Args:
-            frames: those that are held and not finished; once they are written anew, the old ones are done with.
-                What was put aside, and was not read yet, stays where it is.
+            frames: the unfinished messages that are held; they are written anew, and then the old ones are dropped.
+                Messages that were put aside, and not read yet, stay where they are.
 
         Raises:
-            OSError: they could not be written, or not all of them; then the old ones are read again.
+            OSError: not all could be written; then the old ones are read again.
         """
+        self._keeps_settled = True
+        self._settling = self._settled
         try:
             self.put([frame for frame in frames if id_of(frame) not in self._aside])
             self.sync_data()
-            self._sync_names()
+            self._files.sync()
             self._unfinished.clear()
             self._aside.clear()
-            self.settle()
+            self._settling = self._progress()
         finally:
             super().close()
 
     def leave(self) -> None:
-        """Give the files up as they are."""
+        """Close the files as they are."""
+        self._keeps_settled = True
+        self._settling = self._settled
         super().close()
 
 
@@ -209,15 +210,15 @@ class KeptQueue(MessageQueue):
         """Write messages that are held elsewhere.
 
         Raises:
-            OSError: they could not be written, or not all of them.
+            OSError: not all of them could be written.
         """
         self._durable.put_aside(frames)
 
     def leave(self) -> None:
-        """Give the files up as they are: what was taken and not finished is read again at the next start."""
+        """Close the files as they are: messages that were taken and not finished are read again at the next start."""
         self._durable.leave()
         self._memory.clear()
 
     def finish(self, frames: Iterable[bytes]) -> None:
-        """Take note that messages need not be kept any longer."""
+        """Let messages go: they need not be read again."""
         self._durable.finish(list(map(id_of, frames)))

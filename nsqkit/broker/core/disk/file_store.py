@@ -1,18 +1,16 @@
-"""What a broker asks of the place where its files are.
+"""The operations on files that the engine uses, as protocols.
 
-The rule it guards: the engine decides what is written, when it is synced and in which order; it never touches a file
-itself. So the same engine runs on the data path and on a disk that a test makes fail, forget or tear.
+The engine decides what is written, when it is synced and in which order, and touches no file itself. So it runs on the
+data path (``nsqkit.broker.file_store.DirectoryFileStore``), and in tests on files in memory that fail, fill up, or lose
+unsynced bytes.
 
-Nothing of these has been made durable until ``sync`` of the file, and of the directory for the names in it, has
-returned. Every method may raise OSError.
+A change is durable when ``sync`` of the file, and for names ``sync`` of the store, has returned. Every method may raise
+``OSError``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from nsqkit.broker.core.disk.disk_queue import DiskQueue
+from typing import Protocol
 
 
 class File(Protocol):
@@ -27,7 +25,7 @@ class File(Protocol):
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut off what is behind ``size`` bytes."""
+        """Cut off the bytes behind ``size``."""
         ...
 
     def size(self) -> int:
@@ -35,31 +33,31 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return when the disk has all that was written."""
+        """Return when the disk has everything that was written; the only method that other threads may call."""
         ...
 
-    def duplicate(self) -> File:
-        """Return the same file once more, to be synced and closed by itself, in whatever thread."""
+    def share(self) -> File:
+        """Return the same file for another user, who closes it as well."""
         ...
 
     def close(self) -> None:
-        """Give the file up."""
+        """Close the file, when all of its users have."""
         ...
 
 
 class FileStore(Protocol):
-    """A directory of files."""
+    """A directory of files. ``write_temporary``, ``replace`` and ``sync`` may be called in any thread."""
 
     def open(self, name: str, *, create: bool = False) -> File:
         """Open a file.
 
         Raises:
-            FileNotFoundError: there is none, and ``create`` is false.
+            FileNotFoundError: it does not exist, and ``create`` is false.
         """
         ...
 
     def exists(self, name: str) -> bool:
-        """Tell whether there is such a file."""
+        """Return whether there is such a file."""
         ...
 
     def names(self, part: str) -> list[str]:
@@ -67,45 +65,29 @@ class FileStore(Protocol):
         ...
 
     def newest_ns(self, part: str) -> int:
-        """Return the newest modification time of the files with ``part`` in their names, 0 if there is none."""
+        """Return the newest modification time of the files with ``part`` in their names, in ns; 0 without any."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """Return all bytes of a file, None if there is none."""
+        """Return all bytes of a file, None if it does not exist."""
+        ...
+
+    def write_temporary(self, name: str, data: bytes) -> str:
+        """Write ``data`` to a new file, synced; return its name, which ``rename`` changes to ``name``."""
         ...
 
     def replace(self, name: str, data: bytes) -> None:
-        """Make ``data`` the content of a file, by way of another file that is synced and takes its name."""
+        """Make ``data`` the content of a file, in one step: a synced temporary file takes its name."""
         ...
 
     def rename(self, name: str, new_name: str) -> None:
-        """Give a file another name."""
+        """Rename a file; a file that has the new name is replaced."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a file, if there is one."""
+        """Remove a file if it exists."""
         ...
 
     def sync(self) -> None:
-        """Return when the disk has all names that were made, changed and removed."""
-        ...
-
-
-class Keeper(Protocol):
-    """Who looks after the queues of a directory."""
-
-    def report(self, sentence: str) -> None:
-        """Record an error that has been handled."""
-        ...
-
-    def wrote(self, error: OSError | None) -> None:
-        """Record the result of the last write."""
-        ...
-
-    def used(self, queue: DiskQueue) -> None:
-        """Record that the queue is to be synced at its time."""
-        ...
-
-    def renew(self, frame: bytes) -> bytes:
-        """Return a message's frame with a new id in it."""
+        """Return when the disk has all names that were created, changed and removed."""
         ...

@@ -2,39 +2,37 @@
 
     (time in ns >> 20) - epoch : 42 bits | node id : 10 bits | sequence : 12 bits       (nsqd/guid.go)
 
-The rule it guards: an id is never given twice, whatever the clock does and however often the broker is restarted.
-Where nsqd sleeps because the 4096 ids of one tick (about 1 ms) are used up, or refuses because the clock went back,
-this takes the next tick early. Ticks are reserved before their first id is given, so that a later life of the broker
-knows which ones to leave out; see ``nsqkit.broker.core.disk.id_mark``.
+No id is given twice, whatever the clock does and however often the broker restarts. When the 4096 ids of one tick
+(about 1 ms) are used up nsqd sleeps, and when the clock went back it refuses; this factory takes the next tick early.
+A restarted broker has to skip the ticks of its earlier runs, so the factory announces in ``reserved_tick`` how far it
+may get; ``nsqkit.broker.core.disk.id_mark`` keeps that on disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from nsqkit.wire.messages import ID
 
 EPOCH_TICKS: Final = 1288834974288
 TICK_LAST: Final = EPOCH_TICKS + (1 << 42) - 1
-"""The last tick that 42 bits can tell, in the year 2158."""
+"""The last tick that 42 bits can hold, in the year 2158."""
 
 SEQUENCE_LENGTH: Final = 4096
 
-_PREFIX_MASK = (1 << 52) - 1  # a time before the epoch (a test's clock may show it) wraps, as Go's numbers do
+BLOCK_TICKS: Final = (60 * 10**9) >> 20
+"""Ticks that are reserved at a time, one minute: the next block is reserved when half of one is used, so that there is
+half a minute to write it."""
+
+RETRY_TICKS: Final = 10**9 >> 20
+"""Ticks until the reservation is tried again after a failure, one second."""
+
+_PREFIX_MASK = (1 << 52) - 1  # a time before the epoch (of a test's clock) wraps, as Go's numbers do
 _SUFFIXES = tuple(b"%03x" % sequence for sequence in range(SEQUENCE_LENGTH))
 
-
 Run: TypeAlias = tuple[bytes, Sequence[bytes]]
-"""Ids that begin alike: what they begin with, and how each of them goes on."""
-
-Reserve: TypeAlias = Callable[[int], tuple[int, int]]
-"""Reserves ticks: takes the tick from which on some are needed, returns the first and the last that may be used."""
-
-
-def reserve_all(tick: int) -> tuple[int, int]:
-    """Reserve all ticks from ``tick`` on: what a broker needs that keeps nothing over its end."""
-    return tick, TICK_LAST
+"""Ids with a common prefix: the prefix, and the rest of each."""
 
 
 class GuidFactory:
@@ -42,21 +40,26 @@ class GuidFactory:
 
     Args:
         node_id: 0 to 1023, the broker's ``--node-id``.
-        reserve: called before the first id of a tick is given that was not reserved yet.
 
     Attributes:
         tick: of the newest id, -1 before the first.
-        gave_all: no message of the broker has an id of an earlier life, which might also be that of another message.
+        used_tick: the last tick of earlier runs; all ids are of later ticks.
+        reserved_tick: no id is of a later tick, unless the reservation could not be written; -1 before the first id.
+        gave_all: all messages of the broker have ids of this factory. Otherwise two messages may have the same id.
     """
 
-    __slots__ = ("_node_id", "_prefix", "_reserve", "_reserved", "_sequence", "gave_all", "tick")
+    __slots__ = (
+        *("_node_id", "_prefix", "_reserve_after", "_sequence"),
+        *("gave_all", "reserved_tick", "tick", "used_tick"),
+    )
 
-    def __init__(self, node_id: int, reserve: Reserve = reserve_all) -> None:
+    def __init__(self, node_id: int) -> None:
         self.tick = -1
+        self.used_tick = -1
+        self.reserved_tick = -1
         self.gave_all = True
         self._node_id = node_id
-        self._reserve = reserve
-        self._reserved = -1  # the last tick
+        self._reserve_after = -1  # a later tick needs a new reservation
         self._prefix = b""
         self._sequence = 0
 
@@ -76,13 +79,19 @@ class GuidFactory:
         return runs
 
     def renew(self, frame: bytes) -> bytes:
-        """Return a message's frame with a new id in it."""
+        """Return a message's frame with a new id."""
         ((prefix, (suffix,)),) = self.take(1, 0)[-1:]
         return frame[: ID.start] + prefix + suffix + frame[ID.stop :]
 
+    def retry_reservation(self) -> None:
+        """Have ``reserved_tick`` change soon: its value could not be written."""
+        self._reserve_after = self.tick + RETRY_TICKS
+
     def _begin(self, tick: int) -> None:
-        if tick > self._reserved:
-            tick, self._reserved = self._reserve(tick)
+        if tick > self._reserve_after:
+            tick = max(tick, self.used_tick + 1)
+            self._reserve_after = tick + BLOCK_TICKS // 2
+            self.reserved_tick = tick + BLOCK_TICKS
         self.tick = tick
         self._prefix = b"%013x" % (((tick - EPOCH_TICKS) << 10 | self._node_id) & _PREFIX_MASK)
         self._sequence = 0

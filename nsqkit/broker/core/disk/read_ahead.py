@@ -1,11 +1,7 @@
-"""The file that a queue on disk is reading, and what has been read of it ahead.
+"""The file that a queue on disk reads, and the records that have been read ahead.
 
-The rule it guards: one call of the system brings as many records as there are, within limits, or one that is longer
-than that; and nothing is handed on that is not a whole record. Bytes behind the end that the caller names are none of
-its business, whatever is there.
-
-How to read it: ``take`` is what a queue does all the time, ``finds_record`` what it does once; ``forget`` goes before
-another file.
+One call of the system brings up to 256 KiB of records, or one record that is longer. Only whole records are returned,
+and no bytes behind the end that the caller gives are looked at.
 """
 
 from __future__ import annotations
@@ -19,17 +15,17 @@ class ReadAhead:
     """Reads one file after another.
 
     Args:
-        directory: where they are.
+        files: where they are.
         body_size_max: the limit for a message's body.
 
     Attributes:
         size: of the open file, as it was when it was opened; the queue corrects it when it has written more.
     """
 
-    __slots__ = ("_body_size_max", "_chunk", "_chunk_offset", "_directory", "_handle", "size")
+    __slots__ = ("_body_size_max", "_chunk", "_chunk_offset", "_files", "_handle", "size")
 
-    def __init__(self, directory: FileStore, body_size_max: int) -> None:
-        self._directory = directory
+    def __init__(self, files: FileStore, body_size_max: int) -> None:
+        self._files = files
         self._body_size_max = body_size_max
         self._handle: File | None = None
         self._chunk = b""
@@ -42,12 +38,12 @@ class ReadAhead:
         return self._handle is not None
 
     def open(self, name: str) -> None:
-        """Open the file that is to be read; none is open.
+        """Open a file to read; none may be open.
 
         Raises:
             OSError: it cannot be opened.
         """
-        handle = self._directory.open(name)
+        handle = self._files.open(name)
         try:
             self.size = handle.size()
         except OSError:
@@ -55,8 +51,8 @@ class ReadAhead:
             raise
         self._handle = handle
 
-    def forget(self) -> None:
-        """Close the file, and forget what has been read of it."""
+    def close(self) -> None:
+        """Close the file, and drop the records that have been read ahead."""
         self._chunk = b""
         self._chunk_offset = 0
         if self._handle is not None:
@@ -64,12 +60,12 @@ class ReadAhead:
             self._handle = None
 
     def take(self, offset: int, end: int, count: int) -> tuple[list[bytes], int]:
-        """Return up to ``count`` messages, and where the record behind them begins.
+        """Return up to ``count`` messages, and the offset of the record behind them.
 
         Args:
-            offset: where the first of their records begins, 0 or what the last call returned.
-            end: of what may be read.
-            count: one at least.
+            offset: of the first record: 0, or as the last call returned it.
+            end: of the bytes that may be read.
+            count: at least one.
 
         Returns:
             No message if there is no whole record at ``offset``.
@@ -94,7 +90,7 @@ class ReadAhead:
         return chunk
 
     def finds_record(self, offset: int, end: int) -> bool:
-        """Tell whether a record may begin at ``offset``: its length is one, and it ends before ``end``.
+        """Return whether a record can begin at ``offset``: its length is valid, and it ends before ``end``.
 
         Raises:
             OSError: the file cannot be read.

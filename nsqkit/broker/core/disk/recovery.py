@@ -1,27 +1,127 @@
-"""What a crash has left in a file of messages, behind the end that was noted for it.
+"""Recovery: what the files of a queue hold when it is opened, also after a crash.
 
-The rule it guards: what was written whole is read, and counted, after whatever end of the process; what was not is
-kept beside the file, and is in nobody's way.
+The positions on disk may be older than the records. Records behind the end that the positions name are found, and
+counted; the rest of a record that was not written to its end is moved to a file of its own (``….bad``). Without valid
+positions all files are read from their beginnings. This runs when a queue is opened, and reads and syncs at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
+import attrs
+
+from nsqkit.broker.core.disk import positions
 from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.broker.core.disk.file_store import File, FileStore
+from nsqkit.broker.core.disk.positions import Position
 from nsqkit.broker.core.disk.records import record_ends
+from nsqkit.broker.core.disk.sync import SyncState
 
 READ_SIZE: Final = 256 * 1024
 """Bytes that are read at once, unless a record is longer."""
 
 
-def size_of(directory: FileStore, name: str) -> int:
-    """Return the size of a file, 0 if there is none."""
+@attrs.define
+class Recovery:
+    """What the files of one queue hold.
+
+    Attributes:
+        files: where they are.
+        name: the queue's.
+        body_size_max: the limit for a message's body.
+        state: gets the reports.
+        depth: the number of messages to read; read: where the next one is; write: where to continue to write.
+        meta: the positions as they are on disk; a missing file counts as positions at the beginning.
+        is_changed: the positions on disk are out of date.
+    """
+
+    files: FileStore
+    name: str
+    body_size_max: int
+    state: SyncState
+    depth: int = 0
+    read: Position = attrs.field(factory=Position)
+    write: Position = attrs.field(factory=Position)
+    meta: bytes = positions.to_meta(0, Position(), Position())
+    is_changed: bool = False
+
+    def run(self) -> bool:
+        """Find out; return whether there is a file with positions.
+
+        Raises:
+            OSError: this process cannot open more files now.
+        """
+        try:
+            meta = self.files.read(positions.meta_name(self.name))
+        except OSError as error:
+            if error.errno in positions.OUT_OF_RESOURCES:
+                raise
+            self._read_anew(None, error_text(error))
+            return True
+        if meta is None:
+            return False
+        found = positions.from_meta(meta)
+        if found is None:
+            self._read_anew(meta, repr(meta[:80]))
+        else:
+            self.meta = meta
+            self.depth, self.read, self.write = found
+            self._find_unrecorded()
+        return True
+
+    def _read_anew(self, damaged: bytes | None, why: str) -> None:
+        name = positions.meta_name(self.name)
+        self.state.report(f"{name} is damaged, all that is in the files is read again: {why}")
+        self.meta = b""
+        numbers = positions.file_numbers(self.files, self.name, 0, positions.NUMBER_MAX) or [0]
+        self.read = Position(numbers[0])
+        for number in numbers:
+            if number >= self.write.file:
+                self.write = Position(number)
+                self._find_unrecorded()
+        try:  # without positions a queue counts as empty, and its files are written over
+            meta = positions.to_meta(self.depth, self.read, self.write)
+            positions.replace_damaged(self.files, self.name, damaged, meta)
+        except OSError as error:
+            self.state.report(f"{name} cannot be written: {error_text(error)}")
+
+    def _find_unrecorded(self) -> None:
+        """Include the records behind the positions; writing continues in a new file."""
+        number, offset = self.write.file, self.write.offset
+        while self._has_unrecorded(number, offset) or self.files.exists(
+            positions.file_name(self.name, number + 1)
+        ):
+            number, offset = number + 1, 0
+            self.write = Position(number)
+            self.is_changed = True
+
+    def _has_unrecorded(self, number: int, offset: int) -> bool:
+        name = positions.file_name(self.name, number)
+        try:
+            if size_of(self.files, name, self.state) <= offset:
+                return False
+            start = self.read.offset if number == self.read.file else 0
+            self.depth += count_unrecorded(self.files, name, start, offset, self.body_size_max, self.state)
+        except OSError as error:  # the messages are counted when they are read
+            self.state.report(f"{name} cannot be read now: {error_text(error)}")
+            return self.files.exists(name)
+        return True
+
+
+def size_of(files: FileStore, name: str, state: SyncState) -> int:
+    """Return the size of a file, 0 if there is none; a directory of that name is renamed.
+
+    Raises:
+        OSError: the size is unknown.
+    """
     try:
-        file = directory.open(name)
+        file = files.open(name)
     except FileNotFoundError:
+        return 0
+    except IsADirectoryError:
+        state.report(f"{name} is a directory")
+        rename_bad(files, name, state)
         return 0
     try:
         return file.size()
@@ -29,25 +129,23 @@ def size_of(directory: FileStore, name: str) -> int:
         file.close()
 
 
-def count_unnoted(
-    directory: FileStore,
-    name: str,
-    start: int,
-    noted_end: int,
-    body_size_max: int,
-    report: Callable[[str], None],
+def count_unrecorded(
+    files: FileStore, name: str, start: int, recorded_end: int, body_size_max: int, state: SyncState
 ) -> int:
-    """Return how many whole records a file has behind ``noted_end``, and cut off what is none.
+    """Return how many whole records a file has behind ``recorded_end``, and cut off the rest.
 
     Args:
-        directory: where the file is.
+        files: where the file is.
         name: the file's.
-        start: where a record begins for certain; ``noted_end`` may be wrong, too.
-        noted_end: the end of those that are counted already.
+        start: where a record certainly begins; ``recorded_end`` may be wrong, too.
+        recorded_end: the end of the records that are counted already.
         body_size_max: the limit for a message's body.
-        report: is told what is cut off.
+        state: gets a report of what is cut off.
+
+    Raises:
+        OSError: the file cannot be read.
     """
-    file = directory.open(name)
+    file = files.open(name)
     try:
         size = file.size()
         position = start
@@ -57,24 +155,32 @@ def count_unnoted(
             ends = record_ends(data, body_size_max)
             if not ends:
                 break
-            count += sum(position + end > noted_end for end in ends)
+            count += sum(position + end > recorded_end for end in ends)
             position += ends[-1]
-        if noted_end <= position < size:
-            cut_off(directory, file, name, position, report)
+        if recorded_end <= position < size:
+            cut_off(files, file, name, position, state)
         return count
     finally:
         file.close()
 
 
-def cut_off(
-    directory: FileStore, file: File, name: str, position: int, report: Callable[[str], None]
-) -> None:
-    """Set aside what a file has behind ``position``, so that what stands before it stays as it is."""
+def cut_off(files: FileStore, file: File, name: str, position: int, state: SyncState) -> None:
+    """Move the bytes behind ``position`` to a file of their own, and leave those before it as they are."""
     try:
         count = file.size() - position
-        report(f"the last {count} bytes of {name} are no message, and are set aside as {name}.bad")
-        directory.replace(f"{name}.bad", file.read_at(position, count))
+        if count <= 0:  # a damaged position; to truncate there would make the file longer
+            return
+        state.report(f"the last {count} bytes of {name} are no message, and are set aside as {name}.bad")
+        files.replace(f"{name}.bad", file.read_at(position, count))
         file.truncate(position)
-        file.sync()  # or they might be back, when more has been written to the next file
-    except OSError as error:  # then the reader comes upon them
-        report(f"{name} cannot be mended: {error_text(error)}")
+        file.sync()  # otherwise they might return after a power cut, when the next file has messages
+    except OSError as error:  # then they are dealt with when they are read
+        state.report(f"{name} cannot be mended: {error_text(error)}")
+
+
+def rename_bad(files: FileStore, name: str, state: SyncState) -> None:
+    """Rename a file to ``….bad``; report an error."""
+    try:
+        files.rename(name, f"{name}.bad")
+    except OSError as error:
+        state.report(f"{name} cannot be renamed: {error_text(error)}")

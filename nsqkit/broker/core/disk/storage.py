@@ -1,50 +1,46 @@
-"""Where the queues of a broker keep what memory does not hold.
+"""Storage: where the queues of a broker keep the messages that memory does not hold.
 
-The rule it guards: a topic and a channel do not know whether there is a disk. What fails on it is told in one place,
-the broker's health: the last write decides, as in nsqd.
-
-How to read it: ``MemoryStorage`` is that of a broker without a data path; ``DiskStorage`` opens a file queue by name,
-and syncs those that were used when their time has come.
+Topics and channels use ``Storage`` and do not depend on a disk. ``MemoryStorage`` is that of a broker without a data
+path, ``DiskStorage`` opens queues on disk, ``DurableStorage`` those of ``--durability=fsync``. Storage decides which
+queues are synced, and when; ``nsqkit.broker.persistence`` runs the syncs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from nsqkit.broker.core.disk.deferred_times import DeferredTimes
 from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
 from nsqkit.broker.core.disk.durable_queue import DurableQueue, KeptQueue
 from nsqkit.broker.core.disk.error_text import error_text
-from nsqkit.broker.core.disk.file_store import File, FileStore
+from nsqkit.broker.core.disk.file_store import FileStore
 from nsqkit.broker.core.disk.guid import GuidFactory
-from nsqkit.broker.core.disk.id_mark import IdMark
+from nsqkit.broker.core.disk.id_mark import FILE_NAME, read_used_tick, write_mark
+from nsqkit.broker.core.disk.sync import HEALTHY, SyncBatch, SyncState
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.topics.queue import DiscardBackend, MemoryBackend, MessageQueue
 
-HEALTHY: Final = "OK"
-
-SYNCS_AT_ONCE: Final = 8
-"""Queues that are synced in one go when their time has come; the others have their turn a little later, so that the
-broker answers in between."""
-
-_SYNC_PAUSE_NS: Final = 1_000_000
+BATCH_QUEUES_MAX: Final = 64
+"""Queues in one sync, unless all have to be."""
 
 
 class Storage(Protocol):
     """Opens queues."""
 
     health: str
-    """"OK", or "NOK - " and what was wrong with the last write."""
+    """"OK", or "NOK - " and the error of the last write."""
+
+    has_news: bool
+    """There is something to do for ``nsqkit.broker.persistence``; the reader sets it to False."""
 
     due_ns: int | None
-    """Kept by the agenda."""
+    """Kept by the timers."""
 
     guids: GuidFactory
     """Gives the ids of all messages in its queues."""
 
     def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
-        """Return the queue of this name, with what it may hold."""
+        """Return the queue of this name, with the messages that its files hold."""
         ...
 
     def deferred_times(self, name: bytes, *, ephemeral: bool) -> DeferredTimes:
@@ -56,7 +52,7 @@ class Storage(Protocol):
         ...
 
     def handle_deadline(self, now_ns: int) -> int | None:
-        """Sync queues that were used; return when to go on."""
+        """Have the queues synced that were used; return None."""
         ...
 
 
@@ -70,6 +66,7 @@ class MemoryStorage:
 
     def __init__(self, mem_queue_size: int, node_id: int = 0) -> None:
         self.health = HEALTHY
+        self.has_news = False
         self.guids = GuidFactory(node_id)
         self.due_ns: int | None = None
         self._mem_queue_size = mem_queue_size
@@ -91,23 +88,18 @@ class MemoryStorage:
         return None
 
 
-class DiskStorage:
-    """Keeps what overflows memory in files, and all of it when the broker stops.
+class DiskStorage(SyncState):
+    """Keeps the messages that memory does not hold in files, and all of them when the broker stops.
 
     Args:
-        directory: where the files are.
+        files: where the files are.
         options: nsqd's flags.
-        report: called with a sentence when something was wrong and has been dealt with.
-
-    Attributes:
-        due_ns: kept by the agenda.
     """
 
-    def __init__(self, directory: FileStore, options: BrokerOptions, report: Callable[[str], None]) -> None:
-        self.health = HEALTHY
+    def __init__(self, files: FileStore, options: BrokerOptions) -> None:
+        super().__init__(GuidFactory(options.node_id))
         self.due_ns: int | None = None
-        self.unsynced: dict[DiskQueue, None] = {}
-        self._directory = directory
+        self._files = files
         self._mem_queue_size = options.mem_queue_size
         self._sync_timeout_ns = options.sync_timeout_ns
         self._keeps_deferred = options.keep_deferred
@@ -116,24 +108,27 @@ class DiskStorage:
             max_msg_size=options.max_msg_size,
             sync_every=options.sync_every,
         )
-        self._report = report
-        self._id_mark = IdMark(directory, report)
-        self.guids = GuidFactory(options.node_id, self._id_mark.reserve)
+        self._marked_tick = -1
+        self._mark_failed = False
 
     def open(self) -> None:
-        """Learn which ids were given before; to be called when the directory is locked, before a queue is opened."""
-        self._id_mark.read()
+        """Read which ids were given before. Call it when the directory is locked, before a queue is opened."""
+        self.guids.used_tick = read_used_tick(self._files, self.reports)
 
     def close(self) -> None:
-        """Note which ids were given, and sync the names of all files; to be called when all queues are closed."""
-        self._id_mark.close(self.guids.tick)
+        """Write which ids were given, and sync the names of all files. Call it when all queues are closed."""
+        if self.guids.tick >= 0:
+            try:
+                write_mark(self._files, self.guids.tick)
+            except OSError as error:
+                self.report(f"{FILE_NAME} cannot be written: {error_text(error)}")
         try:
-            self._directory.sync()
+            self._files.sync()
         except OSError as error:
-            self._report(f"failed to sync the data path: {error_text(error)}")
+            self.report(f"failed to sync the data path: {error_text(error)}")
 
     def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
-        """Return the queue of this name, with what its files hold."""
+        """Return the queue of this name, with the messages that its files hold."""
         if ephemeral:
             return MessageQueue(self._mem_queue_size, DiscardBackend())
         queue = self._open(name.decode())
@@ -141,107 +136,77 @@ class DiskStorage:
         return queue
 
     def _open(self, name: str) -> MessageQueue:
-        return MessageQueue(self._mem_queue_size, DiskQueue(self._directory, name, self._limits, self))
+        return MessageQueue(self._mem_queue_size, DiskQueue(self._files, name, self._limits, self))
 
     def deferred_times(self, name: bytes, *, ephemeral: bool) -> DeferredTimes:
-        """Return when the deferred messages of the queue of this name are due, as far as its file tells."""
+        """Return when the deferred messages of the queue of this name are due, as its file says."""
         if ephemeral or not self._keeps_deferred:
             return DeferredTimes()
-        return DeferredTimes(self._directory, name.decode(), self._report)
+        return DeferredTimes(self._files, name.decode(), self)
 
-    # ---- for the queues ------------------------------------------------------------------------------------------
+    def take_reports(self) -> list[str]:
+        """Return the errors that have been dealt with since the last call."""
+        reports, self.reports = self.reports, []
+        return reports
 
-    def report(self, sentence: str) -> None:
-        """Take note of what was wrong and has been dealt with."""
-        self._report(sentence)
-
-    def wrote(self, error: OSError | None) -> None:
-        """Take note of how the last write went."""
-        self.health = HEALTHY if error is None else f"NOK - {error_text(error)}"
-
-    def used(self, queue: DiskQueue) -> None:
-        """Take note that a queue is to be synced when its time has come."""
-        self.unsynced[queue] = None
-
-    def renew(self, frame: bytes) -> bytes:
-        """Return a message's frame with a new id in it."""
-        return self.guids.renew(frame)
-
-    # ---- time ----------------------------------------------------------------------------------------------------
+    # ---- syncs ---------------------------------------------------------------------------------------------------
 
     def sync_deadline(self, now_ns: int) -> int | None:
-        """Return when to sync, None if nothing is to be or the agenda knows."""
+        """Return when to sync, None if there is nothing to sync or the timers have the time already."""
+        if self.guids.reserved_tick != self._marked_tick:
+            self.has_news = True
         return now_ns + self._sync_timeout_ns if self.unsynced and self.due_ns is None else None
 
     def handle_deadline(self, now_ns: int) -> int | None:
-        """Sync queues that were used; return when to go on."""
-        queues = list(self.unsynced)[:SYNCS_AT_ONCE]
+        """Have the queues synced that were used; return None."""
+        self.due.update(self.unsynced)
+        self.has_news = True
+        return None
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether a sync is due."""
+        return bool(self.due) or self.guids.reserved_tick != self._marked_tick
+
+    def begin_sync(self, *, names_are_saved: bool) -> SyncBatch:
+        """Return the next sync; run it, then call ``end_sync``.
+
+        Args:
+            names_are_saved: all topics and channels are named on disk. Otherwise no queue forgets a message that went
+                to another one, whose name might be lost.
+        """
+        queues = list(self.due)[:BATCH_QUEUES_MAX]
         for queue in queues:
-            del self.unsynced[queue]
-            if queue.needs_sync:
-                queue.sync()
-        if not self.unsynced:
+            del self.due[queue]
+        plans = [queue.begin_sync() for queue in queues if queue.needs_sync]
+        return SyncBatch(self._files, plans, self._take_mark(), is_commit=False)
+
+    def _take_mark(self) -> int | None:
+        if self.guids.reserved_tick == self._marked_tick:
             return None
-        failed = any(queue in self.unsynced for queue in queues)
-        return now_ns + (self._sync_timeout_ns if failed else _SYNC_PAUSE_NS)
+        self._marked_tick = self.guids.reserved_tick
+        return self._marked_tick
+
+    def end_sync(self, batch: SyncBatch) -> None:
+        """Act on the end of a sync."""
+        batch.end()
+        if batch.mark_error is not None:
+            self.guids.retry_reservation()
+            if not self._mark_failed:
+                self.report(f"{FILE_NAME} cannot be written: {error_text(batch.mark_error)}")
+        self._mark_failed = batch.mark_error is not None
 
 
 class DurableStorage(DiskStorage):
-    """Keeps every message in files until it is finished; the arguments are those of ``DiskStorage``.
-
-    Attributes:
-        names_are_saved: tells whether all topics and channels are named on disk. Until they are, no queue forgets what
-            it has given to another, for which nobody would look.
-    """
-
-    def __init__(self, directory: FileStore, options: BrokerOptions, report: Callable[[str], None]) -> None:
-        super().__init__(directory, options, report)
-        self.names_are_saved: Callable[[], bool] = lambda: True
-        self._uncommitted: dict[DurableQueue, None] = {}
-        self._unsettled: dict[DurableQueue, None] = {}
+    """Keeps every message in files until it is finished; the arguments are those of ``DiskStorage``."""
 
     def _open(self, name: str) -> MessageQueue:
-        return KeptQueue(DurableQueue(self._directory, name, self._limits, self))
+        return KeptQueue(DurableQueue(self._files, name, self._limits, self))
 
-    def used(self, queue: DiskQueue) -> None:
-        """Take note that a queue is to be synced when its time has come, and committed at once."""
-        super().used(queue)
-        if isinstance(queue, DurableQueue):
-            self._uncommitted[queue] = None
-            self._unsettled[queue] = None
-
-    def files_to_sync(self) -> list[File]:
-        """Return the files that were written to since the last call, for whoever syncs and closes them.
-
-        Raises:
-            OSError: one of them cannot be had.
-        """
-        queues, self._uncommitted = self._uncommitted, {}
-        files: list[File] = []
-        try:
-            for queue in queues:
-                files += queue.data_to_sync()
-        except OSError:
-            for file in files:
-                file.close()
-            raise
-        return files
-
-    def handle_deadline(self, now_ns: int) -> int | None:
-        """Sync queues that were used; return when to go on.
-
-        First the messages of all, then the positions: what has gone from one queue to another is never in neither.
-        """
-        if not self.names_are_saved():
-            return now_ns + self._sync_timeout_ns
-        try:
-            for queue in self._unsettled:
-                queue.sync_data()
-            self._directory.sync()
-        except OSError as error:
-            self.wrote(error)
-            return now_ns + self._sync_timeout_ns
-        for queue in self._unsettled:
-            queue.settle()
-        self._unsettled.clear()
-        return super().handle_deadline(now_ns)
+    def begin_sync(self, *, names_are_saved: bool) -> SyncBatch:
+        """Return the next commit: all messages that have been put, and the positions of all queues if they are due."""
+        queues = list(self.unsynced) if self.due and names_are_saved else []
+        self.due.clear()
+        plans = [queue.begin_sync() for queue in queues if queue.needs_sync]
+        plans += [queue.begin_sync(with_positions=False) for queue in list(self.uncommitted)]
+        return SyncBatch(self._files, plans, self._take_mark(), is_commit=True)

@@ -287,7 +287,7 @@ class Channel:
         Raises:
             OSError: there is no place for them, or not for all.
         """
-        self._deferred_times.keep(self.deferred.times())
+        self._deferred_times.write(self.deferred.times())
         in_flight = [frame for held in self._in_flight_sets() for frame in held.take_all()]
         self.queue.close([for_redelivery(frame) for frame in in_flight], self.deferred.take_all())
 

@@ -89,7 +89,7 @@ class Topic:
             in_memory = self.queue.put(frames)
             if delay_ns:
                 # Of what has no room in memory the delay is lost, as in nsqd, unless it is to be kept.
-                kept = frames if self._delays.are_kept else frames[:in_memory]
+                kept = frames if self._delays.has_file else frames[:in_memory]
                 self._waiting_delays_ns.update(dict.fromkeys(map(id_of, kept), delay_ns))
         self.message_count += len(bodies)
         self.message_bytes += sum(map(len, bodies))
@@ -228,7 +228,7 @@ class Topic:
 
     def close(self) -> list[OSError]:
         """Keep all messages, the channels' too, for the next start; return what went wrong."""
-        self._delays.keep({})
+        self._delays.write({})
         failures = _failures(channel.close for channel in self.channels.values())
         # What a channel could not keep is still in the topic's files, if those are kept until it is finished.
         return failures + _failures([self.queue.leave if failures else self.queue.close])

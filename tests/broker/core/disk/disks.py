@@ -30,33 +30,16 @@ from random import Random
 
 import attrs
 
-from nsqkit.broker.core.disk.disk_queue import DiskQueue
 from nsqkit.broker.core.disk.guid import GuidFactory
+from nsqkit.broker.core.disk.sync import SyncState
 
 SECTOR_SIZES = (16, 64, 512)
 """Bytes that a disk writes whole; the small ones make up for messages that are small as well."""
 
 
-@attrs.define
-class Notes:
-    """A keeper of queues that takes notes; see ``nsqkit.broker.core.disk.disk_queue``."""
-
-    reports: list[str] = attrs.field(factory=list)
-    errors: list[OSError | None] = attrs.field(factory=list)
-    queues: list[DiskQueue] = attrs.field(factory=list)
-    guids: GuidFactory = attrs.field(factory=lambda: GuidFactory(1023))
-
-    def report(self, sentence: str) -> None:
-        self.reports.append(sentence)
-
-    def wrote(self, error: OSError | None) -> None:
-        self.errors.append(error)
-
-    def used(self, queue: DiskQueue) -> None:
-        self.queues.append(queue)
-
-    def renew(self, frame: bytes) -> bytes:
-        return self.guids.renew(frame)
+def new_state() -> SyncState:
+    """Return the data that a queue shares with its storage."""
+    return SyncState(GuidFactory(1023))
 
 
 class Ended(BaseException):
@@ -168,8 +151,7 @@ class MemoryFile:
         self._directory.sync_count += 1
         self._content.sync()
 
-    def duplicate(self) -> MemoryFile:
-        self._operate()
+    def share(self) -> MemoryFile:
         return MemoryFile(self._directory, self._content)
 
     def close(self) -> None:
@@ -320,7 +302,7 @@ class MemoryFileStore:
         content = self._names.get(name)
         return None if content is None else bytes(content.data)
 
-    def replace(self, name: str, data: bytes) -> None:
+    def write_temporary(self, name: str, data: bytes) -> str:
         self._number += 1
         temporary = f"{name}.{self._number}.tmp"
         file = self.open(temporary, create=True)
@@ -328,12 +310,20 @@ class MemoryFileStore:
             file.truncate(0)  # of an earlier life that was ended
             file.write_at(0, data)
             file.sync()
-            self.rename(temporary, name)
         except OSError:
             self._change({temporary: None})
             raise
         finally:
             file.close()
+        return temporary
+
+    def replace(self, name: str, data: bytes) -> None:
+        temporary = self.write_temporary(name, data)
+        try:
+            self.rename(temporary, name)
+        except OSError:
+            self._change({temporary: None})
+            raise
 
     def rename(self, name: str, new_name: str) -> None:
         self.operate()

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from nsqkit.broker.core.disk.deferred_times import DeferredTimes
 from nsqkit.broker.core.disk.storage import DiskStorage
+from nsqkit.broker.core.disk.sync import SyncState
 from nsqkit.broker.core.options import BrokerOptions
-from tests.broker.core.disk.disks import MemoryFileStore
+from tests.broker.core.disk.disks import MemoryFileStore, new_state
 from tests.pairs import NS_PER_S, DrivenBroker
 
 FILE_NAME = "t:c.deferred.dat"
 AN_ID, ANOTHER_ID = b"0123456789abcdef", b"fedcba9876543210"
 
 
-def times(directory: MemoryFileStore, reports: list[str] | None = None) -> DeferredTimes:
-    return DeferredTimes(directory, "t:c", None if reports is None else reports.append)
+def times(directory: MemoryFileStore, state: SyncState | None = None) -> DeferredTimes:
+    return DeferredTimes(directory, "t:c", state)
 
 
 class TestFile:
@@ -31,20 +32,20 @@ class TestFile:
     )
     def test_what_is_kept_is_found_again(self, by_id):
         directory = MemoryFileStore()
-        times(directory).keep(by_id)
+        times(directory).write(by_id)
         assert times(directory).by_id == by_id
 
     def test_what_nobody_has_taken_is_kept_on(self):
         directory = MemoryFileStore()
-        times(directory).keep({AN_ID: 5, ANOTHER_ID: 6})
+        times(directory).write({AN_ID: 5, ANOTHER_ID: 6})
         found = times(directory)
         del found.by_id[AN_ID]
-        found.keep({})
+        found.write({})
         assert times(directory).by_id == {ANOTHER_ID: 6}
 
     def test_without_any_there_is_no_file(self):
         directory = MemoryFileStore()
-        times(directory).keep({AN_ID: 5})
+        times(directory).write({AN_ID: 5})
         times(directory).delete()
         assert directory.files == {}
 
@@ -57,15 +58,17 @@ class TestFile:
     @pytest.mark.parametrize("verb", ["read", "written"])
     def test_what_cannot_be_done_is_reported(self, verb):
         directory = MemoryFileStore({FILE_NAME: b"0123456789abcdef 5\n"})
-        reports: list[str] = []
+        state = new_state()
         if verb == "read":
             directory.fail(errno.EIO)
-            assert times(directory, reports).by_id == {}
+            assert times(directory, state).by_id == {}
         else:
-            found = times(directory, reports)
+            found = times(directory, state)
             directory.fail(errno.EIO)
-            found.keep({AN_ID: 6})
-        assert reports == [f"{FILE_NAME} cannot be {verb}, its messages come at once: Input/output error"]
+            found.write({AN_ID: 6})
+        assert state.reports == [
+            f"{FILE_NAME} cannot be {verb}, its messages come at once: Input/output error"
+        ]
 
 
 class TestOverTheEnd:
@@ -73,7 +76,7 @@ class TestOverTheEnd:
 
     def life(self, directory: MemoryFileStore, *, now: float = 0, **options: Any) -> DrivenBroker:
         options = {"mem_queue_size": 1, "keep_deferred": True, **options}
-        storage = DiskStorage(directory, BrokerOptions(**options), lambda sentence: None)
+        storage = DiskStorage(directory, BrokerOptions(**options))
         driven = DrivenBroker(storage=storage, **options)
         driven.now_ns += round(now * NS_PER_S)
         return driven
@@ -155,6 +158,6 @@ class TestOverTheEnd:
 
 
 def test_an_ephemeral_channel_keeps_none():
-    storage = DiskStorage(MemoryFileStore(), BrokerOptions(keep_deferred=True), lambda sentence: None)
-    assert not storage.deferred_times(b"t:c#ephemeral", ephemeral=True).are_kept
-    assert storage.deferred_times(b"t:c", ephemeral=False).are_kept
+    storage = DiskStorage(MemoryFileStore(), BrokerOptions(keep_deferred=True))
+    assert not storage.deferred_times(b"t:c#ephemeral", ephemeral=True).has_file
+    assert storage.deferred_times(b"t:c", ephemeral=False).has_file

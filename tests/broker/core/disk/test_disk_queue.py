@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.disk_queue import UNSYNCED_FILES_MAX, DiskLimits, DiskQueue
 from nsqkit.broker.core.disk.records import from_records, to_records
+from nsqkit.broker.core.disk.sync import SyncPlan
 from nsqkit.wire.messages import encode_message
-from tests.broker.core.disk.disks import Ended, MemoryFileStore, Notes
+from tests.broker.core.disk.disks import Ended, MemoryFileStore, new_state
 
 META = "q.diskqueue.meta.dat"
 RECORD = 50
@@ -40,7 +41,7 @@ def data_name(number: int) -> str:
 
 
 def opened(directory: MemoryFileStore, limits: DiskLimits = LIMITS) -> DiskQueue:
-    return DiskQueue(directory, "q", limits, Notes())
+    return DiskQueue(directory, "q", limits, new_state())
 
 
 def left(queue: DiskQueue) -> list[bytes]:
@@ -92,8 +93,10 @@ def test_a_file_is_left_before_it_would_be_longer_than_the_limit():
     queue.put(frames(5, 6, 7, 8, 9, 10, 11))
     assert sizes(directory) == {"000000.dat": 150, "000001.dat": 150, "000002.dat": 150, "000003.dat": 100}
     assert left(queue) == frames(*range(1, 12))
+    assert len(sizes(directory)) == 4, "files are removed by the next sync"
+    queue.sync()
     assert sizes(directory) == {"000003.dat": 100}
-    assert meta(directory) == "2|3,0|3,100|", "all is synced when a file is removed"
+    assert meta(directory) == "0|3,100|3,100|"
 
 
 def test_a_record_that_is_longer_than_a_file_may_be_has_a_file_of_its_own():
@@ -121,33 +124,91 @@ def test_a_file_that_was_read_to_its_end_is_removed_when_writing_leaves_it():
     assert queue.take(9) == frames(1, 2, 3)
     assert sizes(directory) == {"000000.dat": 150}
     queue.put(frames(4))
+    queue.sync()
     assert sizes(directory) == {"000001.dat": 50}
-    assert meta(directory) == "0|1,0|1,0|", (
-        "nsqd, reading at the end of a complete file, would take it for damaged"
-    )
+    assert meta(directory) == "1|1,0|1,50|", "nsqd takes a position at the end of a complete file for damaged"
     assert left(queue) == frames(4)
 
 
-def test_positions_are_synced_after_so_many_messages_were_put_and_taken():
-    directory = MemoryFileStore()
-    queue = opened(directory, attrs.evolve(LIMITS, max_bytes_per_file=10_000, sync_every=5))
+def test_sync_is_requested_after_sync_every_messages():
+    state = new_state()
+    limits = attrs.evolve(LIMITS, max_bytes_per_file=10_000, sync_every=5)
+    queue = DiskQueue(MemoryFileStore(), "q", limits, state)
     queue.put(frames(1, 2))
     queue.take(2)
-    assert (meta(directory), directory.sync_count, queue.needs_sync) == ("0|0,0|0,0|", 1, True)
+    assert (list(state.unsynced), list(state.due), state.has_news) == ([queue], [], False)
     queue.put(frames(3))
-    assert (meta(directory), directory.sync_count, queue.needs_sync) == ("1|0,100|0,150|", 3, False)
-
-
-def test_the_keeper_is_told_of_what_is_to_be_synced_and_how_writes_went():
-    directory, notes = MemoryFileStore(), Notes()
-    queue = DiskQueue(directory, "q", LIMITS, notes)
-    queue.put(frames(1))
-    queue.put(frames(2))
-    queue.put([])
-    assert (notes.queues, notes.errors) == ([queue], [None, None])
+    assert (list(state.due), state.has_news, queue.needs_sync) == ([queue], True, True)
     queue.sync()
-    queue.take(1)
-    assert notes.queues == [queue] * 2
+    assert (state.unsynced, state.due, queue.needs_sync) == ({}, {}, False)
+
+
+def test_put_and_take_do_not_sync():
+    directory = MemoryFileStore()
+    queue = opened(directory, attrs.evolve(LIMITS, sync_every=1))
+    queue.put(frames(1, 2, 3, 4, 5, 6, 7))
+    assert queue.take(9) == frames(1, 2, 3, 4, 5, 6, 7)
+    assert directory.sync_count == 0
+
+
+def test_put_syncs_files_when_too_many_wait_for_a_sync():
+    directory = MemoryFileStore()
+    queue = opened(directory)
+    queue.put(frames(*range(3 * UNSYNCED_FILES_MAX + 1)))
+    assert directory.sync_count == UNSYNCED_FILES_MAX
+    assert directory.open_count <= UNSYNCED_FILES_MAX
+
+
+def test_messages_put_during_a_sync_are_left_to_the_next():
+    directory = MemoryFileStore()
+    queue = opened(directory)
+    queue.put(frames(1))
+    plan = queue.begin_sync()
+    queue.put(frames(2, 3, 4))
+    finish_sync(queue, plan, directory)
+    assert (meta(directory), queue.needs_sync) == ("1|0,0|0,50|", True)
+    queue.sync()
+    assert (meta(directory), queue.needs_sync) == ("4|0,0|1,50|", False)
+    queue.close()
+    assert directory.open_count == 0
+
+
+@pytest.mark.parametrize("has_messages", [False, True])
+def test_sync_writes_no_positions_of_a_queue_that_was_emptied_meanwhile(has_messages):
+    directory = MemoryFileStore()
+    queue = opened(directory)
+    queue.put(frames(1, 2, 3, 4))
+    plan = queue.begin_sync()
+    queue.empty()
+    if has_messages:
+        queue.put(frames(5))
+    expected = directory.files
+    finish_sync(queue, plan, directory)
+    assert directory.files == expected
+    assert left(queue) == frames(5)[: int(has_messages)]
+    queue.close()
+    assert directory.open_count == 0
+
+
+def test_topic_that_is_created_again_during_the_sync_of_the_old_one_keeps_its_files():
+    directory = MemoryFileStore()
+    old = opened(directory)
+    old.put(frames(1, 2, 3, 4))
+    plan = old.begin_sync()
+    old.delete()
+    new = opened(directory)
+    new.put(frames(5))
+    finish_sync(old, plan, directory)
+    assert left(opened(directory.kill())) == frames(5)
+
+
+def finish_sync(queue: DiskQueue, plan: SyncPlan, directory: MemoryFileStore) -> None:
+    plan.sync_data()
+    plan.write_positions(directory)
+    plan.rename_positions(directory)
+    plan.sync_names(directory)
+    plan.close()
+    queue.end_sync(plan)
 
 
 def test_emptying_removes_the_files_and_goes_on_behind_them():
@@ -197,7 +258,7 @@ def find(text: str | None, files: dict[int, bytes]) -> Found:
     directory = MemoryFileStore({data_name(number): data for number, data in files.items()})
     if text is not None:
         directory.replace(META, text.replace("|", "\n").encode())
-    notes = Notes()
+    notes = new_state()
     queue = DiskQueue(directory, "q", LIMITS, notes)
     depth = len(queue)
     queue.put(frames(90))  # the first put, and the file that it begins, find the same as a read
@@ -408,9 +469,7 @@ class DiskQueueIsAList(RuleBasedStateMachine):
         self.directory = MemoryFileStore()
         self.expected: list[bytes] = []
         self.number = 0
-        self.since_sync = 0  # messages put and taken, at least
         self.taken: list[bytes] = []  # since the sync, at most
-        self.sync_count = 0
 
     @initialize(
         sync_every=st.sampled_from([1, 2, 5, 40, 1000]), max_bytes_per_file=st.sampled_from([40, 150, 400])
@@ -419,20 +478,19 @@ class DiskQueueIsAList(RuleBasedStateMachine):
         self.limits = DiskLimits(
             sync_every=sync_every, max_bytes_per_file=max_bytes_per_file, max_msg_size=1000
         )
-        self.notes = Notes()
+        self.notes = new_state()
         self.open()
 
-    def count(self, put: int, taken: list[bytes]) -> None:
-        self.since_sync += put + len(taken)
+    def count(self, taken: list[bytes]) -> None:
         self.taken += taken
-        if self.directory.sync_count != self.sync_count:
-            self.since_sync, self.sync_count = 0, self.directory.sync_count
+        if self.queue in self.notes.due:
+            self.queue.sync()
         if not self.queue.needs_sync:
             self.taken = []
 
     def open(self) -> None:
         self.queue = DiskQueue(self.directory, "q", self.limits, self.notes)
-        self.since_sync, self.sync_count, self.taken = 0, self.directory.sync_count, []
+        self.taken = []
 
     @rule(sizes=BATCHES)
     def put(self, sizes: list[int]) -> None:
@@ -442,19 +500,19 @@ class DiskQueueIsAList(RuleBasedStateMachine):
             batch += frames(self.number, size=size)
         assert self.queue.put(batch) == 0
         self.expected += batch
-        self.count(len(batch), [])
+        self.count([])
 
     @rule(count=st.integers(1, 20))
     def take(self, count: int) -> None:
         taken = self.queue.take(count)
         assert taken == self.expected[:count]
         del self.expected[:count]
-        self.count(0, taken)
+        self.count(taken)
 
     @rule()
     def sync(self) -> None:
         self.queue.sync()
-        self.count(0, [])
+        self.count([])
         assert stored(self.directory) == self.expected
 
     @rule()
@@ -478,19 +536,13 @@ class DiskQueueIsAList(RuleBasedStateMachine):
         self.queue.empty()
         assert self.directory.files == {}
         self.expected = []
-        self.count(0, [])
-        self.since_sync = 0
+        self.count([])
 
     @invariant()
     @precondition(lambda self: hasattr(self, "queue"))
     def depth_is_that_of_the_list(self) -> None:
         assert len(self.queue) == len(self.expected)
         assert self.notes.reports == []
-
-    @invariant()
-    @precondition(lambda self: hasattr(self, "queue"))
-    def syncs_come_in_time(self) -> None:
-        assert self.since_sync < self.limits.sync_every
 
     @invariant()
     @precondition(lambda self: hasattr(self, "queue"))
@@ -532,7 +584,8 @@ class Life:
     def go(self, random: Random, steps: int = 25) -> None:
         """Put and take at random; until the process ends, perhaps."""
         limits = DiskLimits(max_bytes_per_file=300, max_msg_size=1000, sync_every=10)
-        queue = DiskQueue(self.directory, "q", limits, Notes())
+        state = new_state()
+        queue = DiskQueue(self.directory, "q", limits, state)
         for _ in range(steps):
             if random.random() < 0.6:
                 first = len(self.put)
@@ -547,6 +600,8 @@ class Life:
                 self.taking = random.randint(1, 9)
                 self.taken += queue.take(self.taking)
                 self.taking = 0
+            if queue in state.due:
+                queue.sync()
             if not queue.needs_sync:
                 self.put_synced, self.taken_synced = len(self.put), len(self.taken)
 
@@ -613,7 +668,7 @@ def test_a_power_cut_loses_messages_at_worst_and_makes_none_up(seed, operations,
 def test_what_was_put_is_there_whatever_fails_and_what_was_not_is_not(seed, after, times, number):
     directory, random = MemoryFileStore(), Random(seed)
     limits = DiskLimits(max_bytes_per_file=300, max_msg_size=1000, sync_every=10)
-    queue = DiskQueue(directory, "q", limits, Notes())
+    queue = DiskQueue(directory, "q", limits, new_state())
     expected: list[bytes] = []
     directory.fail(number, after=after, times=times)
     for step in range(25):
@@ -635,6 +690,8 @@ def test_what_was_put_is_there_whatever_fails_and_what_was_not_is_not(seed, afte
             del expected[: len(found)]
         assert len(queue) == len(expected)
     directory.recover()
+    queue.put(frames(999))  # cuts off the rest of a write that failed
+    expected += frames(999)
     killed = left(opened(directory.kill()))
     assert killed[len(killed) - len(expected) :] == expected, "another process finds the same"
     assert left(queue) == expected
@@ -658,26 +715,26 @@ def test_what_fits_on_a_disk_is_written_and_the_rest_is_refused():
     assert left(queue) == frames(2, 3, 4, 9)
 
 
-def test_the_keeper_is_told_of_a_write_that_failed_and_of_one_that_did_not():
-    directory, notes = MemoryFileStore(), Notes()
-    queue = DiskQueue(directory, "q", LIMITS, notes)
+def test_last_write_decides_the_health():
+    directory, state = MemoryFileStore(), new_state()
+    queue = DiskQueue(directory, "q", LIMITS, state)
     directory.fail(errno.EIO)
-    with pytest.raises(OSError, match="Input/output error") as raised:
+    with pytest.raises(OSError, match="Input/output error"):
         queue.put(frames(1))
+    assert state.health == "NOK - Input/output error"
     directory.recover()
     queue.put(frames(2))
-    assert notes.errors == [raised.value, None]
+    assert state.health == "OK"
 
 
 def test_a_sync_that_fails_is_reported_and_is_still_to_be_made():
-    directory, notes = MemoryFileStore(), Notes()
+    directory, notes = MemoryFileStore(), new_state()
     queue = DiskQueue(directory, "q", LIMITS, notes)
     queue.put(frames(1))
-    notes.queues.clear()
     directory.fail(errno.EIO)
     queue.sync()
     assert notes.reports == ["failed to sync q: Input/output error"]
-    assert (notes.queues, queue.needs_sync) == ([queue], True)
+    assert (list(notes.unsynced), queue.needs_sync) == ([queue], True)
     directory.recover()
     queue.sync()
     assert (meta(directory), queue.needs_sync) == ("1|0,0|0,50|", False)
@@ -695,7 +752,7 @@ def test_what_cannot_be_read_now_is_not_lost():
 
 
 def test_a_file_that_cannot_be_removed_is_reported_and_stands_in_nobodys_way(monkeypatch):
-    directory, notes = MemoryFileStore(), Notes()
+    directory, notes = MemoryFileStore(), new_state()
     queue = DiskQueue(directory, "q", LIMITS, notes)
     queue.put(frames(1, 2, 3, 4))
 
@@ -704,6 +761,7 @@ def test_a_file_that_cannot_be_removed_is_reported_and_stands_in_nobodys_way(mon
 
     monkeypatch.setattr(directory, "remove", refuse)
     assert queue.take(9) == frames(1, 2, 3, 4)
+    queue.sync()
     assert len(notes.reports) == 1
     assert data_name(0) in notes.reports[0]
     with pytest.raises(PermissionError):

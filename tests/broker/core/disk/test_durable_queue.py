@@ -11,29 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.disk_queue import DiskLimits
 from nsqkit.broker.core.disk.durable_queue import DurableQueue, KeptQueue
 from nsqkit.broker.file_store import DirectoryFileStore
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, encode_message, id_of
-from tests.broker.core.disk.disks import MemoryFileStore, Notes
+from tests.broker.core.disk.disks import MemoryFileStore, new_state
 
 LIMITS = DiskLimits(max_bytes_per_file=200, max_msg_size=100, sync_every=3)
-
-
-class Keeper:
-    """Takes note of nothing, and lets nothing go wrong silently."""
-
-    def report(self, sentence: str) -> None:
-        raise AssertionError(sentence)
-
-    def wrote(self, error: OSError | None) -> None:
-        assert error is None
-
-    def used(self, queue: DiskQueue) -> None:
-        pass
-
-    def renew(self, frame: bytes) -> bytes:
-        raise AssertionError(frame)
 
 
 def frame(number: int) -> bytes:
@@ -45,13 +29,11 @@ def numbers(frames: list[bytes]) -> list[int]:
 
 
 def opened(path: Path | str) -> DurableQueue:
-    return DurableQueue(DirectoryFileStore(str(path)), "t", LIMITS, Keeper())
+    return DurableQueue(DirectoryFileStore(str(path)), "t", LIMITS, new_state())
 
 
 def settle(queue: DurableQueue) -> None:
-    """Do what the storage does when its time has come."""
-    queue.sync_data()
-    queue.settle()
+    """Do what the storage does when a sync is due."""
     queue.sync()
 
 
@@ -172,27 +154,37 @@ def test_nothing_unfinished_is_ever_lost(steps):
 
 
 def on(directory: MemoryFileStore) -> DurableQueue:
-    return DurableQueue(directory, "t", LIMITS, Notes())
+    return DurableQueue(directory, "t", LIMITS, new_state())
 
 
 def ids(*given: int) -> list[bytes]:
     return [frame(number)[ID] for number in given]
 
 
-def test_what_was_finished_is_kept_until_it_is_settled():
-    """It may have gone to another queue, and not be synced there."""
+def test_finished_messages_are_kept_until_a_sync_has_ended():
+    """They may have gone to another queue, and not be synced there."""
     directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(n) for n in range(3)])
     queue.take(3)
     queue.finish(ids(0, 1, 2))
-    queue.put([frame(n) for n in range(3, 10)])  # goes on in other files, and so writes positions
-    queue.sync()
+    queue.put([frame(n) for n in range(3, 10)])
+    plan = queue.begin_sync()
+    queue.finish(ids(0, 1, 2))
     assert numbers(on(directory.kill()).take(99)) == [*range(10)]
-    queue.settle()
-    assert numbers(on(directory.kill()).take(99)) == [*range(10)]
-    queue.sync()
-    assert numbers(on(directory.kill()).take(99)) == [*range(3, 10)]
+    plan.sync_data()
+    plan.write_positions(directory)
+    plan.rename_positions(directory)
+    plan.error = OSError("the names could not be synced")
+    plan.close()
+    queue.end_sync(plan)
+    assert len(sizes(directory)) == 2, "no file is removed"
+    queue.leave()
+    assert numbers(on(directory.kill()).take(99)) == [*range(10)], "the positions are not used further"
+
+
+def sizes(directory: MemoryFileStore) -> list[int]:
+    return [len(data) for name, data in directory.files.items() if "meta" not in name]
 
 
 def test_a_message_that_is_there_twice_hides_none_that_stands_between():
@@ -239,24 +231,30 @@ def test_a_file_that_cannot_be_mended_is_reported():
     queue.put([frame(n) for n in range(6)])
     queue.close()
     name = "t.diskqueue.000000.dat"
-    notes = Notes()
+    notes = new_state()
     queue = DurableQueue(directory, "t", LIMITS, notes)
     directory.fail(errno.EIO)
-    queue._put_away(name, 10)
+    queue._give_up(name, 10)
     assert notes.reports == [f"{name} cannot be mended: Input/output error"]
 
 
-def test_a_file_that_cannot_be_synced_is_not_left():
-    """No commit would come back to it."""
+def test_a_commit_syncs_the_files_that_were_left_since_the_last_one():
     directory = MemoryFileStore()
     queue = on(directory)
-    queue.put([frame(n) for n in range(4)])
-    directory.fail(errno.EIO, times=1)
-    with pytest.raises(OSError, match="Input/output"):
-        queue.put([frame(9)] * 9)
-    assert len(queue) == 4
-    queue.put([frame(9)])
-    assert numbers(on(directory.kill()).take(99)) == [0, 1, 2, 3, 9]
+    queue.put([frame(n) for n in range(10)])
+    plan = queue.begin_sync(with_positions=False)
+    plan.error = OSError("no sync")
+    plan.close()
+    queue.end_sync(plan)
+    plan = queue.begin_sync(with_positions=False)
+    plan.sync_data()
+    assert plan.error is None
+    directory.sync()
+    assert numbers(on(directory.power_cut(Random(1))).take(99)) == [*range(10)]
+    plan.close()
+    queue.end_sync(plan)
+    queue.close()
+    assert directory.open_count == 0
 
 
 def test_all_is_forgotten_even_if_a_file_cannot_be_removed():

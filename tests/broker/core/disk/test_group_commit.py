@@ -21,7 +21,7 @@ OK = b"\0\0\0\6\0\0\0\0OK"
 @pytest.fixture
 def broker(tmp_path):
     options = BrokerOptions(durability="fsync")
-    return Broker(options, Random(1), DurableStorage(DirectoryFileStore(str(tmp_path)), options, pytest.fail))
+    return Broker(options, Random(1), DurableStorage(DirectoryFileStore(str(tmp_path)), options))
 
 
 def test_commit_releases_its_holders_and_keeps_those_of_the_next():

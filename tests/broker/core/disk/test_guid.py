@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.disk.guid import EPOCH_TICKS, SEQUENCE_LENGTH, GuidFactory
+from nsqkit.broker.core.disk.guid import BLOCK_TICKS, EPOCH_TICKS, RETRY_TICKS, SEQUENCE_LENGTH, GuidFactory
 from nsqkit.wire.messages import encode_message, id_of
 
 NOW_NS = 1_704_067_200 * 10**9
@@ -80,22 +80,27 @@ def test_ids_ascend_whatever_the_clock_does(steps):
     assert all(len(message_id) == 16 for message_id in ids)
 
 
-def test_a_tick_is_reserved_before_its_first_id_is_given():
-    asked = []
-
-    def reserve(tick: int) -> tuple[int, int]:
-        asked.append(tick - FIRST_TICK)
-        return max(tick, FIRST_TICK + 5), max(tick, FIRST_TICK + 5) + 2
-
-    factory = GuidFactory(0, reserve)
+def test_ticks_are_reserved_half_a_block_before_they_are_needed():
+    factory = GuidFactory(0)
+    factory.used_tick = FIRST_TICK + 5
     (first,) = take(factory, 1, NOW_NS)
-    assert (int(first, 16) >> 22) + EPOCH_TICKS == FIRST_TICK + 5
-    for ticks in (1, 7):
-        take(factory, 1, NOW_NS + ticks * TICK_NS)
-    assert asked == [0]
-    take(factory, 2 * SEQUENCE_LENGTH, NOW_NS)
-    assert asked == [0, 8]
-    assert factory.tick == FIRST_TICK + 9
+    assert (int(first, 16) >> 22) + EPOCH_TICKS == factory.tick == FIRST_TICK + 6
+    assert factory.reserved_tick == FIRST_TICK + 6 + BLOCK_TICKS
+    half_ns = BLOCK_TICKS // 2 * TICK_NS
+    take(factory, 1, NOW_NS + 6 * TICK_NS + half_ns)
+    assert factory.reserved_tick == FIRST_TICK + 6 + BLOCK_TICKS
+    take(factory, 1, NOW_NS + 7 * TICK_NS + half_ns)
+    assert factory.reserved_tick == FIRST_TICK + 7 + BLOCK_TICKS // 2 + BLOCK_TICKS
+
+
+def test_a_reservation_that_failed_is_repeated_after_a_second():
+    factory = GuidFactory(0)
+    take(factory, 1, NOW_NS)
+    factory.retry_reservation()
+    take(factory, 1, NOW_NS + RETRY_TICKS * TICK_NS)
+    assert factory.reserved_tick == FIRST_TICK + BLOCK_TICKS
+    take(factory, 1, NOW_NS + (RETRY_TICKS + 1) * TICK_NS)
+    assert factory.reserved_tick == FIRST_TICK + RETRY_TICKS + 1 + BLOCK_TICKS
 
 
 def test_a_frame_gets_a_new_id_and_nothing_else():

@@ -74,12 +74,12 @@ def test_whether_a_record_may_begin():
     assert not ahead.finds_record(106, 109)
 
 
-def test_another_file_is_opened_when_the_first_is_forgotten():
+def test_another_file_is_opened_when_the_first_is_closed():
     ahead, directory = opened(to_records(frames(50, 50)))
     ahead.take(0, 100, 1)
     assert ahead.is_open
-    ahead.forget()
-    ahead.forget()
+    ahead.close()
+    ahead.close()
     assert not ahead.is_open
     assert directory.open_count == 0
     with pytest.raises(FileNotFoundError):
@@ -94,7 +94,7 @@ def test_a_read_that_fails_can_be_tried_again():
     with pytest.raises(OSError, match="Input/output"):
         ahead.take(0, 100, 1)
     assert ahead.take(0, 100, 2)[1] == 100
-    ahead.forget()
+    ahead.close()
     directory.fail(errno.EIO, after=1, times=1)
     with pytest.raises(OSError, match="Input/output"):
         ahead.open("f")

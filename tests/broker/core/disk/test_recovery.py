@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.broker.core.disk.records import to_records
-from nsqkit.broker.core.disk.recovery import READ_SIZE, count_unnoted, size_of
+from nsqkit.broker.core.disk.recovery import READ_SIZE, count_unrecorded, cut_off, size_of
 from nsqkit.broker.file_store import DirectoryFileStore
 from nsqkit.wire.messages import encode_message
-from tests.broker.core.disk.disks import MemoryFileStore
+from tests.broker.core.disk.disks import MemoryFileStore, new_state
 
 
 def records(count: int, size: int = 50) -> bytes:
@@ -21,14 +21,26 @@ def records(count: int, size: int = 50) -> bytes:
 def counted(
     directory: MemoryFileStore, start: int, noted_end: int, limit: int = 1000
 ) -> tuple[int, list[str]]:
-    reports: list[str] = []
-    return count_unnoted(directory, "f", start, noted_end, limit, reports.append), reports
+    state = new_state()
+    return count_unrecorded(directory, "f", start, noted_end, limit, state), state.reports
 
 
 def test_the_size_of_a_file(tmp_path):
     tmp_path.joinpath("t").write_bytes(b"12345")
-    assert size_of(DirectoryFileStore(str(tmp_path)), "t") == 5
-    assert size_of(DirectoryFileStore(str(tmp_path)), "u") == 0
+    tmp_path.joinpath("d").mkdir()
+    state = new_state()
+    assert [size_of(DirectoryFileStore(str(tmp_path)), name, state) for name in "tud"] == [5, 0, 0]
+    assert state.reports == ["d is a directory"]
+    assert tmp_path.joinpath("d.bad").is_dir()
+
+
+def test_cutting_off_at_a_position_behind_the_end_changes_nothing():
+    """A damaged position made the file a terabyte long."""
+    directory, state = MemoryFileStore({"f": records(2)}), new_state()
+    file = directory.open("f")
+    cut_off(directory, file, "f", 10**12, state)
+    file.close()
+    assert (directory.files, state.reports) == ({"f": records(2)}, [])
 
 
 @given(st.integers(0, 6), st.integers(0, 6), st.integers(0, 49))

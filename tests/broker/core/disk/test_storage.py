@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from nsqkit.broker.core.disk.durable_queue import KeptQueue
-from nsqkit.broker.core.disk.storage import DiskStorage, DurableStorage, MemoryStorage
+from nsqkit.broker.core.disk.storage import BATCH_QUEUES_MAX, DiskStorage, DurableStorage, MemoryStorage
+from nsqkit.broker.core.disk.sync import SyncBatch
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.file_store import DirectoryFileStore
 from nsqkit.wire.messages import encode_message
@@ -18,7 +19,7 @@ OPTIONS = BrokerOptions(mem_queue_size=1, sync_timeout_ns=5)
 
 
 def make(path, kind=DiskStorage):
-    return kind(DirectoryFileStore(str(path)), OPTIONS, pytest.fail)
+    return kind(DirectoryFileStore(str(path)), OPTIONS)
 
 
 def test_memory_holds_what_it_may_and_the_files_the_rest(tmp_path):
@@ -36,14 +37,33 @@ def test_an_ephemeral_queue_drops_the_rest(tmp_path, storage):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_positions_are_written_when_their_time_has_come(tmp_path):
-    storage = make(tmp_path)
+def run_sync(storage: DiskStorage, *, names_are_saved: bool = True) -> SyncBatch:
+    """Do what ``Persistence`` does."""
+    batch = storage.begin_sync(names_are_saved=names_are_saved)
+    try:
+        batch.sync_data()
+    except OSError as error:
+        batch.fail(error)
+    if batch.has_positions:
+        batch.write_positions()
+        batch.rename_positions()
+        batch.sync_names()
+    storage.end_sync(batch)
+    return batch
+
+
+def test_sync_is_due_after_sync_timeout():
+    directory = MemoryFileStore()
+    storage = DiskStorage(directory, OPTIONS)
     assert storage.sync_deadline(NOW_NS) is None
     storage.open_queue(b"t", ephemeral=False).put([FRAME] * 3)
     assert storage.sync_deadline(NOW_NS) == NOW_NS + 5
+    assert not storage.wants_sync
     assert storage.handle_deadline(NOW_NS + 5) is None
-    assert tmp_path.joinpath("t.diskqueue.meta.dat").read_text().startswith("2\n0,0\n0,")
-    assert storage.sync_deadline(NOW_NS) is None
+    assert (storage.wants_sync, storage.has_news) == (True, True)
+    run_sync(storage)
+    assert synced(directory) == ["t"]
+    assert (storage.wants_sync, storage.sync_deadline(NOW_NS)) == (False, None)
 
 
 def synced(directory: MemoryFileStore) -> list[str]:
@@ -52,53 +72,82 @@ def synced(directory: MemoryFileStore) -> list[str]:
     ]
 
 
-def filled(count: int) -> tuple[DiskStorage, MemoryFileStore, list[str]]:
-    """Make queues with two messages each on disk, of which the positions do not tell yet."""
-    directory, reports = MemoryFileStore(), list[str]()
-    storage = DiskStorage(directory, OPTIONS, reports.append)
+def filled(count: int) -> tuple[DiskStorage, MemoryFileStore]:
+    """Make queues with two messages each on disk, which their positions do not count yet."""
+    directory = MemoryFileStore()
+    storage = DiskStorage(directory, OPTIONS)
     for number in range(count):
         storage.open_queue(b"t%d" % number, ephemeral=False).put([FRAME] * 3)
-    return storage, directory, reports
+    return storage, directory
 
 
-def test_many_queues_are_synced_a_few_at_a_time():
-    storage, directory, _ = filled(20)
-    assert storage.handle_deadline(NOW_NS) == NOW_NS + 1_000_000
-    assert len(synced(directory)) == 8
+def test_many_queues_are_synced_in_batches():
+    storage, directory = filled(BATCH_QUEUES_MAX + 3)
     storage.handle_deadline(NOW_NS)
-    assert storage.handle_deadline(NOW_NS) is None
-    assert len(synced(directory)) == 20
+    assert len(run_sync(storage).plans) == BATCH_QUEUES_MAX
+    assert storage.wants_sync
+    run_sync(storage)
+    assert not storage.wants_sync
+    assert len(synced(directory)) == BATCH_QUEUES_MAX + 3
 
 
-def test_a_sync_that_fails_is_tried_again_when_the_next_time_has_come_and_not_at_once():
-    storage, directory, reports = filled(2)
+def test_failed_sync_is_repeated_after_sync_timeout():
+    storage, directory = filled(2)
+    storage.handle_deadline(NOW_NS)
     directory.fail(errno.EIO)
-    assert storage.handle_deadline(NOW_NS) == NOW_NS + 5
-    assert len(reports) == 2
+    run_sync(storage)
+    assert len(storage.take_reports()) == 2
+    assert storage.take_reports() == []
+    assert not storage.wants_sync
+    assert storage.sync_deadline(NOW_NS) == NOW_NS + 5
     directory.recover()
-    assert storage.handle_deadline(NOW_NS + 5) is None
+    storage.handle_deadline(NOW_NS + 5)
+    run_sync(storage)
     assert synced(directory) == ["t0", "t1"]
+
+
+def test_reserved_ids_are_marked_by_a_sync():
+    directory = MemoryFileStore()
+    storage = DiskStorage(directory, OPTIONS)
+    storage.guids.take(1, NOW_NS)
+    storage.sync_deadline(NOW_NS)
+    assert (storage.has_news, storage.wants_sync) == (True, True)
+    run_sync(storage)
+    assert not storage.wants_sync
+    again = DiskStorage(directory.kill(), OPTIONS)
+    again.open()
+    assert again.guids.used_tick == storage.guids.reserved_tick
+    storage.close()
+    again.open()
+    assert again.guids.used_tick == storage.guids.reserved_tick
+
+
+def test_mark_that_cannot_be_written_is_reported_once_and_repeated():
+    directory = MemoryFileStore()
+    storage = DiskStorage(directory, OPTIONS)
+    directory.fail(errno.ENOSPC)
+    for seconds in (0, 2, 4):
+        storage.guids.take(1, NOW_NS + seconds * 10**9)
+        assert storage.wants_sync
+        run_sync(storage)
+    assert storage.take_reports() == ["nsqkit.ids.dat cannot be written: No space left on device"]
+    directory.recover()
+    storage.guids.take(1, NOW_NS + 6 * 10**9)
+    run_sync(storage)
+    assert "nsqkit.ids.dat" in directory.files
 
 
 def test_a_queue_that_was_deleted_or_emptied_is_not_synced():
     directory = MemoryFileStore()
-    storage = DiskStorage(directory, OPTIONS, pytest.fail)
+    storage = DiskStorage(directory, OPTIONS)
     deleted, emptied = (storage.open_queue(name, ephemeral=False) for name in (b"t", b"u"))
     deleted.put([FRAME] * 3)
     emptied.put([FRAME] * 3)
     deleted.delete()
     emptied.empty()
-    assert storage.handle_deadline(NOW_NS) is None
+    storage.handle_deadline(NOW_NS)
+    run_sync(storage)
     assert directory.files == {}
-
-
-def test_what_a_queue_has_synced_by_itself_is_not_synced_again():
-    storage, directory, _ = filled(1)
-    (queue,) = storage.unsynced
-    queue.sync()
-    count = directory.sync_count
-    assert storage.handle_deadline(NOW_NS) is None
-    assert directory.sync_count == count
 
 
 def test_memory_is_never_synced():
@@ -119,60 +168,64 @@ def test_the_last_write_decides_the_health(tmp_path):
     assert storage.health == "OK"
 
 
-def test_a_durable_storage_names_the_files_to_sync_once(tmp_path):
-    storage = make(tmp_path, DurableStorage)
+def test_commit_syncs_each_file_once():
+    directory = MemoryFileStore()
+    storage = DurableStorage(directory, OPTIONS)
     queue = storage.open_queue(b"t", ephemeral=False)
     assert isinstance(queue, KeptQueue)
     queue.put([FRAME])
-    (file,) = storage.files_to_sync()
-    assert file.size() == len(FRAME) - 4
-    file.close()
-    assert storage.files_to_sync() == []
+    assert len(run_sync(storage).plans) == 1
+    assert run_sync(storage).plans == []
+    assert directory.files["t.diskqueue.meta.dat"] == b"0\n0,0\n0,0\n", "positions are not due"
+    found = DurableStorage(directory.power_cut(Random(1)), OPTIONS)
+    assert len(found.open_queue(b"t", ephemeral=False)) == 1
 
 
-def test_a_queue_forgets_nothing_before_it_is_safe_and_named_elsewhere():
+def test_commit_that_fails_is_repeated_with_all_its_queues():
     directory = MemoryFileStore()
-    storage = DurableStorage(directory, OPTIONS, pytest.fail)
+    storage = DurableStorage(directory, OPTIONS)
+    for name in (b"t", b"u"):
+        storage.open_queue(name, ephemeral=False).put([FRAME])
+    directory.fail(errno.EIO, times=1)
+    batch = run_sync(storage)
+    assert [str(plan.error) for plan in batch.plans] == ["[Errno 5] Input/output error"] * 2
+    assert len(run_sync(storage).plans) == 2
+
+
+def test_queue_forgets_no_message_before_it_is_safe_and_named_elsewhere():
+    directory = MemoryFileStore()
+    storage = DurableStorage(directory, OPTIONS)
     first, second = (storage.open_queue(name, ephemeral=False) for name in (b"t", b"t:c"))
     first.put([FRAME])
     storage.handle_deadline(NOW_NS)
+    run_sync(storage)
     second.put(first.take(1, 1 << 20))
     first.finish([FRAME])
-    storage.names_are_saved = lambda: False
-    assert storage.handle_deadline(NOW_NS) == NOW_NS + 5
+    storage.handle_deadline(NOW_NS)
+    run_sync(storage, names_are_saved=False)
     assert directory.files["t.diskqueue.meta.dat"].startswith(b"1")
-    storage.names_are_saved = lambda: True
+    assert storage.sync_deadline(NOW_NS) == NOW_NS + 5
+    storage.handle_deadline(NOW_NS)
     directory.fail(errno.EIO, times=1)
-    assert storage.handle_deadline(NOW_NS) == NOW_NS + 5
+    run_sync(storage)
     assert directory.files["t.diskqueue.meta.dat"].startswith(b"1")
-    assert storage.handle_deadline(NOW_NS) is None
+    storage.handle_deadline(NOW_NS)
+    run_sync(storage)
     assert directory.files["t.diskqueue.meta.dat"].startswith(b"0")
     for seed in range(20):
-        found = DurableStorage(directory.power_cut(Random(seed)), OPTIONS, pytest.fail)
+        found = DurableStorage(directory.power_cut(Random(seed)), OPTIONS)
         assert len(found.open_queue(b"t:c", ephemeral=False)) == 1
-
-
-def test_files_that_cannot_all_be_had_are_given_up():
-    directory = MemoryFileStore()
-    storage = DurableStorage(directory, OPTIONS, pytest.fail)
-    for name in (b"t", b"u"):
-        storage.open_queue(name, ephemeral=False).put([FRAME])
-    count = directory.open_count
-    directory.fail(errno.EMFILE, after=1)
-    with pytest.raises(OSError, match="Too many open files"):
-        storage.files_to_sync()
-    assert directory.open_count == count
 
 
 @pytest.mark.parametrize("kind", [DiskStorage, DurableStorage])
 def test_it_is_known_whether_there_are_messages_of_an_earlier_life(kind):
     directory = MemoryFileStore()
-    storage = kind(directory, OPTIONS, pytest.fail)
+    storage = kind(directory, OPTIONS)
     queue = storage.open_queue(b"t", ephemeral=False)
     queue.put([FRAME])
     assert storage.guids.gave_all
     queue.close()
-    storage = kind(directory, OPTIONS, pytest.fail)
+    storage = kind(directory, OPTIONS)
     storage.open_queue(b"t:c", ephemeral=False)
     assert storage.guids.gave_all
     storage.open_queue(b"t", ephemeral=False)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
 from nsqkit.broker.core.topics.queue import DiscardBackend, MemoryBackend, MessageQueue
 from nsqkit.wire.messages import encode_message
-from tests.broker.core.disk.disks import MemoryFileStore, Notes
+from tests.broker.core.disk.disks import MemoryFileStore, new_state
 from tests.broker.core.topics.queues import take_all
 
 ANY_SIZE = 1 << 30
@@ -136,7 +136,7 @@ def messages(*numbers: int) -> list[bytes]:
 
 def on_disk(mem_queue_size: int, directory: MemoryFileStore) -> MessageQueue:
     limits = DiskLimits(max_bytes_per_file=10_000, max_msg_size=100, sync_every=100)
-    return MessageQueue(mem_queue_size, DiskQueue(directory, "q", limits, Notes()))
+    return MessageQueue(mem_queue_size, DiskQueue(directory, "q", limits, new_state()))
 
 
 def test_where_the_disk_takes_only_a_part_the_publisher_is_told_and_the_part_is_kept():

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
 
-from nsqkit.client.dialler import Dial, Dialler, Securable
+from nsqkit.client.dialler import Dial, Dialler
 from nsqkit.client.failure import advice
 from nsqkit.client.options import ConnectionOptions
 from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.errors import ConnectionLost, ConnectTimeout, NotConnected, NSQError, ProtocolError, WriteTimeout
-from nsqkit.transport.machine import Machine, Timed
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.timer import Timer
 
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
     from nsqkit.client.reconnect import Reconnect
+    from nsqkit.client.session import ClientSession
 
-__all__ = ["ClientMachine", "Connection", "Dial"]
+__all__ = ["Connection", "Dial"]
 
 logger = logging.getLogger("nsqkit.client")
 
@@ -33,30 +33,7 @@ STEADY_NS: Final = 60 * NS_PER_S
 """A connection that lasts so long counts as useful, even if it ends with an error of the protocol."""
 
 
-class ClientMachine(Machine, Timed, Securable, Protocol):
-    """The interface of a client's session."""
-
-    @property
-    def is_open(self) -> bool:
-        """True between the handshake and the end."""
-        ...
-
-    @property
-    def is_authenticating(self) -> bool:
-        """True while an answer to AUTH is due."""
-        ...
-
-    @property
-    def error(self) -> NSQError | None:
-        """The reason of the end."""
-        ...
-
-    def end(self, error: NSQError | None) -> None:
-        """End the session, and have the connection closed."""
-        ...
-
-
-S = TypeVar("S", bound=ClientMachine)
+S = TypeVar("S", bound="ClientSession[Any]")
 
 
 class Connection(Generic[S]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nsqkit.client.tls import client_context, make_tls
 from nsqkit.transport.tcp import connect
@@ -17,18 +17,10 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
     from nsqkit.client.options import ConnectionOptions
-    from nsqkit.wire.transform import SecureTransform
+    from nsqkit.client.session import ClientSession
 
 Dial: TypeAlias = "Callable[[str], Awaitable[ByteStream]]"
 """Connects to an address."""
-
-
-class Securable(Protocol):
-    """A session that does a handshake."""
-
-    def secure(self, *, make_tls: Callable[[], SecureTransform] | None, auth_secret: str) -> None:
-        """Set what the handshake may need."""
-        ...
 
 
 class Dialler:
@@ -55,7 +47,7 @@ class Dialler:
         """
         return await self._dial(address)
 
-    def secure(self, session: Securable, address: str) -> None:
+    def secure(self, session: ClientSession[Any], address: str) -> None:
         """Set what the handshake of ``session`` may need."""
         context, name = self._context, self.options.tls_server_name
         session.secure(

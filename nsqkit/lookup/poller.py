@@ -66,20 +66,12 @@ class _Lookupd:
 
 
 class LookupdPoller(Generic[T]):
-    """Polls nsqlookupds for as long as ``run`` runs.
+    """Polls nsqlookupds for as long as ``run`` runs; the base of ``Discovery`` and ``TopicDiscovery``.
 
     Args:
-        lookupd_http_addresses: their addresses.
+        lookupd_http_addresses, on_failure, options, clock, random, log: as for ``Discovery``.
         query: sends the request to one of them.
         on_merged: called in the event loop with all entries, after each successful response and each removal.
-        on_failure: called in the event loop with each permanent error; None to ignore them.
-        options: see ``LookupOptions``.
-        clock: the time; by default the real time.
-        random: draws the jitter; by default seeded by the system.
-        log: the logger.
-
-    Raises:
-        OptionError: an address is invalid.
     """
 
     def __init__(

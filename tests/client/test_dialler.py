@@ -11,6 +11,7 @@ from anyio.abc import ByteStream, SocketAttribute
 
 from nsqkit.client.dialler import Dialler
 from nsqkit.client.options import ConnectionOptions
+from nsqkit.client.session import ClientSession
 from nsqkit.errors import OptionError
 from nsqkit.transport.address import join_address
 from nsqkit.transport.memory import memory_pair
@@ -97,14 +98,14 @@ async def test_dial_function_can_be_replaced():
     assert asked == ["nsqd:4150"]
 
 
-class Secured:
-    """A session that notes what it is told."""
+class Secured(ClientSession[Any]):
+    """A session that records the arguments of ``secure``."""
 
     def __init__(self) -> None:
         self.make_tls: Callable[[], SecureTransform] | None = None
         self.auth_secret = "?"
 
-    def secure(self, *, make_tls: Callable[[], SecureTransform] | None, auth_secret: str) -> None:
+    def secure(self, *, make_tls: Callable[[], SecureTransform] | None = None, auth_secret: str = "") -> None:
         self.make_tls, self.auth_secret = make_tls, auth_secret
 
 

@@ -1,4 +1,4 @@
-"""A transport of asyncio's that a test plays: it writes down what is asked of it, and sends nothing."""
+"""An asyncio transport that records its calls and sends nothing."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import Any
 
 
 class PlayedTransport(asyncio.Transport):
-    """What an ``AsyncioStream`` talks to in place of a socket.
+    """The transport of an ``AsyncioStream`` under test.
 
     Attributes:
-        calls: all but writes, by name.
-        written: what was written.
+        extra: the values for ``get_extra_info``.
+        calls: the names of all calls except writes.
+        written: the arguments of the writes.
         closing: True once it was aborted.
-        when_written: called after each write, to play a kernel that takes no more.
-        unsent_size: what the kernel has not taken.
-        when_asked: called each time that is asked for.
+        when_written: called after each write, to simulate a kernel that takes no more.
+        unsent_size: bytes that the simulated kernel has not taken.
+        when_asked: called each time ``unsent_size`` is read.
     """
 
     def __init__(self) -> None:
-        super().__init__({"peername": ("1.2.3.4", 5), "sockname": ("6.7.8.9", 10)})
+        self.extra: dict[str, object] = {"peername": ("1.2.3.4", 5), "sockname": ("6.7.8.9", 10)}
+        super().__init__(self.extra)
         self.calls: list[str] = []
         self.written: list[bytes] = []
         self.closing = False

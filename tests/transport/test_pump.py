@@ -577,7 +577,7 @@ def assert_closed(stream: MemoryByteStream) -> None:
 
 
 class PushBench:
-    """A pump over a stream that hands on what comes, above a transport that the test plays."""
+    """A pump over a ``PushStream``, whose transport the test controls."""
 
     def __init__(
         self,
@@ -595,7 +595,7 @@ class PushBench:
         )
 
     async def call(self, function: Callable[..., object], *args: object) -> None:
-        """Have the event loop call ``function`` as it does, where no task runs; return when that was done."""
+        """Have the event loop call ``function`` outside of any task; return when that was done."""
         asyncio.get_running_loop().call_soon(function, *args, context=Context())
         await settle()
 
@@ -616,7 +616,7 @@ class PushBench:
 async def pushing(
     machine: Recorder | None = None, *, wait_for_peer: bool = False
 ) -> AsyncIterator[PushBench]:
-    """Run a pump over such a stream; at the end of the block it is cancelled, and has to have closed it."""
+    """Run a pump over such a stream; at the end of the block it is cancelled, and must close the stream."""
     it = PushBench(machine, wait_for_peer=wait_for_peer)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(it.bench.run)
@@ -880,6 +880,36 @@ class TestPushStream:
             with anyio.fail_after(60):
                 await finished.wait()
         assert it.transport.closing
+
+    async def test_detached_pump_neither_reads_nor_writes(self):
+        with socket.socket() as sock:
+            async with pushing(Recorder(echo)) as it:
+                it.transport.extra["socket"] = sock
+                it.machine.outbox.append(b"x")
+                assert it.bench.pump.detach() is None
+                it.bench.pump.flush()
+                assert it.bench.pump.detach() == sock.fileno()
+                assert it.transport.calls[-1] == "pause"
+                await it.call(it.bench.pump.attach, b"rest")
+                assert it.transport.written == [b"x", b"rest"]
+                assert it.transport.calls[-1] == "resume"
+                await it.say(b"a")
+                assert it.transport.written == [b"x", b"rest", b"A"]
+
+    async def test_abort_after_detach_discards_output(self):
+        with socket.socket() as sock:
+            async with pushing() as it:
+                it.transport.extra["socket"] = sock
+                assert it.bench.pump.detach() == sock.fileno()
+                it.machine.outbox.append(b"x")
+                it.machine.ended = True
+                it.bench.pump.abort()
+                await it.bench.wait()
+                assert it.transport.written == []
+
+    async def test_pump_without_push_stream_is_not_detached(self):
+        async with pumping() as (bench, _):
+            assert bench.pump.detach() is None
 
     async def test_ended_pump_calls_nothing(self):
         async with pushing() as it:

@@ -53,6 +53,7 @@ class State(Enum):
     SUBSCRIBING = auto()
     OPEN = auto()
     CLOSING = auto()
+    DISMISSED = auto()
     ENDED = auto()
 
 
@@ -75,13 +76,18 @@ TRANSITIONS: Final[dict[State, dict[str, State]]] = {
     State.AUTHENTICATING: {"SUB": State.SUBSCRIBING, "open": State.OPEN, "end": State.ENDED},
     State.SUBSCRIBING: {"open": State.OPEN, "end": State.ENDED},
     State.OPEN: {"CLS": State.CLOSING, "end": State.ENDED},
-    State.CLOSING: {"end": State.ENDED},
+    State.CLOSING: {"CLOSE_WAIT": State.DISMISSED, "end": State.ENDED},
+    State.DISMISSED: {"end": State.ENDED},
     State.ENDED: {},
 }
-"""The next state, by state and by command sent or event. Only consumers send SUB and CLS."""
+"""The next state, by state and by command sent or event.
+
+Only consumers send SUB and CLS, and receive CLOSE_WAIT; they end after it once all messages are answered.
+"""
 
 _OPEN: Final = State.OPEN  # in Python 3.11, looking up a member of an enumeration is slow
 _CLOSING: Final = State.CLOSING
+_DISMISSED: Final = State.DISMISSED
 _ENDED: Final = State.ENDED
 
 
@@ -148,7 +154,7 @@ class ClientSession(Generic[M]):
     def is_open(self) -> bool:
         """True between the handshake, with a consumer's SUB, and the end."""
         state = self.state
-        return state is _OPEN or state is _CLOSING
+        return state is _OPEN or state is _CLOSING or state is _DISMISSED
 
     @property
     def is_authenticating(self) -> bool:

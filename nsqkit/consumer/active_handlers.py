@@ -1,79 +1,96 @@
 """The handlers of one consumer that run at present: one ``Handling`` for each call of ``run``.
 
-The rule it guards: no handler outlasts the consumer's stop by more than its time. Those that do are cancelled, and all
-messages without an answer are given back.
+After the consumer's stop, handlers may run until its time limit. Then they are cancelled, and all messages without an
+answer are requeued.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
+
+from nsqkit.clock import move_on_after
+from nsqkit.consumer.handler import check_handler
+from nsqkit.consumer.handling import Handling
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nsqkit.consumer.core import ConsumerCore
-    from nsqkit.consumer.handling import Handling
+    from nsqkit.consumer.handler_options import HandlerOptions
     from nsqkit.consumer.log import ConsumerLog
+    from nsqkit.consumer.subscription import Subscription
 
 
 class ActiveHandlers:
-    """What runs handlers for one consumer, from ``add`` to ``remove``.
+    """The handlers of one consumer.
 
     Args:
-        core: the consumer.
+        subscription: of the consumer.
         log: its log lines.
         follows_concurrency: whether max_in_flight is raised to what the handlers can take.
 
     Attributes:
         follows_concurrency: as above; False once the user has set max_in_flight.
-        were_ended: True once the handlers were cancelled because their time was over.
+        were_ended: True once the handlers were cancelled because the time limit has passed.
     """
 
-    def __init__(self, core: ConsumerCore, log: ConsumerLog, *, follows_concurrency: bool) -> None:
-        self._core = core
+    def __init__(self, subscription: Subscription, log: ConsumerLog, *, follows_concurrency: bool) -> None:
+        self._subscription = subscription
+        self._core = subscription.core
         self._log = log
         self._message_counts: dict[Handling, int] = {}
         self._removed = anyio.Event()
         self.follows_concurrency = follows_concurrency
         self.were_ended = False
 
+    def make(self, handler: Callable[[Any], object], options: HandlerOptions) -> Handling:
+        """Return a ``Handling``, after checks.
+
+        Raises:
+            OptionError: the handler cannot be called with these options.
+            Closed: the consumer is not entered.
+        """
+        check_handler(handler, can_await=not options.in_threads)
+        return Handling(self._subscription, handler, options)
+
     async def serve(
-        self, handling: Handling, message_count: int, work: Callable[[], Awaitable[None]], now_ns: int
+        self, handling: Handling, message_count: int, work: Callable[[], Awaitable[None]]
     ) -> None:
-        """Do the work of a ``run``; return when it is done or its handlers were cancelled by ``end``."""
-        self.add(handling, message_count, now_ns)
+        """Await ``work``, which calls handlers, until it returns or the handlers are cancelled."""
+        self.add(handling, message_count)
         try:
             with anyio.CancelScope() as handling.scope:
                 await work()
         finally:
             self.remove(handling)
 
-    def add(self, handling: Handling, message_count: int, now_ns: int) -> None:
+    def add(self, handling: Handling, message_count: int) -> None:
         """Add a handler that takes up to ``message_count`` messages at a time."""
         self._message_counts[handling] = message_count
         wanted, allowed = sum(self._message_counts.values()), self._core.flow.max_in_flight
         if self.follows_concurrency and wanted > allowed:
-            self._core.set_max_in_flight(wanted, now_ns)
+            self._core.set_max_in_flight(wanted, self._subscription.now_ns())
+            self._subscription.after()
         elif 0 < allowed < wanted:
             self._log.few_in_flight(allowed, wanted)
 
     def remove(self, handling: Handling) -> None:
-        """Remove a handler that has returned for the last time."""
+        """Remove a handler that is not called any more."""
         del self._message_counts[handling]
         handling.empty_keyed_queues()
+        self._subscription.after()
         self._removed.set()
 
-    def look(self) -> None:
-        """Have each handler look for messages whose time is over, and end all once the time after the stop is over."""
+    def check(self) -> None:
+        """Cancel handlers whose messages have timed out, if they ask for that, and all once the time limit passed."""
         for handling in self._message_counts:
-            handling.look()
+            handling.cancel_timed_out()
         if self._core.is_over and not self.were_ended:
             self._end()
 
     def _end(self) -> None:
-        """Cancel the handlers, and give back what is not answered."""
+        """Cancel the handlers, and requeue the messages without an answer."""
         self.were_ended = True
         in_flight = self._core.flow.statistics().in_flight
         if self._message_counts and in_flight:
@@ -84,10 +101,10 @@ class ActiveHandlers:
         self._removed.set()
 
     async def wait_ended(self, seconds: float) -> None:
-        """Return when all handlers have returned, or were cancelled and have not returned within ``seconds``."""
+        """Return when all handlers have returned, or ``seconds`` after they were cancelled."""
         while self._message_counts and not self.were_ended:
             await self._wait_removed()
-        with anyio.move_on_after(seconds):
+        with move_on_after(self._subscription.check_entered(), seconds):
             while self._message_counts:
                 await self._wait_removed()
 

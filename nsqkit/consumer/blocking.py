@@ -312,10 +312,13 @@ class BlockingConsumer(BlockingClient[Consumer]):
     def _taking(
         self, max_messages: int | None, max_wait: Seconds, timeout: Seconds | None
     ) -> Callable[[], Batch[BlockingMessage]]:
-        receiver, batches = self._entered(), Batches(self._opened().client, max_messages, max_wait)
+        receiver, batches = (
+            self._entered(),
+            Batches(self._opened().client.subscription, max_messages, max_wait),
+        )
         seconds = take_timeout(timeout)
         if max_wait:
-            return partial(receiver.gather, batches, seconds)
+            return partial(receiver.take_full, batches, seconds)
         return partial(receiver.take, max_messages, seconds)
 
     def _work(self, handler: Callable[[Any], object], options: HandlerOptions) -> None:
@@ -331,7 +334,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
                 try:
                     call_plain(handler, message)
                 except Exception as error:
-                    receiver.tell(partial(handling.requeue, message.delivery, error))
+                    receiver.call_soon(partial(handling.requeue, message.delivery, error))
                 except BaseException:
                     receiver.requeue_now(message.delivery)
                     raise
@@ -339,27 +342,27 @@ class BlockingConsumer(BlockingClient[Consumer]):
                     if not message.is_answered:
                         message.finish()
         finally:
-            receiver.tell(partial(self._end, begun))
+            receiver.call_soon(partial(self._end, begun))
 
     def _begin(
         self, handler: Callable[[Any], object], options: HandlerOptions, begun: list[Handling]
     ) -> Handling:
-        consumer = self._opened().client
-        handling = consumer._handling(handler, options)
-        consumer._handlers.add(handling, 1, consumer._now_ns())
+        handlers = self._opened().client.handlers
+        handling = handlers.make(handler, options)
+        handlers.add(handling, 1)
         begun.append(handling)
         return handling
 
     def _end(self, begun: list[Handling]) -> None:
         for handling in begun:
-            self._opened().client._handlers.remove(handling)
+            self._opened().client.handlers.remove(handling)
 
     def _work_on_last(
         self, handling: Handling, handler: Callable[[Any], object], message: BlockingMessage
     ) -> None:
         """Handle a message at its last attempt: the event loop has to know that it was begun, and how it ended."""
         loop_client, receiver, delivery = self._opened(), self._entered(), message.delivery
-        last_attempts = loop_client.client._core.last_attempts
+        last_attempts = loop_client.client.subscription.core.last_attempts
         if not loop_client.ask(partial(last_attempts.begin, delivery)):
             loop_client.run(lambda: handling.give_up(delivery, last_attempts.error(delivery)))
             return
@@ -368,9 +371,9 @@ class BlockingConsumer(BlockingClient[Consumer]):
         except Exception as error:
             loop_client.run(partial(handling.fail, delivery, error))
         except BaseException:
-            receiver.tell(partial(last_attempts.forget, delivery))
+            receiver.call_soon(partial(last_attempts.forget, delivery))
             receiver.requeue_now(delivery)
             raise
         else:
             if not message.is_answered:
-                receiver.tell(partial(handling.finish, delivery))
+                receiver.call_soon(partial(handling.finish, delivery))

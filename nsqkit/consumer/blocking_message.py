@@ -1,39 +1,52 @@
-"""A message in the hands of a thread.
+"""A message for threads.
 
-The rule it guards: a session is only ever called in the event loop. ``finish``, of which there is one for nearly every
-message, is handed over together with others and waits for nothing; all else is asked there, and waited for.
+A session is only called in the event loop. ``finish`` is handed over together with others, and the thread does not wait
+for it. The other methods run in the event loop, and the thread waits for them.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nsqkit.consumer.message import Message
-    from nsqkit.consumer.thread_receiver import ThreadReceiver
     from nsqkit.options.durations import Seconds
+
+
+class EventLoop(Protocol):
+    """Answers messages in the event loop; see ``ThreadReceiver``."""
+
+    def finish(self, message: Message) -> None:
+        """Finish a message soon."""
+        ...
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call a function in the event loop, wait for it, and raise what it raises."""
+        ...
 
 
 class BlockingMessage:
     """One delivery of a message, for threads: as ``Message``.
 
     Args:
-        receiver: brings answers to the event loop.
-        delivery: the message there.
+        event_loop: the consumer's.
+        delivery: the message in the event loop.
 
     Attributes:
         id: 16 bytes; unique for one topic of one nsqd, and the same for each delivery of the message.
-        body: what was published.
+        body: the bytes that were published.
         attempts: deliveries so far, this one included; nsqd wraps it at 65535.
-        timestamp_ns: when it was published, ns since the Unix epoch, by the broker's clock.
-        received_ns: when it was received, ns since the Unix epoch, by this machine's clock.
+        timestamp_ns: the time of publication by the broker's clock, ns since the Unix epoch.
+        received_ns: the time of receipt by this machine's clock, ns since the Unix epoch.
         delivery: the message in the event loop.
     """
 
     __slots__ = (
+        "_event_loop",
         "_is_finished",
-        "_receiver",
         "attempts",
         "body",
         "delivery",
@@ -42,8 +55,8 @@ class BlockingMessage:
         "timestamp_ns",
     )
 
-    def __init__(self, receiver: ThreadReceiver, delivery: Message) -> None:
-        self._receiver = receiver
+    def __init__(self, event_loop: EventLoop, delivery: Message) -> None:
+        self._event_loop = event_loop
         self._is_finished = False
         self.delivery = delivery
         self.id = delivery.id
@@ -53,21 +66,21 @@ class BlockingMessage:
         self.received_ns = delivery.received_ns
 
     def finish(self) -> None:
-        """Say that the message is done; nsqd forgets it. This waits for nothing.
+        """Queue FIN: the message is done, and nsqd forgets it. The thread does not wait.
 
-        When it has timed out, or its connection was lost, this does nothing: nsqd delivers the message again.
+        This does nothing if the message has timed out or its connection was lost: nsqd delivers it again.
 
         Raises:
             MessageError: it was finished or requeued before.
         """
         if self.is_answered:
-            self._receiver.answer(self.delivery.finish)
+            self._event_loop.call(self.delivery.finish)
         else:
             self._is_finished = True
-            self._receiver.finish(self.delivery)
+            self._event_loop.finish(self.delivery)
 
     def requeue(self, delay: Seconds | None = None, *, backoff: bool = True) -> None:
-        """Give the message back, to be delivered again.
+        """Queue REQ: nsqd delivers the message again.
 
         Args:
             delay: as for ``Message.requeue``.
@@ -75,17 +88,17 @@ class BlockingMessage:
 
         Raises:
             MessageError: it was finished or requeued before.
-            OptionError: the delay is negative or no length of time.
+            OptionError: the delay is negative or not a duration.
         """
-        self._receiver.answer(partial(self.delivery.requeue, delay, backoff=backoff))
+        self._event_loop.call(partial(self.delivery.requeue, delay, backoff=backoff))
 
     def touch(self) -> None:
-        """Ask nsqd for the whole message timeout anew, up to its ``--max-msg-timeout`` after delivery.
+        """Queue TOUCH: the message timeout starts anew, up to nsqd's ``--max-msg-timeout`` after delivery.
 
         Raises:
             MessageError: it was finished or requeued before.
         """
-        self._receiver.answer(self.delivery.touch)
+        self._event_loop.call(self.delivery.touch)
 
     @property
     def is_answered(self) -> bool:
@@ -94,12 +107,12 @@ class BlockingMessage:
 
     @property
     def deadline_ns(self) -> int:
-        """When nsqd takes it back, by this machine's clock; ``touch`` moves it."""
+        """When nsqd times the message out, by this machine's clock; ``touch`` moves it."""
         return self.delivery.deadline_ns
 
     @property
     def time_left(self) -> float:
-        """Seconds until nsqd takes the message back and delivers it again; 0 once it has."""
+        """Seconds until nsqd times the message out and delivers it again; 0 afterwards."""
         return self.delivery.time_left
 
     @property
@@ -114,12 +127,12 @@ class BlockingMessage:
 
     @property
     def value(self) -> Any:
-        """As ``Message.value``; it is decoded in the thread that asks.
+        """As ``Message.value``, decoded in the calling thread.
 
         Raises:
             ValueError: the body cannot be decoded.
         """
-        return self.delivery.session.decode(self.body)
+        return self.delivery.session.subscription.decode(self.body)
 
     @property
     def nsqd_address(self) -> str:

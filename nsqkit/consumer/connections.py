@@ -1,10 +1,10 @@
-"""The connections of a consumer: one to each nsqd that is wanted, and those that are on their way out.
+"""The connections of a consumer: one to each wanted nsqd, and those that are being closed.
 
-The rule it guards: an address has one connection that counts. One that is left says good-bye beside it, for as long as
-``close_timeout`` lets it, and is in nobody's way: a new one to the same address may stand before it has gone.
+An address has one present connection. One that is being closed waits for its answers and CLOSE_WAIT for up to
+``close_timeout``. Meanwhile a new connection to the same address may be opened.
 
-How to read it: ``add``, ``remove`` and ``set_listed`` change what is wanted (``nodes``); ``_on_change`` draws the
-consequences when a connection has ended; ``_drain`` is the good-bye.
+Each connection runs in a task. After each buffer the events of its session are handed to the core
+(``_on_connection_change``).
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
+import attrs
 
 from nsqkit.client.connection import Connection
 from nsqkit.client.dialler import Dialler
 from nsqkit.client.reconnect import Reconnect
-from nsqkit.clock import NS_PER_S, Clock
+from nsqkit.clock import NS_PER_S, Clock, move_on_after
 from nsqkit.consumer.log import TopicLog
 from nsqkit.consumer.nodes import Nodes
-from nsqkit.consumer.session import ConsumerSession
-from nsqkit.consumer.stats import ConnectionStats
+from nsqkit.consumer.session import Answered, ConsumerSession
+from nsqkit.consumer.stats import ConnectionStats, MessageCounts
 
 if TYPE_CHECKING:
     from random import Random
 
     from nsqkit.client.dialler import Dial
     from nsqkit.client.task_scope import TaskScope
-    from nsqkit.consumer.core import ConsumerCore
+    from nsqkit.consumer.subscription import Subscription
     from nsqkit.errors import NSQError
 
 logger = logging.getLogger("nsqkit.client")
@@ -38,44 +39,39 @@ ConsumerConnection: TypeAlias = "Connection[ConsumerSession]"
 
 
 class Connections:
-    """Keeps the connections of one consumer.
+    """The connections of one consumer.
 
     Args:
-        core: the consumer's core.
+        subscription: of the consumer.
         addresses: of the nsqds that the user has named.
-        dial: how to reach an address, in the place of connecting to it.
+        dial: connects to an address, in place of TCP.
         random: draws the delays before dialling again.
-        on_change: called after something has come on a connection, or it has ended.
-        on_failure: called after a permanent error, if that is to be the end.
-
-    Attributes:
-        failure: that error.
+        on_lost: called after a session has ended.
+        on_failure: called after a permanent error, if that ends the consumer.
     """
 
     def __init__(
         self,
-        core: ConsumerCore,
+        subscription: Subscription,
         addresses: Iterable[str],
         *,
         dial: Dial | None,
         random: Random,
-        on_change: Callable[[], None],
+        on_lost: Callable[[], None],
         on_failure: Callable[[], None],
     ) -> None:
-        self._core = core
-        self._nodes = Nodes(addresses, count_max=core.options.max_connections)
-        self._dial = Dialler(core.options, dial)
+        self._subscription = subscription
+        self._core = subscription.core
+        self._options = subscription.options
+        self._nodes = Nodes(addresses, count_max=self._options.max_connections)
+        self._dial = Dialler(self._options, dial)
         self._random = random
-        self._on_change = on_change
+        self._on_lost = on_lost
         self._on_failure = on_failure
-        self.failure: NSQError | None = None
-        self._log = TopicLog(
-            logger, {"topic": core.topic.decode("ascii"), "channel": core.channel.decode("ascii")}
-        )
+        self._log = TopicLog(logger, subscription.log_fields)
         self._present: dict[str, ConsumerConnection] = {}
         self._leaving: dict[ConsumerConnection, None] = {}
         self._scopes: dict[ConsumerConnection, anyio.CancelScope] = {}
-        self._owners: dict[ConsumerSession, ConsumerConnection] = {}
         self._tasks: TaskScope | None = None
         self._clock: Clock | None = None
         self._stopped = False
@@ -90,12 +86,12 @@ class Connections:
         self._connect_wanted()
 
     def add(self, address: str) -> None:
-        """Have a connection to an address, for good."""
+        """Add an address; it is connected until ``remove``."""
         self._nodes.add(address)
         self._connect(address)
 
     def remove(self, address: str) -> bool:
-        """Have no connection to an address; tell whether there was one, or was to be one."""
+        """Remove an address; return whether it was connected or wanted."""
         known = address in self._nodes or address in self._present
         self._nodes.remove(address)
         self._drop(address)
@@ -103,7 +99,7 @@ class Connections:
         return known
 
     def set_listed(self, addresses: Iterable[str]) -> None:
-        """Take the list of all nsqds that are discovered by now.
+        """Replace the list of discovered nsqds.
 
         A connection to one that is not listed any more lasts until it is lost, and is not made again.
         """
@@ -114,7 +110,7 @@ class Connections:
                 "nsqlookupds list %d nsqds, and %d of them are not connected: max_connections is %d",
                 self._nodes.listed_count,
                 self._nodes.left_out_count,
-                self._core.options.max_connections,
+                self._options.max_connections,
             )
         for address in change.gone:
             connection = self._present.get(address)
@@ -125,45 +121,30 @@ class Connections:
         self._connect_wanted()
 
     def stop(self) -> None:
-        """Dial nobody any more."""
+        """Dial no more."""
         self._stopped = True
         for connection in self._present.values():
             connection.stop()
         self._changed.set()
 
     def fail(self, error: NSQError) -> None:
-        """Have it all end with a permanent error, if the options say so."""
-        if self._core.options.end_on_permanent_error and not self._stopped:
-            self.failure = error
+        """End the consumer with a permanent error, if the options say so."""
+        if self._options.end_on_permanent_error and not self._stopped:
+            self._subscription.failure = error
             self._on_failure()
 
-    def check_failure(self) -> None:
-        """Raise the permanent error that it all has ended with, if there is one."""
-        if self.failure is not None:
-            raise self.failure
-
     async def wait_gone(self) -> None:
-        """Return when every good-bye is said; a connection that was never open has none to say."""
+        """Return when every session that has sent CLS has ended."""
         while any(map(_is_leaving, [*self._present.values(), *self._leaving])):
             await self.wait_change()
 
     async def wait_change(self) -> None:
-        """Return when something has come on a connection, or it has ended."""
+        """Return after a connection has received something or has ended."""
         if self._changed.is_set():
             self._changed = anyio.Event()
         await self._changed.wait()
 
-    # ---- looking on ----------------------------------------------------------------------------------------------
-
-    def wake(self, session: ConsumerSession) -> None:
-        """Have sent what a session has to send."""
-        if (connection := self._owners.get(session)) is not None:
-            connection.wake()
-
-    def flush(self, session: ConsumerSession) -> None:
-        """Have it sent at once, where that is possible."""
-        if (connection := self._owners.get(session)) is not None:
-            connection.flush()
+    # ---- state ---------------------------------------------------------------------------------------------------
 
     @property
     def left_out_count(self) -> int:
@@ -172,7 +153,7 @@ class Connections:
 
     @property
     def unconnected(self) -> dict[str, Exception | None]:
-        """The addresses whose subscription does not stand, each with the last error of its connection."""
+        """The addresses without a subscription, each with the last error of its connection."""
         present = {address: self._present.get(address) for address in self._nodes.wanted}
         return {
             address: None if connection is None else connection.error
@@ -182,12 +163,12 @@ class Connections:
 
     @property
     def are_complete(self) -> bool:
-        """True while an nsqd is wanted, and every subscription stands."""
+        """True while at least one nsqd is wanted, and all of them are subscribed."""
         return bool(self._nodes.wanted) and not self.unconnected
 
     def stats(self) -> tuple[ConnectionStats, ...]:
-        """Return the figures of all connections."""
-        return tuple(self._stats_of(connection) for connection in [*self._present.values(), *self._leaving])
+        """Return the statistics of all connections."""
+        return tuple(map(self._stats_of, [*self._present.values(), *self._leaving]))
 
     def _stats_of(self, connection: ConsumerConnection) -> ConnectionStats:
         session = connection.session
@@ -200,17 +181,14 @@ class Connections:
             rdy_count=self._core.flow.rdy_count(session) if session in self._core.sessions else 0,
             in_flight=len(session.held) if session is not None else 0,
             auth=session.auth if session is not None else None,
-            **{
-                name: getattr(session, f"{name}_count", 0)
-                for name in ("received", "finished", "requeued", "touched", "timed_out", "refused")
-            },
+            **attrs.asdict(MessageCounts() if session is None else session.counts),
         )
 
     # ---- within --------------------------------------------------------------------------------------------------
 
     def _connect_wanted(self) -> None:
-        """Connect to all that are wanted; connections that stand and are wanted no more take their room, too."""
-        count_max = self._core.options.max_connections
+        """Connect to the wanted addresses; connections that are not wanted any more count for the maximum, too."""
+        count_max = self._options.max_connections
         for address in self._nodes.wanted:
             if len(self._present) < count_max or self._nodes.is_named(address):
                 self._connect(address)
@@ -219,10 +197,10 @@ class Connections:
         if self._tasks is None or self._stopped or address in self._present:
             return
         assert self._clock is not None
-        options = self._core.options
+        options = self._options
         connection = self._present[address] = Connection(
             address,
-            lambda now_ns: self._make_session(connection, now_ns),
+            lambda now_ns: self._subscription.make_session(address, connection, now_ns),
             clock=self._clock,
             dial=self._dial,
             dial_timeout=options.dial_timeout,
@@ -231,20 +209,10 @@ class Connections:
                 delay_max_ns=round(options.reconnect_delay_max * NS_PER_S),
                 random=self._random,
             ),
-            on_change=self._after_change,
+            on_change=self._on_connection_change,
             log=self._log,
         )
         self._tasks.start_soon(self._run, connection)
-
-    def _make_session(self, connection: ConsumerConnection, now_ns: int) -> ConsumerSession:
-        session = ConsumerSession(self._core, connection.address, now_ns)
-        self._disown(connection)
-        self._owners[session] = connection
-        return session
-
-    def _disown(self, connection: ConsumerConnection) -> None:
-        if connection.session is not None:
-            self._owners.pop(connection.session, None)
 
     async def _run(self, connection: ConsumerConnection) -> None:
         with anyio.CancelScope() as self._scopes[connection]:
@@ -254,19 +222,18 @@ class Connections:
         self._forget(connection)
 
     def _forget(self, connection: ConsumerConnection) -> None:
-        """Draw the consequences of a connection's end: perhaps it is wanted again meanwhile."""
+        """Remove a connection that has ended; connect again if its address is wanted again meanwhile."""
         address = connection.address
         del self._scopes[connection]
-        self._disown(connection)
         self._leaving.pop(connection, None)
         if self._present.get(address) is connection and connection.failure is None:
             del self._present[address]
             self._connect_wanted()
         self._changed.set()
-        self._on_change()
+        self._subscription.after()
 
     def _drop(self, address: str) -> None:
-        """Leave an address; who has subscribed there says good-bye first."""
+        """Close the connection to an address; one that is subscribed sends CLS first."""
         connection = self._present.pop(address, None)
         if connection is None:
             return
@@ -282,18 +249,30 @@ class Connections:
             self._scopes[connection].cancel()
 
     async def _drain(self, connection: ConsumerConnection, session: ConsumerSession) -> None:
-        """Wait until all is answered and CLOSE_WAIT has come; give back what is not answered in time."""
+        """Wait for the answers and CLOSE_WAIT; requeue the messages that are not answered in time."""
+        assert self._clock is not None
         for _ in range(2):
-            with anyio.move_on_after(self._core.options.close_timeout):
+            with move_on_after(self._clock, self._options.close_timeout):
                 while connection.is_running:
                     await self.wait_change()
                 return
-            session.requeue_now(session.held.values())
+            self._core.requeue_now([*session.held.values()])
+            self._subscription.after()
         self._scopes[connection].cancel()
 
-    def _after_change(self, connection: ConsumerConnection) -> None:
+    def _on_connection_change(self, connection: ConsumerConnection) -> None:
+        """Hand the events of a session to the core."""
+        session, core = connection.session, self._core
+        assert self._clock is not None
+        if session is not None:
+            while events := session.events():
+                core.handle_events(session, events, self._clock.now_ns())
+                if session.ended:
+                    self._on_lost()
+                elif len(events) == 1 and isinstance(events[0], Answered) and not core.has_changes:
+                    return  # mostly, answers have no consequences
         self._changed.set()
-        self._on_change()
+        self._subscription.after()
 
 
 def _is_open(connection: ConsumerConnection) -> bool:
@@ -302,4 +281,6 @@ def _is_open(connection: ConsumerConnection) -> bool:
 
 def _is_leaving(connection: ConsumerConnection) -> bool:
     session = connection.session
-    return connection.is_running and session is not None and session.is_closing
+    if session is None or not connection.is_running:
+        return False
+    return session.is_closing or (session.ended and session.error is None)

@@ -1,12 +1,11 @@
 """The consumer: receives the messages of a channel from every nsqd that has it.
 
-The rule it guards: what was received is answered or given back. A stop asks for no more messages and gives back those
-that no handler has begun. Handlers that have begun may complete within ``close_timeout``; then they are cancelled and
-their messages given back. Leaving the consumer stops it, and waits for that and for each nsqd's CLOSE_WAIT.
+Every message that was received is finished or requeued. A stop asks for no more messages and requeues those that no
+handler has begun. Handlers that have begun may return within ``close_timeout``; then they are cancelled and their
+messages requeued. Leaving the consumer stops it, and waits for all of this and for the CLOSE_WAIT of each nsqd.
 
-How to read it: the three ways of receiving (``async for message``, ``batches``, ``run``), what can be asked and changed
-while it runs, then how it starts and stops. What is sent when is decided in ``core``, which nsqds there are, in
-``connections``.
+The file has the three ways of receiving (``async for message``, ``batches``, ``run``), then the methods for a running
+consumer, then start and stop. ``core`` decides what is sent when; ``connections`` has the nsqds.
 """
 
 from __future__ import annotations
@@ -30,26 +29,23 @@ from nsqkit.consumer.callbacks import guard_callbacks
 from nsqkit.consumer.connections import Connections
 from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.dead_letter import GivingUp, discard
-from nsqkit.consumer.handler import check_handler
 from nsqkit.consumer.handler_options import HandlerKeywords, HandlerOptions
-from nsqkit.consumer.handling import Handling
 from nsqkit.consumer.log import ConsumerLog
 from nsqkit.consumer.options import ConsumerKeywords, ConsumerOptions
 from nsqkit.consumer.stats import BackoffStats, ConsumerStats
 from nsqkit.consumer.stop_signals import StopSignals, check_signals, signal_caller
+from nsqkit.consumer.subscription import Subscription
 from nsqkit.errors import Closed, OptionError
 from nsqkit.lookup.discovery import Discovery
 from nsqkit.options.checks import check_addresses, check_tools, check_value, make_options, take_timeout
 from nsqkit.options.durations import Seconds
 from nsqkit.transport.timer import Timer
-from nsqkit.wire.names import encode_channel, encode_topic
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from nsqkit.client.serializers import Serializer
     from nsqkit.consumer.message import Message
-    from nsqkit.consumer.session import ConsumerSession
 
 CLOSE_WAIT_MAX = 5.0
 """Seconds that nsqds are given to answer CLS, if ``close_timeout`` is not less."""
@@ -72,6 +68,10 @@ class Consumer:
         dial: how to reach an address, in the place of connecting to it.
         random: chance, in reconnecting and in picking connections; by default seeded by the system.
         options: see ``ConsumerOptions``.
+
+    Attributes:
+        options: as given.
+        subscription, handlers: for ``BlockingConsumer``.
 
     Raises:
         OptionError: a name, an address or an option that cannot be used.
@@ -104,24 +104,28 @@ class Consumer:
         self._signals = StopSignals(check_signals(stop_signals), self._on_signal)
         self._log = ConsumerLog(topic, channel)
         random = random or Random()
-        self._core = ConsumerCore(
-            encode_topic(topic),
-            encode_channel(channel),
-            options=guard_callbacks(self.options, self._log.fields),
+        options_in_use = guard_callbacks(self.options, self._log.fields)
+        self._core = ConsumerCore(options_in_use, random)
+        self.subscription = Subscription(
+            topic,
+            channel,
+            core=self._core,
+            options=options_in_use,
             identity=self.options.identify_request(
                 socket.gethostname(),
                 msg_timeout_ms=round(self.options.msg_timeout * 1000),
                 sample_rate=self.options.sample_rate,
             ),
-            random=random,
-            on_output=self._on_output,
-            on_finished=self._on_finished,
-            on_backoff=self._on_backoff,
-            tell_time=self._now_ns,
             serializer=serializer,
+            after=self._after,
         )
         self._connections = Connections(
-            self._core, addresses, dial=dial, random=random, on_change=self._after, on_failure=self.stop
+            self.subscription,
+            addresses,
+            dial=dial,
+            random=random,
+            on_lost=self._on_lost,
+            on_failure=self.stop,
         )
         self._discovery = Discovery(
             lookupd_http_addresses,
@@ -135,9 +139,8 @@ class Consumer:
         )
         self._tasks: TaskScope | None = None
         self._timer: Timer | None = None
-        self._arrived = anyio.Event()
-        self._handlers = ActiveHandlers(
-            self._core, self._log, follows_concurrency="max_in_flight" not in options
+        self.handlers = ActiveHandlers(
+            self.subscription, self._log, follows_concurrency="max_in_flight" not in options
         )
 
     # ---- three ways of receiving ---------------------------------------------------------------------------------
@@ -149,8 +152,8 @@ class Consumer:
     async def __anext__(self) -> Message:
         inbox = self._core.inbox
         while not inbox:
-            if not await self._wait_for_messages():
-                self._connections.check_failure()
+            if not await self.subscription.wait():
+                self.subscription.check_failure()
                 raise StopAsyncIteration
         return inbox.popleft()
 
@@ -168,7 +171,7 @@ class Consumer:
             OptionError: a limit below 1, or a wait below 0 or without a limit.
         """
         self._warn_of_attempts()
-        return Batches(self, max_messages, max_wait)
+        return Batches(self.subscription, max_messages, max_wait)
 
     async def run(
         self, handler: Callable[[Message], Awaitable[object] | None], **options: Unpack[HandlerKeywords]
@@ -190,11 +193,11 @@ class Consumer:
             Closed: outside of ``async with``.
             NSQError: with ``end_on_permanent_error``, the permanent error that has ended the consumer.
         """
-        handling = self._handling(
+        handling = self.handlers.make(
             handler, make_options(HandlerOptions, dict(options), elsewhere={"Consumer(…)": ConsumerOptions})
         )
-        await self._handlers.serve(handling, handling.concurrency, handling.run, self._now_ns())
-        self._connections.check_failure()
+        await self.handlers.serve(handling, handling.concurrency, handling.run)
+        self.subscription.check_failure()
 
     async def run_batches(
         self,
@@ -218,46 +221,20 @@ class Consumer:
             OptionError: a handler or an option that cannot be used.
             Closed: outside of ``async with``.
         """
-        single = self._handling(handler, HandlerOptions(concurrency=concurrency, giving_up=giving_up))
-        handling = BatchHandling(
-            Batches(self, max_messages, max_wait, raises=False),
-            handler,
-            concurrency,
-            single,
-            last_attempts=self._core.last_attempts,
-            finish_all=self._core.finish_all,
-        )
-        await self._handlers.serve(single, concurrency * (max_messages or 1), handling.run, self._now_ns())
-        self._connections.check_failure()
-
-    def _handling(self, handler: Callable[[Any], object], options: HandlerOptions) -> Handling:
-        check_handler(handler, can_await=not options.in_threads)
-        self._check_entered()
-        assert self._clock is not None
-        return Handling(self._core, handler, options, clock=self._clock, wait=self._wait_for_messages)
+        single = self.handlers.make(handler, HandlerOptions(concurrency=concurrency, giving_up=giving_up))
+        batches = Batches(self.subscription, max_messages, max_wait, raises=False)
+        handling = BatchHandling(self.subscription, batches, handler, concurrency, single)
+        await self.handlers.serve(single, concurrency * (max_messages or 1), handling.run)
+        self.subscription.check_failure()
 
     def _warn_of_attempts(self) -> None:
         if self.options.max_attempts != attrs.fields(ConsumerOptions).max_attempts.default:
             self._log.attempts_not_limited(self.options.max_attempts)
 
-    async def _wait_for_messages(self) -> bool:
-        """Return True when there may be messages, False when there will be none."""
-        if self._core.is_closing:
-            return False
-        self._check_entered()
-        if self._arrived.is_set():
-            self._arrived = anyio.Event()
-        await self._arrived.wait()
-        return True
-
     def _check_not_stopped(self) -> None:
-        self._connections.check_failure()
+        self.subscription.check_failure()
         if self._core.is_closing:
             raise Closed("the consumer is closed: it connects to no nsqd any more")
-
-    def _check_entered(self) -> None:
-        if self._tasks is None:
-            raise Closed("the consumer is closed: receive inside of 'async with Consumer(…)'")
 
     # ---- while it runs -------------------------------------------------------------------------------------------
 
@@ -269,7 +246,7 @@ class Consumer:
     @property
     def backoff(self) -> BackoffStats:
         """Where the backoff is: its state, its counter, and the seconds that are left of a wait."""
-        return self._core.backoff_stats(self._now_ns())
+        return self._core.backoff_stats(self.subscription.now_ns())
 
     @property
     def unconnected(self) -> dict[str, Exception | None]:
@@ -279,7 +256,9 @@ class Consumer:
 
     def stats(self) -> ConsumerStats:
         """Return the figures of the consumer at this moment."""
-        return self._core.stats(self._now_ns(), self._connections.stats(), self._connections.left_out_count)
+        return self._core.stats(
+            self.subscription.now_ns(), self._connections.stats(), self._connections.left_out_count
+        )
 
     async def wait_connected(self, timeout: Seconds | None = None) -> None:
         """Return when there is an nsqd, and every one of them has answered the subscription.
@@ -289,9 +268,8 @@ class Consumer:
             Closed: outside of ``async with``, or stopped meanwhile.
             NSQError: with ``end_on_permanent_error``, the permanent error that has ended the consumer.
         """
-        self._check_entered()
         seconds = take_timeout(timeout)
-        with move_on_after(self._clock or LoopClock(), seconds) as scope:
+        with move_on_after(self.subscription.check_entered(), seconds) as scope:
             await self._wait_complete()
         if scope.cancelled_caught:
             whom = " or ".join(self.unconnected) or "any nsqd, since the nsqlookupds list none,"
@@ -304,12 +282,12 @@ class Consumer:
 
     def pause(self) -> None:
         """Ask for no more messages; what was delivered goes on."""
-        self._core.pause(self._now_ns())
+        self._core.pause(self.subscription.now_ns())
         self._after()
 
     def resume(self) -> None:
         """Ask for messages again."""
-        self._core.resume(self._now_ns())
+        self._core.resume(self.subscription.now_ns())
         self._after()
 
     def change_max_in_flight(self, max_in_flight: int) -> None:
@@ -319,8 +297,8 @@ class Consumer:
             OptionError: what the option cannot be, either.
         """
         check_value(ConsumerOptions, "max_in_flight", max_in_flight)
-        self._handlers.follows_concurrency = False
-        self._core.set_max_in_flight(max_in_flight, self._now_ns())
+        self.handlers.follows_concurrency = False
+        self._core.set_max_in_flight(max_in_flight, self.subscription.now_ns())
         self._after()
 
     def connect_to_nsqd(self, address: str) -> None:
@@ -395,12 +373,11 @@ class Consumer:
         seconds = take_timeout(timeout)
         if seconds is None:
             seconds = self.options.close_timeout
-        now_ns = self._now_ns()
+        now_ns = self.subscription.now_ns()
         self._core.close(now_ns, now_ns + round(seconds * NS_PER_S))
         self._connections.stop()
-        self._arrived.set()
-        if self._timer is not None:
-            self._timer.check()
+        self.subscription.notify()
+        self._after()
 
     # ---- start and stop ------------------------------------------------------------------------------------------
 
@@ -409,12 +386,12 @@ class Consumer:
             raise Closed("a consumer is entered once; make another one")
         self._signals.__enter__()
         self._call_soon = signal_caller()
-        self._clock = self._clock or LoopClock()
-        self._timer = Timer(self._core, self._clock, after=self._after)
+        clock = self.subscription.clock = self._clock or LoopClock()
+        self._timer = Timer(self._core, clock, after=self._after)
         self._tasks = TaskScope()
         await self._tasks.start()
         self._tasks.start_soon(self._timer.run)
-        self._connections.start(self._tasks, self._clock)
+        self._connections.start(self._tasks, clock)
         self._tasks.start_soon(self._discovery.run)
         return self
 
@@ -433,16 +410,20 @@ class Consumer:
             # A task of asyncio may be cancelled a second time, which no shield keeps away: as a second Ctrl-C does.
             tasks, self._tasks = self._tasks, None
             self._signals.__exit__(exc_type, exc, traceback)
-            suppresses = await tasks.end(exc_type, exc, traceback)
+            try:
+                suppresses = await tasks.end(exc_type, exc, traceback)
+            finally:
+                self.subscription.clock = None  # its event loop may end
         return suppresses
 
     async def _drain(self) -> None:
         """Wait for handlers, up to the end of their time, give back what is not answered, and wait for CLOSE_WAIT."""
         seconds = min(self.options.close_timeout, CLOSE_WAIT_MAX)
         with anyio.CancelScope(shield=True):
-            await self._handlers.wait_ended(seconds)
+            await self.handlers.wait_ended(seconds)
             self._core.requeue_all()
-            with anyio.move_on_after(seconds):
+            self._after()
+            with move_on_after(self.subscription.check_entered(), seconds):
                 await self._connections.wait_gone()
 
     # ---- within --------------------------------------------------------------------------------------------------
@@ -451,18 +432,11 @@ class Consumer:
         self._connections.set_listed(self._discovery.addresses)
         self._after()
 
-    def _on_output(self, session: ConsumerSession) -> None:
-        self._connections.wake(session)
-        if session.ended and not self._core.is_closing:
-            self._discovery.wake()  # perhaps its nsqd has moved
-        if self._timer is not None:
-            self._timer.check()
+    def _on_lost(self) -> None:
+        if not self._core.is_closing:
+            self._discovery.wake()  # its nsqd may have moved
 
-    def _on_finished(self, session: ConsumerSession) -> None:
-        self._connections.flush(session)
-
-    def _on_backoff(self) -> None:
-        backoff = self.backoff
+    def _on_backoff(self, backoff: BackoffStats) -> None:
         self._log.backoff(backoff)
         if self._backoff_hook is not None:
             try:
@@ -480,10 +454,16 @@ class Consumer:
         self._call_soon(act)
 
     def _after(self) -> None:
-        if self._core.inbox:
-            self._arrived.set()
-        self._handlers.look()
-        if self._core.extended_count and "messages_wait" not in self._log.warned:
+        """Act on the changes in the core, once after each call of it."""
+        core = self._core
+        if core.inbox:
+            self.subscription.notify()
+        self.handlers.check()
+        for session in core.take_output():
+            session.connection.wake()
+        for backoff in core.events():
+            self._on_backoff(backoff)
+        if core.extended_count and "messages_wait" not in self._log.warned:
             self._warn_of_waiting()
         if self._timer is not None:
             self._timer.check()
@@ -492,9 +472,4 @@ class Consumer:
         core = self._core
         timeout_ns = min((session.msg_timeout_ns for session in core.sessions), default=0)
         waiting = sum(map(len, core.queues))
-        self._log.messages_wait(core.flow.max_in_flight, timeout_ns / NS_PER_S, waiting, core.finished_count)
-
-    def _now_ns(self) -> int:
-        # Outside of the block, figures stay as they were: the clock's event loop may have ended.
-        is_running = self._tasks is not None and self._clock is not None
-        return self._clock.now_ns() if is_running and self._clock else self._core.now_ns
+        self._log.messages_wait(core.flow.max_in_flight, timeout_ns / NS_PER_S, waiting, core.counts.finished)

@@ -1,107 +1,80 @@
-"""The consumer without sockets: sessions, flow control, backoff, and the messages that wait for a handler.
+"""The consumer's core: flow control, backoff, and the messages that wait for a handler.
 
-The rule it guards: what to send follows from ``flow`` and ``backoff`` alone, and is sent here. Both see whole
-buffers: what came by one read, what was answered by one write.
+The core is the machine above the sessions. Its driver hands it the events of each session, once per buffer
+(``handle_events``), calls the methods that users need (``pause``, ``close`` …), and calls ``handle_deadline`` when a
+deadline is due. The core calls methods of sessions, and leaves two things for its driver: the sessions that have new
+output (``take_output``), and the changes of backoff (``events``).
 
-How to read it: the notes that sessions leave (``opened``, ``received``, ``answered``, ``ended``), then what the user
-may ask (``pause``, ``close`` …), then the three deadlines: of flow control, of backoff, of the messages.
+``Flow`` and ``Backoff`` decide what to send. Both process whole buffers: the messages of one read, the answers of one
+write.
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from nsqkit.consumer.backoff import Action, Backoff, BackoffState, ExponentialStrategy, Result
+import attrs
+
+from nsqkit.clock import NS_PER_S
+from nsqkit.consumer.backoff import Action, Backoff, BackoffState, Result
+from nsqkit.consumer.callbacks import strategy_of
 from nsqkit.consumer.dead_letter import LastAttempts
 from nsqkit.consumer.flow import Flow, Gate
-from nsqkit.consumer.session import GIVE_BACK_PART, TOUCH_PART, ConsumerSession
-from nsqkit.consumer.stats import BackoffStats, ConsumerStats
-from nsqkit.wire.identify import IdentifyRequest
+from nsqkit.consumer.session import (
+    REQUEUE_PART,
+    TOUCH_PART,
+    Answered,
+    ConsumerSession,
+    Ended,
+    Opened,
+    Received,
+    TimedOut,
+)
+from nsqkit.consumer.stats import BackoffStats, ConsumerStats, MessageCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from random import Random
 
-    from nsqkit.client.serializers import Serializer
-    from nsqkit.consumer.backoff import Strategy
     from nsqkit.consumer.flow import SetRdy
-    from nsqkit.consumer.message import Message
+    from nsqkit.consumer.message import Holder, Message
     from nsqkit.consumer.options import ConsumerOptions
     from nsqkit.consumer.stats import ConnectionStats
 
-NS_PER_S = 1_000_000_000
+EXPIRY_PAUSE_NS: Final = NS_PER_S // 10
+"""The shortest time between two searches for messages that have timed out; nsqd's own is as long."""
 
-EXPIRY_PAUSE_NS = NS_PER_S // 10
-"""How often, at most, is looked for messages whose time is over; nsqd looks for them as often."""
-
-
-REFRESHES = 16
-"""How often, at most, the messages that wait are looked at in one message timeout."""
+REFRESHES: Final = 16
+"""How often, at most, the waiting messages are checked within one message timeout."""
 
 
 class ConsumerCore:
-    """All that a consumer knows and decides.
+    """The state and the decisions of a consumer.
 
     Args:
-        topic: the topic's name, as on the wire.
-        channel: the channel's.
         options: see ``ConsumerOptions``.
-        identity: what is told and asked in IDENTIFY.
         random: picks the connection of a test message, and draws waits.
-        on_output: called with a session when it has something to send, has ended, or may have moved a deadline.
-        on_finished: called with a session when it has FINs to send that no others will join; by default ``on_output``.
-        on_backoff: called when the backoff's state has changed.
-        tell_time: what messages ask how much time they have left; by default the time of the last call.
-        serializer: makes values of bodies; None leaves them as they are.
 
     Attributes:
-        topic_name: the topic's name, as users write it.
-        channel_name: the channel's.
-        serializer: as given.
         inbox: messages that no handler has begun.
         queues: all queues of such messages: the inbox, and those of a handler's workers. Threads may take messages from
             the latter at any time.
+        sessions: those that are subscribed.
         last_attempts: the messages of which a handler has begun the last attempt.
         is_probing: True while backoff awaits a test message's result.
-        is_closing: True once no more messages are wanted.
-        is_over: True once the time that handlers were given at the stop is over.
+        is_closing: True after ``close``.
+        is_over: True once the time limit of ``close`` has passed.
         refresh_ns: before that time, no message that waits for a handler needs more time; None if none waits.
-        extended_count: how often a message that waited for a handler was touched or given back, so as not to time out.
+        extended_count: how often a message that waited for a handler was touched or requeued, to keep it from timing
+            out.
+        given_up_count: messages that were given up so far.
         now_ns: the time of the last call.
-        received_count, finished_count, requeued_count, touched_count, timed_out_count, given_up_count: messages so
-            far. Those count as finished or requeued for which FIN or REQ was sent and not refused.
-        refused_count: answers that nsqd has refused so far.
     """
 
-    def __init__(
-        self,
-        topic: bytes,
-        channel: bytes,
-        *,
-        options: ConsumerOptions,
-        identity: IdentifyRequest,
-        random: Random,
-        on_output: Callable[[ConsumerSession], None],
-        on_finished: Callable[[ConsumerSession], None] | None = None,
-        on_backoff: Callable[[], None] = lambda: None,
-        tell_time: Callable[[], int] | None = None,
-        serializer: Serializer[Any, Any] | None = None,
-    ) -> None:
-        self.topic = topic
-        self.channel = channel
-        self.topic_name = topic.decode("ascii")
-        self.channel_name = channel.decode("ascii")
-        self.serializer = serializer
-        self.options = options
-        self.identity = identity
-        self.on_output = on_output
-        self.on_finished = on_finished or on_output
-        self.tell_time: Callable[[], int] = tell_time or (lambda: self.now_ns)
-        self.read_timeout_ns: int = round(options.read_timeout * NS_PER_S)
+    def __init__(self, options: ConsumerOptions, random: Random) -> None:
         self.inbox: deque[Message] = deque()
         self.queues: list[deque[Message]] = [self.inbox]
         self.last_attempts = LastAttempts()
@@ -109,13 +82,7 @@ class ConsumerCore:
         self.is_closing = False
         self.is_over = False
         self.extended_count = 0
-        self.received_count = 0
-        self.finished_count = 0
-        self.requeued_count = 0
-        self.touched_count = 0
-        self.timed_out_count = 0
         self.given_up_count = 0
-        self.refused_count = 0
         self.sessions: dict[ConsumerSession, None] = {}
         self.flow: Flow[ConsumerSession] = Flow(
             max_in_flight=options.max_in_flight,
@@ -125,62 +92,80 @@ class ConsumerCore:
             rng=random,
         )
         self.backoff = Backoff(
-            strategy=_strategy(options),
+            strategy=strategy_of(options),
             max_backoff_duration_ns=round(options.max_backoff_duration * NS_PER_S),
             jitter=random if options.backoff_strategy == "full-jitter" else None,
         )
-        self._on_backoff = on_backoff
-        self._expiry_ns: int | None = None  # no message's time is over before
+        self._events: list[BackoffStats] = []
+        self._output: dict[Holder, None] = {}
+        self._ended_counts = MessageCounts()  # of the sessions that have ended
+        self._expiry_ns: int | None = None  # no message times out before
         self.refresh_ns: int | None = None
-        self._limit_ns: int | None = None  # when handlers that have begun are to end, after the stop
+        self._limit_ns: int | None = None  # the time limit of ``close``
         self.now_ns: int = 0
 
-    # ---- what sessions report ------------------------------------------------------------------------------------
+    @property
+    def has_changes(self) -> bool:
+        """True while ``events`` or ``take_output`` would return something."""
+        return bool(self._output or self._events)
 
-    def opened(self, session: ConsumerSession, now_ns: int) -> None:
-        """Take a session whose subscription stands."""
+    def events(self) -> list[BackoffStats]:
+        """Return every change of the backoff's state since the last call, in order, and forget it."""
+        events, self._events = self._events, []
+        return events
+
+    def take_output(self) -> Iterable[Holder]:
+        """Return the sessions that have something to send since the last call, or have ended, and forget them."""
+        output = self._output
+        if output:
+            self._output = {}
+        return output
+
+    # ---- events of sessions --------------------------------------------------------------------------------------
+
+    def handle_events(self, session: ConsumerSession, events: Iterable[object], now_ns: int) -> None:
+        """Process the events of one session."""
         self.now_ns = now_ns
+        for event in events:
+            if isinstance(event, Received):  # the order is that of frequency; match takes twice as long
+                self._on_received(session, event.messages, now_ns)
+            elif isinstance(event, Answered):
+                self._on_answered(session, event.finished, event.requeued, now_ns)
+            elif isinstance(event, TimedOut):
+                self._on_timed_out(session, event.messages, now_ns)
+            elif isinstance(event, Opened):
+                self._on_opened(session, now_ns)
+            elif isinstance(event, Ended):
+                self._on_ended(session, now_ns)
+
+    def _on_opened(self, session: ConsumerSession, now_ns: int) -> None:
         self.sessions[session] = None
         assert session.answer is not None
         self._send(self.flow.add(session, session.answer.max_rdy_count, now_ns))
         if self.is_closing:
             session.start_close()
 
-    def received(self, session: ConsumerSession, messages: Sequence[Message], now_ns: int) -> None:
-        """Take the messages of one buffer."""
-        self.now_ns = now_ns
-        self.received_count += len(messages)
+    def _on_received(self, session: ConsumerSession, messages: list[Message], now_ns: int) -> None:
         expiry_ns = now_ns + session.msg_timeout_ns
         if self._expiry_ns is None or expiry_ns < self._expiry_ns:
             self._expiry_ns = expiry_ns
-        refresh_ns = now_ns + session.msg_timeout_ns // TOUCH_PART
-        if self.refresh_ns is None or refresh_ns < self.refresh_ns:
-            self.refresh_ns = refresh_ns
+        self._refresh_at(now_ns + session.msg_timeout_ns // TOUCH_PART)
         is_expected = self.flow.gate is Gate.PROBING
         self._send(self.flow.received(session, len(messages), now_ns))
         if is_expected and self.flow.gate is Gate.TESTING:
             self.backoff.received(messages[0])
         if session.is_closing:
-            session.requeue_now(messages)
+            self.requeue_now(messages)
         else:
             self.inbox.extend(messages)
 
-    def answered(
+    def _on_answered(
         self,
         session: ConsumerSession,
         finished: Collection[bytes],
         requeued: Collection[tuple[Message, Result | None]],
         now_ns: int,
     ) -> None:
-        """Book the answers that one write is about to send, or that the end of a session has kept from being sent.
-
-        Args:
-            session: where they are sent.
-            finished: the ids of the messages that are done.
-            requeued: the messages that are given back, each a failure or, for backoff, nothing.
-            now_ns: the time.
-        """
-        self.now_ns = now_ns
         if session in self.sessions:
             self._send(self.flow.answered(session, len(finished) + len(requeued), now_ns))
         for message, result in requeued:
@@ -191,39 +176,26 @@ class ConsumerCore:
         test = self._test_message
         if test is not None and test.session is session and test.id in finished:
             self._act(self.backoff.success(test, now_ns), now_ns)
-        if requeued or test is not None:
-            self.on_output(session)  # backoff may have set a deadline
+        session.end_if_answered()
 
-    def timed_out(self, session: ConsumerSession, messages: Sequence[Message], now_ns: int) -> None:
-        """Take note of messages that will have no answer, because nsqd has taken them back.
-
-        Nobody is to begin with them any more.
-        """
-        self.timed_out_count += len(messages)
+    def _on_timed_out(self, session: ConsumerSession, messages: list[Message], now_ns: int) -> None:
         self._send(self.flow.answered(session, len(messages), now_ns))
-        self._lost(messages, now_ns)
+        if self.is_probing:
+            for message in messages:
+                self._act(self.backoff.lost(message), now_ns)
         self._tidy_inbox()
 
-    def ended(self, session: ConsumerSession) -> None:
-        """Take note that a session has ended; its messages come again, from whoever gets them then."""
+    def _on_ended(self, session: ConsumerSession, now_ns: int) -> None:
+        self._ended_counts.add(session.counts)
         if session in self.sessions:
             del self.sessions[session]
-            self._send(self.flow.remove(session, self.now_ns))
-            self._lost(session.held.values(), self.now_ns)
-            session.lose_all()
+            self._send(self.flow.remove(session, now_ns))
+            test = self._test_message
+            if test is not None and test.session is session:
+                self._act(self.backoff.lost(test), now_ns)
             self._tidy_inbox()
-        self.on_output(session)
 
-    def requeue_delay(self, attempts: int) -> float:
-        """Return the seconds after which a message comes again that is requeued without a delay."""
-        options = self.options
-        if options.requeue_delay_policy is None:
-            delay = options.default_requeue_delay * attempts
-        else:
-            delay = options.requeue_delay_policy(attempts)
-        return _within(delay, options.max_requeue_delay)
-
-    # ---- what the user asks --------------------------------------------------------------------------------------
+    # ---- what users call ----------------------------------------------------------------------------------------
 
     def set_max_in_flight(self, max_in_flight: int, now_ns: int) -> None:
         """Change how many messages may be in flight."""
@@ -239,16 +211,17 @@ class ConsumerCore:
             self._send(self.flow.resume(now_ns))
 
     def leave(self, session: ConsumerSession, now_ns: int) -> None:
-        """Ask one nsqd for no more messages, give back those that no handler has begun, and send CLS."""
+        """Close one session: set its RDY to 0, requeue its messages that no handler has begun, and send CLS."""
         if session in self.sessions and not session.is_closing:
             self._send(self.flow.retire(session, now_ns))
             waiting = [message for queue in self.queues for message in queue.copy()]
-            session.requeue_now(message for message in waiting if message.session is session)
+            self.requeue_now([message for message in waiting if message.session is session])
             self._tidy_inbox()
             session.start_close()
+            self._output[session] = None
 
     def close(self, now_ns: int, limit_ns: int) -> None:
-        """Ask for no more messages, give back those that no handler has begun, and send CLS to every nsqd.
+        """Close all sessions: set RDY to 0, requeue the messages that no handler has begun, and send CLS.
 
         Args:
             now_ns: the time.
@@ -261,37 +234,57 @@ class ConsumerCore:
         self.is_closing = True
         self.pause(now_ns)
         for queue in self.queues:
-            while message := take(queue):
-                message.session.requeue(message, 0, backoff=False)
-        for session in list(self.sessions):
+            self._requeue_queue(queue)
+        for session in self.sessions:
             session.start_close()
+            self._output[session] = None
 
     def remove_queues(self, queues: Collection[deque[Message]]) -> None:
-        """Put the messages of queues that are not needed any more back into the inbox."""
+        """Remove queues of workers that have ended; their messages go back into the inbox."""
         for queue in queues:
             self.queues = [other for other in self.queues if other is not queue]
             self.inbox.extendleft(reversed(queue))
             queue.clear()
         if self.is_closing:
-            while message := take(self.inbox):
-                message.session.requeue(message, 0, backoff=False)
+            self._requeue_queue(self.inbox)
+
+    def _requeue_queue(self, queue: deque[Message]) -> None:
+        waiting = []
+        while message := take(queue):
+            waiting.append(message)
+        self.requeue_now(waiting)
 
     def finish_all(self, messages: list[Message]) -> None:
-        """Finish messages, those of one connection that stand in a row together."""
-        if len(self.sessions) == 1:  # it holds nothing of those that were lost
+        """Finish those of the messages that are not answered."""
+        if len(self.sessions) == 1:  # messages of other sessions are not held any more
             (session,) = self.sessions
             session.finish_all(messages)
+            self._output[session] = None
             return
         for session, run in groupby(messages, attrgetter("session")):
             session.finish_all(list(run))
+            self._output[session] = None
+
+    def requeue_now(self, messages: Iterable[Message]) -> None:
+        """Requeue those of the messages that are not answered; a later answer of a handler does nothing."""
+        for message in messages:
+            message.session.requeue_now(message)
+            self._output[message.session] = None
 
     def requeue_all(self) -> None:
-        """Give back all messages that are not answered. What a handler answers later does nothing."""
-        for session in list(self.sessions):
-            session.requeue_now(session.held.values())
+        """Do as ``requeue_now`` for all messages that are not answered."""
+        self.requeue_now([message for session in self.sessions for message in session.held.values()])
+
+    @property
+    def counts(self) -> MessageCounts:
+        """The messages of all sessions so far, those that have ended included."""
+        counts = MessageCounts()
+        for part in (self._ended_counts, *(session.counts for session in self.sessions)):
+            counts.add(part)
+        return counts
 
     def backoff_stats(self, now_ns: int) -> BackoffStats:
-        """Return where the backoff is."""
+        """Return the state of backoff."""
         deadline_ns = self.backoff.next_deadline()
         return BackoffStats(
             state=self.backoff.state,
@@ -303,22 +296,17 @@ class ConsumerCore:
     def stats(
         self, now_ns: int, connections: tuple[ConnectionStats, ...], left_out_count: int
     ) -> ConsumerStats:
-        """Return the figures of the consumer.
+        """Return the statistics of the consumer.
 
         Args:
             now_ns: the time.
-            connections: the figures of its connections.
-            left_out_count: nsqds that are listed and have none, beyond ``max_connections``.
+            connections: the statistics of its connections.
+            left_out_count: nsqds that are listed and not connected, because of ``max_connections``.
         """
         flow = self.flow.statistics()
         return ConsumerStats(
-            received=self.received_count,
-            finished=self.finished_count,
-            requeued=self.requeued_count,
-            touched=self.touched_count,
-            timed_out=self.timed_out_count,
+            **attrs.asdict(self.counts),
             given_up=self.given_up_count,
-            refused=self.refused_count,
             in_flight=flow.in_flight,
             waiting=len(self.inbox),
             max_in_flight=flow.max_in_flight,
@@ -333,7 +321,7 @@ class ConsumerCore:
 
     def next_deadline(self) -> int | None:
         """Return when to call ``handle_deadline`` if nothing else happens."""
-        # It is asked for every buffer, so the comparisons are spelled out: a tuple and min take three times as long.
+        # It is called for every buffer, so the comparisons are spelled out: a tuple and min take three times as long.
         earliest = self.refresh_ns
         if (due := self._expiry_ns) is not None and (earliest is None or due < earliest):
             earliest = due
@@ -346,7 +334,7 @@ class ConsumerCore:
         return earliest
 
     def handle_deadline(self, now_ns: int) -> None:
-        """Redistribute RDY, let the test message through, drop messages that timed out, or keep those that wait."""
+        """Redistribute RDY, let the test message through, remove messages that timed out, extend those that wait."""
         self.now_ns = now_ns
         self._act(self.backoff.handle_deadline(now_ns), now_ns)
         self._send(self.flow.handle_deadline(now_ns))
@@ -358,30 +346,31 @@ class ConsumerCore:
             self.is_over = True
 
     def _expire(self, now_ns: int) -> None:
-        """Let go of what nsqd has taken back: it is in flight no more, and nobody is to begin with it."""
-        for session in list(self.sessions):
+        """Remove the messages that have timed out: they are in flight no more, and no handler may begin them."""
+        for session in self.sessions:
             if expired := session.expire(now_ns):
-                self.timed_out(session, expired, now_ns)
+                self._on_timed_out(session, expired, now_ns)
+                self._output[session] = None  # it may have ended
         deadlines = [message.deadline_ns for session in self.sessions for message in session.held.values()]
         self._expiry_ns = max(min(deadlines), now_ns + EXPIRY_PAUSE_NS) if deadlines else None
 
     def _refresh(self, now_ns: int) -> None:
-        """Touch messages that wait for a handler, and give back those that nsqd's maximum keeps from more time.
+        """Touch messages that wait for a handler, and requeue those for which nsqd's maximum allows no more time.
 
-        So a handler begins with at least a quarter of the message timeout, and no message that waits here comes again
-        because of that.
+        So a handler begins with at least a quarter of the message timeout left.
         """
         self.refresh_ns = None
         pause_ns = EXPIRY_PAUSE_NS
         for session in self.sessions:
             if session.held:
                 pause_ns = min(pause_ns, session.msg_timeout_ns // REFRESHES)
-                self._refresh_at(now_ns + session.msg_timeout_ns // GIVE_BACK_PART)
+                self._refresh_at(now_ns + session.msg_timeout_ns // REQUEUE_PART)
         for queue in self.queues:
             for message in queue.copy():
                 due_ns = message.session.extend(message, now_ns)
                 if due_ns is None:
                     self.extended_count += 1
+                    self._output[message.session] = None
                 else:
                     self._refresh_at(due_ns)
         if self.refresh_ns is not None:
@@ -398,11 +387,6 @@ class ConsumerCore:
     def _test_message(self) -> Message | None:
         return cast("Message | None", self.backoff.test_message)
 
-    def _lost(self, messages: Iterable[Message], now_ns: int) -> None:
-        if self.is_probing:
-            for message in messages:
-                self._act(self.backoff.lost(message), now_ns)
-
     def _tidy_inbox(self) -> None:
         waiting = [message for message in self.inbox if not message.is_answered]
         self.inbox.clear()
@@ -411,6 +395,7 @@ class ConsumerCore:
     def _send(self, decisions: Sequence[SetRdy[ConsumerSession]]) -> None:
         for session, rdy_count in decisions:
             session.send_ready(rdy_count)
+            self._output[session] = None
 
     def _act(self, action: Action | None, now_ns: int) -> None:
         if action is None:
@@ -424,25 +409,15 @@ class ConsumerCore:
             case Action.UNBLOCK:
                 self._send(self.flow.unblock(now_ns))
         self.is_probing = self.backoff.state is BackoffState.PROBING
-        if not (was_probing and self.is_probing):  # another test message instead of a lost one is no news
-            self._on_backoff()
+        if not (
+            was_probing and self.is_probing
+        ):  # another test message for a lost one is no change of the state
+            self._events.append(self.backoff_stats(now_ns))
 
 
 def take(queue: deque[Message]) -> Message | None:
-    """Return the first message of a queue from which threads take, too; None if it is empty."""
+    """Remove and return the first message of a queue that threads may share; None if it is empty."""
     try:
         return queue.popleft()
     except IndexError:
         return None
-
-
-def _strategy(options: ConsumerOptions) -> Strategy:
-    strategy = options.backoff_strategy
-    if isinstance(strategy, str):
-        return ExponentialStrategy(round(options.backoff_multiplier * NS_PER_S))
-    return lambda attempt: round(_within(strategy(attempt), options.max_backoff_duration) * NS_PER_S)
-
-
-def _within(seconds: float, most: float) -> float:
-    """Return ``seconds``, but at least 0 and at most ``most``; what is no number counts as the most."""
-    return most if math.isnan(seconds) else min(max(seconds, 0.0), most)

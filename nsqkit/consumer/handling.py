@@ -1,32 +1,31 @@
-"""Runs a user's handler: standing workers, each with one message at a time.
+"""Calls a user's handler: long-lived workers, each with one message at a time.
 
     the handler …                        the message is …
     returns                              finished
     raises                               requeued with its delay, which counts for backoff; at the last of
-                                         ``max_attempts``, given up: see ``giving_up``
+                                         ``max_attempts``, given up: see ``dead_letter``
     has answered it itself               left alone
-    is cancelled                         given back at once
-    outlives the message's time          delivered again by nsqd; a later answer does nothing. With
+    is cancelled                         requeued at once
+    takes longer than the timeout        delivered again by nsqd; a later answer does nothing. With
                                          ``cancel_at_timeout`` the handler is cancelled
-    returns what nothing can await       as if the handler had raised: see ``handler``
+    returns an object that cannot be     treated as if the handler had raised: see ``handler``
+    awaited here
 
-The rule it guards: a message has one outcome, of which nsqd is told once. Nothing is awaited, made or logged for a
-message beyond what its handler does. A plain handler that keeps the event loop for ``TIME_SLICE`` gives other tasks a
-turn.
+A message has one outcome, which is sent to nsqd once. Except for the handler's own work, nothing is awaited, created or
+logged for a message. After a plain handler has kept the event loop for ``TIME_SLICE_NS``, other tasks get a turn.
 
-How to read it: ``run`` starts the workers, ``_work`` is one of them; then what is done for one message, and for the
-options: threads, touching, cancelling.
+``run`` starts workers, each of which runs ``_work``. The sections below it handle one message, and implement the
+options for threads, touching and cancelling.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from inspect import isawaitable
-from time import monotonic
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
@@ -35,6 +34,7 @@ from nsqkit.clock import NS_PER_S
 from nsqkit.consumer.dead_letter import GivenUp
 from nsqkit.consumer.handler import call_plain, check_result, name_of
 from nsqkit.consumer.keyed_queues import KeyedQueues
+from nsqkit.consumer.message import FIRST
 from nsqkit.consumer.policy import policy_of
 from nsqkit.consumer.session import TIMED_OUT
 from nsqkit.consumer.thread_message import ThreadMessage
@@ -42,63 +42,56 @@ from nsqkit.consumer.thread_message import ThreadMessage
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from nsqkit.clock import Clock
-    from nsqkit.consumer.core import ConsumerCore
     from nsqkit.consumer.handler_options import HandlerOptions
     from nsqkit.consumer.message import Message
+    from nsqkit.consumer.subscription import Subscription
 
 logger = logging.getLogger("nsqkit.consumer")
 
-TIME_SLICE = 0.02
-"""Seconds that a handler which is not async may keep the event loop before other tasks get a turn."""
+TIME_SLICE_NS: Final = NS_PER_S // 50
+"""How long a plain handler may keep the event loop before other tasks get a turn."""
 
-BLOCKED_MAX = 1.0
-"""Seconds that it may keep it before a warning says so: heartbeats wait meanwhile."""
+BLOCKED_MAX_NS: Final = NS_PER_S
+"""How long it may keep it before a warning is logged: heartbeats are not answered meanwhile."""
 
-CLOCK_CHECK_COUNT = 16
-"""Messages between two looks at the clock, once so many have been quick."""
+CLOCK_CHECK_COUNT: Final = 32
+"""Messages between two readings of the clock, once that many have been handled quickly."""
 
-ATTEMPTS_NO_LIMIT = 1 << 16
+ATTEMPTS_NO_LIMIT: Final = 1 << 16
 
-TOUCH_NS = 1_000_000_000
-"""A timeout of messages, while there is no connection that tells one."""
+TOUCH_NS: Final = NS_PER_S
+"""The message timeout to assume while there is no connection."""
 
-TOUCH_PARTS = 4
-"""Parts of a message's timeout: after each it is looked whether the message has to be touched."""
+TOUCH_PARTS: Final = 4
+"""Parts of a message's timeout: after each, the messages of running handlers are checked."""
 
 
 class Handling:
-    """One ``run``: a handler, and the workers that call it.
+    """One call of ``run``: a handler, and the workers that call it.
 
     Args:
-        core: the consumer.
+        subscription: of the consumer.
         handler: called with each message.
         options: how it is called.
-        clock: the time.
-        wait: returns True when there may be messages, False when there will be none.
 
     Attributes:
-        attempts_max: the attempt after which a message on which the handler fails is given up.
+        attempts_max: the attempt after which a message is given up if the handler fails.
         concurrency: handlers that run at a time.
         scope: cancels the handlers, where they run in the event loop; None before they do.
     """
 
     def __init__(
-        self,
-        core: ConsumerCore,
-        handler: Callable[[Message], Any],
-        options: HandlerOptions,
-        *,
-        clock: Clock,
-        wait: Callable[[], Awaitable[bool]],
+        self, subscription: Subscription, handler: Callable[[Message], Any], options: HandlerOptions
     ) -> None:
+        core = subscription.core
+        self._subscription = subscription
         self._core = core
+        self._last_attempts = core.last_attempts
+        self._clock = subscription.check_entered()
         self._handler = handler
         self._options = options
         self._give_up = policy_of(options.giving_up)
-        self._clock = clock
-        self._wait = wait
-        self.attempts_max = core.options.max_attempts or ATTEMPTS_NO_LIMIT
+        self.attempts_max = subscription.options.max_attempts or ATTEMPTS_NO_LIMIT
         self.concurrency = options.concurrency
         self.scope: anyio.CancelScope | None = None
         self._begun: dict[Message, anyio.CancelScope] = {}  # only where an option asks for it
@@ -110,13 +103,13 @@ class Handling:
         self._working_count = 0
         self._has_warned_of_time = False
         self._has_warned_of_cancelling = False
-        self._line: anyio.Lock | None = None  # of workers who share a queue
+        self._lock: anyio.Lock | None = None  # of workers that share a queue
         self._keyed_queues: KeyedQueues | None = None
         if options.key is not None:
             self._keyed_queues = KeyedQueues(core.inbox, options.concurrency, options.key)
             core.queues += self._keyed_queues.queues
         elif options.concurrency > 1:
-            self._line = anyio.Lock(fast_acquire=True)
+            self._lock = anyio.Lock(fast_acquire=True)
 
     async def run(self) -> None:
         """Return when the consumer is closed and the handlers that had begun have returned."""
@@ -136,7 +129,7 @@ class Handling:
                 tasks.start_soon(self._work_in, tasks, queue)
 
     async def _work_in(self, tasks: TaskGroup, queue: deque[Message]) -> None:
-        """Be one of several workers, the last of which ends the other tasks."""
+        """Run one of several workers; the last one to end cancels the other tasks."""
         try:
             await self._work(queue)
         finally:
@@ -146,7 +139,7 @@ class Handling:
                 self._limit.cancel()
 
     def cancel(self) -> None:
-        """Cancel the handlers, and wait no longer for those in threads, which cannot be cancelled."""
+        """Cancel the handlers, and stop waiting for those in threads, which cannot be cancelled."""
         if self.scope is not None:
             self.scope.cancel()
         for scope in list(self._thread_scopes):
@@ -155,40 +148,35 @@ class Handling:
     # ---- a worker ------------------------------------------------------------------------------------------------
 
     async def _work(self, queue: deque[Message]) -> None:
-        """Handle one message after the other: a standing worker, for a task for each message costs ten times more."""
-        work_through = self._work_through if self._is_plain else self._work_through_watched
+        """Handle one message after the other; a task for each message would cost ten times more."""
+        handle = self._handle_waiting if self._is_plain else self._handle_watched
         while True:
             if self._keyed_queues is not None:
                 for message, error in self._keyed_queues.sort():
                     await self.fail(message, error)
             if queue:
-                self._refresh()
-                await work_through(queue)
+                self._subscription.catch_up()
+                await handle(queue)
                 if queue:
                     await anyio.lowlevel.checkpoint()
-            elif not await self._wait_in_line(queue):
+            elif not await self._wait(queue):
                 break
 
-    def _refresh(self) -> None:
-        """Have messages that wait touched, or dropped, if a handler has kept the event loop from doing so in time."""
-        refresh_ns = self._core.refresh_ns
-        if refresh_ns is not None and (now_ns := self._clock.now_ns()) >= refresh_ns:
-            self._core.handle_deadline(now_ns)
+    async def _wait(self, queue: deque[Message]) -> bool:
+        """Wait for messages. Workers that share a queue are woken one after the other, as the first may take all."""
+        if self._lock is None:
+            return await self._subscription.wait()
+        async with self._lock:
+            return bool(queue) or await self._subscription.wait()
 
-    async def _wait_in_line(self, queue: deque[Message]) -> bool:
-        """Wait for messages: one worker is woken, and wakes the next, or all would find what the first has left."""
-        if self._line is None:
-            return await self._wait()
-        async with self._line:
-            return bool(queue) or await self._wait()
-
-    async def _work_through(self, queue: deque[Message]) -> None:
-        """Handle what waits, for a time slice; what plain handlers have done is finished together, at its end."""
+    async def _handle_waiting(self, queue: deque[Message]) -> None:
+        """Handle waiting messages for a time slice; those of plain handlers are finished together, at its end."""
         handler, attempts_max, is_shared = self._handler, self.attempts_max, self._keyed_queues is None
-        looked_at = monotonic()
-        slice_ends = looked_at + TIME_SLICE
+        now_ns = self._clock.now_ns
+        checked_ns = now_ns()
+        slice_end_ns = checked_ns + TIME_SLICE_NS
         count = 0
-        look_at = 1
+        check_at = 1
         is_awaited = False
         done: list[Message] = []
         try:
@@ -198,7 +186,7 @@ class Handling:
                     _finish_each(done)
                     is_awaited = True
                     await self._handle(message)
-                elif is_shared or not message.is_answered:  # a lane is not tidied
+                elif is_shared or not message.is_answered:  # such queues are not tidied
                     try:
                         result = handler(message)
                         # Mostly it is None or a coroutine; to call ``isawaitable`` costs a tenth of what handling does.
@@ -207,7 +195,8 @@ class Handling:
                             if done:
                                 _finish_each(done)
                             await result
-                            message.session.finish(message)
+                            if message.session.finish(message) is FIRST:
+                                message.session.connection.wake()
                         else:
                             if result is not None:
                                 check_result(result)
@@ -215,34 +204,34 @@ class Handling:
                     except Exception as error:
                         self.requeue(message, error)
                     except BaseException:
-                        _requeue_now(message)
+                        self._subscription.requeue_now(message)
                         raise
                 count += 1
-                if count == look_at:
-                    now = monotonic()
-                    if now - looked_at >= BLOCKED_MAX and not is_awaited:
-                        self.check_time(now - looked_at)
-                    if now >= slice_ends:
+                if count == check_at:
+                    time_ns = now_ns()
+                    if time_ns - checked_ns >= BLOCKED_MAX_NS and not is_awaited:
+                        self.check_time(time_ns - checked_ns)
+                    if time_ns >= slice_end_ns:
                         return
-                    look_at += min(count, CLOCK_CHECK_COUNT)
-                    looked_at = now
+                    check_at += min(count, CLOCK_CHECK_COUNT)
+                    checked_ns = time_ns
                     is_awaited = False
         finally:
             if done:
-                self._core.finish_all(done)
+                self._subscription.finish_all(done)
 
-    async def _work_through_watched(self, queue: deque[Message]) -> None:
+    async def _handle_watched(self, queue: deque[Message]) -> None:
         await self._handle(queue.popleft())
 
     # ---- one message ---------------------------------------------------------------------------------------------
 
     async def _handle(self, message: Message) -> None:
-        """Handle a message by itself: with an option that asks for it, or at its last attempt."""
+        """Handle one message that is watched, or that is at its last attempt."""
         is_last = message.attempts >= self.attempts_max
         if message.is_answered:
             return
-        if is_last and not self._core.last_attempts.begin(message):
-            await self.give_up(message, self._core.last_attempts.error(message))
+        if is_last and not self._last_attempts.begin(message):
+            await self.give_up(message, self._last_attempts.error(message))
             return
         failure: Exception | None = None
         with anyio.CancelScope() as scope:
@@ -257,8 +246,8 @@ class Handling:
                     self.finish(message)
             except BaseException:
                 if not scope.cancel_called:
-                    self._core.last_attempts.forget(message)
-                    _requeue_now(message)
+                    self._last_attempts.forget(message)
+                    self._subscription.requeue_now(message)
                 raise
             finally:
                 if failure is None:
@@ -274,22 +263,22 @@ class Handling:
                 self._begun.pop(message, None)
 
     def finish(self, message: Message) -> None:
-        """Finish a message. A handler that was too late for that has used up an attempt."""
-        if message.session.finish(message):
-            self._core.last_attempts.forget(message)
+        """Finish a message. If it has timed out, its handler has used up an attempt."""
+        if self._subscription.finish(message):
+            self._last_attempts.forget(message)
 
     async def _call(self, message: Message) -> None:
         if self._threads is not None:
             await self._call_in_thread(message, self._threads)
             return
-        began_at = monotonic()
+        begun_ns = self._clock.now_ns()
         result = self._handler(message)
         if result is not None and isawaitable(result):
             await result
             return
         if result is not None:
             check_result(result)
-        self.check_time(monotonic() - began_at)
+        self.check_time(self._clock.now_ns() - begun_ns)
         if self._options.cancel_at_timeout and not self._has_warned_of_cancelling:
             self._has_warned_of_cancelling = True
             logger.warning(
@@ -314,7 +303,7 @@ class Handling:
             message,
             extra=_fields(message),
         )
-        _requeue_now(message)
+        self._subscription.requeue_now(message)
 
     async def _limit_threads(self) -> None:
         """Once ``run`` is cancelled, wait for handlers in threads for ``close_timeout``, and then no longer."""
@@ -323,7 +312,7 @@ class Handling:
         finally:
             with anyio.CancelScope(shield=True) as self._limit:
                 if self._thread_scopes:
-                    limit_ns = round(self._core.options.close_timeout * NS_PER_S)
+                    limit_ns = round(self._subscription.options.close_timeout * NS_PER_S)
                     await self._clock.wait_until(self._clock.now_ns() + limit_ns)
                     self.cancel()
 
@@ -332,11 +321,11 @@ class Handling:
         if message.attempts < self.attempts_max:
             self.requeue(message, error)
         elif not message.is_answered:
-            self._core.last_attempts.fail(message, error)
+            self._last_attempts.fail(message, error)
             await self.give_up(message, error)
 
     async def give_up(self, message: Message, error: Exception | None) -> None:
-        """Finish a message once ``giving_up`` has done with it; requeue it if that fails.
+        """Finish a message after ``giving_up`` has returned; requeue it if that raises.
 
         Args:
             message: the message.
@@ -356,19 +345,19 @@ class Handling:
                     check_result(result, name="giving_up")
         except Exception as failure:
             logger.error("giving_up failed on %r", message, exc_info=failure, extra=_fields(message))
-            message.session.requeue(message, None, backoff=True)
+            self._subscription.requeue(message, None, backoff=True)
         except BaseException:
-            _requeue_now(message)
+            self._subscription.requeue_now(message)
             raise
         else:
-            message.session.finish(message)
+            self._subscription.finish(message)
             self._core.given_up_count += 1
-            self._core.last_attempts.forget(message)
+            self._last_attempts.forget(message)
 
     def _given_up(self, message: Message, error: Exception | None) -> GivenUp:
         return GivenUp(
-            topic=self._core.topic.decode("ascii"),
-            channel=self._core.channel.decode("ascii"),
+            topic=message.topic,
+            channel=message.channel,
             nsqd_address=message.nsqd_address,
             id=message.id.decode(errors="replace"),
             attempts=message.attempts,
@@ -387,7 +376,7 @@ class Handling:
             exc_info=error,
             extra=_fields(message),
         )
-        message.session.requeue(message, None, backoff=True)
+        self._subscription.requeue(message, None, backoff=True)
 
     async def fail_all(self, messages: list[Message], error: Exception) -> None:
         """Requeue the messages of a batch whose handler has raised, or give up those at their last attempt.
@@ -405,44 +394,41 @@ class Handling:
         last = [message for message in messages if message.attempts >= self.attempts_max]
         backoff = True
         for message in messages:
-            if message.attempts < self.attempts_max and message.session.requeue(
+            if message.attempts < self.attempts_max and self._subscription.requeue(
                 message, None, backoff=backoff
             ):
                 backoff = False
         for message in last:
             await self.fail(message, error)
 
-    def check_time(self, seconds: float) -> None:
-        """Warn once if a handler that is not async has kept the event loop for too long."""
-        if seconds >= BLOCKED_MAX and not self._has_warned_of_time:
+    def check_time(self, duration_ns: int) -> None:
+        """Warn once if a plain handler has kept the event loop for too long."""
+        if duration_ns >= BLOCKED_MAX_NS and not self._has_warned_of_time:
             self._has_warned_of_time = True
             logger.warning(
                 "the handler %s kept the event loop for %.1f s. No heartbeat is answered meanwhile, and nsqd may close "
                 "the connection: make the handler async, or call run with in_threads=True",
                 name_of(self._handler),
-                seconds,
-                extra={
-                    "topic": self._core.topic.decode("ascii"),
-                    "channel": self._core.channel.decode("ascii"),
-                },
+                duration_ns / NS_PER_S,
+                extra=self._subscription.log_fields,
             )
 
-    # ---- what is watched -----------------------------------------------------------------------------------------
+    # ---- options -------------------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Cancel the handlers of messages that nsqd has taken back, if that was asked for."""
+    def cancel_timed_out(self) -> None:
+        """Cancel the handlers of messages that have timed out, if ``cancel_at_timeout`` is set."""
         if self._options.cancel_at_timeout:
             for message, scope in self._begun.items():
                 if message.deadline_ns == TIMED_OUT:
                     scope.cancel()
 
     def empty_keyed_queues(self) -> None:
-        """Put messages that wait in lanes back into the inbox."""
+        """Put messages that wait for a worker of their key back into the inbox."""
         if self._keyed_queues is not None:
             self._core.remove_queues(self._keyed_queues.queues)
 
     async def _keep_touching(self) -> None:
-        """Touch what is being handled, in time, until its handler returns or nsqd gives no more time."""
+        """Touch the messages of running handlers in time, up to nsqd's maximum."""
         while True:
             now_ns = self._clock.now_ns()
             timeout_ns = min((session.msg_timeout_ns for session in self._core.sessions), default=TOUCH_NS)
@@ -456,14 +442,11 @@ class Handling:
 
 
 def _finish_each(done: list[Message]) -> None:
-    """Finish messages before others have a turn, who may have more to be sent with it."""
+    """Finish messages before a handler is awaited, so that their FINs can be sent meanwhile."""
     for message in done:
-        message.session.finish(message)
+        if message.session.finish(message) is FIRST:
+            message.session.connection.wake()
     done.clear()
-
-
-def _requeue_now(message: Message) -> None:
-    message.session.requeue_now([message])
 
 
 def _fields(message: Message) -> dict[str, object]:

@@ -1,24 +1,75 @@
-"""A message in a consumer's hands.
+"""A message that a consumer has received.
 
-The rule it guards: a message is answered once, by ``finish`` or ``requeue``, and each of these only queues bytes: no
-await, no lock, no task. A thousand messages answered in a row are one write.
+A message is answered once, by ``finish`` or ``requeue``. Both only queue bytes, without an await, a lock or a task, so
+the answers to a thousand messages are one write.
 
-What becomes of a message, and what an answer does then:
-
-    delivered ─▶ finish, requeue ─▶ answered             a second answer raises MessageError
-              ├▶ its time is over ─▶ timed out           an answer does nothing: nsqd delivers it again
-              └▶ its connection is lost                  likewise
+    delivered ─▶ finish, requeue ─▶ answered      a second answer raises MessageError
+              ├▶ timed out                        an answer does nothing, since nsqd delivers the message again
+              └▶ connection lost                  likewise
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import enum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from nsqkit.clock import NS_PER_S
 
 if TYPE_CHECKING:
-    from nsqkit.consumer.session import ConsumerSession
     from nsqkit.options.durations import Seconds
 
-NS_PER_S = 1_000_000_000
+
+class Outcome(enum.Enum):
+    """The result of an answer, where something is left to do; None where other output is queued already."""
+
+    FIRST = "nothing else was queued, so the connection has to be woken"
+    NOT_HELD = "the session does not hold the message"
+
+
+FIRST: Final = Outcome.FIRST
+NOT_HELD: Final = Outcome.NOT_HELD
+
+
+class Wakeable(Protocol):
+    """A connection that sends the output of a session."""
+
+    def wake(self) -> None:
+        """Send the output soon, once for all calls in one iteration of the event loop."""
+        ...
+
+    def flush(self) -> None:
+        """Send the output now if that does not block."""
+        ...
+
+
+class Answering(Protocol):
+    """Answers messages and returns what their users read; see ``Subscription``."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def channel(self) -> str: ...
+    def now_ns(self) -> int: ...
+    def requeue(self, message: Message, delay: Seconds | None, *, backoff: bool) -> bool: ...
+    def touch(self, message: Message) -> bool: ...
+    def decode(self, body: bytes) -> Any: ...
+
+
+class Holder(Protocol):
+    """A session, which holds its messages until they are answered; see ``ConsumerSession``."""
+
+    address: str
+    held: dict[bytes, Message]
+    msg_timeout_ns: int
+    connection: Wakeable
+    subscription: Answering
+
+    def finish(self, message: Message) -> Outcome | None: ...
+    def requeue(self, message: Message, delay_ms: int, *, backoff: bool) -> Outcome | None: ...
+    def requeue_now(self, message: Message) -> Outcome | None: ...
+    def touch(self, message: Message, now_ns: int) -> Outcome | None: ...
+    def extend(self, message: Message, now_ns: int) -> int | None: ...
+    def check_not_answered(self, message: Message) -> None: ...
 
 
 class Message:
@@ -26,17 +77,17 @@ class Message:
 
     Attributes:
         id: 16 bytes; unique for one topic of one nsqd, and the same for each delivery of the message.
-        body: what was published.
+        body: the bytes that were published.
         attempts: deliveries so far, this one included; nsqd wraps it at 65535.
-        timestamp_ns: when it was published, ns since the Unix epoch, by the broker's clock.
-        received_ns: when it was received, ns since the Unix epoch, by this machine's clock.
-        deadline_ns: when nsqd takes it back, by this machine's clock; ``touch`` moves it.
+        timestamp_ns: the time of publication by the broker's clock, ns since the Unix epoch.
+        received_ns: the time of receipt by this machine's clock, ns since the Unix epoch.
+        deadline_ns: when nsqd times the message out, by this machine's clock; ``touch`` moves it.
     """
 
-    # There is no __init__: a session sets all of it in one pass over a buffer, which costs a quarter less.
+    # There is no __init__: a session sets the attributes in one pass over a buffer, which costs a quarter less.
     __slots__ = ("attempts", "body", "deadline_ns", "id", "received_ns", "session", "timestamp_ns")
 
-    session: ConsumerSession
+    session: Holder
     received_ns: int
     deadline_ns: int
     timestamp_ns: int
@@ -45,43 +96,46 @@ class Message:
     body: bytes
 
     def finish(self) -> None:
-        """Say that the message is done; nsqd forgets it.
+        """Queue FIN: the message is done, and nsqd forgets it.
 
-        When it has timed out, or its connection was lost, this does nothing: nsqd delivers the message again.
+        This does nothing if the message has timed out or its connection was lost: nsqd delivers it again.
 
         Raises:
             MessageError: it was finished or requeued before.
         """
-        if not self.session.finish(self):
-            self.session.check_not_answered(self)
+        if outcome := self.session.finish(self):
+            if outcome is FIRST:
+                self.session.connection.wake()
+            else:
+                self.session.check_not_answered(self)
 
     def requeue(self, delay: Seconds | None = None, *, backoff: bool = True) -> None:
-        """Give the message back, to be delivered again.
+        """Queue REQ: nsqd delivers the message again.
 
-        When it has timed out, or its connection was lost, this does nothing: nsqd delivers the message again.
+        This does nothing if the message has timed out or its connection was lost: nsqd delivers it again.
 
         Args:
-            delay: seconds until then, a number or a timedelta; None is what the option ``requeue_delay_policy`` says
-                or, without one, ``default_requeue_delay`` times attempts; at most ``max_requeue_delay``. nsqd shortens
-                what is above its ``--max-req-timeout``.
+            delay: seconds until the next delivery, a number or a timedelta. None uses ``requeue_delay_policy`` or,
+                without one, ``default_requeue_delay`` times attempts; at most ``max_requeue_delay``. nsqd shortens
+                a delay above its ``--max-req-timeout``.
             backoff: whether this counts as a failure, which slows the consumer down.
 
         Raises:
             MessageError: it was finished or requeued before.
-            OptionError: the delay is negative or no length of time.
+            OptionError: the delay is negative or not a duration.
         """
-        if not self.session.requeue(self, delay, backoff=backoff):
+        if not self.session.subscription.requeue(self, delay, backoff=backoff):
             self.session.check_not_answered(self)
 
     def touch(self) -> None:
-        """Ask nsqd for the whole message timeout anew, up to its ``--max-msg-timeout`` after delivery.
+        """Queue TOUCH: the message timeout starts anew, up to nsqd's ``--max-msg-timeout`` after delivery.
 
-        When it has timed out, or its connection was lost, this does nothing.
+        This does nothing if the message has timed out or its connection was lost.
 
         Raises:
             MessageError: it was finished or requeued before.
         """
-        if not self.session.touch(self):
+        if not self.session.subscription.touch(self):
             self.session.check_not_answered(self)
 
     @property
@@ -91,27 +145,27 @@ class Message:
 
     @property
     def time_left(self) -> float:
-        """Seconds until nsqd takes the message back and delivers it again; 0 once it has."""
-        return max(self.deadline_ns - self.session.tell_time(), 0) / NS_PER_S
+        """Seconds until nsqd times the message out and delivers it again; 0 afterwards."""
+        return max(self.deadline_ns - self.session.subscription.now_ns(), 0) / NS_PER_S
 
     @property
     def topic(self) -> str:
         """The topic that it was published to."""
-        return self.session.topic
+        return self.session.subscription.topic
 
     @property
     def channel(self) -> str:
         """The channel that it was delivered from."""
-        return self.session.channel
+        return self.session.subscription.channel
 
     @property
     def value(self) -> Any:
-        """What the consumer's serializer makes of the body, each time anew; the body itself if it has no serializer.
+        """The body, decoded by the consumer's serializer at each access; without a serializer, the body.
 
         Raises:
             ValueError: the body cannot be decoded.
         """
-        return self.session.decode(self.body)
+        return self.session.subscription.decode(self.body)
 
     @property
     def nsqd_address(self) -> str:

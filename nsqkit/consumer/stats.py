@@ -32,6 +32,23 @@ class BackoffStats:
     seconds_left: float
 
 
+@attrs.define(kw_only=True)
+class MessageCounts:
+    """How many messages were received, finished and so on; see ``ConsumerStats``."""
+
+    received: int = 0
+    finished: int = 0
+    requeued: int = 0
+    touched: int = 0
+    timed_out: int = 0
+    refused: int = 0
+
+    def add(self, other: MessageCounts) -> None:
+        """Add the counts of another object to these."""
+        for name, count in attrs.asdict(other).items():
+            setattr(self, name, getattr(self, name) + count)
+
+
 @attrs.frozen(kw_only=True)
 class ConnectionStats:
     """One nsqd of a consumer. What is counted begins anew with each connection to it.

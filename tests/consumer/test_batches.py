@@ -4,6 +4,7 @@ import anyio
 import pytest
 
 from nsqkit import Consumer
+from nsqkit.clock import ManualClock
 from nsqkit.errors import OptionError
 from tests.consumer.test_consumer import consuming, fin, in_memory, req
 from tests.peers import ADDRESS, body_of, settle
@@ -71,11 +72,15 @@ class TestBatches:
                 await peer.line()
 
     async def test_it_waits_for_so_long(self):
-        async with consuming() as (consumer, peer):
+        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
             await peer.deliver(1, 2)
-            taker = Taker(consumer, 3, 0.05)
-            with anyio.fail_after(15):
-                await taker.take()
+            taker = Taker(consumer, 3, 5.0)
+            tasks.start_soon(taker.take)
+            await settle()
+            assert taker.bodies is None
+            assert isinstance(consumer.subscription.clock, ManualClock)
+            consumer.subscription.clock.advance(5)
+            await settle()
             assert taker.bodies == [body_of(1), body_of(2)]
             for _ in range(2):
                 await peer.line()
@@ -106,11 +111,16 @@ class TestBatches:
         async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
             await peer.deliver(1)
             await settle()
-            taker = Taker(consumer, 3, 0.05)
+            taker = Taker(consumer, 3, 5.0)
             tasks.start_soon(taker.take)
             (await anext(consumer)).finish()
             await settle()
+            assert isinstance(consumer.subscription.clock, ManualClock)
+            consumer.subscription.clock.advance(5)
+            await settle()
             await peer.deliver(2)
+            await settle()
+            consumer.subscription.clock.advance(5)
             for _ in range(2):
                 await peer.line()
             assert taker.bodies == [body_of(2)]

@@ -62,7 +62,7 @@ def test_a_consumer_goes_on_when_they_fail(functions):
         return next(calls, fail)(attempt)
 
     consumer = DrivenConsumer(max_in_flight=3)
-    consumer.core.options = guarded(requeue_delay_policy=call, default_requeue_delay=1)
+    consumer.subscription.options = guarded(requeue_delay_policy=call, default_requeue_delay=1)
     link = consumer.connect()
     for number in range(len(functions)):
         link.deliver(number)[0].requeue(backoff=False)

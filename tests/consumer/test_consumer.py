@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -15,7 +14,7 @@ from nsqkit import JSON, Consumer, Message
 from nsqkit.client.task_scope import TaskScope
 from nsqkit.clock import ManualClock
 from nsqkit.consumer.backoff import BackoffState
-from nsqkit.consumer.handling import TIME_SLICE
+from nsqkit.consumer.handling import TIME_SLICE_NS
 from nsqkit.consumer.stats import BackoffStats
 from nsqkit.errors import (
     BadChannel,
@@ -363,9 +362,8 @@ class TestReceiving:
 
         def handle(message: Message) -> None:
             seen_at.append(turns)
-            until = time.monotonic() + TIME_SLICE
-            while time.monotonic() < until:
-                pass
+            assert isinstance(consumer.subscription.clock, ManualClock)
+            consumer.subscription.clock.advance(TIME_SLICE_NS / 1e9)
 
         async with consuming(max_in_flight=20) as (consumer, peer), anyio.create_task_group() as tasks:
             await peer.deliver(*range(message_count))
@@ -797,10 +795,24 @@ class TestLeaving:
         assert caught.group_contains(ZeroDivisionError)
 
     async def test_a_broker_that_does_not_say_good_bye_is_waited_for_as_long_as_the_option_says(self):
-        bench = Bench([ADDRESS], max_in_flight=3, close_timeout=0.02)
-        with anyio.fail_after(1):
+        bench = Bench([ADDRESS], max_in_flight=3, close_timeout=3)
+        peers: list[Peer] = []
+        left = anyio.Event()
+
+        async def leave() -> None:
             async with bench.consumer:
-                peer = await bench.subscribe(3)
+                peers.append(await bench.subscribe(3))
+            left.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(leave)
+            await settle()
+            bench.clock.advance(2.9)
+            await settle()
+            assert not left.is_set()
+            bench.clock.advance(0.1)
+            await left.wait()
+        (peer,) = peers
         assert await rest(peer) == [b"RDY 0", b"CLS"]
         await peer.close()
 

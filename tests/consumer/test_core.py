@@ -18,8 +18,8 @@ from nsqkit.broker.core.session.session import Session
 from nsqkit.consumer.backoff import BackoffState
 from nsqkit.consumer.flow import Gate
 from nsqkit.consumer.message import Message
-from nsqkit.consumer.session import ConsumerSession
-from tests.consumer.driven import DrivenConsumer, S
+from nsqkit.consumer.stats import MessageCounts
+from tests.consumer.driven import DrivenConsumer, DrivenSession, S
 from tests.peers import body_of
 
 
@@ -35,7 +35,7 @@ class TestFlow:
         two = consumer.connect("two:1")
         assert one.lines() == ["RDY 5"]
         assert two.lines() == ["RDY 5"]
-        two.session.receive_eof(0)
+        two.lose()
         assert one.lines() == ["RDY 10"]
 
     def test_the_limit_can_be_changed(self):
@@ -68,7 +68,7 @@ class TestFlow:
             link.deliver(number)[0].finish()
             assert link.lines() == [f"FIN {number}"]
         core = consumer.core
-        assert (core.received_count, core.finished_count, core.requeued_count) == (20, 20, 0)
+        assert (core.counts.received, core.counts.finished, core.counts.requeued) == (20, 20, 0)
 
     def test_with_more_connections_than_messages_the_seat_goes_round(self):
         consumer = DrivenConsumer(max_in_flight=1, rdy_redistribute_interval=5, low_rdy_idle_timeout=10)
@@ -100,7 +100,7 @@ class TestFlow:
         one.deliver(1)
         two.deliver(2)
         assert consumer.core.flow.is_starved
-        one.session.receive_eof(0)
+        one.lose()
         assert inbox(consumer) == [2]
         assert consumer.core.flow.statistics().in_flight == 1
         assert [*consumer.core.sessions] == [two.session]
@@ -126,7 +126,7 @@ class TestBackoff:
         assert not consumer.core.is_probing
         assert consumer.core.backoff.state is BackoffState.RUNNING
 
-    def test_whoever_keeps_the_time_hears_of_a_new_deadline_even_if_no_rdy_changes(self):
+    def test_a_failed_test_message_sets_a_longer_deadline(self):
         consumer = DrivenConsumer(max_in_flight=3)
         link = consumer.connect()
         link.lines()
@@ -137,10 +137,10 @@ class TestBackoff:
         (test,) = link.deliver(1, attempts=2)
         assert link.lines() == ["RDY 0"]
         test.requeue(0)
-        consumer.outputs.clear()
         assert link.lines() == ["REQ 1 0"]  # RDY is 0 already
         assert consumer.core.next_deadline() == consumer.now_ns + 4 * S
-        assert consumer.outputs == [link.session]
+        states = [change.state for change in consumer.backoff_changes]
+        assert states == [BackoffState.WAITING, BackoffState.PROBING, BackoffState.WAITING]
 
     def test_a_requeue_that_is_no_failure_slows_nothing_down(self):
         consumer = DrivenConsumer(max_in_flight=3)
@@ -149,7 +149,7 @@ class TestBackoff:
         link.deliver(1)[0].requeue(0, backoff=False)
         assert link.lines() == ["REQ 1 0"]
         assert consumer.core.backoff.state is BackoffState.RUNNING
-        assert consumer.core.requeued_count == 1
+        assert consumer.core.counts.requeued == 1
 
     def test_a_test_message_without_a_result_is_followed_by_another(self):
         consumer = DrivenConsumer(max_in_flight=3)
@@ -175,7 +175,7 @@ class TestBackoff:
         (other,) = [link for link in links if link is not tester]
         tester.deliver(1, attempts=2)
         assert consumer.core.flow.gate is Gate.TESTING
-        tester.session.receive_eof(consumer.now_ns)
+        tester.lose()
         assert other.lines() == ["RDY 1"]
 
     def test_it_may_be_jittered(self):
@@ -272,7 +272,7 @@ class TestTime:
         message.touch()
         assert one.lines() == []
         core = consumer.core
-        assert (core.timed_out_count, core.finished_count, one.session.timed_out_count) == (1, 0, 1)
+        assert (core.counts.timed_out, core.counts.finished, one.session.counts.timed_out) == (1, 0, 1)
 
     def test_a_message_that_timed_out_is_not_begun(self):
         consumer = DrivenConsumer(max_in_flight=5)
@@ -296,7 +296,7 @@ class TestTime:
                 begun.finish()
                 assert link.lines() == ["FIN 1"]
         assert consumer.core.extended_count == 5
-        assert consumer.core.timed_out_count == 0
+        assert consumer.core.counts.timed_out == 0
 
     def test_a_message_that_waits_is_given_back_before_nsqds_maximum(self):
         consumer = DrivenConsumer(max_in_flight=5)
@@ -309,7 +309,7 @@ class TestTime:
             said += [(second, line) for line in link.lines()]
         assert said == [(10, "TOUCH 1"), (25, "REQ 1 0")]
         assert inbox(consumer) == []
-        assert (consumer.core.timed_out_count, consumer.core.requeued_count) == (0, 1)
+        assert (consumer.core.counts.timed_out, consumer.core.counts.requeued) == (0, 1)
 
     @given(
         msg_timeout=st.integers(1, 60),
@@ -333,7 +333,7 @@ class TestTime:
             else:
                 for _ in range(round(value * 20)):
                     consumer.pass_time(msg_timeout / 50)
-        assert consumer.core.timed_out_count == 0
+        assert consumer.core.counts.timed_out == 0
 
     def test_a_touch_gives_the_whole_time_anew_up_to_the_limit(self):
         consumer = DrivenConsumer(max_in_flight=5)
@@ -371,7 +371,7 @@ class TestTime:
         consumer.pass_time(2)
         link.lines()
         link.deliver(1, attempts=2)[0].finish()
-        link.session.receive_eof(consumer.now_ns)
+        link.lose()
         assert consumer.core.backoff.state is BackoffState.RUNNING
 
     def test_a_connection_that_is_left_ends_when_the_last_message_there_is_too_late(self):
@@ -463,34 +463,34 @@ class TestFinishingTogether:
                 if what == "deliver":  # perhaps again
                     came += link.deliver(number)
                 elif what == "lose":
-                    link.session.receive_eof(0)
+                    link.lose()
                     links[number % addresses] = consumer.connect(link.session.address)
                 elif number < len(came):
                     message = came[number]
                     if what == "finish":
-                        message.session.finish(message)
+                        consumer.subscription.finish(message)
                     else:
-                        message.session.requeue(message, 0, backoff=False)
+                        consumer.subscription.requeue(message, 0, backoff=False)
             messages = [came[index] for index in chosen if index < len(came)][:count]
             if together:
-                consumer.core.finish_all(messages)
+                consumer.subscription.finish_all(messages)
             else:
                 for message in messages:
-                    message.session.finish(message)
+                    consumer.subscription.finish(message)
             said.append(
-                [(link.lines(), {*link.session.held}, consumer.core.finished_count) for link in links]
+                [(link.lines(), {*link.session.held}, consumer.core.counts.finished) for link in links]
             )
         assert said[0] == said[1]
 
-    def test_whoever_sends_is_told_once_for_each_connection(self):
+    def test_each_connection_is_flushed_once(self):
         consumer = DrivenConsumer(max_in_flight=10)
         links = [consumer.connect(f"nsqd-{number}:4150") for number in range(2)]
         messages = [message for link in links for message in link.deliver(1, 2, 3)]
         for link in links:
             link.lines()
-        consumer.outputs.clear()
-        consumer.core.finish_all(messages)
-        assert consumer.outputs == [link.session for link in links]
+        consumer.woken.clear()
+        consumer.subscription.finish_all(messages)
+        assert consumer.woken == [link.session for link in links]
         assert [link.lines() for link in links] == [["FIN 1", "FIN 2", "FIN 3"]] * 2
 
 
@@ -513,8 +513,8 @@ class World:
                 self.connect(consumer, broker)
 
     def connect(self, consumer: DrivenConsumer, broker: Broker) -> None:
-        session = ConsumerSession(consumer.core, f"nsqd-{self.brokers.index(broker)}:1", self.now_ns)
-        self.links.append(Link(consumer, broker, session, broker.open_session("client:1", self.now_ns)))
+        near = DrivenSession(consumer, f"nsqd-{self.brokers.index(broker)}:1")
+        self.links.append(Link(consumer, broker, near, broker.open_session("client:1", self.now_ns)))
 
     def publish(self) -> None:
         body = body_of(len(self.published))
@@ -530,11 +530,12 @@ class World:
         for consumer in self.consumers:
             consumer.now_ns = self.now_ns
             consumer.core.handle_deadline(self.now_ns)
+            consumer.after()
             self.handle(consumer, calm=calm)
         for link in [*self.links]:
             link.carry(self.now_ns, self.random)
             if not calm and self.random.random() < 0.02:
-                link.session.receive_eof(self.now_ns)
+                link.near.lose()
                 link.broker.close_session(link.far, self.now_ns)
                 self.links.remove(link)
                 self.connect(link.consumer, link.broker)
@@ -559,24 +560,22 @@ class World:
 class Link:
     """A session of a consumer, one of a broker, and the bytes on their way between them."""
 
-    def __init__(
-        self, consumer: DrivenConsumer, broker: Broker, session: ConsumerSession, far: Session
-    ) -> None:
-        self.consumer, self.broker, self.session, self.far = consumer, broker, session, far
+    def __init__(self, consumer: DrivenConsumer, broker: Broker, near: DrivenSession, far: Session) -> None:
+        self.consumer, self.broker, self.near, self.far = consumer, broker, near, far
         self.up = self.down = b""
 
     def carry(self, now_ns: int, random: Random) -> None:
         for _ in range(3):
-            self.up += self.session.data_to_send(now_ns)
+            self.up += self.near.data_to_send()
             cut = random.randrange(len(self.up) + 1) if random.random() < 0.3 else len(self.up)
             self.far.receive_data(self.up[:cut], now_ns)
             self.up = self.up[cut:]
             self.down += self.far.data_to_send(now_ns)
             cut = random.randrange(len(self.down) + 1) if random.random() < 0.3 else len(self.down)
             if cut:
-                self.session.receive_data(self.down[:cut], now_ns)
+                self.near.say(self.down[:cut])
             self.down = self.down[cut:]
-            assert self.session.error is None
+            assert self.near.session.error is None
             assert not self.far.ended
 
 
@@ -588,7 +587,7 @@ def test_whatever_happens_no_message_is_lost_and_no_limit_is_passed(seed):
             world.publish()
         world.step(calm=False)
     for _ in range(400):
-        if world.finished >= world.published and not any(link.session.held for link in world.links):
+        if world.finished >= world.published and not any(link.near.session.held for link in world.links):
             break
         world.step(calm=True)
     assert world.finished == world.published
@@ -604,6 +603,5 @@ def test_the_same_seed_gives_the_same_world():
     assert worlds[0].finished
 
 
-@pytest.mark.parametrize("attribute", ["received_count", "finished_count", "requeued_count"])
-def test_a_new_consumer_has_counted_nothing(attribute):
-    assert getattr(DrivenConsumer().core, attribute) == 0
+def test_a_new_consumer_has_counted_nothing():
+    assert DrivenConsumer().core.counts == MessageCounts()

@@ -13,10 +13,10 @@ import pytest
 
 from nsqkit import Consumer
 from nsqkit.clock import ManualClock
-from nsqkit.consumer import handling
 from nsqkit.consumer.dead_letter import DeadLetter, GivenUp
 from nsqkit.consumer.handling import TOUCH_PARTS
 from nsqkit.consumer.message import Message
+from nsqkit.consumer.subscription import Subscription
 from nsqkit.errors import MessageError, OptionError
 from tests.consumer.test_consumer import Bench, consuming, fin, req
 from tests.peers import ADDRESS, BACKENDS, Peer, body_of, message_id, settle
@@ -37,14 +37,14 @@ async def timed(**options: Any) -> AsyncIterator[tuple[Consumer, Peer, ManualClo
 class TestWorkers:
     async def test_a_message_does_not_wake_all_of_them(self, monkeypatch):
         waits = 0
-        wait_for_messages = Consumer._wait_for_messages
+        wait = Subscription.wait
 
-        async def count(consumer: Consumer) -> bool:
+        async def count(subscription: Subscription) -> bool:
             nonlocal waits
             waits += 1
-            return await wait_for_messages(consumer)
+            return await wait(subscription)
 
-        monkeypatch.setattr(Consumer, "_wait_for_messages", count)
+        monkeypatch.setattr(Subscription, "wait", count)
         async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: consumer.run(print, concurrency=8))
             await settle()
@@ -448,13 +448,11 @@ class TestTime:
 @in_memory
 class TestWarnings:
     @pytest.mark.parametrize("options", [{}, {"auto_touch": True}], ids=["plain", "watched"])
-    async def test_a_handler_that_keeps_the_event_loop_is_named_once(self, options, monkeypatch, caplog):
-        seconds = iter(range(0, 1000, 3))
-        monkeypatch.setattr(handling, "monotonic", lambda: next(seconds))
+    async def test_a_handler_that_keeps_the_event_loop_is_named_once(self, options, caplog):
+        def handle(message: Message) -> None:
+            clock.advance(3)
 
-        def handle(message: Message) -> None: ...
-
-        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
+        async with timed() as (consumer, peer, clock), anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: consumer.run(handle, **options))
             for number in range(3):
                 await peer.deliver(number)
@@ -465,11 +463,13 @@ class TestWarnings:
         assert "handle kept the event loop for 3.0 s" in warning
         assert "in_threads=True" in warning
 
-    async def test_an_async_handler_that_takes_as_long_is_not(self, monkeypatch, caplog):
-        seconds = iter(range(0, 1000, 3))
-        monkeypatch.setattr(handling, "monotonic", lambda: next(seconds))
-        async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: consumer.run(lambda message: anyio.lowlevel.checkpoint()))
+    async def test_an_async_handler_that_takes_as_long_is_not(self, caplog):
+        async def handle(message: Message) -> None:
+            clock.advance(3)
+            await anyio.lowlevel.checkpoint()
+
+        async with timed() as (consumer, peer, clock), anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: consumer.run(handle))
             await peer.deliver(1)
             assert await peer.line() == fin(1)
             tasks.cancel_scope.cancel()

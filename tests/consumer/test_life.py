@@ -118,7 +118,7 @@ class Life(RuleBasedStateMachine):
     def lose(self, number):
         if self.nsqds:
             nsqd = self.nsqds.pop(number % len(self.nsqds))
-            nsqd.link.session.receive_eof(self.consumer.now_ns)
+            nsqd.link.lose()
             self.queue = [*nsqd.in_flight, *self.queue]
             assert nsqd.link.session.held == {}
             self.settle()
@@ -188,10 +188,10 @@ class Life(RuleBasedStateMachine):
         held = [message for nsqd in self.nsqds for message in nsqd.link.session.held.values()]
         assert self.core.flow.statistics().in_flight == len(held)
         assert set(self.core.inbox) <= set(held)
-        counted = self.core.finished_count + self.core.requeued_count + self.core.timed_out_count
+        counted = self.core.counts.finished + self.core.counts.requeued + self.core.counts.timed_out
         lost = sum(message.is_answered for message in self.received) - counted
         assert lost >= 0
-        assert self.core.received_count == len(self.received)
+        assert self.core.counts.received == len(self.received)
 
     @invariant()
     def there_is_one_test_message(self):

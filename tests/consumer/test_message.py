@@ -160,7 +160,7 @@ def test_it_is_answered_once(link, message, answer, again):
 
 @pytest.mark.parametrize("answer", ["finish", "requeue", "touch"])
 def test_an_answer_after_the_connection_was_lost_does_nothing(link, message, answer):
-    link.session.receive_eof(0)
+    link.lose()
     assert message.is_answered
     getattr(message, answer)()
     assert link.lines() == []

@@ -89,13 +89,13 @@ class TestMessages:
         consumer = DrivenConsumer(max_in_flight=10)
         link = consumer.connect()
         link.lines()
-        consumer.outputs.clear()
+        consumer.woken.clear()
         for message in link.deliver(1, 2, 3):
             message.finish()
-        assert consumer.outputs == [link.session]
+        assert consumer.woken == [link.session]
         link.lines()
         link.deliver(4)[0].finish()
-        assert consumer.outputs == [link.session] * 2
+        assert consumer.woken == [link.session] * 2
 
     def test_messages_between_other_frames(self, link):
         link.lines()
@@ -112,7 +112,7 @@ class TestMessages:
     @pytest.mark.parametrize("kind", [FinishFailed, RequeueFailed, TouchFailed])
     def test_an_answer_that_nsqd_refuses_is_counted(self, link, kind):
         link.say(encode_error(kind("… failed ID not in flight")))
-        assert link.session.refused_count == 1
+        assert link.session.counts.refused == 1
         assert not link.session.ended
 
     def test_a_fatal_error_ends_it_and_what_follows_is_not_taken(self, link):
@@ -134,8 +134,8 @@ class TestMessages:
         link.deliver(1, attempts=2)
         assert consumer.core.flow.statistics().in_flight == 1
         assert link.lines() == []
-        assert consumer.core.received_count == 2
-        assert consumer.core.finished_count == 0
+        assert consumer.core.counts.received == 2
+        assert consumer.core.counts.finished == 0
 
 
 class TestClosing:
@@ -173,7 +173,7 @@ class TestClosing:
     def test_a_lost_connection_ends_it_whatever_is_held(self, link):
         link.deliver(1)
         link.session.start_close()
-        link.session.receive_eof(0)
+        link.lose()
         assert isinstance(link.session.error, ConnectionLost)
         assert link.session.held == {}
 
@@ -231,10 +231,10 @@ class TestTooManyMessages:
             for message in link.deliver(*range(start, start + OVERSHOOT)):
                 message.finish()
         assert not link.session.ended
-        assert link.session.received_count == 10_000
+        assert link.session.counts.received == 10_000
 
     def test_one_buffer_alone_may_be_too_much(self):
         link = DrivenConsumer(max_in_flight=10).connect(msg_timeout=60_000)
         assert link.deliver(*range(8000)) == []
         assert isinstance(link.session.error, ProtocolError)
-        assert link.session.received_count == 0
+        assert link.session.counts.received == 0

@@ -6,7 +6,9 @@ import pytest
 
 from nsqkit import BlockingConsumer, BlockingProducer
 from nsqkit.consumer import thread_receiver as receiver_module
-from nsqkit.consumer.thread_receiver import Demand, ThreadReceiver
+from nsqkit.consumer.message import Message
+from nsqkit.consumer.thread_receiver import ThreadReceiver
+from nsqkit.loop_thread import OneShot
 from tests.threads import WAIT_LIMIT, start, until
 
 
@@ -60,15 +62,15 @@ def test_who_waits_no_more_gets_none(receiver, producer, consumer):
 def test_what_was_given_to_nobody_is_given_back(consumer, receiver, producer):
     producer.multi_publish("t", [b"x"] * 3)
     until(lambda: consumer.stats().waiting == 3)
-    demand, other = Demand(2), Demand(None)
+    result, other = OneShot[list[Message]](), OneShot[list[Message]]()
     loop_client = consumer._opened()
-    loop_client.ask(lambda: receiver._on_demand(demand))
-    assert len(demand.get()) == 2
-    loop_client.ask(lambda: receiver._on_drop(demand))
+    loop_client.ask(lambda: receiver._on_wait(result, 2))
+    assert len(result.get()) == 2
+    loop_client.ask(lambda: receiver._on_interrupt(result))
     assert len(receiver.take(1, None)) == 1
     until(lambda: consumer.stats().requeued == 2)
     until(lambda: consumer.stats().waiting == 2)  # here they are again
-    loop_client.ask(lambda: receiver._on_leave(other))  # somebody who has been told already
+    loop_client.ask(lambda: receiver._on_timeout(other))  # it has no effect
 
 
 def test_what_is_finished_is_one_visit_of_the_event_loop(consumer, receiver, producer, monkeypatch):
@@ -76,16 +78,16 @@ def test_what_is_finished_is_one_visit_of_the_event_loop(consumer, receiver, pro
     producer.multi_publish("t", [b"x"] * 100)
     until(lambda: consumer.stats().waiting == 100)
     visits = []
-    attend = ThreadReceiver._attend
+    finish = ThreadReceiver._finish_repeatedly
 
     def count(receiver: ThreadReceiver) -> None:
         visits.append(len(receiver._finished))
-        attend(receiver)
+        finish(receiver)
 
-    monkeypatch.setattr(ThreadReceiver, "_attend", count)
+    monkeypatch.setattr(ThreadReceiver, "_finish_repeatedly", count)
     for message in receiver.take(None, None):
         message.finish()
-    until(lambda: not receiver._is_attentive)
+    until(lambda: not receiver._is_finishing)
     assert sum(visits) == 100
     assert len(visits) < 50
     assert visits[-1] == 0

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from nsqkit.clock import ManualClock
 from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.session import ConsumerSession
+from nsqkit.consumer.subscription import Subscription
 from nsqkit.errors import NSQError
 from nsqkit.producer.session import Answers, ProducerSession
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
@@ -73,6 +75,17 @@ class Producer:
         return encode_publish(topic, bodies[0])
 
 
+class WorldClock(ManualClock):
+    """The time of a world."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def now_ns(self) -> int:
+        return self._world.now_ns
+
+
 class Consumer:
     """Consumes one channel of every node; it holds some messages for too long."""
 
@@ -80,21 +93,24 @@ class Consumer:
         self._world = world
         self._links: dict[Node, Link[ConsumerSession]] = {}
         self._kept: list[Message] = []
-        self.core = ConsumerCore(
-            topic,
-            channel,
+        self.topic, self.channel = topic, channel
+        self.core = ConsumerCore(world.consumer_options, world.random)
+        self.subscription = Subscription(
+            topic.decode(),
+            channel.decode(),
+            core=self.core,
             options=world.consumer_options,
             identity=world.identity,
-            random=world.random,
-            on_output=lambda session: None,
         )
+        self.subscription.clock = WorldClock(world)
 
     def act(self) -> None:
         """Connect where there is no connection, handle some messages, and sometimes change settings."""
         world, random, core = self._world, self._world.random, self.core
         for node in world.nodes if not core.is_closing else ():
             if node not in self._links or self._links[node].machine.ended:
-                self._links[node] = world.connect(node, ConsumerSession(core, "node", world.now_ns))
+                session = self.subscription.make_session("node", self, world.now_ns)
+                self._links[node] = world.connect(node, session, core)
         for _ in range(random.randint(0, len(core.inbox)) if world.has_misfortune else len(core.inbox)):
             self._handle(core.inbox.popleft())
         while self._kept and (not world.has_misfortune or random.random() < 0.5):
@@ -116,6 +132,11 @@ class Consumer:
             self._kept.append(message)
             if chance > 0.1:
                 message.touch()
+
+    def wake(self) -> None:
+        """Do nothing: the world sends the output of all sessions."""
+
+    flush = wake
 
     def leave(self) -> None:
         """Requeue everything and close."""

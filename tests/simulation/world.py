@@ -18,7 +18,9 @@ from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.session import Session
 from nsqkit.client.session import ClientSession
+from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.options import ConsumerOptions
+from nsqkit.consumer.session import ConsumerSession
 from nsqkit.wire.commands import MPUB_HEAD, CommandDecoder
 from nsqkit.wire.frames import FrameDecoder
 from nsqkit.wire.identify import IdentifyRequest
@@ -108,8 +110,8 @@ class Node:
 class Link(Generic[M]):
     """A client's machine and a broker's session, and the bytes between them."""
 
-    def __init__(self, world: World, node: Node, machine: M, address: str) -> None:
-        self._world, self._node, self.machine = world, node, machine
+    def __init__(self, world: World, node: Node, machine: M, address: str, core: ConsumerCore | None) -> None:
+        self._world, self._node, self.machine, self._core = world, node, machine, core
         self.up, self.down = (Pipe(world.random, world.delay_ns) for _ in range(2))
         self.session = node.broker.open_session(address, world.now_ns)
         self._commands = CommandDecoder(AllowAll(), max_msg_size=1 << 20, max_body_size=5 << 20)
@@ -123,8 +125,10 @@ class Link(Generic[M]):
 
     def flush(self) -> None:
         """Send what the client has to say."""
+        self._handle_events()
         while data := self.machine.data_to_send(self._world.now_ns):
             self.up.send(data, self._world.now_ns)
+            self._handle_events()
         if self.machine.ended:
             self.up.send(END, self._world.now_ns)
 
@@ -141,7 +145,17 @@ class Link(Generic[M]):
                 self.machine.receive_data(data, now_ns)
             else:
                 self.machine.receive_eof(now_ns)
+            self._handle_events()
         self.machine.handle_deadline(now_ns)
+        self._handle_events()
+
+    def _handle_events(self) -> None:
+        if self._core is None:
+            return
+        assert isinstance(self.machine, ConsumerSession)
+        while events := self.machine.events():
+            self._core.handle_events(self.machine, events, self._world.now_ns)
+            self._core.take_output()
 
     def _receive(self, data: bytes, now_ns: int) -> None:
         session, oracle = self.session, self._node.oracle
@@ -209,10 +223,10 @@ class World:
         self._body_count += 1
         return b"%d" % self._body_count + b"." * self.random.choice((0, 0, 300))
 
-    def connect(self, node: Node, machine: M) -> Link[M]:
+    def connect(self, node: Node, machine: M, core: ConsumerCore | None = None) -> Link[M]:
         """Return a new connection."""
         self._link_count += 1
-        link = Link(self, node, machine, f"10.0.0.1:{self._link_count}")
+        link = Link(self, node, machine, f"10.0.0.1:{self._link_count}", core)
         self._links.append(link)
         return link
 
@@ -231,7 +245,7 @@ class World:
         random.choice(players).act()
         for number, consumer in enumerate(self._consumers):
             if consumer.is_gone:
-                self._consumers[number] = Consumer(self, consumer.core.topic, consumer.core.channel)
+                self._consumers[number] = Consumer(self, consumer.topic, consumer.channel)
         if random.random() < self._fault_rate:
             self._misfortune()
         if random.random() < 0.05:
@@ -317,7 +331,7 @@ class World:
         self._consumers = [consumer for consumer in self._consumers if not consumer.core.is_closing]
         topics = [item for node in self.nodes for item in node.oracle.topics.items()]
         names = {(name, channel) for name, topic in topics for channel in topic.channels or (b"a",)}
-        names -= {(consumer.core.topic, consumer.core.channel) for consumer in self._consumers}
+        names -= {(consumer.topic, consumer.channel) for consumer in self._consumers}
         self._consumers += [Consumer(self, *name) for name in sorted(names)]
         for consumer in self._consumers:
             consumer.act()

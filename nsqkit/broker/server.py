@@ -145,7 +145,7 @@ class Nsqd:
             if self._persistence is not None:
                 tasks.start_soon(self._persistence.run, self.broker, self.clock)
             for name, listener, handler in servers:
-                tasks.start_soon(accept, listener, handler, tasks, logger)
+                tasks.start_soon(accept, listener, handler, tasks, logger, self.clock)
                 logger.info("%s: listening on %s", name, listener.address)
             self._external_services = ExternalServices(self, tasks)
             self._stack = stack.pop_all()

@@ -91,9 +91,9 @@ class Nsqlookupd:
             self.tcp_address = join_address(*tcp.local_address)
             self.http_address = join_address(*http.local_address)
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
-            self._tasks.start_soon(accept, tcp, self._serve_nsqd, self._tasks, logger)
+            self._tasks.start_soon(accept, tcp, self._serve_nsqd, self._tasks, logger, self.clock)
             logger.info("TCP: listening on %s", self.tcp_address)
-            self._tasks.start_soon(accept, http, self._serve_http, self._tasks, logger)
+            self._tasks.start_soon(accept, http, self._serve_http, self._tasks, logger, self.clock)
             logger.info("HTTP: listening on %s", self.http_address)
             self._stack = stack.pop_all()
         return self

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteStream, TaskGroup
 
+    from nsqkit.clock import Clock
     from nsqkit.transport.tcp import Listener
 
-ACCEPT_PAUSE: Final = 0.05
-"""Seconds between a failure to accept and the next attempt."""
+ACCEPT_PAUSE_NS: Final = 50_000_000
+"""The time between a failure to accept and the next attempt."""
 
 
 async def accept(
@@ -29,6 +30,7 @@ async def accept(
     handler: Callable[[Any], Awaitable[None]],
     tasks: TaskGroup,
     logger: logging.Logger,
+    clock: Clock,
 ) -> None:
     """Accept connections until cancelled.
 
@@ -37,6 +39,7 @@ async def accept(
         handler: called with the stream of each connection, in a task of its own; its errors are logged.
         tasks: the task group of these tasks.
         logger: logs failures to accept, mostly because too many files are open.
+        clock: the time.
     """
 
     async def serve(stream: ByteStream) -> None:
@@ -51,7 +54,7 @@ async def accept(
             await listener.serve(serve, tasks)
         except* OSError as errors:
             logger.error("accept failed - %s", errors.exceptions[0])
-        await anyio.sleep(ACCEPT_PAUSE)
+        await clock.wait_until(clock.now_ns() + ACCEPT_PAUSE_NS)
 
 
 def remote_address(stream: ByteStream) -> str:

@@ -7,6 +7,7 @@ import anyio
 import pytest
 from anyio.abc import SocketAttribute
 
+from nsqkit.clock import LoopClock, ManualClock
 from nsqkit.transport.accept import accept, remote_address
 from nsqkit.transport.memory import memory_pair
 from nsqkit.transport.tcp import connect_tcp, listen
@@ -29,7 +30,7 @@ async def test_each_connection_is_served_in_its_own_task():
 
     with anyio.fail_after(60):
         async with await listen("127.0.0.1:0") as listener, anyio.create_task_group() as tasks:
-            tasks.start_soon(accept, listener, serve, tasks, logger)
+            tasks.start_soon(accept, listener, serve, tasks, logger, LoopClock())
             async with await connect_tcp(*listener.local_address) as one:
                 async with await connect_tcp(*listener.local_address) as other:
                     await both_came.wait()
@@ -59,14 +60,17 @@ async def test_failed_accept_does_not_end_server(caplog):
         async def fail(self) -> None:
             raise OSError(24, "Too many open files")
 
-    async def nobody_comes(stream: Any) -> None:
+    async def refuse(stream: Any) -> None:
         raise AssertionError(stream)
 
     listener: Any = Exhausted()
+    clock = ManualClock()
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(accept, listener, nobody_comes, tasks, logger)
-            await listener.recovered.wait()
+            tasks.start_soon(accept, listener, refuse, tasks, logger, clock)
+            while not listener.recovered.is_set():
+                await anyio.wait_all_tasks_blocked()
+                clock.advance(0.05)
             tasks.cancel_scope.cancel()
     assert caplog.messages == ["accept failed - [Errno 24] Too many open files"] * 2
 
@@ -103,13 +107,13 @@ async def test_lost_connection_has_no_address():
 async def test_error_in_handler_does_not_end_server(caplog):
     async def serve(stream: Any) -> None:
         if await stream.receive() == b"bad":
-            raise KeyError("an error of ours")
+            raise KeyError("a bug")
         await stream.send(b"good")
         await stream.aclose()
 
     with anyio.fail_after(60):
         async with await listen("127.0.0.1:0") as listener, anyio.create_task_group() as tasks:
-            tasks.start_soon(accept, listener, serve, tasks, logger)
+            tasks.start_soon(accept, listener, serve, tasks, logger, LoopClock())
             for said, answer in ((b"bad", b""), (b"good", b"good")):
                 async with await connect_tcp(*listener.local_address) as client:
                     await client.send(said)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from attrs import AttrsInstance
 
-__all__ = ["part", "parts", "read"]
-
 T = TypeVar("T", bound="AttrsInstance")
 
 _PART: Final = "part"

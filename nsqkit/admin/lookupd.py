@@ -16,8 +16,6 @@ from nsqkit.lookup.responses import RegisteredNode, decode_names, decode_nodes, 
 from nsqkit.transport.address import split_address
 from nsqkit.wire.lookup import Node
 
-__all__ = ["Lookup", "LookupdAdmin"]
-
 
 @attrs.frozen
 class Lookup:

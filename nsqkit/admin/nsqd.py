@@ -15,8 +15,6 @@ from nsqkit.admin.stats import NsqdInfo, NsqdStats
 from nsqkit.errors import OptionError
 from nsqkit.wire.names import encode_channel, encode_topic
 
-__all__ = ["NsqdAdmin"]
-
 
 class NsqdAdmin(DaemonAdmin):
     """Operates one nsqd over HTTP, on asyncio and trio; see ``DaemonAdmin`` for the arguments.

@@ -10,18 +10,6 @@ import attrs
 
 from nsqkit.admin.documents import part, parts
 
-__all__ = [
-    "ChannelStats",
-    "ClientStats",
-    "Latency",
-    "MemoryStats",
-    "NsqdInfo",
-    "NsqdStats",
-    "Percentile",
-    "PubCount",
-    "TopicStats",
-]
-
 
 @attrs.frozen(kw_only=True)
 class Percentile:

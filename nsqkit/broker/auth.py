@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.options import BrokerOptions
     from nsqkit.clock import Clock
 
-__all__ = ["check_library", "query_auth_servers"]
-
 ANSWER_SIZE_MAX: Final = 1024 * 1024
 """Bytes of an auth server's answer; nsqd has no limit."""
 

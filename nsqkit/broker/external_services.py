@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from nsqkit.broker.lookup_announcer import LookupAnnouncer
     from nsqkit.broker.running import RunningBroker
 
-__all__ = ["ExternalServices"]
-
 logger = logging.getLogger("nsqkit.broker")
 
 

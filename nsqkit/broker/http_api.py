@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.topics.topic import Topic
     from nsqkit.broker.running import RunningBroker
 
-__all__ = ["ROUTES", "HTTPApi"]
-
 logger = logging.getLogger("nsqkit.broker")
 
 Route: TypeAlias = Callable[["RunningBroker", Request], "Response | Awaitable[Response]"]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from nsqkit.broker.http_api import HTTPApi
     from nsqkit.transport.tls import Context
 
-__all__ = ["serve_https"]
-
 logger = logging.getLogger("nsqkit.broker")
 
 HTTP_HEADS: Final = frozenset((b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"))

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.options import BrokerOptions
     from nsqkit.wire.lookup import LookupdInfo, Node
 
-__all__ = ["LookupAnnouncer", "lookup_channels"]
-
 logger = logging.getLogger("nsqkit.broker")
 
 DIAL_TIMEOUT: Final = 1.0

@@ -12,20 +12,9 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.options import BrokerOptions
     from nsqkit.clock import Clock
 
-__all__ = ["RunningBroker"]
-
 
 class RunningBroker(Protocol):
-    """A broker with its options, addresses and disk.
-
-    Attributes:
-        broker: the engine.
-        options: the present options; a route may replace them and call ``process_changes``.
-        tcp_address: ``host:port`` that clients connect to, or the path of a Unix socket.
-        http_address: the same of the HTTP routes, empty without HTTP.
-        https_address: the same of the HTTP routes behind TLS, empty without a certificate.
-        start_time_ns: the time at which it began to listen, ns since the Unix epoch.
-    """
+    """The part of ``nsqkit.broker.server.Nsqd`` that they use; its attributes are described there."""
 
     broker: Broker
     options: BrokerOptions

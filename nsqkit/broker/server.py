@@ -58,7 +58,13 @@ class Nsqd:
         random: the random numbers; by default seeded by the system.
         data_path: a directory for messages on disk and metadata; by default everything is kept in memory only.
 
-    Attributes: those of ``nsqkit.broker.running.RunningBroker``.
+    Attributes:
+        broker: the engine.
+        options: the present options.
+        tcp_address: ``host:port`` that clients connect to, or the path of a Unix socket.
+        http_address: the same of the HTTP routes, empty without HTTP.
+        https_address: the same of the HTTP routes behind TLS, empty without a certificate.
+        start_time_ns: the time at which it began to listen, ns since the Unix epoch.
     """
 
     def __init__(

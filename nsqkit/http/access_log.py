@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from nsqkit.clock import Clock
     from nsqkit.http.messages import Handler, Request
 
-__all__ = ["logged"]
-
 
 def logged(
     handle: Handler, *, logger: logging.Logger, clock: Clock, unlogged: Collection[str] = ()

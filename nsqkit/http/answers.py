@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-__all__ = ["Refusal", "decode_document", "read_message"]
-
 SHOWN_LENGTH_MAX: Final = 200
 """Characters of an answer that are quoted in an error."""
 

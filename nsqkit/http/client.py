@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteStream
 
-__all__ = ["fetch", "fetch_v1"]
-
 ACCEPT_V1: Final = ("Accept", "application/vnd.nsq; version=1.0")
 """The header with which old daemons answer without an envelope; nsqd and nsqadmin send it."""
 

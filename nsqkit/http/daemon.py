@@ -62,7 +62,7 @@ class Daemon:
         http_request: sends the requests; None for nsqkit's own client. Not for a Unix socket.
         clock: the time of the timeouts; by default the real time.
 
-    Attributes: the arguments, and
+    Attributes:
         url: scheme, host, and the path before that of a route; it may contain a password.
         query: the query before that of a route; it may contain a secret.
         socket_path: the path of a Unix socket; empty for TCP.

@@ -24,8 +24,6 @@ import anyio.to_thread
 from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.http.messages import Handler, HTTPError, Query, Request, Response
 
-__all__ = ["MEMORY_ROUTES", "pprof_routes"]
-
 Routes: TypeAlias = tuple[tuple[str, str, Handler], ...]
 
 SAMPLE_INTERVAL: Final = 0.01

@@ -16,21 +16,6 @@ import attrs
 from nsqkit import __version__
 from nsqkit.errors import NSQError
 
-__all__ = [
-    "BOOLEANS",
-    "PROGRAM",
-    "Body",
-    "HTTPError",
-    "Handler",
-    "Query",
-    "Request",
-    "Response",
-    "StoredBody",
-    "check_head",
-    "parse_query",
-    "parse_target",
-]
-
 REASONS: Final[Mapping[int, str]] = {
     200: "OK",
     301: "Moved Permanently",

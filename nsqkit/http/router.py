@@ -12,8 +12,6 @@ import attrs
 
 from nsqkit.http.messages import Handler, Request, Response
 
-__all__ = ["Router"]
-
 
 @attrs.frozen
 class _Route:

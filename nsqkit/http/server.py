@@ -26,8 +26,6 @@ from nsqkit.http.messages import REASONS, Handler, HTTPError, Request, Response,
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
-__all__ = ["serve_connection"]
-
 logger = logging.getLogger("nsqkit.http")
 
 RECEIVE_SIZE: Final = 65536

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from nsqkit.clock import Clock
     from nsqkit.lookupd.registry import Peer, Registry
 
-__all__ = ["ROUTES", "HTTPApi"]
-
 logger = logging.getLogger("nsqkit.lookupd")
 
 Route: TypeAlias = Callable[["HTTPApi", Request], Response]

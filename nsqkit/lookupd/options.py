@@ -15,8 +15,6 @@ from nsqkit.options.fields import choice, duration, string
 from nsqkit.options.option import Option
 from nsqkit.program.log import LEVELS
 
-__all__ = ["OPTIONS", "LookupdOptions"]
-
 _SECOND: Final = 1_000_000_000
 
 

@@ -19,21 +19,21 @@ pytestmark = pytest.mark.anyio
 PATIENT: Any = {"connect_timeout": 15.0, "request_timeout": 15.0}
 
 
-async def test_it_is_well():
+async def test_ping_of_a_healthy_daemon():
     async with answering(lambda request: http_answer(b"OK")) as server:
         await DaemonAdmin(server.address, authorization=bearer("token")).ping()
     assert server.requests[0].startswith(b"GET /ping HTTP/1.1\r\n")
     assert b"\r\nAuthorization: Bearer token\r\n" in server.requests[0]
 
 
-async def test_it_is_not_well():
+async def test_ping_of_an_unhealthy_daemon():
     async with answering(lambda request: http_answer(b"NOK - disk full", status="500 Error")) as server:
         with pytest.raises(RequestRefused) as caught:
             await DaemonAdmin(server.address, **PATIENT).ping()
     assert (caught.value.status, caught.value.message) == (500, "NOK - disk full")
 
 
-async def test_it_is_not_there():
+async def test_ping_of_an_unreachable_daemon():
     address = await unused_address()
     with pytest.raises(RequestFailed, match=f"^http://{address}/ping: "):
         await DaemonAdmin(address).ping()
@@ -47,12 +47,12 @@ async def test_over_https():
             await DaemonAdmin(url, **PATIENT).ping()
 
 
-async def test_its_repr_has_no_secret():
+async def test_the_repr_has_no_secret():
     admin = DaemonAdmin("http://me:secret@h:1/?key=secret", authorization="Bearer secret")
     assert repr(admin) == "<DaemonAdmin http://h:1>"
 
 
-async def test_what_is_wrong_is_refused_at_once():
+async def test_invalid_options_are_refused_at_once():
     with pytest.raises(OptionError, match=r"^address 'h' is not host:port"):
         DaemonAdmin("h")
     with pytest.raises(OptionError, match=r"^connect_timeout is 0; "):
@@ -67,7 +67,7 @@ async def test_names():
             channel_params(topic, channel)
 
 
-async def test_to_name_the_clients_does_not_load_what_speaks_http():
+async def test_importing_the_clients_does_not_import_http():
     program = "import sys, nsqkit; nsqkit.NsqdAdmin, nsqkit.LookupdAdmin; print('h11' in sys.modules)"
     result = await anyio.run_process([sys.executable, "-c", program], cwd=Path(nsqkit.__file__).parent.parent)
     assert result.stdout.split() == [b"False"]

@@ -21,7 +21,7 @@ class Tree:
     leaves: tuple[Leaf, ...] = attrs.field(default=(), metadata=parts(Leaf))
 
 
-def test_all_that_is_told():
+def test_all_keys_are_read():
     document = {
         "count": 1,
         "ratio": 0.5,
@@ -33,12 +33,12 @@ def test_all_that_is_told():
     assert read(Tree, document) == Tree(1, 0.5, True, "n", Leaf("a"), (Leaf("b"), Leaf()))
 
 
-def test_what_is_missing_null_or_new_does_no_harm():
+def test_missing_null_and_unknown_keys_are_accepted():
     assert read(Tree, {}) == Tree()
     assert read(Tree, dict.fromkeys(["count", "good", "leaf", "leaves"]) | {"new": [1]}) == Tree()
 
 
-def test_a_whole_number_is_a_number():
+def test_an_integer_is_accepted_for_a_float():
     assert read(Tree, {"ratio": 1}).ratio == 1
 
 
@@ -58,11 +58,11 @@ def test_a_whole_number_is_a_number():
         ("leaves", [None]),
     ],
 )
-def test_a_value_of_another_kind_is_named(field, value):
+def test_a_value_of_another_type_is_refused_by_name(field, value):
     with pytest.raises(ValueError, match=f"^{field} is of a kind that cannot be understood, "):
         read(Tree, {field: value})
 
 
-def test_deep_inside_too():
+def test_nested_values_are_checked_too():
     with pytest.raises(ValueError, match=r"^name is of a kind"):
         read(Tree, {"leaves": [{"name": "a"}, {"name": 1}]})

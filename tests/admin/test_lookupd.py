@@ -35,7 +35,7 @@ async def test_topics_and_channels(nsqlookupd: NsqlookupdServer):
     assert await admin.channels("u") == []
 
 
-async def test_what_nsqlookupd_refuses_has_its_word(nsqlookupd: NsqlookupdServer):
+async def test_refusals_have_nsqlookupds_message(nsqlookupd: NsqlookupdServer):
     admin = LookupdAdmin(nsqlookupd.http_address, **PATIENT)
     with pytest.raises(RequestRefused) as caught:
         await admin.lookup("t")
@@ -72,7 +72,7 @@ async def test_nodes_and_tombstones(nsqlookupd: NsqlookupdServer):
     [Node(broadcast_address="::1", tcp_port=1, http_port=4151, version=""), "[::1]:4151"],
     ids=["node", "text"],
 )
-async def test_an_address_of_ipv6_is_told_without_brackets(node):
+async def test_an_ipv6_address_is_sent_without_brackets(node):
     asked = []
 
     async def request(method, url, headers, body):
@@ -83,7 +83,7 @@ async def test_an_address_of_ipv6_is_told_without_brackets(node):
     assert asked == [("POST", "http://h:1/topic/tombstone?topic=t&node=%3A%3A1%3A4151")]
 
 
-async def test_what_is_wrong_is_not_sent():
+async def test_invalid_names_are_not_sent():
     admin = LookupdAdmin("h:1")
     for call in (admin.lookup, admin.channels, admin.create_topic, admin.delete_topic):
         with pytest.raises(OptionError, match="topic name"):
@@ -96,7 +96,7 @@ async def test_what_is_wrong_is_not_sent():
 
 
 @pytest.mark.parametrize("bad", BAD)
-async def test_an_answer_of_no_use(bad):
+async def test_an_unusable_answer_fails(bad):
     admin = LookupdAdmin("h:1", http_request=Lookupds({"h:1": BAD[bad]}))
     for call in (lambda: admin.lookup("t"), admin.topics, admin.nodes):
         with pytest.raises(RequestFailed, match=r"^http://h:1/"):

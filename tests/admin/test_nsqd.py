@@ -28,7 +28,7 @@ async def topic_stats(admin: NsqdAdmin, topic: str) -> TopicStats:
     return found
 
 
-async def test_who_it_is(nsqd: NsqdServer):
+async def test_info_of_an_nsqd(nsqd: NsqdServer):
     admin = NsqdAdmin(nsqd.http_address, **PATIENT)
     await admin.ping()
     info = await admin.info()
@@ -80,7 +80,7 @@ async def test_the_life_of_a_channel(nsqd: NsqdServer):
     assert list(await channels()) == ["d#ephemeral"]
 
 
-async def test_stats_of_a_part(nsqd: NsqdServer):
+async def test_stats_of_one_topic_or_channel(nsqd: NsqdServer):
     admin = NsqdAdmin(nsqd.http_address, **PATIENT)
     for topic, channel in (("t", "c"), ("t", "d"), ("u", "d")):
         await admin.create_topic(topic)
@@ -140,7 +140,7 @@ async def test_options(nsqd: NsqdServer):
         ("unpause_channel", ["known", "c"], 404, "CHANNEL_NOT_FOUND"),
     ],
 )
-async def test_what_nsqd_refuses_has_nsqds_word(nsqd: NsqdServer, method, names, status, message):
+async def test_refusals_have_nsqds_message(nsqd: NsqdServer, method, names, status, message):
     admin = NsqdAdmin(nsqd.http_address, **PATIENT)
     await admin.create_topic("known")
     with pytest.raises(RequestRefused) as caught:
@@ -171,7 +171,7 @@ async def test_wrong_names_of_stats_are_not_sent():
 
 
 @pytest.mark.parametrize("bad", ["500", "garbage", "no object", "nothing", "envelope of a refusal", "deep"])
-async def test_an_answer_of_no_use(bad):
+async def test_an_unusable_answer_fails(bad):
     with pytest.raises(RequestFailed, match=r"^http://h:1/stats: "):
         await NsqdAdmin("h:1", http_request=Lookupds({"h:1": BAD[bad]})).stats()
 

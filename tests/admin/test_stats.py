@@ -77,7 +77,7 @@ DOCUMENT = {
 }
 
 
-def test_all_that_nsqd_tells():
+def test_all_keys_of_stats_are_read():
     stats = read(NsqdStats, json.loads(json.dumps(DOCUMENT)))
     assert (stats.version, stats.health, stats.start_time) == ("1.3.0", "OK", 1795307145)
     assert stats.memory == MemoryStats(heap_objects=2285, gc_total_runs=1)

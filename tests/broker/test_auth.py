@@ -61,7 +61,7 @@ def head(request: bytes) -> tuple[str, str, dict[str, list[str]]]:
     return method, path, parse_qs(raw_query, keep_blank_values=True, errors="surrogateescape")
 
 
-async def test_a_client_is_asked_about():
+async def test_the_request_describes_the_client():
     async with answering(lambda _: grant(identity_url="http://me")) as server:
         state = await query(
             server.address,
@@ -79,7 +79,7 @@ async def test_a_client_is_asked_about():
     assert b"\r\nAccept: application/vnd.nsq; version=1.0\r\n" in server.requests[0]
 
 
-async def test_without_tls_and_certificate_that_is_said():
+async def test_a_client_without_tls_and_certificate_is_described():
     async with answering(lambda _: grant()) as server:
         await query(server.address)
     said = {"common_name": [""], "remote_ip": ["1.2.3.4"], "secret": ["s"], "tls": ["false"]}
@@ -134,13 +134,13 @@ async def test_the_next_server_is_asked_when_one_fails(answer, error):
             await query(bad.address)
 
 
-async def test_who_has_granted_is_the_last_to_be_asked():
+async def test_no_server_is_asked_after_a_grant():
     async with answering(lambda _: grant("a")) as a, answering(lambda _: grant("b")) as b:
         assert (await query(a.address, b.address, first=1)).identity == "b"
     assert not a.requests
 
 
-async def test_the_error_names_all_that_were_asked():
+async def test_the_error_lists_the_failure_of_each_server():
     nobody = await unused_address()
     async with answering(lambda _: None) as silent:
         with pytest.raises(RequestFailed) as caught:
@@ -153,7 +153,7 @@ async def test_the_error_names_all_that_were_asked():
     assert third.startswith("failed to auth against ftp://x - ")
 
 
-async def test_neither_user_nor_password_nor_query_of_a_url_is_told():
+async def test_the_error_contains_no_secret_of_a_url():
     nobody = await unused_address()
     with pytest.raises(RequestFailed) as caught:
         await query(f"http://user:hush@{nobody}/auth?token=hush")
@@ -164,7 +164,7 @@ async def test_neither_user_nor_password_nor_query_of_a_url_is_told():
     assert "hush" not in str(caught.value)
 
 
-def test_without_the_library_of_patterns_the_command_that_installs_it_is_told(monkeypatch):
+def test_without_google_re2_the_error_has_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "re2", None)
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(
@@ -215,6 +215,6 @@ async def test_the_root_ca_of_the_options_is_trusted(tmp_path, version):
     assert state.identity == "me"
 
 
-async def test_a_root_ca_that_cannot_be_read(tmp_path):
+async def test_an_unreadable_root_ca_is_refused(tmp_path):
     with pytest.raises(RequestFailed, match=r"https://h/auth - option tls_root_ca_file '.*/none': "):
         await query("https://h/auth", tls_root_ca_file=str(tmp_path / "none"))

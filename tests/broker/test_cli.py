@@ -76,7 +76,7 @@ def test_help_lists_every_flag(flag, started, capsys):
 @pytest.mark.parametrize(
     ("flag", "hint"), [("no-such-flag", ""), ("mem-queue-sizes", "did you mean --mem-queue-size? ")]
 )
-def test_an_unknown_flag_is_told_in_the_words_of_go_and_a_hint(flag, hint, started, capsys):
+def test_an_unknown_flag_is_refused_in_the_words_of_go_with_a_hint(flag, hint, started, capsys):
     assert cli.main([f"--{flag}"]) == 2
     captured = capsys.readouterr()
     assert (
@@ -102,7 +102,7 @@ def test_an_unknown_flag_is_told_in_the_words_of_go_and_a_hint(flag, hint, start
         (["--tls-cert=/tls_key"], 1, "option --tls-key is empty and --tls-cert is '/tls_key'; allowed is both or"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_one_sentence(words, code, sentence, started, capsys):
+def test_an_error_is_one_sentence(words, code, sentence, started, capsys):
     assert cli.main(words) == code
     captured = capsys.readouterr()
     assert captured.err.startswith(f"nsqd: {sentence}")
@@ -111,7 +111,7 @@ def test_what_is_wrong_is_one_sentence(words, code, sentence, started, capsys):
     assert not started
 
 
-def test_a_configuration_file_sets_options_and_flags_win(started, tmp_path):
+def test_flags_override_the_configuration_file(started, tmp_path):
     path = tmp_path / "nsqd.cfg"
     path.write_text(
         """
@@ -176,7 +176,7 @@ def test_an_unknown_key_of_the_file_is_named_and_the_broker_runs(started, tmp_pa
     assert started == [default_options(node_id=7)]
 
 
-def test_options_that_contradict_each_other_are_named_as_they_were_written(started, tmp_path, capsys):
+def test_contradicting_options_are_named_as_written(started, tmp_path, capsys):
     path = tmp_path / "nsqd.cfg"
     path.write_text("tls_client_auth_policy = 'require'\n")
     assert cli.main([f"--config={path}", "--tls-required"]) == 1
@@ -186,7 +186,7 @@ def test_options_that_contradict_each_other_are_named_as_they_were_written(start
     assert not started
 
 
-def test_help_tells_what_a_value_may_be(capsys):
+def test_help_lists_the_allowed_values(capsys):
     assert cli.main(["--help"]) == 0
     text = capsys.readouterr().out
     for option in OPTIONS.values():

@@ -59,7 +59,7 @@ async def until(happened):
             await anyio.lowlevel.checkpoint()
 
 
-async def test_a_client_is_told_what_the_auth_server_has_granted():
+async def test_a_client_gets_the_grant_of_the_auth_server():
     async with answering(lambda request: http_answer(json.dumps(GRANT).encode())) as server:
         options = BrokerOptions(**ADDRESSES, auth_http_addresses=(server.address,))
         async with Nsqd(options) as nsqd, nsqd.connect("10.0.0.1:5") as client:
@@ -73,7 +73,7 @@ async def test_a_client_is_told_what_the_auth_server_has_granted():
     assert b"remote_ip=10.0.0.1" in request
 
 
-async def test_an_auth_server_that_refuses_is_told_as_a_failure():
+async def test_a_refusal_of_the_auth_server_is_a_failed_auth():
     async with answering(lambda request: http_answer(b"{}", status="403 Forbidden")) as server:
         options = BrokerOptions(**ADDRESSES, auth_http_addresses=(server.address,))
         async with Nsqd(options) as nsqd, nsqd.connect() as client:
@@ -97,7 +97,7 @@ async def test_a_failed_auth_is_one_line_of_the_log_without_secrets(caplog):
     ]
 
 
-async def test_a_failed_auth_is_logged_though_the_client_has_left(caplog):
+async def test_a_failed_auth_of_a_disconnected_client_is_logged(caplog):
     async with answering(lambda request: http_answer(b"", status="403 Forbidden")) as server:
         options = BrokerOptions(**ADDRESSES, auth_http_addresses=(server.address,))
         async with Nsqd(options) as nsqd:
@@ -110,14 +110,14 @@ async def test_a_failed_auth_is_logged_though_the_client_has_left(caplog):
     assert record.getMessage().startswith("PROTOCOL(V2): [10.0.0.1:5] AUTH failed failed to auth against ")
 
 
-async def test_an_auth_server_without_the_library_of_patterns_keeps_the_broker_from_starting(monkeypatch):
+async def test_a_broker_with_auth_servers_does_not_start_without_google_re2(monkeypatch):
     monkeypatch.setattr("nsqkit.broker.auth.find_spec", lambda name: None)
     with pytest.raises(OptionError, match=r"pip install 'nsqkit\[server\]'$"):
         async with Nsqd(BrokerOptions(**ADDRESSES, auth_http_addresses=("a:1",))):
             pass
 
 
-async def test_topics_and_channels_are_announced_and_taken_back():
+async def test_topics_and_channels_are_announced_and_withdrawn():
     async with lookupd() as other:
         options = BrokerOptions(**ADDRESSES, lookupd_tcp_addresses=(other.tcp_address,))
         async with Nsqd(options) as nsqd:
@@ -137,7 +137,7 @@ async def test_an_nsqlookupd_may_be_added_while_the_broker_runs():
         await until(lambda: other.registry.topics() == [b"t"])
 
 
-async def test_a_new_topic_begins_with_the_channels_that_it_has_elsewhere():
+async def test_a_new_topic_starts_with_the_channels_of_the_nsqlookupds():
     async with lookupd() as other:
         options = BrokerOptions(**ADDRESSES, lookupd_tcp_addresses=(other.tcp_address,))
         async with Nsqd(options) as nsqd, nsqd.connect() as client:

@@ -96,7 +96,7 @@ async def test_ping():
         assert "X-Nsq-Content-Type" not in api.headers
 
 
-async def test_ping_tells_what_is_wrong():
+async def test_ping_reports_bad_health():
     async with running() as api:
         api.broker.storage.health = "NOK - no space left on device"
         assert await api.ask("GET", "/ping") == (500, "NOK - no space left on device")
@@ -113,7 +113,7 @@ async def test_the_header_of_info_names_the_program():
         assert api.headers["Server"] == f"nsqkit/{__version__}"
 
 
-async def test_of_unix_sockets_no_port_is_told(tmp_path):
+async def test_unix_sockets_have_no_port(tmp_path):
     options = BrokerOptions(tcp_address=f"{tmp_path}/t", http_address=f"{tmp_path}/h", broadcast_address="b")
     async with Nsqd(options, clock=ManualClock()) as nsqd:
         api = Api(nsqd)
@@ -124,12 +124,12 @@ async def test_of_unix_sockets_no_port_is_told(tmp_path):
         assert await api.ask("GET", "/config/statsd_prefix") == (200, "nsq.b_0.")
 
 
-async def test_the_prefix_for_statsd_is_told_as_it_is_used():
+async def test_config_returns_the_resolved_statsd_prefix():
     async with running(statsd_prefix="a.%s", broadcast_address="1.2.3.4", broadcast_http_port=80) as api:
         assert await api.ask("GET", "/config/statsd_prefix") == (200, "a.1_2_3_4_80.")
 
 
-async def test_percentiles_are_told_as_go_writes_them():
+async def test_percentiles_are_written_as_in_go():
     async with running(e2e_processing_latency_percentiles=(1.0, 0.99)) as api:
         name = "e2e_processing_latency_percentiles"
         assert await api.ask("GET", f"/config/{name}") == (200, "[1,0.99]")
@@ -142,7 +142,7 @@ async def test_percentiles_are_told_as_go_writes_them():
         )
 
 
-async def test_profiles_are_answered_without_a_line_in_the_log(caplog):
+async def test_requests_for_profiles_are_not_logged(caplog):
     caplog.set_level(logging.INFO)
     async with running() as api:
         assert (await api.ask("GET", "/debug/pprof/"))[0] == 200
@@ -199,7 +199,7 @@ async def test_stats_in_json():
         ("&include_mem=False&include_clients=", True, []),
     ],
 )
-async def test_stats_with_and_without(query, has_memory, clients):
+async def test_stats_include_clients_and_memory_on_request(query, has_memory, clients):
     async with running() as api:
         api.broker.topic(b"t").channel(b"c", START_NS)
         document = json.loads((await api.ask("GET", f"/stats?format=json{query}"))[1])
@@ -242,7 +242,7 @@ async def test_publish():
         assert api.bodies(b"t") == [bytes(range(256))]
 
 
-async def test_what_is_published_is_delivered():
+async def test_a_published_message_is_delivered():
     async with running() as api:
         consumer = api.nsqd.connect()
         await consumer.send(b"  V2SUB t c\nRDY 1\n")
@@ -288,13 +288,13 @@ async def test_publish_with_a_delay(defer):
     ],
 )
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_what_publish_refuses(target, body, status, message, chunked):
+async def test_publish_refusals(target, body, status, message, chunked):
     async with running(max_msg_size=10) as api:
         assert await api.refusal("POST", target, body, chunked=chunked) == (status, message)
         assert all(topic.message_count == 0 for topic in api.broker.topics.values())
 
 
-async def test_the_topic_is_there_before_the_delay_is_looked_at():
+async def test_the_topic_is_created_before_the_delay_is_checked():
     async with running() as api:
         await api.refusal("POST", "/pub?topic=made&defer=abc", b"x")
         assert b"made" in api.broker.topics
@@ -348,13 +348,13 @@ async def test_multi_publish(query, body, bodies):
     ],
 )
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_what_multi_publish_refuses(target, body, message, chunked):
+async def test_multi_publish_refusals(target, body, message, chunked):
     async with running(max_msg_size=10, max_body_size=30) as api:
         assert await api.refusal("POST", target, body, chunked=chunked) == (413, message)
         assert api.broker.topics.get(b"t") is None or not api.bodies(b"t")
 
 
-async def test_a_line_that_is_too_long_is_named_before_the_body():
+async def test_a_too_long_line_is_reported_before_a_too_long_body():
     # Only where the length is not announced; then nsqd reads line by line.
     async with running(max_msg_size=10, max_body_size=30) as api:
         body = b"x" * 11 + b"\n" + b"y\n" * 20
@@ -366,7 +366,7 @@ async def test_a_line_that_is_too_long_is_named_before_the_body():
     ("target", "message"),
     [("/mpub", "MISSING_ARG_TOPIC"), ("/mpub?topic=a%24", "INVALID_TOPIC"), ("/mpub?%", "INVALID_REQUEST")],
 )
-async def test_multi_publish_wants_a_topic(target, message):
+async def test_multi_publish_needs_a_topic(target, message):
     async with running() as api:
         assert await api.refusal("POST", target, b"x") == (400, message)
 
@@ -374,7 +374,7 @@ async def test_multi_publish_wants_a_topic(target, message):
 # ---- topics and channels --------------------------------------------------------------------------------------
 
 
-async def test_topics_come_and_go():
+async def test_topics_are_created_and_deleted():
     async with running() as api:
         assert await api.post("/topic/create?topic=t") == ""
         assert api.headers["Content-Length"] == "0"
@@ -384,7 +384,7 @@ async def test_topics_come_and_go():
         assert not api.broker.topics
 
 
-async def test_channels_come_and_go():
+async def test_channels_are_created_and_deleted():
     async with running() as api:
         await api.post("/topic/create?topic=t")
         await api.post("/channel/create?topic=t&channel=c%23ephemeral")
@@ -394,7 +394,7 @@ async def test_channels_come_and_go():
         assert not api.broker.topics[b"t"].channels
 
 
-async def test_consumers_of_a_deleted_channel_are_let_go():
+async def test_consumers_of_a_deleted_channel_are_disconnected():
     async with running() as api:
         consumer = api.nsqd.connect()
         await consumer.send(b"  V2SUB t c\n")
@@ -474,7 +474,7 @@ async def test_channels_are_emptied_and_paused():
         ),
     ],
 )
-async def test_what_topic_and_channel_routes_refuse(target, status, message):
+async def test_topic_and_channel_refusals(target, status, message):
     async with running() as api:
         api.broker.topic(b"there")
         assert await api.refusal("POST", target) == (status, message)
@@ -498,13 +498,13 @@ async def test_what_topic_and_channel_routes_refuse(target, status, message):
         ("broadcast_http_port", "5", JSON_TYPE),
     ],
 )
-async def test_options_are_told(name, text, content_type):
+async def test_config_returns_options(name, text, content_type):
     async with running(node_id=7, broadcast_http_port=5) as api:
         assert await api.ask("GET", f"/config/{name}") == (200, text)
         assert api.headers["Content-Type"] == content_type
 
 
-async def test_the_port_that_was_given_is_told():
+async def test_config_returns_a_configured_broadcast_port():
     async with running() as api:
         port = api.nsqd.tcp_address.rpartition(":")[2]
         assert await api.ask("GET", "/config/broadcast_tcp_port") == (200, port)
@@ -538,7 +538,7 @@ async def test_two_options_can_be_changed():
         ("PUT", "nsqlookupd_tcp_addresses", b"[" * 100_000, 400, "INVALID_VALUE"),
     ],
 )
-async def test_what_config_refuses(method, name, body, status, message):
+async def test_config_refusals(method, name, body, status, message):
     async with running(max_msg_size=100_000) as api:
         before = api.nsqd.options
         assert await api.refusal(method, f"/config/{name}", body) == (status, message)
@@ -560,7 +560,7 @@ async def test_other_paths_and_methods_are_refused():
                 assert await api.refusal(other, path) == (405, "METHOD_NOT_ALLOWED")
 
 
-async def test_requests_are_logged_but_for_publishes(caplog):
+async def test_requests_except_publishes_are_logged(caplog):
     caplog.set_level(logging.INFO, "nsqkit.broker")
     async with running() as api:
         caplog.clear()

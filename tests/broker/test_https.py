@@ -67,24 +67,24 @@ async def ask_securely(address: str, request: bytes = PING, certificate: str | N
         return answer
 
 
-async def test_the_routes_are_there_behind_tls(files):
+async def test_https_has_the_same_routes(files):
     async with broker(files) as nsqd:
         assert (await ask_securely(nsqd.https_address)).endswith(b"\r\n\r\nOK")
         assert (await ask(nsqd.http_address, PING)).endswith(b"\r\n\r\nOK")
 
 
-async def test_without_a_certificate_nobody_listens():
+async def test_without_a_certificate_there_is_no_https():
     async with Nsqd(BrokerOptions(tcp_address="127.0.0.1:0", http_address="")) as nsqd:
         assert nsqd.https_address == ""
 
 
-async def test_with_an_empty_address_nobody_listens(files):
+async def test_with_an_empty_address_there_is_no_https(files):
     async with broker(files, https_address="") as nsqd:
         assert nsqd.https_address == ""
 
 
 @pytest.mark.parametrize("values", [{"tls_required": "true"}, {"tls_client_auth_policy": "require-verify"}])
-async def test_where_tls_is_required_http_tells_where_it_is(files, values):
+async def test_plain_http_answers_with_the_https_port_if_tls_is_required(files, values):
     async with broker(files, **values) as nsqd:
         head, _, body = (await ask(nsqd.http_address, PING)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 403 Forbidden\r\n")
@@ -92,7 +92,7 @@ async def test_where_tls_is_required_http_tells_where_it_is(files, values):
     assert body.startswith(b'{"message": "TLS_REQUIRED", "https_port": ')
 
 
-async def test_where_it_is_required_but_for_http_it_is_not(files):
+async def test_plain_http_is_allowed_with_tcp_https(files):
     async with broker(files, tls_required="tcp-https") as nsqd:
         assert (await ask(nsqd.http_address, PING)).endswith(b"\r\n\r\nOK")
 
@@ -100,7 +100,7 @@ async def test_where_it_is_required_but_for_http_it_is_not(files):
 @pytest.mark.parametrize(
     "request_head", [b"GET /ping", b"POST /pub", b"HEAD /ping", b"PUT /config/x", b"OPTIONS /"]
 )
-async def test_who_speaks_http_there_is_answered_in_http(files, request_head, caplog):
+async def test_plain_http_on_the_https_port_is_answered_in_http(files, request_head, caplog):
     async with broker(files) as nsqd:
         assert await ask(nsqd.https_address, request_head + b" HTTP/1.1\r\n\r\n") == PLAIN_ANSWER
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -108,12 +108,12 @@ async def test_who_speaks_http_there_is_answered_in_http(files, request_head, ca
     assert warning.getMessage().endswith(": tls: first record does not look like a TLS handshake")
 
 
-async def test_who_speaks_anything_else_is_not_answered(files):
+async def test_other_data_on_the_https_port_is_not_answered_in_http(files):
     async with broker(files) as nsqd:
         assert await ask(nsqd.https_address, b"  V2PUB t\n") == b""
 
 
-async def test_who_leaves_in_the_handshake_is_logged_and_no_harm(files, caplog):
+async def test_a_disconnect_during_the_handshake_is_logged(files, caplog):
     async with broker(files) as nsqd:
         async with await connect(nsqd.https_address) as stream:
             await stream.send_eof()
@@ -125,7 +125,7 @@ async def test_who_leaves_in_the_handshake_is_logged_and_no_harm(files, caplog):
 
 
 @pytest.mark.parametrize("policy", ["require", "require-verify"])
-async def test_a_client_needs_the_certificate_that_the_policy_wants(files, policy):
+async def test_a_client_needs_the_certificate_of_the_policy(files, policy):
     async with broker(files, tls_client_auth_policy=policy, tls_root_ca_file=files.authority) as nsqd:
         assert (await ask_securely(nsqd.https_address, certificate="client")).endswith(b"OK")
         with pytest.raises((ProtocolError, BrokenResourceError)):

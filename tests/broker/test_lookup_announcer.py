@@ -171,7 +171,7 @@ class Broker:
         assert not scope.cancelled_caught
 
 
-async def test_it_announces_what_there_is_and_what_changes():
+async def test_existing_and_changed_registrations_are_announced():
     async with running_lookupd() as lookupd:
         broker = Broker(lookupd.address)
         broker.change(t=[b"c"], u=[])
@@ -185,7 +185,7 @@ async def test_it_announces_what_there_is_and_what_changes():
     assert lookupd.said == [said]
 
 
-async def test_each_nsqlookupd_is_told_and_an_address_counts_once():
+async def test_every_nsqlookupd_gets_announcements_once():
     async with running_lookupd() as one, running_lookupd() as other:
         broker = Broker(one.address, other.address, one.address)
         async with broker.running():
@@ -196,7 +196,7 @@ async def test_each_nsqlookupd_is_told_and_an_address_counts_once():
                 await lookupd.wait([b"IDENTIFY", b"REGISTER t"])
 
 
-async def test_it_pings():
+async def test_a_connection_is_pinged():
     async with running_lookupd() as lookupd:
         broker = Broker(lookupd.address)
         async with broker.running():
@@ -206,7 +206,7 @@ async def test_it_pings():
                 await lookupd.wait([b"IDENTIFY", *[b"PING"] * count])
 
 
-async def test_a_lost_nsqlookupd_is_dialled_in_time(log):
+async def test_a_lost_nsqlookupd_is_dialled_after_the_interval(log):
     async with running_lookupd() as lookupd:
         broker = Broker(lookupd.address)
         async with broker.running():
@@ -220,7 +220,7 @@ async def test_a_lost_nsqlookupd_is_dialled_in_time(log):
             await lookupd.wait([b"IDENTIFY"], [b"IDENTIFY"])
 
 
-async def test_a_lost_nsqlookupd_is_dialled_when_there_is_something_to_tell(log):
+async def test_a_lost_nsqlookupd_is_dialled_at_once_for_a_change(log):
     async with running_lookupd() as lookupd:
         broker = Broker(lookupd.address)
         async with broker.running():
@@ -231,7 +231,7 @@ async def test_a_lost_nsqlookupd_is_dialled_when_there_is_something_to_tell(log)
             await lookupd.wait([b"IDENTIFY"], [b"IDENTIFY", b"REGISTER t c"])
 
 
-async def test_an_nsqlookupd_that_does_not_answer_is_left(log):
+async def test_an_nsqlookupd_that_does_not_answer_is_disconnected(log):
     async with running_lookupd() as lookupd:
         lookupd.silent = True
         broker = Broker(lookupd.address)
@@ -246,7 +246,7 @@ async def test_an_nsqlookupd_that_does_not_answer_is_left(log):
             await broker.wait_known(1)
 
 
-async def test_an_nsqlookupd_that_comes_later_is_found(log):
+async def test_an_nsqlookupd_that_starts_later_is_connected(log):
     address = await unused_address()
     broker = Broker(address)
     async with broker.running():
@@ -256,7 +256,7 @@ async def test_an_nsqlookupd_that_comes_later_is_found(log):
             await lookupd.wait([b"IDENTIFY"])
 
 
-async def test_bad_addresses_do_no_harm(log):
+async def test_bad_addresses_do_not_affect_others(log):
     bad = ("nowhere", "a:b:c", "[::1", "127.0.0.1:99999", "\0:1", "a" * 64 + ":1", "")
     async with running_lookupd() as lookupd:
         broker = Broker(*bad, lookupd.address)
@@ -266,7 +266,7 @@ async def test_bad_addresses_do_no_harm(log):
     assert "internal error" not in log.text
 
 
-async def test_dialling_does_not_take_long(monkeypatch, log):
+async def test_dialling_has_a_timeout(monkeypatch, log):
     async def connect(host: str, port: int) -> None:
         assert (host, port) == ("localhost", 1)
         await anyio.sleep_forever()
@@ -277,7 +277,7 @@ async def test_dialling_does_not_take_long(monkeypatch, log):
         await log.wait("LOOKUPD(:1): no connection within 0 seconds")
 
 
-async def test_a_fault_of_ours_is_not_the_end(monkeypatch, log):
+async def test_an_internal_error_does_not_end_the_announcer(monkeypatch, log):
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a fault")
 
@@ -309,7 +309,7 @@ async def test_addresses_may_change():
                 await lookupd.wait(*[[b"IDENTIFY", b"REGISTER t"]] * 2)
 
 
-async def test_a_change_of_nothing_says_nothing():
+async def test_an_undone_change_is_not_announced():
     async with running_lookupd() as lookupd:
         broker = Broker(lookupd.address)
         async with broker.running():
@@ -320,7 +320,7 @@ async def test_a_change_of_nothing_says_nothing():
     assert lookupd.said == [[b"IDENTIFY"]]
 
 
-async def test_without_addresses_there_is_nothing_to_do():
+async def test_without_addresses_no_connection_is_made():
     broker = Broker()
     async with broker.running():
         broker.change(t=[])
@@ -339,7 +339,7 @@ async def ask(*addresses: str, topic: bytes = b"t") -> set[bytes]:
     return await lookup_channels(addresses, topic, clock=LoopClock(), connect_timeout=60, request_timeout=0.1)
 
 
-async def test_all_are_asked_and_their_answers_united():
+async def test_answers_of_all_nsqlookupds_are_merged():
     async with (
         answering(lambda _: channels("a", "b")) as one,
         answering(lambda _: channels("b", "c")) as other,
@@ -358,7 +358,7 @@ async def test_all_are_asked_and_their_answers_united():
         (None, "no answer within 0.1 seconds"),
     ],
 )
-async def test_who_cannot_answer_is_passed_over(answer, error, caplog):
+async def test_an_nsqlookupd_without_a_usable_answer_is_skipped(answer, error, caplog):
     async with answering(lambda _: answer) as bad, answering(lambda _: channels("a")) as good:
         assert await ask(bad.address, good.address) == {b"a"}
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -368,19 +368,19 @@ async def test_who_cannot_answer_is_passed_over(answer, error, caplog):
 
 
 @pytest.mark.parametrize("answer", [http_answer(b'{"channels":null}'), http_answer(b"{}"), channels()])
-async def test_no_channels_are_an_answer(answer, caplog):
+async def test_an_answer_without_channels_is_accepted(answer, caplog):
     async with answering(lambda _: answer) as server:
         assert await ask(server.address) == set()
     assert not caplog.records
 
 
-async def test_names_that_are_none_are_passed_over():
+async def test_invalid_names_are_skipped():
     answer = http_answer(json.dumps({"channels": ["a", "../b", "", 5, None, "\ud800"]}).encode())
     async with answering(lambda _: answer) as server:
         assert await ask(server.address) == {b"a"}
 
 
-async def test_a_new_topic_gets_the_channels_that_are_known_elsewhere(log):
+async def test_a_new_topic_gets_the_channels_of_the_nsqlookupds(log):
     async with (
         answering(lambda _: channels("c", "b", "e#ephemeral")) as one,
         answering(lambda _: channels("a")) as other,

@@ -55,7 +55,7 @@ def port(log, name) -> int:
 
 
 @pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
-def test_it_tells_its_ports_answers_and_ends_by_a_signal(stop_signal):
+def test_the_program_logs_its_ports_answers_and_ends_by_a_signal(stop_signal):
     with program() as process:
         log = read_log(process)
         assert re.match(LINE + r"INFO: nsqd v1\.3\.0 \(built w/go\S+\)\n" + LINE + r"INFO: ID: \d+\n", log)
@@ -115,7 +115,7 @@ def test_each_command_is_logged_at_debug_also_when_that_is_set_later():
     assert lines == [f"PROTOCOL(V2): [{name}] [PUB a]", f"PROTOCOL(V2): [{name}] [PUB c]"]
 
 
-def test_an_address_that_may_lack_a_port_is_named(monkeypatch, caplog):
+def test_an_address_without_a_port_is_warned_of(monkeypatch, caplog):
     monkeypatch.setattr(service, "start_log", lambda *_: None)
     monkeypatch.setattr(service, "run", lambda *_: 0)
     for tcp, http in (("foo", "127.0.0.1"), ("./foo", "@foo"), ("/foo", ""), ("a:1", ":0")):
@@ -137,7 +137,7 @@ def test_an_address_in_use_is_one_line_and_exit_code_1():
     )
 
 
-def test_a_certificate_that_is_not_there_is_one_line_and_exit_code_1():
+def test_a_missing_certificate_is_one_line_and_exit_code_1():
     with program("--log-level=warn", "--tls-cert=missing.pem", "--tls-key=missing.key") as process:
         log = process.stderr.read()
         assert process.wait(timeout=60) == 1
@@ -147,7 +147,7 @@ def test_a_certificate_that_is_not_there_is_one_line_and_exit_code_1():
     )
 
 
-def test_a_flag_that_does_not_exist_is_exit_code_2():
+def test_an_unknown_flag_is_exit_code_2():
     with program("--no-such-flag") as process:
         assert process.stderr.readline() == "flag provided but not defined: -no-such-flag\n"
         process.stderr.read()
@@ -157,7 +157,7 @@ def test_a_flag_that_does_not_exist_is_exit_code_2():
 @pytest.mark.parametrize(
     ("python", "name"), [(("-m", "nsqkit"), "uvloop"), (("-c", NO_UVLOOP), r"asyncio \(install uvloop .+\)")]
 )
-def test_the_event_loop_is_told(python, name):
+def test_the_event_loop_is_logged(python, name):
     pytest.importorskip("uvloop")
     with program(python=python) as process:
         assert re.search(rf"(?m)^{LINE}INFO: event loop: {name}$", read_log(process))

@@ -96,13 +96,13 @@ def refused(address: str) -> bool:
 
 
 class TestStarting:
-    async def test_when_it_is_entered_it_answers(self):
+    async def test_it_answers_inside_the_block(self):
         async with Nsqd(options()) as nsqd, connected(nsqd) as client:
             assert nsqd.tcp_address.startswith("127.0.0.1:")
             assert nsqd.http_address == ""
             await client.say(encode_publish(b"t", b"x"))
 
-    async def test_it_serves_http_beside(self):
+    async def test_it_serves_http(self):
         async with Nsqd(options(http_address="127.0.0.1:0")) as nsqd:
             async with await connect(nsqd.http_address) as stream:
                 await stream.send(b"GET /ping HTTP/1.0\r\n\r\n")
@@ -113,19 +113,19 @@ class TestStarting:
             assert answer.startswith(b"HTTP/1.")
             assert answer.endswith(b"\r\n\r\nOK")
 
-    async def test_it_knows_since_when_it_runs(self):
+    async def test_the_start_time_follows_the_clock(self):
         clock = ManualClock(123)
         async with Nsqd(options(), clock=clock) as nsqd:
             assert nsqd.clock is clock
             assert nsqd.start_time_ns == 123
 
-    async def test_by_default_it_has_nsqds_options_and_the_real_time(self):
+    async def test_defaults_are_nsqds_options_and_the_real_time(self):
         nsqd = Nsqd()
         assert nsqd.options == BrokerOptions()
         assert nsqd.clock.now_ns() > 1_700_000_000 * 10**9
 
     @pytest.mark.parametrize("name", ["tcp_address", "http_address"])
-    async def test_an_address_that_is_taken_is_named_and_nothing_is_left(self, name):
+    async def test_an_address_in_use_is_named_and_everything_is_closed(self, name):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
@@ -139,7 +139,7 @@ class TestStarting:
             nsqd.connect()
 
     @pytest.mark.parametrize("name", ["tcp_address", "http_address"])
-    async def test_what_is_no_address_is_refused(self, name):
+    async def test_an_invalid_address_is_refused(self, name):
         with pytest.raises(OptionError, match="address 'here:there' is not host:port"):
             await Nsqd(options(**{name: "here:there"})).__aenter__()
 
@@ -159,7 +159,7 @@ class TestStarting:
 
 class TestStopping:
     @IN_MEMORY
-    async def test_when_it_is_left_every_connection_is_closed(self, way):
+    async def test_a_stop_closes_every_connection(self, way):
         async with Nsqd(options()) as nsqd:
             context = connected(nsqd, way)
             client = await context.__aenter__()
@@ -169,7 +169,7 @@ class TestStopping:
         assert refused(nsqd.tcp_address)
         assert not nsqd.broker.sessions
 
-    async def test_what_is_still_to_be_sent_is_sent(self):
+    async def test_a_stop_sends_the_remaining_output(self):
         async with Nsqd(options()) as nsqd:
             client = Client(nsqd.connect())
             await client.send(MAGIC_V2, encode_subscribe(b"t", b"c"), encode_ready(9))
@@ -180,7 +180,7 @@ class TestStopping:
         assert await client.is_closed()
         await client.stream.aclose()
 
-    async def test_a_client_that_does_not_read_is_not_waited_for(self):
+    async def test_a_stop_does_not_wait_for_a_client_that_does_not_read(self):
         started = anyio.current_time()
         async with Nsqd(options()) as nsqd:
             context = connected(nsqd)
@@ -193,17 +193,17 @@ class TestStopping:
         assert anyio.current_time() - started < STOP_TIMEOUT + 1
         await context.__aexit__(None, None, None)
 
-    async def test_it_can_be_left_without_ever_having_had_a_client(self):
+    async def test_a_stop_without_clients(self):
         async with Nsqd(options()):
             pass
 
-    async def test_a_connection_of_the_last_moment_is_closed_too(self):
+    async def test_a_connection_that_was_just_accepted_is_closed_too(self):
         async with Nsqd(options()) as nsqd:
             client = Client(nsqd.connect())
         assert await client.is_closed()
         await client.stream.aclose()
 
-    async def test_an_exception_of_the_users_comes_out_as_itself(self):
+    async def test_an_exception_in_the_block_is_raised_unchanged(self):
         with pytest.raises(KeyError, match="mine"):
             async with Nsqd(options()) as nsqd, connected(nsqd):
                 raise KeyError("mine")
@@ -217,14 +217,14 @@ class TestStopping:
         assert scope.cancelled_caught
         assert refused(nsqd.tcp_address)
 
-    async def test_it_can_be_entered_again_and_has_kept_its_messages(self):
+    async def test_a_restart_keeps_messages_in_memory(self):
         nsqd = Nsqd(options())
         for n in range(2):
             async with nsqd, connected(nsqd) as client:
                 await client.say(encode_publish(b"t", b"%d" % n))
         assert len(nsqd.broker.topics[b"t"].queue) == 2
 
-    async def test_outside_of_the_block_nobody_can_connect(self):
+    async def test_connect_outside_of_the_block_is_refused(self):
         nsqd = Nsqd(options())
         with pytest.raises(Closed, match="the broker is not running"):
             nsqd.connect()
@@ -233,7 +233,7 @@ class TestStopping:
 class TestTime:
     """The clock is the test's; the connections are in memory, so that ``settle`` knows when all is done."""
 
-    async def test_a_message_that_is_not_answered_comes_again(self):
+    async def test_an_unanswered_message_is_delivered_again(self):
         clock = ManualClock()
         flags = options(msg_timeout_ns=20 * 10**9)
         async with Nsqd(flags, clock=clock) as nsqd, connected(nsqd, "memory") as client:
@@ -247,7 +247,7 @@ class TestTime:
             clock.advance(0.001)
             assert (await client.frame()).attempts == 2
 
-    async def test_a_deferred_message_comes_when_its_time_has_come(self):
+    async def test_a_deferred_message_is_delivered_when_it_is_due(self):
         clock = ManualClock()
         async with Nsqd(options(), clock=clock) as nsqd, connected(nsqd, "memory") as client:
             await subscribed(client)
@@ -259,7 +259,7 @@ class TestTime:
             clock.advance(0.001)
             assert (await client.frame()).body == b"later"
 
-    async def test_heartbeats_come_with_the_interval_and_who_is_silent_is_left(self):
+    async def test_heartbeats_are_sent_and_a_silent_client_is_disconnected(self):
         clock = ManualClock()
         async with Nsqd(options(), clock=clock) as nsqd, connected(nsqd, "memory") as client:
             await client.say(encode_identify(b'{"heartbeat_interval": 1000}'))
@@ -277,7 +277,7 @@ class TestTime:
             await settle()
             assert not nsqd.broker.sessions
 
-    async def test_what_is_done_to_the_engine_from_outside_is_acted_upon(self):
+    async def test_process_changes_delivers_messages(self):
         async with Nsqd(options(), clock=ManualClock()) as nsqd, connected(nsqd, "memory") as client:
             await subscribed(client)
             await settle()
@@ -285,7 +285,7 @@ class TestTime:
             nsqd.process_changes()
             assert (await client.frame()).body == b"from outside"
 
-    async def test_the_same_chance_gives_the_same_sample(self):
+    async def test_the_same_seed_gives_the_same_sample(self):
         samples = []
         for _ in range(2):
             async with Nsqd(options(), random=Random(5), clock=ManualClock()) as nsqd:
@@ -303,7 +303,7 @@ class TestTime:
 
 class TestBackpressure:
     @IN_MEMORY
-    async def test_a_consumer_that_reads_and_says_nothing_gets_all_that_its_window_takes(self, way):
+    async def test_a_silent_consumer_gets_messages_up_to_its_rdy_count(self, way):
         # More than an outbox holds, in messages that each fill a good part of it: what makes room is only the write.
         body, count = b"x" * 400_000, 20
         async with Nsqd(options()) as nsqd, connected(nsqd, way) as client:
@@ -318,14 +318,14 @@ class TestBackpressure:
 
 class TestBadClients:
     @IN_MEMORY
-    async def test_one_bad_client_is_closed_and_the_others_are_not(self, way):
+    async def test_a_bad_client_does_not_affect_others(self, way):
         async with Nsqd(options()) as nsqd, connected(nsqd, way) as good, connected(nsqd, way) as bad:
             await bad.send(b"\xff" * 30 + b"\n")
             assert str(await bad.frame()).startswith("E_INVALID invalid command")
             assert await bad.is_closed()
             await good.say(encode_publish(b"t", b"x"))
 
-    async def test_why_a_client_was_left_is_in_the_log(self, caplog):
+    async def test_the_reason_for_a_disconnect_is_logged(self, caplog):
         caplog.set_level(logging.INFO, "nsqkit.broker")
         async with Nsqd(options()) as nsqd:
             async with connected(nsqd, "memory") as bad:
@@ -347,7 +347,7 @@ class TestBadClients:
             "stopped",
         ]
 
-    async def test_clients_that_come_while_it_stops(self):
+    async def test_clients_that_connect_during_the_stop(self):
         for _ in range(3):
             async with Nsqd(options()) as nsqd:
                 async with connected(nsqd) as client:
@@ -362,7 +362,7 @@ class TestBadClients:
 @pytest.mark.parametrize(
     "anyio_backend", ["asyncio", "trio", pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop")]
 )
-async def test_clients_that_are_gone_before_they_are_seen(anyio_backend):
+async def test_clients_that_disconnect_before_they_are_accepted(anyio_backend):
     if isinstance(anyio_backend, tuple):
         pytest.importorskip("uvloop")
     async with Nsqd(options(http_address="127.0.0.1:0")) as nsqd:
@@ -397,7 +397,7 @@ async def test_busy_polling_follows_the_option(monkeypatch, anyio_backend_name, 
     assert (clock.now_ns() in recorded) == polls
 
 
-async def test_a_fault_of_ours_with_one_client_is_not_the_end_of_the_others(
+async def test_an_internal_error_with_one_client_does_not_affect_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Nsqd(options()) as nsqd, nsqd.connect("good:1") as good, nsqd.connect("bad:2") as bad:
@@ -422,7 +422,7 @@ async def test_a_fault_of_ours_with_one_client_is_not_the_end_of_the_others(
 @pytest.mark.parametrize(
     "verb", ["process_input", "receive_eof", "data_to_send", "handle_deadline", "has_output", "discard"]
 )
-async def test_wherever_an_error_of_ours_comes_up_it_ends_one_connection(
+async def test_an_internal_error_in_any_method_ends_one_connection(
     verb: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
@@ -457,7 +457,7 @@ async def test_wherever_an_error_of_ours_comes_up_it_ends_one_connection(
     assert [record.getMessage() for record in caplog.records if record.exc_info]
 
 
-async def test_an_error_of_ours_in_a_delivery_is_not_the_publishers(
+async def test_an_internal_error_in_a_delivery_does_not_affect_the_publisher(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()

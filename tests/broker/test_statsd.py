@@ -104,7 +104,7 @@ async def elapsed(clock: ManualClock, seconds: float) -> None:
 FIRST = b"p.topic.t.message_count:1|c\np.topic.t.message_bytes:2|c\np.topic.t.depth:1|g\np.topic.t.backend_depth:0|g\n"
 
 
-async def test_it_reports_after_each_interval(broker, daemon, clock):
+async def test_a_report_is_sent_after_each_interval(broker, daemon, clock):
     async with running(broker, options(daemon), clock):
         await elapsed(clock, INTERVAL - 1)
         assert nothing_came(daemon)
@@ -119,7 +119,7 @@ async def test_it_reports_after_each_interval(broker, daemon, clock):
         )
 
 
-async def test_packets_are_spread_over_the_interval_but_its_last_second(broker, daemon, clock):
+async def test_packets_are_spread_over_the_interval_except_its_last_second(broker, daemon, clock):
     async with running(broker, options(daemon, statsd_udp_packet_size=60), clock):
         await elapsed(clock, INTERVAL)
         assert await packet(daemon) == b"p.topic.t.message_count:1|c\np.topic.t.message_bytes:2|c\n"
@@ -130,7 +130,7 @@ async def test_packets_are_spread_over_the_interval_but_its_last_second(broker, 
         assert await packet(daemon) == b"p.topic.t.depth:1|g\np.topic.t.backend_depth:0|g\n"
 
 
-async def test_what_is_left_at_the_end_is_sent_at_once(broker, daemon, clock):
+async def test_a_stop_sends_the_remaining_packets_at_once(broker, daemon, clock):
     async with running(broker, options(daemon, statsd_udp_packet_size=1), clock):
         await elapsed(clock, INTERVAL)
         first = await packet(daemon)
@@ -139,7 +139,7 @@ async def test_what_is_left_at_the_end_is_sent_at_once(broker, daemon, clock):
     assert nothing_came(daemon)
 
 
-async def test_reports_that_a_late_one_has_overtaken_are_left_out(broker, daemon, clock):
+async def test_reports_that_were_due_before_a_late_one_are_skipped(broker, daemon, clock):
     async with running(broker, options(daemon), clock):
         await elapsed(clock, INTERVAL * 3.5)
         await packet(daemon)
@@ -150,7 +150,7 @@ async def test_reports_that_a_late_one_has_overtaken_are_left_out(broker, daemon
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:statsd", "nobody.invalid:8125"])
-async def test_an_address_that_cannot_be_had_is_logged_and_tried_again(broker, daemon, clock, address):
+async def test_an_unusable_address_is_logged_and_tried_again(broker, daemon, clock, address):
     with errors() as next_error:
         async with running(broker, options(daemon, statsd_address=address), clock):
             for _ in range(2):
@@ -160,7 +160,7 @@ async def test_an_address_that_cannot_be_had_is_logged_and_tried_again(broker, d
                 await anyio.wait_all_tasks_blocked()
 
 
-async def test_an_address_that_is_not_found_in_time_is_given_up(broker, daemon, clock, monkeypatch):
+async def test_resolving_an_address_has_a_timeout(broker, daemon, clock, monkeypatch):
     async def never(*_: object, **__: object) -> None:
         await anyio.sleep_forever()
 
@@ -172,7 +172,7 @@ async def test_an_address_that_is_not_found_in_time_is_given_up(broker, daemon, 
             assert (await next_error()).endswith("no address of 127.0.0.1 is found within 0 s")
 
 
-async def test_the_next_address_is_tried_if_there_is_no_way_to_the_first(broker, daemon, clock, monkeypatch):
+async def test_the_next_address_is_tried_if_the_first_is_unreachable(broker, daemon, clock, monkeypatch):
     port = daemon.getsockname()[1]
     datagram = socket.SOCK_DGRAM
 
@@ -189,7 +189,7 @@ async def test_the_next_address_is_tried_if_there_is_no_way_to_the_first(broker,
         assert await packet(daemon) == FIRST
 
 
-async def test_that_nobody_listens_is_no_fault(broker, daemon, clock, caplog):
+async def test_a_missing_statsd_daemon_is_no_error(broker, daemon, clock, caplog):
     caplog.set_level(logging.INFO)
     nobody = options(daemon, statsd_udp_packet_size=1)
     daemon.close()

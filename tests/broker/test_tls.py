@@ -52,27 +52,27 @@ def shake_hands(options: BrokerOptions, client: TLS) -> TLS:
 
 
 @pytest.mark.parametrize("certificate", [None, "client", "stranger"])
-def test_without_a_policy_no_certificate_is_asked_for(files, certificate):
+def test_without_a_policy_no_certificate_is_requested(files, certificate):
     for authority in ("", files.authority):
         server = shake_hands(options(files, tls_root_ca_file=authority), client_of(None, certificate))
         assert server.common_name == ""
 
 
 @pytest.mark.parametrize(("certificate", "name"), [("client", "client-one"), ("stranger", "stranger")])
-def test_where_a_certificate_is_required_any_will_do(files, certificate, name):
+def test_with_require_any_certificate_is_accepted(files, certificate, name):
     for authority in ("", files.authority):
         required = options(files, tls_client_auth_policy="require", tls_root_ca_file=authority)
         assert shake_hands(required, client_of(None, certificate)).common_name == name
 
 
-def test_where_it_is_verified_it_has_to_be_of_the_authority(files):
+def test_with_require_verify_the_authority_must_have_signed(files):
     verified = options(files, tls_client_auth_policy="require-verify", tls_root_ca_file=files.authority)
     assert shake_hands(verified, client_of(None, "client")).common_name == "client-one"
     with pytest.raises(ProtocolError, match="tls: failed to verify client certificate"):
         shake_hands(verified, client_of(None, "stranger"))
 
 
-def test_where_it_is_verified_the_file_may_hold_the_certificate_itself(files, tmp_path):
+def test_with_require_verify_the_file_may_contain_the_certificate_itself(files, tmp_path):
     stranger = tmp_path / "stranger.pem"
     stranger.write_bytes(CLIENTS["stranger"]().cert_chain_pems[0].bytes())
     verified = options(files, tls_client_auth_policy="require-verify", tls_root_ca_file=str(stranger))
@@ -81,14 +81,14 @@ def test_where_it_is_verified_the_file_may_hold_the_certificate_itself(files, tm
         shake_hands(verified, client_of(None, "client"))
 
 
-def test_without_a_file_it_is_verified_by_the_authorities_of_the_system(files):
+def test_with_require_verify_and_no_file_the_systems_authorities_count(files):
     verified = options(files, tls_client_auth_policy="require-verify")
     with pytest.raises(ProtocolError, match="tls: failed to verify client certificate"):
         shake_hands(verified, client_of(None, "client"))
 
 
 @pytest.mark.parametrize("policy", ["require", "require-verify"])
-def test_no_certificate_will_not_do(files, policy):
+def test_a_client_without_a_certificate_is_refused(files, policy):
     wanted = options(files, tls_client_auth_policy=policy, tls_root_ca_file=files.authority)
     with pytest.raises(ProtocolError, match="tls: client didn't provide a certificate"):
         shake_hands(wanted, client_of(None))
@@ -107,7 +107,7 @@ VERSIONS = {
 @pytest.mark.parametrize("policy", ["", "require"])
 @pytest.mark.parametrize("spoken", VERSIONS)
 @pytest.mark.parametrize("least", ["", *VERSIONS])
-def test_an_older_version_than_the_least_is_refused_and_any_other_spoken(files, least, spoken, policy):
+def test_versions_before_the_minimum_are_refused(files, least, spoken, policy):
     version, told = VERSIONS[spoken]
     client = client_of(version, "client")
     rules = options(files, tls_min_version=least, tls_client_auth_policy=policy)
@@ -119,13 +119,13 @@ def test_an_older_version_than_the_least_is_refused_and_any_other_spoken(files, 
 
 
 @pytest.mark.parametrize("policy", ["", "require"])
-def test_the_server_chooses_the_cipher_and_takes_the_one_that_nsqd_takes(files, policy):
+def test_the_server_chooses_the_same_cipher_as_nsqd(files, policy):
     client = client_of(ssl.TLSVersion.TLSv1_2, "client")
     server = shake_hands(options(files, tls_client_auth_policy=policy), client)
     assert server.cipher_suite == "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
 
 
-def test_nothing_is_said_of_old_versions_at_the_start(files, recwarn):
+def test_no_deprecation_warning_for_old_versions(files, recwarn):
     server_context(options(files))
     assert not recwarn.list
 
@@ -147,7 +147,7 @@ def encrypted_key(directory: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["tls_cert", "tls_key", "tls_root_ca_file"])
-def test_a_file_that_is_not_there_is_named(files, tmp_path, name):
+def test_a_missing_file_is_named(files, tmp_path, name):
     missing = str(tmp_path / "missing.pem")
     with pytest.raises(OptionError) as refused:
         server_context(options(files, **{name: missing}))
@@ -163,13 +163,13 @@ def test_a_key_of_another_certificate_is_refused(files, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tls_cert", "tls_key"])
-def test_what_is_not_pem_is_refused(files, tmp_path, name):
+def test_a_file_that_is_not_pem_is_refused(files, tmp_path, name):
     (tmp_path / "text").write_text("nothing of the kind")
     with pytest.raises(OptionError, match="allowed is a certificate and its own key, in PEM"):
         server_context(options(files, **{name: str(tmp_path / "text")}))
 
 
-def test_nobody_is_asked_for_the_password_of_a_key(files, tmp_path):
+def test_an_encrypted_key_is_refused_without_a_prompt(files, tmp_path):
     with pytest.raises(
         OptionError, match=r"option tls_key is .*, which is encrypted; allowed is a key that is not"
     ):
@@ -183,7 +183,7 @@ def test_authorities_have_to_be_certificates(files):
         server_context(options(files, tls_root_ca_file=files.key))
 
 
-def test_to_take_any_certificate_without_its_library_is_refused(files, monkeypatch):
+def test_require_without_pyopenssl_is_refused(files, monkeypatch):
     monkeypatch.setitem(sys.modules, "OpenSSL", None)
     monkeypatch.delitem(sys.modules, "nsqkit.transport.openssl", raising=False)
     with pytest.raises(OptionError, match=r"needs pyOpenSSL, which comes with the extra nsqkit\[server\]"):

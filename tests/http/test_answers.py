@@ -32,7 +32,7 @@ def test_an_answer_with_or_without_an_envelope(body, document):
     [b"", b"OK", b"[]", b"null", b"{", b'{"a":' + b"9" * 5000 + b"}", b"[" * 100_000, enveloped(None)],
     ids=repr,
 )
-def test_what_is_no_document(body):
+def test_an_answer_that_is_not_json_is_refused(body):
     with pytest.raises(ValueError, match="the answer is no JSON object: ") as caught:
         decode_document(body)
     assert len(str(caught.value)) < SHOWN_LENGTH_MAX + 50
@@ -76,7 +76,7 @@ def test_the_message_of_a_refusal(body, message):
         ).map(lambda value: json.dumps(value).encode()),
     )
 )
-def test_anything_can_come(body):
+def test_any_bytes_are_decoded_or_refused(body):
     assert isinstance(read_message(body), str)
     try:
         assert isinstance(decode_document(body), dict)

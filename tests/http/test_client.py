@@ -84,7 +84,7 @@ async def test_a_body_in_each_form(answer, body):
         (http_answer(b"x" * 101), "the response has more than 100 bytes"),
     ],
 )
-async def test_an_answer_that_is_none(answer, error):
+async def test_an_invalid_answer_is_refused(answer, error):
     async with answering(lambda _: answer) as server:
         with pytest.raises(RequestFailed, match=error):
             await get(f"http://{server.address}/")
@@ -103,26 +103,26 @@ async def test_an_answer_that_is_none(answer, error):
         ("http://" + "a" * 64 + "/?secret=s", "^http://a{64}/: "),
     ],
 )
-async def test_a_url_that_leads_nowhere(url, error):
+async def test_an_invalid_url_is_refused(url, error):
     with pytest.raises(RequestFailed, match=error) as caught:
         await get(url)
     assert "secret" not in str(caught.value)
 
 
-async def test_nobody_listens():
+async def test_a_refused_connection_fails():
     address = await unused_address()
     with pytest.raises(TransportError, match=f"^http://{address}/x: .*(fail|refused)") as caught:
         await get(f"http://{address}/x?secret=s")
     assert isinstance(caught.value.__cause__, OSError)
 
 
-async def test_a_request_that_takes_too_long():
+async def test_the_request_timeout():
     async with answering(lambda _: None) as server:
         with pytest.raises(RequestFailed, match=r"/x: no answer within 0\.05 seconds$"):
             await get(f"http://{server.address}/x?secret=s", request_timeout=0.05)
 
 
-async def test_a_connection_that_takes_too_long(monkeypatch):
+async def test_the_connect_timeout(monkeypatch):
     async def connect(host: str, port: int) -> None:
         await anyio.sleep_forever()
 
@@ -140,14 +140,14 @@ async def test_user_and_password_go_into_a_header_and_not_into_errors():
     assert "p%40ss" not in str(caught.value)
 
 
-async def test_a_header_of_the_caller_counts_more_than_user_and_password():
+async def test_an_authorization_header_overrides_user_and_password():
     async with answering(lambda _: http_answer(b"")) as server:
         await get(f"http://me:password@{server.address}/", headers=[("authorization", "Bearer token")])
     assert server.requests[0].lower().count(b"\r\nauthorization:") == 1
     assert b"\r\nauthorization: Bearer token\r\n" in server.requests[0]
 
 
-async def test_a_redirect_takes_no_authorization_to_another_server():
+async def test_a_redirect_to_another_server_drops_the_authorization():
     async with answering(lambda _: http_answer(b"there")) as other:
         away = http_answer(b"", f"Location: http://{other.address}/b", status="302 Found")
         here = http_answer(b"", "Location: /b", status="302 Found")
@@ -175,12 +175,12 @@ async def test_a_server_at_a_unix_socket(tmp_path: Path, place: str):
         tasks.cancel_scope.cancel()
 
 
-async def test_nobody_at_a_unix_socket(tmp_path: Path):
+async def test_a_missing_unix_socket_fails(tmp_path: Path):
     with pytest.raises(RequestFailed, match=r"^http://localhost/ping: .*No such file"):
         await get("http://localhost/ping", socket_path=f"{tmp_path}/nsqd.sock")
 
 
-async def test_what_no_request_may_contain_is_escaped():
+async def test_invalid_characters_of_a_url_are_escaped():
     async with answering(lambda _: http_answer(b"")) as server:
         await get(f"http://{server.address}/a b\xe9%41?\u20ac=1?2")
     assert server.requests[0].startswith(b"GET /a%20b%C3%A9%41?%E2%82%AC=1?2 HTTP/1.1\r\n")
@@ -214,14 +214,14 @@ async def test_redirects_are_followed(status, method, again):
     assert second.endswith(b"\r\n\r\nx") is (again == "POST")
 
 
-async def test_redirects_have_an_end():
+async def test_redirects_have_a_limit():
     async with answering(lambda _: http_answer(b"", "Location: /a", status="302 Found")) as server:
         with pytest.raises(RequestFailed, match=f"stopped after {REDIRECTS_MAX} redirects"):
             await get(f"http://{server.address}/a")
     assert len(server.requests) == REDIRECTS_MAX + 1
 
 
-async def test_a_redirect_without_a_place_is_an_answer():
+async def test_a_redirect_without_a_location_is_returned():
     async with answering(lambda _: http_answer(b"", status="302 Found")) as server:
         assert (await get(f"http://{server.address}/a")).status == 302
 
@@ -247,7 +247,7 @@ async def test_https_to_a_server_without_tls():
             await get(f"https://{server.address}/x", request_timeout=0.05)
 
 
-async def test_https_with_a_certificate_of_a_stranger():
+async def test_https_with_an_untrusted_certificate_is_refused():
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(theirs)
     async with answering(lambda _: b"", tls=theirs) as server:
@@ -260,7 +260,7 @@ async def test_https_with_a_certificate_of_a_stranger():
 # ---- the form of NSQ's daemons -----------------------------------------------------------------------------------
 
 
-async def test_v1_asks_and_posts():
+async def test_v1_gets_and_posts():
     async with answering(lambda _: http_answer(b"{}")) as server:
         assert await fetch_v1(f"http://{server.address}/a?b", **limits()) == b"{}"
         assert await fetch_v1(f"http://{server.address}/a", document=b"[]", **limits()) == b"{}"
@@ -272,7 +272,7 @@ async def test_v1_asks_and_posts():
 
 
 @pytest.mark.parametrize("status", ["201 Created", "403 Forbidden", "500 Error"])
-async def test_v1_wants_status_200(status):
+async def test_v1_accepts_only_status_200(status):
     async with answering(lambda _: http_answer(b"no", status=status)) as server:
         with pytest.raises(RequestFailed, match=f"^got response {status[:3]} no$"):
             await fetch_v1(f"http://{server.address}/", **limits())
@@ -286,19 +286,19 @@ async def test_v1_wants_status_200(status):
     [b"\0\0\0\x0eE_BAD_PROTOCOL", b"\0\0\0\x12\0\0\0\x01E_BAD_PROTOCOL"],
     ids=["nsqlookupd", "nsqd"],
 )
-async def test_the_tcp_port_of_a_daemon_is_known_as_such(answer: bytes):
+async def test_a_daemons_tcp_port_is_recognized(answer: bytes):
     async with answering(lambda _: answer) as server:
         with pytest.raises(WrongServer, match=r"^http://.*: the server speaks NSQ's TCP protocol; .* 4161 "):
             await get(f"http://{server.address}/lookup")
 
 
-async def test_a_server_that_wants_tls_is_known_as_such():
+async def test_a_tls_server_is_recognized():
     async with answering(lambda _: b"\x15\x03\x01\0\x02\x02\x46") as server:
         with pytest.raises(WrongServer, match="the server speaks TLS; give a URL that begins with https://"):
             await get(f"http://{server.address}/")
 
 
-async def test_a_server_that_answers_tls_with_http_is_known_as_such():
+async def test_a_server_that_answers_tls_with_http_is_recognized():
     async def refuse(stream: ByteStream) -> None:
         async with stream:
             await stream.receive()

@@ -66,12 +66,12 @@ async def test_addresses(address, url, name):
         b"h:1",
     ],
 )
-async def test_what_is_no_address(address):
+async def test_invalid_addresses_are_refused(address):
     with pytest.raises(OptionError, match=r"^address "):
         daemon(address)
 
 
-async def test_an_address_that_is_refused_keeps_its_secrets():
+async def test_a_refused_address_shows_no_secrets():
     for address in ("http://me:secret@h:x/", "me:secret@h", "http://h:x/?key=secret", "ftp://me:secret@h"):
         with pytest.raises(OptionError) as caught:
             daemon(address)
@@ -105,7 +105,7 @@ async def test_no_secret_is_shown():
 # ---- asking ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_question_and_its_answer():
+async def test_a_request_and_its_answer():
     async with answering(lambda _: http_answer(b'{"topics":[]}')) as server:
         asked = daemon(f"{server.address}/nsq?key=secret")
         assert await asked.request_document("GET", "/topics", {"topic": "a b&c"}) == {"topics": []}
@@ -136,7 +136,7 @@ async def test_authorization(options, header):
 @pytest.mark.parametrize(
     "authorization", ["Bearer secret\r\nX: y", "secret\x00", "sécret", " secret", b"secret"]
 )
-async def test_what_is_no_header_is_refused_and_not_shown(authorization):
+async def test_an_invalid_header_is_refused_and_not_shown(authorization):
     with pytest.raises(OptionError, match=r"^authorization is not the value of a header") as caught:
         daemon("h:1", authorization=authorization)
     assert "cret" not in str(caught.value)
@@ -159,7 +159,7 @@ async def test_a_refusal(answer, status, message):
     assert (error.asked, error.status, error.message) == (f"http://{server.address}/x", status, message)
 
 
-async def test_an_answer_that_is_no_document():
+async def test_an_answer_that_is_not_a_json_object_is_refused():
     async with answering(lambda _: http_answer(b"<html>")) as server:
         with pytest.raises(RequestFailed, match=r"/x: the answer is no JSON object: '<html>'$"):
             await daemon(server.address).request_document("GET", "/x")
@@ -174,7 +174,7 @@ async def test_no_answer(answer):
             await daemon(server.address, request_timeout=0.2 if answer is None else 15.0).request("GET", "/x")
 
 
-async def test_nobody_there():
+async def test_an_unreachable_daemon_fails():
     address = await unused_address()
     with pytest.raises(RequestFailed, match=f"^http://{address}/x: "):
         await daemon(address).request("GET", "/x")
@@ -211,7 +211,7 @@ async def test_https_with_an_own_authority_and_a_client_certificate():
 # ---- by way of the user's client ------------------------------------------------------------------------------
 
 
-async def test_a_client_of_the_users_own():
+async def test_http_request_sends_the_requests():
     asked = []
 
     async def request(method, url, headers, body):
@@ -225,7 +225,7 @@ async def test_a_client_of_the_users_own():
 
 
 @pytest.mark.parametrize("result", [None, (200,), ("200", b""), (200, "text"), (200, b"x" * 1001)])
-async def test_a_client_that_returns_nothing_of_use(result):
+async def test_http_request_with_an_invalid_result_fails(result):
     async def request(method, url, headers, body):
         return result
 
@@ -233,7 +233,7 @@ async def test_a_client_that_returns_nothing_of_use(result):
         await daemon("h:1", http_request=request).request("GET", "/x")
 
 
-async def test_a_client_that_raises_keeps_its_secrets():
+async def test_an_exception_of_http_request_shows_no_secrets():
     async def request(method, url, headers, body):
         raise LookupError(f"{method} {url} {headers}")
 
@@ -247,7 +247,7 @@ async def test_a_client_that_raises_keeps_its_secrets():
     assert "Bearer t" not in str(caught.value)
 
 
-async def test_a_client_that_takes_too_long():
+async def test_http_request_has_a_timeout():
     async def request(method, url, headers, body):
         await anyio.sleep_forever()
 
@@ -255,7 +255,7 @@ async def test_a_client_that_takes_too_long():
         await daemon("h:1", http_request=request, request_timeout=0.01).request("GET", "/x")
 
 
-async def test_a_client_that_knows_no_unix_sockets():
+async def test_http_request_with_a_unix_socket_is_refused():
     async def request(method, url, headers, body):
         return 200, b""
 

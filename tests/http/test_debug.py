@@ -62,7 +62,7 @@ async def delta(target: str, seconds: float) -> Response:
     return answers[0]
 
 
-async def test_the_index_names_all_that_there_is(monkeypatch):
+async def test_the_index_lists_all_profiles(monkeypatch):
     monkeypatch.setattr(debug, "_sample", lambda seconds, stop: Counter())
     response = await ask("/debug/pprof/")
     assert ("Content-Type", "text/html; charset=utf-8") in response.headers
@@ -72,7 +72,7 @@ async def test_the_index_names_all_that_there_is(monkeypatch):
         assert name in debug.PROFILES or (await ask(f"/debug/pprof/{name}?seconds=1")).status == 200
 
 
-async def test_nsqlookupds_index_has_no_slash_at_its_end():
+async def test_nsqlookupds_index_has_no_trailing_slash():
     router = Router(pprof_routes("/debug/pprof", CLOCK))
     for path, status in (("/debug/pprof", 200), ("/debug/pprof/", 301)):
         answer = router.handle(Request.of("GET", path))
@@ -80,25 +80,25 @@ async def test_nsqlookupds_index_has_no_slash_at_its_end():
         assert answer.status == status
 
 
-async def test_the_command_line_is_told_word_by_word(monkeypatch):
+async def test_the_command_line_is_separated_by_nul(monkeypatch):
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "nsqkit", "a b"])
     assert await text("/debug/pprof/cmdline") == "python\0-m\0nsqkit\0a b"
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_symbols_can_be_asked_for(method):
+async def test_symbol_is_answered(method):
     assert (await ask("/debug/pprof/symbol?0x4000", method)).body == b"num_symbols: 1\n"
 
 
 class TestProfiles:
     @pytest.mark.parametrize("name", ["block", "goroutine", "heap", "threadcreate"])
-    async def test_each_is_a_file_or_a_text(self, name):
+    async def test_each_profile_is_a_file_or_a_text(self, name):
         head = f"{name} profile: total "
         assert (await attachment(f"/debug/pprof/{name}", name)).startswith(head)
         assert (await attachment(f"/debug/pprof/{name}?debug=x", name)).startswith(head)
         assert (await text(f"/debug/pprof/{name}?debug=1")).startswith(head)
 
-    async def test_nothing_waits_for_locks(self):
+    async def test_the_block_profile_is_empty(self):
         assert await text("/debug/pprof/block?debug=1") == "block profile: total 0\n"
 
     async def test_tasks_and_threads_show_where_they_are(self):
@@ -138,7 +138,7 @@ class TestProfiles:
         assert f"\n1234 @ {__name__}.{Leak.__qualname__}\n" in await text("/debug/pprof/heap?debug=1")
         del leaks
 
-    async def test_garbage_is_collected_if_that_is_wanted(self):
+    async def test_gc_collects_garbage_first(self):
         class Cycle:
             def __init__(self) -> None:
                 self.itself = self
@@ -154,7 +154,7 @@ class TestProfiles:
         finally:
             gc.enable()
 
-    async def test_where_memory_was_taken_is_told_if_it_is_known(self):
+    async def test_the_heap_lists_lines_with_tracemalloc(self):
         tracemalloc.start()
         try:
             taken = bytes(3_210_000)
@@ -185,11 +185,11 @@ class TestProfiles:
             ("seconds=1&debug=1", "seconds and debug params are incompatible\n"),
         ],
     )
-    async def test_what_cannot_be_is_refused_in_the_words_of_go(self, query, reason):
+    async def test_invalid_seconds_are_refused_in_the_words_of_go(self, query, reason):
         response = await ask(f"/debug/pprof/goroutine?{query}")
         assert response == Response(400, (TEXT, NO_SNIFF, ("X-Go-Pprof", "1")), reason.encode())
 
-    async def test_a_query_that_cannot_be_read_is_refused(self):
+    async def test_an_invalid_query_is_refused(self):
         with pytest.raises(HTTPError):
             await ask("/debug/pprof/heap?a=%zz")
 
@@ -216,11 +216,11 @@ class TestCpuProfile:
         ("query", "seconds"),
         [("seconds=2", 2), ("", 30), ("seconds=x", 30), ("seconds=-3", 30), ("seconds=99999", 600)],
     )
-    async def test_it_takes_as_long_as_is_wanted(self, monkeypatch, query, seconds):
+    async def test_the_duration_of_a_cpu_profile(self, monkeypatch, query, seconds):
         monkeypatch.setattr(debug, "_sample", lambda wanted, stop: Counter({f"a;b {wanted}": 3, "c": 9}))
         assert await attachment(f"/debug/pprof/profile?{query}", "profile") == f"c 9\na;b {seconds} 3\n"
 
-    async def test_one_at_a_time(self, monkeypatch):
+    async def test_one_cpu_profile_at_a_time(self, monkeypatch):
         stopped: list[threading.Event] = []
 
         def sample(seconds: float, stop: threading.Event) -> Counter[str]:
@@ -252,7 +252,7 @@ class TestMemory:
             ("?rate=" + "9" * 5000, f'parsing "{"9" * 5000}": value out of range'),
         ],
     )
-    async def test_a_rate_that_is_none_is_refused(self, query, reason):
+    async def test_an_invalid_rate_is_refused(self, query, reason):
         response = await ask(f"/debug/setblockrate{query}", "PUT")
         assert response == Response.plain(f"invalid block rate : strconv.Atoi: {reason}", status=400)
 
@@ -264,7 +264,7 @@ class TestMemory:
             ("POST", "/debug/freememory"),
         ],
     )
-    async def test_what_is_done_is_answered_as_nsqd_answers_it(self, method, target):
+    async def test_success_is_answered_as_by_nsqd(self, method, target):
         with pytest.raises(HTTPError) as caught:
             await ask(target.replace("+", "%2B"), method)
         assert (caught.value.status, caught.value.message) == (500, "INTERNAL_ERROR")

@@ -43,19 +43,19 @@ from nsqkit.http.messages import (
         ("a=%25zz", {"a": ["%zz"]}),
     ],
 )
-def test_a_query_is_read_as_go_reads_it(raw, query):
+def test_a_query_is_decoded_as_in_go(raw, query):
     assert parse_query(raw) == query
 
 
 @pytest.mark.parametrize("raw", ["a;b", "a=1;b=2", ";", "a=%", "a=%z1", "a=%1", "%=a", "a=1&b=%g0"])
-def test_a_query_that_go_cannot_read_is_an_invalid_request(raw):
+def test_a_query_that_go_refuses_is_an_invalid_request(raw):
     with pytest.raises(HTTPError) as info:
         parse_query(raw)
     assert (info.value.status, info.value.message) == (400, "INVALID_REQUEST")
     assert isinstance(info.value, NSQError)
 
 
-def test_the_error_of_a_query_names_what_is_wrong():
+def test_the_error_of_a_query_quotes_the_cause():
     with pytest.raises(HTTPError, match=r"400 INVALID_REQUEST: '%z1' is not a percent sign and two hex"):
         parse_query("a=b&c=%z1x")
     with pytest.raises(HTTPError, match="semicolon in the query 'a;b'"):
@@ -63,7 +63,7 @@ def test_the_error_of_a_query_names_what_is_wrong():
 
 
 @given(st.lists(st.tuples(st.binary(), st.binary())))
-def test_a_fully_escaped_query_reads_back(pairs):
+def test_a_fully_escaped_query_is_decoded(pairs):
     def escape(data: bytes) -> str:
         return "".join(f"%{byte:02x}" for byte in data)
 
@@ -97,7 +97,7 @@ def test_a_target_is_split(target, path, raw_query):
 
 
 @pytest.mark.parametrize("target", ["ping", "", "?a=b", "/a%", "/a%zz", "host:4151"])
-def test_a_target_that_cannot_be_one_is_refused(target):
+def test_an_invalid_target_is_refused(target):
     with pytest.raises(ValueError, match=r"does not begin with a slash|is not a percent sign"):
         parse_target(target)
 
@@ -175,12 +175,12 @@ def test_an_object_in_pieces_is_the_same_as_a_whole(count):
 
 
 @pytest.mark.parametrize("host", ["h", "", "h:4151", "[::1]:80", "a%b", "!$&'()*+,;=_~", "xn--e1a"])
-def test_a_host_that_go_takes(host):
+def test_hosts_that_go_accepts(host):
     check_head(b"", b"1.1", [("host", host), ("x", "\t\xe9")])
 
 
 @pytest.mark.parametrize("host", ["a b", "a/b", "u@h", 'a"', "a\\b", "{", "`", "<", "\xe9", "\x01", "a\n"])
-def test_a_host_that_go_refuses(host):
+def test_hosts_that_go_refuses(host):
     with pytest.raises(ValueError, match="malformed Host header"):
         check_head(b"", b"1.1", [("host", host)])
 
@@ -196,7 +196,7 @@ def test_the_first_of_several_values_counts():
     assert query("a=1&b=2&a=3").get("a") == "1"
 
 
-def test_what_is_missing_is_empty_and_not_there():
+def test_a_missing_value_is_empty():
     asked = query("a=&b")
     assert [asked.get(key) for key in "abc"] == ["", "", ""]
     assert [key in asked for key in "abc"] == [True, True, False]
@@ -208,7 +208,7 @@ def test_names_are_bytes():
     assert asked.name("channel") == b""
 
 
-def test_what_has_to_be_there_may_be_empty_but_not_missing():
+def test_a_required_value_may_be_empty():
     assert query("topic=").required("topic") == b""
     with pytest.raises(HTTPError) as caught:
         query("topic=").required("channel")
@@ -216,10 +216,10 @@ def test_what_has_to_be_there_may_be_empty_but_not_missing():
 
 
 @pytest.mark.parametrize("raw", ["a;b", "a=%zz"])
-def test_what_cannot_be_read_is_refused(raw):
+def test_an_unreadable_query_is_refused(raw):
     with pytest.raises(HTTPError, match=r"^400 INVALID_REQUEST"):
         query(raw)
 
 
-def test_words_for_yes_and_no():
+def test_words_for_booleans():
     assert BOOLEANS == {"true": True, "1": True, "false": False, "0": False}

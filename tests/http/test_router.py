@@ -72,7 +72,7 @@ def test_an_unknown_path_is_not_found(method, target):
         ("DELETE", "/ping/", None),
     ],
 )
-def test_a_wrong_method_is_told_the_right_ones(method, target, allow):
+def test_a_wrong_method_gets_the_allowed_ones(method, target, allow):
     if allow is None:
         assert ask(method, target).status == 404
     else:
@@ -94,14 +94,14 @@ def test_options_lists_the_methods():
         ("GET", "/debug/pprof", 301, "/debug/pprof/"),
     ],
 )
-def test_a_path_that_is_nearly_right_is_corrected(method, target, status, location):
+def test_an_almost_correct_path_is_redirected(method, target, status, location):
     there = ("Location", location)
     link = f'<a href="{location}">Moved Permanently</a>.\n\n'.encode()
     of_a_get = Response(status, (("Content-Type", "text/html; charset=utf-8"), there), link)
     assert ask(method, target) == (of_a_get if method == "GET" else Response(status, (there,)))
 
 
-def test_the_link_to_where_it_is_is_escaped_as_go_does():
+def test_the_link_of_a_redirect_is_escaped_as_in_go():
     assert ask("GET", "//ping?a=1&b='<\">") == Response(
         301,
         (("Content-Type", "text/html; charset=utf-8"), ("Location", "/ping?a=1&b='<\">")),
@@ -109,7 +109,7 @@ def test_the_link_to_where_it_is_is_escaped_as_go_does():
     )
 
 
-def test_a_handler_that_is_awaited_is_handed_on():
+def test_an_async_handler_is_returned():
     async def handler(request: Request) -> Response:
         return Response.plain(request.path)
 

@@ -143,7 +143,7 @@ async def test_a_connection_is_kept_for_the_next_request():
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 10_000])
-async def test_requests_sent_ahead_are_answered_in_order_however_they_are_cut(size):
+async def test_pipelined_requests_are_answered_in_order_in_any_pieces(size):
     stream = (
         post("/echo", b"first") + CHUNKED + get("/ping") + post("/ignore", b"x" * 50) + post("/echo", b"z")
     )
@@ -156,7 +156,7 @@ async def test_a_body_of_exactly_the_limit_is_good_and_one_byte_more_is_not():
     assert await talk(post("/echo", b"x" * 11)) == TOO_BIG
 
 
-async def test_what_is_left_of_a_body_is_thrown_away_up_to_the_limit_of_the_connection():
+async def test_the_rest_of_a_body_is_discarded_up_to_the_limit():
     assert await talk(post("/echo", b"x" * BODY_MAX), get("/ping")) == TOO_BIG + PING
 
 
@@ -185,7 +185,7 @@ async def test_a_handler_may_read_a_body_in_parts():
     assert (await talk(post("/", b"abcdefgh"), handle=handle)).endswith('["ab","cd","efgh"]')
 
 
-async def test_a_client_is_asked_for_the_body_that_it_holds_back():
+async def test_a_read_body_is_invited_by_100_continue():
     client, server = memory_pair()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(
@@ -198,16 +198,16 @@ async def test_a_client_is_asked_for_the_body_that_it_holds_back():
         await client.aclose()
 
 
-async def test_a_body_that_nobody_wants_is_not_asked_for():
+async def test_an_unread_body_is_not_invited():
     request = get("/ignore", "Content-Length: 3", "Expect: 100-continue", method="POST")
     assert await talk(request, b"abc" + get("/ping")) == plain("200 OK", "/ignore", "Connection: close")
 
 
-async def test_head_has_the_head_of_the_answer_alone():
+async def test_head_is_answered_without_a_body():
     assert await talk(get("/ping", method="HEAD"), handle=ignore) == plain("200 OK", "/ping")[: -len("/ping")]
 
 
-async def test_a_client_that_wants_no_more_is_let_go():
+async def test_connection_close_ends_the_connection():
     assert await talk(get("/ping", "Connection: close"), get("/ping")) == plain(
         "200 OK", "/ping", "Connection: close"
     )
@@ -217,7 +217,7 @@ async def test_http_1_0_is_answered_once():
     assert await talk(b"GET /ping HTTP/1.0\r\n\r\n") == plain("200 OK", "/ping", "Connection: close")
 
 
-async def test_an_offer_of_another_protocol_is_passed_over():
+async def test_an_upgrade_is_ignored():
     upgrade = get("/ping", "Connection: Upgrade", "Upgrade: h2c")
     assert await talk(upgrade, get("/ping")) == PING + PING
 
@@ -249,20 +249,20 @@ async def test_an_offer_of_another_protocol_is_passed_over():
         ),
     ],
 )
-async def test_what_is_no_request_is_refused_and_ends_the_connection(request_, status, reason):
+async def test_an_invalid_request_is_refused_and_ends_the_connection(request_, status, reason):
     head, _, text = (await talk(request_, get("/ping"))).partition("\r\n\r\n")
     assert text.startswith(f"{status}: ")
     assert reason in text
     assert head == plain(status, text, "Connection: close").partition("\r\n\r\n")[0]
 
 
-async def test_a_refusal_of_head_is_a_head_alone():
+async def test_a_refusal_of_head_has_no_body():
     answer = await talk(get("ping", method="HEAD"))
     assert answer.startswith("HTTP/1.1 400 Bad Request\r\n")
     assert answer.endswith("\r\n\r\n")
 
 
-async def test_a_length_said_twice_and_one_in_a_body_are_good():
+async def test_a_repeated_length_and_one_in_a_body_are_accepted():
     assert await talk(post("/echo", b"x", "Content-Length: 1"), get("/ping")) == ok("x") + PING
     assert (
         await talk(post("/ignore", b"\nContent-Length: 1, 1\n"), get("/ping"))
@@ -290,7 +290,7 @@ async def test_a_malformed_or_cut_off_body_is_a_bad_request(body):
     assert await talk(request) == error("400 Bad Request", "BAD_REQUEST", "Connection: close")
 
 
-async def test_a_malformed_body_that_nobody_reads_ends_the_connection():
+async def test_a_malformed_unread_body_ends_the_connection():
     request = get("/ignore", "Transfer-Encoding: chunked", method="POST") + b"zz\r\n"
     assert await talk(request, get("/ping")) == plain("200 OK", "/ignore")
 
@@ -322,7 +322,7 @@ async def test_an_error_of_the_handler_is_logged_and_hidden(is_async, caplog):
     assert "the disk is gone" in str(first.exc_info)
 
 
-async def test_a_refused_client_may_finish_what_it_is_sending():
+async def test_a_refused_client_may_finish_sending():
     client, server = memory_pair()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(
@@ -347,7 +347,7 @@ async def test_a_refused_client_that_does_not_close_is_disconnected_after_a_time
         assert (await receive_all(client)).startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
-async def test_a_handler_learns_that_its_client_has_gone(caplog):
+async def test_a_disconnect_is_raised_in_the_handler(caplog):
     seen: list[str] = []
 
     async def handle(request: Request) -> Response:
@@ -366,14 +366,14 @@ async def test_a_handler_learns_that_its_client_has_gone(caplog):
     assert not caplog.records
 
 
-async def test_a_client_that_does_not_wait_for_its_answer_harms_nothing():
+async def test_a_client_that_disconnects_before_the_answer_is_no_error():
     client, server = memory_pair()
     await client.send(get("/ping"))
     await client.aclose()
     await serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock())
 
 
-async def test_a_refused_client_that_has_gone_harms_nothing(monkeypatch, caplog):
+async def test_a_refused_client_that_has_disconnected_is_no_error(monkeypatch, caplog):
     async def send_eof() -> None:
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
@@ -385,7 +385,7 @@ async def test_a_refused_client_that_has_gone_harms_nothing(monkeypatch, caplog)
     assert not caplog.records
 
 
-async def test_a_fault_on_one_connection_is_logged_and_not_raised(monkeypatch, caplog):
+async def test_an_internal_error_is_logged_and_not_raised(monkeypatch, caplog):
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -410,7 +410,7 @@ async def test_the_stream_is_closed_in_the_end():
 
 
 @pytest.mark.parametrize("error", [OSError(107, "not connected"), anyio.BrokenResourceError()], ids=repr)
-async def test_a_client_that_is_gone_before_anybody_has_noticed_is_no_fault(error, monkeypatch):
+async def test_a_broken_stream_is_no_error(error, monkeypatch):
     async def fail() -> None:
         raise error
 
@@ -448,7 +448,7 @@ class EndlessStream(ByteStream):
 
 
 @pytest.mark.parametrize("limit", [0, 100, 10**9])
-async def test_no_more_is_taken_from_a_client_than_is_asked_for(limit):
+async def test_a_body_is_read_only_as_far_as_the_handler_asks(limit):
     taken = []
 
     async def handle(request: Request) -> Response:
@@ -484,11 +484,11 @@ async def turns_of_others(*pieces: bytes, handle=ROUTES.handle) -> int:
     return count
 
 
-async def test_others_have_a_turn_after_each_answer():
+async def test_other_tasks_run_after_each_answer():
     assert await turns_of_others(get("/ping") * 200) > 200
 
 
-async def test_others_have_turns_while_a_body_comes_in_small_chunks():
+async def test_other_tasks_run_during_a_body_of_small_chunks():
     head = b"POST /ignore HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
     # While the system carries the bytes, others have turns as well; the least of several times has few of those.
     least = min([await turns_of_others(head + b"0\r\n\r\n") for _ in range(5)])
@@ -520,7 +520,7 @@ async def test_a_long_answer_in_pieces_is_sent_in_chunks():
     assert body.startswith(f"800\r\n{piece.decode()}\r\n1\r\ny\r\n0\r\n\r\n")
 
 
-async def test_to_http_1_0_a_long_answer_in_pieces_goes_to_the_end_of_the_connection():
+async def test_a_long_answer_to_http_1_0_ends_with_the_connection():
     piece = b"x" * CHUNK_SIZE
     answer = await talk(b"GET / HTTP/1.0\r\n\r\n", handle=in_pieces(piece, b"y"))
     head, _, body = answer.partition("\r\n\r\n")
@@ -528,12 +528,12 @@ async def test_to_http_1_0_a_long_answer_in_pieces_goes_to_the_end_of_the_connec
     assert body == piece.decode() + "y"
 
 
-async def test_who_asks_for_the_head_gets_no_pieces():
+async def test_head_makes_no_pieces():
     answer = await talk(get("/", method="HEAD"), handle=in_pieces(b"x" * CHUNK_SIZE, b"y"))
     assert answer.endswith("\r\n\r\n")
 
 
-async def test_each_piece_is_made_in_a_turn_of_its_own():
+async def test_other_tasks_run_after_each_piece():
     pieces = [b"x" * CHUNK_SIZE] * 100
     assert await turns_of_others(get("/"), handle=in_pieces(*pieces)) > 100
 

@@ -32,7 +32,7 @@ def test_without_flags_it_runs_with_the_defaults_of_this_host(started):
     assert started == [LookupdOptions(broadcast_address="host-of-the-test")]
 
 
-def test_flags_win_over_the_configuration_file(started, tmp_path):
+def test_flags_override_the_configuration_file(started, tmp_path):
     path = tmp_path / "nsqlookupd.cfg"
     path.write_text('tcp_address = "a:1"\nbroadcast_address = "b"\ninactive_producer_timeout = "5m"\n')
     cli.main([f"-config={path}", "--tcp-address=c:2", "-tombstone-lifetime", "30s", "--verbose"])

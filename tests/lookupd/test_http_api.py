@@ -102,12 +102,12 @@ async def test_ping_is_plain_text():
         assert "X-Nsq-Content-Type" not in api.headers
 
 
-async def test_info_tells_the_version():
+async def test_info_returns_the_version():
     async with running() as api:
         assert await api.ask("GET", "/info") == (200, '{"version":"1.3.0"}')
 
 
-async def test_nothing_is_an_empty_list_everywhere():
+async def test_without_registrations_every_list_is_empty():
     async with running() as api:
         assert await api.ask("GET", "/topics") == (200, '{"topics":[]}')
         assert await api.ask("GET", "/nodes") == (200, '{"producers":[]}')
@@ -117,7 +117,7 @@ async def test_nothing_is_an_empty_list_everywhere():
         assert await api.ask("GET", "/lookup?topic=t") == (200, '{"channels":[],"producers":[]}')
 
 
-async def test_lookup_tells_channels_and_producers_key_by_key():
+async def test_lookup_returns_channels_and_producers():
     async with running() as api:
         api.registry.register(api.add_peer(), b"t", b"c")
         api.add_peer("without")
@@ -127,7 +127,7 @@ async def test_lookup_tells_channels_and_producers_key_by_key():
         assert await api.get("/lookup?topic=*") == found
 
 
-async def test_nodes_tells_topics_and_tombstones_key_by_key():
+async def test_nodes_returns_topics_and_tombstones():
     async with running() as api:
         peer = api.add_peer()
         api.registry.register(peer, b"t")
@@ -138,7 +138,7 @@ async def test_nodes_tells_topics_and_tombstones_key_by_key():
         assert list(found) == [*PEER, "tombstones", "topics", *TOPOLOGY]
 
 
-async def test_debug_tells_all_registrations_that_somebody_has():
+async def test_debug_returns_all_registrations_with_a_peer():
     async with running() as api:
         peer = api.add_peer()
         api.registry.register(peer, b"t", b"c")
@@ -164,7 +164,7 @@ async def test_debug_tells_all_registrations_that_somebody_has():
         assert all(list(each) == sorted(each) for (each,) in found.values())
 
 
-async def test_peers_that_are_silent_and_tombstones_go_by_the_clock():
+async def test_activity_and_tombstones_follow_the_clock():
     async with running(inactive_producer_timeout_ns=100 * 10**9, tombstone_lifetime_ns=10**9) as api:
         api.registry.register(api.add_peer(), b"t")
         await api.post("/topic/tombstone?topic=t&node=b:4151")
@@ -242,7 +242,7 @@ async def test_refusals(method, target, status, message):
 
 
 @pytest.mark.parametrize("path", ["/debug/pprof", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=1"])
-async def test_profiles_are_where_nsqlookupd_has_them(path, caplog):
+async def test_profiles_have_the_paths_of_nsqlookupd(path, caplog):
     caplog.set_level(logging.INFO, "nsqkit.lookupd")
     async with running() as api:
         status, text = await api.ask("GET", path)
@@ -267,7 +267,7 @@ async def test_each_route_is_there_once():
     assert len({(method, path) for method, path, _ in ROUTES}) == len(ROUTES)
 
 
-async def test_debug_is_told_in_pieces_while_nsqds_come_and_go():
+async def test_debug_is_sent_in_pieces_while_registrations_change():
     async with running() as api:
         peer = api.add_peer()
         for number in range(2000):

@@ -26,7 +26,7 @@ def program(*flags):
 
 
 @pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
-def test_it_tells_its_ports_answers_and_ends_by_a_signal(stop_signal):
+def test_the_program_logs_its_ports_answers_and_ends_by_a_signal(stop_signal):
     with program() as process:
         log = "".join(process.stderr.readline() for _ in range(4))
         found = re.fullmatch(

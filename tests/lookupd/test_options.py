@@ -42,6 +42,6 @@ def test_flags_and_keys_are_nsqlookupds():
         ("tombstone_lifetime_ns", 1.5),
     ],
 )
-def test_what_cannot_be_is_named(name, value):
+def test_an_invalid_value_is_named(name, value):
     with pytest.raises(OptionError, match=f"^option {name} is {value!r}; allowed is "):
         LookupdOptions(**{name: value})

@@ -52,7 +52,7 @@ def test_a_channel_is_registered_with_its_topic(registry: Registry, peer: Peer) 
     assert registry.channels(b"t") == [b"c", b"d"]
 
 
-def test_unregistered_names_stay_known(registry: Registry, peer: Peer) -> None:
+def test_unregistered_names_remain(registry: Registry, peer: Peer) -> None:
     registry.register(peer, b"t", b"c")
     assert registry.unregister(peer, b"t", b"c") == [channel(b"t", b"c")]
     assert registry.unregister(peer, b"t", b"c") == []
@@ -70,7 +70,7 @@ def test_a_topic_is_unregistered_with_its_channels(registry: Registry, peer: Pee
     assert dict.fromkeys(peer.channels) == {(b"u", b"c"): None}
 
 
-def test_an_ephemeral_channel_goes_with_its_last_peer(registry: Registry, peer: Peer) -> None:
+def test_an_ephemeral_channel_is_deleted_with_its_last_peer(registry: Registry, peer: Peer) -> None:
     other = registry.add_peer("10.0.0.1:2", node(), 0)
     for each in (peer, other):
         registry.register(each, b"t", b"c#ephemeral")
@@ -80,7 +80,7 @@ def test_an_ephemeral_channel_goes_with_its_last_peer(registry: Registry, peer: 
     assert registry.channels(b"t") == []
 
 
-def test_an_ephemeral_channel_that_nobody_has_goes_when_anybody_unregisters_it(
+def test_an_ephemeral_channel_without_peers_is_deleted_by_any_unregister(
     registry: Registry, peer: Peer
 ) -> None:
     registry.create_channel(b"t", b"c#ephemeral")
@@ -88,14 +88,14 @@ def test_an_ephemeral_channel_that_nobody_has_goes_when_anybody_unregisters_it(
     assert registry.channels(b"t") == []
 
 
-def test_an_ephemeral_topic_goes_without_its_channels(registry: Registry, peer: Peer) -> None:
+def test_an_ephemeral_topic_is_deleted_without_its_channels(registry: Registry, peer: Peer) -> None:
     registry.register(peer, b"t#ephemeral", b"c#ephemeral")
     registry.unregister(peer, b"t#ephemeral")
     assert not registry.has_topic(b"t#ephemeral")
     assert registry.channels(b"t#ephemeral") == [b"c#ephemeral"]
 
 
-def test_an_ephemeral_topic_stays_for_those_who_have_it(registry: Registry, peer: Peer) -> None:
+def test_an_ephemeral_topic_remains_while_it_has_peers(registry: Registry, peer: Peer) -> None:
     other = registry.add_peer("10.0.0.1:2", node(), 0)
     for each in (peer, other):
         registry.register(each, b"t#ephemeral")
@@ -105,7 +105,7 @@ def test_an_ephemeral_topic_stays_for_those_who_have_it(registry: Registry, peer
     assert registry.topics() == []
 
 
-def test_a_peer_that_goes_leaves_the_names_even_ephemeral_ones(registry: Registry, peer: Peer) -> None:
+def test_removing_a_peer_keeps_names_even_ephemeral_ones(registry: Registry, peer: Peer) -> None:
     registry.register(peer, b"t#ephemeral", b"c#ephemeral")
     assert set(registry.remove_peer(peer, 100)) == {
         CLIENT,
@@ -122,7 +122,7 @@ def test_a_peer_that_goes_leaves_the_names_even_ephemeral_ones(registry: Registr
 # ---- what HTTP does ---------------------------------------------------------------------------------------------
 
 
-def test_names_may_be_known_before_anybody_has_them(registry: Registry) -> None:
+def test_names_may_be_created_before_a_peer_has_them(registry: Registry) -> None:
     registry.create_channel(b"t", b"c")
     assert not registry.has_topic(b"t")
     registry.create_topic(b"t")
@@ -139,13 +139,13 @@ def test_a_deleted_topic_is_gone_until_it_is_registered_again(registry: Registry
     assert registry.register(peer, b"t", b"c") == [channel(b"t", b"c"), topic(b"t")]
 
 
-def test_channels_of_a_topic_that_is_not_known_are_deleted_too(registry: Registry) -> None:
+def test_channels_of_a_missing_topic_are_deleted_too(registry: Registry) -> None:
     registry.create_channel(b"t", b"c")
     assert registry.delete_topic(b"t") == [channel(b"t", b"c")]
     assert registry.channels(b"t") == []
 
 
-def test_a_deleted_channel_leaves_its_topic(registry: Registry, peer: Peer) -> None:
+def test_deleting_a_channel_keeps_its_topic(registry: Registry, peer: Peer) -> None:
     registry.register(peer, b"t", b"c")
     assert registry.delete_channel(b"t", b"c")
     assert not registry.delete_channel(b"t", b"c")
@@ -153,7 +153,7 @@ def test_a_deleted_channel_leaves_its_topic(registry: Registry, peer: Peer) -> N
     assert registry.producers(b"t", 0) == [peer]
 
 
-def test_of_what_is_deleted_nothing_is_kept(registry: Registry) -> None:
+def test_deleted_names_leave_no_data(registry: Registry) -> None:
     registry.create_channel(b"t", b"c")
     registry.delete_channel(b"t", b"c")
     registry.create_channel(b"u", b"c")
@@ -164,7 +164,7 @@ def test_of_what_is_deleted_nothing_is_kept(registry: Registry) -> None:
 # ---- time -------------------------------------------------------------------------------------------------------
 
 
-def test_a_silent_peer_is_not_told_of_until_it_is_heard_again(registry: Registry, peer: Peer) -> None:
+def test_a_silent_peer_is_not_returned_until_its_next_ping(registry: Registry, peer: Peer) -> None:
     registry.register(peer, b"t")
     for ask in (lambda now_ns: registry.producers(b"t", now_ns), registry.active_peers):
         assert ask(INACTIVE_NS) == [peer]
@@ -187,7 +187,7 @@ def test_a_tombstone_hides_a_peer_at_one_topic_for_a_while(registry: Registry, p
     assert registry.producers(b"t", 100 + TOMBSTONE_NS) == [peer]
 
 
-def test_a_tombstone_stands_when_the_peer_registers_again(registry: Registry, peer: Peer) -> None:
+def test_a_tombstone_remains_when_the_peer_registers_again(registry: Registry, peer: Peer) -> None:
     registry.register(peer, b"t")
     registry.tombstone(b"t", "b:4151", 0)
     registry.register(peer, b"t", b"c")
@@ -222,7 +222,7 @@ def test_a_star_is_every_topic(registry: Registry, peer: Peer) -> None:
         (channel(b"t", b"c"), "channel:t:c", "category:channel key:t subkey:c"),
     ],
 )
-def test_how_registrations_are_written(registration: Registration, key: str, text: str) -> None:
+def test_text_of_registrations(registration: Registration, key: str, text: str) -> None:
     assert (registration.key, str(registration)) == (key, text)
 
 
@@ -379,7 +379,7 @@ class Pair:
 
 
 @given(st.lists(STEPS, max_size=30))
-def test_it_is_what_the_oracle_says(steps: list[tuple[object, ...]]) -> None:
+def test_the_registry_equals_the_oracle(steps: list[tuple[object, ...]]) -> None:
     pair = Pair()
     acts: dict[object, Callable[..., None]] = {"pass": pair.let_pass}
     for name, *arguments in steps:

@@ -91,7 +91,7 @@ async def get(lookupd: Nsqlookupd, target: str) -> bytes:
 # ---- start and stop ---------------------------------------------------------------------------------------------
 
 
-async def test_when_it_is_entered_it_answers_and_when_it_is_left_it_does_not() -> None:
+async def test_it_answers_inside_the_block_only() -> None:
     async with Nsqlookupd(options()) as lookupd:
         assert lookupd.tcp_address.startswith("127.0.0.1:")
         assert await get(lookupd, "/ping") == b"OK"
@@ -109,14 +109,14 @@ async def test_when_it_is_entered_it_answers_and_when_it_is_left_it_does_not() -
         await lookupd.__aenter__()
 
 
-async def test_by_default_it_has_nsqlookupds_options_and_the_real_time() -> None:
+async def test_defaults_are_nsqlookupds_options_and_the_real_time() -> None:
     lookupd = Nsqlookupd()
     assert lookupd.options == LookupdOptions()
     assert lookupd.clock.now_ns() > 1_700_000_000 * 10**9
 
 
 @pytest.mark.parametrize("name", ["tcp_address", "http_address"])
-async def test_an_address_that_is_taken_is_named_and_nothing_is_left(name: str) -> None:
+async def test_an_address_in_use_is_named_and_everything_is_closed(name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         lookupd = Nsqlookupd(options(**{name: address}))
@@ -125,12 +125,12 @@ async def test_an_address_that_is_taken_is_named_and_nothing_is_left(name: str) 
     assert lookupd.tcp_address == ""
 
 
-async def test_what_is_no_address_is_refused() -> None:
+async def test_an_invalid_address_is_refused() -> None:
     with pytest.raises(OptionError, match=r"address '' is not host:port"):
         await Nsqlookupd(options(http_address="")).__aenter__()
 
 
-async def test_an_exception_of_the_user_comes_out_as_it_is() -> None:
+async def test_an_exception_in_the_block_is_raised_unchanged() -> None:
     with pytest.raises(KeyError):
         async with Nsqlookupd(options()):
             raise KeyError("the user's")
@@ -144,7 +144,7 @@ async def test_it_can_be_cancelled() -> None:
     assert scope.cancelled_caught
 
 
-async def test_the_log_tells_who_came_and_what_was_done(caplog: pytest.LogCaptureFixture) -> None:
+async def test_connections_and_changes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "nsqkit.lookupd")
     async with Nsqlookupd(options(), clock=ManualClock()) as lookupd:
         async with connected(lookupd) as client:
@@ -173,7 +173,7 @@ async def test_the_log_tells_who_came_and_what_was_done(caplog: pytest.LogCaptur
 # ---- nsqds ------------------------------------------------------------------------------------------------------
 
 
-async def test_an_nsqd_is_told_who_answers() -> None:
+async def test_identify_is_answered_with_the_nsqlookupds_data() -> None:
     async with Nsqlookupd(options(broadcast_address="l")) as lookupd, connected(lookupd) as client:
         assert decode_info(await client.ask(encode_identify(NODE))) == LookupdInfo(
             broadcast_address="l",
@@ -184,7 +184,7 @@ async def test_an_nsqd_is_told_who_answers() -> None:
         )
 
 
-async def test_whoever_sees_the_connection_closed_sees_the_registrations_gone() -> None:
+async def test_registrations_are_removed_before_the_connection_is_closed() -> None:
     async with Nsqlookupd(options()) as lookupd, connected(lookupd) as client:
         await client.ask(encode_identify(NODE))
         await client.ask(encode_register(b"t", b"c"))
@@ -195,7 +195,7 @@ async def test_whoever_sees_the_connection_closed_sees_the_registrations_gone() 
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_an_nsqd_that_leaves_is_not_told_of(reset: bool) -> None:
+async def test_a_disconnected_nsqd_is_not_returned(reset: bool) -> None:
     async with Nsqlookupd(options()) as lookupd:
         with socket.create_connection(split_address(lookupd.tcp_address)) as gone:
             gone.sendall(MAGIC_V1 + encode_identify(NODE))
@@ -210,7 +210,7 @@ async def test_an_nsqd_that_leaves_is_not_told_of(reset: bool) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", MAGIC_V1, b"GET /ping HT"])
-async def test_clients_that_are_gone_before_they_are_seen(said: bytes) -> None:
+async def test_clients_that_disconnect_before_they_are_accepted(said: bytes) -> None:
     async with Nsqlookupd(options()) as lookupd:
         for address in (lookupd.tcp_address, lookupd.http_address):
             with socket.create_connection(split_address(address)) as gone:
@@ -220,7 +220,7 @@ async def test_clients_that_are_gone_before_they_are_seen(said: bytes) -> None:
             assert await client.ask(PING) == b"OK"
 
 
-async def test_an_nsqd_that_only_stops_to_send_is_answered_first() -> None:
+async def test_an_nsqd_that_half_closes_is_answered_first() -> None:
     async with Nsqlookupd(options()) as lookupd, connected(lookupd) as client:
         await client.stream.send(PING + b"IDENTIFY\n\0")
         await client.stream.send_eof()
@@ -229,7 +229,7 @@ async def test_an_nsqd_that_only_stops_to_send_is_answered_first() -> None:
         assert await client.is_closed()
 
 
-async def test_silence_is_measured_by_the_clock() -> None:
+async def test_activity_follows_the_clock() -> None:
     clock = ManualClock()
     given = options(inactive_producer_timeout_ns=10**9)
     async with Nsqlookupd(given, clock=clock) as lookupd, connected(lookupd) as client:
@@ -243,7 +243,7 @@ async def test_silence_is_measured_by_the_clock() -> None:
 # ---- bad clients ------------------------------------------------------------------------------------------------
 
 
-async def test_64_clients_with_random_bytes_change_nothing_for_the_others() -> None:
+async def test_64_clients_with_random_bytes_do_not_affect_others() -> None:
     random = Random(64)
     parts = [
         *(MAGIC_V1, b"PING\n", b"REGISTER t c\n", b"IDENTIFY\n", b"\n", b" ", b"\0\0\0\5{}", b"\xff" * 9),
@@ -274,7 +274,7 @@ async def test_64_clients_with_random_bytes_change_nothing_for_the_others() -> N
                 await anyio.lowlevel.checkpoint()
 
 
-async def test_a_fault_of_ours_with_one_nsqd_is_not_the_end_of_the_others(
+async def test_an_internal_error_with_one_nsqd_does_not_affect_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     works = Session.receive_data

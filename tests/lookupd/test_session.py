@@ -66,7 +66,7 @@ def test_identify_is_answered_and_makes_a_peer(known: Conversation) -> None:
     assert not known.session.ended
 
 
-def test_all_that_has_come_is_answered_in_one_write(talk: Conversation) -> None:
+def test_all_commands_of_a_read_are_answered_in_one_write(talk: Conversation) -> None:
     commands = PING + IDENTIFY + encode_register(b"t", b"c") + encode_register(b"u") + encode_unregister(b"u")
     assert talk.say(commands) == [b"OK", encode_info(INFO), b"OK", b"OK", b"OK"]
     assert talk.registry.topics() == [b"t", b"u"]
@@ -75,18 +75,18 @@ def test_all_that_has_come_is_answered_in_one_write(talk: Conversation) -> None:
 
 
 @pytest.mark.parametrize("line", [b"REGISTER t  c\n", b"REGISTER t \n", b"REGISTER t\r\n"])
-def test_an_empty_channel_is_none(line: bytes, known: Conversation) -> None:
+def test_an_empty_channel_means_no_channel(line: bytes, known: Conversation) -> None:
     assert known.say(line) == [b"OK"]
     assert known.registry.topics() == [b"t"]
     assert known.registry.channels(b"t") == []
 
 
-def test_further_words_are_passed_over(known: Conversation) -> None:
+def test_further_words_are_ignored(known: Conversation) -> None:
     assert known.say(b"REGISTER t c x$ y\nPING x\nUNREGISTER t c x$\n") == [b"OK"] * 3
     assert known.registry.channels(b"t") == [b"c"]
 
 
-def test_a_ping_is_heard(known: Conversation) -> None:
+def test_a_ping_updates_the_peer(known: Conversation) -> None:
     assert known.registry.active_peers(301) == []
     assert known.say(PING, 5) == [b"OK"]
     assert known.registry.active_peers(305) == [known.session.peer]
@@ -156,7 +156,7 @@ def test_another_magic_is_refused() -> None:
         (b"IDENTIFY\n\0\0\0\5{}", [b"E_BAD_BODY IDENTIFY failed to read body"]),
     ],
 )
-def test_the_end_of_the_stream(said: bytes, answers: list[bytes], talk: Conversation) -> None:
+def test_eof_ends_the_session(said: bytes, answers: list[bytes], talk: Conversation) -> None:
     assert talk.say(said) == []
     for _ in range(2):
         talk.session.receive_eof(0)
@@ -164,7 +164,7 @@ def test_the_end_of_the_stream(said: bytes, answers: list[bytes], talk: Conversa
     assert talk.session.ended
 
 
-def test_an_end_takes_registrations_back(known: Conversation, caplog: pytest.LogCaptureFixture) -> None:
+def test_eof_removes_registrations(known: Conversation, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     known.say(encode_register(b"t"))
     known.session.receive_eof(0)
@@ -177,19 +177,17 @@ def test_an_end_takes_registrations_back(known: Conversation, caplog: pytest.Log
     ]
 
 
-def test_a_line_without_an_end_is_the_end(known: Conversation) -> None:
+def test_a_too_long_line_ends_the_session(known: Conversation) -> None:
     assert known.say(b"x" * (LINE_LENGTH_MAX + 1)) == []
     assert known.session.ended
 
 
-def test_what_a_client_says_does_not_fill_the_log(
-    talk: Conversation, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_long_input_is_cut_in_the_log(talk: Conversation, caplog: pytest.LogCaptureFixture) -> None:
     assert len(talk.say(b"x" * 100_000 + b"\n")[0]) > 100_000
     assert all(len(record.getMessage()) < 300 for record in caplog.records)
 
 
-def test_whoever_does_not_read_is_not_read_from(talk: Conversation) -> None:
+def test_unread_answers_fill_the_outbox(talk: Conversation) -> None:
     assert not talk.session.has_output
     talk.session.receive_data(PING * (OUTBOX_SIZE_MAX // len(OK_ANSWER)), 0)
     while talk.session.has_input:
@@ -211,7 +209,7 @@ documents = st.dictionaries(
 
 
 @given(st.data(), st.lists(st.one_of(lines, documents, st.just(IDENTIFY), st.binary(max_size=9)), max_size=9))
-def test_any_bytes_in_any_pieces_end_well(data: st.DataObject, said: list[bytes]) -> None:
+def test_any_bytes_in_any_pieces_have_the_same_result(data: st.DataObject, said: list[bytes]) -> None:
     stream = MAGIC_V1 + b"".join(said)
     whole, cut = Conversation(), Conversation()
     answers = whole.say(stream)
@@ -225,7 +223,7 @@ def test_any_bytes_in_any_pieces_end_well(data: st.DataObject, said: list[bytes]
         assert all(not peers for _, peers in each.registry.registrations())
 
 
-def test_commands_are_acted_on_in_turns(known: Conversation) -> None:
+def test_a_call_processes_a_bounded_number_of_commands(known: Conversation) -> None:
     count = 3 * TURN_COUNT + 5
     known.session.receive_data(b"".join(encode_register(b"t%d" % number) for number in range(count)), 0)
     counts = [len(known.answers())]
@@ -236,7 +234,7 @@ def test_commands_are_acted_on_in_turns(known: Conversation) -> None:
     assert len(known.registry.topics()) == count
 
 
-def test_what_comes_between_two_turns_is_heard_after_what_came_before(known: Conversation) -> None:
+def test_input_received_between_calls_is_processed_in_order(known: Conversation) -> None:
     known.session.receive_data(encode_register(b"t") * 2 * TURN_COUNT, 0)
     known.session.receive_data(encode_unregister(b"t"), 0)
     known.session.receive_eof(0)
@@ -248,7 +246,7 @@ def test_what_comes_between_two_turns_is_heard_after_what_came_before(known: Con
 
 
 @pytest.mark.parametrize("how", ["eof", "end", "refusal"])
-def test_registrations_are_taken_back_in_turns_and_then_it_has_ended(known: Conversation, how: str) -> None:
+def test_registrations_are_removed_in_bounded_parts(known: Conversation, how: str) -> None:
     count = 3 * TURN_COUNT
     known.session.receive_data(b"".join(encode_register(b"t%d" % number) for number in range(count)), 0)
     while known.session.has_input:
@@ -275,7 +273,7 @@ def test_registrations_are_taken_back_in_turns_and_then_it_has_ended(known: Conv
     assert known.answers() in ([], [b"E_INVALID invalid command HELLO"])
 
 
-def test_whoever_does_not_read_is_not_worked_for(known: Conversation) -> None:
+def test_a_full_outbox_stops_processing(known: Conversation) -> None:
     known.session.receive_data(PING * 100_000, 0)
     while known.session.has_input:
         known.session.process_input(0)

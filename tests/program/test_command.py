@@ -37,7 +37,7 @@ def _forget():
     ran.clear()
 
 
-def test_a_value_is_the_flags_else_the_files_else_the_hosts(tmp_path):
+def test_flags_override_the_file_and_the_file_the_defaults(tmp_path):
     path = tmp_path / "program.cfg"
     path.write_text("size = 8")
     assert COMMAND.main([]) == 7
@@ -69,7 +69,7 @@ def test_help_and_version_run_nothing(capsys):
         (["-config=nowhere"], 1, 'program: cannot read the configuration file "nowhere": '),
     ],
 )
-def test_what_is_wrong_is_said_on_stderr(words, code, sentence, capsys):
+def test_errors_are_written_to_stderr(words, code, sentence, capsys):
     assert COMMAND.main(words) == code
     assert capsys.readouterr().err.startswith(sentence)
     assert not ran

@@ -29,7 +29,7 @@ def log():
     return log
 
 
-def test_a_line_has_the_form_of_nsqd_s(log):
+def test_a_line_has_nsqds_format(log):
     moment = time.mktime((2026, 11, 21, 9, 5, 7, 0, 0, -1)) + 0.000_25
     line = log.write(logging.INFO, "TCP: listening on 127.0.0.1:4150", created=moment)
     assert line == "[nsqd] 2026/11/21 09:05:07.000250 INFO: TCP: listening on 127.0.0.1:4150\n"
@@ -45,7 +45,7 @@ def test_a_line_has_the_form_of_nsqd_s(log):
         (logging.CRITICAL, "FATAL"),
     ],
 )
-def test_levels_have_nsqd_s_names(level, name, log):
+def test_levels_have_nsqds_names(level, name, log):
     assert f".000000 {name}: text\n" in log.write(level, "text")
 
 
@@ -69,7 +69,7 @@ def test_the_level_may_change_at_any_time(log):
         ("41.003\xb5s \xe9 \\", "41.003\xb5s \xe9 \\"),
     ],
 )
-def test_what_a_client_chooses_cannot_make_a_line_or_act_on_a_terminal(text, shown, log):
+def test_client_text_cannot_forge_lines_or_control_a_terminal(text, shown, log):
     assert log.write(logging.INFO, text).endswith(f" INFO: {shown}\n")
 
 

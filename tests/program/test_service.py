@@ -45,7 +45,7 @@ def test_the_first_signal_ends_the_service(signal):
     ]
 
 
-def test_the_signals_that_a_program_of_go_survives_do_nothing():
+def test_signals_that_a_go_program_survives_are_ignored():
     import signal as signals
 
     words = [sys.executable, "-c", PROGRAM]
@@ -60,7 +60,7 @@ def test_the_signals_that_a_program_of_go_survives_do_nothing():
     assert {signals.SIGUSR1, signals.SIGUSR2} < {*IGNORED_SIGNALS}
 
 
-def test_what_keeps_it_from_starting_is_one_line_and_exit_code_1():
+def test_a_failed_start_is_one_line_and_exit_code_1():
     words = [sys.executable, "-c", PROGRAM, "fail"]
     done = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
@@ -69,7 +69,7 @@ def test_what_keeps_it_from_starting_is_one_line_and_exit_code_1():
     assert done.stderr.count("\n") == 1
 
 
-def test_cycles_are_looked_for_seldom_while_it_runs():
+def test_the_garbage_collector_runs_seldom():
     program = PROGRAM.replace('logger.info("it runs")', "logger.info(str(gc.get_threshold()[0]))")
     program = program.replace("import logging", "import gc, logging").replace(
         "sys.exit(service.run(serve(), logger))", "service.run(serve(), logger); print(gc.get_threshold())"

@@ -6,7 +6,7 @@ from nsqkit import __version__
 from nsqkit.program.version import version_line
 
 
-def test_programs_that_parse_the_version_of_nsqd_can_parse_ours():
+def test_the_version_line_can_be_parsed_as_nsqds():
     line = version_line("nsqd")
     match = re.search(r"nsqd v(\S+)", line)
     assert match is not None

@@ -1,13 +1,13 @@
 """The event-loop thread behind everything that is called without ``await``.
 
-    threads ── put ──▶ queue ── one wake-up ──▶ event loop      what begins there and does not wait
-            ── run ──▶ a task of its own ─────▶ event loop      what waits there
+    threads ── put ──▶ queue ── one wake-up ──▶ event loop      functions
+            ── run ──▶ a task of its own ─────▶ event loop      async functions
 
-The rule it guards: whoever waits for the event loop is told, whatever becomes of it: an answer, an error, or that it
-was closed. What was made before a fork is left alone in the child, for its sockets and locks are the parent's.
+Every call ends with a result, an error, or ``Closed``. Objects from before a fork are not used in the child: their
+sockets and locks are the parent's.
 
-How to read it: ``provider`` starts and ends the thread; ``loop_client`` runs one client in it; ``blocking_client`` is
-what users hold; ``one_shot`` has the future that tasks and threads wait for; ``waker`` wakes the event loop.
+``provider`` starts and ends the thread; ``loop_client`` runs one client in it; ``blocking_client`` is the base of the
+public classes; ``one_shot`` has the future that tasks and threads wait for; ``waker`` wakes the event loop.
 """
 
 from __future__ import annotations

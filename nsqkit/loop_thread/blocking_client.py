@@ -1,7 +1,7 @@
-"""What users hold who call without ``await``: opened, used by any thread, closed.
+"""The base of the clients that are used without ``await``: opened, used by any thread, closed.
 
-The rule it guards: it belongs to the process that has opened it. A process that was forked meanwhile may open it, too;
-what it does then does not touch the parent's.
+A client belongs to the process that has opened it. A process that is forked meanwhile may open it itself, which does
+not change the parent's.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
 
 
 class BlockingClient(Generic[C]):
-    """What is opened and closed by any thread, and used by all of them: for ``with``, or ``open`` and ``close``.
+    """A client for any number of threads, used with ``with``, or from ``open`` to ``close``.
 
     It may be opened again after it was closed, and in a process that was forked while it was open.
 
     Args:
-        make: makes the client; raises OptionError for what it cannot be made of, at once.
-        name: what users call it, for errors.
-        interrupt: called in the event loop with the client if ``close`` is interrupted; it makes leaving it quick.
+        make: makes the async client; also called at once, to raise OptionError for wrong options.
+        name: its name in errors.
+        interrupt: called in the event loop with the client if ``close`` is interrupted, so that leaving takes no time.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class BlockingClient(Generic[C]):
         self._closed: C | None = None
 
     def open(self) -> Self:
-        """Begin; connections are made meanwhile.
+        """Start; connections are made meanwhile.
 
         Raises:
             Closed: it is open already.
@@ -54,7 +54,7 @@ class BlockingClient(Generic[C]):
         return self
 
     def close(self) -> None:
-        """End; nothing is left running. Does nothing if it is closed, or was opened in another process."""
+        """Close; nothing is left running. Do nothing if it is closed, or was opened in another process."""
         loop_client = self._loop_client
         if loop_client is not None and loop_client.is_here:
             try:
@@ -75,7 +75,7 @@ class BlockingClient(Generic[C]):
         self.close()
 
     def _look(self, look: Callable[[C], T]) -> T:
-        """Return what ``look`` returns of the client: in the event loop, or here once it is closed."""
+        """Call ``look`` with the client, in the event loop, or here once it is closed, and return its result."""
         if self._loop_client is None and self._closed is not None:
             return look(self._closed)
         loop_client = self._opened()

@@ -1,7 +1,7 @@
-"""One client in the event-loop thread, and how threads come to it.
+"""One client in the event-loop thread, and the calls of other threads to it.
 
-The rule it guards: what many threads want at once is one wake-up of the event loop; and nobody waits for ever. At the
-end those who wait are told, and who comes later, or from another process, is refused.
+The calls of many threads at a time share one wake-up of the event loop. No call waits forever: those that wait at the
+end get ``Closed``, and so do later ones, and those from another process.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ Refuse: TypeAlias = Callable[[Exception], object]
 
 
 class LoopClient(Generic[C]):
-    """One client's time in the event-loop thread, from being made to ``end``.
+    """Runs one client in the event-loop thread, from its creation to ``end``.
 
     Args:
         make: makes the client, in the event loop; it is entered there at once.
-        name: what users call it, for errors.
-        interrupt: called in the event loop with the client if ``end`` is interrupted, to make it leave quickly.
+        name: the client's name in errors.
+        interrupt: called in the event loop with the client if ``end`` is interrupted, so that leaving takes no time.
 
     Attributes:
-        client: the client; to be used in the event loop only.
+        client: the client; use it in the event loop only.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LoopClient(Generic[C]):
         self._is_ending = False
         self._interrupt = interrupt
         self._queue: deque[tuple[Callable[[], object], Refuse | None]] = deque()
-        self._is_noted = False
+        self._wake_is_due = False
         self._lease: Lease | None = None
         self._lease_ended: anyio.Event
         self._task_count = 0
@@ -83,21 +83,21 @@ class LoopClient(Generic[C]):
             stack.callback(self._shut)
             stack.push(self._leave_quickly)
             stack.enter_context(self._portal.wrap_async_context_manager(self.client))
-            # An interrupt may come before the client is left, or while it is.
+            # An interrupt may come before the client is left and while it is being left.
             stack.push(self._leave_quickly)
             stack.callback(self._portal.call, self._wait_lease_ended)
             self._stack = stack.pop_all()
 
     @property
     def is_here(self) -> bool:
-        """True in the process that it was begun in."""
+        """True in the process that created it."""
         return self._pid == os.getpid()
 
     def check(self) -> None:
-        """Refuse to be used where that cannot be.
+        """Raise an error where it cannot be used.
 
         Raises:
-            Closed: after its end, or in another process than the one that began it.
+            Closed: after its end, or in another process than the one that created it.
             RuntimeError: in the event-loop thread, which would wait for itself.
         """
         if os.getpid() != self._pid:
@@ -109,13 +109,13 @@ class LoopClient(Generic[C]):
                 f"the {self._name} was used in the event-loop thread, which would wait for itself"
             )
 
-    # ---- what does not wait in the event loop --------------------------------------------------------------------
+    # ---- functions -----------------------------------------------------------------------------------------------
 
     def put(self, function: Callable[[], object], refuse: Refuse | None = None) -> None:
-        """Have a function called in the event loop soon, after all that were put before.
+        """Call a function in the event loop soon, in the order of the calls of this method.
 
         Args:
-            function: raises nothing; what it returns is dropped.
+            function: must not raise; its result is ignored.
             refuse: called instead, with an error, if the end comes first.
 
         Raises:
@@ -123,23 +123,23 @@ class LoopClient(Generic[C]):
         """
         self.check()
         self._queue.append((function, refuse))
-        # Many who come before the loop has time for them are one wake-up. The order counts: the loop takes the note
-        # away before it looks into the queue, so whoever finds the note is seen.
-        if not self._is_noted:
+        # All calls before the loop works off the queue share a wake-up. The order matters: the loop clears the flag
+        # before it reads the queue, so what is in the queue when the flag is set is found.
+        if not self._wake_is_due:
             try:
-                self._is_noted = True
+                self._wake_is_due = True
                 self._waker.wake()
             except RuntimeError:  # the loop has ended
                 raise Closed(f"the {self._name} is closed") from None
-            except BaseException:  # Ctrl-C, perhaps before the loop was woken, and others rely on it by now
-                self._is_noted = False
+            except BaseException:  # Ctrl-C, perhaps before the wake-up, on which other threads rely by now
+                self._wake_is_due = False
                 self._waker.wake()
                 raise
-        if not self._is_open:  # by now; so perhaps nobody looks into the queue any more
+        if not self._is_open:  # it was closed meanwhile, perhaps after it read the queue for the last time
             self._refuse_all()
 
     def ask(self, function: Callable[[], T]) -> T:
-        """Return what a function returns in the event loop, or raise what it raises; it is not async."""
+        """Call a function in the event loop, and return its result or raise its error; it is not async."""
         one_shot: OneShot[T] = OneShot()
 
         def call() -> None:
@@ -154,18 +154,18 @@ class LoopClient(Generic[C]):
         return one_shot.get()
 
     def call_later(self, delay: float, function: Callable[[], object]) -> None:
-        """Have a function called after some seconds, if there is an event loop by then; in the event loop only."""
+        """Call a function after ``delay`` seconds, if the event loop runs then; call this in the event loop."""
         self._loop.call_later(delay, function)
 
     def _work_off(self) -> None:
-        self._is_noted = False
+        self._wake_is_due = False
         if not self.end_lease():
             return  # this is called again when the lease can be ended
         queue = self._queue
         for _ in range(len(queue)):
             try:
                 function, _ = queue.popleft()
-            except IndexError:  # at the end others take from it, too
+            except IndexError:  # at the end, _refuse_all in other threads empties it, too
                 return
             function()
 
@@ -211,10 +211,10 @@ class LoopClient(Generic[C]):
         while not self.end_lease():
             await self._lease_ended.wait()
 
-    # ---- what waits in the event loop ----------------------------------------------------------------------------
+    # ---- async functions -----------------------------------------------------------------------------------------
 
     def start(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
-        """Start an async function in the event loop; its future cancels it.
+        """Start an async function in a task of the event loop, and return its future, which can cancel it.
 
         Raises:
             Closed: as ``check``.
@@ -234,7 +234,7 @@ class LoopClient(Generic[C]):
             self._task_count -= 1
 
     def run(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Return what an async function returns in the event loop; one whose caller is interrupted is cancelled.
+        """Run an async function in the event loop and return its result; an interrupt of the caller cancels it.
 
         Raises:
             Closed: as ``check``.
@@ -257,7 +257,7 @@ class LoopClient(Generic[C]):
 
         try:
             return _wait(self.start(work))
-        except BaseException:  # perhaps before there was a future to be cancelled
+        except BaseException:  # perhaps before there was a future to cancel
             with suppress(Closed):
                 self.put(leave)
             raise
@@ -265,9 +265,9 @@ class LoopClient(Generic[C]):
     # ---- the end -------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Leave the client, and the thread. Those who still wait are told; in another process nothing is done.
+        """Leave the client, refuse the calls that still wait, and leave the thread; do nothing in another process.
 
-        The client can be used until it has been left: what threads have done meanwhile still reaches it.
+        The client can be used until it has been left.
         """
         if self._is_ending or not self.is_here:
             return
@@ -284,7 +284,7 @@ class LoopClient(Generic[C]):
             self._refuse_all()
 
     def _leave_quickly(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        """Have the client left without waiting for what it would wait for, if leaving it is interrupted."""
+        """Let the client be left without a wait, if leaving it is interrupted."""
         if exc_type is not None and self._interrupt is not None:
             with suppress(RuntimeError):  # the event loop has ended
                 self._portal.call(self._interrupt, self.client)

@@ -1,7 +1,6 @@
-"""The thread: who needs it, and when it begins and ends.
+"""The event-loop thread of a process: started for its first user and ended with its last.
 
-The rule it guards: one thread for a process, started when it is first needed and ended with the last who needs it. It
-is kept by process id, so that a process that was forked gets a thread of its own instead of a dead one.
+It is kept by process id, so that a forked process gets a thread of its own.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class PortalProvider:
             self._portal = self.thread = None
             assert portal is not None
             assert thread is not None
-            # Whoever was interrupted while coming has left something running, which nobody would end.
+            # A user that was interrupted as it entered may have left a task running.
             portal.call(portal.stop, True)
             thread.join()
 
@@ -77,9 +76,9 @@ def _serve(started: Future[BlockingPortal]) -> None:
         started.set_exception(error)
 
 
-_providers: dict[int, PortalProvider] = {}  # those of parents stay: what they hold must not be collected here
+_providers: dict[int, PortalProvider] = {}  # the parent's stays here, so that its objects are not collected
 
 
 def portal_provider() -> PortalProvider:
-    """Return this process's provider; ``with`` it to get the portal."""
+    """Return the provider of this process, a context manager that gives the portal."""
     return _providers.get(os.getpid()) or _providers.setdefault(os.getpid(), PortalProvider())

@@ -1,6 +1,6 @@
-"""How threads wake the event loop.
+"""Waking the event loop from other threads.
 
-The rule it guards: a wake-up is never lost, and never touches a file that it is not meant for.
+No wake-up is lost, and none is written to a file descriptor that was closed and belongs to another file.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Waker:
-    """Has a function called in the event loop by any thread: ``call_soon_threadsafe``, with a third less of work.
+    """Calls a function in the event loop for any thread: ``call_soon_threadsafe`` at two thirds of its cost.
 
-    To be made, and closed, in the event loop.
+    Create and close it in the event loop.
 
     Args:
         loop: the event loop.
-        function: raises nothing; called at least once after each ``wake``, many of which may be one call.
+        function: must not raise; called at least once after each ``wake``, once for several that come together.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
@@ -30,15 +30,15 @@ class Waker:
         self._function = function
         if sys.platform == "linux":
             self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            # Not before nobody can wake any more, or the number might be another file's by then.
+            # Not earlier, or a late wake-up might write to another file with the same number.
             weakref.finalize(self, os.close, self._fd)
             loop.add_reader(self._fd, self._on_wake)
 
     def wake(self) -> None:
-        """Have the function called.
+        """Call the function soon.
 
         Raises:
-            RuntimeError: the event loop has ended; it is not always noticed.
+            RuntimeError: the event loop has ended; not raised in every case.
         """
         if sys.platform == "linux":
             os.eventfd_write(self._fd, 1)
@@ -46,7 +46,7 @@ class Waker:
             self._loop.call_soon_threadsafe(self._function)
 
     def close(self) -> None:
-        """Call the function no more, however often it is woken."""
+        """Ignore all wake-ups from now on."""
         if sys.platform == "linux":
             self._loop.remove_reader(self._fd)
 

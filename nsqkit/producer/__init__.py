@@ -1,10 +1,9 @@
-"""The producer: ``producer`` is what users hold, ``blocking`` the same for threads, ``http_producer`` over HTTP.
+"""The producer: ``producer`` is the public class, ``blocking`` the same for threads, ``http_producer`` over HTTP.
 
-producer ─▶ publisher ─▶ policy         who gets a publish, and whether it goes again
-│   └──▶ outstanding    who waits until there is room
-▼
-destination ─▶ pipeline     one connection: publishes and their answers
-└─▶ linger   single publishes become batches
+producer ─▶ pool ─▶ publisher ─▶ policy    chooses an nsqd for each publish, and sends again
+                    │ └─▶ send_window      limits the bytes without an answer
+                    ▼
+                    pool_connection ─▶ session ─▶ linger    one connection; single publishes become batches
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""What users publish, checked and turned into what goes on the wire.
+"""The arguments of a publish: checked, and converted to bytes.
 
-The rule it guards: whatever nsqd would refuse is refused here, before anything is sent, by a sentence with the value
-and what is allowed. nsqd ends the connection over such things, and with it other publishes on their way.
-
-How to read it: ``Bodies`` is one producer's; the functions are for all.
+Everything that nsqd would refuse is refused here, before anything is sent, with the value and the allowed values in
+the error. nsqd closes the connection over such arguments, and other publishes in flight are lost with it.
 """
 
 from __future__ import annotations
@@ -24,17 +22,17 @@ if TYPE_CHECKING:
 Bytes: TypeAlias = "bytes | bytearray | memoryview"
 
 TIMEOUT_MAX = 3600.0
-"""Seconds that one publish may be given."""
+"""The longest timeout of a publish, in seconds."""
 
 known_topic_name = lru_cache(maxsize=1024)(encode_topic)
-"""As ``topic_name``, but raises TypeError for what cannot be hashed."""
+"""As ``topic_name``, but raises TypeError for a value that cannot be hashed."""
 
 
 def topic_name(topic: str) -> bytes:
     """Return the topic's name as bytes.
 
     Raises:
-        OptionError: it is none.
+        OptionError: it is not a valid name.
     """
     try:
         return known_topic_name(topic)
@@ -43,12 +41,12 @@ def topic_name(topic: str) -> bytes:
 
 
 class Bodies:
-    """Makes bodies, and checks them.
+    """Makes and checks the bodies of one producer.
 
     Args:
-        serializer: makes bytes of what is published; None if it is bytes.
-        max_msg_size: bytes that a body may have.
-        max_body_size: bytes that the bodies of one command may have, with what is between them.
+        serializer: makes bytes of an object; None if bodies are bytes.
+        max_msg_size: the limit of a body, in bytes.
+        max_body_size: the limit of the body of an MPUB, in bytes.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class Bodies:
         """Return the bytes of one body.
 
         Raises:
-            OptionError: it has none, too many, or no such type.
+            OptionError: it is empty or too large, or not bytes.
         """
         data = body if self._encode is None else self._encode(body)
         if isinstance(data, bytearray | memoryview):
@@ -79,7 +77,7 @@ class Bodies:
         """Return the bytes of the bodies of one command.
 
         Raises:
-            OptionError: they are no list, or none, or one of them cannot be taken, or all are too much together.
+            OptionError: they are not a list, or empty, or one is wrong, or they are too large together.
         """
         if (
             isinstance(bodies, bytes | bytearray | memoryview | str)
@@ -87,13 +85,13 @@ class Bodies:
             or not bodies
         ):
             raise OptionError(f"bodies is {bodies!r:.100}; allowed is a list of at least one bytes")
-        # The types and sizes of all at once; which one is wrong is found out only if one is.
+        # The types and sizes are checked all at once, and one by one only to find a wrong one.
         plain = self._encode is None and set(map(type, bodies)) == {bytes}
         lengths = set(map(len, bodies)) if plain else {0}
         if not min(lengths) or max(lengths) > self._max_msg_size:
             bodies = [self.take(body, f"bodies[{n}]") for n, body in enumerate(bodies)]
             lengths = set(map(len, bodies))
-        # They are counted one by one only if so many of the longest would be too much.
+        # Their exact size is needed only if as many bodies of the largest size would be too large.
         size = equal_batch_size(len(bodies), max(lengths))
         if size > self._max_body_size and (size := batch_size(bodies)) > self._max_body_size:
             raise OptionError(
@@ -104,16 +102,18 @@ class Bodies:
 
 
 def encode_key(key: str | Bytes | None) -> bytes | None:
-    """Return a key as bytes, None for none.
+    """Return a key as bytes; None for None.
 
     Raises:
-        OptionError: it is something else.
+        OptionError: it is neither a str nor bytes.
     """
+    if key is None:
+        return None
     if isinstance(key, str):
         return key.encode("utf-8", "surrogatepass")
     if isinstance(key, bytearray | memoryview):
         return bytes(key)
-    if key is not None and not isinstance(key, bytes):
+    if not isinstance(key, bytes):
         raise OptionError(f"key is {key!r:.100}; allowed is a str or bytes")
     return key
 
@@ -122,21 +122,21 @@ def delay_ms(delay: Seconds, most: float) -> int:
     """Return the delay of a deferred publish in whole milliseconds.
 
     Raises:
-        OptionError: it is no length of time from 0 to ``most`` seconds.
+        OptionError: it is not a time from 0 to ``most`` seconds.
     """
     return round(take_seconds("delay", delay, most) * 1000)
 
 
 def unite_addresses(addresses: Sequence[str], listed: object, name: str) -> tuple[str, ...]:
-    """Return the addresses that are given one by one and those that are given as a list, each once.
+    """Return the addresses given as arguments and those given as a list, each once.
 
     Args:
-        addresses: one by one.
-        listed: as a list.
-        name: of the list.
+        addresses: the arguments.
+        listed: the list.
+        name: of the list, for errors.
 
     Raises:
-        OptionError: one that is no address, or there is none.
+        OptionError: one is not an address, or there is none.
     """
     or_url = "_http_" in name
     given = check_addresses(addresses, name, or_url=or_url), check_addresses(listed, name, or_url=or_url)

@@ -1,7 +1,7 @@
-"""Topics and channels before there is anything in them: nsqd's routes that create them.
+"""Creating topics and channels over nsqd's HTTP interface.
 
-The rule it guards: every nsqd is asked, since each has topics and channels of its own; and creating what is there
-already changes nothing.
+Each nsqd has topics and channels of its own, so a request goes to all of them. To create one that exists changes
+nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nsqkit.clock import Clock
 
 ANSWER_SIZE_MAX: Final = 64 * 1024
-"""Bytes that an answer may have: nsqd's are empty, ``OK``, or the word for a refusal."""
+"""The limit of an answer, in bytes: nsqd's are empty, ``OK``, or the code of an error."""
 
 
 def daemons_at(
@@ -31,10 +31,10 @@ def daemons_at(
     tls_context: SSLContext | None = None,
     clock: Clock | None = None,
 ) -> list[Daemon]:
-    """Return the nsqds at addresses that speak HTTP.
+    """Return the nsqds at their HTTP addresses.
 
     Raises:
-        OptionError: one that is no address.
+        OptionError: one is not an address.
     """
     if isinstance(addresses, str | bytes) or not isinstance(addresses, Sequence):
         raise OptionError(
@@ -54,31 +54,27 @@ def daemons_at(
 
 
 async def create_topic(daemons: Sequence[Daemon], topic: str) -> None:
-    """Have each nsqd create a topic, unless it has it.
+    """Create a topic on each nsqd that does not have it.
 
     Raises:
-        OptionError: no name of a topic, or there is no nsqd to ask.
-        RequestFailed: an nsqd that cannot be asked, or refuses.
+        OptionError: a wrong name, or there is no nsqd.
+        RequestFailed: an nsqd cannot be reached, or refuses.
     """
     params = {"topic": topic_name(topic).decode()}
-    for daemon in _some(daemons):
+    if not daemons:
+        raise OptionError("nsqd_http_addresses is empty; allowed are the addresses where nsqds speak HTTP")
+    for daemon in daemons:
         await daemon.request("POST", "/topic/create", params)
 
 
 async def create_channel(daemons: Sequence[Daemon], topic: str, channel: str) -> None:
-    """Have each nsqd create a channel and its topic, unless it has them.
+    """Create a channel and its topic on each nsqd that does not have them.
 
     Raises:
-        OptionError: no name of a topic or a channel, or there is no nsqd to ask.
-        RequestFailed: an nsqd that cannot be asked, or refuses.
+        OptionError: a wrong name, or there is no nsqd.
+        RequestFailed: an nsqd cannot be reached, or refuses.
     """
     params = {"topic": topic_name(topic).decode(), "channel": encode_channel(channel).decode()}
-    await create_topic(daemons, topic)  # nsqd creates channels in topics that there are
+    await create_topic(daemons, topic)  # nsqd creates channels only in topics that exist
     for daemon in daemons:
         await daemon.request("POST", "/channel/create", params)
-
-
-def _some(daemons: Sequence[Daemon]) -> Sequence[Daemon]:
-    if not daemons:
-        raise OptionError("nsqd_http_addresses is empty; allowed are the addresses where nsqds speak HTTP")
-    return daemons

@@ -1,9 +1,7 @@
-"""The producer over HTTP: for whoever publishes seldom, or gets only HTTP through.
+"""The producer over HTTP, for programs that publish seldom or can only use HTTP.
 
-The rule it guards: the same calls, checks and errors as ``Producer``. A request is a connection of its own, so there
-is nothing to enter or to leave; and it is many times slower.
-
-How to read it: the three calls, then ``_post``, which goes from one nsqd to the next.
+It has the same methods and checks as ``Producer``. Each request has a connection of its own, so there is nothing to
+open or close, and it is many times slower.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from nsqkit.client.serializers import Serializer
 
 _TRY_ANOTHER: Final = range(500, 600)
-"""What an nsqd answers that has a fault of its own; 4xx is about what was published."""
+"""Statuses after which another nsqd may accept the publish; 4xx is about the publish."""
 
 
 class HTTPProducerKeywords(TypedDict, total=False):
@@ -43,16 +41,17 @@ class HTTPProducerKeywords(TypedDict, total=False):
 
 @attrs.frozen(kw_only=True)
 class HTTPProducerOptions:
-    """What can be set about a producer over HTTP.
+    """The options of a producer over HTTP.
 
     Attributes:
-        connect_timeout: seconds until a connection must stand, 0.1 to 300; 2 as nsqd's clients have.
+        connect_timeout: seconds to make a connection, 0.1 to 300; 2 as in nsqd's clients.
         publish_timeout: seconds for a request with its answer, 0.1 to 3600.
-        publish_attempts: how many requests a publish may cost, 1 to 100. With more than 1 it goes to the next nsqd when
-            one does not answer or has a fault, and may arrive **more than once**.
-        max_msg_size: bytes that a message may have; nsqd's default, 1 MiB.
-        max_body_size: bytes that the messages of one call may have together; nsqd's default, 5 MiB.
-        max_defer_timeout: seconds that a message may be deferred; nsqd's default for ``--max-req-timeout``, 1 hour.
+        publish_attempts: requests for one publish, 1 to 100. With more than 1, the next nsqd gets it when one does not
+            answer or has an error of its own, and it may arrive **more than once**.
+        max_msg_size: the limit of a message, in bytes; nsqd's default, 1 MiB.
+        max_body_size: the limit of the messages of one call together, in bytes; nsqd's default, 5 MiB.
+        max_defer_timeout: the longest delay of a deferred publish, in seconds; nsqd's default for
+            ``--max-req-timeout``, 1 hour.
     """
 
     connect_timeout: float = seconds(2.0, 0.1, 300.0)
@@ -63,7 +62,7 @@ class HTTPProducerOptions:
     max_defer_timeout: float = seconds(3600.0, 0.0, 1e9)
 
     addresses: ClassVar[tuple[str, ...]] = ("nsqd_http_addresses",)
-    """The lists of addresses that such a client takes beside its options."""
+    """Keyword arguments that are lists of addresses."""
 
 
 class HTTPProducer:
@@ -71,7 +70,7 @@ class HTTPProducer:
 
     Args:
         addresses: one ``host:port``, URL or Unix socket, or more of them.
-        nsqd_http_addresses: further ones, as a list.
+        nsqd_http_addresses: more of them, as a list.
         serializer: makes a body of what is published, see ``nsqkit.client.serializers``; by default bodies are bytes.
         tls_context: for https; by default the system's certificates are trusted.
         options: see ``HTTPProducerOptions``.
@@ -112,7 +111,7 @@ class HTTPProducer:
         Raises:
             OptionError: a name or a body that nsqd would refuse; nothing was sent.
             RequestRefused: nsqd refused.
-            RequestFailed: nsqd could not be asked, or did not answer; the message may have arrived.
+            RequestFailed: nsqd could not be reached, or did not answer; the message may have arrived.
         """
         await self._post("/pub", {"topic": topic_name(topic).decode()}, self._bodies.take(body))
 
@@ -146,34 +145,34 @@ class HTTPProducer:
         await self._post("/pub", params, self._bodies.take(body))
 
     async def ping(self) -> None:
-        """Return when every nsqd has said that it is well.
+        """Return when every nsqd has answered ``/ping`` with OK.
 
         Raises:
-            RequestFailed: one that could not be asked, or is not well.
+            RequestFailed: an nsqd could not be reached, or has an error.
         """
         for daemon in self._daemons:
             await daemon.request("GET", "/ping")
 
     async def ensure_topic(self, topic: str) -> None:
-        """Have every nsqd create a topic, unless it has it.
+        """Create a topic on every nsqd that does not have it.
 
         Raises:
-            OptionError: a name that cannot be one.
-            RequestFailed: an nsqd that cannot be asked, or refuses.
+            OptionError: a wrong name.
+            RequestFailed: an nsqd cannot be reached, or refuses.
         """
         await create_topic(self._daemons, topic)
 
     async def ensure_channel(self, topic: str, channel: str) -> None:
-        """Have every nsqd create a channel, and its topic, unless it has them.
+        """Create a channel and its topic on every nsqd that does not have them.
 
         Raises:
-            OptionError: a name that cannot be one.
-            RequestFailed: an nsqd that cannot be asked, or refuses.
+            OptionError: a wrong name.
+            RequestFailed: an nsqd cannot be reached, or refuses.
         """
         await create_channel(self._daemons, topic, channel)
 
     async def _post(self, path: str, params: dict[str, str], body: bytes) -> None:
-        """Publish at the next nsqd, and at those after it as long as there are attempts left."""
+        """Publish to the next nsqd, and to those after it while there are attempts left."""
         for attempt in range(1, self.options.publish_attempts + 1):
             daemon = self._daemons[self._next % len(self._daemons)]
             self._next += 1

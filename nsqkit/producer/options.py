@@ -1,8 +1,4 @@
-"""What can be set about a producer.
-
-The rule it guards: as for every option, what is wrong is refused when the producer is made, by a sentence with the
-option's name, its value and what is allowed.
-"""
+"""The options of a producer, checked when it is created: an error has the option, its value and the allowed values."""
 
 from __future__ import annotations
 
@@ -32,22 +28,23 @@ class ProducerKeywords(ConnectionKeywords, total=False):
 
 @attrs.frozen(kw_only=True)
 class ProducerOptions(ConnectionOptions):
-    """What can be set about a producer, besides what ``ConnectionOptions`` has.
+    """The options of a producer, besides those of ``ConnectionOptions``.
 
     Attributes:
         connect_timeout: seconds that a publish waits for a connection while there is none, 0 to 3600.
         publish_timeout: seconds after which a publish raises ``PublishTimeout``, 0 to 3600; 0 for no limit.
-        publish_attempts: how often a publish may be sent, 1 to 100. With 1 it is sent once, and whoever gets
-            ``ConnectionLost`` knows that it may have arrived. With more it is sent again, to another nsqd if there is
-            one, and may arrive **more than once**. What has certainly not arrived goes again in any case.
+        publish_attempts: how often a publish may be sent, 1 to 100. With 1, a publish that raises ``ConnectionLost``
+            may have arrived. With more it is sent again, to another nsqd if there is one, and may arrive **more than
+            once**. A publish that has certainly not arrived is sent again in any case.
         policy: which nsqd gets a publish: ``round-robin``, ``random``, ``least-busy`` or ``by-key``.
         linger: seconds that a single publish may wait for others to the same topic, to be sent with them in one
-            command, 0 to 60; 0 for never. It waits only while an earlier one is on its way.
-        linger_max_messages: how many are sent together at most, 2 to 100,000.
-        linger_max_bytes: how many bytes they have together at most, 1 KiB to 1 GiB.
-        max_outstanding_bytes: bytes that may be published without an answer; who wants to publish more waits, in order
-            of arrival. 0 for no limit. A message that alone is larger goes alone.
-        max_defer_timeout: seconds that a message may be deferred; nsqd's default for ``--max-req-timeout``, 1 hour.
+            command, 0 to 60; 0 for never. It waits only while an earlier one has no answer.
+        linger_max_messages: the limit of messages in such a command, 2 to 100,000.
+        linger_max_bytes: its limit in bytes, 1 KiB to 1 GiB.
+        max_outstanding_bytes: bytes that may be published without an answer; further publishes wait, in order of
+            arrival. 0 for no limit. A larger message is sent alone.
+        max_defer_timeout: the longest delay of a deferred publish, in seconds; nsqd's default for
+            ``--max-req-timeout``, 1 hour.
     """
 
     connect_timeout: float = seconds(5.0, 0.0, 3600.0)
@@ -64,5 +61,5 @@ class ProducerOptions(ConnectionOptions):
 
     @property
     def batch_size_max(self) -> int:
-        """Bytes of a batch that lingers: nsqd refuses more than ``max_body_size`` in a command."""
+        """The limit of a batch that lingers, in bytes: nsqd refuses more than ``max_body_size`` in a command."""
         return min(self.linger_max_bytes, self.max_body_size)

@@ -1,17 +1,14 @@
 """Policies: which nsqd of a pool gets the next publish.
 
-The rule it guards: a policy decides and does nothing else. It is shown all nsqds, in the order in which the producer
-was given them, and names one that is ready, or none; who is not ready is passed over, whatever the policy would
-rather have had. The same calls with the same random source give the same choices.
+A policy gets all nsqds, in the order in which the producer got them, and returns one that is ready, or None. The same
+calls with the same random source give the same choices.
 
 | name | the next publish goes to |
 |---|---|
 | ``round-robin`` | each ready nsqd in turn |
-| ``random`` | any ready nsqd, all alike |
+| ``random`` | any ready nsqd, with equal probability |
 | ``least-busy`` | the ready nsqd with the fewest publishes without an answer; in turn among equals |
 | ``by-key`` | the ready nsqd that ranks highest for the key; without a key, each in turn |
-
-How to read it: ``Candidate`` is what is chosen from, ``POLICIES`` has the four.
 """
 
 from __future__ import annotations
@@ -25,25 +22,25 @@ if TYPE_CHECKING:
     from random import Random
 
 RANKINGS_MAX: Final = 4096
-"""How many keys a policy remembers the ranking of; the least recent is worked out again."""
+"""Keys whose rankings a policy keeps; others are computed again."""
 
 
 class Candidate(Protocol):
-    """An nsqd, as a policy sees it."""
+    """The interface of an nsqd for a policy."""
 
     @property
     def address(self) -> str:
-        """Where it is; no two in a pool have the same."""
+        """Its address, unique in a pool."""
         ...
 
     @property
     def is_ready(self) -> bool:
-        """True while it takes publishes."""
+        """True while it accepts publishes."""
         ...
 
     @property
     def outstanding_count(self) -> int:
-        """Publishes that it has not answered yet."""
+        """Publishes without an answer."""
         ...
 
 
@@ -51,15 +48,15 @@ C = TypeVar("C", bound=Candidate)
 
 
 class Policy(Protocol):
-    """How to choose."""
+    """The interface of a policy."""
 
     def choose(self, candidates: Sequence[C], key: bytes | None, avoid: Collection[C] = ()) -> C | None:
-        """Return a candidate that is ready and not one to avoid; None if there is no such.
+        """Return a candidate that is ready and not in ``avoid``; None if there is none.
 
         Args:
             candidates: always the same ones, in the same order.
-            key: what belongs together has the same; None if nothing does.
-            avoid: those that the same publish was sent to before.
+            key: of the publish; None for no key.
+            avoid: candidates that the same publish was sent to before.
         """
         ...
 
@@ -105,7 +102,7 @@ class LeastBusy:
 
     def choose(self, candidates: Sequence[C], key: bytes | None, avoid: Collection[C] = ()) -> C | None:
         """Return the least busy one that is ready."""
-        # Who is looked at first wins among equals, and another one is first each time.
+        # The first among equals wins, and another one is first each time.
         self._first = first = (self._first + 1) % len(candidates)
         turned = (*candidates[first:], *candidates[:first])
         ready = [candidate for candidate in turned if candidate.is_ready and candidate not in avoid]
@@ -115,8 +112,8 @@ class LeastBusy:
 class ByKey:
     """The same one for the same key, as long as it is ready.
 
-    Every nsqd has a rank for every key, drawn from a hash of both (rendezvous hashing): while one is away, its keys
-    are spread over all others, and the keys of the others stay where they are.
+    Every nsqd has a rank for every key, by a hash of both (rendezvous hashing). While one is not ready, its keys are
+    spread over all others, and the keys of the others stay where they are.
     """
 
     def __init__(self) -> None:
@@ -134,7 +131,7 @@ class ByKey:
 
 
 def rank(key: bytes, addresses: tuple[str, ...]) -> list[int]:
-    """Return the positions of the addresses, the one that ``key`` belongs to first."""
+    """Return the positions of the addresses by their rank for ``key``, the highest first."""
 
     def score(n: int) -> bytes:
         return blake2b(
@@ -150,4 +147,4 @@ POLICIES: Final[dict[str, Callable[[Random], Policy]]] = {
     "least-busy": lambda random: LeastBusy(),
     "by-key": lambda random: ByKey(),
 }
-"""The option's values, and what each makes."""
+"""The values of the option ``policy``, each with its class."""

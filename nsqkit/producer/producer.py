@@ -1,12 +1,11 @@
 """The producer: publishes to one nsqd or a pool of them, and returns when an nsqd has the message.
 
-The rule it guards: when ``publish`` returns, a broker has acknowledged the message; when it raises, the error says
-whether the message was refused (``BrokerError``), was never sent (``OptionError``, ``NotConnected``, ``Closed``), or
-may have arrived (``ConnectionLost``, ``PublishTimeout``). Any number of tasks may publish at once: their commands share
-connections, writes and reads. A task may be cancelled anywhere: what was not sent by then is not sent.
+When ``publish`` returns, a broker has acknowledged the message. When it raises, the error says whether the message was
+refused (``BrokerError``), was never sent (``OptionError``, ``NotConnected``, ``Closed``), or may have arrived
+(``ConnectionLost``, ``PublishTimeout``). Any number of tasks may publish at once: their commands share connections,
+writes and reads. A task may be cancelled anywhere; the message is not sent if it was not sent by then.
 
-How to read it: what users call, then how they enter and leave. Arguments are checked here, before anything is sent;
-where a publish goes from here is in ``publisher``.
+Arguments are checked here, before anything is sent; ``publisher`` does the rest.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from nsqkit.producer.stats import ProducerStats
 from nsqkit.wire.commands import NOP, encode_deferred_publish, encode_multi_publish, encode_publish
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from types import TracebackType
 
     from nsqkit.client.serializers import Serializer
@@ -53,20 +51,24 @@ class Producer:
     """Publishes to nsqds, for ``async with``, on asyncio and trio.
 
     Args:
-        addresses: one ``host:port`` or more; ``policy`` says which one gets a publish.
-        nsqd_tcp_addresses: further ones, as a list; what ``load_settings`` has.
-        nsqd_http_addresses: where the same nsqds speak HTTP, for ``ensure_topic`` and ``ensure_channel``.
+        addresses: one ``host:port`` or more; ``policy`` chooses one for each publish.
+        nsqd_tcp_addresses: more of them, as a list, such as ``load_settings`` returns.
+        nsqd_http_addresses: HTTP addresses of the same nsqds, for ``ensure_topic`` and ``ensure_channel``.
         serializer: makes a body of what is published, see ``nsqkit.client.serializers``; by default bodies are bytes.
         clock: the time; by default the real one.
-        dial: how to reach an address, in the place of connecting to it.
-        random: draws the delays before dialling again, and for the policy ``random``; by default seeded by the system.
+        dial: connects to an address; by default over TCP or a Unix socket.
+        random: draws reconnect delays, and for the policy ``random``; by default seeded by the system.
         options: see ``ProducerOptions``.
+
+    Attributes:
+        options: all of its options.
+        pool: its connections, once it was entered; for the modules of this package.
 
     Raises:
         OptionError: an address or an option that cannot be used.
 
-    Entering returns at once; connections are made meanwhile, and made again whenever they are lost, after delays
-    that grow exponentially, with full jitter. Leaving waits, for some seconds, for answers that somebody waits for.
+    Entering returns at once. Connections are made meanwhile, and again when they are lost, after delays that grow
+    exponentially, with full jitter. Leaving waits up to 5 seconds for answers.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Producer:
         self._identity = self.options.identify_request(socket.gethostname())
         self._plain_size_max = 0 if serializer else self.options.max_msg_size
         self._lingers = self.options.linger > 0
+        self._publish_timeout = self.options.publish_timeout
         self.pool: Pool | None = None
         self._publisher: Publisher | None = None
         self._is_entered = False
@@ -112,7 +115,7 @@ class Producer:
         Args:
             topic: its topic.
             body: 1 to ``max_msg_size`` bytes, as bytes, bytearray or memoryview; or what the serializer makes them of.
-            key: what belongs together has the same, and goes to the same nsqd under the policy ``by-key``.
+            key: with the policy ``by-key``, publishes with the same key go to the same nsqd.
             timeout: seconds, instead of ``publish_timeout``; 0 for no limit.
 
         Raises:
@@ -124,7 +127,12 @@ class Producer:
             Closed: outside of ``async with``.
         """
         data, lane = self._lay_out(topic, body)
-        await self._send(lane, data, 1, key, timeout)
+        if (
+            timeout is None and not self._publish_timeout and key is None
+        ):  # the common case, with one call less
+            await (self._publisher or self._opened()).publish(lane, data, None, 1)
+        else:
+            await self._publish(lane, data, 1, key, timeout)
 
     async def multi_publish(
         self,
@@ -147,7 +155,7 @@ class Producer:
             NSQError: as ``publish``.
         """
         data = self._bodies.take_all(bodies)
-        await self._send(None, encode_multi_publish(topic_name(topic), data), len(data), key, timeout)
+        await self._publish(None, encode_multi_publish(topic_name(topic), data), len(data), key, timeout)
 
     async def deferred_publish(
         self,
@@ -171,15 +179,15 @@ class Producer:
             NSQError: as ``publish``.
         """
         data, milliseconds = self._bodies.take(body), delay_ms(delay, self.options.max_defer_timeout)
-        await self._send(
+        await self._publish(
             None, encode_deferred_publish(topic_name(topic), data, milliseconds), 1, key, timeout
         )
 
     def publish_nowait(self, topic: str, body: Any, *, key: str | Bytes | None = None) -> Receipt:
-        """Publish one message without waiting; the answer can be had from what is returned.
+        """Publish one message without waiting, and return a receipt, which gets the answer.
 
-        It goes once and is not tried again, except with ``linger`` for what the broker has not kept because of
-        another publish. Leaving the producer waits for its answer, as for all others.
+        The message is sent once. Only with ``linger`` it is sent again, if the broker has not kept it because of
+        another message. Leaving the producer waits for its answer, as for all others.
 
         Args:
             topic: as in ``publish``.
@@ -188,7 +196,7 @@ class Producer:
 
         Raises:
             OptionError: as in ``publish``.
-            WouldWait: there is no connection, or no room within ``max_outstanding_bytes``; nothing was sent.
+            WouldWait: there is no connection, or ``max_outstanding_bytes`` are reached; nothing was sent.
             Closed: outside of ``async with``.
         """
         data, lane = self._lay_out(topic, body)
@@ -230,10 +238,10 @@ class Producer:
         command = encode_deferred_publish(topic_name(topic), data, milliseconds)
         return self._opened().publish_nowait(None, command, encode_key(key), 1)
 
-    # ---- all that is not publishing ------------------------------------------------------------------------------
+    # ---- connections, topics and statistics ----------------------------------------------------------------------
 
     async def ping(self) -> None:
-        """Return when there is a connection, and have a NOP sent on each, which shows those that are dead.
+        """Wait for a connection, and send a NOP on each; a dead connection fails then.
 
         Raises:
             NotConnected: there was no connection for ``connect_timeout`` seconds.
@@ -245,14 +253,14 @@ class Producer:
             connection.send(NOP)
 
     async def wait_connected(self, timeout: Seconds | None = None) -> None:
-        """Return when there is a connection that was greeted, to one nsqd at least.
+        """Return when there is a connection to at least one nsqd, after its handshake.
 
         Args:
-            timeout: seconds to wait for it; None waits for as long as it takes.
+            timeout: seconds; None for no limit.
 
         Raises:
             NotConnected: there was none in time; the text has each address with its last error.
-            Closed: outside of ``async with``, or left meanwhile.
+            Closed: outside of ``async with``, or it was left meanwhile.
         """
         publisher, seconds = self._opened(), take_timeout(timeout)
         assert self._clock is not None
@@ -262,27 +270,27 @@ class Producer:
             raise publisher.not_connected(seconds or 0.0)
 
     async def ensure_topic(self, topic: str) -> None:
-        """Have every nsqd of ``nsqd_http_addresses`` create a topic, unless it has it.
+        """Create a topic on every nsqd of ``nsqd_http_addresses`` that does not have it.
 
         Raises:
-            OptionError: a name that cannot be one, or there are no ``nsqd_http_addresses``.
-            RequestFailed: an nsqd that cannot be asked, or refuses.
+            OptionError: a wrong name, or there are no ``nsqd_http_addresses``.
+            RequestFailed: an nsqd cannot be reached, or refuses.
         """
         await create_topic(self._daemons, topic)
 
     async def ensure_channel(self, topic: str, channel: str) -> None:
-        """Have every nsqd of ``nsqd_http_addresses`` create a channel, and its topic, unless it has them.
+        """Create a channel and its topic on every nsqd of ``nsqd_http_addresses`` that does not have them.
 
-        Messages that are published from then on wait there for consumers, whenever those come.
+        Messages that are published from then on wait in the channel for its first consumer.
 
         Raises:
-            OptionError: a name that cannot be one, or there are no ``nsqd_http_addresses``.
-            RequestFailed: an nsqd that cannot be asked, or refuses.
+            OptionError: a wrong name, or there are no ``nsqd_http_addresses``.
+            RequestFailed: an nsqd cannot be reached, or refuses.
         """
         await create_channel(self._daemons, topic, channel)
 
     def stats(self) -> ProducerStats:
-        """Return how each nsqd is, what it has acknowledged, and what is on its way."""
+        """Return the state of each connection and the counts of publishes."""
         publisher = self._publisher
         if publisher is None:
             return ProducerStats(nsqds=(), outstanding_bytes=0, waiting_count=0)
@@ -294,12 +302,12 @@ class Producer:
 
     @property
     def nsqd_tcp_addresses(self) -> tuple[str, ...]:
-        """The nsqds that it publishes to."""
+        """The addresses of the nsqds."""
         return tuple(self._addresses)
 
     @property
     def is_connected(self) -> bool:
-        """True while there is a connection that was greeted, to one nsqd at least."""
+        """True while there is a connection to at least one nsqd, after its handshake."""
         return self._publisher is not None and any(one.is_connected for one in self._publisher.connections)
 
     # ---- entering and leaving ------------------------------------------------------------------------------------
@@ -327,18 +335,18 @@ class Producer:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        """Wait for answers that are waited for, and close; nothing is left running."""
+        """Wait for answers and close; nothing is left running."""
         assert self.pool is not None
         try:
             return await self.pool.end(exc_type, exc, traceback)
         finally:
             self._is_entered = False
 
-    # ---- within --------------------------------------------------------------------------------------------------
+    # ---- internals -----------------------------------------------------------------------------------------------
 
     def _lay_out(self, topic: str, body: Any) -> tuple[bytes, bytes | None]:
-        """Return what to send of one message, and the topic if it may linger."""
-        # A hundred thousand a second come by here: the checks of nearly all of them are these three.
+        """Return the command and None; where messages linger, the body and the topic's name."""
+        # This is called a hundred thousand times a second; nearly all calls need these three checks only.
         try:
             name = known_topic_name(topic)
         except TypeError:
@@ -347,30 +355,19 @@ class Producer:
         data = body if plain else self._bodies.take(body)
         return (data, name) if self._lingers else (encode_publish(name, data), None)
 
-    def _send(
-        self,
-        topic: bytes | None,
-        data: bytes,
-        count: int,
-        key: str | Bytes | None,
-        timeout: Seconds | None,
-    ) -> Coroutine[Any, Any, None]:
-        """Return what sends with all that may be asked for, to be awaited at once."""
-        if timeout is None:
-            timeout = self.options.publish_timeout
-        else:
-            timeout = take_seconds("timeout", timeout, TIMEOUT_MAX)
-        publisher = self._publisher or self._opened()
-        sending = publisher.publish(topic, data, None if key is None else encode_key(key), count)
-        # A cancel scope costs as much as all the rest.
-        return self._within(timeout, sending) if timeout else sending
-
-    async def _within(self, timeout: float, sending: Coroutine[Any, Any, None]) -> None:
-        assert self._clock is not None
-        with move_on_after(self._clock, timeout):
-            await sending
+    async def _publish(
+        self, topic: bytes | None, data: bytes, count: int, key: str | Bytes | None, timeout: Seconds | None
+    ) -> None:
+        seconds = self._publish_timeout if timeout is None else take_seconds("timeout", timeout, TIMEOUT_MAX)
+        publishing = self._opened().publish(topic, data, encode_key(key), count)
+        if not seconds:
+            await publishing
             return
-        raise PublishTimeout(f"no answer within {timeout:g} seconds; what was published may have arrived")
+        assert self._clock is not None
+        with move_on_after(self._clock, seconds):
+            await publishing
+            return
+        raise PublishTimeout(f"no answer within {seconds:g} seconds; what was published may have arrived")
 
     def _opened(self) -> Publisher:
         if self._publisher is None:

@@ -1,7 +1,4 @@
-"""What a producer tells of itself.
-
-The rule it guards: a picture of one moment, as plain values that stay as they are.
-"""
+"""The statistics of a producer: values of one moment, which do not change."""
 
 from __future__ import annotations
 
@@ -18,14 +15,14 @@ class NsqdStats:
     """One nsqd of the pool.
 
     Attributes:
-        address: where it is.
-        is_connected: True while there is a connection that was greeted.
+        address: its address.
+        is_connected: True while there is a connection, after its handshake.
         message_count: messages that it has acknowledged.
         refused_count: publishes that it has refused.
         lost_count: publishes that were sent and never answered.
         outstanding_count: commands that it has not answered yet, and publishes that linger.
-        error: why there is no connection at present; None if there is one, or never was.
-        auth: what it has answered to AUTH; None if it has asked for none.
+        error: why there is no connection now; None if there is one, or never was.
+        auth: its answer to AUTH; None if it requires none.
     """
 
     address: str
@@ -43,8 +40,8 @@ class ProducerStats:
     """A producer.
 
     Attributes:
-        nsqds: each nsqd, in the order in which the producer was given them.
-        outstanding_bytes: what counts towards ``max_outstanding_bytes``; 0 if that has no limit.
+        nsqds: each nsqd, in the order in which the producer got them.
+        outstanding_bytes: bytes that count towards ``max_outstanding_bytes``; 0 without that limit.
         waiting_count: publishes that wait for a connection, or for ``max_outstanding_bytes``.
     """
 

@@ -194,7 +194,7 @@ def test_an_event_loop_that_has_ended_is_closed(loop_client, monkeypatch):
         with pytest.raises(Closed):
             use(list)
     monkeypatch.undo()
-    loop_client._is_noted = False
+    loop_client._wake_is_due = False
     until(lambda: loop_client.ask(lambda: True))
 
 

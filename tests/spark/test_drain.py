@@ -6,14 +6,20 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from nsqkit import Consumer, Message
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.server import Nsqd
+from nsqkit.clock import ManualClock
 from nsqkit.errors import NotConnected
 from nsqkit.spark.chunker import StopReason
-from nsqkit.spark.drain import PartitionStats, drain_partition
+from nsqkit.spark.drain import PartitionStats, drain, drain_partition
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.plan import plan_partitions
+from tests.peers import settle
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker
@@ -104,6 +110,40 @@ def test_an_unreachable_nsqd_raises_not_connected():
         NotConnected, match=r"no subscription within 0.05 seconds: 127\.0\.0\.1:1: cannot conn"
     ):
         drain_partition(spec, plan_partitions(spec)[0], print)
+
+
+@pytest.mark.anyio
+async def test_the_connect_timeout_follows_the_clock():
+    async def consume() -> None:
+        with pytest.raises(NotConnected, match="no subscription within 100 seconds"):
+            await drain(spec, plan_partitions(spec)[0], print, clock)
+
+    clock = ManualClock()
+    spec = ConsumerSpec(topic="t", channel="c", nsqd_tcp_addresses=["127.0.0.1:1"], connect_timeout=100.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(consume)
+        await settle()
+        clock.advance(100.0)
+
+
+@pytest.mark.anyio
+async def test_the_deadline_follows_the_clock():
+    async def consume() -> None:
+        stats.append(await drain(spec, plan_partitions(spec)[0], print, clock))
+
+    clock = ManualClock()
+    stats: list[PartitionStats] = []
+    options = BrokerOptions(tcp_address="127.0.0.1:0", http_address="")
+    async with Nsqd(options) as nsqd, anyio.create_task_group() as tasks:
+        spec = ConsumerSpec(
+            topic="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], empty_for=None, deadline=0.9
+        )
+        tasks.start_soon(consume)
+        while not any(session.rdy_count for session in nsqd.broker.sessions):
+            await anyio.lowlevel.checkpoint()
+        clock.advance(0.9)
+    assert [found.stop_reason for found in stats] == [StopReason.DEADLINE]
+    assert stats[0].seconds == 0.9
 
 
 def test_a_partition_without_connection_is_not_empty(

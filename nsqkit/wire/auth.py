@@ -8,7 +8,7 @@ from typing import Final
 import attrs
 
 from nsqkit.errors import ProtocolError
-from nsqkit.wire.documents import kinds_of, read_object
+from nsqkit.wire.documents import field_types_of, read_object
 
 
 @attrs.frozen(kw_only=True)
@@ -26,7 +26,7 @@ class AuthAnswer:
     permission_count: int = 0
 
 
-_KINDS: Final = kinds_of(AuthAnswer)
+_FIELD_TYPES: Final = field_types_of(AuthAnswer)
 
 
 def encode_answer(answer: AuthAnswer) -> bytes:
@@ -41,6 +41,6 @@ def decode_answer(payload: bytes) -> AuthAnswer:
         ProtocolError: the document is not a JSON object, or a value has another type than its field.
     """
     try:
-        return AuthAnswer(**read_object(payload, _KINDS))
+        return AuthAnswer(**read_object(payload, _FIELD_TYPES))
     except ValueError as error:
         raise ProtocolError(f"the answer to AUTH cannot be understood: {payload[:200]!r}") from error

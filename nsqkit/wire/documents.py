@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, TypeAlias, cast
 
 import attrs
 
-Kind: TypeAlias = type | range
+FieldType: TypeAlias = type | range
 """The values that a field may have: those of exactly this type, or integers in this range."""
 
 INT32: Final = range(-(1 << 31), 1 << 31)
@@ -24,14 +24,14 @@ _DIGITS_MAX = 20  # with the sign
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def kinds_of(cls: type[attrs.AttrsInstance], **kinds: Kind) -> dict[str, Kind]:
-    """Return the kinds of a class's fields: INT64 for an int, or the one given in ``kinds``."""
-    types: dict[str, Kind] = {"bool": bool, "int": INT64, "str": str}
-    return {field.name: kinds.get(field.name, types[cast("str", field.type)]) for field in attrs.fields(cls)}
+def field_types_of(cls: type[attrs.AttrsInstance], **others: FieldType) -> dict[str, FieldType]:
+    """Return the types of a class's fields: INT64 for an int, or the one in ``others``."""
+    types: dict[str, FieldType] = {"bool": bool, "int": INT64, "str": str}
+    return {field.name: others.get(field.name, types[cast("str", field.type)]) for field in attrs.fields(cls)}
 
 
-def read_object(body: bytes, kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """Return the fields of a JSON object that are in ``kinds``; ``null`` is an object without fields.
+def read_object(body: bytes, field_types: Mapping[str, FieldType]) -> dict[str, Any]:
+    """Return the fields of a JSON object that are in ``field_types``; ``null`` is an object without fields.
 
     Raises:
         ValueError: the body is not a JSON object, or a value is not allowed in its field.
@@ -47,7 +47,7 @@ def read_object(body: bytes, kinds: Mapping[str, Kind]) -> dict[str, Any]:
         return {}
     if not isinstance(document, tuple):
         raise ValueError("the document is not an object")
-    return _known_fields(document, kinds)
+    return _known_fields(document, field_types)
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -59,19 +59,24 @@ def _number(text: str) -> int | float:
     return int(text) if len(text) <= _DIGITS_MAX else math.inf
 
 
-def check_kind(name: str, value: object, kind: Kind) -> None:
+def check_type(name: str, value: object, field_type: FieldType) -> None:
     """Raise ValueError if a field may not have a value."""
-    if not (type(value) is int and value in kind if isinstance(kind, range) else type(value) is kind):
+    is_integer = type(value) is int  # not a bool
+    if not (
+        is_integer and value in field_type if isinstance(field_type, range) else type(value) is field_type
+    ):
         raise ValueError(f"{name} is {value!r}")
 
 
-def _known_fields(pairs: Iterable[tuple[str, object]], kinds: Mapping[str, Kind]) -> dict[str, Any]:
+def _known_fields(
+    pairs: Iterable[tuple[str, object]], field_types: Mapping[str, FieldType]
+) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, value in pairs:
         name = key.lower().replace("\u017f", "s")  # the one letter that Go folds to ASCII and Python does not
-        kind = kinds.get(name)
-        if kind is None or value is None:
+        field_type = field_types.get(name)
+        if field_type is None or value is None:
             continue
-        check_kind(name, value, kind)
+        check_type(name, value, field_type)
         fields[name] = _SURROGATE.sub("\ufffd", value) if isinstance(value, str) else value
     return fields

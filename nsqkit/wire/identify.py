@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from nsqkit.errors import BadBody, IdentifyFailed, ProtocolError
-from nsqkit.wire.documents import INT32, check_kind, kinds_of, read_object
+from nsqkit.wire.documents import INT32, check_type, field_types_of, read_object
 
 BROKER_VERSION: Final = "1.3.0"
 """The version of nsqd that the broker behaves as; tools depend on it."""
@@ -49,7 +49,7 @@ class IdentifyRequest:
     topology_zone: str = ""
 
 
-_FIELD_KINDS: Final = kinds_of(IdentifyRequest, sample_rate=INT32)
+_FIELD_TYPES: Final = field_types_of(IdentifyRequest, sample_rate=INT32)
 
 
 @attrs.frozen(kw_only=True)
@@ -104,7 +104,7 @@ def decode_request(body: bytes) -> IdentifyRequest:
         BadBody: the body is not a JSON object, or a value has another type than its field.
     """
     try:
-        return IdentifyRequest(**read_object(body, _FIELD_KINDS))
+        return IdentifyRequest(**read_object(body, _FIELD_TYPES))
     except ValueError as error:
         raise BadBody("IDENTIFY failed to decode JSON body") from error
 
@@ -259,7 +259,7 @@ _COUNTS: Final = {
     field.name: range(1 << 63) for field in attrs.fields(IdentifyAnswer) if type(field.default) is int
 }
 _ANSWER_RANGES: Final = {"deflate_level": range(-1, 10), "sample_rate": range(_SAMPLE_RATE_MAX + 1)}
-_ANSWER_KINDS: Final = kinds_of(IdentifyAnswer, **{**_COUNTS, **_ANSWER_RANGES})
+_ANSWER_TYPES: Final = field_types_of(IdentifyAnswer, **{**_COUNTS, **_ANSWER_RANGES})
 
 
 def decode_response(payload: bytes) -> IdentifyAnswer:
@@ -274,9 +274,9 @@ def decode_response(payload: bytes) -> IdentifyAnswer:
         document = json.loads(payload)
         if not isinstance(document, dict):
             raise TypeError("not an object")
-        known = {name: document[name] for name in _ANSWER_KINDS if document.get(name) is not None}
+        known = {name: document[name] for name in _ANSWER_TYPES if document.get(name) is not None}
         for name, value in known.items():
-            check_kind(name, value, _ANSWER_KINDS[name])
+            check_type(name, value, _ANSWER_TYPES[name])
         return IdentifyAnswer(**known)
     except (ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"the answer to IDENTIFY cannot be understood: {payload[:200]!r}") from error

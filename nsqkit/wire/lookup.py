@@ -20,7 +20,7 @@ from typing import Final
 import attrs
 
 from nsqkit.errors import BadBody, BadProtocol, BrokerError, ProtocolError
-from nsqkit.wire.documents import kinds_of, read_object
+from nsqkit.wire.documents import field_types_of, read_object
 from nsqkit.wire.rules import Rules
 
 MAGIC_V1: Final = b"  V1"
@@ -63,8 +63,11 @@ class LookupdInfo:
     version: str = ""
 
 
-_NODE_KINDS: Final = {**kinds_of(Node), "remote_address": str}  # nsqlookupd checks and overwrites this field
-_INFO_KINDS: Final = kinds_of(LookupdInfo)
+_NODE_TYPES: Final = {
+    **field_types_of(Node),
+    "remote_address": str,
+}  # nsqlookupd checks and overwrites this field
+_INFO_TYPES: Final = field_types_of(LookupdInfo)
 
 
 def _encode_document(value: attrs.AttrsInstance) -> bytes:
@@ -100,7 +103,7 @@ def decode_info(payload: bytes) -> LookupdInfo:
         ProtocolError: the payload is not a JSON object with values of the right types; it may be an error's text.
     """
     try:
-        return LookupdInfo(**read_object(payload, _INFO_KINDS))
+        return LookupdInfo(**read_object(payload, _INFO_TYPES))
     except ValueError as error:
         raise ProtocolError(f"the answer to IDENTIFY cannot be understood: {payload[:200]!r}") from error
 
@@ -171,7 +174,7 @@ def decode_node(body: bytes) -> Node:
         BadBody: the body is not a JSON object, a value has another type than its field, or a required field is missing.
     """
     try:
-        fields = read_object(body, _NODE_KINDS)
+        fields = read_object(body, _NODE_TYPES)
     except ValueError as error:
         raise BadBody("IDENTIFY failed to decode JSON body") from error
     if not all(fields.get(name) for name in ("broadcast_address", "tcp_port", "http_port", "version")):

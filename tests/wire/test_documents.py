@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.wire.documents import INT32, INT64, Kind, read_object
+from nsqkit.wire.documents import INT32, INT64, FieldType, read_object
 
-KINDS: dict[str, Kind] = {"text": str, "flag": bool, "small": INT32, "large": INT64}
+KINDS: dict[str, FieldType] = {"text": str, "flag": bool, "small": INT32, "large": INT64}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 import attrs
 
 from nsqkit.errors import ProtocolError
-from nsqkit.wire.documents import INT64, Kind, read_object
+from nsqkit.wire.documents import INT64, FieldType, read_object
 from nsqkit.wire.names import quote
 
 __all__ = ["AuthState", "Authorization", "Pattern", "decode_auth_state"]
@@ -46,7 +46,7 @@ ANSWERS_KEPT_MAX: Final = 1000
 """Topics and channels whose answer is kept, so that patterns are not looked for at each message."""
 
 _NS_PER_S: Final = 1_000_000_000
-_STATE_KINDS: Final[dict[str, Kind]] = {
+_STATE_KINDS: Final[dict[str, FieldType]] = {
     "ttl": INT64,
     "identity": str,
     "identity_url": str,

@@ -1,5 +1,7 @@
 """The exceptions of nsqkit, with one root.
 
+::
+
     NSQError
     ├── OptionError            an option, a name or an argument is wrong (also a ValueError)
     ├── ProtocolError          the peer violated the protocol: not a frame, a frame too large, …

@@ -14,7 +14,7 @@ REFERENCE = ROOT / "docs" / "reference"
 LISTED = [
     name
     for page in sorted(REFERENCE.glob("*.md"))
-    for name in re.findall(r"^\.\. auto\w+:: (\S+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    for name in re.findall(r"^\.\. auto(?!module)\w+:: (\S+)", page.read_text(encoding="utf-8"), re.MULTILINE)
 ]
 
 MODULES = [

@@ -1,7 +1,7 @@
-"""nsqlookupds that answer what the test says, without sockets: an ``http_request`` for whatever asks them.
+"""Simulated nsqlookupds without sockets, as an ``http_request``.
 
-The rule it guards: they behave, well or badly, until the test changes them. Whoever has no entry refuses connections.
-A test waits for the question it wants to see (``asked``) or the change (``Changes.wait``), never for the time.
+Each has a behaviour, which the test can change; an address without one refuses connections. A test waits for a request
+(``asked``) or for a change (``Changes.wait``), never for time to pass.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from anyio.lowlevel import checkpoint
 Behaviour = Callable[[str], "tuple[int, bytes] | Awaitable[tuple[int, bytes]]"]
 
 WAIT = 15
-"""Seconds after which what is waited for will not come any more."""
+"""Seconds after which a test fails."""
 
 
 def entry(address: str, **fields: object) -> dict[str, object]:
-    """Return what an nsqlookupd says of the nsqd at an address."""
+    """Return nsqlookupd's entry for the nsqd at an address."""
     host, _, port = address.rpartition(":")
     return {"broadcast_address": host, "tcp_port": int(port), "http_port": 4151, "version": "1.3.0", **fields}
 
 
 def lists(*addresses: str, enveloped: bool = False) -> Behaviour:
-    """Answer every question with these nsqds."""
+    """Answer every request with these nsqds."""
     document: dict[str, object] = {"channels": [], "producers": [entry(address) for address in addresses]}
     if enveloped:
         document = {"status_code": 200, "status_txt": "OK", "data": document}
@@ -35,12 +35,12 @@ def lists(*addresses: str, enveloped: bool = False) -> Behaviour:
 
 
 def says(document: object) -> Behaviour:
-    """Answer every question with this document."""
+    """Answer every request with this document."""
     return lambda path: (200, json.dumps(document).encode())
 
 
 def refuses(status: int, body: bytes) -> Behaviour:
-    """Answer every question with this refusal."""
+    """Answer every request with this status and body."""
     return lambda path: (status, body)
 
 
@@ -73,9 +73,9 @@ BAD: Mapping[str, Behaviour] = {
 
 
 async def settle() -> None:
-    """Return when all that can happen without sockets and without the time going on has happened.
+    """Run the event loop until no task has anything to do without sockets or time.
 
-    A question and its answer take a handful of turns of the event loop; these are many more.
+    A request and its response take a few turns of the event loop, far fewer than these.
     """
     for _ in range(50):
         await checkpoint()
@@ -86,12 +86,12 @@ class Lookupds:
     """A network of nsqlookupds.
 
     Attributes:
-        behaviours: how each behaves, by ``host:port``.
-        questions: address and route of all that was asked, with the topic if there was one.
+        behaviours: the behaviour of each, by ``host:port``.
+        requests: the address of each request, and its route, with the topic if there is one.
     """
 
     behaviours: dict[str, Behaviour] = attrs.field(factory=dict)
-    questions: list[tuple[str, str]] = attrs.field(factory=list)
+    requests: list[tuple[str, str]] = attrs.field(factory=list)
     _asked: anyio.Event = attrs.field(factory=anyio.Event)
 
     async def __call__(
@@ -99,7 +99,7 @@ class Lookupds:
     ) -> tuple[int, bytes]:
         parts = urlsplit(url)
         topic = "".join(parse_qs(parts.query).get("topic", []))
-        self.questions.append((parts.netloc, parts.path + (f" {topic}" if topic else "")))
+        self.requests.append((parts.netloc, parts.path + (f" {topic}" if topic else "")))
         self._asked.set()
         self._asked = anyio.Event()
         await checkpoint()
@@ -109,11 +109,11 @@ class Lookupds:
         return answer if isinstance(answer, tuple) else await answer
 
     def count(self, address: str) -> int:
-        """Return how often one was asked."""
-        return sum(asked == address for asked, _ in self.questions)
+        """Return the number of requests to one nsqlookupd."""
+        return sum(asked == address for asked, _ in self.requests)
 
     async def asked(self, address: str, count: int) -> None:
-        """Return when one was asked so often."""
+        """Return after this number of requests to one nsqlookupd."""
         with anyio.fail_after(WAIT):
             while self.count(address) < count:
                 await self._asked.wait()
@@ -121,19 +121,19 @@ class Lookupds:
 
 @attrs.define
 class Changes:
-    """What ``on_change`` was told."""
+    """An ``on_change`` that records its calls."""
 
-    told: list[tuple[list[str], list[str]]] = attrs.field(factory=list)
+    calls: list[tuple[list[str], list[str]]] = attrs.field(factory=list)
     _changed: anyio.Event = attrs.field(factory=anyio.Event)
 
     def __call__(self, came: list[str], gone: list[str]) -> None:
-        self.told.append((came, gone))
+        self.calls.append((came, gone))
         self._changed.set()
         self._changed = anyio.Event()
 
     async def wait(self, count: int) -> tuple[list[str], list[str]]:
-        """Return the change of this number, from 1, once it was told."""
+        """Return the change with this number, from 1, once it has occurred."""
         with anyio.fail_after(WAIT):
-            while len(self.told) < count:
+            while len(self.calls) < count:
                 await self._changed.wait()
-        return self.told[count - 1]
+        return self.calls[count - 1]

@@ -1,11 +1,8 @@
-"""A broker and its clients without sockets: what the tests of the engine drive.
+"""A broker and its clients without sockets, for tests of ``nsqkit.broker.core``.
 
-The rule it guards: a test says bytes and reads bytes, as a client would. ``DrivenBroker`` owns the time; a
-``DrivenClient`` hands its commands to its session and takes what that has to send when it is asked, and when time goes
-by; so until then it is one that does not read, and with ``reads = False`` it stays one.
-
-How to read it: ``answers`` of a client are a list in which a response or an error is its payload, and a message is a
-``MessageFrame``.
+A test sends and reads bytes, as a client does. ``DrivenBroker`` has the time. A ``DrivenClient`` reads when the test
+calls ``answers`` or ``read``, and when the time advances; with ``reads = False`` only when the test calls. Its answers
+are a list: the payload of each response or error, and a ``MessageFrame`` for each message.
 """
 
 from __future__ import annotations
@@ -31,11 +28,11 @@ Answer: TypeAlias = bytes | MessageFrame
 
 
 class DrivenBroker:
-    """A broker whose time a test moves.
+    """A broker whose time the test controls.
 
     Args:
-        seed: of its random numbers.
-        storage: where its queues are; by default in memory.
+        seed: the seed of its random numbers.
+        storage: of its queues; by default memory.
         options: nsqd's flags, as in ``BrokerOptions``.
     """
 
@@ -45,7 +42,7 @@ class DrivenBroker:
         self._clients: list[DrivenClient] = []
 
     def client(self, **identify: object) -> DrivenClient:
-        """Return a new client; with arguments it identifies itself with them."""
+        """Return a new client; with arguments, after IDENTIFY."""
         client = DrivenClient(self, f"10.0.0.1:{len(self._clients) + 1}")
         self._clients.append(client)
         client.feed(MAGIC_V2)
@@ -68,15 +65,15 @@ class DrivenBroker:
         self.settle()
 
     def topic(self, name: bytes = b"t") -> Topic:
-        """Return a topic, made if it is new."""
+        """Return a topic; it is created if necessary."""
         return self.broker.topic(name)
 
     def settle(self) -> None:
-        """Deliver after something was done from outside a connection."""
+        """Deliver messages after an action outside of a connection."""
         self.broker.settle(self.now_ns)
 
     def advance(self, seconds: float) -> None:
-        """Let time go by; everything is done when it is due."""
+        """Advance the time; each deadline is handled in time."""
         end_ns = self.now_ns + round(seconds * NS_PER_S)
         while (deadline_ns := self.broker.next_deadline()) is not None and deadline_ns <= end_ns:
             self.now_ns = max(self.now_ns, deadline_ns)
@@ -87,7 +84,7 @@ class DrivenBroker:
         self.now_ns = end_ns
 
     def jump(self, seconds: float) -> None:
-        """Move the time at once; what was due meanwhile is done late."""
+        """Advance the time at once; deadlines are handled late."""
         self.now_ns += round(seconds * NS_PER_S)
         self.broker.handle_deadline(self.now_ns)
 
@@ -96,12 +93,12 @@ class DrivenClient:
     """One client of a ``DrivenBroker``.
 
     Attributes:
-        reads: whether it takes what it is sent while time goes by.
+        reads: whether it reads while the time advances.
     """
 
     def __init__(self, driven: DrivenBroker, address: str) -> None:
         self.reads = True
-        self._said: list[Answer] = []
+        self._answers: list[Answer] = []
         self.session: Session = driven.broker.open_session(address, driven.now_ns)
         self._driven = driven
         self._decoder = FrameDecoder()
@@ -111,68 +108,68 @@ class DrivenClient:
         self.session.receive_data(b"".join(commands), self._driven.now_ns)
 
     def work(self) -> None:
-        """Have all of it acted on, turn by turn, while nothing is read."""
+        """Process all input, turn by turn, without reading."""
         while self.session.has_input:
             self.session.process_input(self._driven.now_ns)
 
     def answers(self) -> list[Answer]:
-        """Return what the broker has said since the last call."""
+        """Return the broker's answers since the last call."""
         self.read()
-        said, self._said = self._said, []
-        return said
+        answers, self._answers = self._answers, []
+        return answers
 
     def read(self) -> None:
-        """Read what the broker has said until now."""
+        """Read the broker's answers."""
         session = self.session
         while True:
             had_ended = session.ended
             data = session.data_to_send(self._driven.now_ns)
-            self._said += map(_answer, self._decoder.feed(data))
+            self._answers += map(_answer, self._decoder.feed(data))
             session.process_input(self._driven.now_ns)
             if not data and (had_ended or not (session.has_output or session.has_input)):
                 break
 
     def say(self, *commands: bytes) -> list[Answer]:
-        """Send, and read."""
+        """Send, and return the answers."""
         self.feed(*commands)
         return self.answers()
 
     def messages(self) -> list[MessageFrame]:
-        """Read, and expect nothing but messages."""
-        said = self.answers()
-        messages = [answer for answer in said if isinstance(answer, MessageFrame)]
-        assert messages == said
+        """Return the answers, which must be messages."""
+        answers = self.answers()
+        messages = [answer for answer in answers if isinstance(answer, MessageFrame)]
+        assert messages == answers
         return messages
 
     def bodies(self) -> list[bytes]:
-        """Read, expect nothing but messages, and return their bodies."""
+        """Return the bodies of the answers, which must be messages."""
         return [message.body for message in self.messages()]
 
     def message(self) -> MessageFrame:
-        """Read, and expect one message."""
+        """Return the answer, which must be one message."""
         (message,) = self.messages()
         return message
 
     def identify(self, **fields: object) -> dict[str, object]:
-        """Identify with feature negotiation; return what the broker grants."""
+        """Send IDENTIFY with feature negotiation; return the answer."""
         (said,) = self.say(encode_identify(json.dumps({"feature_negotiation": True, **fields}).encode()))
         assert isinstance(said, bytes)
         granted: dict[str, object] = json.loads(said)
         return granted
 
     def publish(self, *bodies: bytes, topic: bytes = b"t") -> None:
-        """Publish each body with a PUB, and expect that each is taken."""
+        """Publish each body with a PUB, which must succeed."""
         assert self.say(*(encode_publish(topic, body) for body in bodies)) == [b"OK"] * len(bodies)
 
     def disconnect(self) -> None:
-        """Say that nothing more is sent, read what the broker answers to that, and close the connection."""
+        """Send the end of the stream, read the answers, and close the connection."""
         self.session.receive_eof(self._driven.now_ns)
         self.read()
         self._driven.broker.close_session(self.session, self._driven.now_ns)
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether the broker has not ended the session."""
+        """True until the broker ends the session."""
         return not self.session.ended
 
 

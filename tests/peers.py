@@ -1,10 +1,8 @@
-"""Whom the clients of a test talk to, without sockets: a broker that says what the test tells it.
+"""A scripted broker for tests of clients, without sockets.
 
-The rule it guards: no test waits for time to pass. A ``ScriptedBroker`` is dialled in memory and answers when the test
-says so; ``settle`` lets everybody else run until only the test can go on; and on trio the clock of ``BACKENDS`` jumps
-to the next deadline as soon as nothing else is left to do, so that timeouts of any length take no time.
-
-How to read it: ``BACKENDS`` and ``settle``, then the broker, then one of its connections, ``Peer``.
+Connections to a ``ScriptedBroker`` are in memory, and the test sends each of its answers. No test waits for time to
+pass: ``settle`` lets all other tasks run until they wait, and trio's test clock in ``BACKENDS`` jumps to the next
+deadline when all tasks wait.
 """
 
 from __future__ import annotations
@@ -31,23 +29,23 @@ BACKENDS = [
     pytest.param("asyncio", id="asyncio"),
     pytest.param(("trio", {"clock": MockClock(autojump_threshold=0)}), id="trio"),
 ]
-"""What to parametrize ``anyio_backend`` with where no socket is used: the clock would not wait for one."""
+"""Parameters of ``anyio_backend`` for tests without sockets, since trio's test clock does not wait for a socket."""
 
 ADDRESS = "nsqd:4150"
 WAIT_LIMIT = 60.0
-"""Seconds after which something that has to happen at once has not happened."""
+"""Seconds after which a test fails."""
 
 
 async def settle() -> None:
-    """Let all other tasks run until each waits for something that only the test can bring about."""
-    # On asyncio the function below sleeps for 0.1 s when it finds a task that could run; mostly there is none then.
+    """Let all other tasks run until each waits for the test."""
+    # On asyncio the last call sleeps for 0.1 s if a task can still run; after the loop there is mostly none.
     for _ in range(30):
         await anyio.lowlevel.checkpoint()
     await anyio.wait_all_tasks_blocked()
 
 
 def dialler(nsqd: Nsqd) -> Callable[[str], Awaitable[ByteStream]]:
-    """Return a ``dial`` that reaches ``nsqd`` without sockets, whatever the address."""
+    """Return a ``dial`` that connects to ``nsqd`` without sockets, for any address."""
 
     async def dial(address: str) -> ByteStream:
         await anyio.lowlevel.checkpoint()
@@ -57,12 +55,12 @@ def dialler(nsqd: Nsqd) -> Callable[[str], Awaitable[ByteStream]]:
 
 
 class ScriptedBroker:
-    """Takes the connections that ``dial`` makes and hands their far ends to the test.
+    """Accepts the connections that ``dial`` makes, and gives the test the broker's ends.
 
     Attributes:
-        dial_count: how often it was dialled.
+        dial_count: the number of calls of ``dial``.
         refusal: raised by ``dial`` while it is set.
-        hanging: while True, ``dial`` never comes back.
+        hanging: while True, ``dial`` does not return.
     """
 
     def __init__(self) -> None:
@@ -86,7 +84,7 @@ class ScriptedBroker:
         return theirs
 
     async def accept(self) -> Peer:
-        """Return the far end of the next connection."""
+        """Return the broker's end of the next connection."""
         with anyio.fail_after(WAIT_LIMIT):
             while not self._peers:
                 self._dialled = anyio.Event()
@@ -94,18 +92,18 @@ class ScriptedBroker:
         return self._peers.pop(0)
 
     async def close(self) -> None:
-        """Close the connections that nobody has accepted."""
+        """Close the connections that were not accepted."""
         while self._peers:
             await self._peers.pop().close()
 
     async def handshake(self, **answer: Any) -> Peer:
-        """Return the next connection, after IDENTIFY was answered."""
+        """Return the next connection after answering IDENTIFY."""
         peer = await self.accept()
         await peer.handshake(**answer)
         return peer
 
     async def subscribe(self, **answer: Any) -> Peer:
-        """Return the next connection, after SUB was answered, too."""
+        """Return the next connection after answering IDENTIFY and SUB."""
         peer = await self.handshake(**answer)
         assert (await peer.line()).startswith(b"SUB ")
         await peer.send(OK_FRAME)
@@ -116,7 +114,7 @@ class Peer:
     """The broker's end of one connection.
 
     Attributes:
-        identity: what the client said of itself in IDENTIFY.
+        identity: the body of IDENTIFY.
     """
 
     def __init__(self, stream: ByteStream) -> None:
@@ -124,7 +122,7 @@ class Peer:
         self._stream = stream
         self._received = BufferedByteReceiveStream(stream)
 
-    # ---- what the client says ----
+    # ---- receiving ----
 
     async def take(self, size: int) -> bytes:
         """Return the next ``size`` bytes."""
@@ -137,29 +135,29 @@ class Peer:
             return await self._received.receive_until(b"\n", 1000)
 
     async def body(self) -> bytes:
-        """Return what follows the line of a command that has a body."""
+        """Return the body of a command, after its line."""
         return await self.take(parse_int32(await self.take(4)))
 
     async def command(self) -> tuple[bytes, bytes]:
-        """Return line and body of the next command, one that has a body."""
+        """Return line and body of the next command."""
         return await self.line(), await self.body()
 
     async def receive(self) -> bytes:
-        """Return whatever comes next, of any length; nothing at the end."""
+        """Return the next data, of any length; ``b""`` at the end."""
         try:
             return await self._received.receive()
         except (anyio.EndOfStream, anyio.BrokenResourceError):
             return b""
 
     async def wait_end(self) -> None:
-        """Return when the client says that it sends no more, and has said nothing else."""
+        """Return when the client closes its direction, without further data."""
         with anyio.fail_after(WAIT_LIMIT), pytest.raises((anyio.EndOfStream, anyio.IncompleteRead)):
             raise AssertionError(await self._received.receive_exactly(1))
 
-    # ---- what the broker says ----
+    # ---- sending ----
 
     async def handshake(self, **answer: Any) -> None:
-        """Read the magic and IDENTIFY, and answer it."""
+        """Read the magic and IDENTIFY, and send the answer."""
         assert await self.take(4) == MAGIC_V2
         line, body = await self.command()
         assert line == b"IDENTIFY"
@@ -167,13 +165,13 @@ class Peer:
         await self.send(encode_response(json.dumps(answer).encode()))
 
     async def send(self, *frames: bytes | BrokerError) -> None:
-        """Send frames, or whatever bytes, in one write; an error is encoded."""
+        """Send frames, or any bytes, in one write; an error is encoded."""
         data = b"".join(f if isinstance(f, bytes) else encode_error(f) for f in frames)
         with anyio.fail_after(WAIT_LIMIT):
             await self._stream.send(data)
 
     async def deliver(self, *numbers: int, attempts: int = 1) -> None:
-        """Send messages, as ``encode_numbered`` makes them."""
+        """Send messages made by ``encode_numbered``."""
         await self.send(encode_numbered(*numbers, attempts=attempts))
 
     async def dismiss(self) -> None:
@@ -202,5 +200,5 @@ def body_of(number: int) -> bytes:
 
 
 def encode_numbered(*numbers: int, attempts: int = 1) -> bytes:
-    """Return the frames of messages; number n has the id and the body that the two functions above say."""
+    """Return the frames of messages with ids and bodies by ``message_id`` and ``body_of``."""
     return b"".join(encode_message(0, attempts, message_id(n), body_of(n)) for n in numbers)

@@ -32,8 +32,8 @@ class TestLoopClock:
         assert passed_ns >= 2_900_000
 
     async def test_two_waits_reach_any_deadline_exactly(self, anyio_backend):
-        # One wait may end a rounding error too early, and whoever is woken looks again. On trio the clock stands
-        # here until all wait: a wait that falls short again and again would never come to an end.
+        # One wait may end a rounding error too early. trio's test clock stands still here until all tasks wait, so a
+        # third wait would not end.
         clock = LoopClock()
         real = anyio_backend == "asyncio"
         for n in range(1, 5 if real else 500):

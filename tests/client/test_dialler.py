@@ -28,7 +28,7 @@ async def handshake(stream: ByteStream) -> None:
 
 
 async def check_reaches(listener: Listener, **options: Any) -> object:
-    """Check that a listener is reached; return where from."""
+    """Check that a listener is reached; return the local address."""
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, handshake, tasks)
         with anyio.fail_after(15):
@@ -72,7 +72,7 @@ async def test_dial_uses_local_addr():
 
 
 async def test_refused_connection_is_os_error(tmp_path):
-    with socket.socket() as taken:  # bound, and not listening
+    with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
         for address in (join_address(*taken.getsockname()), f"{tmp_path}/none.sock"):
             with pytest.raises(OSError, match=r"."):

@@ -23,23 +23,23 @@ def asking(**asked: Any) -> IdentifyRequest:
 
 
 def begun(identity: IdentifyRequest, **means: Any) -> Handshake:
-    """Return a script whose first step is done."""
-    script = handshake(identity, **means)
-    assert next(script) == Send("IDENTIFY", MAGIC_V2 + encode_identify(encode_request(identity)))
-    return script
+    """Return a handshake after its first step."""
+    steps = handshake(identity, **means)
+    assert next(steps) == Send("IDENTIFY", MAGIC_V2 + encode_identify(encode_request(identity)))
+    return steps
 
 
 def granted(**answer: object) -> bytes:
     return json.dumps(answer).encode()
 
 
-def end(script: Handshake, payload: bytes) -> HandshakeResult:
+def end(steps: Handshake, payload: bytes) -> HandshakeResult:
     """Answer the last step."""
     with pytest.raises(StopIteration) as stopped:
-        script.send(payload)
-    greeted = stopped.value.value
-    assert isinstance(greeted, HandshakeResult)
-    return greeted
+        steps.send(payload)
+    result = stopped.value.value
+    assert isinstance(result, HandshakeResult)
+    return result
 
 
 def make_tls() -> TLS:
@@ -63,13 +63,13 @@ def test_old_broker_answers_ok():
 
 
 def test_steps_are_in_nsqds_order():
-    script = begun(asking(tls_v1=True, snappy=True), make_tls=make_tls, auth_secret="hush \u00e9")
-    upgrade(script.send(granted(tls_v1=True, snappy=True, auth_required=True)), TLS)
-    upgrade(script.send(b"OK"), Snappy)
-    assert script.send(b"OK") == Send("AUTH", encode_auth("hush \u00e9".encode()))
-    greeted = end(script, b'{"identity":"me","identity_url":"","permission_count":2}')
-    assert greeted.auth == AuthAnswer(identity="me", permission_count=2)
-    assert (greeted.answer.tls_v1, greeted.answer.snappy, greeted.answer.auth_required) == (True, True, True)
+    steps = begun(asking(tls_v1=True, snappy=True), make_tls=make_tls, auth_secret="hush \u00e9")
+    upgrade(steps.send(granted(tls_v1=True, snappy=True, auth_required=True)), TLS)
+    upgrade(steps.send(b"OK"), Snappy)
+    assert steps.send(b"OK") == Send("AUTH", encode_auth("hush \u00e9".encode()))
+    result = end(steps, b'{"identity":"me","identity_url":"","permission_count":2}')
+    assert result.auth == AuthAnswer(identity="me", permission_count=2)
+    assert (result.answer.tls_v1, result.answer.snappy, result.answer.auth_required) == (True, True, True)
 
 
 @pytest.mark.parametrize("asked", [{"snappy": True}, {"deflate": True}])
@@ -79,17 +79,17 @@ def test_compression_can_be_refused(asked):
 
 @pytest.mark.parametrize(("level", "used"), [(1, 1), (9, 9), (0, 6), (-1, 6)])
 def test_granted_level_is_used(level, used):
-    script = begun(asking(deflate=True, deflate_level=5))
-    step = upgrade(script.send(granted(deflate=True, deflate_level=level)), Deflate)
+    steps = begun(asking(deflate=True, deflate_level=5))
+    step = upgrade(steps.send(granted(deflate=True, deflate_level=level)), Deflate)
     compressor = zlib.compressobj(used, zlib.DEFLATED, -zlib.MAX_WBITS)
     text = b"".join(b"%d " % (n * n) for n in range(2000))
     assert step.layer.encode(text) == compressor.compress(text) + compressor.flush(zlib.Z_SYNC_FLUSH)
-    assert end(script, b"OK").answer.deflate
+    assert end(steps, b"OK").answer.deflate
 
 
 def test_secret_is_not_in_repr():
-    script = begun(asking(), auth_secret="hush")
-    assert "hush" not in repr(script.send(granted(auth_required=True)))
+    steps = begun(asking(), auth_secret="hush")
+    assert "hush" not in repr(steps.send(granted(auth_required=True)))
 
 
 def test_secret_is_not_sent_unless_required():
@@ -113,10 +113,10 @@ def test_unrequested_feature_must_not_be_granted(feature):
 
 
 def test_layer_starts_with_ok():
-    script = begun(asking(deflate=True))
-    upgrade(script.send(granted(deflate=True)), Deflate)
+    steps = begun(asking(deflate=True))
+    upgrade(steps.send(granted(deflate=True)), Deflate)
     with pytest.raises(ProtocolError, match="the broker began a layer with b'KO' instead of OK"):
-        script.send(b"KO")
+        steps.send(b"KO")
 
 
 @pytest.mark.parametrize("payload", [b"", b"no", b"[]", b'{"tls_v1": 1}'])
@@ -126,7 +126,7 @@ def test_invalid_answer_to_identify_is_refused(payload):
 
 
 def test_invalid_answer_to_auth_is_refused():
-    script = begun(asking(), auth_secret="hush")
-    script.send(granted(auth_required=True))
+    steps = begun(asking(), auth_secret="hush")
+    steps.send(granted(auth_required=True))
     with pytest.raises(ProtocolError, match="the answer to AUTH cannot be understood: b'OK'"):
-        script.send(b"OK")
+        steps.send(b"OK")

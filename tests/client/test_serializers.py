@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nsqkit.client.serializers import JSON, MSGPACK, RAW, TEXT, Serializer, typed_json, typed_msgpack
 from nsqkit.errors import OptionError
 
-# JSON has no way to tell 2**64 from a float everywhere, and MessagePack ends there.
+# Some JSON decoders read larger integers as floats, and MessagePack has none.
 numbers = st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False, allow_infinity=False)
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 values = st.recursive(

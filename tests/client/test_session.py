@@ -81,7 +81,7 @@ class Client(ClientSession[MessageFrame]):
 
 @pytest.fixture
 def client() -> Client:
-    """A client that was greeted."""
+    """A client after the handshake."""
     client = Client()
     client.data_to_send(0)
     client.receive_data(ANSWER, 0)
@@ -268,7 +268,7 @@ COMPRESSIONS: dict[str, dict[str, Any]] = {
 
 
 class Pair:
-    """A client and the broker's session of it, joined by bytes.
+    """A client's session and a broker's, connected by bytes.
 
     Args:
         cut: how many bytes arrive at once; None for all.
@@ -300,7 +300,7 @@ class Pair:
         self._cut = cut
 
     def exchange(self) -> None:
-        """Carry bytes until nobody has more to say."""
+        """Pass bytes until neither has output."""
         client, session, driven = self.client, self.session, self.driven
         moved = True
         while moved:
@@ -405,7 +405,7 @@ class TestLayers:
         assert "frame size 0 is out of range" in str(client.error)
 
     def test_earlier_output_is_sent_before_layer(self):
-        """A broker may answer before it was asked."""
+        """A broker can answer before it gets the command."""
         client = Client(deflate=True)
         client.receive_data(encode_response(b'{"deflate":true}'), 0)
         assert client.has_output
@@ -513,7 +513,7 @@ class TestAuth:
 
 
 class TestTurns:
-    """What a few compressed bytes become is worked on in turns, each of which has a bound."""
+    """Data from a few compressed bytes are processed in turns of limited size."""
 
     HEARTBEATS = HEARTBEAT_FRAME * 500_000  # 9.5 MB
 

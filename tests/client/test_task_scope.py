@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", BACKEN
 
 
 class Block:
-    """The least that uses it: a task that works until it was told to stop, and a good-bye that tells it."""
+    """A user of ``TaskScope`` whose task runs until ``__aexit__`` stops it."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -89,7 +89,7 @@ async def test_error_of_task_cancels_block_and_is_raised():
             log.append("not here")
     assert caught.group_contains(KeyError, match="its")
     assert log == []
-    await anyio.lowlevel.checkpoint()  # whoever caught it is not cancelled any more
+    await anyio.lowlevel.checkpoint()  # the block is not cancelled any more
 
 
 async def test_error_of_task_wins_over_error_of_block():

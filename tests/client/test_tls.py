@@ -37,7 +37,7 @@ def made(**options: Any) -> Context:
 def shake_hands(
     context: Context, *, server: ssl.SSLContext | None = None, address: str = ADDRESS, server_name: str = ""
 ) -> TLS:
-    """Let a client and a server agree; return the server's end."""
+    """Do the handshake of a client and a server; return the server's end."""
     theirs = TLS(server or server_context())
     exchange(theirs, make_tls(context, address, server_name))
     return theirs

@@ -295,7 +295,7 @@ class TestDiscovered:
                 await consumer.wait_connected()
                 await b.deliver(1)
                 (await anext(consumer)).finish()
-                assert {address for address, _ in town.lookupds.questions} == {"l:1", "m:1"}
+                assert {address for address, _ in town.lookupds.requests} == {"l:1", "m:1"}
 
     async def test_whoever_waits_for_connections_waits_for_somebody_to_connect_to(self):
         town = Town("a:1")

@@ -20,7 +20,7 @@ INTERVAL = 60.0
 
 
 class Rig:
-    """A discovery among nsqlookupds that are played."""
+    """A discovery with simulated nsqlookupds."""
 
     def __init__(self, *addresses: str, **options) -> None:
         self.clock = ManualClock()
@@ -35,7 +35,7 @@ class Rig:
         )
 
     async def poll(self) -> None:
-        """Let all be asked once more, and give them the time to answer."""
+        """Advance the clock to the next requests, and let them be answered."""
         await settle()
         self.clock.advance(INTERVAL)
         await settle()
@@ -52,9 +52,9 @@ async def test_nsqds_of_all_nsqlookupds_are_merged():
         tasks.start_soon(rig.discovery.run)
         await rig.changes.wait(2)
         assert rig.addresses == ["a:1", "b:1", "c:1"]
-        assert {question for _, question in rig.network.questions} == {"/lookup t"}
+        assert {request for _, request in rig.network.requests} == {"/lookup t"}
         await rig.poll()
-        assert len(rig.changes.told) == 2, "nothing has changed"
+        assert len(rig.changes.calls) == 2, "nothing has changed"
         tasks.cancel_scope.cancel()
 
 
@@ -69,7 +69,7 @@ async def test_nsqd_is_removed_when_no_nsqlookupd_lists_it():
         assert rig.addresses == ["a:1", "b:1"], "the other one still lists it"
         rig.network.behaviours["m:1"] = lists("b:1")
         await rig.poll()
-        assert rig.changes.told[-1] == ([], ["a:1"])
+        assert rig.changes.calls[-1] == ([], ["a:1"])
         assert rig.addresses == ["b:1"]
         tasks.cancel_scope.cancel()
 
@@ -85,13 +85,13 @@ async def test_failed_requests_remove_no_nsqd(bad):
         for _ in range(5):
             await rig.poll()
         assert rig.addresses == ["a:1", "b:1"]
-        # One is back and knows of nobody; what only the other has listed stays.
+        # One responds again with an empty list; the entries of the other stay.
         rig.network.behaviours["l:1"] = NOT_FOUND
         rig.discovery.wake()
         for _ in range(2):
             await rig.poll()
         assert rig.addresses == ["a:1", "b:1"]
-        assert all(not gone for _, gone in rig.changes.told)
+        assert all(not gone for _, gone in rig.changes.calls)
         tasks.cancel_scope.cancel()
 
 
@@ -103,7 +103,7 @@ async def test_empty_response_removes_nsqds():
         await rig.poll()
         rig.network.behaviours = {"l:1": NOT_FOUND}
         await rig.poll()
-        assert rig.changes.told == [(["a:1"], []), ([], ["a:1"])]
+        assert rig.changes.calls == [(["a:1"], []), ([], ["a:1"])]
         tasks.cancel_scope.cancel()
 
 
@@ -161,10 +161,10 @@ async def test_removed_nsqlookupd_removes_nsqds_that_only_it_listed():
         tasks.start_soon(rig.discovery.run)
         await rig.poll()
         rig.discovery.remove_lookupd("l:1")
-        assert rig.changes.told[-1] == ([], ["a:1"])
+        assert rig.changes.calls[-1] == ([], ["a:1"])
         rig.discovery.add_lookupd("l:1")
         await rig.poll()
-        assert rig.changes.told[-1] == (["a:1"], [])
+        assert rig.changes.calls[-1] == (["a:1"], [])
         tasks.cancel_scope.cancel()
 
 
@@ -189,7 +189,7 @@ async def test_nsqd_is_found_and_lost_with_real_nsqlookupds(nsqlookupd: Nsqlooku
             both = (nsqlookupd.tcp_address, other.tcp_address)
             with NsqdServer(lookupd_tcp_addresses=both) as nsqd:
                 assert await found.wait(1) == ([nsqd.tcp_address], [])
-                assert changes.told == []
+                assert changes.calls == []
                 await how.daemon(nsqd.http_address).request("POST", "/topic/create", {"topic": "t"})
                 assert await changes.wait(1) == ([nsqd.tcp_address], [])
             assert await changes.wait(2) == ([], [nsqd.tcp_address])

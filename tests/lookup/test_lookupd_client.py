@@ -27,13 +27,13 @@ async def nsqds(lookupds: Lookupds, topic: str | None = "t") -> list[str]:
 async def test_fetch_nsqds_returns_nsqds_of_topic(enveloped):
     lookupds = Lookupds({"l:1": lists("a:1", "b:2", "a:1", enveloped=enveloped)})
     assert await nsqds(lookupds) == ["a:1", "b:2"]
-    assert lookupds.questions == [("l:1", "/lookup t")]
+    assert lookupds.requests == [("l:1", "/lookup t")]
 
 
 async def test_fetch_nsqds_without_topic_returns_all_nsqds():
     lookupds = Lookupds({"l:1": says({"producers": [entry("a:1", topics=["t"], tombstones=[True])]})})
     assert await nsqds(lookupds, None) == ["a:1"]
-    assert lookupds.questions == [("l:1", "/nodes")]
+    assert lookupds.requests == [("l:1", "/nodes")]
 
 
 async def test_unknown_topic_has_no_nsqds():
@@ -53,14 +53,14 @@ async def test_fetch_topics_returns_matching_topics():
     assert list(await fetch_topics(daemon, re.compile(r"^orders\."))) == ["orders.eu", "orders.us"]
     assert list(await fetch_topics(daemon, re.compile(""))) == ["orders.eu", "orders.us", "reorders"]
     assert list(await fetch_topics(daemon, re.compile("x"))) == []
-    assert lookupds.questions[0] == ("l:1", "/topics")
+    assert lookupds.requests[0] == ("l:1", "/topics")
 
 
 # ---- all of them, once ----------------------------------------------------------------------------------------
 
 
 async def test_requests_to_several_nsqlookupds_are_concurrent():
-    """Each answers when the other has been asked, too."""
+    """Each nsqlookupd responds only after the other has its request."""
     lookupds = Lookupds()
 
     def waits_for(other: str, *found: str):
@@ -123,7 +123,7 @@ async def test_invalid_arguments_are_refused_before_any_request():
     for pattern in ("(", None):
         with pytest.raises(OptionError, match=r"^pattern .* is no regular expression: "):
             await lookup_topics(["l:1"], pattern, options=options(lookupds))  # type: ignore[arg-type]
-    assert lookupds.questions == []
+    assert lookupds.requests == []
 
 
 # ---- over sockets ---------------------------------------------------------------------------------------------

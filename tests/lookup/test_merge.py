@@ -36,7 +36,7 @@ def test_forget_removes_response():
 
 
 class ListingsMachine(RuleBasedStateMachine):
-    """An entry is there exactly if the last answer of somebody who is still asked has it."""
+    """An entry exists exactly if the last response of an nsqlookupd that was not forgotten has it."""
 
     def __init__(self):
         super().__init__()

@@ -21,12 +21,12 @@ INTERVAL = 60.0
 
 
 async def ask(daemon: Daemon) -> Mapping[str, str]:
-    """Ask for a document; its keys are the entries."""
+    """Request a document; its keys are the entries."""
     return await daemon.request_document("GET", "/x")
 
 
 class Rig:
-    """A poller of nsqlookupds that are played, and what it has told."""
+    """A poller of simulated nsqlookupds, and the calls of ``on_merged``."""
 
     def __init__(self, *addresses: str, jitter: float = 0.0, **behaviours: Behaviour) -> None:
         self.clock = ManualClock()
@@ -49,15 +49,15 @@ class Rig:
         self._listed.set()
         self._listed = anyio.Event()
 
-    async def told(self, count: int) -> list[str]:
-        """Return what was told for the time of this number, from 1."""
+    async def merged(self, count: int) -> list[str]:
+        """Return the argument of the call with this number, from 1."""
         with anyio.fail_after(WAIT):
             while len(self.listed) < count:
                 await self._listed.wait()
         return self.listed[count - 1]
 
     async def failed(self, name: str, count: int) -> LookupdStatus:
-        """Return the status of one that has failed so often."""
+        """Return the status of an nsqlookupd after this number of failures."""
         with anyio.fail_after(WAIT):
             while True:
                 (status,) = [status for status in self.poller.lookupds if status.name == f"http://{name}"]
@@ -73,21 +73,21 @@ class Rig:
             tasks.cancel_scope.cancel()
 
     async def settle(self) -> None:
-        """Give every task that can run the time to do so."""
+        """Let all tasks run that can."""
         await settle()
 
 
 async def test_requests_are_sent_at_once_and_after_each_interval():
     rig = Rig("a:1", "b:1", a=says({"x": ""}), b=says({"y": ""}))
     async with rig.running():
-        assert await rig.told(2) == ["x", "y"]
+        assert await rig.merged(2) == ["x", "y"]
         rig.network.behaviours["a:1"] = says({"z": ""})
         await rig.settle()
         rig.clock.advance(INTERVAL - 0.001)
         await rig.settle()
-        assert len(rig.network.questions) == 2
+        assert len(rig.network.requests) == 2
         rig.clock.advance(0.002)
-        await rig.told(4)
+        await rig.merged(4)
         assert rig.listed[-1] == ["y", "z"]
 
 
@@ -111,7 +111,7 @@ async def test_silent_nsqlookupd_delays_no_other():
     rig = Rig("a:1", "b:1", a=hangs, b=says({"y": ""}))
     async with rig.running():
         for count in range(1, 4):
-            assert await rig.told(count) == ["y"]
+            assert await rig.merged(count) == ["y"]
             await rig.settle()
             rig.clock.advance(INTERVAL)
     assert rig.network.count("a:1") == 1
@@ -120,7 +120,7 @@ async def test_silent_nsqlookupd_delays_no_other():
 async def test_failed_request_is_repeated_and_removes_nothing(caplog):
     rig = Rig("a:1", "b:1", a=says({"x": ""}), b=says({"y": ""}))
     async with rig.running():
-        await rig.told(2)
+        await rig.merged(2)
         del rig.network.behaviours["a:1"]
         await rig.settle()
         rig.clock.advance(INTERVAL)
@@ -132,9 +132,9 @@ async def test_failed_request_is_repeated_and_removes_nothing(caplog):
         rig.clock.advance(1)
         await rig.failed("a:1", 2)
         rig.network.behaviours["a:1"] = says({})
-        told = len(rig.listed)
+        count = len(rig.listed)
         rig.clock.advance(2)
-        assert await rig.told(told + 1) == ["y"]
+        assert await rig.merged(count + 1) == ["y"]
         await rig.failed("a:1", 0)
     record = next(record for record in caplog.records if record.levelno == logging.WARNING)
     assert "nsqlookupd http://a:1 has failed 1 times in a row: " in record.message
@@ -168,26 +168,26 @@ async def test_unexpected_error_does_not_end_polling(caplog):
         rig.poller._query = ask
         await rig.settle()
         rig.clock.advance(1)
-        assert await rig.told(1) == []
+        assert await rig.merged(1) == []
     assert "AssertionError: ours" in caplog.text
 
 
 async def test_wake_sends_requests_soon():
     rig = Rig("a:1", "b:1", a=says({"x": ""}), b=says({"y": ""}))
-    rig.poller.wake()  # nothing is asked yet, and the first question comes at once
+    rig.poller.wake()  # before the first request, which is sent at once
     async with rig.running():
-        await rig.told(2)
+        await rig.merged(2)
         await rig.settle()
         rig.clock.advance(10)
         rig.poller.wake()
-        await rig.told(4)
+        await rig.merged(4)
         await rig.settle()
         rig.poller.wake()
         rig.poller.wake()
         await rig.settle()
         assert len(rig.listed) == 4
         rig.clock.advance(1)
-        await rig.told(6)
+        await rig.merged(6)
         await rig.settle()
         rig.clock.advance(INTERVAL - 1)
         await rig.settle()
@@ -206,16 +206,16 @@ async def test_wake_during_a_request_sends_another():
 async def test_nsqlookupds_can_be_added_and_removed():
     rig = Rig("a:1", a=says({"x": "", "y": ""}), b=says({"y": "", "z": ""}))
     async with rig.running():
-        await rig.told(1)
+        await rig.merged(1)
         rig.poller.add_lookupd("http://b:1/")
         rig.poller.add_lookupd("b:1")
-        assert await rig.told(2) == ["x", "y", "z"]
+        assert await rig.merged(2) == ["x", "y", "z"]
         assert [status.name for status in rig.poller.lookupds] == ["http://a:1", "http://b:1"]
         rig.poller.remove_lookupd("a:1")
         assert rig.listed[-1] == ["y", "z"]
         await rig.settle()
         rig.clock.advance(INTERVAL)
-        await rig.told(4)
+        await rig.merged(4)
     assert (rig.network.count("a:1"), rig.network.count("b:1")) == (1, 2)
 
 
@@ -226,7 +226,7 @@ async def test_nsqlookupds_can_be_added_and_removed_before_run():
     rig.poller.remove_lookupd("a:1")
     rig.listed.clear()
     async with rig.running():
-        assert await rig.told(1) == ["y"]
+        assert await rig.merged(1) == ["y"]
 
 
 async def test_nsqlookupd_can_be_removed_before_its_task_starts():
@@ -236,10 +236,10 @@ async def test_nsqlookupd_can_be_removed_before_its_task_starts():
         rig.poller.add_lookupd("a:1")
         rig.poller.remove_lookupd("a:1")
         rig.poller.add_lookupd("a:1")
-        assert await rig.told(2) == ["x"]
+        assert await rig.merged(2) == ["x"]
         await rig.settle()
         rig.clock.advance(INTERVAL)
-        await rig.told(3)
+        await rig.merged(3)
         await rig.settle()
         assert len(rig.listed) == 3, "one task asks"
 
@@ -274,11 +274,11 @@ async def test_invalid_address_cannot_be_added_or_removed():
 async def test_run_can_be_called_again_but_not_twice_at_once():
     rig = Rig("a:1", a=says({"x": ""}))
     async with rig.running():
-        await rig.told(1)
+        await rig.merged(1)
         with pytest.raises(Closed, match="runs already"):
             await rig.poller.run()
     async with rig.running():
-        await rig.told(2)
+        await rig.merged(2)
 
 
 async def test_error_of_callback_ends_run():
@@ -297,4 +297,4 @@ async def test_default_clock_is_real():
     rig = Rig("a:1", a=says({"x": ""}))
     rig.poller._clock = None
     async with rig.running():
-        assert await rig.told(1) == ["x"]
+        assert await rig.merged(1) == ["x"]

@@ -14,7 +14,7 @@ NOW = 1_700_000_000 * SECOND
 
 
 class Fixed(Random):
-    """Chance that always falls the same way, from 0 to just below 1."""
+    """A random generator that always draws the same number, from 0 to just below 1."""
 
     def __init__(self, value: float) -> None:
         super().__init__(0)
@@ -32,7 +32,7 @@ def schedule(*, interval_ns: int = MINUTE, jitter: float = 0.3, random: Random |
 
 
 def asked(times: PollSchedule, now_ns: int, *, good: bool = True) -> int:
-    """Have one question asked and answered at once; return how long it is until the next."""
+    """Record a request and its response; return the wait until the next request."""
     times.begin()
     (times.answered if good else times.failed)(now_ns)
     return times.next_poll_ns - now_ns

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 def client_files(directory: Path) -> dict[str, Any]:
-    """Write a client's certificate and key; return the options that name them."""
+    """Write a client's certificate and key; return the options for them."""
     leaf: trustme.LeafCert = certificates.client_certificate()
     certificate, key = directory / "client.pem", directory / "client.key"
     certificate.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))

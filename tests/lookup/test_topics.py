@@ -30,7 +30,7 @@ async def test_topics_are_added_and_removed():
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(discovery.run)
         await changes.wait(2)
-        assert sorted(changes.told) == [(["log.a"], []), (["log.b"], [])]
+        assert sorted(changes.calls) == [(["log.a"], []), (["log.b"], [])]
         assert discovery.topics == ["log.a", "log.b"]
         network.behaviours = {"l:1": says({"topics": ["log.c"]})}
         await settle()

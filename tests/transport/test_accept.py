@@ -41,7 +41,7 @@ async def test_each_connection_is_served_in_its_own_task():
 
 async def test_failed_accept_does_not_end_server(caplog):
     class Exhausted:
-        """A listener that fails twice, as one does when too many files are open: by itself, and in a task."""
+        """A listener that fails twice, as when too many files are open: directly and in a task."""
 
         def __init__(self) -> None:
             self.serve_count = 0

@@ -1,4 +1,4 @@
-"""The stream is held against a transport that the test plays; tests/transport/test_tcp.py has the real one."""
+"""Tests of the stream with a simulated transport; tests/transport/test_tcp.py has a real one."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_asyncio_loop_returns_none_outside() -> None:
 
 
 class Taker:
-    """Takes what a stream hands on; after ``full`` pieces it wants no more."""
+    """A receiver that pauses reading after ``full`` pieces."""
 
     def __init__(self, stream: AsyncioStream, full: int = 100) -> None:
         self.got: list[bytes | str] = []
@@ -315,11 +315,11 @@ def test_uvloop_gets_stream_without_buffer() -> None:
         assert type(runner.run(make())) is AsyncioStream
 
 
-# ---- on loan --------------------------------------------------------------------------------------------------------
+# ---- detaching ------------------------------------------------------------------------------------------------------
 
 
 class Numbered:
-    """A socket as far as its number goes."""
+    """A socket with a file descriptor only."""
 
     def fileno(self) -> int:
         return 7

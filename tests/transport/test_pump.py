@@ -30,12 +30,12 @@ pytestmark = pytest.mark.anyio
 
 
 class Recorder:
-    """A machine that records what it is told, and says what the test puts into its outbox."""
+    """A machine that records its input, and whose outbox the test fills."""
 
     def __init__(self, on_data: Callable[[Recorder, bytes], None] = lambda recorder, data: None) -> None:
         self.outbox: list[bytes] = []
         self.outbox_full = False
-        self.left: list[bytes] = []  # what it has put off
+        self.left: list[bytes] = []  # input for process_input
         self.ended = False
         self.received: list[bytes] = []
         self.times: list[int] = []
@@ -85,7 +85,7 @@ class Recorder:
 
 
 class Link(ByteStream):
-    """A stream whose sending the test can hold up or break; what was sent stands in ``sent``."""
+    """A stream whose writes the test can block or break; ``sent`` records them."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -98,15 +98,15 @@ class Link(ByteStream):
         self._feed, self._incoming = anyio.create_memory_object_stream[bytes](100)
 
     def hold(self) -> None:
-        """Take nothing more for now."""
+        """Block writes."""
         self.may_send = anyio.Event()
 
     def say(self, data: bytes) -> None:
-        """Be the peer: send ``data``."""
+        """Send ``data`` as the peer."""
         self._feed.send_nowait(data)
 
     def leave(self) -> None:
-        """Be the peer: send no more."""
+        """Close the peer's direction."""
         self._feed.close()
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
@@ -135,7 +135,7 @@ class Link(ByteStream):
 
 
 class Bench:
-    """A pump at work, with all that belongs to it."""
+    """A pump, its machine and its clock."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Bench:
         self.finished.set()
 
     def say(self, *pieces: bytes) -> None:
-        """Have the machine say something."""
+        """Put output into the machine's outbox."""
         self.machine.outbox += pieces
         self.pump.wake()
 
@@ -194,7 +194,7 @@ class Bench:
 async def pumping(
     machine: Recorder | None = None, stream: ByteStream | None = None, *, wait_for_peer: bool = False
 ) -> AsyncIterator[tuple[Bench, Link]]:
-    """Run a pump; at the end of the block it is cancelled, and has to have closed its stream."""
+    """Run a pump; at the end of the block it is cancelled, and must have closed its stream."""
     link = Link()
     bench = Bench(machine or Recorder(), stream or link, wait_for_peer=wait_for_peer)
     async with anyio.create_task_group() as tasks:
@@ -259,7 +259,7 @@ class TestReading:
 
 
 def put_off(machine: Recorder, data: bytes) -> None:
-    """Leave all of it for the next turns, a byte for each."""
+    """Leave the input for later turns, a byte for each."""
     machine.left += [data[at : at + 1] for at in range(len(data))]
 
 
@@ -491,7 +491,7 @@ class TestWriteTimeout:
             await settle()
             bench.clock.advance(0.02)
         assert link.closed
-        assert bench.machine.eof_count == 0, "that is for whoever runs the pump to tell"
+        assert bench.machine.eof_count == 0
 
     async def test_write_timeout_ignores_idle_time(self):
         link = Link()
@@ -600,11 +600,11 @@ class PushBench:
         await settle()
 
     async def say(self, data: bytes) -> None:
-        """Be the peer: send ``data``."""
+        """Send ``data`` as the peer."""
         await self.call(self.stream.data_received, data)
 
     def hold(self) -> None:
-        """Take nothing more from the next write on."""
+        """Block writes after the next one."""
         self.transport.when_written = self.stream.pause_writing
 
     def release(self) -> None:
@@ -687,7 +687,7 @@ class TestPushStream:
             await it.bench.wait()
 
     async def test_full_read_delays_next_read_by_a_turn(self):
-        # libuv reads on at once, up to 32 times, as long as reads are full.
+        # libuv reads again at once, up to 32 times, while reads are full.
         async with pushing(Recorder(echo)) as it:
             it.stream.data_received(b"x" * FULL_READ_SIZE)
             assert it.transport.calls[-1] == "pause"
@@ -729,7 +729,7 @@ class TestPushStream:
             it.hold()
             it.bench.say(b"a")
             await settle()
-            it.bench.say(b"b")  # the writer tries, and waits
+            it.bench.say(b"b")  # the writer waits
             await settle()
             it.bench.say(b"c")
             it.machine.outbox.append(b"d")
@@ -756,7 +756,7 @@ class TestPushStream:
             assert it.transport.calls[-1] == "resume"
 
     async def test_after_is_called_when_full_outbox_is_written_at_once(self):
-        # Nothing else may come after it, as with a consumer that has nothing to say.
+        # There may be no later input or output, as with a consumer that answers nothing.
         async with pushing() as it:
             it.machine.outbox_full = True
             it.bench.say(b"a")
@@ -814,7 +814,7 @@ class TestPushStream:
             await it.call(it.stream.eof_received)
             await it.bench.wait()
             assert it.machine.received == [b"late"]
-            assert it.transport.written == []  # it is too late to answer
+            assert it.transport.written == []  # answers after the end are discarded
 
     async def test_peer_that_does_not_read_has_linger_time(self):
         def end(machine: Recorder, data: bytes) -> None:
@@ -823,7 +823,7 @@ class TestPushStream:
 
         async with pushing(Recorder(end)) as it:
             it.hold()
-            await it.say(b"a")  # the time begins outside of any task
+            await it.say(b"a")  # linger starts outside of any task
             await it.bench.wait_until_limit()
             assert it.transport.written == [b"A"]
 
@@ -935,7 +935,7 @@ class TestOverSockets:
 
     @pytest.mark.parametrize("wait_for_peer", [False, True])
     async def test_last_output_arrives_at_late_reader(self, wait_for_peer):
-        # More than the kernel takes at once: closing must not throw the rest away.
+        # More than the kernel takes at once; closing must not discard the rest.
         def answer(machine: Recorder, data: bytes) -> None:
             machine.outbox.append(b"z" * 20_000_000)
             machine.ended = True
@@ -959,7 +959,7 @@ class TestOverSockets:
 
 
 async def count_to_end(stream: ByteStream) -> int:
-    """Return how many bytes come before the end of a stream."""
+    """Return the number of bytes before the end of a stream."""
     count = 0
     with anyio.fail_after(60), pytest.raises(EndOfStream):
         while True:
@@ -971,7 +971,7 @@ async def count_to_end(stream: ByteStream) -> int:
 async def served(
     machine: Recorder, *, wait_for_peer: bool = True, linger: float = LINGER
 ) -> AsyncIterator[tuple[Bench, ByteStream]]:
-    """Run a pump at one end of a TCP connection and give the other to the test."""
+    """Run a pump at one end of a TCP connection; yield the other end."""
     benches: list[Bench] = []
 
     async def serve(stream: ByteStream) -> None:

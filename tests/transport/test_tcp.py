@@ -181,7 +181,7 @@ async def test_connect_to_missing_unix_socket_is_os_error(tmp_path: Path) -> Non
 
 
 async def test_many_connections_can_wait_to_be_accepted() -> None:
-    """The system completes their connections while this program does something else."""
+    """The kernel completes connections while this program is busy."""
     count = min(1000, SYSTEM_BACKLOG)
     accepted = 0
     all_came = anyio.Event()

@@ -101,7 +101,7 @@ async def test_earlier_deadline_wakes_timer():
     clock = ManualClock(0)
     timetable = Timetable(9 * S)
     async with running(timetable, clock) as alarm:
-        for due_ns in (3 * S, 1 * S, 2 * S):  # nobody runs between these checks
+        for due_ns in (3 * S, 1 * S, 2 * S):  # no other task runs between these checks
             timetable.deadlines_ns.add(due_ns)
             alarm.check()
         await settle()

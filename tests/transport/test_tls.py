@@ -24,7 +24,7 @@ def decode(tls: TLS, data: bytes) -> bytes:
     return b"".join(tls.decode(data))
 
 
-# The handshake has no fixed length, so how it is cut cannot depend on that.
+# The length of a handshake varies, so the cuts do not depend on it.
 SIZES = st.lists(st.integers(1, 500), min_size=1, max_size=5)
 
 

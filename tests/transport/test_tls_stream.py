@@ -24,7 +24,7 @@ Pair: TypeAlias = tuple[TLSStream, TLSStream, ByteStream]
 
 @asynccontextmanager
 async def new_pair(client_rules: ssl.SSLContext | None = None) -> AsyncIterator[Pair]:
-    """Give out a server's stream, its client's, and what lies below the client's."""
+    """Yield the server's stream, the client's, and the client's connection."""
     ours, theirs = memory_pair()
     client = TLS(client_rules or client_context(), server_hostname=HOST)
     async with ours, theirs:
@@ -33,7 +33,7 @@ async def new_pair(client_rules: ssl.SSLContext | None = None) -> AsyncIterator[
 
 @asynccontextmanager
 async def connected() -> AsyncIterator[Pair]:
-    """Give out the same after the handshake."""
+    """Yield the same after the handshake."""
     async with new_pair() as (server, client, below):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.handshake)
@@ -92,7 +92,7 @@ async def test_refusal_of_client_reaches_server():
                     await client.handshake()
 
             tasks.start_soon(refused)
-            # With TLS 1.3 a server hears of it only after its own handshake.
+            # With TLS 1.3 the server gets the alert only after its own handshake.
             with pytest.raises((ProtocolError, BrokenResourceError)):
                 await server.handshake()
                 await server.receive()

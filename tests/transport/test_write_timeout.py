@@ -88,8 +88,8 @@ class TestAsyncioStream:
             transport.when_asked = lambda: looks.append(len(transport.written))
             with pytest.raises(WriteTimeout):
                 await send_with_timeout(stream, b"data", SHORT, LoopClock())
-            assert transport.written == [b"data"], "and nothing is sent twice"
-            assert looks.count(1) >= 6, "once for what was taken at first, and twice in vain"
+            assert transport.written == [b"data"], "nothing is sent twice"
+            assert looks.count(1) >= 6, "once after progress, twice without"
 
     async def test_progress_of_kernel_is_no_timeout(self):
         async with self.stuck() as (stream, transport):

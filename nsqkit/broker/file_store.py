@@ -31,7 +31,6 @@ class DiskFile:
         self._users = 1
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Return up to ``size`` bytes; fewer only at the end of the file."""
         data = os.pread(self._descriptor, size, position)
         while 0 < len(data) < size and (
             more := os.pread(self._descriptor, size - len(data), position + len(data))
@@ -40,30 +39,24 @@ class DiskFile:
         return data
 
     def write_at(self, position: int, data: bytes) -> None:
-        """Write all of ``data``."""
         written = os.pwrite(self._descriptor, data, position)
         while written < len(data):
             written += os.pwrite(self._descriptor, data[written:], position + written)
 
     def truncate(self, size: int) -> None:
-        """Cut off the bytes behind ``size``."""
         os.truncate(self._descriptor, size)
 
     def size(self) -> int:
-        """Return the size in bytes."""
         return os.fstat(self._descriptor).st_size
 
     def sync(self) -> None:
-        """Return when the disk has everything that was written."""
         os.fsync(self._descriptor)
 
     def share(self) -> DiskFile:
-        """Return the same file for another user, who closes it as well."""
         self._users += 1
         return self
 
     def close(self) -> None:
-        """Close the file, when all of its users have."""
         self._users -= 1
         if not self._users:
             os.close(self._descriptor)
@@ -98,7 +91,6 @@ class DirectoryFileStore:
             raise _failure("lock", self._path, error, " (is another broker running on it?)") from error
 
     def close(self) -> None:
-        """Give up the lock."""
         os.close(self._descriptor)
 
     def _at(self, name: str) -> str:
@@ -106,29 +98,20 @@ class DirectoryFileStore:
         return os.path.join(self._path, name)
 
     def open(self, name: str, *, create: bool = False) -> DiskFile:
-        """Open a file.
-
-        Raises:
-            FileNotFoundError: it does not exist, and ``create`` is false.
-        """
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return DiskFile(os.open(self._at(name), flags, FILE_MODE))
 
     def exists(self, name: str) -> bool:
-        """Return whether there is such a file."""
         return os.path.exists(self._at(name))
 
     def names(self, part: str) -> list[str]:
-        """Return the names of the files with ``part`` in them."""
         return [name for name in os.listdir(self._path) if part in name]
 
     def newest_ns(self, part: str) -> int:
-        """Return the newest modification time of the files with ``part`` in their names, in ns; 0 without any."""
         with os.scandir(self._path) as entries:
             return max((entry.stat().st_mtime_ns for entry in entries if part in entry.name), default=0)
 
     def read(self, name: str) -> bytes | None:
-        """Return all bytes of a file, None if it does not exist."""
         try:
             with open(self._at(name), "rb") as file:
                 return file.read()
@@ -136,7 +119,6 @@ class DirectoryFileStore:
             return None
 
     def write_temporary(self, name: str, data: bytes) -> str:
-        """Write ``data`` to a new file, synced; return its name, which ``rename`` changes to ``name``."""
         temporary = f"{name}.{next(self._numbers)}.tmp"
         try:
             file = self.open(temporary, create=True)
@@ -153,7 +135,6 @@ class DirectoryFileStore:
         return temporary
 
     def replace(self, name: str, data: bytes) -> None:
-        """Make ``data`` the content of a file, in one step: a synced temporary file takes its name."""
         temporary = self.write_temporary(name, data)
         try:
             self.rename(temporary, name)
@@ -163,18 +144,15 @@ class DirectoryFileStore:
             raise
 
     def rename(self, name: str, new_name: str) -> None:
-        """Rename a file; a file that has the new name is replaced."""
         os.replace(self._at(name), self._at(new_name))
 
     def remove(self, name: str) -> None:
-        """Remove a file if it exists."""
         try:
             os.unlink(self._at(name))
         except FileNotFoundError:
             pass
 
     def sync(self) -> None:
-        """Return when the disk has all names that were created, changed and removed."""
         descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)

@@ -1,9 +1,7 @@
-"""The memory of this process, as ``/stats`` tells it.
+"""The memory of this process, for ``/stats``.
 
-The rule it guards: the keys are nsqd's, the values are Python's where it has something of the kind, and 0 where it
-has not: its collector counts no pauses, and keeps no heap of its own that could be idle or given back.
-
-How to read it: one function, which asks the interpreter and, on Linux, the kernel.
+The keys are nsqd's. The values are those of Python, and 0 where it has none: its garbage collector measures no pauses,
+and has no heap of its own that could be idle or released.
 """
 
 from __future__ import annotations
@@ -15,14 +13,14 @@ import sys
 from nsqkit.broker.core.report.stats import MemoryStats
 
 STATM = "/proc/self/statm"
-"""Where Linux tells a process its sizes in pages: all of it, what is resident, …"""
+"""The file of Linux with the sizes of this process in pages: total, resident, …"""
 
 
 def read_memory_stats() -> MemoryStats:
-    """Return the numbers of this moment.
+    """Return the present numbers.
 
-    ``heap_objects`` is the blocks that the allocator has given out, ``heap_in_use_bytes`` the resident memory of the
-    whole process, and ``gc_total_runs`` the collections of all generations.
+    ``heap_objects`` is the number of allocated blocks, ``heap_in_use_bytes`` the resident memory of the process, and
+    ``gc_total_runs`` the number of collections of all generations.
     """
     return {
         "heap_objects": sys.getallocatedblocks(),

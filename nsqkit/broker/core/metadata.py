@@ -2,9 +2,9 @@
 
     {"topics": [{"name": "t", "paused": false, "channels": [{"name": "c", "paused": false}]}], "version": "1.3.0"}
 
-The rule it guards: a broker that is started where nsqd stood has the channels that nsqd had, so that what is published
-before their consumers are back is kept for them. A name that is not valid is passed over, as nsqd does; a document
-that cannot be read is refused, since starting without it would lose messages silently.
+A broker that is started on the data path of nsqd creates nsqd's channels, so that messages that are published before
+their consumers return are kept for them. An invalid name is skipped, as by nsqd; a document that cannot be read is
+refused, since a start without it would lose messages silently.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Kind = TypeVar("_Kind", str, bool, list[object])
 
 
 def document(broker: Broker) -> bytes:
-    """Return what to write for the topics and channels of ``broker``; nothing ephemeral is in it, nor below it."""
+    """Return the document for the topics and channels of ``broker``, without ephemeral ones."""
     topics = [_topic_entry(topic) for topic in broker.topics.values() if not topic.ephemeral]
     whole = {"topics": topics or None, "version": BROKER_VERSION}
     return json.dumps(whole, separators=(",", ":")).encode()
@@ -45,13 +45,13 @@ def _topic_entry(topic: Topic) -> dict[str, object]:
 
 
 def restore(broker: Broker, document: bytes, now_ns: int) -> list[str]:
-    """Make the topics and channels that ``document`` names.
+    """Create the topics and channels that ``document`` names.
 
     Returns:
-        What is passed over because its name is not valid.
+        Those that are skipped because their names are invalid.
 
     Raises:
-        OptionError: it is not nsqd's metadata; then nothing is made.
+        OptionError: it is not nsqd's metadata; then nothing is created.
     """
     try:
         whole = json.loads(document.decode("utf-8", "replace"))
@@ -73,7 +73,7 @@ def _restore_topic(broker: Broker, entry: _Entry, now_ns: int) -> list[str]:
     channels = [channel for channel in entry.below if is_valid_name(channel.name)]
     topic = broker.topic(entry.name)
     paused = topic.paused or entry.paused
-    topic.pause()  # until all channels are there, so that each of them gets what waits in the topic
+    topic.pause()  # until all channels exist, so that each of them gets the messages in the topic
     topic.start([channel.name for channel in channels], now_ns)
     for channel in channels:
         if channel.paused:
@@ -85,7 +85,7 @@ def _restore_topic(broker: Broker, entry: _Entry, now_ns: int) -> list[str]:
 
 @attrs.frozen
 class _Entry:
-    """A topic or a channel, and what is below it."""
+    """A topic with its channels, or a channel."""
 
     name: bytes
     paused: bool
@@ -93,10 +93,10 @@ class _Entry:
 
     @classmethod
     def read(cls, found: object, key: str | None = None) -> _Entry:
-        """Read an entry, and what it has under ``key``.
+        """Read an entry, and its list under ``key``.
 
         Raises:
-            TypeError: something is of another type than nsqd writes.
+            TypeError: a value is of another type than nsqd writes.
         """
         below = [] if key is None else [cls.read(entry) for entry in _field(found, key, list)]
         return cls(
@@ -105,7 +105,7 @@ class _Entry:
 
 
 def _field(found: object, key: str, kind: type[_Kind]) -> _Kind:
-    """Return a field of an object; what is not there, or null, is empty, as it is to nsqd."""
+    """Return a field of an object; a missing one, or null, counts as empty, as in nsqd."""
     if found is not None and not isinstance(found, dict):
         raise TypeError(f"{_repr(found)} is no object with {key!r}")
     value = found.get(key) if found else None

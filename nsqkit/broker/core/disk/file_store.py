@@ -18,31 +18,24 @@ class File(Protocol):
 
     def read_at(self, position: int, size: int) -> bytes:
         """Return up to ``size`` bytes; fewer only at the end of the file."""
-        ...
 
     def write_at(self, position: int, data: bytes) -> None:
         """Write all of ``data``."""
-        ...
 
     def truncate(self, size: int) -> None:
         """Cut off the bytes behind ``size``."""
-        ...
 
     def size(self) -> int:
         """Return the size in bytes."""
-        ...
 
     def sync(self) -> None:
         """Return when the disk has everything that was written; the only method that other threads may call."""
-        ...
 
     def share(self) -> File:
         """Return the same file for another user, who closes it as well."""
-        ...
 
     def close(self) -> None:
         """Close the file, when all of its users have."""
-        ...
 
 
 class FileStore(Protocol):
@@ -54,40 +47,30 @@ class FileStore(Protocol):
         Raises:
             FileNotFoundError: it does not exist, and ``create`` is false.
         """
-        ...
 
     def exists(self, name: str) -> bool:
         """Return whether there is such a file."""
-        ...
 
     def names(self, part: str) -> list[str]:
         """Return the names of the files with ``part`` in them."""
-        ...
 
     def newest_ns(self, part: str) -> int:
         """Return the newest modification time of the files with ``part`` in their names, in ns; 0 without any."""
-        ...
 
     def read(self, name: str) -> bytes | None:
         """Return all bytes of a file, None if it does not exist."""
-        ...
 
     def write_temporary(self, name: str, data: bytes) -> str:
         """Write ``data`` to a new file, synced; return its name, which ``rename`` changes to ``name``."""
-        ...
 
     def replace(self, name: str, data: bytes) -> None:
         """Make ``data`` the content of a file, in one step: a synced temporary file takes its name."""
-        ...
 
     def rename(self, name: str, new_name: str) -> None:
         """Rename a file; a file that has the new name is replaced."""
-        ...
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
-        ...
 
     def sync(self) -> None:
         """Return when the disk has all names that were created, changed and removed."""
-        ...

@@ -1,11 +1,9 @@
-"""Messages as nsqd keeps them on disk.
+"""Records: messages in the format of nsqd's files (nsqd/message.go).
 
     record  length uint32 = 26 + body | timestamp int64 | attempts uint16 | id, 16 bytes | body        (big-endian)
 
-The rule it guards: the bytes are nsqd's, both ways. They are those of a message's frame but for the head, and for the
-attempts: a record counts the deliveries so far, the frame in a queue is ready for the next one.
-
-How to read it: ``to_records`` writes, ``from_records`` reads, ``record_end`` and ``record_ends`` tell where they end.
+A record has the bytes of a message's frame, but for the head and the attempts: a record counts the deliveries so far,
+and the frame in a queue is ready for the next one.
 """
 
 from __future__ import annotations
@@ -19,24 +17,24 @@ from typing import Final
 from nsqkit.wire.messages import ATTEMPTS_MAX, ID, MESSAGE_FRAME_TYPE, RECORD_HEADER_LENGTH
 
 LENGTH_SIZE: Final = 4
-"""Bytes before each record, which tell its length."""
+"""Bytes of the length before each record."""
 
 _UINT32 = Struct(">I")
-_RECORD_BEGIN = Struct(">IqH")  # what stands before the id: the length, the timestamp and the attempts
+_RECORD_BEGIN = Struct(">IqH")  # the fields before the id
 _FRAME_BEGIN = Struct(">IIqH")
 _begin_of = itemgetter(slice(ID.start))
 _rest_of = itemgetter(slice(ID.start, None))
 
 
 def record_size(frame: bytes) -> int:
-    """Return how many bytes the record of a frame has, with its length before it."""
+    """Return the size of the record of a frame in bytes, its length field included."""
     return len(frame) - 8 + LENGTH_SIZE
 
 
 def to_records(frames: Iterable[bytes]) -> bytes:
     """Return the records of these frames, one behind the other.
 
-    Messages that were published together begin with the same bytes, up to their ids; then one join makes their records.
+    Messages that were published together have the same bytes before their ids, so one join makes their records.
     """
     runs = []
     for begin, run in groupby(frames, _begin_of):
@@ -47,7 +45,7 @@ def to_records(frames: Iterable[bytes]) -> bytes:
 
 
 def record_end(data: bytes, position: int, body_size_max: int) -> int | None:
-    """Return where the record at ``position`` ends, which may be beyond ``data``; None if it can be none."""
+    """Return the end of the record at ``position``, which may be beyond ``data``; None if its length is invalid."""
     length: int = _UINT32.unpack_from(data, position)[0]
     if not RECORD_HEADER_LENGTH <= length <= RECORD_HEADER_LENGTH + body_size_max:
         return None
@@ -55,7 +53,7 @@ def record_end(data: bytes, position: int, body_size_max: int) -> int | None:
 
 
 def record_ends(data: bytes, body_size_max: int) -> list[int]:
-    """Return where each record ends that is whole, as far as they follow one another."""
+    """Return the ends of the whole records, from the beginning of ``data`` to the first that is not whole."""
     ends: list[int] = []
     position = 0
     while position + LENGTH_SIZE <= len(data):
@@ -68,9 +66,9 @@ def record_ends(data: bytes, body_size_max: int) -> list[int]:
 
 
 def from_records(data: bytes, position: int, count: int, body_size_max: int) -> tuple[list[bytes], int]:
-    """Return the frames of up to ``count`` whole records, and where the next one begins.
+    """Return the frames of up to ``count`` whole records, and the position of the next one.
 
-    It stops before a record that is not whole and before one that can be none.
+    It stops before a record that is not whole, and before an invalid length.
     """
     frames: list[bytes] = []
     end: int | None
@@ -91,7 +89,7 @@ def from_records(data: bytes, position: int, count: int, body_size_max: int) -> 
 
 
 def _from_equals(data: bytes, position: int, size: int, count: int) -> list[bytes]:
-    """Return the frames of up to ``count`` records, as far as they have the length of the first."""
+    """Return the frames of up to ``count`` records, as long as they have the length of the first."""
     frames: list[bytes] = []
     append = frames.append
     length = data[position : position + LENGTH_SIZE]
@@ -107,6 +105,6 @@ def _from_equals(data: bytes, position: int, size: int, count: int) -> list[byte
 
 
 def _frame_begin(begin: bytes) -> bytes:
-    """Return how a frame begins whose record begins so."""
+    """Return the bytes before the id of a frame, from those of its record."""
     length, timestamp, attempts = _RECORD_BEGIN.unpack(begin)
     return _FRAME_BEGIN.pack(length + 4, MESSAGE_FRAME_TYPE, timestamp, (attempts + 1) & ATTEMPTS_MAX)

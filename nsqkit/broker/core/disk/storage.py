@@ -41,19 +41,15 @@ class Storage(Protocol):
 
     def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
         """Return the queue of this name, with the messages that its files hold."""
-        ...
 
     def deferred_times(self, name: bytes, *, ephemeral: bool) -> DeferredTimes:
         """Return when the deferred messages of the queue of this name are due."""
-        ...
 
     def sync_deadline(self, now_ns: int) -> int | None:
         """Return when to call ``handle_deadline``, None if nothing has been written or read."""
-        ...
 
     def handle_deadline(self, now_ns: int) -> int | None:
         """Have the queues synced that were used; return None."""
-        ...
 
 
 class MemoryStorage:
@@ -72,19 +68,15 @@ class MemoryStorage:
         self._mem_queue_size = mem_queue_size
 
     def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
-        """Return a new queue."""
         return MessageQueue(self._mem_queue_size, DiscardBackend() if ephemeral else MemoryBackend())
 
     def deferred_times(self, name: bytes, *, ephemeral: bool) -> DeferredTimes:
-        """Return none."""
         return DeferredTimes()
 
     def sync_deadline(self, now_ns: int) -> int | None:
-        """Return None: there is nothing to sync."""
         return None
 
     def handle_deadline(self, now_ns: int) -> int | None:
-        """Do nothing."""
         return None
 
 
@@ -128,7 +120,6 @@ class DiskStorage(SyncState):
             self.report(f"failed to sync the data path: {error_text(error)}")
 
     def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
-        """Return the queue of this name, with the messages that its files hold."""
         if ephemeral:
             return MessageQueue(self._mem_queue_size, DiscardBackend())
         queue = self._open(name.decode())
@@ -139,7 +130,6 @@ class DiskStorage(SyncState):
         return MessageQueue(self._mem_queue_size, DiskQueue(self._files, name, self._limits, self))
 
     def deferred_times(self, name: bytes, *, ephemeral: bool) -> DeferredTimes:
-        """Return when the deferred messages of the queue of this name are due, as its file says."""
         if ephemeral or not self._keeps_deferred:
             return DeferredTimes()
         return DeferredTimes(self._files, name.decode(), self)
@@ -158,7 +148,6 @@ class DiskStorage(SyncState):
         return now_ns + self._sync_timeout_ns if self.unsynced and self.due_ns is None else None
 
     def handle_deadline(self, now_ns: int) -> int | None:
-        """Have the queues synced that were used; return None."""
         self.due.update(self.unsynced)
         self.has_news = True
         return None

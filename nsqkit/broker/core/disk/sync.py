@@ -97,7 +97,6 @@ class SyncPlan:
             self.names_are_synced = True
 
     def close(self) -> None:
-        """Close the files."""
         for file in self.files:
             file.close()
         self.files.clear()
@@ -108,20 +107,16 @@ class SyncedQueue(Protocol):
 
     @property
     def needs_sync(self) -> bool:
-        """Whether anything was put or taken since the last sync."""
-        ...
+        """Whether messages were put or taken since the last sync."""
 
     def begin_sync(self, *, with_positions: bool = True) -> SyncPlan:
-        """Return what a sync has to do now; without positions, the messages alone."""
-        ...
+        """Return what a sync has to do now; without positions, sync the messages alone."""
 
     def is_current(self, plan: SyncPlan) -> bool:
         """Return whether the plan is the newest, and the queue was not emptied since."""
-        ...
 
     def end_sync(self, plan: SyncPlan) -> None:
         """Act on the end of a sync, with or without an error."""
-        ...
 
 
 class SyncState:
@@ -209,17 +204,14 @@ class SyncBatch:
             self._store.sync()
 
     def write_positions(self) -> None:
-        """Write the positions to temporary files."""
         for plan in self.plans:
             plan.write_positions(self._store)
 
     def rename_positions(self) -> None:
-        """Give the positions their names."""
         for plan in self.plans:
             plan.rename_positions(self._store)
 
     def sync_names(self) -> None:
-        """Sync the names of the files."""
         try:
             self._store.sync()
         except OSError as error:
@@ -229,7 +221,6 @@ class SyncBatch:
                 plan.names_are_synced = True
 
     def fail(self, error: OSError) -> None:
-        """Let all plans fail."""
         for plan in self.plans:
             plan.error = plan.error or error
 

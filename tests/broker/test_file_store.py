@@ -8,7 +8,7 @@ import pytest
 from nsqkit.broker.file_store import DirectoryFileStore
 
 
-def test_a_directory_belongs_to_one(tmp_path):
+def test_directory_is_locked_for_one_broker(tmp_path):
     first, second = DirectoryFileStore(str(tmp_path)), DirectoryFileStore(str(tmp_path))
     first.lock()
     with pytest.raises(OSError, match=r"failed to lock data-path .*is another broker running on it"):
@@ -19,12 +19,12 @@ def test_a_directory_belongs_to_one(tmp_path):
     second.close()
 
 
-def test_a_directory_that_is_not_there_is_not_made(tmp_path):
+def test_missing_directory_is_not_created(tmp_path):
     with pytest.raises(OSError, match="failed to open data-path"):
         DirectoryFileStore(str(tmp_path / "no")).lock()
 
 
-def test_a_file_is_written_and_read_anywhere(tmp_path):
+def test_file_is_written_and_read_at_any_position(tmp_path):
     path = DirectoryFileStore(str(tmp_path))
     with pytest.raises(FileNotFoundError):
         path.open("f")
@@ -42,7 +42,7 @@ def test_a_file_is_written_and_read_anywhere(tmp_path):
     assert tmp_path.joinpath("f").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_is_replaced_whole(tmp_path):
+def test_replace_leaves_no_temporary_file(tmp_path):
     path = DirectoryFileStore(str(tmp_path))
     assert path.read("f") is None
     path.replace("f", b"long content")
@@ -56,7 +56,7 @@ def test_a_file_is_replaced_whole(tmp_path):
     assert not path.exists("g")
 
 
-def test_bytes_that_the_system_takes_in_parts_are_all_written_and_read(tmp_path, monkeypatch):
+def test_partial_reads_and_writes_are_completed(tmp_path, monkeypatch):
     write, read = os.pwrite, os.pread
     monkeypatch.setattr(os, "pwrite", lambda file, data, position: write(file, data[:3], position))
     monkeypatch.setattr(os, "pread", lambda file, size, position: read(file, min(size, 2), position))
@@ -67,7 +67,7 @@ def test_bytes_that_the_system_takes_in_parts_are_all_written_and_read(tmp_path,
     file.close()
 
 
-def test_what_a_killed_process_of_the_same_number_has_left_is_not_taken_up(tmp_path, monkeypatch):
+def test_temporary_file_of_a_killed_process_is_truncated(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: 1)
     monkeypatch.setattr(os, "replace", lambda name, new_name: None)
     DirectoryFileStore(str(tmp_path)).replace("f", b"a long content that was never renamed")
@@ -79,7 +79,7 @@ def test_what_a_killed_process_of_the_same_number_has_left_is_not_taken_up(tmp_p
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "pwrite"])
-def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch, call):
+def test_failed_replace_leaves_the_file_unchanged(tmp_path, monkeypatch, call):
     path = DirectoryFileStore(str(tmp_path))
     path.replace("f", b"old")
 
@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch, call
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("f", b"old")]
 
 
-def test_the_newest_time_of_files_by_a_part_of_their_names(tmp_path):
+def test_newest_modification_time_by_part_of_the_name(tmp_path):
     path = DirectoryFileStore(str(tmp_path))
     assert path.newest_ns(".queue.") == 0
     for name, modified_ns in (("a.queue.1", 5 * 10**9), ("b.queue.1", 7 * 10**9), ("other", 9 * 10**9)):

@@ -9,7 +9,7 @@ from nsqkit.broker import memory_stats
 from nsqkit.broker.memory_stats import read_memory_stats
 
 
-def test_what_python_knows_is_told():
+def test_values_are_those_of_python():
     ballast = [bytes(1000) for _ in range(1000)]
     before = read_memory_stats()
     gc.collect()
@@ -19,17 +19,17 @@ def test_what_python_knows_is_told():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells this")
-def test_the_resident_memory_is_told():
+def test_resident_memory_is_read():
     size = read_memory_stats()["heap_in_use_bytes"]
     assert 1 << 20 < size < 1 << 40
 
 
-def test_where_the_system_tells_nothing_there_is_a_zero(monkeypatch):
+def test_resident_memory_is_zero_without_proc(monkeypatch):
     monkeypatch.setattr(memory_stats, "STATM", "/nowhere")
     assert read_memory_stats()["heap_in_use_bytes"] == 0
 
 
-def test_the_keys_are_nsqd_s_in_its_order():
+def test_keys_are_those_of_nsqd_in_order():
     assert list(read_memory_stats()) == [
         *("heap_objects", "heap_idle_bytes", "heap_in_use_bytes", "heap_released_bytes"),
         *("gc_pause_usec_100", "gc_pause_usec_99", "gc_pause_usec_95", "next_gc_bytes", "gc_total_runs"),

@@ -39,7 +39,7 @@ def names(path):
     return json.loads(path.joinpath("nsqd.dat").read_bytes())["topics"]
 
 
-async def test_a_stop_keeps_names_and_messages_for_the_next_start(tmp_path):
+async def test_stop_keeps_names_and_messages(tmp_path):
     async with make(tmp_path) as nsqd:
         topic = nsqd.broker.topic(b"t")
         topic.channel(b"c", 1).pause()
@@ -53,7 +53,7 @@ async def test_a_stop_keeps_names_and_messages_for_the_next_start(tmp_path):
         assert (len(channel.queue), len(channel.queue.backend)) == (3, 3)
 
 
-async def test_the_names_are_written_when_they_change(tmp_path):
+async def test_names_are_written_when_they_change(tmp_path):
     async with make(tmp_path) as nsqd:
         assert names(tmp_path) is None
         nsqd.broker.topic(b"t")
@@ -61,7 +61,7 @@ async def test_the_names_are_written_when_they_change(tmp_path):
         assert [topic["name"] for topic in names(tmp_path)] == ["t"]
 
 
-async def test_names_that_cannot_be_read_refuse_the_start_and_give_the_directory_back(tmp_path):
+async def test_unreadable_names_fail_the_start_and_unlock_the_directory(tmp_path):
     tmp_path.joinpath("nsqd.dat").write_text("no names")
     with pytest.raises(OptionError, match="failed to load metadata"):
         async with make(tmp_path):
@@ -72,7 +72,7 @@ async def test_names_that_cannot_be_read_refuse_the_start_and_give_the_directory
         pass
 
 
-async def test_a_commit_ends_when_files_and_names_are_written(tmp_path):
+async def test_commit_ends_after_files_and_names_are_written(tmp_path):
     async with make(tmp_path, durability="fsync") as nsqd:
         nsqd.broker.topic(b"t").put([b"one"], 1)
         assert await nsqd.committed()
@@ -80,7 +80,7 @@ async def test_a_commit_ends_when_files_and_names_are_written(tmp_path):
         assert [topic["name"] for topic in names(tmp_path)] == ["t"]
 
 
-async def test_a_commit_that_fails_is_told(tmp_path, monkeypatch):
+async def test_failed_commit_is_returned(tmp_path, monkeypatch):
     async with make(tmp_path, durability="fsync") as nsqd:
 
         def fail() -> None:
@@ -94,7 +94,7 @@ async def test_a_commit_that_fails_is_told(tmp_path, monkeypatch):
         assert nsqd.broker.health == "NOK - Input/output error"
 
 
-async def test_the_engine_never_waits_for_a_sync(tmp_path, monkeypatch):
+async def test_syncs_run_in_worker_threads(tmp_path, monkeypatch):
     """Every fsync, but those of the start and the stop, is called in a worker thread."""
     threads: list[int] = []
     fsync = os.fsync
@@ -125,7 +125,7 @@ async def test_the_engine_never_waits_for_a_sync(tmp_path, monkeypatch):
         threads.clear()
 
 
-async def test_a_message_goes_to_the_channels_without_a_file_of_its_topic(tmp_path):
+async def test_message_for_channels_makes_no_file_of_its_topic(tmp_path):
     async with make(tmp_path, mem_queue_size=0, sync_every=2) as nsqd:
         topic = nsqd.broker.topic(b"t")
         topic.channel(b"c", 1)
@@ -239,7 +239,7 @@ def damages(data: bytes) -> st.SearchStrategy[bytes]:
 @pytest.mark.parametrize("mode", MODES)
 @given(data=st.data())
 @settings(deadline=None, max_examples=150)
-async def test_one_damaged_file_harms_no_other_topic(mode, data):
+async def test_damaged_file_affects_no_other_topic(mode, data):
     files = await stopped(**MODES[mode])
     damaged = data.draw(st.sampled_from([name for name in files if not name.startswith(("nsqd.dat", "u"))]))
     number = data.draw(st.sampled_from([0, errno.EISDIR, errno.EACCES]))
@@ -256,7 +256,7 @@ async def test_one_damaged_file_harms_no_other_topic(mode, data):
 
 
 @given(st.one_of(st.binary(max_size=60), st.sampled_from([b"[" * 10**5, b'{"topics":' * 10**5, b"9" * 5000])))
-async def test_names_that_cannot_be_read_are_one_line_that_names_the_file(document):
+async def test_unreadable_names_are_reported_in_one_line(document):
     disk = Disk({metadata.FILE_NAME: document})
     with pytest.raises(OptionError, match=r"nsqd\.dat") as caught:
         async with life(disk):
@@ -267,7 +267,7 @@ async def test_names_that_cannot_be_read_are_one_line_that_names_the_file(docume
 
 
 @pytest.mark.parametrize("number", [errno.EISDIR, errno.EACCES])
-async def test_names_that_cannot_be_opened_end_the_start_with_the_file_named(number):
+async def test_error_of_the_names_contains_the_file_name(number):
     with pytest.raises(OSError, match=r"nsqd\.dat") as caught:
         async with life(Disk({metadata.FILE_NAME: b"{}"}, (metadata.FILE_NAME, number))):
             pass
@@ -278,7 +278,7 @@ async def test_names_that_cannot_be_opened_end_the_start_with_the_file_named(num
 
 
 @pytest.mark.parametrize("durability", ["nsqd", "fsync"])
-async def test_a_stop_keeps_the_messages_of_many_topics(tmp_path, durability):
+async def test_stop_keeps_the_messages_of_many_topics(tmp_path, durability):
     wanted = {b"t%d" % number: [b"%d" % number] for number in range(100)}
     async with make(tmp_path, durability=durability) as nsqd:
         for name, bodies in wanted.items():
@@ -290,7 +290,7 @@ async def test_a_stop_keeps_the_messages_of_many_topics(tmp_path, durability):
     } == wanted
 
 
-async def test_a_stop_syncs_what_it_writes_and_all_names_once():
+async def test_stop_syncs_each_file_and_all_names_once():
     disk = Disk({})
     async with life(disk) as broker:
         for number in range(50):

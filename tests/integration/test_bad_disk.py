@@ -126,7 +126,7 @@ async def refusals(nsqd: Nsqd) -> list[tuple[bytes, object]]:
 
 
 @pytest.mark.parametrize("durability", ["nsqd", "fsync"])
-async def test_a_full_disk_refuses_publishers_and_recovers(disk: Disk, durability: str):
+async def test_full_disk_refuses_publishers_and_recovers(disk: Disk, durability: str):
     async with broker("disk", durability=durability) as nsqd:
         async with raw_client(nsqd) as client:
             await client.send(PUB, sized(b"first"))
@@ -193,7 +193,7 @@ def missing(path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["first", "middle", "last"])
 @pytest.mark.parametrize("damage", [no_size, zeros, torn, missing])
-async def test_what_can_be_read_of_a_damaged_data_path_is_and_the_rest_is_set_aside(
+async def test_readable_messages_of_a_damaged_data_path_are_delivered(
     tmp_path: Path, damage: Callable[[Path], None], where: str, caplog: pytest.LogCaptureFixture
 ):
     async with broker(str(tmp_path), max_bytes_per_file=500) as nsqd, raw_client(nsqd) as client:

@@ -47,7 +47,7 @@ def name(data_path: Path, *channels: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_with_no_memory_queue_nothing_that_was_acknowledged_is_lost(tmp_path, seed):
+def test_kill_without_memory_queue_loses_no_acknowledged_message(tmp_path, seed):
     """Not even without a sync, for a process that is killed; with two channels, in both of them."""
     random = Random(seed)
     name(tmp_path, "c", "d")
@@ -61,7 +61,7 @@ def test_with_no_memory_queue_nothing_that_was_acknowledged_is_lost(tmp_path, se
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_memory_held_is_lost_and_nothing_else(tmp_path, seed):
+def test_kill_loses_the_messages_in_memory_alone(tmp_path, seed):
     random = Random(seed)
     name(tmp_path, "c")
     flags = (f"--mem-queue-size={MEMORY}", "--max-bytes-per-file=20000")

@@ -48,7 +48,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
 
 @pytest.mark.parametrize("durability", ["nsqd", "fsync"])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_one_damaged_file_harms_no_other_topic(tmp_path: Path, damage: str, durability: str):
+def test_damaged_file_affects_no_other_topic(tmp_path: Path, damage: str, durability: str):
     tmp_path.joinpath("nsqd.dat").write_text(NAMES)
     tmp_path.joinpath(META).write_text("1\n0,0\n0,35\n")
     tmp_path.joinpath(DATA).write_bytes(b"\0\0\0\x1f" + bytes(10) + b"0" * 16 + b"hello")
@@ -70,7 +70,7 @@ def test_one_damaged_file_harms_no_other_topic(tmp_path: Path, damage: str, dura
 
 
 @pytest.mark.parametrize("damage", ["a directory", "deep nesting", "empty"])
-def test_damaged_names_end_the_start_with_one_line_that_names_the_file(tmp_path: Path, damage: str):
+def test_damaged_names_fail_the_start_with_one_line(tmp_path: Path, damage: str):
     path = tmp_path / "nsqd.dat"
     if damage == "a directory":
         path.mkdir()

@@ -103,7 +103,7 @@ def consume(address: tuple[str, int], channel: str, end: int, first: int = 0) ->
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
-def test_nothing_that_was_acknowledged_is_lost(tmp_path, seed):
+def test_acknowledged_messages_are_not_lost(tmp_path, seed):
     random = Random(seed)
     with_channel = seed % 2 == 0
     if with_channel:
@@ -126,7 +126,7 @@ def http(address: str, method: str, target: str) -> Any:
     return json.loads(body) if body[:1] == b"{" else body
 
 
-def test_deferred_messages_wait_in_their_topic_while_the_disk_takes_none(tmp_path: Path):
+def test_deferred_messages_wait_in_the_topic_while_the_disk_is_full(tmp_path: Path):
     names = (
         '{"topics":[{"name":"t","paused":true,"channels":[{"name":"c","paused":false}]}],"version":"1.3.0"}'
     )

@@ -49,9 +49,7 @@ def hold_all(address: tuple[str, int], count: int) -> list[int]:
         ("fsync", signal.SIGKILL),
     ],
 )
-def test_two_lives_at_one_time_of_the_clock_have_no_id_in_common(
-    tmp_path: Path, storage: str, end: signal.Signals
-):
+def test_two_runs_at_the_same_time_share_no_id(tmp_path: Path, storage: str, end: signal.Signals):
     flags = STORAGE[storage]
     now_ns = time.time_ns() + DAY_NS  # the files are older, so that their times do not help
     for first in (0, COUNT):
@@ -65,7 +63,7 @@ def test_two_lives_at_one_time_of_the_clock_have_no_id_in_common(
 
 @pytest.mark.parametrize("mark", [None, b"", b"1625125122070 00000000\n", "a directory"])
 @pytest.mark.parametrize("storage", ["memory", "fsync"])
-def test_without_a_mark_ids_begin_after_the_newest_file(
+def test_ids_begin_after_the_newest_file_without_a_mark(
     tmp_path: Path, storage: str, mark: bytes | str | None
 ):
     now_ns = time.time_ns()

@@ -32,16 +32,16 @@ def live(seeds: range, durability: str = "fsync") -> None:
 
 
 @pytest.mark.parametrize("first", range(0, WORLDS, 50))
-def test_nothing_that_was_acknowledged_is_lost(first):
+def test_acknowledged_messages_are_not_lost(first):
     live(range(first, first + 50))
 
 
 @pytest.mark.parametrize("first", range(0, ORDINARY_WORLDS, 50))
-def test_nothing_that_was_synced_is_lost_in_the_ordinary_mode(first):
+def test_synced_messages_are_not_lost_in_the_ordinary_mode(first):
     live(range(first, first + 50), "nsqd")
 
 
-def test_a_seed_is_a_world():
+def test_seed_determines_the_world():
     traces: list[list[str]] = []
     for _ in range(2):
         traces.append([])
@@ -62,7 +62,7 @@ def test_a_seed_is_a_world():
         (Recovery, "_find_unrecorded", lambda self: None, "nsqd"),
     ],
 )
-def test_a_broken_engine_is_noticed(monkeypatch, owner, name, broken, durability):
+def test_simulation_detects_a_broken_engine(monkeypatch, owner, name, broken, durability):
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(AssertionError):
         live(range(100), durability)

@@ -23,7 +23,7 @@ def document(*topics: object) -> bytes:
     return json.dumps({"topics": topics, "version": "1.3.0"}).encode()
 
 
-def test_topics_and_channels_are_there_with_what_was_paused(broker: Broker) -> None:
+def test_topics_and_channels_are_restored_with_their_pauses(broker: Broker) -> None:
     channels = [{"name": "c", "paused": False}, {"name": "paused", "paused": True}]
     restore(
         broker,
@@ -40,37 +40,37 @@ def test_topics_and_channels_are_there_with_what_was_paused(broker: Broker) -> N
     }
 
 
-def test_a_name_that_is_not_valid_is_passed_over(broker: Broker) -> None:
+def test_invalid_name_is_skipped(broker: Broker) -> None:
     channels = [{"name": "c:d", "paused": False}, {"name": "c", "paused": False}]
     restore(broker, document({"name": "a b", "channels": []}, {"name": "t", "channels": channels}), NOW_NS)
     assert list(broker.topics) == [b"t"]
     assert list(broker.topics[b"t"].channels) == [b"c"]
 
 
-def test_a_fresh_file_has_no_topics(broker: Broker) -> None:
+def test_document_without_topics_restores_none(broker: Broker) -> None:
     restore(broker, b'{"topics":null,"version":"1.3.0"}', NOW_NS)
     assert broker.topics == {}
 
 
 @pytest.mark.parametrize("empty", [b"{}", b"null", b'{"topics":[]}', b'{"topics":[null,{},{"name":null}]}'])
-def test_what_is_not_there_is_empty_to_nsqd(broker: Broker, empty: bytes) -> None:
+def test_missing_fields_count_as_empty(broker: Broker, empty: bytes) -> None:
     restore(broker, empty, NOW_NS)
     assert broker.topics == {}
 
 
-def test_nothing_but_a_name_is_needed(broker: Broker) -> None:
+def test_entry_needs_a_name_alone(broker: Broker) -> None:
     restore(broker, document({"name": "t", "paused": None, "channels": [{"name": "c"}, None]}), NOW_NS)
     assert not broker.topics[b"t"].paused
     assert not broker.topics[b"t"].channels[b"c"].paused
 
 
-def test_what_is_passed_over_is_named(broker: Broker) -> None:
+def test_skipped_names_are_returned(broker: Broker) -> None:
     damaged = b'{"topics":[{"name":"t\xff"},{"name":"\\ud800"},{"name":"t","channels":[{"name":"c d"},{}]}]}'
     assert restore(broker, damaged, NOW_NS) == ["topic t\ufffd", "topic ?", "channel c d", "channel "]
     assert list(broker.topics) == [b"t"]
 
 
-def test_a_topic_that_is_named_twice_has_the_channels_of_both(broker: Broker) -> None:
+def test_topic_named_twice_has_the_channels_of_both(broker: Broker) -> None:
     restore(
         broker,
         document(
@@ -99,7 +99,7 @@ def test_a_topic_that_is_named_twice_has_the_channels_of_both(broker: Broker) ->
         *(b'{"topics": [{"name": "t", "channels": ["c"]}]}', b'{"topics": []}}'),
     ],
 )
-def test_a_damaged_file_is_refused_and_nothing_is_made(broker: Broker, damaged: bytes) -> None:
+def test_damaged_document_is_refused(broker: Broker, damaged: bytes) -> None:
     with pytest.raises(OptionError, match=r"nsqd\.dat"):
         restore(broker, damaged, NOW_NS)
     with pytest.raises(OptionError, match=r"nsqd\.dat"):
@@ -107,7 +107,7 @@ def test_a_damaged_file_is_refused_and_nothing_is_made(broker: Broker, damaged: 
     assert broker.topics == {}
 
 
-def test_a_document_names_what_is_to_be_there_again(broker: Broker) -> None:
+def test_document_names_durable_topics_and_channels(broker: Broker) -> None:
     assert metadata.document(broker) == b'{"topics":null,"version":"1.3.0"}'
     for name in (b"t", b"u", b"e#ephemeral"):
         broker.topic(name)
@@ -124,7 +124,7 @@ def test_a_document_names_what_is_to_be_there_again(broker: Broker) -> None:
     assert metadata.document(again) == metadata.document(broker)
 
 
-def test_each_channel_gets_what_waits_in_the_topic(broker: Broker) -> None:
+def test_each_restored_channel_gets_the_messages_of_the_topic(broker: Broker) -> None:
     broker.topic(b"t").put([b"1", b"2"], NOW_NS)
     restore(
         broker, document({"name": "t", "channels": [{"name": "c"}, {"name": "d", "paused": True}]}), NOW_NS
@@ -134,13 +134,13 @@ def test_each_channel_gets_what_waits_in_the_topic(broker: Broker) -> None:
     assert [len(channel.queue) for channel in broker.topics[b"t"].channels.values()] == [3, 3]
 
 
-def test_a_paused_topic_keeps_what_waits_in_it(broker: Broker) -> None:
+def test_restored_paused_topic_keeps_its_messages(broker: Broker) -> None:
     broker.topic(b"t").put([b"1"], NOW_NS)
     restore(broker, document({"name": "t", "paused": True, "channels": [{"name": "c"}]}), NOW_NS)
     assert (len(broker.topics[b"t"].queue), len(broker.topics[b"t"].channels[b"c"].queue)) == (1, 0)
 
 
-def test_a_topic_that_is_known_asks_nobody_for_channels(broker: Broker) -> None:
+def test_restored_topic_starts_without_a_lookup(broker: Broker) -> None:
     broker.asks_for_channels = True
     restore(broker, document({"name": "t", "channels": [{"name": "c"}]}), NOW_NS)
     broker.topic(b"t").put([b"1"], NOW_NS)

@@ -30,12 +30,12 @@ class TestFile:
             st.binary(min_size=8, max_size=8).map(lambda it: it.hex().encode()), st.integers(0, 2**63)
         )
     )
-    def test_what_is_kept_is_found_again(self, by_id):
+    def test_times_are_read_as_written(self, by_id):
         directory = MemoryFileStore()
         times(directory).write(by_id)
         assert times(directory).by_id == by_id
 
-    def test_what_nobody_has_taken_is_kept_on(self):
+    def test_unused_times_are_written_again(self):
         directory = MemoryFileStore()
         times(directory).write({AN_ID: 5, ANOTHER_ID: 6})
         found = times(directory)
@@ -43,20 +43,20 @@ class TestFile:
         found.write({})
         assert times(directory).by_id == {ANOTHER_ID: 6}
 
-    def test_without_any_there_is_no_file(self):
+    def test_no_times_leave_no_file(self):
         directory = MemoryFileStore()
         times(directory).write({AN_ID: 5})
         times(directory).delete()
         assert directory.files == {}
 
-    def test_lines_that_are_none_are_passed_over(self):
+    def test_invalid_lines_are_ignored(self):
         directory = MemoryFileStore(
             {FILE_NAME: b"\xff\n0123456789abcdef 5\nfedcba9876543210 x\nfedcba98765432"}
         )
         assert times(directory).by_id == {AN_ID: 5}
 
     @pytest.mark.parametrize("verb", ["read", "written"])
-    def test_what_cannot_be_done_is_reported(self, verb):
+    def test_error_of_the_file_is_reported(self, verb):
         directory = MemoryFileStore({FILE_NAME: b"0123456789abcdef 5\n"})
         state = new_state()
         if verb == "read":
@@ -84,7 +84,7 @@ class TestOverTheEnd:
     def close(self, driven: DrivenBroker) -> None:
         assert driven.broker.close() == []
 
-    def test_a_deferred_message_has_its_time_left(self):
+    def test_deferred_message_waits_for_the_rest_of_its_time(self):
         directory = MemoryFileStore()
         driven = self.life(directory)
         driven.topic().channel(b"c", driven.now_ns)
@@ -103,7 +103,7 @@ class TestOverTheEnd:
         driven.advance(0.001)
         assert consumer.bodies() == [b"later"]
 
-    def test_one_whose_time_has_come_meanwhile_comes_at_once(self):
+    def test_message_due_during_the_stop_is_delivered_at_once(self):
         directory = MemoryFileStore()
         driven = self.life(directory)
         driven.topic().channel(b"c", driven.now_ns)
@@ -111,7 +111,7 @@ class TestOverTheEnd:
         self.close(driven)
         assert self.life(directory, now=60).consumer().bodies() == [b"later"]
 
-    def test_a_time_is_kept_over_two_ends_though_nobody_looked(self):
+    def test_time_survives_two_restarts_without_a_consumer(self):
         directory = MemoryFileStore()
         driven = self.life(directory)
         driven.topic().channel(b"c", driven.now_ns)
@@ -124,7 +124,7 @@ class TestOverTheEnd:
         driven.advance(40)
         assert FILE_NAME in directory.files
 
-    def test_a_message_that_waits_in_the_topic_has_its_whole_delay(self):
+    def test_message_in_the_topic_keeps_its_whole_delay(self):
         directory = MemoryFileStore()
         driven = self.life(directory)
         driven.publish(b"1", b"2", delay=20)  # one of them has no place in memory
@@ -135,7 +135,7 @@ class TestOverTheEnd:
         driven.advance(20)
         assert sorted(consumer.bodies()) == [b"1", b"2"]
 
-    def test_without_the_option_it_comes_at_once(self):
+    def test_message_is_delivered_at_once_without_the_option(self):
         directory = MemoryFileStore()
         driven = self.life(directory, keep_deferred=False)
         driven.topic().channel(b"c", driven.now_ns)
@@ -145,7 +145,7 @@ class TestOverTheEnd:
         assert self.life(directory, now=20).consumer().bodies() == [b"later"]
 
     @pytest.mark.parametrize("what", ["empty", "delete"])
-    def test_what_is_forgotten_leaves_no_time(self, what):
+    def test_dropped_messages_leave_no_times(self, what):
         directory = MemoryFileStore()
         driven = self.life(directory)
         driven.topic().channel(b"c", driven.now_ns)
@@ -157,7 +157,7 @@ class TestOverTheEnd:
         assert FILE_NAME not in directory.files
 
 
-def test_an_ephemeral_channel_keeps_none():
+def test_ephemeral_channel_writes_no_times():
     storage = DiskStorage(MemoryFileStore(), BrokerOptions(keep_deferred=True))
     assert not storage.deferred_times(b"t:c#ephemeral", ephemeral=True).has_file
     assert storage.deferred_times(b"t:c", ephemeral=False).has_file

@@ -66,13 +66,13 @@ def meta(directory: MemoryFileStore) -> str:
 # The files, as nsqd has them.
 
 
-def test_a_queue_that_is_new_has_no_files():
+def test_new_queue_has_no_files():
     directory = MemoryFileStore()
     queue = opened(directory)
     assert (len(queue), queue.take(5), directory.files) == (0, [], {})
 
 
-def test_messages_are_in_their_file_when_put_returns_and_positions_when_they_are_synced():
+def test_put_writes_messages_and_sync_writes_positions():
     directory = MemoryFileStore()
     queue = opened(directory)
     assert queue.put(frames(1, 2)) == 0
@@ -85,7 +85,7 @@ def test_messages_are_in_their_file_when_put_returns_and_positions_when_they_are
     assert directory.open_count == 0
 
 
-def test_a_file_is_left_before_it_would_be_longer_than_the_limit():
+def test_next_file_begins_before_the_limit_is_exceeded():
     directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1, 2, 3, 4))
@@ -99,7 +99,7 @@ def test_a_file_is_left_before_it_would_be_longer_than_the_limit():
     assert meta(directory) == "0|3,100|3,100|"
 
 
-def test_a_record_that_is_longer_than_a_file_may_be_has_a_file_of_its_own():
+def test_record_longer_than_the_limit_gets_its_own_file():
     directory = MemoryFileStore()
     queue = opened(directory)
     long = frames(2, size=400)
@@ -109,7 +109,7 @@ def test_a_record_that_is_longer_than_a_file_may_be_has_a_file_of_its_own():
     assert left(queue) == frames(1) + long + frames(3) + long
 
 
-def test_a_message_that_is_longer_than_what_is_read_ahead():
+def test_message_longer_than_the_read_size_is_read():
     limits = DiskLimits(max_bytes_per_file=1 << 30, max_msg_size=1 << 20, sync_every=100)
     queue = opened(MemoryFileStore(), limits)
     messages = [*frames(1), *frames(2, size=700_000), *frames(3), *frames(4, size=300_000), *frames(5)]
@@ -117,7 +117,7 @@ def test_a_message_that_is_longer_than_what_is_read_ahead():
     assert [queue.take(1) for _ in messages] == [[message] for message in messages]
 
 
-def test_a_file_that_was_read_to_its_end_is_removed_when_writing_leaves_it():
+def test_complete_file_that_has_been_read_is_removed():
     directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1, 2, 3))
@@ -211,7 +211,7 @@ def finish_sync(queue: DiskQueue, plan: SyncPlan, directory: MemoryFileStore) ->
     queue.end_sync(plan)
 
 
-def test_emptying_removes_the_files_and_goes_on_behind_them():
+def test_emptied_queue_continues_with_the_next_file_number():
     directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1, 2, 3, 4))
@@ -224,7 +224,7 @@ def test_emptying_removes_the_files_and_goes_on_behind_them():
     assert left(queue) == frames(5)
 
 
-def test_a_queue_that_was_deleted_leaves_no_files():
+def test_deleted_queue_leaves_no_files():
     directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1, 2, 3, 4))
@@ -232,7 +232,7 @@ def test_a_queue_that_was_deleted_leaves_no_files():
     assert (directory.files, queue.needs_sync) == ({}, False)
 
 
-def test_what_is_given_at_the_close_is_behind_all_others():
+def test_close_writes_messages_at_the_end():
     directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1))
@@ -397,11 +397,11 @@ LEFT: dict[str, tuple[str | None, dict[int, bytes], Found]] = {
 
 
 @pytest.mark.parametrize(("text", "files", "found"), LEFT.values(), ids=LEFT.keys())
-def test_it_goes_on_from_what_it_finds(text, files, found):
+def test_queue_continues_from_files_in_any_state(text, files, found):
     assert find(text, files) == found
 
 
-def test_where_there_are_no_positions_an_old_file_is_written_over():
+def test_file_without_positions_is_overwritten():
     directory = MemoryFileStore({data_name(0): R123})
     queue = opened(directory)
     assert len(queue) == 0
@@ -409,7 +409,7 @@ def test_where_there_are_no_positions_an_old_file_is_written_over():
     assert directory.files[data_name(0)] == records(9)
 
 
-def test_a_gap_is_never_written():
+def test_missing_end_of_a_file_starts_the_next_file():
     directory = MemoryFileStore({data_name(0): R123, META: b"3\n0,0\n0,450\n"})
     queue = opened(directory, attrs.evolve(LIMITS, max_bytes_per_file=10_000))
     queue.put(frames(9))
@@ -417,7 +417,7 @@ def test_a_gap_is_never_written():
     assert left(queue) == frames(1, 2, 3, 9)
 
 
-def test_a_directory_that_is_away_for_a_while_costs_nothing():
+def test_directory_missing_for_a_while_loses_no_message():
     directory = MemoryFileStore({data_name(0): R123, META: b"3\n0,0\n0,150\n"})
     queue = opened(directory)
     files, directory._names = directory._names, {}
@@ -610,7 +610,7 @@ class Life:
 
 
 @given(st.integers(0, 1 << 30), st.integers(0, 250))
-def test_a_kill_loses_nothing_that_was_put_and_not_taken(seed, operations):
+def test_kill_loses_no_message_in_a_file(seed, operations):
     life = Life()
     life.directory.end_after(operations)
     try:
@@ -628,7 +628,7 @@ def test_a_kill_loses_nothing_that_was_put_and_not_taken(seed, operations):
 
 
 @given(st.integers(0, 1 << 30), st.booleans())
-def test_a_power_cut_loses_nothing_that_was_synced(seed, in_order):
+def test_power_cut_loses_no_synced_message(seed, in_order):
     """What was taken may come again, here and there: the names of positions and removals are not synced."""
     random = Random(seed)
     life = Life()
@@ -640,7 +640,7 @@ def test_a_power_cut_loses_nothing_that_was_synced(seed, in_order):
 
 
 @given(st.integers(0, 1 << 30), st.integers(0, 250), st.booleans())
-def test_a_power_cut_loses_messages_at_worst_and_makes_none_up(seed, operations, in_order):
+def test_power_cut_invents_no_message(seed, operations, in_order):
     """Whole files may be gone that were new, and those may be back that were removed."""
     random = Random(seed)
     life = Life()
@@ -665,7 +665,7 @@ def test_a_power_cut_loses_messages_at_worst_and_makes_none_up(seed, operations,
     st.integers(1, 5),
     st.sampled_from([errno.EIO, errno.ENOSPC, errno.EMFILE]),
 )
-def test_what_was_put_is_there_whatever_fails_and_what_was_not_is_not(seed, after, times, number):
+def test_queue_holds_the_accepted_messages_after_any_error(seed, after, times, number):
     directory, random = MemoryFileStore(), Random(seed)
     limits = DiskLimits(max_bytes_per_file=300, max_msg_size=1000, sync_every=10)
     queue = DiskQueue(directory, "q", limits, new_state())
@@ -698,7 +698,7 @@ def test_what_was_put_is_there_whatever_fails_and_what_was_not_is_not(seed, afte
     assert not any(name.endswith(".bad") for name in directory.files)
 
 
-def test_what_fits_on_a_disk_is_written_and_the_rest_is_refused():
+def test_full_disk_takes_the_messages_that_fit():
     directory = MemoryFileStore()
     queue = opened(directory, attrs.evolve(LIMITS, max_bytes_per_file=10_000))
     queue.put(frames(0))
@@ -727,7 +727,7 @@ def test_last_write_decides_the_health():
     assert state.health == "OK"
 
 
-def test_a_sync_that_fails_is_reported_and_is_still_to_be_made():
+def test_failed_sync_is_reported_and_repeated():
     directory, notes = MemoryFileStore(), new_state()
     queue = DiskQueue(directory, "q", LIMITS, notes)
     queue.put(frames(1))
@@ -740,7 +740,7 @@ def test_a_sync_that_fails_is_reported_and_is_still_to_be_made():
     assert (meta(directory), queue.needs_sync) == ("1|0,0|0,50|", False)
 
 
-def test_what_cannot_be_read_now_is_not_lost():
+def test_read_error_loses_no_message():
     directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1, 2, 3, 4))
@@ -751,7 +751,7 @@ def test_what_cannot_be_read_now_is_not_lost():
     assert left(queue) == frames(1, 2, 3, 4)
 
 
-def test_a_file_that_cannot_be_removed_is_reported_and_stands_in_nobodys_way(monkeypatch):
+def test_file_that_cannot_be_removed_is_reported(monkeypatch):
     directory, notes = MemoryFileStore(), new_state()
     queue = DiskQueue(directory, "q", LIMITS, notes)
     queue.put(frames(1, 2, 3, 4))
@@ -776,7 +776,7 @@ def test_a_file_that_cannot_be_removed_is_reported_and_stands_in_nobodys_way(mon
 # What a stop does, which a supervisor does not wait for long.
 
 
-def test_a_close_writes_and_syncs_two_files_and_no_more():
+def test_close_writes_and_syncs_two_files():
     directory = MemoryFileStore()
     queue = opened(directory)
     before = directory.operation_count
@@ -786,7 +786,7 @@ def test_a_close_writes_and_syncs_two_files_and_no_more():
     assert left(opened(directory)) == frames(1)
 
 
-def test_a_close_of_a_queue_that_is_as_its_files_say_writes_nothing():
+def test_close_of_an_unchanged_queue_writes_nothing():
     directory = MemoryFileStore()
     queue = opened(directory)
     queue.close()
@@ -801,7 +801,7 @@ def test_a_close_of_a_queue_that_is_as_its_files_say_writes_nothing():
     assert left(opened(directory)) == frames(1, 2)
 
 
-def test_positions_are_written_again_after_a_queue_was_emptied():
+def test_emptied_queue_writes_its_positions_again():
     directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1))
@@ -813,7 +813,7 @@ def test_positions_are_written_again_after_a_queue_was_emptied():
 # Positions that cannot be read.
 
 
-def test_no_positions_are_set_aside_because_the_process_has_no_descriptors_left():
+def test_positions_survive_a_lack_of_file_descriptors():
     directory = MemoryFileStore()
     queue = opened(directory)
     queue.put(frames(1, 2, 3))
@@ -828,7 +828,7 @@ def test_no_positions_are_set_aside_because_the_process_has_no_descriptors_left(
 
 
 @pytest.mark.parametrize("failing", range(8))
-def test_damaged_positions_are_replaced_at_once_or_stay(failing: int):
+def test_damaged_positions_are_replaced_or_remain(failing: int):
     """A queue without positions would be taken for an empty one, and be written over."""
     directory = MemoryFileStore({data_name(0): R123})
     directory.replace(META, b"garbage")

@@ -37,7 +37,7 @@ def settle(queue: DurableQueue) -> None:
     queue.sync()
 
 
-def test_what_was_taken_and_not_finished_is_read_again_after_a_kill(tmp_path):
+def test_unfinished_messages_are_read_again_after_a_kill(tmp_path):
     queue = opened(tmp_path)
     queue.put([frame(n) for n in range(5)])
     assert numbers(queue.take(4)) == [0, 1, 2, 3]
@@ -48,7 +48,7 @@ def test_what_was_taken_and_not_finished_is_read_again_after_a_kill(tmp_path):
     assert numbers(again.take(10)) == [2, 3, 4]  # 3 stands behind one that is not finished
 
 
-def test_a_file_is_kept_until_all_in_it_is_finished(tmp_path):
+def test_file_is_kept_until_its_messages_are_finished(tmp_path):
     queue = opened(tmp_path)
     queue.put([frame(n) for n in range(10)])
     files = sorted(path.name for path in tmp_path.glob("t.diskqueue.0*"))
@@ -61,7 +61,7 @@ def test_a_file_is_kept_until_all_in_it_is_finished(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("t.diskqueue.0*")) == files[-1:]
 
 
-def test_what_is_put_aside_is_passed_over_and_kept(tmp_path):
+def test_take_skips_messages_put_aside(tmp_path):
     durable = opened(tmp_path)
     queue = KeptQueue(durable)
     queue.put([frame(0)])
@@ -74,7 +74,7 @@ def test_what_is_put_aside_is_passed_over_and_kept(tmp_path):
     assert numbers(opened(tmp_path).take(10)) == [1, 2, 3]
 
 
-def test_what_comes_back_is_not_written_again(tmp_path):
+def test_message_put_back_is_not_written_again(tmp_path):
     queue = KeptQueue(opened(tmp_path))
     queue.put([frame(0), frame(1)])
     queue.put_back(queue.take(1, 1 << 20))
@@ -82,7 +82,7 @@ def test_what_comes_back_is_not_written_again(tmp_path):
     assert numbers(opened(tmp_path).take(10)) == [0, 1]
 
 
-def test_a_close_leaves_what_is_not_finished_and_nothing_else(tmp_path):
+def test_close_keeps_the_unfinished_messages_alone(tmp_path):
     queue = KeptQueue(opened(tmp_path))
     queue.put([frame(n) for n in range(4)])
     first, second, third = queue.take(3, 1 << 20)
@@ -92,7 +92,7 @@ def test_a_close_leaves_what_is_not_finished_and_nothing_else(tmp_path):
     assert sorted(numbers(opened(tmp_path).take(10))) == [0, 2, 3]
 
 
-def test_what_is_put_aside_and_not_read_yet_is_there_once_after_a_close(tmp_path):
+def test_close_writes_no_message_put_aside_twice(tmp_path):
     queue = KeptQueue(opened(tmp_path))
     queue.put_aside([frame(0)])
     queue.put([frame(1)])
@@ -102,7 +102,7 @@ def test_what_is_put_aside_and_not_read_yet_is_there_once_after_a_close(tmp_path
     assert sorted(numbers(opened(tmp_path).take(10))) == [0, 1, 2]
 
 
-def test_an_empty_queue_leaves_no_file(tmp_path):
+def test_deleted_durable_queue_leaves_no_files(tmp_path):
     queue = opened(tmp_path)
     queue.put([frame(n) for n in range(10)])
     queue.take(8)
@@ -117,7 +117,7 @@ def test_an_empty_queue_leaves_no_file(tmp_path):
         )
     )
 )
-def test_nothing_unfinished_is_ever_lost(steps):
+def test_unfinished_messages_survive_any_kill(steps):
     """Against a set: whatever happens, what is there after a kill holds all that was put and not finished."""
     with tempfile.TemporaryDirectory() as path:
         queue, put = opened(path), 0
@@ -187,7 +187,7 @@ def sizes(directory: MemoryFileStore) -> list[int]:
     return [len(data) for name, data in directory.files.items() if "meta" not in name]
 
 
-def test_a_message_that_is_there_twice_hides_none_that_stands_between():
+def test_duplicate_message_hides_none_between_its_copies():
     directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(0), frame(1), frame(2), frame(0)])
@@ -207,7 +207,7 @@ def test_a_message_that_is_there_twice_hides_none_that_stands_between():
     assert numbers(on(directory.kill()).take(9)) == []
 
 
-def test_what_stands_before_a_damaged_place_is_not_set_aside_with_it():
+def test_messages_before_a_damaged_place_are_kept():
     directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(n) for n in range(6)])
@@ -225,7 +225,7 @@ def test_what_stands_before_a_damaged_place_is_not_set_aside_with_it():
     assert f"{name}.bad" in directory.files
 
 
-def test_a_file_that_cannot_be_mended_is_reported():
+def test_file_that_cannot_be_repaired_is_reported():
     directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(n) for n in range(6)])
@@ -238,7 +238,7 @@ def test_a_file_that_cannot_be_mended_is_reported():
     assert notes.reports == [f"{name} cannot be mended: Input/output error"]
 
 
-def test_a_commit_syncs_the_files_that_were_left_since_the_last_one():
+def test_commit_syncs_files_completed_since_the_last_one():
     directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(n) for n in range(10)])
@@ -257,7 +257,7 @@ def test_a_commit_syncs_the_files_that_were_left_since_the_last_one():
     assert directory.open_count == 0
 
 
-def test_all_is_forgotten_even_if_a_file_cannot_be_removed():
+def test_empty_drops_all_messages_despite_an_error():
     directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(n) for n in range(20)])
@@ -271,7 +271,7 @@ def test_all_is_forgotten_even_if_a_file_cannot_be_removed():
     assert numbers(on(directory.kill()).take(99)) == [20]
 
 
-def test_positions_are_written_at_a_close_when_the_messages_are_safe():
+def test_close_writes_positions_after_the_messages():
     directory = MemoryFileStore()
     queue = on(directory)
     queue.put([frame(n) for n in range(3)])

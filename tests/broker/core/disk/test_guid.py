@@ -19,27 +19,27 @@ def take(factory: GuidFactory, count: int, now_ns: int) -> list[bytes]:
     return [prefix + suffix for prefix, suffixes in factory.take(count, now_ns) for suffix in suffixes]
 
 
-def test_an_id_is_made_of_time_node_and_sequence():
+def test_id_consists_of_time_node_and_sequence():
     ids = take(GuidFactory(node_id=0x2A5), 2, NOW_NS)
     expected = ((NOW_NS >> 20) - EPOCH_TICKS) << 22 | 0x2A5 << 12
     assert ids == [b"%016x" % expected, b"%016x" % (expected + 1)]
 
 
-def test_an_id_tells_when_and_where():
+def test_id_contains_time_and_node():
     (given_id,) = take(GuidFactory(node_id=1), 1, NOW_NS)
     ticks = (int(given_id, 16) >> 22) + EPOCH_TICKS
     assert 0 <= NOW_NS - ticks * TICK_NS < TICK_NS
     assert int(given_id, 16) >> 12 & 0x3FF == 1
 
 
-def test_the_sequence_begins_anew_with_each_tick():
+def test_sequence_restarts_with_each_tick():
     factory = GuidFactory(0)
     take(factory, 7, NOW_NS)
     assert take(factory, 1, NOW_NS)[0].endswith(b"007")
     assert take(factory, 1, NOW_NS + TICK_NS)[0].endswith(b"000")
 
 
-def test_when_a_tick_is_used_up_the_next_one_is_taken_early():
+def test_used_up_tick_is_followed_by_the_next_one_early():
     factory = GuidFactory(0)
     ids = take(factory, SEQUENCE_LENGTH, NOW_NS)
     ids += take(factory, 1, NOW_NS)
@@ -49,27 +49,27 @@ def test_when_a_tick_is_used_up_the_next_one_is_taken_early():
     assert take(factory, 1, NOW_NS + TICK_NS)[0].endswith(b"001")
 
 
-def test_a_batch_may_need_many_ticks():
+def test_batch_may_need_many_ticks():
     ids = take(GuidFactory(0), 3 * SEQUENCE_LENGTH + 5, NOW_NS)
     assert ids == sorted(set(ids))
     assert len(ids) == 3 * SEQUENCE_LENGTH + 5
 
 
-def test_ids_that_begin_alike_are_one_run():
+def test_ids_with_a_common_prefix_are_one_run():
     factory = GuidFactory(0)
     assert [len(suffixes) for _, suffixes in factory.take(5, NOW_NS)] == [5]
     runs = factory.take(SEQUENCE_LENGTH, NOW_NS)
     assert [len(suffixes) for _, suffixes in runs] == [SEQUENCE_LENGTH - 5, 5]
 
 
-def test_none_are_given_when_none_are_wanted():
+def test_count_zero_gives_no_ids():
     factory = GuidFactory(0)
     assert take(factory, 0, NOW_NS) == []
     assert take(factory, 1, NOW_NS)[0].endswith(b"000")
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(-3 * TICK_NS, 3 * TICK_NS)), max_size=12))
-def test_ids_ascend_whatever_the_clock_does(steps):
+def test_ids_ascend_with_any_clock(steps):
     factory, now_ns, ids = GuidFactory(1023), NOW_NS, []
     for count, ns in steps:
         now_ns += ns
@@ -93,7 +93,7 @@ def test_ticks_are_reserved_half_a_block_before_they_are_needed():
     assert factory.reserved_tick == FIRST_TICK + 7 + BLOCK_TICKS // 2 + BLOCK_TICKS
 
 
-def test_a_reservation_that_failed_is_repeated_after_a_second():
+def test_failed_reservation_is_repeated_after_a_second():
     factory = GuidFactory(0)
     take(factory, 1, NOW_NS)
     factory.retry_reservation()
@@ -103,7 +103,7 @@ def test_a_reservation_that_failed_is_repeated_after_a_second():
     assert factory.reserved_tick == FIRST_TICK + RETRY_TICKS + 1 + BLOCK_TICKS
 
 
-def test_a_frame_gets_a_new_id_and_nothing_else():
+def test_renew_changes_the_id_alone():
     factory = GuidFactory(3)
     (before,) = take(factory, 1, NOW_NS)
     frame = encode_message(7, 2, before, b"body")
@@ -116,7 +116,7 @@ def test_a_frame_gets_a_new_id_and_nothing_else():
 
 
 @pytest.mark.parametrize("now_ns", [0, 1, (EPOCH_TICKS - 1) * TICK_NS, (1 << 63) - 1])
-def test_any_time_gives_sixteen_digits(now_ns):
+def test_id_of_any_time_has_sixteen_digits(now_ns):
     ids = take(GuidFactory(5), SEQUENCE_LENGTH + 1, now_ns)
     assert {len(message_id) for message_id in ids} == {16}
     assert len(set(ids)) == SEQUENCE_LENGTH + 1

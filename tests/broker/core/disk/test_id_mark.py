@@ -29,13 +29,13 @@ def used(directory: MemoryFileStore, reports: list[str] | None = None) -> int:
     return tick - TICK
 
 
-def test_a_new_data_path_has_no_mark():
+def test_new_data_path_has_no_mark():
     directory = MemoryFileStore()
     assert used(directory) < 0
     assert directory.files == {}
 
 
-def test_the_mark_that_was_written_is_found():
+def test_mark_is_read_as_written():
     directory = MemoryFileStore()
     write_mark(directory, TICK + 3)
     assert list(directory.files) == [FILE_NAME]
@@ -44,7 +44,7 @@ def test_the_mark_that_was_written_is_found():
         assert used(directory.power_cut(Random(seed))) == 3
 
 
-def test_messages_of_nsqd_are_older_than_their_files():
+def test_newest_file_counts_as_a_mark():
     directory = MemoryFileStore(A_QUEUE)
     directory.modified_ns = NOW_NS + 3600 * 10**9
     assert used(directory) == ((directory.modified_ns + MODIFIED_MARGIN_NS) >> 20) - TICK
@@ -111,7 +111,7 @@ LIVES = st.lists(
 
 
 @given(LIVES, st.integers(0, 2**32))
-def test_no_life_gives_an_id_that_another_gave_and_marked(lives, seed):
+def test_no_run_gives_an_id_of_an_earlier_run(lives, seed):
     directory, random, given_ids = MemoryFileStore(), Random(seed), []
     for offset_ns, end, steps in lives:
         factory, now_ns, marked = GuidFactory(9), NOW_NS + offset_ns, -1
@@ -132,7 +132,7 @@ def test_no_life_gives_an_id_that_another_gave_and_marked(lives, seed):
     assert all(first < second for first, second in pairwise(given_ids))
 
 
-def test_the_reservation_is_ahead_of_the_ids():
+def test_reservation_is_ahead_of_the_ids():
     factory = GuidFactory(0)
     for ticks in range(0, 5 * BLOCK_TICKS, 97):
         written = factory.reserved_tick

@@ -23,14 +23,14 @@ NUMBERS = st.integers(0, NUMBER_MAX)
 PLACES = st.builds(Position, NUMBERS, NUMBERS)
 
 
-def test_the_file_is_that_of_nsqd():
+def test_positions_have_the_format_of_nsqd():
     assert to_meta(2, Position(0, 0), Position(1, 73)) == b"2\n0,0\n1,73\n"
     assert meta_name("t:c") == "t:c.diskqueue.meta.dat"
     assert file_name("t", 7) == "t.diskqueue.000007.dat"
 
 
 @given(NUMBERS, PLACES, PLACES)
-def test_what_is_written_is_read(depth, read, write):
+def test_positions_are_read_as_written(depth, read, write):
     assert from_meta(to_meta(depth, read, write)) == (depth, read, write)
 
 
@@ -48,17 +48,17 @@ def test_what_is_written_is_read(depth, read, write):
     ],
     ids=lambda meta: meta[:20],
 )
-def test_numbers_that_no_queue_has_are_no_positions(meta: bytes):
+def test_impossible_numbers_are_damaged_positions(meta: bytes):
     assert from_meta(meta) is None
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_positions_or_none(meta: bytes):
+def test_any_bytes_are_read_without_an_error(meta: bytes):
     found = from_meta(meta)
     assert found is None or abs(found[0]) <= NUMBER_MAX
 
 
-def test_files_are_counted_from_one_to_the_other_and_listed_where_there_may_be_gaps():
+def test_long_range_of_file_numbers_is_listed():
     there = (3, 5, 10**12)
     others = (meta_name("t"), f"{file_name('t', 4)}.bad", file_name("t:c", 4), file_name("u", 4))
     directory = MemoryFileStore(dict.fromkeys((*others, *(file_name("t", number) for number in there)), b""))
@@ -68,7 +68,7 @@ def test_files_are_counted_from_one_to_the_other_and_listed_where_there_may_be_g
     assert file_numbers(directory, "t", 4, 4 + FILES_TRIED) == [5]
 
 
-def test_what_was_damaged_is_kept_beside_what_is_written():
+def test_damaged_positions_are_kept_as_bad():
     directory = MemoryFileStore({meta_name("t"): b"garbage"})
     replace_damaged(directory, "t", b"garbage", b"new")
     assert directory.files == {meta_name("t"): b"new", f"{meta_name('t')}.bad": b"garbage"}

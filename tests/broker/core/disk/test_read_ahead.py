@@ -34,7 +34,7 @@ def opened(data: bytes) -> tuple[ReadAhead, MemoryFileStore]:
     st.integers(0, 29),
     st.lists(st.integers(1, 4), min_size=8, max_size=8),
 )
-def test_all_records_come_in_order_and_what_is_torn_does_not(sizes, torn, counts):
+def test_whole_records_are_read_in_order(sizes, torn, counts):
     messages = frames(*sizes)
     whole = to_records(messages)
     ahead, _ = opened(whole + bytes(torn))
@@ -48,7 +48,7 @@ def test_all_records_come_in_order_and_what_is_torn_does_not(sizes, torn, counts
     assert offset == sum(sizes[: len(found)])
 
 
-def test_many_records_cost_one_read():
+def test_many_records_take_one_read():
     ahead, directory = opened(to_records(frames(*[100] * 1000)))
     before, offset = directory.operation_count, 0
     for _ in range(100):
@@ -57,7 +57,7 @@ def test_many_records_cost_one_read():
     assert directory.operation_count == before + 1
 
 
-def test_nothing_behind_the_end_is_read():
+def test_no_bytes_behind_the_end_are_read():
     ahead, _ = opened(to_records(frames(50, 50, 50)))
     assert ahead.size == 150
     assert ahead.take(0, 100, 9) == (frames(50, 50), 100)
@@ -65,7 +65,7 @@ def test_nothing_behind_the_end_is_read():
     assert ahead.take(100, 150, 9)[1] == 150
 
 
-def test_whether_a_record_may_begin():
+def test_finds_record_checks_length_and_end():
     ahead, _ = opened(to_records(frames(50, 50)) + bytes(9))
     assert ahead.finds_record(0, 109)
     assert ahead.finds_record(50, 100)
@@ -74,7 +74,7 @@ def test_whether_a_record_may_begin():
     assert not ahead.finds_record(106, 109)
 
 
-def test_another_file_is_opened_when_the_first_is_closed():
+def test_next_file_is_opened_after_close():
     ahead, directory = opened(to_records(frames(50, 50)))
     ahead.take(0, 100, 1)
     assert ahead.is_open
@@ -88,7 +88,7 @@ def test_another_file_is_opened_when_the_first_is_closed():
     assert ahead.take(0, 100, 1) == (frames(50), 50)
 
 
-def test_a_read_that_fails_can_be_tried_again():
+def test_failed_read_can_be_repeated():
     ahead, directory = opened(to_records(frames(50, 50)))
     directory.fail(errno.EIO, times=1)
     with pytest.raises(OSError, match="Input/output"):

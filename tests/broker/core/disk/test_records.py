@@ -38,7 +38,7 @@ def frame(body: bytes = b"hello", attempts: int = 1) -> bytes:
     return encode_message(1_700_000_000_000_000_001, attempts, ID, body)
 
 
-def test_a_record_is_what_nsqd_writes():
+def test_record_has_the_format_of_nsqd():
     record = to_records([frame()])
     assert record.hex(" ", -4) == (
         "0000001f 17979cfe 362a0001 00003031 32333435 36373839 61626364 656668 656c6c6f".replace(
@@ -48,7 +48,7 @@ def test_a_record_is_what_nsqd_writes():
 
 
 @pytest.mark.parametrize(("told", "stored"), [(1, 0), (2, 1), (0xFFFF, 0xFFFE), (0, 0xFFFF)])
-def test_a_record_counts_the_deliveries_so_far_and_a_frame_the_next_one(told, stored):
+def test_frame_has_one_attempt_more_than_its_record(told, stored):
     record = to_records([frame(attempts=told)])
     assert int.from_bytes(record[12:14], "big") == stored
     (found,), _ = from_records(record, 0, 1, LIMIT)
@@ -56,13 +56,13 @@ def test_a_record_counts_the_deliveries_so_far_and_a_frame_the_next_one(told, st
 
 
 @given(FRAMES)
-def test_frames_come_back_as_they_were(frames):
+def test_frames_are_read_as_written(frames):
     data = to_records(frames)
     assert from_records(data, 0, len(frames), LIMIT) == (frames, len(data))
 
 
 @given(FRAMES, st.integers(0, 9), st.integers(0, 2000))
-def test_only_whole_records_are_read_and_not_more_than_were_asked_for(frames, count, size):
+def test_at_most_count_whole_records_are_read(frames, count, size):
     ends = [len(to_records(frames[:number])) for number in range(1, len(frames) + 1)]
     assert ends == list(accumulate(map(record_size, frames)))
     data = to_records(frames)[:size]
@@ -71,7 +71,7 @@ def test_only_whole_records_are_read_and_not_more_than_were_asked_for(frames, co
     assert record_ends(data, LIMIT) == [end for end in ends if end <= size]
 
 
-def test_reading_goes_on_where_it_stopped():
+def test_reading_continues_at_the_returned_position():
     frames = [frame(b"%d" % number) for number in range(5)]
     data = to_records(frames)
     first, position = from_records(data, 0, 2, LIMIT)
@@ -80,7 +80,7 @@ def test_reading_goes_on_where_it_stopped():
 
 
 @pytest.mark.parametrize("length", [0, 25, 26 + LIMIT + 1, 1 << 31, (1 << 32) - 1])
-def test_a_length_that_no_message_has_ends_the_records(length):
+def test_invalid_length_ends_the_records(length):
     good = to_records([frame()])
     data = good + length.to_bytes(LENGTH_SIZE, "big") + bytes(200)
     assert record_end(data, len(good), LIMIT) is None
@@ -89,12 +89,12 @@ def test_a_length_that_no_message_has_ends_the_records(length):
 
 
 @pytest.mark.parametrize("length", [26, 26 + LIMIT])
-def test_the_shortest_and_the_longest_message(length):
+def test_shortest_and_longest_message_are_valid(length):
     data = length.to_bytes(LENGTH_SIZE, "big") + bytes(length)
     assert record_end(data, 0, LIMIT) == LENGTH_SIZE + length
     assert from_records(data, 0, 9, LIMIT)[1] == LENGTH_SIZE + length
 
 
-def test_the_end_of_a_record_may_be_beyond_the_data():
+def test_record_end_may_be_beyond_the_data():
     record = to_records([frame()])
     assert record_end(record[:LENGTH_SIZE], 0, LIMIT) == len(record)

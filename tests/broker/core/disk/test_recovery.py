@@ -25,7 +25,7 @@ def counted(
     return count_unrecorded(directory, "f", start, noted_end, limit, state), state.reports
 
 
-def test_the_size_of_a_file(tmp_path):
+def test_size_of_a_file(tmp_path):
     tmp_path.joinpath("t").write_bytes(b"12345")
     tmp_path.joinpath("d").mkdir()
     state = new_state()
@@ -44,7 +44,7 @@ def test_cutting_off_at_a_position_behind_the_end_changes_nothing():
 
 
 @given(st.integers(0, 6), st.integers(0, 6), st.integers(0, 49))
-def test_what_is_whole_behind_the_noted_end_is_counted_and_the_rest_cut_off(start, more, torn):
+def test_whole_records_behind_the_recorded_end_are_counted(start, more, torn):
     data = records(start + more) + records(1)[:torn]
     directory = MemoryFileStore({"f": data})
     count, reports = counted(directory, 0, start * 50)
@@ -55,7 +55,7 @@ def test_what_is_whole_behind_the_noted_end_is_counted_and_the_rest_cut_off(star
     assert directory.open_count == 0
 
 
-def test_where_reading_cannot_come_to_the_noted_end_nothing_is_cut_off():
+def test_damage_before_the_recorded_end_cuts_nothing_off():
     data = records(1) + bytes(50) + records(3)
     directory = MemoryFileStore({"f": data})
     assert counted(directory, 0, 150) == (0, [])
@@ -63,12 +63,12 @@ def test_where_reading_cannot_come_to_the_noted_end_nothing_is_cut_off():
 
 
 @pytest.mark.parametrize("size", [50, 200_000, READ_SIZE + 99])
-def test_a_file_that_is_longer_than_what_is_read_at_once(size):
+def test_file_longer_than_the_read_size_is_counted(size):
     directory = MemoryFileStore({"f": records(2 + READ_SIZE // size, size) + b"torn"})
     assert counted(directory, 0, size, 1 << 20)[0] == 1 + READ_SIZE // size
 
 
-def test_what_cannot_be_cut_off_is_left_to_the_reader():
+def test_rest_that_cannot_be_cut_off_is_left_to_the_reader():
     directory = MemoryFileStore({"f": records(2) + b"torn"})
     directory.capacity = 0
     count, reports = counted(directory, 0, 50)
@@ -79,7 +79,7 @@ def test_what_cannot_be_cut_off_is_left_to_the_reader():
         counted(directory, 0, 50)
 
 
-def test_what_was_cut_off_is_not_back_when_the_power_was_cut():
+def test_cut_off_rest_does_not_return_after_a_power_cut():
     """Writing goes on in the next file, and then this one counts as whole."""
     directory = MemoryFileStore({"f": records(2) + b"torn"})
     counted(directory, 0, 50)

@@ -22,7 +22,7 @@ def make(path, kind=DiskStorage):
     return kind(DirectoryFileStore(str(path)), OPTIONS)
 
 
-def test_memory_holds_what_it_may_and_the_files_the_rest(tmp_path):
+def test_messages_beyond_mem_queue_size_go_to_files(tmp_path):
     queue = make(tmp_path).open_queue(b"t", ephemeral=False)
     assert queue.put([FRAME] * 3) == 1
     assert (len(queue), len(queue.backend)) == (3, 2)
@@ -30,7 +30,7 @@ def test_memory_holds_what_it_may_and_the_files_the_rest(tmp_path):
 
 
 @pytest.mark.parametrize("storage", [MemoryStorage(1), None])
-def test_an_ephemeral_queue_drops_the_rest(tmp_path, storage):
+def test_ephemeral_queue_drops_messages_beyond_mem_queue_size(tmp_path, storage):
     queue = (storage or make(tmp_path)).open_queue(b"t#ephemeral", ephemeral=True)
     queue.put([FRAME] * 3)
     assert len(queue) == 1
@@ -137,7 +137,7 @@ def test_mark_that_cannot_be_written_is_reported_once_and_repeated():
     assert "nsqkit.ids.dat" in directory.files
 
 
-def test_a_queue_that_was_deleted_or_emptied_is_not_synced():
+def test_deleted_or_emptied_queue_is_not_synced():
     directory = MemoryFileStore()
     storage = DiskStorage(directory, OPTIONS)
     deleted, emptied = (storage.open_queue(name, ephemeral=False) for name in (b"t", b"u"))
@@ -150,7 +150,7 @@ def test_a_queue_that_was_deleted_or_emptied_is_not_synced():
     assert directory.files == {}
 
 
-def test_memory_is_never_synced():
+def test_memory_storage_is_never_synced():
     storage = MemoryStorage(1)
     queue = storage.open_queue(b"t", ephemeral=False)
     assert (queue.put([FRAME] * 3), len(queue), len(queue.backend)) == (3, 3, 2)
@@ -218,7 +218,7 @@ def test_queue_forgets_no_message_before_it_is_safe_and_named_elsewhere():
 
 
 @pytest.mark.parametrize("kind", [DiskStorage, DurableStorage])
-def test_it_is_known_whether_there_are_messages_of_an_earlier_life(kind):
+def test_gave_all_is_false_with_messages_of_an_earlier_run(kind):
     directory = MemoryFileStore()
     storage = kind(directory, OPTIONS)
     queue = storage.open_queue(b"t", ephemeral=False)

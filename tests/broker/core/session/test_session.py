@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqkit.broker.core.session.auth import decode_auth_state
 from nsqkit.broker.core.session.command_rules import ALLOWED_STATES, CLOSING, CONNECTED, SUBSCRIBED
 from nsqkit.broker.core.session.frame_buffer import OUTBOX_SIZE_MAX
 from nsqkit.broker.core.session.session import TURNS_NS
@@ -264,6 +265,30 @@ def test_a_batch_makes_its_topic_before_its_body_is_there(driven):
     assert b"early" in driven.broker.topics
     driven.client().feed(b"PUB late\n")
     assert b"late" not in driven.broker.topics
+
+
+def test_batch_in_parts_waits_for_a_new_grant_before_its_body():
+    def authorize() -> None:
+        document = b'{"ttl":10,"authorizations":[{"topic":".*","channels":[".*"],"permissions":["publish"]}]}'
+        session.authorize(decode_auth_state(document, driven.now_ns))
+        session.process_input(driven.now_ns)
+
+    driven = DrivenBroker(auth_http_addresses=["127.0.0.1:1"])
+    client = driven.client()
+    session = client.session
+    client.feed(b"AUTH\n\0\0\0\1s")
+    authorize()
+    client.answers()
+    driven.advance(11)
+    batch = encode_multi_publish(b"t", [b"one", b"two"])
+    client.feed(batch[:20])
+    assert session.outbox_full
+    assert b"t" not in driven.broker.topics
+    authorize()
+    assert not session.outbox_full
+    assert driven.broker.topics[b"t"].message_count == 0
+    assert client.say(batch[20:]) == [b"OK"]
+    assert driven.broker.topics[b"t"].message_count == 2
 
 
 def test_a_message_that_is_too_large_is_refused():

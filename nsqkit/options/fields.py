@@ -3,8 +3,9 @@
 A value that cannot be used is refused when the object is made, by a sentence with the option's name, the value and what
 is allowed. The value of a secret is in no error and in no ``repr``.
 
-The first half declares the options of clients, the second half nsqd's and nsqlookupd's flags. All functions return Any,
-as ``attrs.field`` does: the type of a field is its annotation in the class.
+The first half declares the options of clients, the second half the flags of nsqd and nsqlookupd, with Go's notation.
+Lists are empty by default, floats are percentiles, and a choice has nsqd's number for each word. All functions return
+Any, as ``attrs.field`` does: the type of a field is its annotation in the class.
 """
 
 from __future__ import annotations
@@ -90,39 +91,32 @@ def _object(is_object: Callable[[object], bool], expected: str) -> Any:
 
 
 def string(flag: str, default: str, text: str, *, choices: Collection[str] = ()) -> Any:
-    """Declare a flag with a text."""
     return _flag(flag, Kind.STRING, default, text, choices=choices)
 
 
 def boolean(flag: str, default: bool, text: str) -> Any:
-    """Declare a flag that is on or off."""
     return _flag(flag, Kind.BOOL, default, text)
 
 
 def integer(
     flag: str, default: int, text: str, *, low: int = 0, high: int = INT64_MAX, config_name: str = ""
 ) -> Any:
-    """Declare a flag with an integer."""
     return _flag(flag, Kind.INT, default, text, low=low, high=high, config_name=config_name)
 
 
 def duration(flag: str, default_ns: int, text: str, *, low: int = 0) -> Any:
-    """Declare a flag with a length of time, in nanoseconds."""
     return _flag(flag, Kind.DURATION, default_ns, text, low=low)
 
 
 def strings(flag: str, text: str, *, choices: Collection[str] = (), config_name: str = "") -> Any:
-    """Declare a flag with a list of texts, empty by default."""
     return _flag(flag, Kind.STRINGS, (), text, choices=choices, config_name=config_name)
 
 
 def floats(flag: str, text: str, *, config_name: str = "") -> Any:
-    """Declare a flag with a list of percentiles, empty by default."""
     return _flag(flag, Kind.FLOATS, (), text, config_name=config_name)
 
 
 def choice(flag: str, default: str, text: str, choices: dict[str, int]) -> Any:
-    """Declare a flag with one of a few words, for each of which nsqd has a number."""
     return _flag(flag, Kind.CHOICE, default, text, choices=choices)
 
 

@@ -63,10 +63,8 @@ class LookupdInfo:
     version: str = ""
 
 
-_NODE_TYPES: Final = {
-    **field_types_of(Node),
-    "remote_address": str,
-}  # nsqlookupd checks and overwrites this field
+# nsqlookupd checks and overwrites remote_address.
+_NODE_TYPES: Final = {**field_types_of(Node), "remote_address": str}
 _INFO_TYPES: Final = field_types_of(LookupdInfo)
 
 

@@ -1,6 +1,6 @@
-"""What the tests of blocking code share: threads whose results are waited for, and an nsqd that never answers.
+"""Helpers for the tests of blocking code: threads with results, and an nsqd that never answers.
 
-The rule it guards: a test waits for the thing itself, with a limit that only a stuck program reaches.
+A test waits for a condition, with a limit that only a program that is stuck reaches.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ WAIT_LIMIT = 15.0
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Ask again and again, until ``condition`` holds."""
+    """Poll until ``condition`` holds."""
     deadline = time.monotonic() + WAIT_LIMIT
     while not condition():
-        assert time.monotonic() < deadline, "it has not come about"
+        assert time.monotonic() < deadline, "the condition does not hold"
         threading.Event().wait(0.001)
 
 
@@ -45,43 +45,43 @@ def start(function: Callable[..., Any], *args: Any) -> Future[Any]:
 
 @contextmanager
 def interrupted_once(condition: Callable[[], object]) -> Iterator[None]:
-    """Press Ctrl-C for the main thread, once ``condition`` holds, until it is felt there; then no more.
+    """Send Ctrl-C to the main thread, once ``condition`` holds, until it is raised there; then no more.
 
-    A signal that comes between Python's last look at signals and the system call that waits ends no wait, so pressing
-    it once would leave a thread that is about to wait there for ever, now and then.
+    A signal that arrives between Python's last check and the system call that waits does not end the wait, so sending
+    it once would sometimes leave the thread waiting forever.
     """
-    is_felt = False
+    is_raised = False
 
-    def feel(number: int, frame: FrameType | None) -> None:
-        nonlocal is_felt
-        if not is_felt:
-            is_felt = True
+    def raise_once(number: int, frame: FrameType | None) -> None:
+        nonlocal is_raised
+        if not is_raised:
+            is_raised = True
             raise KeyboardInterrupt
 
-    def press() -> None:
+    def send() -> None:
         is_begun.wait()
         try:
             until(condition)
         finally:
-            while not is_felt:
+            while not is_raised:
                 signal.pthread_kill(main_thread, signal.SIGINT)
                 threading.Event().wait(0.01)
 
     is_begun, main_thread = threading.Event(), threading.get_ident()
-    before = signal.signal(signal.SIGINT, feel)
-    pressing = start(press)
+    before = signal.signal(signal.SIGINT, raise_once)
+    sending = start(send)
     try:
         is_begun.set()
         yield
     finally:
-        is_felt = True
-        pressing.result(WAIT_LIMIT)
+        is_raised = True
+        sending.result(WAIT_LIMIT)
         signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
 def silent_nsqd() -> Iterator[str]:
-    """Give the address of an nsqd that greets, and then says nothing."""
+    """Give the address of an nsqd that answers IDENTIFY and nothing else."""
     connections: list[socket.socket] = []
 
     def serve() -> None:
@@ -107,7 +107,7 @@ def silent_nsqd() -> Iterator[str]:
 
 @contextmanager
 def nobody() -> Iterator[str]:
-    """Give an address where nobody listens."""
+    """Give an address that refuses connections."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield "{}:{}".format(*bound.getsockname())

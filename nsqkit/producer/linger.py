@@ -4,10 +4,10 @@
                       ├── enough messages, or enough bytes ────┤
                       └── the linger time has passed ──────────┘
 
-A publish waits only while it gains from it: if nothing of its topic is in flight, it goes with the next write. What is
-published while an answer is awaited is sent together after that answer, when there is enough of it, or when the linger
-time has passed. So a single publisher has no delay, and many publishers share commands. Each batch has one deadline;
-a message has none.
+A publish waits only where that saves commands. If nothing of its topic is in flight, it is sent with the next write.
+Messages that are published while an answer is awaited are sent together: after that answer, when there are enough of
+them, or when the linger time has passed. So a single publisher has no delay, and many publishers share commands. Each
+batch has one deadline; a message has none.
 """
 
 from __future__ import annotations

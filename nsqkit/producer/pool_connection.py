@@ -32,7 +32,7 @@ class PoolConnection:
         connection: to it.
         linger: gathers publishes for it; None if they are sent one by one.
         clock: the time.
-        window: gets back the bytes of publishes that were answered; None for no limit.
+        window: counts the bytes of publishes without an answer; None for no limit.
 
     Attributes:
         address: of the nsqd.
@@ -139,7 +139,7 @@ class PoolConnection:
                 size += receipt.size
                 receipt.resolve(error)
             if size and self._window is not None:
-                for waiter in self._window.give_back(size):
+                for waiter in self._window.release(size):
                     waiter.resolve(None)
         return again
 

@@ -9,7 +9,7 @@
 A publish that has certainly not arrived is always sent again and costs no attempt. One that may have arrived is sent
 again only if the user has allowed duplicates. One that a broker refuses because of its content is never sent again. The
 messages of a batch that was refused because of one of them are sent again one by one, so that only that one fails.
-Wherever a publishing task is cancelled, the bytes that it took from the send window are given back once.
+If a publishing task is cancelled, the bytes that it took from the send window are released once.
 
 ``publish`` waits for the answer; ``publish_nowait`` returns a receipt, and ``resend`` sends again the receipts of a
 refused batch.
@@ -145,7 +145,7 @@ class Publisher:
                     pass
                 except BaseException:
                     if not receipt.is_answered and not session.withdraw(receipt):
-                        receipt.size, size = size, 0  # the answer gives it back
+                        receipt.size, size = size, 0  # the answer releases it
                     raise
                 error = receipt.error
                 if error is None:
@@ -162,7 +162,7 @@ class Publisher:
                 tried = (*tried, connection)
         finally:
             if window is not None and size:
-                _admit(window.give_back(size))
+                _admit(window.release(size))
 
     def publish_nowait(self, topic: bytes | None, data: bytes, key: bytes | None, count: int) -> Receipt:
         """Publish once, and return the receipt that gets the answer.
@@ -183,7 +183,7 @@ class Publisher:
             if connection.offer(topic, data, receipt) is not None:
                 return receipt
         if window is not None:
-            _admit(window.give_back(size))
+            _admit(window.release(size))
         raise WouldWait(f"{self._names()}: there is no connection that takes a publish now")
 
     async def resend(self) -> None:
@@ -217,7 +217,7 @@ class Publisher:
         """Resolve a receipt that was sent again; the second publish has counted the message."""
         receipt.resolve(error)
         if receipt.size and self.window is not None:
-            _admit(self.window.give_back(receipt.size))
+            _admit(self.window.release(receipt.size))
 
     # ---- changes and the end -------------------------------------------------------------------------------------
 

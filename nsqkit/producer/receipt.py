@@ -16,7 +16,7 @@ class Receipt(OneShot[None]):
 
     Args:
         count: messages that it is for.
-        size: bytes to give back to the send window with the answer; 0 if the publishing task gives them back.
+        size: bytes that the answer releases in the send window; 0 if the publishing task releases them.
         again: what to send again if a batch was refused; None if the publishing task does that.
         waiter: as for ``OneShot``.
 

@@ -3,7 +3,7 @@
 Publishes get space in order of arrival. A small one does not overtake a large one that waits, which would never get
 space otherwise; one that is larger than the whole window gets space when the window is empty.
 
-The window calls nothing: ``give_back`` and ``leave`` return the waiters that have got space, ``clear`` those that get
+The window calls nothing: ``release`` and ``leave`` return the waiters that have got space, ``clear`` those that get
 none.
 """
 
@@ -46,13 +46,13 @@ class SendWindow(Generic[W]):
         self._waiting[waiter] = size
 
     def leave(self, waiter: W, size: int) -> list[W]:
-        """Remove a publish that waits no longer, and give back its bytes if it has got them already."""
+        """Remove a publish that waits no longer, and release its bytes if it has got them already."""
         if self._waiting.pop(waiter, None) is None:
             self.size -= size
         return self._admit()
 
-    def give_back(self, size: int) -> list[W]:
-        """Give back the bytes of publishes that were answered; return the waiters that have got space."""
+    def release(self, size: int) -> list[W]:
+        """Release the bytes of publishes that were answered; return the waiters that have got space."""
         self.size -= size
         return self._admit() if self._waiting else []
 

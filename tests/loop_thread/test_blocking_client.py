@@ -13,7 +13,7 @@ def make() -> BlockingClient[Client]:
     return BlockingClient(Client, "client")
 
 
-def test_it_is_used_between_open_and_close():
+def test_client_is_used_between_open_and_close():
     blocking = make()
     with pytest.raises(Closed, match="use it inside of 'with'"):
         blocking._opened()
@@ -25,14 +25,14 @@ def test_it_is_used_between_open_and_close():
         blocking._opened()
 
 
-def test_it_is_opened_once_at_a_time_and_again_after_its_end():
+def test_client_is_opened_once_at_a_time_and_again_after_its_end():
     blocking = make()
     for _ in range(2):
         with blocking as entered, pytest.raises(Closed, match="the client is open already"):
             entered.open()
 
 
-def test_in_another_process_it_is_opened_anew(monkeypatch):
+def test_client_is_opened_again_in_another_process(monkeypatch):
     blocking = make()
     with blocking:
         theirs = blocking._opened()
@@ -45,7 +45,7 @@ def test_in_another_process_it_is_opened_anew(monkeypatch):
         theirs.end()
 
 
-def test_what_it_cannot_be_made_of_is_refused_at_once():
+def test_wrong_options_are_refused_before_open():
     def fail() -> Client:
         raise OptionError("no")
 

@@ -22,7 +22,7 @@ def loop_client():
     loop_client.end()
 
 
-def test_a_client_spends_its_life_in_the_event_loop_thread():
+def test_client_is_made_used_and_left_in_the_event_loop_thread():
     loop_client = LoopClient(Client, "client")
     thread = loop_client.ask(threading.current_thread)
     loop_client.end()
@@ -31,14 +31,14 @@ def test_a_client_spends_its_life_in_the_event_loop_thread():
     assert thread is not threading.current_thread()
 
 
-def test_what_is_put_is_called_in_order(loop_client):
+def test_put_functions_are_called_in_order(loop_client):
     called: list[int] = []
     for n in range(100):
         loop_client.put(partial(called.append, n))
     assert loop_client.ask(called.copy) == [*range(100)]
 
 
-def test_many_threads_are_answered(loop_client):
+def test_ask_returns_results_to_many_threads(loop_client):
     def work(n: int) -> int:
         return sum(loop_client.ask(lambda: n) for _ in range(50))
 
@@ -46,7 +46,7 @@ def test_many_threads_are_answered(loop_client):
     assert [result.result(WAIT_LIMIT) for result in results] == [50 * n for n in range(8)]
 
 
-def test_errors_come_to_who_asked(loop_client):
+def test_errors_are_raised_in_the_calling_thread(loop_client):
     def fail() -> None:
         raise ValueError("no")
 
@@ -59,7 +59,7 @@ def test_errors_come_to_who_asked(loop_client):
         loop_client.run(fail_later)
 
 
-def test_what_waits_runs_in_a_task(loop_client):
+def test_async_functions_run_in_tasks(loop_client):
     async def work() -> int:
         await anyio.lowlevel.checkpoint()
         return 7
@@ -116,20 +116,20 @@ def test_a_task_whose_caller_is_interrupted_before_it_begins_does_not_begin(loop
         loop_client.run(functions[0])
 
 
-def test_what_is_to_be_called_later_is(loop_client):
+def test_call_later_calls_the_function(loop_client):
     called = threading.Event()
     loop_client.put(partial(loop_client.call_later, 0.001, called.set))
     assert called.wait(WAIT_LIMIT)
 
 
-def test_after_the_end_nothing_is_taken(loop_client):
+def test_calls_after_the_end_raise_closed(loop_client):
     loop_client.end()
     for use in (loop_client.put, loop_client.ask, loop_client.run, loop_client.start):
         with pytest.raises(Closed, match="the client is closed"):
             use(list)
 
 
-def test_in_another_process_nothing_is_taken_and_nothing_ended(loop_client, monkeypatch):
+def test_calls_in_another_process_raise_closed_and_end_does_nothing(loop_client, monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: -1)
     for use in (loop_client.put, loop_client.ask, loop_client.run, loop_client.start):
         with pytest.raises(Closed, match="opened in another process"):
@@ -139,12 +139,12 @@ def test_in_another_process_nothing_is_taken_and_nothing_ended(loop_client, monk
     assert loop_client.ask(lambda: 7) == 7
 
 
-def test_the_event_loop_does_not_wait_for_itself(loop_client):
+def test_calls_in_the_event_loop_thread_are_refused(loop_client):
     with pytest.raises(RuntimeError, match="would wait for itself"):
         loop_client.ask(lambda: loop_client.ask(list))
 
 
-def test_at_the_end_those_who_still_wait_are_told(loop_client):
+def test_calls_that_wait_at_the_end_get_closed(loop_client):
     refused: list[Exception] = []
     client = loop_client.client
 
@@ -162,13 +162,13 @@ def test_at_the_end_those_who_still_wait_are_told(loop_client):
     assert [type(error) for error in refused] == [Closed]
 
 
-def test_who_comes_just_after_the_end_is_told(loop_client, monkeypatch):
+def test_call_right_after_the_end_gets_closed(loop_client, monkeypatch):
     monkeypatch.setattr(loop_client, "check", loop_client.end)  # it was open when somebody looked
     with pytest.raises(Closed):
         loop_client.ask(list)
 
 
-def test_an_interrupted_note_does_not_keep_others_from_waking(loop_client, monkeypatch):
+def test_interrupted_put_does_not_prevent_later_wake_ups(loop_client, monkeypatch):
     others = []
 
     def interrupt() -> None:

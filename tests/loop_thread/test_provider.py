@@ -19,7 +19,7 @@ def test_the_event_loop_runs_in_a_thread_of_its_own():
         assert portal.call(current_async_library) == "asyncio"
 
 
-def test_all_who_need_it_share_one_thread_and_the_last_one_ends_it():
+def test_users_share_one_thread_and_the_last_one_ends_it():
     provider = PortalProvider()
     with provider as outer:
         with provider as inner:
@@ -30,7 +30,7 @@ def test_all_who_need_it_share_one_thread_and_the_last_one_ends_it():
     assert provider.thread is None
 
 
-def test_what_is_left_running_does_not_keep_it_from_its_end():
+def test_running_tasks_do_not_prevent_the_end():
     provider = PortalProvider()
     with provider as portal:
         future = portal.start_task_soon(anyio.sleep_forever)
@@ -38,14 +38,14 @@ def test_what_is_left_running_does_not_keep_it_from_its_end():
     assert future.cancelled()
 
 
-def test_it_starts_again_after_its_end():
+def test_thread_starts_again_after_its_end():
     provider = PortalProvider()
     for _ in range(2):
         with provider as portal:
             assert portal.call(threading.current_thread).is_alive()
 
 
-def test_many_threads_may_come_and_go_at_once():
+def test_many_threads_may_enter_and_leave_at_once():
     provider = PortalProvider()
 
     def visit() -> bool:
@@ -56,14 +56,14 @@ def test_many_threads_may_come_and_go_at_once():
     assert provider.thread is None
 
 
-def test_each_process_has_one_of_its_own(monkeypatch):
+def test_each_process_has_its_own_thread(monkeypatch):
     ours = portal_provider()
     assert portal_provider() is ours
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert portal_provider() is not ours
 
 
-def test_leaving_the_parents_in_a_forked_process_does_nothing(monkeypatch):
+def test_leaving_in_a_forked_process_does_nothing(monkeypatch):
     provider = PortalProvider()
     with provider as portal:
         monkeypatch.setattr(os, "getpid", lambda: -1)
@@ -72,7 +72,7 @@ def test_leaving_the_parents_in_a_forked_process_does_nothing(monkeypatch):
         assert portal.call(threading.current_thread).is_alive()
 
 
-def test_a_loop_that_cannot_start_says_why(monkeypatch):
+def test_error_of_a_loop_that_cannot_start_is_raised(monkeypatch):
     def fail(*args: object, **options: object) -> None:
         raise OSError("no more files")
 
@@ -82,7 +82,7 @@ def test_a_loop_that_cannot_start_says_why(monkeypatch):
 
 
 @pytest.mark.anyio
-async def test_it_may_be_used_beside_another_event_loop():
+async def test_thread_may_be_used_beside_another_event_loop():
     def look() -> str:
         with portal_provider() as portal:
             return portal.call(current_async_library)

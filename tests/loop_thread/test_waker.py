@@ -36,7 +36,7 @@ def test_a_thread_wakes_the_event_loop_until_the_end(platform, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no eventfd")
-def test_once_closed_it_wakes_nobody_and_touches_nothing():
+def test_closed_waker_ignores_wake_ups():
     provider = PortalProvider()
     count = 0
 

@@ -1,4 +1,4 @@
-"""An nsqd that a test plays by hand: it answers publishes with OK, as long as it is told to."""
+"""An nsqd for tests that answers publishes with OK while ``answers`` is set."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ HEARTBEAT = encode_response(b"_heartbeat_")
 
 
 class PlayedNsqd:
-    """For ``with``. It takes each ``PUB`` and ``MPUB`` that it reads for a publish, so bodies are not to say that.
+    """A context manager. Each ``PUB`` and ``MPUB`` in its input counts as a publish, so no body may contain that.
 
     Attributes:
         address: where it listens.
-        answers: while it is set, publishes are answered; what came meanwhile is not.
+        answers: while it is set, publishes are answered; those received meanwhile never are.
         reads: while it is set, it reads.
-        received: all bytes that came, of all connections.
+        received: all bytes of all connections.
     """
 
     def __init__(self) -> None:
@@ -45,9 +45,9 @@ class PlayedNsqd:
             self._serving.append(start(self._serve, connection))
 
     def _serve(self, connection: socket.socket) -> None:
-        greeting = b""
-        while not greeting.endswith(b"}"):
-            greeting += connection.recv(1000)
+        handshake = b""
+        while not handshake.endswith(b"}"):
+            handshake += connection.recv(1000)
         connection.sendall(encode_response(b"{}"))
         while data := connection.recv(1 << 20):
             self.received += data
@@ -66,7 +66,7 @@ class PlayedNsqd:
         self.connection.shutdown(socket.SHUT_RDWR)
 
     def wait_received(self, word: bytes, count: int = 1) -> None:
-        """Return when something has come so often."""
+        """Return when ``word`` was received ``count`` times."""
         until(lambda: self.received.count(word) >= count)
 
     def __enter__(self) -> Self:

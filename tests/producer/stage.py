@@ -1,6 +1,6 @@
-"""What the tests of the producer's performing parts share: calls in tasks of their own, pools, and a broker that plays.
+"""Helpers for the tests of the producer: calls in tasks of their own, pools, and a broker with prepared answers.
 
-The rule it guards: no test waits for time to pass; see ``tests.peers``.
+No test waits for real time; see ``tests.peers``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Call:
 
 
 class Pool:
-    """A producer of several nsqds, each played by a ``ScriptedBroker``."""
+    """A producer of several nsqds, each a ``ScriptedBroker``."""
 
     def __init__(self, producer: Producer, brokers: list[ScriptedBroker], clock: ManualClock) -> None:
         self.producer = producer
@@ -100,8 +100,8 @@ class PlayingBroker:
     """Takes connections one after the other, and answers commands as ``answer`` says.
 
     Attributes:
-        arrived: topic and body of every message, in the order in which they came.
-        command_count: how many commands they came in.
+        arrived: topic and body of every message, in order of arrival.
+        command_count: the number of commands.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class PlayingBroker:
         self.broker = ScriptedBroker()
 
     def answer(self, topic: bytes, bodies: list[bytes]) -> bytes | BrokerError | None:
-        """Return what to say to a command; None to close the connection."""
+        """Return the answer to a command; None to close the connection."""
         return OK_FRAME
 
     async def run(self) -> None:

@@ -15,7 +15,7 @@ def bodies(**changes: object) -> Bodies:
     return Bodies(**{"serializer": None, "max_msg_size": 10, "max_body_size": 100, **changes})  # type: ignore[arg-type]
 
 
-def test_good_bodies_are_taken_as_they_are():
+def test_valid_bodies_are_returned_unchanged():
     many = [b"x", b"y" * 10]
     assert bodies().take(b"x") == b"x"
     assert bodies().take_all(many) is many
@@ -26,7 +26,7 @@ class Subclass(bytes):
     """Bytes of the user's own kind."""
 
 
-def test_bytes_of_the_users_own_kind_are_bytes():
+def test_subclasses_of_bytes_are_accepted():
     assert bodies().take(Subclass(b"x")) == b"x"
     assert list(bodies().take_all([Subclass(b"x")])) == [b"x"]
 
@@ -42,7 +42,7 @@ def test_other_kinds_of_bytes_are_copied(kind):
         bodies().take(kind(bytes(11)))
 
 
-def test_a_serializer_makes_them_and_their_sizes_count():
+def test_sizes_are_those_of_serialized_bodies():
     assert bodies(serializer=JSON).take([1, 2]) == b"[1,2]"
     assert list(bodies(serializer=JSON).take_all([1, "x"])) == [b"1", b'"x"']
     with pytest.raises(OptionError, match="body has 11 bytes; allowed are 1 to max_msg_size, 10"):
@@ -60,7 +60,7 @@ def test_a_serializer_makes_them_and_their_sizes_count():
         (None, "is a NoneType; allowed is bytes"),
     ],
 )
-def test_a_wrong_body_is_refused_with_its_place(body, sentence):
+def test_wrong_body_is_refused_with_its_index(body, sentence):
     with pytest.raises(OptionError) as caught:
         bodies().take(body)
     assert str(caught.value) == f"body {sentence}"
@@ -72,19 +72,19 @@ def test_a_wrong_body_is_refused_with_its_place(body, sentence):
 @pytest.mark.parametrize(
     "many", [[], (), b"x", bytearray(b"x"), memoryview(b"x"), "x", None, 5, {b"x"}], ids=type
 )
-def test_what_is_no_list_of_bodies_is_refused(many):
+def test_bodies_that_are_not_a_list_are_refused(many):
     with pytest.raises(OptionError, match=r"^bodies is .*; allowed is a list of at least one bytes$"):
         bodies().take_all(many)
 
 
-def test_together_they_have_a_limit_too():
+def test_bodies_together_have_a_limit():
     assert bodies(max_body_size=4 + 2 * 14).take_all([b"x" * 10] * 2)
     with pytest.raises(OptionError, match="2 bodies are 32 bytes on the wire; allowed are max_body_size, 31"):
         bodies(max_body_size=31).take_all([b"x" * 10] * 2)
 
 
 @given(sizes=st.lists(st.integers(1, 10), min_size=1, max_size=8), most=st.integers(5, 120))
-def test_they_are_refused_exactly_if_all_of_them_are_too_much(sizes, most):
+def test_bodies_are_refused_exactly_above_the_limit(sizes, most):
     many = [b"x" * size for size in sizes]
     size = 4 + sum(4 + one for one in sizes)
     if size <= most:
@@ -103,7 +103,7 @@ def test_a_key_is_text_or_bytes():
         encode_key(5)  # type: ignore[arg-type]
 
 
-def test_a_delay_is_told_in_milliseconds():
+def test_delay_is_converted_to_milliseconds():
     assert [delay_ms(delay, 60) for delay in (0, 1.2345, 60)] == [0, 1234, 60_000]
     assert delay_ms(timedelta(milliseconds=1500), 60) == 1500
     with pytest.raises(OptionError, match="delay is 61; allowed is 0 to 60 seconds"):
@@ -123,7 +123,7 @@ def test_a_topic_of_another_type_is_refused(topic):
     assert str(caught.value) == f"topic name is {topic!r}; allowed is a str"
 
 
-def test_addresses_one_by_one_and_in_a_list_are_one_list():
+def test_addresses_as_arguments_and_as_a_list_are_united():
     assert unite_addresses(("a:1", "b:1"), ["c:1", "a:1"], "nsqd_tcp_addresses") == ("a:1", "b:1", "c:1")
     with pytest.raises(OptionError, match=r"^nsqd_tcp_addresses is empty; allowed is one address or more$"):
         unite_addresses((), [], "nsqd_tcp_addresses")

@@ -28,7 +28,7 @@ def producer(nsqd: NsqdServer):
 # ---- what is published arrives --------------------------------------------------------------------------------------
 
 
-def test_every_way_of_publishing_arrives(producer, nsqd):
+def test_messages_of_every_publish_method_arrive(producer, nsqd):
     producer.publish("t", b"1")
     producer.publish("t", b"1", key="k", timeout=WAIT_LIMIT)
     producer.multi_publish("t", [b"1", b"2"])
@@ -40,7 +40,7 @@ def test_every_way_of_publishing_arrives(producer, nsqd):
     assert producer.is_connected
 
 
-def test_what_is_not_waited_for_arrives_too(producer, nsqd):
+def test_messages_of_nowait_methods_arrive(producer, nsqd):
     producer.wait_connected(WAIT_LIMIT)
     futures = [producer.publish_nowait("t", b"1") for _ in range(100)]
     futures.append(producer.multi_publish_nowait("t", [b"1", b"2"], key=b"k"))
@@ -49,7 +49,7 @@ def test_what_is_not_waited_for_arrives_too(producer, nsqd):
     assert depth(nsqd) == 103
 
 
-def test_nobody_waits_for_a_connection_who_does_not_want_to():
+def test_nowait_methods_do_not_wait_for_a_connection():
     with nobody() as address, BlockingProducer(address) as producer:
         assert not producer.is_connected
         with pytest.raises(NotConnected, match=rf"^no connection to {address} within 0\.01 seconds"):
@@ -68,7 +68,7 @@ def test_nobody_waits_for_a_connection_who_does_not_want_to():
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_many_threads_publish_whatever_the_options(nsqd, options):
+def test_many_threads_publish_with_any_options(nsqd, options):
     with BlockingProducer(nsqd.tcp_address, **options) as producer, ThreadPoolExecutor(8) as threads:
         for _ in threads.map(lambda n: producer.publish("t", b"x" * 100), range(200)):
             pass
@@ -91,7 +91,7 @@ def test_a_serializer_makes_bodies(nsqd):
 # ---- what is wrong is refused ---------------------------------------------------------------------------------------
 
 
-def test_wrong_options_are_refused_when_it_is_made():
+def test_wrong_options_are_refused_on_creation():
     with pytest.raises(OptionError, match="policy"):
         BlockingProducer("127.0.0.1:4150", policy="worst")
     with pytest.raises(OptionError, match="nsqd_tcp_addresses"):
@@ -110,7 +110,7 @@ def test_a_wrong_publish_is_refused(producer):
 
 
 @pytest.mark.parametrize("options", [{}, {"publish_attempts": 3}], ids=["short", "long"])
-def test_without_an_nsqd_there_is_an_error(options):
+def test_publish_without_an_nsqd_raises_not_connected(options):
     with (
         nobody() as address,
         BlockingProducer(address, connect_timeout=0.05, **options) as producer,
@@ -129,7 +129,7 @@ def test_a_timeout_ends_a_publish():
 # ---- the end --------------------------------------------------------------------------------------------------------
 
 
-def test_outside_of_its_block_it_is_closed(nsqd):
+def test_methods_outside_of_the_block_raise_closed(nsqd):
     producer = BlockingProducer(nsqd.tcp_address)
     for _ in range(2):
         for publish in (producer.publish, producer.publish_nowait):
@@ -142,7 +142,7 @@ def test_outside_of_its_block_it_is_closed(nsqd):
 
 
 @pytest.mark.parametrize("options", [{}, {"publish_attempts": 3}], ids=["short", "long"])
-def test_closing_ends_those_who_wait_for_a_connection(options):
+def test_close_ends_calls_that_wait_for_a_connection(options):
     with nobody() as address:
         producer = BlockingProducer(address, connect_timeout=3600.0, **options).open()
         publishing = [start(producer.publish, "t", b"1") for _ in range(3)]
@@ -153,7 +153,7 @@ def test_closing_ends_those_who_wait_for_a_connection(options):
                 future.result(WAIT_LIMIT)
 
 
-def test_closing_answers_those_who_wait_for_an_answer(monkeypatch):
+def test_close_ends_calls_that_wait_for_an_answer(monkeypatch):
     monkeypatch.setattr("nsqkit.producer.pool.DRAIN_TIMEOUT", 0.05)
     with silent_nsqd() as address:
         producer = BlockingProducer(address).open()
@@ -165,7 +165,7 @@ def test_closing_answers_those_who_wait_for_an_answer(monkeypatch):
             assert future.exception(WAIT_LIMIT) is not None
 
 
-def test_threads_that_go_on_while_it_is_closed_are_told(nsqd):
+def test_threads_that_publish_during_close_get_closed(nsqd):
     producer = BlockingProducer(nsqd.tcp_address).open()
     begun = threading.Barrier(5)
 
@@ -194,7 +194,7 @@ def test_ctrl_c_leaves_nothing_running(timeout, monkeypatch):
         assert portal_provider().thread is before
 
 
-def test_in_another_process_it_is_closed_until_it_is_opened_there(nsqd, monkeypatch):
+def test_producer_in_another_process_is_closed_until_it_is_opened_there(nsqd, monkeypatch):
     with BlockingProducer(nsqd.tcp_address) as producer:
         producer.publish("t", b"1")
         monkeypatch.setattr(os, "getpid", lambda: -1)

@@ -29,7 +29,7 @@ async def test_every_nsqd_creates_the_topic():
             ]
 
 
-async def test_a_channel_is_created_in_a_topic_that_is_there():
+async def test_channel_is_created_after_its_topic():
     async with answering(lambda _: http_answer(b"")) as server:
         await create_channel(at(server.address), "t", "c")
         assert [line(request) for request in server.requests] == [
@@ -38,7 +38,7 @@ async def test_a_channel_is_created_in_a_topic_that_is_there():
         ]
 
 
-async def test_a_refusal_is_raised_with_nsqds_word():
+async def test_refusal_is_raised_with_the_text_of_nsqd():
     refusal = http_answer(json.dumps({"message": "TOPIC_NOT_FOUND"}).encode(), status="404 Not Found")
     async with answering(lambda _: refusal) as server:
         with pytest.raises(RequestRefused) as caught:
@@ -46,13 +46,13 @@ async def test_a_refusal_is_raised_with_nsqds_word():
         assert (caught.value.status, caught.value.message) == (404, "TOPIC_NOT_FOUND")
 
 
-async def test_an_nsqd_that_hangs_up_is_an_error():
+async def test_lost_connection_to_nsqd_is_an_error():
     async with answering(lambda _: b"") as server:
         with pytest.raises(RequestFailed):
             await create_topic(at(server.address), "t")
 
 
-async def test_a_wrong_name_is_asked_nowhere():
+async def test_wrong_name_sends_no_request():
     async with answering(lambda _: http_answer(b"")) as server:
         with pytest.raises(OptionError, match="topic name"):
             await create_topic(at(server.address), "a b")
@@ -61,7 +61,7 @@ async def test_a_wrong_name_is_asked_nowhere():
         assert server.requests == []
 
 
-async def test_without_an_address_there_is_nobody_to_ask():
+async def test_creation_without_addresses_is_refused():
     with pytest.raises(OptionError, match="nsqd_http_addresses is empty"):
         await create_topic([], "t")
 
@@ -72,6 +72,6 @@ def test_addresses_are_a_list(addresses):
         daemons_at(addresses, connect_timeout=1, request_timeout=1)
 
 
-def test_each_is_an_address():
+def test_every_item_must_be_an_address():
     with pytest.raises(OptionError, match="nsqd"):
         daemons_at(["ftp://nsqd:4151"], connect_timeout=1, request_timeout=1)

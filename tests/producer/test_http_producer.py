@@ -57,7 +57,7 @@ def test_a_wrong_address_is_refused(addresses, sentence):
         HTTPProducer(*addresses)
 
 
-async def test_the_three_calls():
+async def test_publish_methods_send_their_requests():
     async with answering(ok) as server:
         http = producer(server.address)
         await http.publish("t#ephemeral", b"hello")
@@ -72,7 +72,7 @@ async def test_the_three_calls():
         ]
 
 
-async def test_the_others():
+async def test_other_methods_send_their_requests():
     async with answering(ok) as server:
         http = producer(server.address)
         await http.ping()
@@ -92,7 +92,7 @@ async def test_a_serializer_makes_the_body():
         assert asked(server.requests[0])[1] == b'{"n":1}'
 
 
-async def test_each_nsqd_in_turn():
+async def test_nsqds_are_used_in_turn():
     async with answering(ok) as one, answering(ok) as two:
         http = producer(one.address, two.address)
         for _ in range(4):
@@ -100,7 +100,7 @@ async def test_each_nsqd_in_turn():
         assert [len(server.requests) for server in (one, two)] == [2, 2]
 
 
-async def test_a_wrong_argument_is_asked_nowhere():
+async def test_wrong_argument_sends_no_request():
     async with answering(ok) as server:
         http = producer(server.address, max_msg_size=10)
         for call in (
@@ -125,20 +125,20 @@ async def test_one_attempt_is_one_request():
 @pytest.mark.parametrize(
     "answer", [lambda request: b"", refusing("500 Internal Server Error")], ids=["silent", "at fault"]
 )
-async def test_with_more_attempts_it_goes_to_the_next(answer):
+async def test_another_attempt_uses_the_next_nsqd(answer):
     async with answering(answer) as bad, answering(ok) as good:
         await producer(bad.address, good.address, publish_attempts=2).publish("t", b"x")
         assert [len(server.requests) for server in (bad, good)] == [1, 1]
 
 
-async def test_after_the_last_attempt_the_error_comes_out():
+async def test_error_of_the_last_attempt_is_raised():
     async with answering(refusing("500 Internal Server Error")) as bad:
         with pytest.raises(RequestRefused, match="500 NO"):
             await producer(bad.address, publish_attempts=3).publish("t", b"x")
         assert len(bad.requests) == 3
 
 
-async def test_what_is_refused_for_what_it_is_does_not_go_again():
+async def test_refused_publish_is_not_sent_again():
     async with answering(refusing("413 Request Entity Too Large")) as bad, answering(ok) as good:
         with pytest.raises(RequestRefused, match="413 NO"):
             await producer(bad.address, good.address, publish_attempts=2).publish("t", b"x")

@@ -30,7 +30,7 @@ def test_the_keywords_are_the_options():
     assert declared_types(ProducerKeywords) == keyword_types(ProducerOptions)
 
 
-def test_what_a_producer_has_beside_the_options_of_a_connection():
+def test_options_of_a_producer_besides_those_of_a_connection():
     own = {field.name for field in attrs.fields(ProducerOptions)} - {
         field.name for field in attrs.fields(ConnectionOptions)
     }
@@ -47,6 +47,6 @@ def test_what_a_producer_has_beside_the_options_of_a_connection():
     }
 
 
-def test_a_batch_is_no_larger_than_what_nsqd_takes_in_a_command():
+def test_batch_size_is_at_most_max_body_size():
     assert make(linger_max_bytes=1 << 20, max_body_size=5000, max_msg_size=1000).batch_size_max == 5000
     assert make(linger_max_bytes=2000).batch_size_max == 2000

@@ -32,7 +32,7 @@ keys = pytest.mark.parametrize("key", [None, b"key"])
 @every_policy
 @keys
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 3)), min_size=1, max_size=6))
-def test_whoever_is_chosen_is_ready_and_somebody_is_if_anybody_can_be(name, key, states):
+def test_chosen_nsqd_is_ready_and_none_is_chosen_only_if_none_is_ready(name, key, states):
     nsqds = [FakeNsqd(str(n), ready, busy) for n, (ready, _, busy) in enumerate(states)]
     avoid = [nsqd for nsqd, (_, avoided, _) in zip(nsqds, states, strict=True) if avoided]
     possible = {nsqd for nsqd in nsqds if nsqd.is_ready and nsqd not in avoid}
@@ -43,7 +43,7 @@ def test_whoever_is_chosen_is_ready_and_somebody_is_if_anybody_can_be(name, key,
 
 
 @every_policy
-def test_without_keys_nobody_is_left_out(name):
+def test_without_keys_every_nsqd_is_chosen(name):
     policy, nsqds = make(name), pool(4)
     counts = Counter(chosen(policy, nsqds) for _ in range(400))
     assert set(counts) == {0, 1, 2, 3}
@@ -52,7 +52,7 @@ def test_without_keys_nobody_is_left_out(name):
 
 
 @pytest.mark.parametrize("name", ["round-robin", "by-key"])
-def test_in_turn_is_in_the_order_of_the_pool_and_passes_over_who_is_not_ready(name):
+def test_turns_follow_the_order_of_the_pool_and_skip_nsqds_that_are_not_ready(name):
     policy, nsqds = make(name), pool(3)
     assert [chosen(policy, nsqds) for _ in range(4)] == [0, 1, 2, 0]
     nsqds[1].is_ready = False
@@ -77,7 +77,7 @@ def test_the_least_busy_has_the_fewest_outstanding(counts):
 
 
 @given(st.binary(), st.integers(1, 6))
-def test_a_key_stays_where_it_is_and_comes_back_there(key, count):
+def test_key_keeps_its_nsqd_and_returns_to_it(key, count):
     policy, nsqds = make("by-key"), pool(count)
     home = chosen(policy, nsqds, key)
     assert [chosen(policy, nsqds, key) for _ in range(3)] == [home] * 3
@@ -88,7 +88,7 @@ def test_a_key_stays_where_it_is_and_comes_back_there(key, count):
     assert chosen(make("by-key"), nsqds, key) == home
 
 
-def test_while_one_is_away_only_its_keys_move_and_all_others_share_them():
+def test_keys_of_a_missing_nsqd_are_spread_over_all_others():
     policy, nsqds = make("by-key"), pool(4)
     every_key = [b"%d" % n for n in range(400)]
     homes = {key: chosen(policy, nsqds, key) for key in every_key}
@@ -99,7 +99,7 @@ def test_while_one_is_away_only_its_keys_move_and_all_others_share_them():
     assert {moved[key] for key, home in homes.items() if home == 2} == {0, 1, 3}
 
 
-def test_where_a_key_belongs_is_the_same_in_every_process_and_version():
+def test_ranking_is_the_same_in_every_process_and_version():
     assert rank(b"user-1", ("a:4150", "b:4150", "c:4150")) == PINNED
     assert rank(b"user-1", ("c:4150", "b:4150", "a:4150")) == [2 - n for n in PINNED]
 

@@ -13,7 +13,7 @@ from tests.producer.stage import Call, pool
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", BACKENDS)]
 
 
-async def test_every_nsqd_has_a_connection_of_its_own_which_is_made_again():
+async def test_every_nsqd_has_a_connection_that_is_made_again():
     async with pool(3) as stage:
         peers = await stage.handshake()
         assert all(nsqd.is_connected for nsqd in stage.producer.stats().nsqds)
@@ -28,7 +28,7 @@ async def test_every_nsqd_has_a_connection_of_its_own_which_is_made_again():
         assert stage.producer.stats().nsqds[1].error is None
 
 
-async def test_at_the_end_what_lingers_is_sent_at_once_and_answered():
+async def test_messages_that_linger_are_sent_and_answered_at_the_end():
     async with anyio.create_task_group() as tasks:
         broker = ScriptedBroker()
         calls = [Call() for _ in range(3)]
@@ -51,7 +51,7 @@ async def answer_two(peer: Peer) -> None:
     await peer.close()
 
 
-async def test_the_end_does_not_wait_for_those_who_do_not_wait(monkeypatch):
+async def test_end_does_not_wait_for_cancelled_publishes(monkeypatch):
     monkeypatch.setattr(pool_module, "DRAIN_TIMEOUT", 3600.0)
     async with anyio.create_task_group() as tasks:
         broker = ScriptedBroker()

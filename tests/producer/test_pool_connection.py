@@ -98,7 +98,7 @@ def test_it_runs_its_connection_and_a_timer_for_its_linger():
     assert len(make(connected(), Linger(linger_ns=1, count_max=2, size_max=100))[0].tasks) == 2
 
 
-def test_answers_resolve_receipts_are_counted_and_give_back_their_bytes():
+def test_answers_resolve_receipts_are_counted_and_release_bytes():
     window: SendWindow[OneShot[None]] = SendWindow(100)
     session = connected()
     nsqd, connection = make(session, window=window)

@@ -75,7 +75,7 @@ def test_a_wrong_address_is_refused(address):
         Producer(ADDRESS, address)
 
 
-def test_a_producer_wants_an_address():
+def test_producer_without_an_address_is_refused():
     with pytest.raises(OptionError, match="nsqd_tcp_addresses is empty; allowed is one address or more"):
         Producer()
 
@@ -120,11 +120,11 @@ class TestArguments:
     @pytest.mark.parametrize(
         "bodies", [[], (), b"body", "body", None, 5, {b"x"}, zip()], ids=lambda value: type(value).__name__
     )
-    async def test_bodies_that_are_no_list(self, bodies):
+    async def test_bodies_that_are_not_a_list(self, bodies):
         with pytest.raises(OptionError, match=r"^bodies is .*; allowed is a list of at least one bytes$"):
             await make().multi_publish("t", bodies)
 
-    async def test_bodies_that_are_too_much_together(self):
+    async def test_bodies_that_are_too_large_together(self):
         # 4 bytes for the count, and 4 for each size
         producer = make(max_body_size=4 + 3 * (4 + 10) - 1, max_msg_size=10)
         with pytest.raises(OptionError) as caught:
@@ -138,7 +138,7 @@ class TestArguments:
             await producer.deferred_publish("t", b"x", delay=delay)
         assert str(caught.value) == f"delay is {delay!r}; allowed is 0 to 60 seconds"
 
-    async def test_the_moment(self):
+    async def test_wrong_arguments_are_refused_before_the_connection(self):
         producer = make()
         with pytest.raises(Closed, match="publish inside of 'async with Producer"):
             await producer.publish("t", b"x")
@@ -150,7 +150,7 @@ class TestArguments:
 
 @in_memory
 class TestPublishing:
-    async def test_it_says_who_it_is(self):
+    async def test_identify_has_the_host_name(self):
         async with connected(client_id="me", hostname="h", user_agent="ua/1", heartbeat_interval=7.5) as (
             _,
             peer,
@@ -202,7 +202,7 @@ class TestPublishing:
             await peer.send(OK_FRAME)
 
     @pytest.mark.parametrize("kind", [BrokerError, *BrokerError.__subclasses__()])
-    async def test_a_refusal_is_raised_as_what_it_is(self, kind):
+    async def test_refusal_is_raised_as_its_class(self, kind):
         async with connected() as (producer, peer), anyio.create_task_group() as tasks:
             call = Call()
             tasks.start_soon(call.run, producer.publish, "t", b"x")
@@ -241,19 +241,19 @@ async def cancel_soon(scope: anyio.CancelScope) -> None:
 
 @in_memory
 class TestTheRest:
-    async def test_a_ping_wants_a_connection_and_sends_a_nop(self):
+    async def test_ping_waits_for_a_connection_and_sends_a_nop(self):
         async with connected() as (producer, peer):
             await producer.ping()
             assert await peer.line() == b"NOP"
 
-    async def test_without_a_connection_a_ping_says_so(self):
+    async def test_ping_without_a_connection_raises_not_connected(self):
         async with producing(connect_timeout=0.01) as (producer, broker, clock):
             broker.hanging = True
             async with advancing(clock, 0.01):
                 with pytest.raises(NotConnected):
                     await producer.ping()
 
-    async def test_outside_of_its_block_there_is_nothing_to_ask(self):
+    async def test_methods_outside_of_the_async_block_raise_closed(self):
         producer = make()
         with pytest.raises(Closed):
             await producer.ping()
@@ -261,7 +261,7 @@ class TestTheRest:
             producer.publish_nowait("t", b"x")
         assert producer.stats().nsqds == ()
 
-    async def test_a_serializer_makes_bodies_and_refuses_what_it_cannot_carry(self):
+    async def test_serializer_makes_bodies_and_refuses_other_objects(self):
         async with connected(serializer=JSON) as (producer, peer), anyio.create_task_group() as tasks:
             tasks.start_soon(producer.publish, "t", {"n": 1})
             assert await peer.command() == (b"PUB t", b'{"n":1}')
@@ -284,7 +284,7 @@ class TestTheRest:
             with pytest.raises(OptionError, match="key is 5"):
                 await producer.publish("t", b"x", key=5)  # type: ignore[arg-type]
 
-    async def test_without_addresses_for_http_nothing_can_be_created(self):
+    async def test_creation_without_http_addresses_is_refused(self):
         async with connected() as (producer, _):
             for call in (producer.ensure_topic("t"), producer.ensure_channel("t", "c")):
                 with pytest.raises(OptionError, match="nsqd_http_addresses is empty"):
@@ -305,7 +305,7 @@ async def test_topics_and_channels_are_created_over_http():
 
 @in_memory
 @pytest.mark.parametrize("more", [{}, {"max_outstanding_bytes": 500}])
-async def test_what_lingers_arrives_once_each_and_in_far_fewer_commands(more):
+async def test_messages_that_linger_arrive_once_in_few_commands(more):
     broker = PlayingBroker()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(broker.run)
@@ -345,7 +345,7 @@ class TestConnecting:
                 await settle()
                 assert call.done
 
-    async def test_without_a_connection_it_says_so_in_time_and_why(self):
+    async def test_publish_without_a_connection_raises_the_reason_after_connect_timeout(self):
         async with producing(connect_timeout=0.01) as (producer, broker, clock):
             broker.refusal = ConnectionRefusedError("refused")
             async with advancing(clock, 0.01):
@@ -356,7 +356,7 @@ class TestConnecting:
             )
             assert "refused" in str(caught.value.__cause__)
 
-    async def test_a_broker_that_never_answers_is_no_connection(self):
+    async def test_broker_that_never_answers_is_not_connected(self):
         async with producing(connect_timeout=0.2, dial_timeout=0.1) as (producer, broker, clock):
             async with await broker.accept():
                 await settle()
@@ -367,7 +367,7 @@ class TestConnecting:
                         await producer.publish("t", b"x")
                 assert isinstance(caught.value.__cause__, ConnectTimeout)
 
-    async def test_it_can_be_waited_for(self):
+    async def test_wait_connected_returns_after_the_handshake(self):
         async with producing() as (producer, broker, clock), anyio.create_task_group() as tasks:
             calls = [Call(), Call()]
             tasks.start_soon(calls[0].run, producer.wait_connected)
@@ -382,7 +382,7 @@ class TestConnecting:
                 await producer.wait_connected(0)
             assert [call.error for call in calls] == [None, None]
 
-    async def test_and_not_for_longer_than_is_said_by_the_producers_clock(self):
+    async def test_wait_connected_raises_after_its_timeout_by_the_clock(self):
         async with producing() as (producer, broker, clock), anyio.create_task_group() as tasks:
             broker.refusal = ConnectionRefusedError("refused")
             call = Call()
@@ -398,7 +398,7 @@ class TestConnecting:
                 f"no connection to {ADDRESS} within 5 seconds: cannot connect to {ADDRESS}: refused"
             )
 
-    async def test_who_waits_for_it_is_told_of_the_end(self):
+    async def test_wait_connected_raises_closed_at_the_end(self):
         async with anyio.create_task_group() as tasks:
             call = Call()
             async with producing() as (producer, broker, _):
@@ -409,7 +409,7 @@ class TestConnecting:
         with pytest.raises(Closed):
             await make().wait_connected()
 
-    async def test_no_patience_at_all_is_allowed(self):
+    async def test_connect_timeout_may_be_zero(self):
         async with producing(connect_timeout=0) as (producer, broker, _):
             with pytest.raises(NotConnected):
                 await producer.publish("t", b"x")
@@ -419,7 +419,7 @@ class TestConnecting:
                 await peer.command()
                 await peer.send(OK_FRAME)
 
-    async def test_a_lost_connection_is_told_to_who_waits_and_made_again(self):
+    async def test_lost_connection_fails_publishes_and_is_made_again(self):
         async with producing() as (producer, broker, clock), anyio.create_task_group() as tasks:
             peer = await broker.handshake()
             lost, later = Call(), Call()
@@ -439,7 +439,7 @@ class TestConnecting:
                 assert later.done
                 assert later.error is None
 
-    async def test_what_nsqd_did_not_read_after_a_fatal_refusal_goes_again(self):
+    async def test_publish_that_nsqd_did_not_read_after_a_fatal_error_is_sent_again(self):
         async with producing() as (producer, broker, clock), anyio.create_task_group() as tasks:
             peer = await broker.handshake()
             refused, unread = Call(), Call()
@@ -461,7 +461,7 @@ class TestConnecting:
                 assert unread.done
                 assert unread.error is None
 
-    async def test_a_broker_that_does_not_read_holds_the_publishers_up(self):
+    async def test_publishes_wait_while_the_broker_does_not_read(self):
         size = 1 << 20
         async with (
             producing(write_timeout=300) as (producer, broker, clock),
@@ -491,7 +491,7 @@ class TestConnecting:
             assert sum(isinstance(call.error, ConnectionLost) for call in calls) == lost_count
             assert producer.stats().lost_count == lost_count
 
-    async def test_when_the_broker_reads_again_the_publishers_go_on(self):
+    async def test_publishes_go_on_when_the_broker_reads_again(self):
         size = 1 << 20
         async with connected() as (producer, peer), anyio.create_task_group() as tasks:
             calls = [Call() for _ in range(30 + OUTBOX_SIZE_MAX // size)]
@@ -511,13 +511,13 @@ class TestConnecting:
 
 @in_memory
 class TestLeaving:
-    async def test_an_exception_of_the_users_comes_out_as_itself(self):
+    async def test_exception_of_the_block_is_not_wrapped(self):
         with pytest.raises(KeyError, match="mine"):
             async with producing() as (_, broker, _):
                 broker.hanging = True
                 raise KeyError("mine")
 
-    async def test_so_it_does_from_an_open_connection(self):
+    async def test_exception_of_the_block_is_not_wrapped_with_a_connection(self):
         broker = ScriptedBroker()
         async with anyio.create_task_group() as tasks:
             with pytest.raises(KeyError, match="mine"):
@@ -527,7 +527,7 @@ class TestLeaving:
                     await settle()
                     raise KeyError("mine")
 
-    async def test_an_unforeseen_error_of_the_dial_comes_out_of_the_block(self):
+    async def test_unexpected_error_of_the_dial_leaves_the_block(self):
         broker = ScriptedBroker()
         broker.refusal = ZeroDivisionError()
         with pytest.raises(ExceptionGroup) as caught:
@@ -535,7 +535,7 @@ class TestLeaving:
                 await producer.publish("t", b"x")
         assert caught.group_contains(ZeroDivisionError)
 
-    async def test_leaving_waits_for_answers_that_somebody_waits_for(self):
+    async def test_leaving_waits_for_answers(self):
         async with anyio.create_task_group() as tasks:
             call, left = Call(), anyio.Event()
             broker = ScriptedBroker()
@@ -561,17 +561,17 @@ class TestLeaving:
             assert call.done
             assert call.error is None
 
-    @pytest.mark.parametrize("state", ["dialling", "greeting", "delayed"])
-    async def test_without_a_connection_there_is_nothing_to_wait_for(self, state):
+    @pytest.mark.parametrize("state", ["dialling", "handshake", "delayed"])
+    async def test_leaving_without_a_connection_does_not_wait(self, state):
         async with producing() as (_, broker, _):
             broker.hanging = state == "dialling"
             broker.refusal = ConnectionRefusedError() if state == "delayed" else None
-            peer = await broker.accept() if state == "greeting" else None
+            peer = await broker.accept() if state == "handshake" else None
             await settle()
         if peer is not None:
             await peer.close()
 
-    async def test_who_still_waits_is_told(self):
+    async def test_publish_that_waits_for_a_connection_raises_closed_at_the_end(self):
         broker = ScriptedBroker()
         broker.hanging = True
         async with anyio.create_task_group() as tasks:
@@ -584,7 +584,7 @@ class TestLeaving:
             with pytest.raises(Closed):
                 await producer.publish("t", b"x")
 
-    async def test_who_waits_for_an_answer_is_told_too(self, monkeypatch):
+    async def test_publish_that_waits_for_an_answer_raises_connection_lost_at_the_end(self, monkeypatch):
         monkeypatch.setattr("nsqkit.producer.pool.DRAIN_TIMEOUT", 0)
         async with anyio.create_task_group() as tasks:
             call = Call()
@@ -613,7 +613,7 @@ class TestLeaving:
 
 
 @pytest.mark.parametrize("anyio_backend", BACKENDS[1:])  # the clock jumps: a peer may linger for a second
-async def test_a_broker_that_does_not_close_is_not_waited_for_without_end():
+async def test_leaving_does_not_wait_forever_for_the_broker_to_close():
     broker = ScriptedBroker()
     with anyio.fail_after(3):
         async with Producer(ADDRESS, dial=broker.dial):
@@ -623,7 +623,7 @@ async def test_a_broker_that_does_not_close_is_not_waited_for_without_end():
 
 
 @in_memory
-async def test_every_kind_of_publish_goes_without_waiting():
+async def test_every_nowait_method_publishes():
     async with connected() as (producer, peer):
         many = producer.multi_publish_nowait("t", [b"1", b"2"])
         late = producer.deferred_publish_nowait("t", b"3", 1.5, key="k")

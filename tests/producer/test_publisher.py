@@ -36,7 +36,7 @@ async def finish(*peers: Peer) -> None:
 # ---- a pool ------------------------------------------------------------------------------------------------------
 
 
-async def test_the_policy_says_who_gets_a_publish():
+async def test_policy_chooses_the_nsqd():
     async with pool(3) as stage, anyio.create_task_group() as tasks:
         peers = await stage.handshake()
         for n in range(6):
@@ -61,7 +61,7 @@ async def test_the_same_key_goes_to_the_same_nsqd():
         await finish(*peers)
 
 
-async def test_a_publish_takes_the_first_nsqd_that_is_there():
+async def test_publish_uses_the_first_nsqd_that_is_connected():
     async with pool(2) as stage, anyio.create_task_group() as tasks:
         call = Call()
         tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
@@ -74,7 +74,7 @@ async def test_a_publish_takes_the_first_nsqd_that_is_there():
             assert call.succeeded
 
 
-async def test_without_any_connection_it_says_so_for_all():
+async def test_not_connected_names_all_nsqds():
     async with pool(2, connect_timeout=0.01) as stage:
         stage.brokers[1].refusal = ConnectionRefusedError("no")
         stage.brokers[0].hanging = True
@@ -90,7 +90,7 @@ async def test_without_any_connection_it_says_so_for_all():
         assert "no" in str(call.error.__cause__)
 
 
-async def test_a_broker_that_does_not_read_is_not_called_missing():
+async def test_broker_that_does_not_read_is_not_reported_as_missing():
     async with pool(1, connect_timeout=0.01, write_timeout=300) as stage, anyio.create_task_group() as tasks:
         (peer,) = await stage.handshake()
         for _ in range(40):  # one write each, until the peer is full and the outbox, too
@@ -111,7 +111,7 @@ async def test_a_broker_that_does_not_read_is_not_called_missing():
 # ---- what goes again ---------------------------------------------------------------------------------------------
 
 
-async def test_what_may_have_arrived_is_the_users_to_decide():
+async def test_publish_that_may_have_arrived_is_not_sent_again_by_default():
     async with pool(2) as stage, anyio.create_task_group() as tasks:
         peers = await stage.handshake()
         call = Call()
@@ -124,7 +124,7 @@ async def test_what_may_have_arrived_is_the_users_to_decide():
         await peers[1].close()
 
 
-async def test_and_goes_to_another_nsqd_if_the_user_allows_duplicates():
+async def test_publish_that_may_have_arrived_is_sent_to_another_nsqd_with_more_attempts():
     async with pool(3, publish_attempts=3) as stage, anyio.create_task_group() as tasks:
         peers = await stage.handshake()
         call = Call()
@@ -140,7 +140,7 @@ async def test_and_goes_to_another_nsqd_if_the_user_allows_duplicates():
         await peers[2].close()
 
 
-async def test_as_often_as_the_user_has_said():
+async def test_publish_is_sent_publish_attempts_times():
     async with pool(3, publish_attempts=2) as stage, anyio.create_task_group() as tasks:
         peers = await stage.handshake()
         call = Call()
@@ -153,7 +153,7 @@ async def test_as_often_as_the_user_has_said():
         await peers[2].close()
 
 
-async def test_to_the_same_one_if_there_is_no_other():
+async def test_publish_is_sent_again_to_the_only_nsqd():
     async with pool(1, publish_attempts=2) as stage, anyio.create_task_group() as tasks:
         (peer,) = await stage.handshake()
         call = Call()
@@ -170,7 +170,7 @@ async def test_to_the_same_one_if_there_is_no_other():
             assert call.succeeded
 
 
-async def test_when_no_other_attempt_can_be_made_it_still_says_that_it_may_have_arrived():
+async def test_connection_lost_is_raised_when_another_attempt_finds_no_connection():
     async with (
         pool(1, publish_attempts=5, connect_timeout=0.01) as stage,
         anyio.create_task_group() as tasks,
@@ -188,7 +188,7 @@ async def test_when_no_other_attempt_can_be_made_it_still_says_that_it_may_have_
 
 
 @pytest.mark.parametrize("failure", [PublishFailed, MultiPublishFailed, DeferredPublishFailed])
-async def test_a_broker_that_cannot_take_it_is_one_attempt(failure):
+async def test_failure_of_the_broker_counts_as_an_attempt(failure):
     async with pool(2, publish_attempts=2) as stage, anyio.create_task_group() as tasks:
         peers = await stage.handshake()
         call = Call()
@@ -211,7 +211,7 @@ async def test_a_broker_that_cannot_take_it_is_one_attempt(failure):
         if cls not in {PublishFailed, MultiPublishFailed, DeferredPublishFailed}
     ],
 )
-async def test_what_is_refused_for_what_it_is_does_not_go_again(refusal):
+async def test_refused_publish_is_not_sent_again(refusal):
     async with pool(2, publish_attempts=5) as stage, anyio.create_task_group() as tasks:
         peers = await stage.handshake()
         call = Call()
@@ -223,7 +223,7 @@ async def test_what_is_refused_for_what_it_is_does_not_go_again(refusal):
         await finish(*peers)
 
 
-async def test_what_has_certainly_not_arrived_goes_again_without_an_attempt():
+async def test_publish_that_has_not_arrived_is_sent_again_without_an_attempt():
     async with pool(2, linger=60) as stage, anyio.create_task_group() as tasks:
         peers = await stage.handshake()
         first, second = Call(), Call()
@@ -250,7 +250,7 @@ async def test_what_has_certainly_not_arrived_goes_again_without_an_attempt():
 # ---- limits ------------------------------------------------------------------------------------------------------
 
 
-async def test_who_wants_to_publish_more_than_may_be_outstanding_waits_in_order():
+async def test_publishes_wait_in_order_for_max_outstanding_bytes():
     size = len(b"PUB t\n....") + 10
     async with pool(1, max_outstanding_bytes=2 * size) as stage, anyio.create_task_group() as tasks:
         (peer,) = await stage.handshake()
@@ -277,7 +277,7 @@ async def settle_and_cancel(scope: anyio.CancelScope) -> None:
 
 
 @pytest.mark.parametrize("linger", [0.0, 1.0])
-async def test_the_bytes_of_a_cancelled_publish_count_until_its_answer_if_it_was_sent(linger):
+async def test_bytes_of_a_cancelled_publish_count_until_its_answer(linger):
     async with (
         pool(1, max_outstanding_bytes=1, linger=linger) as stage,
         anyio.create_task_group() as tasks,
@@ -300,7 +300,7 @@ async def test_the_bytes_of_a_cancelled_publish_count_until_its_answer_if_it_was
         assert stage.producer.stats().outstanding_bytes == 0
 
 
-async def test_a_publish_that_is_not_answered_in_time():
+async def test_publish_raises_publish_timeout_without_an_answer():
     async with pool(1, publish_timeout=0.05) as stage, anyio.create_task_group() as tasks:
         (peer,) = await stage.handshake()
         for seconds, publish in (
@@ -331,7 +331,7 @@ async def test_a_publish_that_is_not_answered_in_time():
 
 
 @pytest.mark.parametrize("linger", [0.0, 1.0])
-async def test_a_receipt_tells_the_answer_later(linger):
+async def test_receipt_gets_the_answer_later(linger):
     async with pool(1, linger=linger, max_outstanding_bytes=1000) as stage:
         (peer,) = await stage.handshake()
         for answer in (OK_FRAME, FinishFailed("?")):
@@ -347,7 +347,7 @@ async def test_a_receipt_tells_the_answer_later(linger):
         await peer.close()
 
 
-async def test_where_it_would_wait_it_does_not_publish():
+async def test_publish_nowait_raises_would_wait():
     async with pool(1, max_outstanding_bytes=20) as stage:
         with pytest.raises(WouldWait, match="nsqd-0:4150: there is no connection that takes a publish now"):
             stage.producer.publish_nowait("t", b"x")
@@ -365,7 +365,7 @@ async def test_where_it_would_wait_it_does_not_publish():
 # ---- the end -----------------------------------------------------------------------------------------------------
 
 
-async def test_after_the_end_nothing_is_published_and_who_waited_for_room_is_told():
+async def test_end_refuses_publishes_and_ends_those_that_wait_for_the_window():
     async with anyio.create_task_group() as tasks:
         sent, waiting = Call(), Call()
         broker = ScriptedBroker()
@@ -459,7 +459,7 @@ async def play(n: int, options: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_publish_can_be_cancelled_wherever_it_waits_and_all_others_get_their_answers(way):
+async def test_cancelled_publish_does_not_change_the_answers_of_others(way):
     wait_count = await play(0, WAYS[way])
     assert wait_count >= 3
     for n in range(1, wait_count + 1):

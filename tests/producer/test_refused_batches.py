@@ -1,6 +1,6 @@
 """A broker with smaller limits than the producer's refuses a whole batch for one of its messages.
 
-The rule it guards: only the publish of that message fails; all others arrive, once each.
+Only the publish of that message fails; all others arrive, once each.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def check(outcomes: Mapping[int, Exception | None]) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"max_outstanding_bytes": 10_000}], ids=["free", "limited"])
-async def test_only_the_one_that_is_too_large_fails(strict, more):
+async def test_only_the_message_that_is_too_large_fails(strict, more):
     outcomes: dict[int, NSQError | None] = {}
     async with Producer(strict.tcp_address, linger=0.01, **more) as producer:
         await producer.wait_connected(WAIT_LIMIT)
@@ -79,7 +79,7 @@ async def test_only_the_one_that_is_too_large_fails(strict, more):
 
 
 @pytest.mark.parametrize("more", [{}, {"max_outstanding_bytes": 10_000}], ids=["free", "limited"])
-async def test_so_it_is_where_nobody_waits(strict, more):
+async def test_only_the_receipt_of_the_message_that_is_too_large_fails(strict, more):
     outcomes: dict[int, NSQError | None] = {}
     async with Producer(strict.tcp_address, linger=0.01, **more) as producer:
         await producer.wait_connected(WAIT_LIMIT)
@@ -97,7 +97,7 @@ async def test_so_it_is_where_nobody_waits(strict, more):
     assert arrived(strict) == ARRIVING
 
 
-async def test_leaving_the_producer_waits_for_what_goes_again(strict):
+async def test_leaving_waits_for_messages_that_are_sent_again(strict):
     async with Producer(strict.tcp_address, linger=0.01) as producer:
         await producer.wait_connected(WAIT_LIMIT)
         receipts = [producer.publish_nowait("t", body) for body in BODIES]
@@ -106,7 +106,7 @@ async def test_leaving_the_producer_waits_for_what_goes_again(strict):
     assert arrived(strict) == ARRIVING
 
 
-async def test_and_tells_those_that_did_not_arrive_in_time(strict, monkeypatch):
+async def test_leaving_fails_receipts_that_get_no_answer_in_time(strict, monkeypatch):
     monkeypatch.setattr(pool, "DRAIN_TIMEOUT", 0.0)
     async with Producer(strict.tcp_address, linger=0.01) as producer:
         await producer.wait_connected(WAIT_LIMIT)
@@ -118,7 +118,7 @@ async def test_and_tells_those_that_did_not_arrive_in_time(strict, monkeypatch):
     assert {type(receipt.error) for receipt in receipts} <= {Closed, ConnectionLost, NotConnected}
 
 
-async def test_a_batch_that_is_too_large_as_a_whole_arrives_in_parts():
+async def test_batch_that_is_too_large_arrives_in_parts():
     large = [body.zfill(20) for body in GOOD]
     with NsqdServer(max_body_size=300) as nsqd:
         async with Producer(nsqd.tcp_address, linger=0.01) as producer:
@@ -131,7 +131,7 @@ async def test_a_batch_that_is_too_large_as_a_whole_arrives_in_parts():
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_so_it_is_for_threads(strict, waits):
+def test_only_the_message_that_is_too_large_fails_for_threads(strict, waits):
     with (
         BlockingProducer(strict.tcp_address, linger=0.01) as producer,
         ThreadPoolExecutor(len(BODIES)) as threads,

@@ -18,7 +18,7 @@ def test_a_publish_larger_than_the_limit_goes_alone():
     window: SendWindow[str] = SendWindow(10)
     assert window.take(11)
     assert not window.take(1)
-    window.give_back(11)
+    window.release(11)
     assert window.take(1)
     assert not window.take(11)
 
@@ -28,7 +28,7 @@ def test_a_small_publish_does_not_overtake_a_large_one():
     assert window.take(5)
     window.wait(8, "large")
     assert not window.take(1)
-    assert window.give_back(5) == ["large"]
+    assert window.release(5) == ["large"]
     assert window.size == 8
 
 
@@ -37,7 +37,7 @@ def test_waiters_that_fit_are_admitted_in_order_of_arrival():
     assert window.take(10)
     for waiter, size in {"first": 4, "second": 6, "third": 1}.items():
         window.wait(size, waiter)
-    assert window.give_back(10) == ["first", "second"]
+    assert window.release(10) == ["first", "second"]
     assert window.waiting_count == 1
 
 
@@ -50,11 +50,11 @@ def test_a_waiter_that_leaves_admits_the_next():
     assert window.size == 10
 
 
-def test_a_waiter_that_leaves_after_it_was_admitted_gives_back():
+def test_waiter_that_leaves_after_it_was_admitted_releases_its_bytes():
     window: SendWindow[str] = SendWindow(10)
     assert window.take(10)
     window.wait(8, "waiter")
-    assert window.give_back(10) == ["waiter"]
+    assert window.release(10) == ["waiter"]
     assert window.leave("waiter", 8) == []
     assert window.size == 0
 
@@ -99,7 +99,7 @@ class Publishes(RuleBasedStateMachine):
     @rule(number=consumes(publishes))
     def end(self, number):
         if number in self.holding:
-            self._admit(self.window.give_back(self.holding.pop(number)))
+            self._admit(self.window.release(self.holding.pop(number)))
         else:
             size = self.waiting.pop(number)
             self._admit(self.window.leave(number, size))

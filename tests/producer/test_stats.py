@@ -19,12 +19,12 @@ def stats(*nsqds: NsqdStats) -> ProducerStats:
     return ProducerStats(nsqds=nsqds, outstanding_bytes=0, waiting_count=0)
 
 
-def test_a_producer_has_what_its_nsqds_have_together():
+def test_counts_of_a_producer_are_the_sums_of_its_nsqds():
     both = stats(nsqd(False, 10, 2, 1), nsqd(True, 100, 20, 3))
     assert both.is_connected
     assert (both.message_count, both.refused_count, both.lost_count) == (110, 22, 4)
 
 
-def test_without_a_connection_it_is_not_connected():
+def test_producer_without_a_connection_is_not_connected():
     assert not stats(nsqd(False, 1, 0, 0)).is_connected
     assert not stats().is_connected

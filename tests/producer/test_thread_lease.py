@@ -268,7 +268,7 @@ def alone(producer: BlockingProducer, count: int = thread_lease.ALONE_COUNT_MIN 
 
 
 def waiting(producer: BlockingProducer, played: PlayedNsqd) -> Future[None]:
-    """Have a thread publish, and wait for an answer that the nsqd, which has read it, keeps back."""
+    """Publish in a thread, and return when the nsqd has read it; the nsqd does not answer."""
     played.answers.clear()
     publishing = start(producer.publish, "t", b"2")
     played.wait_received(b"PUB t\n\0\0\0\1" + b"2")
@@ -297,7 +297,7 @@ def played():
 
 @pytest.fixture
 def producer(played):
-    """One that talks to the nsqd itself, which the test plays."""
+    """A producer with a lease, of a played nsqd."""
     with BlockingProducer(played.address, reconnect_delay_min=0.01) as producer:
         alone(producer)
         assert has_lease(producer)
@@ -540,12 +540,12 @@ def test_ctrl_c_while_it_waits_ends_the_connection_and_nothing_else(producer, pl
 
 
 class InterruptedAt:
-    """Interrupts this thread at the nth place in nsqkit that it comes to where Python looks for signals.
+    """Interrupts this thread at the nth place in nsqkit where Python checks for signals.
 
-    Those are the beginnings of functions and the ends of calls of built-in ones.
+    These are the beginnings of functions and the ends of calls of built-in ones.
 
     Attributes:
-        was_raised: whether it came to so many.
+        was_raised: whether there were so many places.
     """
 
     def __init__(self, n: int) -> None:
@@ -572,7 +572,7 @@ class InterruptedAt:
 def interrupted_everywhere(
     producer: BlockingProducer, prepare: Callable[[BlockingProducer], object]
 ) -> Iterator[bool]:
-    """Interrupt a publish at each place in turn, and have another thread publish; tell whether it was felt."""
+    """Interrupt a publish at each place in turn, publish in another thread, and yield whether it was interrupted."""
     n = 0
     was_raised = True
     while was_raised:
@@ -587,8 +587,8 @@ def interrupted_everywhere(
     assert n > 50
 
 
-def eager(nsqd: NsqdServer) -> BlockingProducer:
-    """Return a producer that is soon back after each interruption."""
+def reconnecting(nsqd: NsqdServer) -> BlockingProducer:
+    """Return a producer that reconnects at once after each interruption."""
     return BlockingProducer(nsqd.tcp_address, reconnect_delay_min=0.001, reconnect_delay_max=0.001)
 
 
@@ -599,7 +599,7 @@ def test_after_an_interruption_anywhere_in_a_publish_other_threads_publish(nsqd)
         until(lambda: _published_alone(producer))
         depths.append(depth(nsqd))
 
-    with eager(nsqd) as producer:
+    with reconnecting(nsqd) as producer:
         for was_raised in interrupted_everywhere(producer, lease):
             assert depth(nsqd) - depths[-1] in ((1, 2) if was_raised else (2,))
 
@@ -615,5 +615,5 @@ def test_after_an_interruption_anywhere_in_a_request_other_threads_publish(nsqd)
         producer._thread_publisher = ThreadPublisher(producer._opened())
         alone(producer, thread_lease.ALONE_COUNT_MIN)
 
-    with eager(nsqd) as producer:
+    with reconnecting(nsqd) as producer:
         assert not list(interrupted_everywhere(producer, end_lease))[-1]

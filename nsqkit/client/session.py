@@ -127,28 +127,24 @@ class ClientSession(Generic[M]):
         self._events: list[object] = []
         self._outbox: list[bytes] = []
         self._layers = Layers()
-        self._pieces: list[
-            Iterator[bytes]
-        ] = []  # what the layers have yet to decode, the innermost layer last
+        self._pieces: list[Iterator[bytes]] = []  # not decoded yet, the innermost layer last
         self._unread: list[bytes] = []  # received while _pieces was not empty
         self._eof_received = False
         self._has_only_frames = False  # True after a handshake without layers
         self._identity = identity
-        self._handshake: Handshake | None = None
+        self._handshake: Handshake | None = handshake(identity)
         self._beginning = b""  # of the data received, up to the answer to IDENTIFY
-        self.secure()
+        self._take_step(next(self._handshake))
 
     def secure(self, *, make_tls: Callable[[], SecureTransform] | None = None, auth_secret: str = "") -> None:
-        """Set what the handshake may need. Call it before the first ``data_to_send``.
+        """Set what the handshake may need. Call it before the first ``receive_data``.
 
         Args:
             make_tls: makes the TLS layer; needed if IDENTIFY asks for TLS.
             auth_secret: the content of AUTH, sent if the broker requires it.
         """
-        self.state = State.CONNECTED
         self._handshake = handshake(self._identity, make_tls=make_tls, auth_secret=auth_secret)
-        self._outbox.clear()
-        self._take_step(next(self._handshake))
+        next(self._handshake)  # IDENTIFY, which is in the outbox already
 
     @property
     def is_open(self) -> bool:

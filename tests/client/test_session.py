@@ -463,7 +463,7 @@ def test_garbage_during_handshake_ends_session_with_nsq_error(tls, compression, 
 
 
 class TestAuth:
-    def greeted(self) -> Client:
+    def opened(self) -> Client:
         client = Client()
         client.secure(auth_secret="hush")
         client.data_to_send(0)
@@ -471,7 +471,7 @@ class TestAuth:
         return client
 
     def test_secret_is_sent_if_required(self):
-        client = self.greeted()
+        client = self.opened()
         assert client.data_to_send(0) == encode_auth(b"hush")
         assert (client.is_authenticating, client.is_open) == (True, False)
         client.receive_data(encode_response(b'{"identity":"me","permission_count":1}'), 0)
@@ -481,7 +481,7 @@ class TestAuth:
         assert client.answer.auth_required
 
     def test_heartbeats_are_answered_during_auth(self):
-        client = self.greeted()
+        client = self.opened()
         client.data_to_send(0)
         client.receive_data(HEARTBEAT_FRAME * 2, 0)
         assert client.data_to_send(0) == NOP
@@ -491,7 +491,7 @@ class TestAuth:
         "error", [AuthFailed("AUTH failed"), Unauthorized("AUTH no authorizations found")]
     )
     def test_refused_auth_ends_session(self, error):
-        client = self.greeted()
+        client = self.opened()
         client.receive_data(encode_error(error), 0)
         assert type(client.error) is type(error)
         assert "hush" not in str(client.error)

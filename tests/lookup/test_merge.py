@@ -35,7 +35,7 @@ def test_forget_removes_response():
     assert responses.merged() == {}
 
 
-class ListingsMachine(RuleBasedStateMachine):
+class MergeMachine(RuleBasedStateMachine):
     """An entry exists exactly if the last response of an nsqlookupd that was not forgotten has it."""
 
     def __init__(self):
@@ -67,4 +67,4 @@ class ListingsMachine(RuleBasedStateMachine):
         )
 
 
-TestListings = ListingsMachine.TestCase
+TestMerge = MergeMachine.TestCase

@@ -35,11 +35,11 @@ class Timetable:
 
 @asynccontextmanager
 async def running(timetable, clock, after=lambda: None) -> AsyncIterator[Timer]:
-    alarm = Timer(timetable, clock, after=after)
+    timer = Timer(timetable, clock, after=after)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(alarm.run)
+        tasks.start_soon(timer.run)
         await settle()
-        yield alarm
+        yield timer
         tasks.cancel_scope.cancel()
 
 
@@ -86,10 +86,10 @@ async def test_deadline_by_real_clock():
 async def test_timer_without_deadline_sleeps_until_check():
     clock = ManualClock(0)
     timetable = Timetable()
-    async with running(timetable, clock) as alarm:
-        alarm.check()
+    async with running(timetable, clock) as timer:
+        timer.check()
         timetable.deadlines_ns.add(1 * S)
-        alarm.check()
+        timer.check()
         await settle()
         assert timetable.calls == []
         clock.advance(1)
@@ -100,10 +100,10 @@ async def test_timer_without_deadline_sleeps_until_check():
 async def test_earlier_deadline_wakes_timer():
     clock = ManualClock(0)
     timetable = Timetable(9 * S)
-    async with running(timetable, clock) as alarm:
+    async with running(timetable, clock) as timer:
         for due_ns in (3 * S, 1 * S, 2 * S):  # no other task runs between these checks
             timetable.deadlines_ns.add(due_ns)
-            alarm.check()
+            timer.check()
         await settle()
         for _ in range(3):
             clock.advance(1)
@@ -117,9 +117,9 @@ async def test_earlier_deadline_wakes_timer():
 async def test_postponed_deadline_is_read_again_once():
     clock = ManualClock(0)
     timetable = Timetable(1 * S)
-    async with running(timetable, clock) as alarm:
+    async with running(timetable, clock) as timer:
         timetable.deadlines_ns = {5 * S}
-        alarm.check()
+        timer.check()
         clock.advance(1)
         await settle()
         assert timetable.calls == [1 * S]
@@ -137,9 +137,9 @@ async def test_after_can_set_new_deadline():
         if clock.now_ns() == 1 * S:
             timetable.deadlines_ns.add(1 * S + 1)
             timetable.deadlines_ns.add(3 * S)
-        alarm.check()
+        timer.check()
 
-    async with running(timetable, clock, after) as alarm:
+    async with running(timetable, clock, after) as timer:
         clock.advance(1)
         await settle()
         clock.advance(1e-9)
@@ -153,16 +153,16 @@ async def test_after_can_set_new_deadline():
 async def test_check_at_deadline_is_harmless(check_first):
     clock = ManualClock(0)
     timetable = Timetable(2 * S)
-    async with running(timetable, clock) as alarm:
+    async with running(timetable, clock) as timer:
         timetable.deadlines_ns.add(1 * S)
         if check_first:
-            alarm.check()
+            timer.check()
         clock.advance(2)
-        alarm.check()
+        timer.check()
         await settle()
         assert timetable.handled == [1 * S, 2 * S]
         timetable.deadlines_ns.add(3 * S)
-        alarm.check()
+        timer.check()
         await settle()
         clock.advance(1)
         await settle()
@@ -172,15 +172,15 @@ async def test_check_at_deadline_is_harmless(check_first):
 async def test_check_before_and_after_run_is_harmless():
     clock = ManualClock(0)
     timetable = Timetable(1 * S)
-    alarm = Timer(timetable, clock, after=lambda: None)
-    alarm.check()
+    timer = Timer(timetable, clock, after=lambda: None)
+    timer.check()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(alarm.run)
-        alarm.check()
+        tasks.start_soon(timer.run)
+        timer.check()
         await settle()
         tasks.cancel_scope.cancel()
     timetable.deadlines_ns = {0}
-    alarm.check()
+    timer.check()
     await settle()
     assert timetable.calls == []
 
@@ -200,11 +200,11 @@ async def test_random_deadlines_are_handled_in_time(seed):
     clock = ManualClock(0)
     timetable = Timetable()
     missed: list[int] = []
-    async with running(timetable, clock) as alarm:
+    async with running(timetable, clock) as timer:
         for _ in range(100):
             for _ in range(random.randrange(3)):
                 timetable.deadlines_ns.add(clock.now_ns() + random.randrange(6) * S)
-                alarm.check()
+                timer.check()
                 if random.random() < 0.3:
                     await anyio.lowlevel.checkpoint()
             if timetable.deadlines_ns and random.random() < 0.2:
@@ -212,7 +212,7 @@ async def test_random_deadlines_are_handled_in_time(seed):
             await settle()
             clock.advance(random.choice([0, 1, 1, 2]))
             if random.random() < 0.5:
-                alarm.check()
+                timer.check()
             await settle()
             missed += [due_ns for due_ns in timetable.deadlines_ns if due_ns <= clock.now_ns()]
     assert missed == []

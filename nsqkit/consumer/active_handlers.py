@@ -92,7 +92,7 @@ class ActiveHandlers:
     def _end(self) -> None:
         """Cancel the handlers, and requeue the messages without an answer."""
         self.were_ended = True
-        in_flight = self._core.flow.statistics().in_flight
+        in_flight = self._core.flow.in_flight
         if self._message_counts and in_flight:
             self._log.stop_timeout(in_flight)
         for handling in self._message_counts:

@@ -1,19 +1,16 @@
-"""The consumer's backoff: slow everything down when handlers fail, and find out when to stop doing so.
+"""The consumer's backoff: deliveries stop when handlers fail, and resume after a test message has succeeded.
 
-The rule it guards: one step of the counter per window. A thousand handlers that fail together are one
-piece of news, and so are the thousand that succeed afterwards. A window lasts from one step to the next,
-and only what was learned in it counts:
+The counter moves once per window, from one step to the next. A thousand handlers that fail together are one step, and
+so are the thousand that succeed afterwards. In each state only some results count:
 
-- while running, any failure is news, and the first one ends the window;
-- while waiting, nothing is: what ends now was delivered before the backoff began;
-- while probing, only the result of *the test message* is: the one message that nsqd was asked for.
+- while running, any failure counts, and the first one ends the window;
+- while waiting, none does: these messages were delivered before the backoff began;
+- while probing, only the result of *the test message* does, the one message that nsqd was asked for.
 
-So nobody has to mark messages when all is well: the caller shows this object the test message when it arrives
-(`nsqkit.consumer.flow` can tell), and it knows it again when its result comes. go-nsq takes any result as the
-probe's.
+So messages need no marks: the caller passes the test message when it arrives (``Flow`` recognizes it), and it is
+compared with those whose results arrive. go-nsq takes any result for the probe's.
 
-How to read it: the table `COUNTER_STEPS`, then `Backoff`, whose method `_report` is the whole algorithm. Nothing
-here sends anything: each verb returns the `Action` that the caller carries out on its `Flow`.
+A ``Backoff`` sends nothing. Each method returns the ``Action`` that the caller performs on its ``Flow``.
 """
 
 from __future__ import annotations
@@ -34,9 +31,9 @@ class BackoffState(enum.Enum):
     """Where a `Backoff` is.
 
     Attributes:
-        RUNNING: messages flow; the counter is 0.
-        WAITING: nothing flows until the deadline.
-        PROBING: one test message is let through, and its result is awaited.
+        RUNNING: messages are delivered; the counter is 0.
+        WAITING: no message is delivered before the deadline.
+        PROBING: one test message is delivered, and its result is awaited.
     """
 
     RUNNING = "running"
@@ -45,22 +42,22 @@ class BackoffState(enum.Enum):
 
 
 class Result(enum.Enum):
-    """How handling a message ended, as far as backoff cares."""
+    """The result of handling a message."""
 
     SUCCESS = "success"
     FAILURE = "failure"
 
 
 class Action(enum.Enum):
-    """What the caller has to do now; each value is the name of the `Flow` method that does it."""
+    """What the caller has to do; each value is the name of a method of ``Flow``."""
 
     BLOCK = "block"
     PROBE = "probe"
     UNBLOCK = "unblock"
 
 
-# By how much a result moves the counter. A pair that is not listed is no news and changes nothing. After a
-# pair that is, the counter says what comes next: at 0 running, above it waiting.
+# By how much a result moves the counter. Other pairs change nothing. After a step the next state is running if the
+# counter is 0, else waiting.
 COUNTER_STEPS = {
     (BackoffState.RUNNING, Result.FAILURE): +1,
     (BackoffState.PROBING, Result.FAILURE): +1,
@@ -68,7 +65,7 @@ COUNTER_STEPS = {
 }
 
 Strategy = Callable[[int], int]
-"""From the counter (1, 2, 3, …) to the nanoseconds to wait at most; what is below 0 counts as 0."""
+"""From the counter (1, 2, 3, …) to the longest wait, in ns; a negative value counts as 0."""
 
 
 @attrs.frozen
@@ -86,25 +83,24 @@ class ExponentialStrategy:
 
 @attrs.define(eq=False, kw_only=True)
 class Backoff:
-    """Decide when the consumer stops, tries one message, and goes on.
+    """The state of a consumer's backoff.
 
-    A failure makes it wait; then one test message is let through, whose success takes the counter down by one
-    and whose failure takes it up by one. At 0 everything flows again; above it waits as long as the strategy
-    says for that counter. These are go-nsq's rules (startStopContinueBackoff in consumer.go), two of them
-    mended: only the test message counts while probing, and a ``max_backoff_duration_ns`` below the first step
-    shortens that step, where go-nsq then does not back off at all.
+    After a failure it waits, then one test message is delivered. Its success decreases the counter by one, its failure
+    increases it by one. At 0 deliveries resume; above 0 it waits for the duration of the strategy. These are go-nsq's
+    rules (startStopContinueBackoff in consumer.go), but for two: only the test message counts while probing, and a
+    ``max_backoff_duration_ns`` below the first step shortens that step; go-nsq then does not back off at all.
 
     Args:
-        strategy: nanoseconds to wait for a counter of 1, 2, …; longer than the maximum counts as the maximum.
+        strategy: the wait for a counter of 1, 2, …, limited by the maximum.
         max_backoff_duration_ns: the longest wait, by default go-nsq's two minutes; 0 switches backoff off.
-        jitter: draws each wait anew, between 0 and what the strategy says (*full jitter*), so that consumers
-            which failed together don't come back together. None waits exactly as long as the strategy says.
+        jitter: draws each wait between 0 and the strategy's (*full jitter*), so that consumers that failed together do
+            not resume together. None waits exactly as long as the strategy returns.
 
     Attributes:
         state: running, waiting or probing.
-        counter: how many more test messages must succeed than fail before everything flows again.
-        wait_ns: how long the wait is or, while probing, was; 0 while running.
-        test_message: the message whose result is awaited; None if there is none, or it has not come yet.
+        counter: how many more test messages must succeed than fail before deliveries resume.
+        wait_ns: the duration of the wait or, while probing, of the last one; 0 while running.
+        test_message: the message whose result is awaited; None if there is none or it has not arrived.
     """
 
     strategy: Strategy = attrs.field(factory=ExponentialStrategy)
@@ -117,27 +113,23 @@ class Backoff:
     _deadline_ns: int | None = attrs.field(default=None, init=False)
 
     def received(self, test_message: Hashable) -> None:
-        """Take note that the test message has come: the first message since `Action.PROBE` was carried out.
-
-        Args:
-            test_message: the message, or whatever stands for it in `success`, `failure` and `lost`.
-        """
-        assert self.state is BackoffState.PROBING, f"a test message came while {self.state.value}"
+        """Record the test message, which is the first one after ``Action.PROBE`` was performed."""
+        assert self.state is BackoffState.PROBING, f"a test message arrived while {self.state.value}"
         assert self.test_message is None, "there is one test message at a time"
         self.test_message = test_message
 
     def success(self, message: Hashable, now_ns: int) -> Action | None:
-        """Report that a message was handled; needed for the test message only."""
+        """Record that a message was handled; needed for the test message only."""
         return self._report(message, Result.SUCCESS, now_ns)
 
     def failure(self, message: Hashable, now_ns: int) -> Action | None:
-        """Report that handling a message failed, and the user did not ask to leave backoff out of it."""
+        """Record that handling a message failed, except for a requeue with ``backoff=False``."""
         return self._report(message, Result.FAILURE, now_ns)
 
     def lost(self, message: Hashable) -> Action | None:
-        """Report that a message will have no result: requeued without backoff, timed out, or lost with its connection.
+        """Record that a message has no result: requeued without backoff, timed out, or lost with its connection.
 
-        When it was the test message another one is needed.
+        If it was the test message, another one is needed.
         """
         if self.test_message is None or message != self.test_message:
             return None
@@ -145,11 +137,11 @@ class Backoff:
         return Action.PROBE
 
     def next_deadline(self) -> int | None:
-        """Return when `handle_deadline` is to be called: at the end of the wait."""
+        """Return when to call ``handle_deadline``: at the end of the wait."""
         return self._deadline_ns
 
     def handle_deadline(self, now_ns: int) -> Action | None:
-        """Begin to probe when the wait is over; too early is harmless."""
+        """Begin to probe if the wait is over."""
         if self._deadline_ns is None or now_ns < self._deadline_ns:
             return None
         self._deadline_ns = None
@@ -163,8 +155,8 @@ class Backoff:
         if self.state is BackoffState.PROBING and message != self.test_message:
             return None
         self.test_message = None
-        # A step up that would not prolong the wait is not made: it would only demand more successes later, one
-        # for each failure of a long outage.
+        # A step up that does not prolong the wait is left out: it would only require one more success later for each
+        # failure of a long outage.
         if (
             step < 0
             or not self.counter

@@ -1,10 +1,8 @@
 """The consumer without ``await``: the same methods, for any number of threads.
 
-The rule it guards: there is one consumer, and it lives in the event-loop thread (``nsqkit.loop_thread``), which answers
-heartbeats whatever the threads do. What becomes of a message is decided where it is for ``Consumer``, in ``handling``.
-
-How to read it: the ways of receiving, then what can be asked and changed while it runs; how messages come to a thread
-and answers from it is in ``receiver``.
+There is one ``Consumer``, in the event-loop thread (``nsqkit.loop_thread``), which answers heartbeats while threads are
+busy. The outcomes of handlers are those of ``nsqkit.consumer.handling``. ``ThreadReceiver`` hands messages to threads
+and takes their answers.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ T = TypeVar("T")
 
 
 class BlockingHandlerKeywords(TypedDict, total=False):
-    """The options of ``HandlerOptions`` as keyword arguments, with functions that are plain."""
+    """The options of ``HandlerOptions`` as keyword arguments, with plain functions."""
 
     concurrency: int
     key: Callable[[Message], Hashable] | None
@@ -54,21 +52,21 @@ class BlockingHandlerKeywords(TypedDict, total=False):
 class BlockingConsumer(BlockingClient[Consumer]):
     """Consumes one channel of one topic from threads, for ``with``, or from ``open`` to ``close``.
 
-    It belongs to the process that has opened it. One that was forked meanwhile gets ``Closed``, and can open it, too.
+    It belongs to the process that has opened it. A process forked meanwhile gets ``Closed``, and can open it, too.
 
     Args:
-        topic: as for ``Consumer``; so are all others.
-        channel: the channel.
+        topic: as for ``Consumer``, like the other arguments.
+        channel: the channel's name.
         nsqd_tcp_addresses: ``host:port`` of each nsqd.
         lookupd_http_addresses: ``host:port`` or URL of each nsqlookupd.
         on_backoff: called in the event-loop thread with each change of the backoff's state.
         stop_signals: as for ``Consumer``; a second signal also interrupts the main thread. It is opened and closed in
             the main thread then.
-        serializer: makes ``message.value`` of a body, in the thread that asks for it.
+        serializer: decodes bodies for ``message.value``, in the thread that reads it.
         options: see ``ConsumerOptions``.
 
     Raises:
-        OptionError: a name, an address or an option that cannot be used.
+        OptionError: a name, an address or an option is not valid.
     """
 
     def __init__(
@@ -100,7 +98,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
         self._receiver: ThreadReceiver | None = None
 
     def open(self) -> Self:
-        """Begin; connections are made meanwhile.
+        """Start the consumer, without waiting for connections.
 
         Raises:
             Closed: it is open already.
@@ -114,10 +112,10 @@ class BlockingConsumer(BlockingClient[Consumer]):
         return self
 
     def close(self) -> None:
-        """Stop, wait for handlers of ``run`` up to ``close_timeout``, give back what is not answered, and close.
+        """Stop, wait for handlers of ``run`` up to ``close_timeout``, requeue unanswered messages, and close.
 
-        Threads that wait for messages get none. Does nothing if it is closed, or was opened in another process. Where
-        it is interrupted by Ctrl-C, it gives back at once what is not answered.
+        Threads that wait for messages get none. Does nothing if it is closed, or was opened in another process. If
+        Ctrl-C interrupts the wait, unanswered messages are requeued at once.
         """
         loop_client = self._loop_client
         if loop_client is None or not loop_client.is_here:
@@ -136,7 +134,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
     # ---- ways of receiving ---------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[BlockingMessage]:
-        """Iterate over messages, until the consumer is stopped; threads that do so share them."""
+        """Iterate over messages until the consumer is stopped; several threads share them."""
         receiver = self._entered()
         while (message := receiver.next()) is not None:
             yield message
@@ -145,13 +143,13 @@ class BlockingConsumer(BlockingClient[Consumer]):
         """Return the next message.
 
         Args:
-            timeout: seconds to wait for it; None waits for as long as it takes.
+            timeout: seconds to wait for it; None is no limit.
 
         Returns:
-            The message; None if there was none in time, or the consumer was stopped.
+            The message; None after the timeout, or when the consumer is stopped.
 
         Raises:
-            Closed: while it is not open in this process.
+            Closed: it is not open in this process.
         """
         return self._entered().next(take_timeout(timeout))
 
@@ -160,17 +158,17 @@ class BlockingConsumer(BlockingClient[Consumer]):
     ) -> Iterator[Batch[BlockingMessage]]:
         """Return an iterator over lists of at least one message, until the consumer is stopped.
 
-        Each has a method ``finish`` for all of it.
+        Each has a method ``finish`` for the whole list.
 
         Args:
-            max_messages: how many a batch has at most; None is no limit.
-            max_wait: seconds for which a batch that has begun waits for ``max_messages``; as in ``Consumer.batches``.
+            max_messages: as for ``Consumer.batches``.
+            max_wait: as for ``Consumer.batches``.
 
         Raises:
             OptionError: a limit below 1, or a wait below 0 or without a limit.
-            Closed: while it is not open in this process.
+            Closed: it is not open in this process.
         """
-        take = self._taking(max_messages, max_wait, None)
+        take = self._receive_call(max_messages, max_wait, None)
         return iter(take, [])  # an empty batch is the end
 
     def receive_batch(
@@ -181,32 +179,31 @@ class BlockingConsumer(BlockingClient[Consumer]):
         Args:
             max_messages: as in ``batches``.
             max_wait: as in ``batches``.
-            timeout: seconds to wait for it; None waits for as long as it takes.
+            timeout: seconds to wait for it; None is no limit.
 
         Returns:
-            The messages; none of them if there were none in time, or the consumer was stopped.
+            The messages; an empty batch after the timeout, or when the consumer is stopped.
 
         Raises:
             NSQError: as ``batches``.
         """
-        return self._taking(max_messages, max_wait, timeout)()
+        return self._receive_call(max_messages, max_wait, timeout)()
 
     def run(self, handler: Callable[[Any], object], **options: Unpack[BlockingHandlerKeywords]) -> None:
         """Call ``handler`` with each message; finish the message when it returns, requeue it when it raises.
 
-        The handler is called in this thread. With options that it takes more than one thread to fulfil, worker threads
-        call it, and this one waits. Returns when the consumer is stopped and the handlers that had begun have
-        returned. All outcomes are listed in ``nsqkit.consumer.handling``. Where Ctrl-C interrupts the handler, its
-        message is given back; handlers in worker threads go on, for ``close_timeout`` while the consumer is closed.
+        The handler is called in this thread. With any option but ``giving_up``, it is called in worker threads, and
+        this thread waits. Returns when the consumer is stopped and the handlers that had begun have returned.
+        ``nsqkit.consumer.handling`` lists all outcomes. If Ctrl-C interrupts the handler, its message is requeued;
+        handlers in worker threads continue for up to ``close_timeout`` while the consumer is closed.
 
         Args:
             handler: a plain function of a message.
-            options: see ``HandlerOptions``. ``giving_up`` is a plain function as well and is called in a worker thread;
-                ``in_threads`` is implied by all options but that one.
+            options: see ``HandlerOptions``. ``giving_up`` is a plain function, too, and is called in a worker thread.
 
         Raises:
-            OptionError: an option that cannot be used, or a handler that is async or a generator function.
-            Closed: while it is not open in this process.
+            OptionError: an option is not valid, or the handler is async or a generator function.
+            Closed: it is not open in this process.
         """
         check_handler(handler, can_await=False)
         loop_client = self._opened()
@@ -224,7 +221,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
             partial(loop_client.client.run, cast("Callable[[Message], None]", handler), **threaded)
         )
 
-    # ---- while it runs -------------------------------------------------------------------------------------------
+    # ---- methods for a running consumer ------------------------------------------------------------------------
 
     @property
     def is_starved(self) -> bool:
@@ -242,7 +239,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
         return self._look(lambda consumer: consumer.unconnected)
 
     def stats(self) -> ConsumerStats:
-        """As ``Consumer.stats``; once it is closed, the figures of its end."""
+        """As ``Consumer.stats``; once it is closed, its last statistics."""
         return self._look(Consumer.stats)
 
     def wait_connected(self, timeout: Seconds | None = None) -> None:
@@ -279,23 +276,22 @@ class BlockingConsumer(BlockingClient[Consumer]):
         self._ask(lambda consumer: consumer.disconnect_from_lookupd(address))
 
     def stop(self, timeout: Seconds | None = None) -> None:
-        """Ask for no more messages and give back those that no handler has begun; ``run`` and loops over messages end.
+        """Receive no more messages and requeue those that no handler has begun; ``run`` and loops over messages end.
 
-        It may be called by any thread, handlers among them, and by signal handlers of the main thread.
+        Any thread may call it, including those of handlers, and so may signal handlers of the main thread.
 
         Args:
-            timeout: as for ``Consumer.stop``. No thread can be cancelled, but its message is given back.
+            timeout: as for ``Consumer.stop``. Threads cannot be cancelled, but their messages are requeued.
 
         Raises:
             OptionError: as for ``Consumer.stop``.
-            Closed: while it is not open in this process.
+            Closed: it is not open in this process.
         """
         self._opened().put(partial(self._entered().stop, take_timeout(timeout)))
 
     # ---- within --------------------------------------------------------------------------------------------------
 
     def _on_signal(self, is_first: bool) -> None:
-        """Act on a signal; called anywhere in the main thread."""
         if self._loop_client is not None and self._receiver is not None:
             with suppress(Closed):
                 self._loop_client.put(partial(self._receiver.stop, None if is_first else 0))
@@ -309,13 +305,11 @@ class BlockingConsumer(BlockingClient[Consumer]):
         loop_client = self._opened()
         return loop_client.ask(partial(look, loop_client.client))
 
-    def _taking(
+    def _receive_call(
         self, max_messages: int | None, max_wait: Seconds, timeout: Seconds | None
     ) -> Callable[[], Batch[BlockingMessage]]:
-        receiver, batches = (
-            self._entered(),
-            Batches(self._opened().client.subscription, max_messages, max_wait),
-        )
+        receiver = self._entered()
+        batches = Batches(self._opened().client.subscription, max_messages, max_wait)
         seconds = take_timeout(timeout)
         if max_wait:
             return partial(receiver.take_full, batches, seconds)
@@ -324,7 +318,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
     def _work(self, handler: Callable[[Any], object], options: HandlerOptions) -> None:
         """Handle one message after the other in this thread."""
         loop_client, receiver = self._opened(), self._entered()
-        begun: list[Handling] = []  # also if this thread is interrupted before it knows
+        begun: list[Handling] = []  # filled in the event loop, also if this thread is interrupted meanwhile
         try:
             handling = loop_client.ask(partial(self._begin, handler, options, begun))
             while (message := receiver.next()) is not None:
@@ -360,7 +354,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
     def _work_on_last(
         self, handling: Handling, handler: Callable[[Any], object], message: BlockingMessage
     ) -> None:
-        """Handle a message at its last attempt: the event loop has to know that it was begun, and how it ended."""
+        """Handle a message at its last attempt, which is recorded in the event loop with its result."""
         loop_client, receiver, delivery = self._opened(), self._entered(), message.delivery
         last_attempts = loop_client.client.subscription.core.last_attempts
         if not loop_client.ask(partial(last_attempts.begin, delivery)):

@@ -80,7 +80,7 @@ class Connections:
     # ---- which nsqds ---------------------------------------------------------------------------------------------
 
     def start(self, tasks: TaskScope, clock: Clock) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         self._tasks = tasks
         self._clock = clock
         self._connect_wanted()
@@ -104,7 +104,7 @@ class Connections:
         A connection to one that is not listed any more lasts until it is lost, and is not made again.
         """
         was_complete = not self._nodes.left_out_count
-        change = self._nodes.set_listed(addresses)
+        gone = self._nodes.set_listed(addresses)
         if was_complete and self._nodes.left_out_count:
             self._log.warning(
                 "nsqlookupds list %d nsqds, and %d of them are not connected: max_connections is %d",
@@ -112,7 +112,7 @@ class Connections:
                 self._nodes.left_out_count,
                 self._options.max_connections,
             )
-        for address in change.gone:
+        for address in gone:
             connection = self._present.get(address)
             if connection is not None and _is_open(connection):
                 connection.stop()

@@ -48,25 +48,25 @@ if TYPE_CHECKING:
     from nsqkit.consumer.message import Message
 
 CLOSE_WAIT_MAX = 5.0
-"""Seconds that nsqds are given to answer CLS, if ``close_timeout`` is not less."""
+"""Seconds to wait for the CLOSE_WAIT of nsqds, if ``close_timeout`` is not less."""
 
 
 class Consumer:
     """Consumes one channel of one topic, for ``async with``, on asyncio and trio.
 
     Args:
-        topic: the topic.
-        channel: the channel.
-        nsqd_tcp_addresses: ``host:port`` of each nsqd; one that is down is dialled until it is there.
+        topic: the topic's name.
+        channel: the channel's name.
+        nsqd_tcp_addresses: ``host:port`` of each nsqd; it is dialled again until it is connected.
         lookupd_http_addresses: ``host:port`` or URL of each nsqlookupd; the nsqds that they list are dialled, too,
-            for as long as one of them lists them.
-        on_backoff: called with each change of the backoff's state; it is to be quick, and what it raises is logged.
-        stop_signals: signals that stop the consumer, such as ``[signal.SIGTERM, signal.SIGINT]``; a second one ends its
-            handlers at once. They are the program's own again when the consumer is left.
-        serializer: makes ``message.value`` of a body, see ``nsqkit.client.serializers``; by default that is the body.
+            while one of them lists them.
+        on_backoff: called with each change of the backoff's state; it should be quick, and its exceptions are logged.
+        stop_signals: signals that stop the consumer, such as ``[signal.SIGTERM, signal.SIGINT]``; a second one cancels
+            its handlers. The program's own signal handlers are restored when the consumer is left.
+        serializer: decodes bodies for ``message.value``, see ``nsqkit.client.serializers``; None returns the body.
         clock: the time; by default the real one.
-        dial: how to reach an address, in the place of connecting to it.
-        random: chance, in reconnecting and in picking connections; by default seeded by the system.
+        dial: connects to an address, in place of TCP.
+        random: for delays and for picking connections; by default seeded by the system.
         options: see ``ConsumerOptions``.
 
     Attributes:
@@ -74,7 +74,7 @@ class Consumer:
         subscription, handlers: for ``BlockingConsumer``.
 
     Raises:
-        OptionError: a name, an address or an option that cannot be used.
+        OptionError: a name, an address or an option is not valid.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Consumer:
         addresses = check_addresses(nsqd_tcp_addresses, "nsqd_tcp_addresses")
         if not addresses and not lookupd_http_addresses:
             raise OptionError(
-                "nsqd_tcp_addresses and lookupd_http_addresses are empty; one of them must name somebody"
+                "nsqd_tcp_addresses and lookupd_http_addresses are empty; one of them must name an address"
             )
         self._clock = clock
         self._backoff_hook = on_backoff
@@ -158,14 +158,14 @@ class Consumer:
         return inbox.popleft()
 
     def batches(self, max_messages: int | None = None, max_wait: Seconds = 0.0) -> Batches:
-        """Return an iterator over lists of at least one message, each with a method ``finish`` for all of it.
+        """Return an iterator over lists of at least one message, each with a method ``finish`` for the whole list.
 
-        It is the fastest way: nothing is awaited for a message, only for a batch.
+        This is the fastest way to receive: there is one await for each batch, and none for each message.
 
         Args:
-            max_messages: how many a batch has at most; None is no limit.
-            max_wait: seconds for which a batch that has begun waits for ``max_messages``; 0 takes what is there. It
-                waits no longer once ``is_starved``, for then no more can come.
+            max_messages: the maximum for a batch; None is no limit.
+            max_wait: seconds for which a batch that is not empty waits for ``max_messages``; 0 does not wait. The wait
+                ends once ``is_starved``, because no more messages can arrive then.
 
         Raises:
             OptionError: a limit below 1, or a wait below 0 or without a limit.
@@ -178,18 +178,18 @@ class Consumer:
     ) -> None:
         """Call ``handler`` with each message; finish the message when it returns, requeue it when it raises.
 
-        A handler that has answered the message itself is left alone. One that is cancelled has its message given
-        back at once. Returns when the consumer is stopped and the handlers that had begun have returned, or were
-        cancelled after ``close_timeout``. All outcomes are listed in ``nsqkit.consumer.handling``.
+        If the handler has answered the message itself, nothing is done. If it is cancelled, the message is requeued at
+        once. Returns when the consumer is stopped and the handlers that had begun have returned, or were cancelled
+        after ``close_timeout``. ``nsqkit.consumer.handling`` lists all outcomes.
 
         Args:
-            handler: an async function, of which ``concurrency`` run at a time, or a plain one, which is called in
-                the event loop and should therefore be quick, or else in threads.
+            handler: an async function, of which ``concurrency`` run at a time, or a plain one, which is called in the
+                event loop and should be quick, or with ``in_threads`` in worker threads.
             options: see ``HandlerOptions``: ``concurrency``, ``key``, ``in_threads``, ``auto_touch``,
                 ``cancel_at_timeout``, ``giving_up``.
 
         Raises:
-            OptionError: a handler or an option that cannot be used.
+            OptionError: the handler or an option is not valid.
             Closed: outside of ``async with``.
             NSQError: with ``end_on_permanent_error``, the permanent error that has ended the consumer.
         """
@@ -208,17 +208,17 @@ class Consumer:
         concurrency: int = 1,
         giving_up: GivingUp = discard,
     ) -> None:
-        """Call ``handler`` with whole lists of messages: as ``run``, with one outcome for all of a list.
+        """Call ``handler`` with lists of messages: as ``run``, with one outcome for a list.
 
         Args:
             handler: an async function, or a plain one that is quick, of a list of at least one message.
             max_messages: as in ``batches``.
             max_wait: as in ``batches``.
             concurrency: lists that are handled at a time.
-            giving_up: as in ``run``; such a message is not in the list.
+            giving_up: as in ``run``; a message that is given up is not in the list.
 
         Raises:
-            OptionError: a handler or an option that cannot be used.
+            OptionError: the handler or an option is not valid.
             Closed: outside of ``async with``.
         """
         single = self.handlers.make(handler, HandlerOptions(concurrency=concurrency, giving_up=giving_up))
@@ -236,35 +236,35 @@ class Consumer:
         if self._core.is_closing:
             raise Closed("the consumer is closed: it connects to no nsqd any more")
 
-    # ---- while it runs -------------------------------------------------------------------------------------------
+    # ---- methods for a running consumer ------------------------------------------------------------------------
 
     @property
     def is_starved(self) -> bool:
-        """True while some connection has at least 85 % of its RDY unanswered; then a batch should be handled."""
+        """True while some connection has at least 85 % of its RDY unanswered; a batch should then be handled."""
         return self._core.flow.is_starved
 
     @property
     def backoff(self) -> BackoffStats:
-        """Where the backoff is: its state, its counter, and the seconds that are left of a wait."""
+        """The state of backoff, its counter, and the seconds that are left of a wait."""
         return self._core.backoff_stats(self.subscription.now_ns())
 
     @property
     def unconnected(self) -> dict[str, Exception | None]:
-        """The nsqds whose subscription does not stand, and the nsqlookupds that failed, each with its last error."""
+        """The nsqds without a subscription, and the nsqlookupds that failed, each with its last error."""
         failed = {lookupd.name: lookupd.error for lookupd in self._discovery.lookupds if lookupd.error}
         return {**self._connections.unconnected, **failed}
 
     def stats(self) -> ConsumerStats:
-        """Return the figures of the consumer at this moment."""
+        """Return the present statistics of the consumer."""
         return self._core.stats(
             self.subscription.now_ns(), self._connections.stats(), self._connections.left_out_count
         )
 
     async def wait_connected(self, timeout: Seconds | None = None) -> None:
-        """Return when there is an nsqd, and every one of them has answered the subscription.
+        """Return when there is at least one nsqd, and all of them have accepted the subscription.
 
         Raises:
-            NotConnected: not within ``timeout`` seconds, None for no limit; it names each address with its last error.
+            NotConnected: not within ``timeout`` seconds (None for no limit), with the last error of each address.
             Closed: outside of ``async with``, or stopped meanwhile.
             NSQError: with ``end_on_permanent_error``, the permanent error that has ended the consumer.
         """
@@ -281,12 +281,12 @@ class Consumer:
             await self._connections.wait_change()
 
     def pause(self) -> None:
-        """Ask for no more messages; what was delivered goes on."""
+        """Set RDY to 0; messages that were delivered are still handled."""
         self._core.pause(self.subscription.now_ns())
         self._after()
 
     def resume(self) -> None:
-        """Ask for messages again."""
+        """End ``pause``."""
         self._core.resume(self.subscription.now_ns())
         self._after()
 
@@ -294,7 +294,7 @@ class Consumer:
         """Change ``max_in_flight``.
 
         Raises:
-            OptionError: what the option cannot be, either.
+            OptionError: the value is not valid for the option.
         """
         check_value(ConsumerOptions, "max_in_flight", max_in_flight)
         self.handlers.follows_concurrency = False
@@ -302,13 +302,13 @@ class Consumer:
         self._after()
 
     def connect_to_nsqd(self, address: str) -> None:
-        """Consume from one nsqd more; it is dialled until it is there. One that is connected already stays so.
+        """Consume from another nsqd; it is dialled again until it is connected. A known address changes nothing.
 
         Args:
             address: its ``host:port``.
 
         Raises:
-            OptionError: the address cannot be one.
+            OptionError: the address is not valid.
             Closed: the consumer was stopped.
         """
         self._check_not_stopped()
@@ -316,36 +316,36 @@ class Consumer:
         self._connections.add(address)
 
     def disconnect_from_nsqd(self, address: str) -> None:
-        """Consume from this nsqd no more.
+        """Stop consuming from an nsqd.
 
-        It delivers nothing more, what nobody has begun with is given back at once, and what has been begun with can
-        be answered for ``close_timeout``. One that nsqlookupds list comes back when they are asked again.
+        Messages that no handler has begun are requeued at once; the others can be answered for ``close_timeout``. An
+        nsqd that nsqlookupds list is connected again after the next poll.
 
         Args:
-            address: its ``host:port``, as it was given or discovered.
+            address: its ``host:port``, as given or discovered.
 
         Raises:
             OptionError: the consumer has no such nsqd.
         """
         if not isinstance(address, str) or not self._connections.remove(address):
-            raise OptionError(f"address is {address!r}, which is no nsqd of this consumer")
+            raise OptionError(f"address is {address!r}, which is not an nsqd of this consumer")
         self._after()
 
     def connect_to_lookupd(self, address: str) -> None:
-        """Ask one nsqlookupd more, beginning now; one that is asked already is left alone.
+        """Poll another nsqlookupd, starting now. A known address changes nothing.
 
         Args:
             address: its ``host:port`` or URL.
 
         Raises:
-            OptionError: the address cannot be one.
+            OptionError: the address is not valid.
             Closed: the consumer was stopped.
         """
         self._check_not_stopped()
         self._discovery.add_lookupd(address)
 
     def disconnect_from_lookupd(self, address: str) -> None:
-        """Ask this nsqlookupd no more.
+        """Stop polling an nsqlookupd.
 
         A connection to an nsqd that only it has listed lasts until it is lost.
 
@@ -353,22 +353,22 @@ class Consumer:
             address: its ``host:port`` or URL.
 
         Raises:
-            OptionError: it is none of those that are asked.
+            OptionError: the consumer has no such nsqlookupd.
         """
         self._discovery.remove_lookupd(address)
 
     def stop(self, timeout: Seconds | None = None) -> None:
-        """Ask for no more messages and give back those that no handler has begun; ``run`` and ``async for`` end.
+        """Receive no more messages and requeue those that no handler has begun; ``run`` and ``async for`` end.
 
-        Messages that were begun can still be answered; each connection stays until all of them are. When the time is
-        over, handlers are cancelled, except in threads, where that is impossible, and messages without an answer are
-        given back.
+        The other messages can still be answered; each connection stays open until all of them are. After the timeout,
+        handlers are cancelled, except in threads, where that is impossible, and messages without an answer are
+        requeued.
 
         Args:
-            timeout: seconds for that; None is ``close_timeout``. Of several calls the earliest end counts.
+            timeout: in seconds; None is ``close_timeout``. Of several calls the earliest end counts.
 
         Raises:
-            OptionError: the time is negative or no length of time.
+            OptionError: the timeout is negative or not a duration.
         """
         seconds = take_timeout(timeout)
         if seconds is None:
@@ -401,13 +401,13 @@ class Consumer:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        """Stop, wait until handlers have ended and brokers have understood, close; nothing is left running."""
+        """Stop, wait for the handlers and for each CLOSE_WAIT, and close; no task is left running."""
         assert self._tasks is not None
         try:
             self.stop()
             await self._drain()
         finally:
-            # A task of asyncio may be cancelled a second time, which no shield keeps away: as a second Ctrl-C does.
+            # A second Ctrl-C cancels an asyncio task in spite of a shield.
             tasks, self._tasks = self._tasks, None
             self._signals.__exit__(exc_type, exc, traceback)
             try:
@@ -417,7 +417,7 @@ class Consumer:
         return suppresses
 
     async def _drain(self) -> None:
-        """Wait for handlers, up to the end of their time, give back what is not answered, and wait for CLOSE_WAIT."""
+        """Wait for handlers up to their time limit, requeue messages without an answer, and wait for CLOSE_WAIT."""
         seconds = min(self.options.close_timeout, CLOSE_WAIT_MAX)
         with anyio.CancelScope(shield=True):
             await self.handlers.wait_ended(seconds)
@@ -445,7 +445,7 @@ class Consumer:
                 self._log.callback_failed("on_backoff", error)
 
     def _on_signal(self, is_first: bool) -> None:
-        """Hand a signal to the event loop; called anywhere in the main thread."""
+        """Hand a signal to the event loop; called between any two bytecodes of the main thread."""
 
         def act() -> None:
             self._signals.is_handled = True

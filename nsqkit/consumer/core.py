@@ -202,11 +202,11 @@ class ConsumerCore:
         self._send(self.flow.set_max_in_flight(max_in_flight, now_ns))
 
     def pause(self, now_ns: int) -> None:
-        """Ask for no more messages."""
+        """Set RDY to 0 until ``resume``."""
         self._send(self.flow.pause(now_ns))
 
     def resume(self, now_ns: int) -> None:
-        """Ask for messages again."""
+        """End ``pause``."""
         if not self.is_closing:
             self._send(self.flow.resume(now_ns))
 
@@ -303,7 +303,7 @@ class ConsumerCore:
             connections: the statistics of its connections.
             left_out_count: nsqds that are listed and not connected, because of ``max_connections``.
         """
-        flow = self.flow.statistics()
+        flow = self.flow
         return ConsumerStats(
             **attrs.asdict(self.counts),
             given_up=self.given_up_count,
@@ -311,7 +311,7 @@ class ConsumerCore:
             waiting=len(self.inbox),
             max_in_flight=flow.max_in_flight,
             paused=flow.paused,
-            starved=flow.starved,
+            starved=flow.is_starved,
             backoff=self.backoff_stats(now_ns),
             connections=connections,
             left_out=left_out_count,

@@ -1,11 +1,12 @@
-"""What happens to a message on which handlers have failed ``max_attempts`` times.
+"""Messages on which handlers have failed ``max_attempts`` times.
 
-The policy ``giving_up`` is called with the message and a ``GivenUp``, which says why. The message is finished after the
-policy has returned, so a dead letter is acknowledged before its original is gone. If the policy raises, the message is
-requeued, and the policy is called again at the next delivery.
+The function ``giving_up`` is called with the message and a ``GivenUp``, which has the reason. The message is finished
+after the function has returned, so a dead letter is acknowledged before its original is finished. If the function
+raises, the message is requeued, and the function is called again at the next delivery.
 
 A message is given up only after a handler of this consumer has begun it at its last attempt. ``attempts`` counts
-deliveries, and a delivery is no attempt of a handler: a message also comes again after a lost connection or a restart.
+deliveries, and not every delivery is an attempt of a handler: a message is also delivered again after a lost connection
+or a restart.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ GivingUp: TypeAlias = "Callable[[Message, GivenUp], object] | Callable[[Message]
 """A policy: a function of a message, or of a message and a ``GivenUp``; async, or plain and quick."""
 
 REMEMBERED_MAX: Final = 10_000
-"""Messages whose last attempt is remembered. One that is forgotten is handled once more."""
+"""Messages whose last attempt is recorded. One that is dropped is handled once more."""
 
 
 @attrs.frozen(kw_only=True)
 class GivenUp:
-    """Why a message is given up, and what it was.
+    """A message that is given up, and the reason.
 
     Attributes:
         topic: its topic.
@@ -49,7 +50,7 @@ class GivenUp:
         error: what the handler raised last; None if it gave no answer in time.
         error_type: the name of the error's class; empty for none.
         error_text: the text of the error; empty for none.
-        body: what was published.
+        body: the bytes that were published.
     """
 
     topic: str
@@ -82,10 +83,10 @@ class GivenUp:
 
     @classmethod
     def decode(cls, envelope: bytes) -> GivenUp:
-        """Return what ``encode`` was called on, without ``error``.
+        """Return the object that ``encode`` has encoded, without ``error``.
 
         Raises:
-            ValueError: it is no such envelope.
+            ValueError: the envelope is not valid.
         """
         try:
             fields = json.loads(envelope)
@@ -102,7 +103,7 @@ class Publisher(Protocol):
     """A producer, as ``DeadLetter`` uses it: async or blocking."""
 
     def publish(self, topic: str, body: bytes, /) -> object:
-        """Publish one message; return, or be awaited, when the broker has acknowledged it."""
+        """Publish one message; it is acknowledged when this returns, or when the result was awaited."""
         ...
 
 
@@ -110,8 +111,8 @@ class DeadLetter:
     """Publishes a message to another topic before it is finished.
 
     Args:
-        producer: an open ``Producer``, ``HTTPProducer`` or ``BlockingProducer``. A ``BlockingConsumer`` takes a
-            ``BlockingProducer`` alone, since the others belong to an event loop of the program.
+        producer: an open ``Producer``, ``HTTPProducer`` or ``BlockingProducer``. A ``BlockingConsumer`` accepts only a
+            ``BlockingProducer``, since the others belong to an event loop of the program.
         topic: the topic to publish to.
         envelope: False publishes the body as it is, True the JSON object of ``GivenUp.encode``.
 
@@ -132,7 +133,7 @@ class DeadLetter:
         self.is_async = is_async(publish) or hasattr(producer, "__aenter__")
 
     def __call__(self, message: Message, given_up: GivenUp) -> object:
-        """Publish the message; with an async producer, return what is to be awaited."""
+        """Publish the message; with an async producer, return an awaitable."""
         return self._publish(self._topic, given_up.encode() if self._envelope else message.body)
 
 
@@ -141,10 +142,10 @@ Policy: TypeAlias = "Callable[[Message, GivenUp], object]"
 
 
 def check_policy(giving_up: object) -> None:
-    """Check a policy where it is given.
+    """Check ``giving_up`` when it is given.
 
     Raises:
-        OptionError: it is no function of a message, or of a message and a ``GivenUp``.
+        OptionError: it is not a function of a message, or of a message and a ``GivenUp``.
     """
     check_handler(giving_up, can_await=True, name="giving_up")
     with_two_arguments(giving_up)  # type: ignore[arg-type]
@@ -154,11 +155,11 @@ def with_two_arguments(giving_up: Callable[..., Any]) -> Policy:
     """Return the policy as a function of two arguments.
 
     Raises:
-        OptionError: it is no function of a message, or of a message and a ``GivenUp``.
+        OptionError: it is not a function of a message, or of a message and a ``GivenUp``.
     """
     try:
         parameters = signature(giving_up).parameters.values()
-    except (TypeError, ValueError):  # built-in functions need not tell
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return giving_up
     positional = [
         p for p in parameters if p.kind in {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
@@ -175,16 +176,16 @@ def with_two_arguments(giving_up: Callable[..., Any]) -> Policy:
 
 
 class LastAttempts:
-    """The messages of which a handler has begun the last attempt, each with the error that it raised, if it did.
+    """The messages of which a handler has begun the last attempt, each with the error of the handler, if it raised.
 
-    A message is forgotten when it is finished, and when more than ``REMEMBERED_MAX`` others have come since.
+    A message is dropped when it is finished, and after ``REMEMBERED_MAX`` others.
     """
 
     def __init__(self) -> None:
         self._errors: OrderedDict[tuple[str, bytes], Exception | None] = OrderedDict()
 
     def begin(self, message: Message) -> bool:
-        """Tell whether a handler may begin the message; False if one has done so at an earlier delivery."""
+        """Record a message; return False if a handler has begun it at an earlier delivery and may not do so again."""
         key = _key(message)
         if key in self._errors:
             return False
@@ -194,7 +195,7 @@ class LastAttempts:
         return True
 
     def fail(self, message: Message, error: Exception) -> None:
-        """Remember the error of the last attempt."""
+        """Record the error of the last attempt."""
         self._errors[_key(message)] = error
 
     def error(self, message: Message) -> Exception | None:
@@ -202,7 +203,7 @@ class LastAttempts:
         return self._errors.get(_key(message))
 
     def forget(self, message: Message) -> None:
-        """Forget a message: it was finished, or its handler was cancelled and has not failed."""
+        """Drop a message: it was finished, or its handler was cancelled and has not failed."""
         self._errors.pop(_key(message), None)
 
 

@@ -1,26 +1,26 @@
-"""Flow control of a consumer: how many messages each of its nsqds may have unanswered (RDY).
+"""Flow control of a consumer: how many unanswered messages each of its nsqds may have in flight (RDY).
 
-The rule it guards: never more than ``max_in_flight`` messages at once, and never a connection forgotten.
+The sum over all connections never exceeds ``max_in_flight``, and every connection gets RDY in turn.
 
-*What RDY means to nsqd.* RDY n is a window: nsqd delivers while fewer than n messages of the connection are
-unanswered. It does not count down, so a value stays in force once it is sent, and a consumer in steady state
-sends no RDY at all. Old clients, written when it did count down, kept renewing it.
+*RDY in nsqd.* RDY n is a window: nsqd delivers while fewer than n messages of the connection are unanswered. It does
+not count down, so a value stays in force once it is sent, and a consumer in steady state sends no RDY. Clients that
+renew RDY were written when it did count down.
 
-*What a connection costs.* Its *claim* on max_in_flight is the larger of its RDY and its unanswered messages:
-what it may come to have, or still has although its RDY was lowered. No decision that raises RDY lets the sum
-of claims pass max_in_flight; a connection that is owed RDY gets it as others answer. (Messages that were on
-their way when RDY was lowered count when they arrive; no client can know of them sooner.)
+*Claims.* The *claim* of a connection on max_in_flight is the larger of its RDY and its unanswered messages: the number
+of messages that it may come to have, or still has although its RDY was lowered. No decision that raises RDY lets the
+sum of claims pass max_in_flight; a connection below its share gets RDY as others answer. (Messages that were on their
+way when RDY was lowered count when they arrive; a client cannot count them sooner.)
 
-*Who gets how much.* The *budget* is max_in_flight, or what the gate below leaves of it. If it suffices for
-all connections, each gets an even share. If not, that many of them hold a *seat*, which is RDY 1, and seats
-go round: at each redistribution those give theirs up that were idle for ``low_rdy_idle_timeout_ns`` or have
-held it for ``low_rdy_timeout_ns``, and the connections that have waited longest sit down. (go-nsq gives freed
-seats away at random, where bad luck has no bound.) Backoff's test message is the same with a budget of 1:
-if nothing comes from the connection that was picked, another gets its turn.
+*Shares.* The *budget* is max_in_flight, or the part of it that the gate below allows. If it is enough for all
+connections, each gets an even share. If not, as many connections as the budget hold a *seat*, which is RDY 1. At each
+redistribution a connection loses its seat if it was idle for ``low_rdy_idle_timeout_ns`` or has held it for
+``low_rdy_timeout_ns``, and those that have waited longest get the free seats. (go-nsq gives free seats away at random,
+which has no bound on the wait.) Backoff's test message is a budget of 1: if nothing arrives from the connection that
+was picked, another one gets the seat.
 
-How to read it: the gate and its table, two pure functions, `Window` (one connection's numbers), then `Flow`,
-whose verbs all lead to `Flow._reshare`: share out, lower, raise. Flow decides and never sends. Each verb
-returns what to send, in that order, as `SetRdy` values.
+The file has the gate and its table, two pure functions, ``Window`` (the numbers of one connection), then ``Flow``,
+whose methods all lead to ``Flow._reshare``: compute shares, lower RDY, raise RDY. A ``Flow`` sends nothing: each method
+returns what to send, in that order, as ``SetRdy`` values.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ SECOND_NS = 1_000_000_000
 
 
 class Gate(enum.Enum):
-    """What backoff lets through.
+    """Which messages backoff allows.
 
     Attributes:
-        OPEN: everything.
-        BLOCKED: nothing, until told otherwise.
-        PROBING: the one test message, which has not come yet.
-        TESTING: nothing more; the test message has come, and is not answered yet.
+        OPEN: all.
+        BLOCKED: none.
+        PROBING: the one test message, which has not arrived.
+        TESTING: no more; the test message has arrived and is not answered.
     """
 
     OPEN = "open"
@@ -64,10 +64,10 @@ class Gate(enum.Enum):
 #     unblock()                               any      → OPEN
 #     a connection with RDY delivers          PROBING  → TESTING
 #
-# The step to TESTING closes the window at once. With RDY still 1, nsqd would deliver a second message
-# the moment it reads the FIN or REQ of the first, before it reads what that result decided.
+# The step to TESTING sets RDY to 0 at once. With RDY 1, nsqd would deliver a second message when it reads the FIN or
+# REQ of the first, before it reads the RDY that follows from that result.
 #
-# And the budget that each position allows (None: all of max_in_flight):
+# The budget in each position (None: all of max_in_flight):
 GATE_BUDGETS: dict[Gate, int | None] = {Gate.OPEN: None, Gate.BLOCKED: 0, Gate.PROBING: 1, Gate.TESTING: 0}
 
 
@@ -78,15 +78,14 @@ class SetRdy(NamedTuple, Generic[K]):
     rdy_count: int
 
 
-# What nearly every call returns. A constant, so that steady state allocates nothing.
+# The result of nearly every call; a constant, so that steady state allocates nothing.
 NOTHING: tuple[()] = ()
 
 
 def deal(total: int, limits: Sequence[int]) -> list[int]:
-    """Deal ``total`` out as evenly as the limits allow; what is odd goes to the largest, and first, of them.
+    """Divide ``total`` as evenly as the limits allow; the remainder goes to the largest limits, the first of equals.
 
-    Amounts differ by at most one, except where a limit holds one down. Less than ``total`` is dealt only when
-    every limit is reached.
+    Amounts differ by at most one, except at a limit. The sum is below ``total`` only if every limit is reached.
 
     >>> deal(10, [100, 100, 100])
     [4, 3, 3]
@@ -94,8 +93,8 @@ def deal(total: int, limits: Sequence[int]) -> list[int]:
     [2, 4, 4]
     """
     dealt = [0] * len(limits)
-    # The smallest limit first: who cannot take an even part leaves more to those who come after. Division
-    # rounds down, so what is odd ends with the largest limits, and among equal ones with the first.
+    # The smallest limit first, because a limit below the even part leaves more for the others. Division rounds down, so
+    # the remainder goes to the largest limits, and among equal ones to the first.
     order = sorted(range(len(limits)), key=lambda i: (limits[i], -i))
     for place, i in enumerate(order):
         dealt[i] = min(limits[i], total // (len(limits) - place))
@@ -104,11 +103,11 @@ def deal(total: int, limits: Sequence[int]) -> list[int]:
 
 
 def needs_rdy(remaining: int, last_rdy: int) -> bool:
-    """Tell whether a connection is about to run dry, and so worth a RDY that is less than its full share.
+    """Return whether a connection has so little RDY left that a RDY below its full share is worth a command.
 
-    This is the rule by which older clients renewed RDY: at most 1 left, or less than a quarter of what was
-    last sent. Here it saves commands while a large share passes from one connection to another, message by
-    message. (Their third case, more left than the share, needs no asking: `Flow` always lowers at once.)
+    This is the rule by which older clients renewed RDY: at most 1 left, or less than a quarter of the RDY last sent.
+    Here it saves commands while a large share moves from one connection to another, message by message. (Their third
+    case, more left than the share, does not occur: ``Flow`` always lowers at once.)
 
     Args:
         remaining: how many messages nsqd may still deliver; negative if more are in flight than RDY allows.
@@ -119,13 +118,13 @@ def needs_rdy(remaining: int, last_rdy: int) -> bool:
 
 @attrs.define(eq=False)
 class Window(Generic[K]):
-    """What is known about one connection.
+    """The numbers of one connection.
 
     Attributes:
         key: the caller's name for it.
-        max_rdy_count: the most its nsqd accepts.
-        turn: when it last got or lost its share, as a running number; the lowest has sat, or waited, longest.
-        share: the RDY it is due.
+        max_rdy_count: the largest RDY that its nsqd accepts.
+        turn: when it last got or lost its share, as a running number; the lowest has held it, or waited, longest.
+        share: the RDY that it should have.
         rdy_count: the RDY last sent.
         in_flight: messages received and not answered.
         granted_ns: when its RDY last rose from 0.
@@ -147,55 +146,30 @@ class Window(Generic[K]):
 
     @property
     def cost(self) -> int:
-        """What the full share would add to the claim: nothing, below what is in flight as it is."""
+        """How much the full share would add to the claim."""
         return max(self.share - self.claim, 0)
 
     @property
     def starved(self) -> bool:
-        """Whether the connection waits for answers: at least 85 % of its RDY is in flight.
+        """Whether at least 85 % of its RDY is in flight, the client guide's limit.
 
-        The percentage is the client guide's. go-nsq rounds it down, which makes 1 of 2 starved.
+        go-nsq rounds the limit down, by which 1 of 2 is starved.
         """
         return self.in_flight > 0 and self.in_flight * 100 >= self.rdy_count * 85
 
 
-@attrs.frozen(kw_only=True)
-class FlowStatistics:
-    """What `Flow.statistics` returns.
-
-    Attributes:
-        max_in_flight: the limit now in force; see ``paused`` too.
-        paused: whether `Flow.pause` holds everything back.
-        gate: what backoff lets through.
-        connection_count: the connections there are.
-        ready_connection_count: those of them that have RDY.
-        total_rdy_count: the sum of what was last sent.
-        in_flight: messages received and not answered.
-        starved: as `Flow.is_starved`.
-    """
-
-    max_in_flight: int
-    paused: bool
-    gate: Gate
-    connection_count: int
-    ready_connection_count: int
-    total_rdy_count: int
-    in_flight: int
-    starved: bool
-
-
-# Options are looked at when it is made; to do so whenever an attribute is set would cost as much as a decision does.
+# Options are checked by __init__ alone; a check at each assignment would cost as much as a decision.
 @attrs.define(eq=False, kw_only=True, on_setattr=attrs.setters.NO_OP)
 class Flow(Generic[K]):
     """Decide which connection of a consumer gets how much RDY.
 
-    A connection is named by a key of the caller's choice. It must differ for each connection, even to the
-    same address, or answers to messages of a lost connection would be booked on the one that replaced it.
+    The caller names a connection by a key. Each connection needs its own, even to the same address, or answers to
+    messages of a lost connection would count for the next one.
 
     Args:
-        max_in_flight: how many messages may be unanswered over all connections; 0 holds everything back.
-        low_rdy_idle_timeout_ns: a seat is given up after so long without a message; 10 s as in go-nsq.
-        low_rdy_timeout_ns: a seat is given up after so long in any case; 30 s as in go-nsq.
+        max_in_flight: how many messages may be unanswered over all connections; with 0 none is delivered.
+        low_rdy_idle_timeout_ns: a seat is lost after this time without a message; 10 s as in go-nsq.
+        low_rdy_timeout_ns: a seat is lost after this time in any case; 30 s as in go-nsq.
         rdy_redistribute_interval_ns: time between redistributions while seats are scarce; 5 s as in go-nsq.
         rng: picks the connection for a test message.
     """
@@ -213,44 +187,41 @@ class Flow(Generic[K]):
     _turn: int = attrs.field(default=0, init=False)
     _deadline_ns: int | None = attrs.field(default=None, init=False)
 
-    # Connections come and go.
+    # Connections.
 
     def add(self, key: K, max_rdy_count: int, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Take in a new connection; it gets its share at once, as far as the others leave room for it.
+        """Add a connection; it gets its share at once, as far as the claims of others allow.
 
         Args:
-            key: a name for it, not used before.
-            max_rdy_count: the most its nsqd accepts, from the answer to IDENTIFY. With 0 it never gets RDY.
-            now_ns: the present time.
+            key: its name, not used before.
+            max_rdy_count: from the answer to IDENTIFY. With 0 it never gets RDY.
+            now_ns: the time.
         """
         assert key not in self._windows, f"connection {key!r} was added before"
         self._windows[key] = Window(key, max_rdy_count, self._next_turn())
         return self._reshare(now_ns)
 
     def remove(self, key: K, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Forget a connection that is closed, with all that was in flight on it.
-
-        If that was the test message, backoff asks for another one with `probe`.
-        """
+        """Remove a closed connection, with its messages in flight."""
         window = self._windows.pop(key)
         self._claimed -= window.claim
         return self._reshare(now_ns)
 
     def retire(self, key: K, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Ask a connection for no more; what is in flight on it counts until it is answered or `remove` comes."""
+        """Set RDY to 0 for good; its messages in flight count until they are answered or ``remove`` is called."""
         window = self._windows[key]
         window.max_rdy_count = 0
         self._set_share(window, 0)
         lowered = [self._send(window, 0, now_ns)] if window.rdy_count else []
         return [*lowered, *self._reshare(now_ns)]
 
-    # Messages come and are answered. These two are called for every read and every write.
+    # Messages. These two are called for every read and every write.
 
     def received(self, key: K, count: int, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Book messages that arrived on a connection, all those of one receive buffer in one call.
+        """Count the messages of one receive buffer.
 
-        While probing, the first message of a connection that has RDY is the test message. One from elsewhere was
-        sent before the backoff began.
+        While probing, the first message of a connection that has RDY is the test message. One from another connection
+        was sent before the backoff began.
         """
         window = self._windows[key]
         self._book(window, count, now_ns)
@@ -260,10 +231,9 @@ class Flow(Generic[K]):
         return self._repay(now_ns)
 
     def answered(self, key: K, count: int, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Book messages that were finished or requeued, all those of one write in one call.
+        """Count the messages that were finished or requeued by one write, and those that have timed out.
 
-        A message that timed out and will never be answered is to be booked here as well, for it keeps its
-        place until then. A key that was removed is ignored, since handlers may outlive the connection.
+        A key that was removed is ignored.
         """
         window = self._windows.get(key)
         if window is None:
@@ -272,7 +242,7 @@ class Flow(Generic[K]):
         assert window.in_flight >= 0, f"connection {key!r} answered {-window.in_flight} more than it received"
         return self._repay(now_ns)
 
-    # The user decides.
+    # For users.
 
     def set_max_in_flight(self, max_in_flight: int, now_ns: int) -> Sequence[SetRdy[K]]:
         """Change the limit.
@@ -286,27 +256,27 @@ class Flow(Generic[K]):
         return self._reshare(now_ns)
 
     def pause(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Hold everything back, whatever the gate says, until `resume`."""
+        """Set RDY to 0 until ``resume``, whatever the gate allows."""
         self.paused = True
         return self._reshare(now_ns)
 
     def resume(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Go on as if there had been no `pause`."""
+        """End ``pause``."""
         self.paused = False
         return self._reshare(now_ns)
 
-    # Backoff decides.
+    # For backoff.
 
     def block(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Let nothing through."""
+        """Allow no messages."""
         self.gate = Gate.BLOCKED
         return self._reshare(now_ns)
 
     def probe(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Let one message through, from a connection chosen at random.
+        """Allow one message, from a connection chosen at random; without one, from the first to be added.
 
-        Without a connection the first to come is the one. On a connection with RDY 1 nsqd delivers nothing
-        while an earlier message is unanswered, so slow handlers may delay the test, but not spoil it.
+        On a connection with RDY 1, nsqd delivers nothing while an earlier message is unanswered, so a slow handler may
+        delay the test message.
         """
         self.gate = Gate.PROBING
         takers = self._takers()
@@ -317,63 +287,54 @@ class Flow(Generic[K]):
         return self._reshare(now_ns)
 
     def unblock(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Let everything through."""
+        """Allow all messages."""
         self.gate = Gate.OPEN
         return self._reshare(now_ns)
 
-    # Time passes.
+    # Time.
 
     def next_deadline(self) -> int | None:
-        """Return when the next redistribution is due; None while nobody waits for a seat."""
+        """Return when the next redistribution is due; None while no connection waits for a seat."""
         return self._deadline_ns
 
     def handle_deadline(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Redistribute the seats if that is due; too early is harmless."""
+        """Redistribute the seats if that is due."""
         if self._deadline_ns is None or now_ns < self._deadline_ns:
             return NOTHING
         self._deadline_ns = now_ns + self.rdy_redistribute_interval_ns
         takers = self._takers()
-        tired = sorted((w for w in takers if self._must_yield(w, now_ns)), key=lambda w: w.turn)
-        # No more than there are others to sit down: who would only change seats keeps the one it has.
+        yielding = sorted((w for w in takers if self._must_yield(w, now_ns)), key=lambda w: w.turn)
+        # No more seats are freed than there are connections that wait for one.
         waiting_count = sum(w.share == 0 for w in takers)
-        for window in tired[:waiting_count]:
+        for window in yielding[:waiting_count]:
             self._set_share(window, 0)
         return self._reshare(now_ns)
 
-    # Looking on.
+    # State.
 
     @property
     def is_starved(self) -> bool:
         """Whether some connection can deliver (almost) nothing until messages are answered.
 
-        For handlers that gather a batch: now is the time to process what there is.
+        Code that gathers a batch should then process it.
         """
         return any(window.starved for window in self._windows.values())
 
     @property
+    def in_flight(self) -> int:
+        """Messages received and not answered."""
+        return sum(window.in_flight for window in self._windows.values())
+
+    @property
     def total_rdy_count(self) -> int:
-        """The sum of what was last sent on all connections."""
+        """The sum of the RDY last sent on all connections."""
         return sum(window.rdy_count for window in self._windows.values())
 
     def rdy_count(self, key: K) -> int:
         """Return the RDY last sent on a connection."""
         return self._windows[key].rdy_count
 
-    def statistics(self) -> FlowStatistics:
-        """Return the present numbers as a value."""
-        windows = self._windows.values()
-        return FlowStatistics(
-            max_in_flight=self.max_in_flight,
-            paused=self.paused,
-            gate=self.gate,
-            connection_count=len(windows),
-            ready_connection_count=sum(window.rdy_count > 0 for window in windows),
-            total_rdy_count=self.total_rdy_count,
-            in_flight=sum(window.in_flight for window in windows),
-            starved=self.is_starved,
-        )
-
-    # The algorithm: who is due what, then what can be sent of it.
+    # The algorithm: shares, then the part of them that can be sent.
 
     def _reshare(self, now_ns: int) -> Sequence[SetRdy[K]]:
         budget, takers = self._budget(), self._takers()
@@ -406,26 +367,26 @@ class Flow(Generic[K]):
         takers = sorted(takers, key=lambda w: w.turn)
         seated = [w for w in takers if w.share]
         waiting = [w for w in takers if not w.share]
-        # When seats become fewer, those get up who have sat longest.
+        # When seats become fewer, those lose theirs that have held it longest.
         return set((seated[-seat_count:] + waiting)[:seat_count])
 
     def _must_yield(self, window: Window[K], now_ns: int) -> bool:
         if not window.rdy_count:
-            return False  # It waits, or is seated but still owed its RDY: its time has not begun.
-        # A slow handler is not a silent nsqd: while a message is in flight only the longer limit counts.
+            return False  # its time begins with its first RDY
+        # While a message is in flight, the handler may be slow; only the longer limit counts.
         idle_ns = 0 if window.in_flight else now_ns - window.active_ns
         return (
             idle_ns >= self.low_rdy_idle_timeout_ns or now_ns - window.granted_ns >= self.low_rdy_timeout_ns
         )
 
     def _repay(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        # In steady state nothing is owed, and a read or a write costs no more than this.
+        # In steady state no share is above its RDY, and a read or a write costs no more than this.
         if not self._owing or self._claimed >= self.max_in_flight:
             return NOTHING
         return self._raise(now_ns)
 
     def _raise(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Bring RDY up to the shares, as far as the claims leave room."""
+        """Raise RDY to the shares, as far as the claims allow."""
         owed = [w for w in self._windows.values() if w.rdy_count < w.share]
         room = max(self.max_in_flight - self._claimed, 0)
         if sum(w.cost for w in owed) > room:

@@ -1,9 +1,9 @@
-"""What a handler may be, and how one is called where nothing can be awaited.
+"""Checks of handlers and of the values that they return.
 
-A handler in the event loop may be async or plain. In a worker thread, or in ``BlockingConsumer``, nothing awaits or
-iterates what a handler returns. An async function or a generator function would return without having run there, and
-its message would be finished. So these are refused when they are given. A result that shows it only afterwards, such as
-that of a lambda around an async function, makes the call a failure.
+A handler in the event loop may be async or plain. In a worker thread, and in ``BlockingConsumer``, nothing awaits or
+iterates the result of a handler: an async function or a generator function would return without having run, and its
+message would be finished. So these are refused when they are given. If only the result shows it, as with a lambda
+around an async function, the call counts as failed.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from nsqkit.errors import OptionError
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Tell whether calling it returns a coroutine: an async function, or an object with an async ``__call__``."""
+    """Return whether a call returns a coroutine: an async function, or an object with an async ``__call__``."""
     return iscoroutinefunction(function) or iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def check_handler(handler: object, *, can_await: bool, name: str = "handler") -> None:
-    """Check a function that is to be called with a message.
+    """Check a function of a message.
 
     Args:
         handler: the function.
-        can_await: whether what it returns is awaited.
-        name: what users call it.
+        can_await: whether its result is awaited.
+        name: its name in errors.
 
     Raises:
-        OptionError: it cannot be called, it is a generator function, or it is async where nothing is awaited.
+        OptionError: it cannot be called, is a generator function, or is async where nothing is awaited.
     """
     if not callable(handler):
         raise OptionError(f"{name} is {handler!r}; allowed is a function of a message")
@@ -53,10 +53,10 @@ def check_handler(handler: object, *, can_await: bool, name: str = "handler") ->
 
 
 def check_result(result: object, *, can_await: bool = False, name: str = "handler") -> None:
-    """Check what a call of a handler has returned, if it was not None.
+    """Check the result of a handler, if it is not None.
 
     Raises:
-        OptionError: it stands for work that has not been done and that nothing will do.
+        OptionError: it is a generator or an awaitable, whose code nothing would run.
     """
     if isgenerator(result) or isasyncgen(result):
         raise OptionError(
@@ -64,7 +64,7 @@ def check_result(result: object, *, can_await: bool = False, name: str = "handle
         )
     if not can_await and isawaitable(result):
         if iscoroutine(result):
-            result.close()  # it would warn that it was never awaited
+            result.close()  # else Python warns that it was never awaited
         raise OptionError(
             f"{name} returned {type(result).__name__!r}, which cannot be awaited here; "
             "allowed is a plain function in a thread or a BlockingConsumer"
@@ -72,7 +72,7 @@ def check_result(result: object, *, can_await: bool = False, name: str = "handle
 
 
 def call_plain(handler: Callable[[Any], object], argument: Any) -> None:
-    """Call a handler where nothing can be awaited.
+    """Call a handler where nothing is awaited.
 
     Raises:
         OptionError: as ``check_result``.

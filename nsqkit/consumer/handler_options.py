@@ -1,7 +1,4 @@
-"""How a handler is called: the options of ``Consumer.run``.
-
-The rule it guards: as in ``nsqkit.client.options``, what is wrong is refused when ``run`` is called.
-"""
+"""The options of ``Consumer.run``; invalid values are refused when ``run`` is called."""
 
 from __future__ import annotations
 
@@ -40,17 +37,18 @@ class HandlerKeywords(TypedDict, total=False):
 
 @attrs.frozen(kw_only=True)
 class HandlerOptions:
-    """What can be set about one ``run``.
+    """The options of one call of ``run``.
 
     Attributes:
         concurrency: handlers that run at a time; 1.
-        key: from a message to its key; messages of one key are handled one after the other, in the order in which
-            they came. None: any handler takes any message.
-        in_threads: call the handler, which is a plain function, in worker threads, ``concurrency`` of them.
+        key: a function from a message to its key; messages of one key are handled one after the other, in the order in
+            which they were received. None: any handler takes any message.
+        in_threads: call the handler, a plain function, in ``concurrency`` worker threads.
         auto_touch: touch a message while its handler runs, until nsqd's ``--max-msg-timeout`` after its delivery.
-        cancel_at_timeout: cancel the handler, which is an async function, when nsqd has taken its message back.
+        cancel_at_timeout: cancel the handler, an async function, when its message has timed out.
         giving_up: called with a message on which the handler has failed at its last attempt (``max_attempts``), and
-            with a ``GivenUp`` that says why; a function of the message alone is allowed. Then the message is finished.
+            with a ``GivenUp`` that has the reason; a function of the message alone is allowed. Afterwards the message
+            is finished.
     """
 
     concurrency: int = whole(1, 1, 1_000_000)

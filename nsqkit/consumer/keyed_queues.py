@@ -1,10 +1,10 @@
-"""KeyedQueues: messages with the same key are handled one after the other, in the order in which they came.
+"""Queues of messages by key: messages with the same key are handled one after the other, in the order of receipt.
 
-    inbox  a1 b1 a2 c1 b2 ─▶ lane 0  a1 a2 c1        (a and c happen to share a lane)
-                             lane 1  b1 b2
+    inbox  a1 b1 a2 c1 b2 ─▶ queue 0  a1 a2 c1        (the keys a and c share a queue)
+                             queue 1  b1 b2
 
-The rule it guards: a key has one lane for as long as the lanes last, and a lane has one worker. So what has one key is
-never handled twice at once; what has another key waits for it only where it shares its lane.
+A key always has the same queue, and a queue has one worker. So messages with one key are never handled at the same
+time, and those with another key wait for them only in the same queue.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class KeyedQueues:
-    """Messages that wait, each in the lane of its key.
+    """Waiting messages, each in the queue of its key.
 
     Args:
-        inbox: where messages come from.
-        count: how many lanes there are.
+        inbox: the messages to distribute.
+        count: the number of queues.
         key: returns the key of a message.
 
     Attributes:
-        queues: the messages of each lane, in order.
+        queues: the queues.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class KeyedQueues:
         self._key = key
 
     def sort(self) -> list[tuple[Message, Exception]]:
-        """Move all messages from the inbox into their lanes; return those without a key, and what ``key`` raised."""
+        """Move all messages from the inbox into their queues; return those for which ``key`` raised, with the error."""
         inbox, queues, key = self._inbox, self.queues, self._key
         failures: list[tuple[Message, Exception]] = []
         while inbox:

@@ -1,4 +1,4 @@
-"""What a consumer logs about itself: backoff, messages that wait too long, and options without effect.
+"""The log lines of a consumer: backoff, messages that wait too long, and options without effect.
 
 Each line names topic and channel in its text, and has them as fields.
 """
@@ -19,12 +19,12 @@ logger = logging.getLogger("nsqkit.consumer")
 
 
 class TopicLog(logging.LoggerAdapter[logging.Logger]):
-    """Adds topic and channel to what is logged: to the text, and as fields."""
+    """Adds topic and channel to log lines: to the text, and as fields."""
 
     def process(
         self, msg: object, kwargs: MutableMapping[str, Any]
     ) -> tuple[object, MutableMapping[str, Any]]:
-        """Return the message and its arguments, with the fields of both."""
+        """Return the message with topic and channel, and its arguments with all fields."""
         fields = self.extra or {}
         return f"[{fields.get('topic')}/{fields.get('channel')}] {msg}", {
             **kwargs,
@@ -41,7 +41,7 @@ class ConsumerLog:
 
     Attributes:
         fields: ``topic`` and ``channel``, for the ``extra`` of log lines.
-        said: the methods whose warning is given once and has been given.
+        warned: the warnings that were logged, of those that are logged once.
     """
 
     def __init__(self, topic: str, channel: str) -> None:
@@ -50,11 +50,11 @@ class ConsumerLog:
         self.warned: set[str] = set()
 
     def named(self, name: str) -> TopicLog:
-        """Return the logger of that name, with topic and channel in all that it logs."""
+        """Return the logger of that name, which adds topic and channel."""
         return TopicLog(logging.getLogger(name), self.fields)
 
     def backoff(self, backoff: BackoffStats) -> None:
-        """Say that the state of the backoff has changed."""
+        """Log a change of the backoff's state."""
         extra = {**self.fields, "backoff_state": backoff.state.value, "backoff_counter": backoff.counter}
         if backoff.state is BackoffState.WAITING:
             logger.warning(
@@ -70,11 +70,11 @@ class ConsumerLog:
             logger.info("[%s] backoff is over", self._name, extra=extra)
 
     def callback_failed(self, option: str, error: Exception) -> None:
-        """Say that a function of the user has raised."""
+        """Log that a function of the user has raised."""
         logger.error("[%s] %s failed", self._name, option, exc_info=error, extra=self.fields)
 
     def stop_timeout(self, count: int) -> None:
-        """Say that handlers have not ended in their time after the stop."""
+        """Warn that handlers have not returned before the time limit of the stop."""
         logger.warning(
             "[%s] the stop's time is over, and %d messages are not answered: handlers are cancelled where that is "
             "possible, and the messages given back",
@@ -84,7 +84,7 @@ class ConsumerLog:
         )
 
     def messages_wait(self, max_in_flight: int, msg_timeout: float, waiting: int, answered: int) -> None:
-        """Warn once that messages wait for handlers for longer than half of their timeout."""
+        """Warn once that messages wait for handlers longer than half of their timeout."""
         self._warn_once(
             "messages_wait",
             f"max_in_flight is {max_in_flight}, more than the handlers answer within msg_timeout, {msg_timeout:g} s: "
@@ -93,7 +93,7 @@ class ConsumerLog:
         )
 
     def few_in_flight(self, max_in_flight: int, count: int) -> None:
-        """Warn once that max_in_flight keeps handlers from running."""
+        """Warn once that max_in_flight is too low for the concurrency of the handlers."""
         self._warn_once(
             "few_in_flight",
             f"max_in_flight is {max_in_flight}, less than the {count} messages that the handlers can take at a time; "

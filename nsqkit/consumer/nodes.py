@@ -1,9 +1,8 @@
-"""Which nsqds a consumer wants, and why.
+"""The addresses of nsqds that a consumer wants a connection to.
 
-The rule it guards: an nsqd that the user named is wanted until the user takes it back; one that nsqlookupds list is
-wanted for as long as they do, and as there is room: with the named ones, no more than a maximum are wanted. A
-connection that stands is no reason to want anybody, and no longer being listed is no reason to hang up: it is when a
-connection has ended that it matters whether its nsqd is still wanted.
+An nsqd that the user named is wanted until the user removes it. One that nsqlookupds list is wanted while they list it,
+up to a maximum that the named ones count for, too. An existing connection is closed only by the user: whether its nsqd
+is still wanted matters when it has ended.
 """
 
 from __future__ import annotations
@@ -11,28 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-import attrs
-
-
-@attrs.frozen
-class Change:
-    """What a new list has changed.
-
-    Attributes:
-        come: addresses that are wanted now, and were not.
-        gone: addresses that were wanted, and are not any more.
-    """
-
-    come: list[str]
-    gone: list[str]
-
 
 class Nodes:
     """The addresses that are wanted.
 
     Args:
         named: those that the user has named.
-        count_max: how many are wanted at most; those that are named are wanted in any case.
+        count_max: the maximum of wanted addresses; the named ones are wanted in any case.
     """
 
     def __init__(self, named: Iterable[str] = (), *, count_max: int) -> None:
@@ -46,11 +30,11 @@ class Nodes:
 
     @property
     def wanted(self) -> list[str]:
-        """All addresses, those that the user has named first."""
+        """All wanted addresses, the named ones first."""
         return [*self._wanted]
 
     def is_named(self, address: str) -> bool:
-        """Tell whether the user has named an address."""
+        """Return whether the user has named an address."""
         return address in self._named
 
     @property
@@ -60,35 +44,32 @@ class Nodes:
 
     @property
     def left_out_count(self) -> int:
-        """How many are listed for which there is no room."""
+        """How many are listed and not wanted, because of the maximum."""
         return len(self._listed.keys() - self._wanted.keys())
 
     def add(self, address: str) -> None:
-        """Want an address for good."""
+        """Add a named address."""
         self._named[address] = None
         self._choose()
 
     def remove(self, address: str) -> None:
-        """Want it no more, whoever wanted it; a later list may bring it back."""
+        """Remove an address, named or listed; a later list may add it again."""
         self._named.pop(address, None)
         self._listed.pop(address, None)
         self._choose()
 
-    def set_listed(self, addresses: Iterable[str]) -> Change:
-        """Take the list of all addresses that are discovered by now, in place of the last one.
+    def set_listed(self, addresses: Iterable[str]) -> list[str]:
+        """Replace the listed addresses; return those that are not wanted any more.
 
-        Where there is no room for all, those that were listed before keep their places.
+        If there are more than the maximum, addresses that were wanted before stay wanted.
         """
         before = self._wanted
         listed = dict.fromkeys(addresses)
         self._listed = {address: None for address in self._listed if address in listed} | listed
         self._choose()
-        return Change(
-            come=[address for address in self._wanted if address not in before],
-            gone=[address for address in before if address not in self._wanted],
-        )
+        return [address for address in before if address not in self._wanted]
 
     def _choose(self) -> None:
-        room = max(self._count_max - len(self._named), 0)
+        count = max(self._count_max - len(self._named), 0)
         others = (address for address in self._listed if address not in self._named)
-        self._wanted = self._named | dict.fromkeys(islice(others, room))
+        self._wanted = self._named | dict.fromkeys(islice(others, count))

@@ -1,7 +1,4 @@
-"""Options of a consumer, under go-nsq's names, with go-nsq's ranges.
-
-The rule it guards: as in ``nsqkit.client.options``, what is wrong is refused when the consumer is made.
-"""
+"""Options of a consumer, under go-nsq's names and with go-nsq's ranges; see ``nsqkit.client.options``."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ if TYPE_CHECKING:
     from nsqkit.lookup.selection import AddressMap, DiscoveryFilter
 
 BackoffStrategy: TypeAlias = Literal["exponential", "full-jitter"] | Callable[[int], float]
-"""One of go-nsq's two, or a function: from the attempt (1, 2, 3, …) to the seconds to wait."""
+"""One of go-nsq's two, or a function from the attempt (1, 2, 3, …) to the seconds to wait."""
 
 RequeueDelayPolicy: TypeAlias = Callable[[int], float]
-"""From a message's attempts to the seconds after which it comes again."""
+"""From a message's attempts to the seconds until its next delivery."""
 
 BACKOFF_STRATEGIES = ("exponential", "full-jitter")
 
@@ -71,36 +68,36 @@ class ConsumerKeywords(ConnectionKeywords, total=False):
 
 @attrs.frozen(kw_only=True)
 class ConsumerOptions(ConnectionOptions, LookupOptions):
-    """What can be set about a consumer, besides what ``ConnectionOptions`` and ``LookupOptions`` have.
+    """The options of a consumer, in addition to ``ConnectionOptions`` and ``LookupOptions``.
 
     Durations are in seconds.
 
     Attributes:
         max_in_flight: messages that may be delivered and unanswered at a time, over all connections; 0 pauses. 1, or
-            what the concurrency of ``run`` needs if that is more and this was not set.
+            the concurrency of ``run`` if that is higher and this was not set.
         msg_timeout: after how long nsqd delivers an unanswered message again, at least 1; 0 leaves it to nsqd, by
             default 60.
-        sample_rate: percentage of the messages to deliver, the others being gone from the channel; 0 is all.
-        default_requeue_delay: delay of a requeue that names none, times attempts; 90.
+        sample_rate: percentage of the messages to deliver; nsqd drops the others from the channel. 0 is all.
+        default_requeue_delay: the delay of a requeue without one, times attempts; 90.
         max_requeue_delay: the longest of these delays; 900.
-        requeue_delay_policy: instead of a default delay times attempts, a function from a message's attempts to
-            the seconds.
+        requeue_delay_policy: a function from a message's attempts to the seconds, in place of
+            ``default_requeue_delay``.
         max_attempts: the attempt after which a message is given up if its handler fails, in ``run`` and
-            ``run_batches``; 5. 0 gives up none.
-        backoff_strategy: how long a backoff lasts: "exponential", "full-jitter" (at random between 0 and that), or
+            ``run_batches``; 5. 0 is no limit.
+        backoff_strategy: the duration of a backoff: "exponential", "full-jitter" (random between 0 and that), or
             a function from the attempt (1, 2, 3, …) to the seconds.
         backoff_multiplier: half of the first backoff, which doubles with each further failure; 1.
         max_backoff_duration: the longest backoff; 120. 0 switches backoff off.
-        low_rdy_idle_timeout: after how long without a message a connection gives up its RDY, when there are more
+        low_rdy_idle_timeout: after this time without a message a connection loses its RDY, if there are more
             connections than max_in_flight; 10.
-        low_rdy_timeout: after how long it gives it up in any case; 30.
-        rdy_redistribute_interval: how often that is looked at; 5.
-        close_timeout: how long handlers that have begun may go on after ``stop``, or when the consumer is left; then
-            they are cancelled and their messages given back. 25, for Kubernetes kills after 30. nsqds are given at
-            most 5 of it to answer CLS.
-        max_connections: nsqds that the consumer is connected to at most, 1 to 100,000; 1,000, which is about as many
-            files as a process may have open by default. Those that the user has named are connected in any case; of
-            those that nsqlookupds list, the first. ``stats().left_out`` counts the others.
+        low_rdy_timeout: after this time it loses it in any case; 30.
+        rdy_redistribute_interval: how often these two are checked; 5.
+        close_timeout: how long handlers that have begun may run after ``stop``, or when the consumer is left; then
+            they are cancelled and their messages requeued. 25, because Kubernetes kills after 30. nsqds get at most 5
+            of it to answer CLS.
+        max_connections: the maximum of connected nsqds, 1 to 100,000; 1,000, which is about as many files as a process
+            may have open by default. Named nsqds are always connected, and of the listed ones the first.
+            ``stats().left_out`` counts the others.
     """
 
     max_in_flight: int = whole(1, 0, 1_000_000)

@@ -1,4 +1,4 @@
-"""How ``giving_up`` is called: in the event loop, or in a worker thread if it blocks."""
+"""Calls ``giving_up`` in the event loop, or in a worker thread if it blocks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def policy_of(giving_up: Callable[..., Any]) -> Policy:
-    """Return a policy for the event loop. One that blocks, as ``DeadLetter(BlockingProducer)``, gets a thread.
+    """Return a policy for the event loop; a ``DeadLetter`` of a ``BlockingProducer`` is called in a thread.
 
     Raises:
-        OptionError: it is no function of a message, or of a message and a ``GivenUp``.
+        OptionError: it is not a function of a message, or of a message and a ``GivenUp``.
     """
     policy = with_two_arguments(giving_up)
     if isinstance(giving_up, DeadLetter) and not giving_up.is_async:
@@ -34,7 +34,7 @@ def policy_in_thread(giving_up: Callable[..., Any], wrap: Callable[[Message], Me
 
     Args:
         giving_up: the function.
-        wrap: makes of a message what a thread may answer.
+        wrap: returns the message for the thread.
 
     Raises:
         OptionError: as ``policy_of``; or the function is async, or publishes through an async producer.

@@ -1,7 +1,6 @@
-"""What a consumer tells of itself: values that are true for the moment they were asked for.
+"""The statistics of a consumer, as values for users.
 
-The rule it guards: whoever looks on changes nothing. These are copies, frozen, in the units of the public API; nothing
-in the consumer reads them.
+They are frozen copies, in the units of the public API. The consumer does not read them.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class BackoffStats:
-    """Where the consumer's backoff is.
+    """The state of the consumer's backoff.
 
     Attributes:
         state: running, waiting or probing.
-        counter: how many more test messages must succeed than fail before everything flows again; 0 while running.
+        counter: how many more test messages must succeed than fail before deliveries resume; 0 while running.
         wait: seconds of the present wait or, while probing, of the last one; 0 while running.
         seconds_left: seconds until the wait is over; 0 unless waiting.
     """
@@ -51,22 +50,22 @@ class MessageCounts:
 
 @attrs.frozen(kw_only=True)
 class ConnectionStats:
-    """One nsqd of a consumer. What is counted begins anew with each connection to it.
+    """One nsqd of a consumer. The counts start anew with each connection to it.
 
     Attributes:
         address: of the nsqd.
-        connected: whether the subscription stands.
-        error: the last error, of a connection that does not stand.
-        version: of the nsqd; empty before it has answered.
+        connected: whether it is subscribed.
+        error: the last error, if it is not connected.
+        version: of the nsqd; empty before it has answered IDENTIFY.
         rdy_count: the RDY last sent.
         in_flight: messages received and not answered.
         received: messages received.
         finished: messages finished.
         requeued: messages requeued.
-        touched: times that more time was asked for.
+        touched: TOUCH commands sent.
         timed_out: messages that were not answered in time.
         refused: answers that nsqd refused, mostly because the message had timed out.
-        auth: what it has answered to AUTH; None if it has asked for none.
+        auth: the answer to AUTH; None if the nsqd requires none.
     """
 
     address: str
@@ -86,24 +85,24 @@ class ConnectionStats:
 
 @attrs.frozen(kw_only=True)
 class ConsumerStats:
-    """A consumer as a whole. Messages are counted from the beginning, over all connections, those lost included.
+    """A consumer as a whole. Messages are counted from the start, over all connections, including lost ones.
 
     Attributes:
         received: messages received.
         finished: messages finished.
-        requeued: messages requeued, those given back unread among them.
-        touched: times that more time was asked for.
-        timed_out: messages that were not answered in time; nsqd has delivered them again, here or elsewhere.
+        requeued: messages requeued, including those that no handler has begun.
+        touched: TOUCH commands sent.
+        timed_out: messages that were not answered in time, which nsqd delivers again, to any consumer.
         given_up: messages that were delivered more than ``max_attempts`` times; finished as well.
         refused: answers that nsqd refused (E_FIN_FAILED, E_REQ_FAILED, E_TOUCH_FAILED).
         in_flight: messages received and not answered.
-        waiting: those of them that nobody has begun with.
+        waiting: those of them that no handler has begun.
         max_in_flight: the limit now in force.
-        paused: whether ``pause`` holds everything back.
+        paused: whether ``pause`` is in force.
         starved: as ``Consumer.is_starved``.
         backoff: as ``Consumer.backoff``.
-        connections: every nsqd that the consumer has, or wants, a connection to.
-        left_out: nsqds that nsqlookupds list and that are not connected, because ``max_connections`` are.
+        connections: every nsqd that is connected or wanted.
+        left_out: nsqds that are listed and not connected, because of ``max_connections``.
     """
 
     received: int

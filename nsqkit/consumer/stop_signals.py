@@ -1,11 +1,11 @@
 """Signals that stop a consumer: the option ``stop_signals``.
 
-The first signal stops the consumer: no handler begins, and those that have begun may complete. The second ends them at
-once. If the event loop has not acted on the first one by then, because a plain handler keeps it, the second raises
+The first signal stops the consumer: no handler begins, and those that have begun may return. The second cancels them at
+once. If the event loop has not acted on the first one by then, because a plain handler keeps it busy, the second raises
 ``KeyboardInterrupt`` for SIGINT and ``SystemExit`` for others in the main thread. The third does so in any case.
 
-Python calls signal handlers in the main thread alone, and there is one for each signal. Several consumers share it, and
-the program's own handler is put back when the last of them has left.
+Python calls signal handlers only in the main thread, and there is one for each signal. Several consumers share it. When
+the last of them has left, the program's own handler is installed again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_signals(stop_signals: object) -> tuple[signal.Signals, ...]:
     """Return the signals.
 
     Raises:
-        OptionError: it is no collection of signals.
+        OptionError: it is not a collection of signals.
     """
     if isinstance(stop_signals, str | bytes) or not isinstance(stop_signals, Collection):
         raise OptionError(f"stop_signals is {stop_signals!r}; allowed is a list such as [signal.SIGTERM]")
@@ -46,7 +46,7 @@ class StopSignals:
 
     Args:
         signals: the signals.
-        notify: called in the main thread, between any two steps of the program, with True for the first signal and
+        notify: called in the main thread between any two bytecodes of the program, with True for the first signal and
             False for all others. It hands the stop to the event loop and does not raise.
 
     Attributes:
@@ -83,14 +83,14 @@ class StopSignals:
                 signal.signal(number, _previous.pop(number))
 
     def receive(self) -> bool:
-        """Take a signal; tell whether the consumer will act on it."""
+        """Count a signal; return whether the consumer acts on it."""
         self._count += 1
         self._notify(self._count == 1)
         return self._count == 1 or (self._count == 2 and self.is_handled)
 
 
 def signal_caller() -> Callable[[Callable[[], object]], object]:
-    """Return what has a function called in the running event loop, and may itself be called by a signal handler."""
+    """Return a function that signal handlers may call to call a function in the running event loop."""
     if (loop := asyncio_loop()) is not None:
         return loop.call_soon_threadsafe
     import trio

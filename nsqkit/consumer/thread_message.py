@@ -1,7 +1,6 @@
-"""A message in the hands of a handler that runs in a worker thread.
+"""A message for a handler in a worker thread.
 
-The rule it guards: a session is only ever called in the event loop. What is asked of the message in the thread is done
-there, and the thread waits until it is.
+A session is only called in the event loop. The methods run there, and the thread waits for them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ThreadMessage(Message):
-    """The same delivery of a message, for a thread that anyio has started.
+    """One delivery of a message, for a thread that anyio has started: as ``Message``.
 
     Args:
         message: the delivery.
@@ -32,15 +31,15 @@ class ThreadMessage(Message):
         self._message = message
 
     def finish(self) -> None:
-        """Say that the message is done."""
+        """Queue FIN."""
         anyio.from_thread.run_sync(self._message.finish)
 
     def requeue(self, delay: Seconds | None = None, *, backoff: bool = True) -> None:
-        """Give the message back, to be delivered again."""
+        """Queue REQ."""
         anyio.from_thread.run_sync(partial(self._message.requeue, delay, backoff=backoff))
 
     def touch(self) -> None:
-        """Ask nsqd for the whole message timeout anew."""
+        """Queue TOUCH."""
         anyio.from_thread.run_sync(self._message.touch)
         self.deadline_ns = self._message.deadline_ns
 

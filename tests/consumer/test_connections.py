@@ -161,7 +161,7 @@ async def test_only_what_is_there_can_be_left():
     bench = Bench(["one:1"], close_timeout=0)
     bench.broker.hanging = True
     async with bench.consumer as consumer:
-        with pytest.raises(OptionError, match="address is 'two:1', which is no nsqd of this consumer"):
+        with pytest.raises(OptionError, match="address is 'two:1', which is not an nsqd of this consumer"):
             consumer.disconnect_from_nsqd("two:1")
 
 

@@ -104,7 +104,7 @@ class TestMaking:
     @pytest.mark.parametrize(
         ("addresses", "sentence"),
         [
-            ([], "nsqd_tcp_addresses and lookupd_http_addresses are empty; one of them must name somebody"),
+            ([], "nsqd_tcp_addresses and lookupd_http_addresses are empty; one of them must name an address"),
             (ADDRESS, f"nsqd_tcp_addresses is '{ADDRESS}'; allowed is a list such as [\"127.0.0.1:4150\"]"),
             (["nsqd"], "address 'nsqd' is not host:port with a port of 0 to 65535"),
         ],

@@ -102,7 +102,7 @@ class TestFlow:
         assert consumer.core.flow.is_starved
         one.lose()
         assert inbox(consumer) == [2]
-        assert consumer.core.flow.statistics().in_flight == 1
+        assert consumer.core.flow.in_flight == 1
         assert [*consumer.core.sessions] == [two.session]
 
 

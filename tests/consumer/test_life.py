@@ -186,7 +186,7 @@ class Life(RuleBasedStateMachine):
     def the_books_are_right(self):
         self.settle()
         held = [message for nsqd in self.nsqds for message in nsqd.link.session.held.values()]
-        assert self.core.flow.statistics().in_flight == len(held)
+        assert self.core.flow.in_flight == len(held)
         assert set(self.core.inbox) <= set(held)
         counted = self.core.counts.finished + self.core.counts.requeued + self.core.counts.timed_out
         lost = sum(message.is_answered for message in self.received) - counted

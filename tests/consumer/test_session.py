@@ -132,7 +132,7 @@ class TestMessages:
         link.lines()
         link.deliver(1)
         link.deliver(1, attempts=2)
-        assert consumer.core.flow.statistics().in_flight == 1
+        assert consumer.core.flow.in_flight == 1
         assert link.lines() == []
         assert consumer.core.counts.received == 2
         assert consumer.core.counts.finished == 0

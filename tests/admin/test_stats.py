@@ -14,7 +14,7 @@ from nsqkit.admin.stats import (
     TopicStats,
 )
 
-# What nsqd 1.3.0 says, with a value in every field that it can have.
+# An answer of nsqd 1.3.0 with a value in every field.
 CLIENT = {
     "client_id": "vm",
     "hostname": "vm.local",

@@ -30,7 +30,7 @@ def grant(identity: str = "me", **fields) -> bytes:
 
 
 class First(Random):
-    """Chance that always begins with the same server."""
+    """Random numbers that always choose the same first server."""
 
     def __init__(self, first: int = 0) -> None:
         super().__init__()
@@ -141,24 +141,24 @@ async def test_no_server_is_asked_after_a_grant():
 
 
 async def test_the_error_lists_the_failure_of_each_server():
-    nobody = await unused_address()
+    unused = await unused_address()
     async with answering(lambda _: None) as silent:
         with pytest.raises(RequestFailed) as caught:
-            await query("ftp://x", silent.address, nobody, first=1, http_client_request_timeout_ns=50_000_000)
+            await query("ftp://x", silent.address, unused, first=1, http_client_request_timeout_ns=50_000_000)
     first, second, third = str(caught.value).split("; ")
     assert first.startswith(
         f"failed to auth against {silent.address} - http://{silent.address}/auth: no answer"
     )
-    assert second.startswith(f"failed to auth against {nobody} - ")
+    assert second.startswith(f"failed to auth against {unused} - ")
     assert third.startswith("failed to auth against ftp://x - ")
 
 
 async def test_the_error_contains_no_secret_of_a_url():
-    nobody = await unused_address()
+    unused = await unused_address()
     with pytest.raises(RequestFailed) as caught:
-        await query(f"http://user:hush@{nobody}/auth?token=hush")
+        await query(f"http://user:hush@{unused}/auth?token=hush")
     assert str(caught.value).startswith(
-        f"failed to auth against http://{nobody}/auth - http://{nobody}/auth: "
+        f"failed to auth against http://{unused}/auth - http://{unused}/auth: "
     )
     assert "user" not in str(caught.value)
     assert "hush" not in str(caught.value)

@@ -197,7 +197,7 @@ def test_help_lists_the_allowed_values(capsys):
 
 
 def test_reading_a_command_line_imports_nothing_slow():
-    # Beyond what nsqkit itself has imported: the broker has to be reachable a moment after its start.
+    # Besides the imports of nsqkit itself: the broker has to accept connections soon after its start.
     program = (
         "import sys, nsqkit; before = set(sys.modules); from nsqkit.broker import cli; "
         "print(*(set(sys.modules) - before) & "

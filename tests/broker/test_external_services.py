@@ -1,4 +1,4 @@
-"""A broker among others: it asks an auth server, announces itself to nsqlookupds, and asks them for channels."""
+"""A broker with auth servers and nsqlookupds, all over real sockets."""
 
 from __future__ import annotations
 

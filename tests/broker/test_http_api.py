@@ -56,7 +56,7 @@ class Api:
         return int(status.split()[1]), text
 
     async def post(self, target: str, body: bytes = b""):
-        """Have it answered by 200; return the text."""
+        """Return the text of an answer with status 200."""
         status, text = await self.ask("POST", target, body)
         assert status == 200, text
         return text
@@ -70,7 +70,7 @@ class Api:
         return status, json.loads(text)["message"]
 
     def bodies(self, topic: bytes) -> list[bytes]:
-        """Take the messages that wait in a topic; return their bodies."""
+        """Remove the queued messages of a topic; return their bodies."""
         return [frame[FRAME_HEADER_LENGTH:] for frame in take_all(self.broker.topics[topic].queue)]
 
 
@@ -86,7 +86,7 @@ def batch(*bodies: bytes) -> bytes:
     return size + b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
 
 
-# ---- about the broker -----------------------------------------------------------------------------------------
+# ---- health and stats -----------------------------------------------------------------------------------------
 
 
 async def test_ping():
@@ -281,7 +281,7 @@ async def test_publish_with_a_delay(defer):
         ("/pub?topic=t&defer=9223372036855", b"x", 400, "INVALID_DEFER"),
         ("/pub?topic=t&defer=18446744073709551616", b"x", 400, "INVALID_DEFER"),
         ("/pub?topic=t&defer=" + "9" * 5000, b"x", 400, "INVALID_DEFER"),
-        # Of several things that are wrong the first is named: size, body, topic, delay.
+        # Of several errors the first is reported: size, body, topic, delay.
         ("/pub", b"x" * 11, 413, "MSG_TOO_BIG"),
         ("/pub?topic=%zz", b"", 400, "MSG_EMPTY"),
         ("/pub?topic=a%24&defer=abc", b"x", 400, "INVALID_TOPIC"),
@@ -341,7 +341,7 @@ async def test_multi_publish(query, body, bodies):
         ("/mpub?topic=t&binary=1", b"\0\0\0\1\xff\xff\xff\xff", "BAD_MESSAGE"),
         ("/mpub?topic=t&binary=1", b"\0\0\0\0", "BAD_BODY"),
         ("/mpub?topic=t&binary=1", b"\xff\xff\xff\xff", "BAD_BODY"),
-        ("/mpub?topic=t&binary=1", b"\0\0\0\6", "BAD_BODY"),  # (30 - 4) / 5 are as many as fit
+        ("/mpub?topic=t&binary=1", b"\0\0\0\6", "BAD_BODY"),  # at most (30 - 4) / 5 fit
         ("/mpub?topic=t&binary=1", b"\0\0\0", "BAD_BODY"),
         ("/mpub?topic=t&binary=1", b"", "BAD_BODY"),
         ("/mpub?topic=t&binary=1", batch(*[b"x" * 10] * 3), "BODY_TOO_BIG"),
@@ -355,7 +355,7 @@ async def test_multi_publish_refusals(target, body, message, chunked):
 
 
 async def test_a_too_long_line_is_reported_before_a_too_long_body():
-    # Only where the length is not announced; then nsqd reads line by line.
+    # Only without a length in the headers; nsqd then reads line by line.
     async with running(max_msg_size=10, max_body_size=30) as api:
         body = b"x" * 11 + b"\n" + b"y\n" * 20
         assert await api.refusal("POST", "/mpub?topic=t", body) == (413, "BODY_TOO_BIG")
@@ -446,7 +446,7 @@ async def test_channels_are_emptied_and_paused():
         ("/topic/empty", 400, "MISSING_ARG_TOPIC"),
         ("/topic/empty?topic=a%24", 400, "INVALID_TOPIC"),
         ("/topic/empty?topic=t", 404, "TOPIC_NOT_FOUND"),
-        # These three do not ask whether it could be a name.
+        # These three do not check names.
         *(
             case
             for verb in ("delete", "pause", "unpause")
@@ -545,7 +545,7 @@ async def test_config_refusals(method, name, body, status, message):
         assert api.nsqd.options is before
 
 
-# ---- all of them ----------------------------------------------------------------------------------------------
+# ---- all routes -----------------------------------------------------------------------------------------------
 
 
 async def test_other_paths_and_methods_are_refused():

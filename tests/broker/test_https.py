@@ -39,7 +39,7 @@ async def broker(files: Files, **values: str) -> AsyncIterator[Nsqd]:
 
 
 async def read_all(stream: ByteStream) -> bytes:
-    """Return what comes until the end of the stream, which has to be a clean one."""
+    """Return everything until the end of the stream, which must not be a reset."""
     data = b""
     with anyio.fail_after(60):
         try:
@@ -50,7 +50,7 @@ async def read_all(stream: ByteStream) -> bytes:
 
 
 async def ask(address: str, request: bytes) -> bytes:
-    """Return the answer to what is sent without TLS."""
+    """Return the answer to data that is sent without TLS."""
     async with await connect(address) as stream:
         await stream.send(request)
         return await read_all(stream)

@@ -33,7 +33,7 @@ WAIT_LIMIT = 60.0
 
 
 class Log(logging.Handler):
-    """What the broker logs, and a way to wait for it."""
+    """The log of the broker; ``wait`` waits for texts in it."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -45,7 +45,7 @@ class Log(logging.Handler):
         self._news.set()
 
     async def wait(self, *parts: str) -> None:
-        """Return when all parts stand in the log."""
+        """Wait until the log contains all parts."""
         with anyio.fail_after(WAIT_LIMIT):
             while not all(part in self.text for part in parts):
                 self._news = anyio.Event()
@@ -61,7 +61,7 @@ def log() -> Iterator[Log]:
 
 
 class Lookupd:
-    """An nsqlookupd that answers OK to everything, and keeps what it was told.
+    """An nsqlookupd that answers OK to every command, and records the commands.
 
     Attributes:
         address: where it listens.
@@ -108,7 +108,7 @@ class Lookupd:
         self._news = anyio.Event()
 
     async def wait(self, *said: list[bytes]) -> None:
-        """Return when just this was said on the connections so far."""
+        """Wait until exactly these commands were received on the connections."""
         with anyio.move_on_after(WAIT_LIMIT):
             while self.said != [*said]:
                 await self._news.wait()
@@ -137,7 +137,7 @@ async def running_lookupd(address: str = "127.0.0.1:0") -> AsyncIterator[Lookupd
 
 
 class Broker:
-    """What an announcer is made for: options that may change, topics and channels."""
+    """The broker of an announcer: options that may change, topics and channels."""
 
     def __init__(self, *addresses: str) -> None:
         self.options = BrokerOptions(lookupd_tcp_addresses=addresses)
@@ -166,7 +166,7 @@ class Broker:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self.announcer.run)
                 yield
-                scope.deadline = anyio.current_time() + WAIT_LIMIT  # by then it has to have ended
+                scope.deadline = anyio.current_time() + WAIT_LIMIT  # it must have ended by then
                 tasks.cancel_scope.cancel()
         assert not scope.cancelled_caught
 
@@ -328,7 +328,7 @@ async def test_without_addresses_no_connection_is_made():
         assert await broker.announcer.channels_to_create(b"t") == []
 
 
-# ---- asking over HTTP -----------------------------------------------------------------------------------------
+# ---- requests over HTTP ---------------------------------------------------------------------------------------
 
 
 def channels(*names: str) -> bytes:
@@ -396,7 +396,7 @@ async def test_a_new_topic_gets_the_channels_of_the_nsqlookupds(log):
             await broker.wait_known(2)
             assert broker.announcer.http_addresses == [one.address, other.address]
             assert await broker.announcer.channels_to_create(b"t") == [b"a", b"b", b"c"]
-            # One whose connection is lost may still answer over HTTP.
+            # An nsqlookupd whose connection is lost may still answer over HTTP.
             await first.close_all()
             await log.wait("has closed the connection")
             assert await broker.announcer.channels_to_create(b"t") == [b"a", b"b", b"c"]

@@ -23,7 +23,7 @@ NO_UVLOOP = "import sys; sys.modules['uvloop'] = None; from nsqkit.__main__ impo
 
 @contextmanager
 def program(*flags, python=("-m", "nsqkit")):
-    """Start a broker as a process of its own, and kill what is left of it."""
+    """Start a broker in a process; kill the process at the end."""
     with (
         tempfile.TemporaryDirectory() as data_path,
         subprocess.Popen(
@@ -40,7 +40,7 @@ def program(*flags, python=("-m", "nsqkit")):
 
 
 def read_log(process) -> str:
-    """Return the log up to the line that tells the last of the ports."""
+    """Return the log up to the line with the last port."""
     lines: list[str] = []
     while not lines or "HTTP: listening" not in lines[-1]:
         lines.append(process.stderr.readline())

@@ -64,7 +64,7 @@ class Client:
         assert await self.frame() == b"OK"
 
     async def is_closed(self) -> bool:
-        """Return True once the broker has closed the connection, having said nothing more."""
+        """Wait until the broker has closed the connection; return False if it has sent more."""
         assert self._frames == []
         with anyio.fail_after(60):
             try:
@@ -87,7 +87,7 @@ async def subscribed(client: Client, rdy_count: int = 1) -> None:
 
 
 def refused(address: str) -> bool:
-    """Tell whether nobody listens at an address."""
+    """Return True if a connection to an address is refused."""
     try:
         socket.create_connection(split_address(address), timeout=1).close()
     except OSError:
@@ -231,7 +231,7 @@ class TestStopping:
 
 
 class TestTime:
-    """The clock is the test's; the connections are in memory, so that ``settle`` knows when all is done."""
+    """With a ManualClock, and connections in memory, so that ``settle`` returns when all is done."""
 
     async def test_an_unanswered_message_is_delivered_again(self):
         clock = ManualClock()
@@ -255,7 +255,7 @@ class TestTime:
             await settle()
             clock.advance(4.999)
             await settle()
-            await client.say(encode_publish(b"other", b"x"))  # nothing came before this answer
+            await client.say(encode_publish(b"other", b"x"))  # no message was delivered before this answer
             clock.advance(0.001)
             assert (await client.frame()).body == b"later"
 
@@ -304,7 +304,7 @@ class TestTime:
 class TestBackpressure:
     @IN_MEMORY
     async def test_a_silent_consumer_gets_messages_up_to_its_rdy_count(self, way):
-        # More than an outbox holds, in messages that each fill a good part of it: what makes room is only the write.
+        # More than an outbox holds, in large messages, so that the rest is sent only after a write.
         body, count = b"x" * 400_000, 20
         async with Nsqd(options()) as nsqd, connected(nsqd, way) as client:
             await client.say(encode_subscribe(b"t", b"c"))

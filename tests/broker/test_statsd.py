@@ -68,7 +68,7 @@ async def packet(daemon: socket.socket) -> bytes:
 
 @contextmanager
 def errors() -> Iterator[Callable[[], Awaitable[str]]]:
-    """What waits for the next error in the log."""
+    """Yield a function that waits for the next error in the log."""
     put, get = anyio.create_memory_object_stream[str](10)
 
     class Heard(logging.Handler):
@@ -191,9 +191,9 @@ async def test_the_next_address_is_tried_if_the_first_is_unreachable(broker, dae
 
 async def test_a_missing_statsd_daemon_is_no_error(broker, daemon, clock, caplog):
     caplog.set_level(logging.INFO)
-    nobody = options(daemon, statsd_udp_packet_size=1)
+    given = options(daemon, statsd_udp_packet_size=1)
     daemon.close()
-    async with running(broker, nobody, clock):
+    async with running(broker, given, clock):
         await elapsed(clock, INTERVAL)
         with anyio.fail_after(60):
             while "pushing stats" not in caplog.text:

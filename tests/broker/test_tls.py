@@ -48,7 +48,7 @@ def shake_hands(options: BrokerOptions, client: TLS) -> TLS:
     return server
 
 
-# ---- who may come in --------------------------------------------------------------------------------------------
+# ---- client certificates-----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("certificate", [None, "client", "stranger"])

@@ -257,7 +257,7 @@ async def test_https_with_an_untrusted_certificate_is_refused():
             await get(f"https://{server.address}/")
 
 
-# ---- the form of NSQ's daemons -----------------------------------------------------------------------------------
+# ---- NSQ's daemons ----------------------------------------------------------------------------------------------
 
 
 async def test_v1_gets_and_posts():

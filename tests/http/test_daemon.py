@@ -102,7 +102,7 @@ async def test_no_secret_is_shown():
     assert "secret" not in shown
 
 
-# ---- asking ---------------------------------------------------------------------------------------------------
+# ---- requests -------------------------------------------------------------------------------------------------
 
 
 async def test_a_request_and_its_answer():
@@ -208,7 +208,7 @@ async def test_https_with_an_own_authority_and_a_client_certificate():
             await daemon(address, tls_context=certificates.client_context()).request("GET", "/ping")
 
 
-# ---- by way of the user's client ------------------------------------------------------------------------------
+# ---- http_request --------------------------------------------------------------------------------------------
 
 
 async def test_http_request_sends_the_requests():

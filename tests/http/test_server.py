@@ -22,7 +22,7 @@ BODY_MAX = 1000
 
 
 async def echo(request: Request) -> Response:
-    """Answer with the body, of which it has use for 10 bytes."""
+    """Answer with the body of at most 10 bytes."""
     body = await request.read(10)
     if len(body) > 10:
         raise HTTPError(413, "MSG_TOO_BIG")
@@ -37,7 +37,7 @@ ROUTES = Router([("POST", "/echo", echo), ("GET", "/ping", ignore), ("POST", "/i
 
 
 async def talk(*pieces: bytes, handle=ROUTES.handle) -> str:
-    """Send the pieces, then the end of the stream; return all that is answered, without its dates.
+    """Send the pieces, then the end of the stream; return the answer without its dates.
 
     They stand before the length, as in what Go's server sends.
     """
@@ -79,7 +79,7 @@ def get(path: str, *headers: str, method: str = "GET") -> bytes:
 
 
 def ok(text: str, *headers: str) -> str:
-    """Return the text of a good answer, of a route in the V1 form."""
+    """Return the text of a successful answer in the V1 form."""
     return "\r\n".join(
         [
             "HTTP/1.1 200 OK",
@@ -328,7 +328,7 @@ async def test_a_refused_client_may_finish_sending():
         tasks.start_soon(
             lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock())
         )
-        for _ in range(100):  # more than fit between the two, so this ends only if somebody reads
+        for _ in range(100):  # more than the buffers hold, so this ends only if the server reads
             await client.send(b"nonsense\r\n\r\n")
         await client.send_eof()
         assert (await receive_all(client)).startswith(b"HTTP/1.1 400 Bad Request\r\n")
@@ -351,7 +351,7 @@ async def test_a_disconnect_is_raised_in_the_handler(caplog):
     seen: list[str] = []
 
     async def handle(request: Request) -> Response:
-        await server.aclose()  # to a reader, this is what a reset connection is
+        await server.aclose()  # a reader sees a reset connection so
         try:
             return Response.v1(await request.read(10))
         except ConnectionLost as problem:
@@ -423,7 +423,7 @@ async def test_a_broken_stream_is_no_error(error, monkeypatch):
 
 
 class EndlessStream(ByteStream):
-    """A client that sends a body without an end, and takes what it is sent."""
+    """A client that sends an endless body, and reads the answer."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -468,7 +468,7 @@ async def test_a_body_is_read_only_as_far_as_the_handler_asks(limit):
 
 
 async def turns_of_others(*pieces: bytes, handle=ROUTES.handle) -> int:
-    """Return how many turns another task had while the pieces, sent at once, were answered."""
+    """Return the number of turns of another task while the pieces, sent at once, were answered."""
     count = 0
 
     async def tick() -> None:
@@ -490,7 +490,7 @@ async def test_other_tasks_run_after_each_answer():
 
 async def test_other_tasks_run_during_a_body_of_small_chunks():
     head = b"POST /ignore HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
-    # While the system carries the bytes, others have turns as well; the least of several times has few of those.
+    # Other tasks also run while the system transfers the bytes; the minimum of several runs has few such turns.
     least = min([await turns_of_others(head + b"0\r\n\r\n") for _ in range(5)])
     chunks = BODY_MAX
     assert (

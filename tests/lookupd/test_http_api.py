@@ -74,14 +74,14 @@ class Api:
         return int(status.split()[1]), text
 
     async def get(self, target):
-        """Return the document of a good answer."""
+        """Return the document of a successful answer."""
         status, text = await self.ask("GET", target)
         assert (status, self.headers["Content-Type"]) == (200, JSON_TYPE), text
         assert self.headers["X-Nsq-Content-Type"] == "nsq; version=1.0"
         return json.loads(text)
 
     async def post(self, target):
-        """Have it answered by 200 and nothing."""
+        """Check that the answer has status 200 and no body."""
         assert await self.ask("POST", target) == (200, "")
         assert "Content-Type" not in self.headers
         assert self.headers["X-Nsq-Content-Type"] == "nsq; version=1.0"
@@ -143,7 +143,7 @@ async def test_debug_returns_all_registrations_with_a_peer():
         peer = api.add_peer()
         api.registry.register(peer, b"t", b"c")
         api.registry.register(peer, b"a")
-        await api.post("/topic/create?topic=nobody")
+        await api.post("/topic/create?topic=unknown")
         await api.post("/topic/tombstone?topic=t&node=b:4151")
         found = await api.get("/debug")
         entry = {

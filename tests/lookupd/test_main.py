@@ -16,7 +16,7 @@ LINE = r"\[nsqlookupd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} "
 
 @contextmanager
 def program(*flags):
-    """Start an nsqlookupd as a process of its own, and kill what is left of it."""
+    """Start an nsqlookupd in a process; kill the process at the end."""
     words = [sys.executable, "-m", "nsqkit", "nsqlookupd", *ADDRESSES, *flags]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -40,7 +40,7 @@ def channel(name: bytes, channel_name: bytes) -> Registration:
     return Registration("channel", name, channel_name)
 
 
-# ---- what an nsqd does ------------------------------------------------------------------------------------------
+# ---- for an nsqd ------------------------------------------------------------------------------------------------
 
 
 def test_a_channel_is_registered_with_its_topic(registry: Registry, peer: Peer) -> None:
@@ -119,7 +119,7 @@ def test_removing_a_peer_keeps_names_even_ephemeral_ones(registry: Registry, pee
     assert registry.channels(b"t#ephemeral") == [b"c#ephemeral"]
 
 
-# ---- what HTTP does ---------------------------------------------------------------------------------------------
+# ---- for HTTP ---------------------------------------------------------------------------------------------------
 
 
 def test_names_may_be_created_before_a_peer_has_them(registry: Registry) -> None:
@@ -232,7 +232,7 @@ Key: TypeAlias = tuple[str, bytes, bytes]
 
 
 class Oracle:
-    """The registrations as one flat dict, looked through from end to end each time."""
+    """The registrations as one flat dict, searched from end to end each time."""
 
     def __init__(self) -> None:
         self.peers: dict[int, tuple[str, int]] = {}
@@ -295,7 +295,7 @@ STEPS = st.one_of(
 
 
 class Pair:
-    """A registry and the oracle, which live through the same."""
+    """A registry and the oracle, with the same operations."""
 
     def __init__(self) -> None:
         self.registry = new_registry()

@@ -60,7 +60,7 @@ class Client:
         return self._answers.pop(0)
 
     async def is_closed(self) -> bool:
-        """Return True once the other end has closed the connection, having said nothing more."""
+        """Wait until the other end has closed the connection; return False if it has sent more."""
         assert self._answers == []
         with anyio.fail_after(60):
             try:

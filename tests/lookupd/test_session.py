@@ -33,7 +33,7 @@ IDENTIFY = encode_identify(NODE)
 
 
 class Conversation:
-    """A session, and what it answers."""
+    """A session with its answers."""
 
     def __init__(self) -> None:
         self.registry = Registry(inactive_producer_timeout_ns=300, tombstone_lifetime_ns=45)

@@ -12,7 +12,7 @@ from nsqkit.program.log import LEVELS, log_handler
 
 @pytest.fixture
 def log():
-    """A logger that writes into ``log.stream`` what is at least of ``log.level``."""
+    """A logger that writes records of ``log.level`` and higher to ``log.stream``."""
 
     class Log:
         stream = io.StringIO()

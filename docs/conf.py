@@ -66,5 +66,14 @@ def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n{heading}\n{entries}\n```\n"
 
 
+def join_sentence(app: Sphinx, what: str, name: str, item: object, options: object, lines: list[str]) -> None:
+    """Undo what napoleon does to a property whose docstring has a colon: it takes the words before it for a type."""
+    types = [number for number, line in enumerate(lines) if line.startswith(":type: ")]
+    if what == "property" and types:
+        beginning = lines.pop(types[0]).removeprefix(":type: ")
+        lines[0] = f"{beginning}: {lines[0]}"
+
+
 def setup(app: Sphinx) -> None:
     app.connect("source-read", add_contents)
+    app.connect("autodoc-process-docstring", join_sentence, priority=600)  # after napoleon, which has 500

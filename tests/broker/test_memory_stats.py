@@ -18,7 +18,7 @@ def test_values_are_those_of_python():
     assert after["gc_total_runs"] > before["gc_total_runs"]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells this")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
 def test_resident_memory_is_read():
     size = read_memory_stats()["heap_in_use_bytes"]
     assert 1 << 20 < size < 1 << 40

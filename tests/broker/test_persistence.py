@@ -188,8 +188,8 @@ class Disk(MemoryFileStore):
 
 
 @asynccontextmanager
-async def life(disk: Disk, **options: Any) -> AsyncIterator[Broker]:
-    """One life of a broker on a disk."""
+async def running(disk: Disk, **options: Any) -> AsyncIterator[Broker]:
+    """Start and stop a broker on a disk."""
     given_options = BrokerOptions(max_bytes_per_file=FILE_SIZE, **options)
     with mock.patch("nsqkit.broker.persistence.DirectoryFileStore", return_value=disk):
         persistence = Persistence("disk", given_options, after=lambda: None)
@@ -213,7 +213,7 @@ BODIES = [b"%d" % number for number in range(9)]
 async def stopped(**options: Any) -> dict[str, bytes]:
     """Return the files of a broker that was stopped with messages of two topics."""
     disk = Disk({})
-    async with life(disk, **options) as broker:
+    async with running(disk, **options) as broker:
         for name in (b"t", b"u"):
             topic = broker.topic(name)
             topic.channel(b"c", 1)
@@ -244,12 +244,12 @@ async def test_damaged_file_affects_no_other_topic(mode, data):
     damaged = data.draw(st.sampled_from([name for name in files if not name.startswith(("nsqd.dat", "u"))]))
     number = data.draw(st.sampled_from([0, errno.EISDIR, errno.EACCES]))
     disk = Disk({**files, damaged: data.draw(damages(files[damaged]))}, (damaged, number))
-    async with life(disk, **MODES[mode]) as broker:
+    async with running(disk, **MODES[mode]) as broker:
         assert set(broker.topics) == {b"t", b"u"}
         broker.topics[b"u"].put([b"new"], 1)
         with suppress(OSError):
             broker.topics[b"t"].put([b"new"], 1)
-    async with life(disk, **MODES[mode]) as broker:
+    async with running(disk, **MODES[mode]) as broker:
         assert bodies_in(broker, b"u") == sorted([*BODIES, b"new"])
         with suppress(OSError):
             bodies_in(broker, b"t")
@@ -259,7 +259,7 @@ async def test_damaged_file_affects_no_other_topic(mode, data):
 async def test_unreadable_names_are_reported_in_one_line(document):
     disk = Disk({metadata.FILE_NAME: document})
     with pytest.raises(OptionError, match=r"nsqd\.dat") as caught:
-        async with life(disk):
+        async with running(disk):
             assume(False)  # by chance it was an empty object, or null
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 500
@@ -269,7 +269,7 @@ async def test_unreadable_names_are_reported_in_one_line(document):
 @pytest.mark.parametrize("number", [errno.EISDIR, errno.EACCES])
 async def test_error_of_the_names_contains_the_file_name(number):
     with pytest.raises(OSError, match=r"nsqd\.dat") as caught:
-        async with life(Disk({metadata.FILE_NAME: b"{}"}, (metadata.FILE_NAME, number))):
+        async with running(Disk({metadata.FILE_NAME: b"{}"}, (metadata.FILE_NAME, number))):
             pass
     assert "nsqd.dat" in str(caught.value.strerror)
 
@@ -292,7 +292,7 @@ async def test_stop_keeps_the_messages_of_many_topics(tmp_path, durability):
 
 async def test_stop_syncs_each_file_and_all_names_once():
     disk = Disk({})
-    async with life(disk) as broker:
+    async with running(disk) as broker:
         for number in range(50):
             broker.topic(b"t%d" % number).put([b"m"], 1)
         assert broker.storage.guids.tick >= 0

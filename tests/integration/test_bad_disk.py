@@ -1,8 +1,7 @@
-"""A disk that is full, and a data path that was damaged: what can be kept is kept, and everybody is told.
+"""A full disk and a damaged data path: acknowledged messages are delivered, and errors are reported.
 
-The rule it guards: a publisher's OK is a promise, on a bad disk as well. Who cannot be promised anything gets an error;
-what was promised is delivered, while the disk is full and afterwards; what cannot be read is set aside, and the log
-says so.
+A publisher whose message cannot be stored gets an error. Messages that were acknowledged are delivered while the disk
+is full and afterwards. Data that cannot be read is set aside, and logged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""kill -9 while 100,000 messages are being published with ``--durability=fsync``: what was acknowledged is there."""
+"""kill -9 while 100,000 messages are published with ``--durability=fsync``: no acknowledged message is lost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def broker(
     Args:
         data_path: its directory.
         flags: more flags.
-        now_ns: where its clock stands; by default it has the real time.
+        now_ns: the time of its clock; by default the real time.
         log: gets the lines that it writes before it listens.
     """
     program = ["-m", "nsqkit"] if now_ns is None else ["-c", AT_ANOTHER_TIME, str(now_ns)]

@@ -1,11 +1,9 @@
 """A broker whose power is cut again and again.
 
-The rule it guards: what ``promises`` says is kept, whatever happens and in whatever order: publishers and consumers
-come and go, topics and channels are made, paused, emptied and deleted, commits run while others act, files are many and
-small, and the end comes in the middle of any operation on the disk, even of a start or of a stop.
-
-How to read it: ``Machine`` is one life of a broker, from a start to a cut; ``World`` has it publish, consume and commit
-by chance, cuts its power, and looks at what is there.
+Publishers and consumers connect and leave; topics and channels are created, paused, emptied and deleted; syncs run
+while others act; files are many and small; and the end comes in the middle of any operation on the disk, also of a
+start or a stop. After each restart the checks of ``promises`` have to hold. ``Machine`` is one run of a broker, from a
+start to a power cut; ``World`` acts on it at random, cuts its power, and checks its files.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ WAITS_MS = (0, 1, 1, 20, 300, 3_000)
 
 @attrs.define(eq=False)
 class Client:
-    """One connection: what it was sent is cut into frames."""
+    """One connection, whose input is split into frames."""
 
     session: Session
     topic: bytes = b""
@@ -52,7 +50,7 @@ class Client:
 
 
 class Machine:
-    """One life of a broker on a disk."""
+    """One run of a broker on a disk."""
 
     def __init__(self, disk: MemoryFileStore, options: BrokerOptions, now_ns: int) -> None:
         self.disk = disk
@@ -120,7 +118,7 @@ class Machine:
 
 
 class World:
-    """One broker, its clients and its misfortune, from a seed.
+    """One broker, its clients and its failures, from a seed.
 
     Args:
         seed: decides all.
@@ -150,9 +148,9 @@ class World:
         self._sync: Iterator[None] | None = None
         self._dropped: set[bytes] = set()  # of topics whose deletion the commit that runs covers
 
-    def run(self, lives: int, steps: int) -> None:
-        """Live, and lose power, so many times."""
-        for _ in range(lives):
+    def run(self, runs: int, steps: int) -> None:
+        """Run the broker, and cut its power, so many times."""
+        for _ in range(runs):
             self._live(self.random.randint(steps // 3, steps))
             self._restart()
 
@@ -160,7 +158,7 @@ class World:
         if self._tell is not None:
             self._tell(text % values)
 
-    # ---- life and death ----------------------------------------------------------------------------------------
+    # ---- start and end -----------------------------------------------------------------------------------------
 
     def _live(self, steps: int) -> None:
         random = self.random
@@ -189,7 +187,7 @@ class World:
         self._sync = None
         self.ledger.unanswered.clear()
         self.ledger.deleting.clear()
-        self.ledger.acknowledged.clear()  # of channels whose names were not saved, nobody knows any more
+        self.ledger.acknowledged.clear()  # channels whose names were not saved are lost
         self._dropped = set()
         self.now_ns += 1000 * MS  # ids tell the time: a start takes longer than what they can be ahead of it
         if self.options.durability == "fsync":

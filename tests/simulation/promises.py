@@ -1,16 +1,15 @@
-"""What a broker has promised to keep, and whether it is there after the power was cut.
+"""The messages that a broker has to have after a power cut, and the check that it has them.
 
-The rule it guards: with ``--durability=fsync`` a message that was acknowledged, and that nobody has sent a FIN for, is
-there after each restart, in every channel that there was when it was published; a topic that was deleted stays deleted
-once that is committed. More may be there: messages may come twice, and what nobody was told of may be found or not.
+With ``--durability=fsync`` an acknowledged message for which no consumer has sent a FIN is found after each restart, in
+every channel that existed when it was published; a topic that was deleted stays deleted once that is committed. More
+may be found: messages may come twice, and unacknowledged ones may be found or not.
 
-In the ordinary mode nothing is promised but what is in the files of a queue: after a kill all that was put there and
-not taken, after a power cut what of it was there at the last sync of the queue. So what may be lost is what memory
-queues hold, what is in flight, what is deferred, and after a power cut what came since the last ``--sync-every``
-messages or ``--sync-timeout``.
+In the ordinary mode only the messages in the files of a queue are promised: after a kill those that were put there and
+not taken; after a power cut those of them that the last sync of the queue has covered. So messages in memory queues, in
+flight and deferred may be lost, and after a power cut those since the last sync.
 
-How to read it: ``Ledger`` is told by a world what happens, and who is owed what; ``WatchedStorage`` opens queues of the
-ordinary mode, which know for themselves what they have to have.
+A world records in ``Ledger`` what happens, and so which messages are owed. ``WatchedStorage`` opens queues of the
+ordinary mode that record their own messages.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tests.broker.core.disk.disks import MemoryFileStore, new_state
 
 CHANNELS = (b"a", b"b", b"c")
 TOPIC = b""
-"""The place of messages that wait in the topic, where channels have their names."""
+"""The place of messages in the topic itself; that of messages in a channel is its name."""
 
 
 @attrs.define(eq=False)
@@ -45,14 +44,14 @@ class Publish:
 
 @attrs.define
 class Ledger:
-    """Who is owed what."""
+    """The messages that have to be found, by topic and place."""
 
     owed: dict[tuple[bytes, bytes], dict[bytes, None]] = attrs.field(factory=dict)  # by topic and place
     unanswered: dict[Publish, None] = attrs.field(factory=dict)
     finished: set[tuple[bytes, bytes]] = attrs.field(factory=set)  # channel and body
     acknowledged: dict[bytes, set[bytes]] = attrs.field(
         factory=dict
-    )  # by topic, since it was deleted, in this life
+    )  # by topic, since it was deleted, in this run
     deleted: set[bytes] = attrs.field(factory=set)  # with their topics, and committed
     deleting: set[bytes] = attrs.field(factory=set)
 
@@ -75,11 +74,11 @@ class Ledger:
 
     def finish(self, topic: bytes, channel: bytes, body: bytes) -> None:
         self.finished.add((channel, body))
-        for place in (channel, TOPIC):  # what has waited in the topic is owed to any of its channels
+        for place in (channel, TOPIC):  # a message in the topic may be in any of its channels
             self.owed.get((topic, place), {}).pop(body, None)
 
     def forget(self, topic: bytes, *places: bytes) -> None:
-        """Nothing is owed any more that these places hold now; the topic's may have come to each of its channels."""
+        """Drop the messages of these places; those of the topic may have come to each of its channels."""
         for place in (*places, TOPIC):
             self.owed.pop((topic, place), None)
         for publish in self.unanswered:
@@ -87,7 +86,7 @@ class Ledger:
                 publish.places -= {*places, TOPIC}
 
     def delete_channel(self, topic: bytes, channel: bytes) -> None:
-        """Forget what it holds; if the power is cut now, its files may be back, and nobody knows of them."""
+        """Drop its messages; after a power cut its files may be back, without its name."""
         self.forget(topic, channel)
         self.acknowledged.pop(topic, None)
 
@@ -98,7 +97,7 @@ class Ledger:
             publish.is_there = publish.is_there and publish.topic != topic
 
     def check(self, found: dict[tuple[bytes, bytes], set[bytes]]) -> None:
-        """Compare with what is there after a restart."""
+        """Compare with the messages that were found after a restart."""
         for (topic, place), bodies in self.owed.items():
             waiting = found.get((topic, TOPIC), set())
             there = set().union(*(found.get((topic, each), set()) for each in CHANNELS))
@@ -110,7 +109,7 @@ class Ledger:
 
 
 class WatchedQueue(DiskQueue):
-    """A queue of the ordinary mode that keeps in mind what it has in its files."""
+    """A queue of the ordinary mode that records the messages in its files."""
 
     def __init__(self, files: MemoryFileStore, name: str, limits: DiskLimits, state: SyncState) -> None:
         self._synced: set[bytes] = set()
@@ -128,7 +127,7 @@ class WatchedQueue(DiskQueue):
         return in_memory
 
     def close(self, frames: Sequence[bytes] = ()) -> None:
-        """What memory held is promised when the positions are written, and not before."""
+        """Messages of memory count when the positions are written, and not before."""
         super().close(frames)
         self._there += frames
 
@@ -157,13 +156,13 @@ class WatchedQueue(DiskQueue):
         super().empty()
 
     def required(self, *, killed: bool) -> list[bytes]:
-        """Return what another process has to find now."""
+        """Return the messages that another process has to find now."""
         there = list(self._there)[self._taking :]
         return there if killed else [frame for frame in there if frame in self._synced]
 
 
 def on_disk(files: MemoryFileStore, name: str, limits: DiskLimits) -> list[bytes]:
-    """Read what a queue has in its files, and leave them as they are."""
+    """Return the messages in the files of a queue, and leave the files unchanged."""
     queue = DiskQueue(files.kill(), name, limits, new_state())
     found: list[bytes] = []
     while queue:
@@ -189,7 +188,7 @@ class WatchedStorage(DiskStorage):
             queue.note_synced()
 
     def check(self, disk: MemoryFileStore, *, killed: bool) -> None:
-        """Compare with what is there after a restart."""
+        """Compare with the messages that were found after a restart."""
         for name, queue in self.queues.items():
             found = set(on_disk(disk, name, self._limits))
             lost = [frame for frame in queue.required(killed=killed) if frame not in found]

@@ -1,7 +1,7 @@
-"""What is on disk survives, whenever the power is cut: 1,000 worlds with ``--durability=fsync``, some without.
+"""Messages on disk survive power cuts: 1,000 worlds with ``--durability=fsync``, some without.
 
-What has to be there is written in ``promises``. A world is made from its number alone; one that fails tells what
-happened when it is made with ``print``, as its note says.
+``promises`` has the checks. A world is made from its number alone. The note of one that fails has the call that runs it
+again and prints what happens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.broker.core.disk.disks import MemoryFileStore
 from tests.simulation.power import World
 
 WORLDS = 1_000
-LIVES = 3
+RUNS = 3
 STEPS = 40
 
 
@@ -25,9 +25,9 @@ ORDINARY_WORLDS = 200
 def live(seeds: range, durability: str = "fsync") -> None:
     for seed in seeds:
         try:
-            World(seed, durability=durability).run(LIVES, STEPS)
+            World(seed, durability=durability).run(RUNS, STEPS)
         except Exception as error:
-            error.add_note(f"World({seed}, print, durability={durability!r}).run({LIVES}, {STEPS})")
+            error.add_note(f"World({seed}, print, durability={durability!r}).run({RUNS}, {STEPS})")
             raise
 
 
@@ -45,7 +45,7 @@ def test_seed_determines_the_world():
     traces: list[list[str]] = []
     for _ in range(2):
         traces.append([])
-        World(7, traces[-1].append).run(LIVES, STEPS)
+        World(7, traces[-1].append).run(RUNS, STEPS)
     assert traces[0] == traces[1]
     assert len(traces[0]) > STEPS
 

@@ -1,8 +1,9 @@
 """A queue on disk, in the files of nsqd (go-diskqueue 1.1), which ``nsqkit.broker.core.disk.positions`` describes.
 
-The files are always such that nsqd and this class can continue from them, whenever the process ends. A record is in its
-file before ``put`` returns; positions are written when the messages that they count have been synced. A file that
-cannot be read is renamed to ``….bad`` and reported, and reading continues with the next file.
+A record is in its file before ``put`` returns; positions are written when the messages that they count are synced. So
+this class can continue from the files whenever the process ends. nsqd can as well, but if the process was killed it
+does not find files that were begun since the last sync. A file that cannot be read is renamed to ``….bad`` and
+reported, and reading continues with the next file.
 
 This runs on the event loop and does not wait for the disk: it writes records into the page cache, one call for many of
 them, and leaves syncs to ``nsqkit.broker.core.disk.sync``. Some operations stay here although a disk could delay them,
@@ -344,7 +345,8 @@ class DiskQueue:
             return
         self._plan = None
         if plan.error is not None:
-            self._state.report(f"failed to sync {self._name}: {error_text(plan.error)}")
+            if plan.meta_name:  # the error of a commit is reported once for all queues
+                self._state.report(f"failed to sync {self._name}: {error_text(plan.error)}")
             self._unsynced_count += 1
             self._state.unsynced[self] = None
         else:
@@ -413,6 +415,7 @@ class DiskQueue:
         self._unsynced_count = 0
         self._plan = None
         self._meta = b""
+        self._state.forget(self)
         failed: OSError | None = None
         for name in (*map(self._file_name, numbers), self._meta_name):
             try:

@@ -142,7 +142,7 @@ class DurableQueue(DiskQueue):
             rename_bad(self._files, name, self._state)
             return
         except OSError as error:
-            self._state.report(f"{name} cannot be mended: {error_text(error)}")
+            self._state.report(f"{name} cannot be repaired: {error_text(error)}")
             return
         try:
             cut_off(self._files, file, name, offset, self._state)

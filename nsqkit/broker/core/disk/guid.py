@@ -2,8 +2,8 @@
 
     (time in ns >> 20) - epoch : 42 bits | node id : 10 bits | sequence : 12 bits       (nsqd/guid.go)
 
-No id is given twice, whatever the clock does and however often the broker restarts. When the 4096 ids of one tick
-(about 1 ms) are used up nsqd sleeps, and when the clock went back it refuses; this factory takes the next tick early.
+No id is given twice, also when the clock goes back or the broker restarts. When the 4096 ids of one tick (about 1 ms)
+are used up nsqd sleeps, and when the clock went back it refuses; this factory takes the next tick early.
 A restarted broker has to skip the ticks of its earlier runs, so the factory announces in ``reserved_tick`` how far it
 may get; ``nsqkit.broker.core.disk.id_mark`` keeps that on disk.
 """

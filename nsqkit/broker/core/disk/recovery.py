@@ -175,7 +175,7 @@ def cut_off(files: FileStore, file: File, name: str, position: int, state: SyncS
         file.truncate(position)
         file.sync()  # otherwise they might return after a power cut, when the next file has messages
     except OSError as error:  # then they are dealt with when they are read
-        state.report(f"{name} cannot be mended: {error_text(error)}")
+        state.report(f"{name} cannot be repaired: {error_text(error)}")
 
 
 def rename_bad(files: FileStore, name: str, state: SyncState) -> None:

@@ -155,6 +155,11 @@ class SyncState:
         self.due[queue] = None
         self.has_news = True
 
+    def forget(self, queue: SyncedQueue) -> None:
+        """Do not sync a queue that has been emptied."""
+        for queues in (self.unsynced, self.due, self.uncommitted):
+            queues.pop(queue, None)
+
 
 class SyncBatch:
     """One sync of several queues; see the module for the steps.

@@ -1,24 +1,21 @@
-"""A directory in memory that can fail, be full, lose its power, or be left by a killed process.
+"""A file store in memory that can fail, fill up, lose its power, or be left by a killed process.
 
-The rule it guards: nothing is safe that was not synced, and everything else is as bad as a real disk can be.
+Everything that was not synced may be lost, in all the ways in which a disk can lose it:
 
-    what                    after ``kill``   after ``power_cut``
-    bytes of a file         all              those of its last sync; of what was written since, in order, any part,
-                                             cut at any byte; behind the cut nothing (``zeros=True``: perhaps zeros, up
-                                             to the end that was written; file systems that note a length before the
-                                             bytes are there do that, and no record has a checksum to tell it by);
+                            after ``kill``   after ``power_cut``
+    bytes of a file         all              those of its last sync, and a part of the later writes, in order, cut at
+                                             any byte; behind the cut nothing (``zeros=True``: perhaps zeros, up to the
+                                             end that was written: some file systems record a length before the bytes
+                                             are on disk, and records have no checksum);
                                              ``sectors=True``: a size that it had since the sync, or one between two,
                                              and each of its sectors as at the sync or as it was last
-    names in the directory  all              those of its last sync; each name that was made, changed or removed since
-                                             may have any of the states that it had, whatever became of the others
+    names in the directory  all              those of the last sync; each name that was created, changed or removed
+                                             since may have any of the states that it had, independent of the others
                                              (``in_order=True``: all changes up to one of them, and none behind it, as
-                                             journaling file systems have it)
+                                             on journaling file systems)
 
-A rename never loses a file that was safe: it has the old name, or the new one, or both. ``replace`` syncs the bytes of
-the file that takes the name, but not the name. Bytes of a file whose name is lost are lost.
-
-How to read it: ``MemoryFileStore`` is the disk and what can go wrong with it, ``MemoryFile`` an open file, ``Notes``
-what its queues have said.
+A rename never loses a file that was synced: it has the old name, or the new one, or both. ``replace`` syncs the bytes
+of the file that takes the name, but not the name. Bytes of a file whose name is lost are lost.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ class Ended(BaseException):
 
 @attrs.define(eq=False)
 class Content:
-    """The bytes of one file, whatever its names are."""
+    """The bytes of one file, which may have several names."""
 
     data: bytearray = attrs.field(factory=bytearray)
     synced: bytes = b""
@@ -69,7 +66,7 @@ class Content:
         self.writes.clear()
 
     def after_power_cut(self, random: Random, *, zeros: bool, sectors: bool) -> Content:
-        """Return what is found when the power is back."""
+        """Return the content after the power cut."""
         found = self._some_sectors(random) if sectors else self._first_writes(random, zeros=zeros)
         return Content(found, bytes(found))
 
@@ -161,11 +158,12 @@ class MemoryFile:
 
 
 class MemoryFileStore:
-    """A directory; see ``nsqkit.broker.core.disk.file_store``.
+    """See ``nsqkit.broker.core.disk.file_store``.
 
     Attributes:
-        capacity: bytes of all files together; a write beyond it writes what fits, and raises ENOSPC. None: no limit.
-        operation_count: operations so far; sync_count: those that were syncs of files.
+        capacity: bytes of all files together; a write beyond it writes the part that fits, and raises ENOSPC. None for
+            no limit.
+        operation_count: operations so far; sync_count: syncs of files among them.
         open_count: files that are open.
         modified_ns: when any file was modified last.
     """
@@ -183,10 +181,10 @@ class MemoryFileStore:
         self._failures: tuple[range, int] | None = None
         self._end: int | None = None
 
-    # ---- what can go wrong -------------------------------------------------------------------------------------
+    # ---- failures ----------------------------------------------------------------------------------------------
 
     def fail(self, number: int, *, after: int = 0, times: int = 1 << 60) -> None:
-        """Have operations raise OSError with this number: ``times`` of them, when ``after`` more have gone well.
+        """Have operations raise OSError with this number: ``times`` of them, after ``after`` successful ones.
 
         A write that fails has written half.
         """
@@ -194,7 +192,7 @@ class MemoryFileStore:
         self._failures = (range(first, first + times), number)
 
     def recover(self) -> None:
-        """Have all go well again."""
+        """End all failures."""
         self._failures = None
         self.capacity = None
 
@@ -203,13 +201,13 @@ class MemoryFileStore:
         self._end = self.operation_count + count
 
     def kill(self) -> MemoryFileStore:
-        """Return what another process finds when this one was killed."""
+        """Return the files after this process was killed."""
         return MemoryFileStore(self.files)
 
     def power_cut(
         self, random: Random, *, in_order: bool = False, zeros: bool = False, sectors: bool = False
     ) -> MemoryFileStore:
-        """Return what is found when the power was cut, and is back."""
+        """Return the files after a power cut."""
         names = self._names_in_order(random) if in_order else self._names_in_any_order(random)
         contents = self._contents(names.values())
         found = {
@@ -234,10 +232,7 @@ class MemoryFileStore:
                 states.setdefault(name, []).append(content)
         chosen = {**self._synced_names, **{name: random.choice(found) for name, found in states.items()}}
         names = {name: content for name, content in chosen.items() if content is not None}
-        for (
-            name,
-            content,
-        ) in self._names.items():  # what was safe, and was renamed, is not lost between its names
+        for name, content in self._names.items():  # a synced file that was renamed has one of its names
             if content in self._synced_names.values() and content not in names.values():
                 names[name] = content
         return names
@@ -259,7 +254,7 @@ class MemoryFileStore:
             raise OSError(self._failures[1], os.strerror(self._failures[1]))
 
     def write(self, content: Content, position: int, data: bytes) -> None:
-        """Write as much as there is room for."""
+        """Write as much as fits."""
         self.operate(content, data, position)
         if self.capacity is not None:
             more = max(position + len(data) - len(content.data), 0)
@@ -307,7 +302,7 @@ class MemoryFileStore:
         temporary = f"{name}.{self._number}.tmp"
         file = self.open(temporary, create=True)
         try:
-            file.truncate(0)  # of an earlier life that was ended
+            file.truncate(0)  # of an earlier run that was ended
             file.write_at(0, data)
             file.sync()
         except OSError:

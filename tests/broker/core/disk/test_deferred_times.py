@@ -1,4 +1,4 @@
-"""The times of deferred messages, from one life of a broker to the next."""
+"""The times of deferred messages, from one run of a broker to the next."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TestFile:
 class TestOverTheEnd:
     """A broker that is stopped and started again."""
 
-    def life(self, directory: MemoryFileStore, *, now: float = 0, **options: Any) -> DrivenBroker:
+    def started(self, directory: MemoryFileStore, *, now: float = 0, **options: Any) -> DrivenBroker:
         options = {"mem_queue_size": 1, "keep_deferred": True, **options}
         storage = DiskStorage(directory, BrokerOptions(**options))
         driven = DrivenBroker(storage=storage, **options)
@@ -86,13 +86,13 @@ class TestOverTheEnd:
 
     def test_deferred_message_waits_for_the_rest_of_its_time(self):
         directory = MemoryFileStore()
-        driven = self.life(directory)
+        driven = self.started(directory)
         driven.topic().channel(b"c", driven.now_ns)
         driven.publish(b"now")
         driven.publish(b"later", delay=60)
         self.close(driven)
 
-        driven = self.life(directory, now=20)
+        driven = self.started(directory, now=20)
         consumer = driven.consumer(10)
         assert consumer.bodies() == [b"now"]
         assert len(driven.topic().channels[b"c"].deferred) == 1
@@ -105,20 +105,20 @@ class TestOverTheEnd:
 
     def test_message_due_during_the_stop_is_delivered_at_once(self):
         directory = MemoryFileStore()
-        driven = self.life(directory)
+        driven = self.started(directory)
         driven.topic().channel(b"c", driven.now_ns)
         driven.publish(b"later", delay=60)
         self.close(driven)
-        assert self.life(directory, now=60).consumer().bodies() == [b"later"]
+        assert self.started(directory, now=60).consumer().bodies() == [b"later"]
 
     def test_time_survives_two_restarts_without_a_consumer(self):
         directory = MemoryFileStore()
-        driven = self.life(directory)
+        driven = self.started(directory)
         driven.topic().channel(b"c", driven.now_ns)
         driven.publish(b"later", delay=60)
         for _ in range(2):
             self.close(driven)
-            driven = self.life(directory, now=20)
+            driven = self.started(directory, now=20)
             driven.topic().channel(b"c", driven.now_ns)
         assert driven.consumer().bodies() == []
         driven.advance(40)
@@ -126,10 +126,10 @@ class TestOverTheEnd:
 
     def test_message_in_the_topic_keeps_its_whole_delay(self):
         directory = MemoryFileStore()
-        driven = self.life(directory)
+        driven = self.started(directory)
         driven.publish(b"1", b"2", delay=20)  # one of them has no place in memory
         self.close(driven)
-        driven = self.life(directory, now=100)
+        driven = self.started(directory, now=100)
         consumer = driven.consumer(10)
         assert consumer.bodies() == []
         driven.advance(20)
@@ -137,21 +137,21 @@ class TestOverTheEnd:
 
     def test_message_is_delivered_at_once_without_the_option(self):
         directory = MemoryFileStore()
-        driven = self.life(directory, keep_deferred=False)
+        driven = self.started(directory, keep_deferred=False)
         driven.topic().channel(b"c", driven.now_ns)
         driven.publish(b"later", delay=60)
         self.close(driven)
         assert [name for name in directory.files if "deferred" in name] == []
-        assert self.life(directory, now=20).consumer().bodies() == [b"later"]
+        assert self.started(directory, now=20).consumer().bodies() == [b"later"]
 
     @pytest.mark.parametrize("what", ["empty", "delete"])
     def test_dropped_messages_leave_no_times(self, what):
         directory = MemoryFileStore()
-        driven = self.life(directory)
+        driven = self.started(directory)
         driven.topic().channel(b"c", driven.now_ns)
         driven.publish(b"later", delay=60)
         self.close(driven)
-        driven = self.life(directory)
+        driven = self.started(directory)
         getattr(driven.topic().channel(b"c", driven.now_ns), what)()
         self.close(driven)
         assert FILE_NAME not in directory.files

@@ -1,4 +1,4 @@
-"""The queue on disk: nsqd's files, whatever happens to the process, to the power or to the disk."""
+"""The queue on disk: nsqd's files, also after a kill, a power cut, or an error of the disk."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def left(queue: DiskQueue) -> list[bytes]:
 
 
 def sizes(directory: MemoryFileStore) -> dict[str, int]:
-    """Tell the sizes of the data files, by what is between ``diskqueue.`` and ``.dat``."""
+    """Return the sizes of the data files, by their names without ``q.diskqueue.``."""
     return {
         name.removeprefix("q.diskqueue."): len(data) for name, data in directory.files.items() if name != META
     }
@@ -246,7 +246,7 @@ def test_close_writes_messages_at_the_end():
 
 @attrs.frozen
 class Found:
-    """What is left of files, and what has been said of them."""
+    """The messages that a queue found in its files, the files it set aside, and its number of reports."""
 
     messages: list[int]
     bad: dict[str, int]
@@ -266,11 +266,11 @@ def find(text: str | None, files: dict[int, bytes]) -> Found:
     queue.put(frames(91))
     found += left(queue)
     queue.close()
-    assert sum(1 for name in sizes(directory) if not name.endswith(".bad")) <= 1, "what was read is removed"
+    assert sum(1 for name in sizes(directory) if not name.endswith(".bad")) <= 1, "read files are removed"
     assert meta(directory).startswith("0|")
     assert left(opened(directory)) == []
     numbers = [int(frame[18:34]) for frame in found]
-    assert numbers[-2:] == [90, 91], "what is put is never lost"
+    assert numbers[-2:] == [90, 91], "later messages are not lost"
     bad = {name: size for name, size in sizes(directory).items() if name.endswith(".bad")}
     return Found(numbers[:-2], bad, depth, len(notes.reports))
 
@@ -453,7 +453,7 @@ def stored(directory: MemoryFileStore) -> list[bytes]:
 
 @attrs.frozen
 class Batch:
-    """What is put at once: the sizes of its records."""
+    """Messages that are put at once: the sizes of their records."""
 
     sizes: list[int]
 
@@ -524,7 +524,7 @@ class DiskQueueIsAList(RuleBasedStateMachine):
 
     @rule()
     def open_again_after_a_kill(self) -> None:
-        """What was taken since the last sync comes again, and no more."""
+        """At most the messages taken since the last sync come again."""
         possible = self.taken + self.expected
         self.directory = self.directory.kill()
         self.open()
@@ -570,7 +570,7 @@ TestDiskQueueIsAList = DiskQueueIsAList.TestCase
 
 
 @attrs.define
-class Life:
+class Workload:
     """A queue, its user, and what the user has done so far."""
 
     directory: MemoryFileStore = attrs.field(factory=MemoryFileStore)
@@ -611,46 +611,46 @@ class Life:
 
 @given(st.integers(0, 1 << 30), st.integers(0, 250))
 def test_kill_loses_no_message_in_a_file(seed, operations):
-    life = Life()
-    life.directory.end_after(operations)
+    load = Workload()
+    load.directory.end_after(operations)
     try:
-        life.go(Random(seed))
+        load.go(Random(seed))
     except Ended:
         pass
-    found = life.found(life.directory.kill())
-    everything = life.put + life.putting
-    begin = everything.index(found[0]) if found else len(life.put)
+    found = load.found(load.directory.kill())
+    everything = load.put + load.putting
+    begin = everything.index(found[0]) if found else len(load.put)
     assert found == everything[begin : begin + len(found)], "in order, without a gap"
-    assert life.taken_synced <= begin <= len(life.taken) + life.taking, (
+    assert load.taken_synced <= begin <= len(load.taken) + load.taking, (
         "again comes only what was taken since the sync"
     )
-    assert begin + len(found) >= len(life.put)
+    assert begin + len(found) >= len(load.put)
 
 
 @given(st.integers(0, 1 << 30), st.booleans())
 def test_power_cut_loses_no_synced_message(seed, in_order):
-    """What was taken may come again, here and there: the names of positions and removals are not synced."""
+    """Messages that were taken may come again: names of positions, and removals, are not synced."""
     random = Random(seed)
-    life = Life()
-    life.go(random, random.randint(1, 25))
-    found = life.found(life.directory.power_cut(random, in_order=in_order))
-    numbers = [life.put.index(frame) for frame in found]
+    load = Workload()
+    load.go(random, random.randint(1, 25))
+    found = load.found(load.directory.power_cut(random, in_order=in_order))
+    numbers = [load.put.index(frame) for frame in found]
     assert numbers == sorted(set(numbers))
-    assert set(numbers) >= {*range(len(life.taken), life.put_synced)}
+    assert set(numbers) >= {*range(len(load.taken), load.put_synced)}
 
 
 @given(st.integers(0, 1 << 30), st.integers(0, 250), st.booleans())
 def test_power_cut_invents_no_message(seed, operations, in_order):
     """Whole files may be gone that were new, and those may be back that were removed."""
     random = Random(seed)
-    life = Life()
-    life.directory.end_after(operations)
+    load = Workload()
+    load.directory.end_after(operations)
     try:
-        life.go(random)
+        load.go(random)
     except Ended:
         pass
-    found = life.found(life.directory.power_cut(random, in_order=in_order))
-    order = {frame: number for number, frame in enumerate(life.put + life.putting)}
+    found = load.found(load.directory.power_cut(random, in_order=in_order))
+    order = {frame: number for number, frame in enumerate(load.put + load.putting)}
     assert order.keys() >= set(found)
     numbers = [order[frame] for frame in found]
     assert numbers == sorted(set(numbers))

@@ -1,4 +1,4 @@
-"""A queue that keeps a message until it is finished: after a kill, all that was not finished is there."""
+"""A queue on disk that keeps each message until it is finished."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_unfinished_messages_are_read_again_after_a_kill(tmp_path):
     settle(queue)
     again = opened(tmp_path)
     assert len(again) == 3
-    assert numbers(again.take(10)) == [2, 3, 4]  # 3 stands behind one that is not finished
+    assert numbers(again.take(10)) == [2, 3, 4]  # 3 lies behind an unfinished message
 
 
 def test_file_is_kept_until_its_messages_are_finished(tmp_path):
@@ -118,7 +118,7 @@ def test_deleted_durable_queue_leaves_no_files(tmp_path):
     )
 )
 def test_unfinished_messages_survive_any_kill(steps):
-    """Against a set: whatever happens, what is there after a kill holds all that was put and not finished."""
+    """After any steps and a kill, all unfinished messages of a model are found."""
     with tempfile.TemporaryDirectory() as path:
         queue, put = opened(path), 0
         unfinished: set[int] = set()
@@ -235,7 +235,7 @@ def test_file_that_cannot_be_repaired_is_reported():
     queue = DurableQueue(directory, "t", LIMITS, notes)
     directory.fail(errno.EIO)
     queue._give_up(name, 10)
-    assert notes.reports == [f"{name} cannot be mended: Input/output error"]
+    assert notes.reports == [f"{name} cannot be repaired: Input/output error"]
 
 
 def test_commit_syncs_files_completed_since_the_last_one():

@@ -1,4 +1,4 @@
-"""The mark of ids: whatever clocks and crashes do, no life of a data path gives an id that an earlier one gave."""
+"""The mark of ids: no run of a broker gives an id of an earlier run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A_QUEUE = {"t.diskqueue.000000.dat": b""}
 
 
 def used(directory: MemoryFileStore, reports: list[str] | None = None) -> int:
-    """Return the last tick of earlier lives, as ticks since now."""
+    """Return the last tick of earlier runs, as ticks since now."""
     found: list[str] = []
     tick = read_used_tick(directory, found if reports is None else reports)
     assert found == []
@@ -99,9 +99,9 @@ def test_times_that_no_id_can_have_do_not_count():
     assert len(reports) == 1
 
 
-LIVES = st.lists(
+RUNS = st.lists(
     st.tuples(
-        st.integers(-5 * 10**9, 5 * 10**9),  # where the clock stands when a life begins
+        st.integers(-5 * 10**9, 5 * 10**9),  # the clock's offset when a run begins
         st.sampled_from(["stop", "kill", "power cut", "in the midst"]),
         st.lists(st.tuples(st.integers(0, 9000), st.integers(-(10**9), 10**11)), max_size=5),
     ),
@@ -110,10 +110,10 @@ LIVES = st.lists(
 )
 
 
-@given(LIVES, st.integers(0, 2**32))
-def test_no_run_gives_an_id_of_an_earlier_run(lives, seed):
+@given(RUNS, st.integers(0, 2**32))
+def test_no_run_gives_an_id_of_an_earlier_run(all_runs, seed):
     directory, random, given_ids = MemoryFileStore(), Random(seed), []
-    for offset_ns, end, steps in lives:
+    for offset_ns, end, steps in all_runs:
         factory, now_ns, marked = GuidFactory(9), NOW_NS + offset_ns, -1
         factory.used_tick = read_used_tick(directory, [])
         if end == "in the midst":

@@ -1,4 +1,4 @@
-"""Positions of a queue: to text and back, what is none, and the files between two of them."""
+"""Positions of a queue: their text, damaged ones, and the files between two of them."""
 
 from __future__ import annotations
 

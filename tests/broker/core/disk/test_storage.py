@@ -143,8 +143,10 @@ def test_deleted_or_emptied_queue_is_not_synced():
     deleted, emptied = (storage.open_queue(name, ephemeral=False) for name in (b"t", b"u"))
     deleted.put([FRAME] * 3)
     emptied.put([FRAME] * 3)
+    storage.handle_deadline(NOW_NS)
     deleted.delete()
     emptied.empty()
+    assert storage.sync_deadline(NOW_NS) is None
     storage.handle_deadline(NOW_NS)
     run_sync(storage)
     assert directory.files == {}
@@ -188,6 +190,7 @@ def test_commit_that_fails_is_repeated_with_all_its_queues():
         storage.open_queue(name, ephemeral=False).put([FRAME])
     directory.fail(errno.EIO, times=1)
     batch = run_sync(storage)
+    assert storage.take_reports() == [], "the commit is reported, not each of its queues"
     assert [str(plan.error) for plan in batch.plans] == ["[Errno 5] Input/output error"] * 2
     assert len(run_sync(storage).plans) == 2
 

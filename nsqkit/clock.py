@@ -25,14 +25,14 @@ NS_PER_S = 1_000_000_000
 
 
 class Clock(Protocol):
-    """Tells the time, and waits for it."""
+    """A source of time."""
 
     def now_ns(self) -> int:
         """Return the time, ns since the Unix epoch."""
         ...
 
     async def wait_until(self, deadline_ns: int) -> None:
-        """Return when the clock shows ``deadline_ns``, or a rounding error before it."""
+        """Return at ``deadline_ns``, or a rounding error before it."""
         ...
 
     def cancel_at(self, scope: anyio.CancelScope, deadline_ns: int | None) -> None:
@@ -41,14 +41,11 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The real time, as the running event loop measures it.
-
-    Create it inside the event loop that it follows.
-    """
+    """The real time, as the running event loop measures it. Create it in that event loop."""
 
     def __init__(self) -> None:
         self._loop_time = _loop_time()
-        # asyncio's loops run on the monotonic clock; reading that directly takes a twentieth of the time.
+        # asyncio's loops use the monotonic clock; reading it directly takes a twentieth of the time.
         is_monotonic = abs(self._loop_time() - time.monotonic()) < 0.1
         self._elapsed_ns = time.monotonic_ns if is_monotonic else self._loop_time_ns
         self._anchor_ns = time.time_ns() - self._elapsed_ns()
@@ -58,7 +55,7 @@ class LoopClock:
         return self._anchor_ns + self._elapsed_ns()
 
     async def wait_until(self, deadline_ns: int) -> None:
-        """Return when the clock shows ``deadline_ns``, or a rounding error before it."""
+        """Return at ``deadline_ns``, or a rounding error before it."""
         # Event loops wait for whole milliseconds. Rounded up, a wait is seldom too short; callers read the clock again.
         await anyio.sleep(max(math.ceil((deadline_ns - self.now_ns()) / 1e6), 0) / 1e3)
 
@@ -99,7 +96,7 @@ class ManualClock:
         return self._now_ns
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward, and wake or cancel everything whose time has come.
+        """Move the clock forward, and wake or cancel everything that is due.
 
         Raises:
             ValueError: ``seconds`` is negative.
@@ -113,7 +110,7 @@ class ManualClock:
         self._cancel_due()
 
     async def wait_until(self, deadline_ns: int) -> None:
-        """Return when the clock shows ``deadline_ns`` or later."""
+        """Return at ``deadline_ns`` or later."""
         if deadline_ns <= self._now_ns:
             await anyio.lowlevel.checkpoint()
             return
@@ -148,10 +145,10 @@ def move_on_after(
     Args:
         clock: the time.
         seconds: the limit; None for no limit.
-        shield: keep cancellation from outside away from the block.
+        shield: protect the block from cancellation from outside.
 
     Yields:
-        The scope of the block; its ``cancelled_caught`` is True afterwards if the limit has ended the block.
+        The scope of the block; its ``cancelled_caught`` is True afterwards if the limit ended the block.
     """
     with anyio.CancelScope(shield=shield) as scope:
         clock.cancel_at(scope, None if seconds is None else clock.now_ns() + round(seconds * NS_PER_S))

@@ -29,12 +29,9 @@ class TopicDiscovery(LookupdPoller[str]):
     """The topics that match a pattern according to any nsqlookupd, polled for as long as ``run`` runs.
 
     Args:
-        lookupd_http_addresses: ``host:port`` or URL of each nsqlookupd; more can be added later.
+        lookupd_http_addresses, options, clock, random: as for ``Discovery``.
         pattern: a regular expression, searched anywhere in a name; ``^`` and ``$`` match its ends.
         on_change: called in the event loop with the added and the removed topics.
-        options: see ``LookupOptions``.
-        clock: the time; by default the real time.
-        random: draws the jitter; by default seeded by the system.
 
     Attributes:
         topics: the topics that were found last, sorted.

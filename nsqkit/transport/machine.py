@@ -1,7 +1,7 @@
 """The interface of a machine: a protocol without I/O.
 
-A machine is one end of a connection, or an engine that serves many of them. It is given bytes and the time, and leaves
-bytes and events. It never calls its owner, never waits and never asks for the time.
+A machine is one end of a connection, or an engine that serves many of them. Its driver passes it bytes and
+the time, and takes bytes and events from it. A machine never calls its owner, never waits and never reads a clock.
 
 | method | meaning |
 |---|---|

@@ -315,7 +315,7 @@ class Pump:
         """Have the machine process what the peer sent before it closed the connection; answers are discarded."""
         machine, clock = self._machine, self._clock
         while not machine.ended:
-            machine.data_to_send(clock.now_ns())
+            self._take_output(clock.now_ns())
             if not machine.has_input:
                 break
             await anyio.lowlevel.checkpoint()

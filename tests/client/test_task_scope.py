@@ -22,7 +22,7 @@ class Block:
         try:
             await self._stop.wait()
             await settle()
-            self.log.append("said good-bye")
+            self.log.append("cleaned up")
             self._stopped.set()
             await anyio.sleep_forever()
         except BaseException as error:
@@ -45,7 +45,7 @@ async def test_tasks_run_until_end():
     async with Block() as block:
         await settle()
         assert block.log == []
-    assert block.log[0] == "said good-bye"
+    assert block.log[0] == "cleaned up"
     assert "cancel" in block.log[1]
 
 
@@ -64,7 +64,7 @@ async def test_cancelled_block_leaves_tasks_running_until_end():
             scope.cancel()
             await anyio.sleep_forever()
     assert scope.cancelled_caught
-    assert block.log[0] == "said good-bye"
+    assert block.log[0] == "cleaned up"
 
 
 async def test_exception_of_block_is_not_wrapped():
@@ -74,7 +74,7 @@ async def test_exception_of_block_is_not_wrapped():
             await settle()
             raise error
     assert caught.value is error
-    assert block.log[0] == "said good-bye"
+    assert block.log[0] == "cleaned up"
 
 
 async def test_error_of_task_cancels_block_and_is_raised():

@@ -22,8 +22,6 @@ PENDING_PAGES = {ROOT / "docs" / f"{page}.md" for page in ("architecture",)}
 PENDING_CODE = {
     "nsqkit/broker",
     "nsqkit/consumer",
-    "nsqkit/loop_thread",
-    "nsqkit/producer",
     "tests/broker",
     "tests/client",
     "tests/consumer",
@@ -31,12 +29,10 @@ PENDING_CODE = {
     "tests/lookupds.py",
     "tests/pairs.py",
     "tests/peers.py",
-    "tests/producer",
     "tests/simulation",
     "tests/test_architecture.py",
     "tests/test_clock.py",
     "tests/test_wrong_arguments.py",
-    "tests/threads.py",
     "tests/transport",
 }
 

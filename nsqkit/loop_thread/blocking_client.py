@@ -15,7 +15,6 @@ from nsqkit.loop_thread.loop_client import LoopClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
 T = TypeVar("T")
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
@@ -66,12 +65,7 @@ class BlockingClient(Generic[C]):
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def _look(self, look: Callable[[C], T]) -> T:

@@ -9,13 +9,9 @@ import os
 import threading
 from concurrent.futures import Future
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import anyio
 from anyio.from_thread import BlockingPortal
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 
 class PortalProvider:
@@ -35,12 +31,7 @@ class PortalProvider:
             self._user_count += 1
             return self._portal
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         if os.getpid() != self._pid:
             return  # the thread is the parent's
         with self._lock:

@@ -6,7 +6,7 @@ The end waits ``DRAIN_TIMEOUT`` for answers, then gives brokers ``CLOSE_TIMEOUT`
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsqkit.client.connection import Connection, Dial
 from nsqkit.client.reconnect import Reconnect
@@ -21,7 +21,6 @@ from nsqkit.producer.session import ProducerSession
 
 if TYPE_CHECKING:
     from random import Random
-    from types import TracebackType
 
     from nsqkit.loop_thread.one_shot import OneShot
     from nsqkit.producer.options import ProducerOptions
@@ -91,12 +90,7 @@ class Pool:
         """Run a function in a task until the end; callbacks of the event loop may call this, too."""
         self._tasks.start_soon(task)
 
-    async def end(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
+    async def end(self, *exc_info: Any) -> bool | None:
         """Accept no more, wait for answers and close; return what ``__aexit__`` has to return."""
         self.publisher.close()
         with move_on_after(self.clock, DRAIN_TIMEOUT, shield=True):
@@ -107,7 +101,7 @@ class Pool:
         with move_on_after(self.clock, CLOSE_TIMEOUT, shield=True):
             while any(connection.connection.is_running for connection in leaving):
                 await self.publisher.wait_change()
-        return await self._tasks.end(exc_type, exc, traceback)
+        return await self._tasks.end(*exc_info)
 
     def _connect(self, address: str) -> PoolConnection:
         options = self._options

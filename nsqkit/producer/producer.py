@@ -38,8 +38,6 @@ from nsqkit.producer.stats import ProducerStats
 from nsqkit.wire.commands import NOP, encode_deferred_publish, encode_multi_publish, encode_publish
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from nsqkit.client.serializers import Serializer
     from nsqkit.producer.receipt import Receipt
 
@@ -329,16 +327,11 @@ class Producer:
         self._publisher = self.pool.publisher
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
+    async def __aexit__(self, *exc_info: Any) -> bool | None:
         """Wait for answers and close; nothing is left running."""
         assert self.pool is not None
         try:
-            return await self.pool.end(exc_type, exc, traceback)
+            return await self.pool.end(*exc_info)
         finally:
             self._is_entered = False
 

@@ -91,7 +91,6 @@ class Publisher:
         self._changed = anyio.Event()
         self._refused: deque[Receipt] = deque()
         self._has_refused = anyio.Event()
-        self._resending = False
 
     @property
     def waiting_count(self) -> int:
@@ -192,7 +191,7 @@ class Publisher:
             while True:
                 await self._has_refused.wait()
                 while self._refused:
-                    await self._resend(self._refused.popleft())
+                    await self._resend(self._refused[0])
                 self._has_refused = anyio.Event()
                 self._announce()
         finally:
@@ -203,14 +202,13 @@ class Publisher:
         assert receipt.again is not None
         topic, body, key = receipt.again
         error: NSQError | None = ConnectionLost("the producer was left before the broker answered")
-        self._resending = True
         try:
             await self.publish(None, encode_publish(topic, body), key, 1, again=True)
             error = None
         except NSQError as refusal:
             error = refusal
         finally:
-            self._resending = False
+            self._refused.popleft()
             self._settle(receipt, error)
 
     def _settle(self, receipt: Receipt, error: NSQError | None) -> None:
@@ -269,9 +267,7 @@ class Publisher:
         """Return when every publish has its answer."""
         for connection in self.connections:
             connection.flush()
-        while (
-            self._refused or self._resending or any(connection.is_awaited for connection in self.connections)
-        ):
+        while self._refused or any(connection.is_awaited for connection in self.connections):
             await self.wait_change()
 
     async def wait_change(self) -> None:

@@ -33,7 +33,7 @@ from nsqkit.errors import (
 )
 from nsqkit.producer.linger import Batch, BatchRefused, Linger
 from nsqkit.wire.commands import encode_multi_publish, encode_publish
-from nsqkit.wire.frames import OK_RESPONSE, Response
+from nsqkit.wire.frames import OK_RESPONSE
 from nsqkit.wire.identify import IdentifyRequest
 
 if TYPE_CHECKING:
@@ -202,12 +202,9 @@ class ProducerSession(ClientSession[NoReturn]):
                 if frame.fatal:
                     self.end(frame)
             elif not self._answer_heartbeat(frame):
-                self._on_response(frame)
-
-    def _on_response(self, response: Response) -> None:
-        if not self._sent:
-            raise ProtocolError(f"the broker said {response.payload[:100]!r} when nothing was asked")
-        self._on_answer(None)
+                if not sent:
+                    raise ProtocolError(f"the broker said {frame.payload[:100]!r} when nothing was asked")
+                self._on_answer(None)
 
     def _on_answer(self, error: NSQError | None) -> None:
         sent = self._sent.popleft()
@@ -241,12 +238,11 @@ class ProducerSession(ClientSession[NoReturn]):
         if _stops_reading(self.error):
             unread = "the broker refused an earlier publish and did not read this one"
             lost, lost_batch = NotConnected(unread), BatchRefused(unread)
-            unsent_batch = BatchRefused(unread)
-        for error in (lost, not_sent, lost_batch, unsent_batch):
+            unsent_batch = lost_batch
+        for error in (lost, not_sent, lost_batch):
             error.__cause__ = self.error
-        self._fail([sent for sent in self._sent if not isinstance(sent, Batch)], lost)
-        batches = [sent for sent in self._sent if isinstance(sent, Batch)]
-        self._fail([token for batch in batches for token in batch.bodies], lost_batch)
+        for sent in self._sent:
+            self._fail(_tokens(sent), lost_batch if isinstance(sent, Batch) else lost)
         self._fail(self._staged, not_sent)
         self._fail([] if self.linger is None else self.linger.clear(), unsent_batch)
         self._sent.clear()

@@ -96,16 +96,13 @@ class ThreadLease:
     # ---- in a thread -----------------------------------------------------------------------------------------------
 
     def use(self, publish: Callable[[], Receipt]) -> Receipt | None:
-        """Publish, and wait for the answer; if it does not come soon, the event loop resolves the receipt.
-
-        Args:
-            publish: stages the publish; if it raises, nothing was sent.
+        """Call ``publish`` and wait for the answer; if it does not come soon, the event loop resolves the receipt.
 
         Returns:
-            What ``publish`` has returned; None, without a call, if the lease is over or another thread uses it.
+            The receipt; None, without a call, if the lease is over or another thread uses it.
 
         Raises:
-            NSQError: as ``publish``.
+            NSQError: as ``publish``; nothing was sent then.
         """
         if self._is_recalled or self._lock.locked():
             return None
@@ -167,16 +164,12 @@ class ThreadLease:
 
     def end(self) -> bool:
         """End the lease if no thread uses it, and return True; otherwise recall it, and return False."""
-        if self._end():
-            return True
-        if not self._is_recalled:
-            self._is_recalled = True
-            self._recall.send(b"\0")
-        return self._end()  # the thread may have looked a moment before
-
-    def _end(self) -> bool:
         if not self._lock.acquire(blocking=False):
-            return False
+            if not self._is_recalled:
+                self._is_recalled = True
+                self._recall.send(b"\0")
+            if not self._lock.acquire(blocking=False):  # the thread may have looked a moment before
+                return False
         self.is_ended = True
         self._lock.release()
         for each in (self._socket, self._recalled, self._recall):
@@ -211,7 +204,7 @@ class ThreadPublisher:
             key: its key.
 
         Returns:
-            Whether it was published; if not, nothing has happened.
+            False if there is no lease; nothing was published then.
 
         Raises:
             NSQError: as the method, and the error instead of an acknowledgement.

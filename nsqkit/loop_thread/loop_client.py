@@ -80,7 +80,7 @@ class LoopClient(Generic[C]):
             self._waker = self._portal.call(Waker, self._loop, self._work_off)
             stack.callback(self._portal.call, self._waker.close)
             self.client = self._portal.call(make)
-            stack.callback(self._shut)
+            stack.callback(setattr, self, "_is_open", False)
             stack.push(self._leave_quickly)
             stack.enter_context(self._portal.wrap_async_context_manager(self.client))
             # An interrupt may come before the client is left and while it is being left.
@@ -288,9 +288,6 @@ class LoopClient(Generic[C]):
         if exc_type is not None and self._interrupt is not None:
             with suppress(RuntimeError):  # the event loop has ended
                 self._portal.call(self._interrupt, self.client)
-
-    def _shut(self) -> None:
-        self._is_open = False
 
 
 def _wait(future: Future[T]) -> T:

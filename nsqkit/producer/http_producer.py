@@ -106,7 +106,7 @@ class HTTPProducer:
 
         Args:
             topic: its topic.
-            body: 1 to ``max_msg_size`` bytes; or what the serializer makes them of.
+            body: 1 to ``max_msg_size`` bytes; or an object for the serializer.
 
         Raises:
             OptionError: a name or a body that nsqd would refuse; nothing was sent.
@@ -116,29 +116,17 @@ class HTTPProducer:
         await self._post("/pub", {"topic": topic_name(topic).decode()}, self._bodies.take(body))
 
     async def multi_publish(self, topic: str, bodies: Sequence[Any]) -> None:
-        """Publish messages in one request: all or none.
+        """Publish messages in one request, all or none; otherwise as ``publish``.
 
-        Args:
-            topic: their topic.
-            bodies: at least one, each of 1 to ``max_msg_size`` bytes, together at most ``max_body_size``; or what the
-                serializer makes them of.
-
-        Raises:
-            NSQError: as ``publish``.
+        There is at least one body. Each has 1 to ``max_msg_size`` bytes, and all together at most ``max_body_size``.
         """
         batch = encode_batch(self._bodies.take_all(bodies))
         await self._post("/mpub", {"topic": topic_name(topic).decode(), "binary": "true"}, batch)
 
     async def deferred_publish(self, topic: str, body: Any, delay: Seconds) -> None:
-        """Publish one message that is delivered later.
+        """Publish one message that is delivered after ``delay`` seconds; otherwise as ``publish``.
 
-        Args:
-            topic: its topic.
-            body: as in ``publish``.
-            delay: seconds, 0 to ``max_defer_timeout``; rounded to milliseconds.
-
-        Raises:
-            NSQError: as ``publish``.
+        ``delay`` is 0 to ``max_defer_timeout``, rounded to milliseconds.
         """
         milliseconds = delay_ms(delay, self.options.max_defer_timeout)
         params = {"topic": topic_name(topic).decode(), "defer": str(milliseconds)}

@@ -112,7 +112,7 @@ class Producer:
 
         Args:
             topic: its topic.
-            body: 1 to ``max_msg_size`` bytes, as bytes, bytearray or memoryview; or what the serializer makes them of.
+            body: 1 to ``max_msg_size`` bytes, as bytes, bytearray or memoryview; or an object for the serializer.
             key: with the policy ``by-key``, publishes with the same key go to the same nsqd.
             timeout: seconds, instead of ``publish_timeout``; 0 for no limit.
 
@@ -140,17 +140,9 @@ class Producer:
         key: str | Bytes | None = None,
         timeout: Seconds | None = None,
     ) -> None:
-        """Publish messages in one command: all or none.
+        """Publish messages in one command, all or none; otherwise as ``publish``.
 
-        Args:
-            topic: their topic.
-            bodies: at least one, each of 1 to ``max_msg_size`` bytes, together at most ``max_body_size``; or what the
-                serializer makes them of.
-            key: as in ``publish``.
-            timeout: as in ``publish``.
-
-        Raises:
-            NSQError: as ``publish``.
+        There is at least one body. Each has 1 to ``max_msg_size`` bytes, and all together at most ``max_body_size``.
         """
         data = self._bodies.take_all(bodies)
         await self._publish(None, encode_multi_publish(topic_name(topic), data), len(data), key, timeout)
@@ -164,17 +156,9 @@ class Producer:
         key: str | Bytes | None = None,
         timeout: Seconds | None = None,
     ) -> None:
-        """Publish one message that is delivered later.
+        """Publish one message that is delivered after ``delay`` seconds; otherwise as ``publish``.
 
-        Args:
-            topic: its topic.
-            body: as in ``publish``.
-            delay: seconds, 0 to ``max_defer_timeout``; rounded to milliseconds.
-            key: as in ``publish``.
-            timeout: as in ``publish``.
-
-        Raises:
-            NSQError: as ``publish``.
+        ``delay`` is 0 to ``max_defer_timeout``, rounded to milliseconds.
         """
         data, milliseconds = self._bodies.take(body), delay_ms(delay, self.options.max_defer_timeout)
         await self._publish(
@@ -204,16 +188,7 @@ class Producer:
     def multi_publish_nowait(
         self, topic: str, bodies: Sequence[Any], *, key: str | Bytes | None = None
     ) -> Receipt:
-        """Publish messages in one command without waiting, all or none; otherwise as ``publish_nowait``.
-
-        Args:
-            topic: as in ``publish``.
-            bodies: as in ``multi_publish``.
-            key: as in ``publish``.
-
-        Raises:
-            NSQError: as ``publish_nowait``.
-        """
+        """Publish messages in one command without waiting, all or none; otherwise as ``publish_nowait``."""
         data = self._bodies.take_all(bodies)
         command = encode_multi_publish(topic_name(topic), data)
         return self._opened().publish_nowait(None, command, encode_key(key), len(data))
@@ -221,17 +196,7 @@ class Producer:
     def deferred_publish_nowait(
         self, topic: str, body: Any, delay: Seconds, *, key: str | Bytes | None = None
     ) -> Receipt:
-        """Publish one message that is delivered later without waiting; otherwise as ``publish_nowait``.
-
-        Args:
-            topic: as in ``publish``.
-            body: as in ``publish``.
-            delay: as in ``deferred_publish``.
-            key: as in ``publish``.
-
-        Raises:
-            NSQError: as ``publish_nowait``.
-        """
+        """Publish one message that is delivered later without waiting; otherwise as ``publish_nowait``."""
         data, milliseconds = self._bodies.take(body), delay_ms(delay, self.options.max_defer_timeout)
         command = encode_deferred_publish(topic_name(topic), data, milliseconds)
         return self._opened().publish_nowait(None, command, encode_key(key), 1)

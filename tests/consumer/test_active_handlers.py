@@ -33,7 +33,7 @@ class Handler:
         self.ended.append(message.body)
 
 
-async def test_after_the_stop_a_handler_completes_and_its_message_is_finished():
+async def test_running_handler_completes_after_stop():
     handler = Handler()
     async with (
         consuming(b"RDY 0", req(2), b"CLS", fin(1)) as (consumer, peer),
@@ -48,7 +48,7 @@ async def test_after_the_stop_a_handler_completes_and_its_message_is_finished():
 
 
 @pytest.mark.parametrize("timeout", [None, 3, 0])
-async def test_a_handler_is_cancelled_when_the_stops_time_is_over(timeout, caplog):
+async def test_handler_is_cancelled_at_time_limit_of_stop(timeout, caplog):
     handler = Handler()
     bench = Bench([ADDRESS], max_in_flight=2, close_timeout=10)
     async with anyio.create_task_group() as tasks, bench.consumer as consumer:
@@ -78,7 +78,7 @@ async def test_a_handler_is_cancelled_when_the_stops_time_is_over(timeout, caplo
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])
-async def test_a_wrong_time_for_the_stop_is_refused(timeout):
+async def test_invalid_stop_timeout_is_refused(timeout):
     async with consuming() as (consumer, _):
         with pytest.raises(OptionError, match=r"timeout is .*; allowed is 0 to 1e\+09 seconds"):
             consumer.stop(timeout)
@@ -103,7 +103,7 @@ async def test_leaving_waits_for_handlers_of_other_tasks():
         assert handler.ended == [body_of(1)]
 
 
-async def test_leaving_gives_back_at_once_what_a_loop_has_not_answered():
+async def test_leaving_requeues_unanswered_messages_of_a_loop():
     async with consuming(b"RDY 0", b"CLS", req(1)) as (consumer, peer):
         await peer.deliver(1)
         message = await anext(consumer)
@@ -111,7 +111,7 @@ async def test_leaving_gives_back_at_once_what_a_loop_has_not_answered():
     message.finish()  # it was given back, so this does nothing
 
 
-async def test_an_answer_after_the_message_was_given_back_does_nothing():
+async def test_answer_after_requeue_by_consumer_does_nothing():
     answered = []
 
     async def handle(message: Message) -> None:
@@ -149,7 +149,7 @@ async def test_max_in_flight_follows_the_concurrency_of_all_handlers():
         tasks.start_soon(lambda: farewell(peer, b"RDY 0", b"CLS"))
 
 
-async def test_a_smaller_max_in_flight_of_ones_own_is_kept_with_a_warning(caplog):
+async def test_explicit_lower_max_in_flight_is_kept_with_a_warning(caplog):
     async with consuming(max_in_flight=5) as (consumer, _), anyio.create_task_group() as tasks:
         for _ in range(2):
             tasks.start_soon(lambda: consumer.run(print, concurrency=20))
@@ -162,7 +162,7 @@ async def test_a_smaller_max_in_flight_of_ones_own_is_kept_with_a_warning(caplog
 
 @pytest.mark.parametrize("receive", ["iterate", "batches"])
 @pytest.mark.parametrize(("options", "count"), [({}, 0), ({"max_attempts": 3}, 1)])
-async def test_max_attempts_without_a_handler_is_a_warning(receive, options: dict[str, Any], count, caplog):
+async def test_max_attempts_without_run_logs_a_warning(receive, options: dict[str, Any], count, caplog):
     caplog.set_level(logging.WARNING, "nsqkit.consumer")
     async with consuming(**options) as (consumer, _):
         for _ in range(2):

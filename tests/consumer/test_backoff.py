@@ -39,7 +39,7 @@ def failed_times(count: int, **options) -> Backoff:
 # The way down and up again.
 
 
-def test_nothing_happens_while_all_is_well():
+def test_successes_change_nothing():
     backoff = Backoff()
     assert backoff.success("m", 0) is None
     assert (backoff.state, backoff.counter, backoff.next_deadline()) == (BackoffState.RUNNING, 0, None)
@@ -84,7 +84,7 @@ def test_the_wait_doubles_up_to_the_maximum_and_the_counter_stops_there():
     assert failed_times(50).counter == 7
 
 
-def test_a_long_outage_does_not_take_long_to_come_back_from():
+def test_counter_is_bounded_in_a_long_outage():
     backoff = failed_times(50)
     successes = 1
     while backoff.success("test", end_of_wait(backoff)) is Action.BLOCK:
@@ -137,7 +137,7 @@ def test_only_the_test_message_counts_while_probing():
     assert backoff.success("test", now_ns) is Action.UNBLOCK
 
 
-def test_old_results_before_the_test_message_has_come_are_ignored():
+def test_results_before_the_test_message_are_ignored():
     backoff = failed_times(1)
     backoff.handle_deadline(2 * SECOND_NS)
     assert backoff.failure("old", 2 * SECOND_NS) is None
@@ -235,7 +235,7 @@ def test_a_strategy_may_be_any_callable():
     assert failed_times(1, strategy=lambda _: -5).wait_ns == 0
 
 
-def test_a_wait_that_does_not_grow_does_not_make_the_way_back_longer():
+def test_counter_does_not_grow_without_longer_waits():
     backoff = failed_times(50, strategy=lambda _: 10)
     assert (backoff.counter, backoff.wait_ns) == (1, 10)
 

@@ -67,7 +67,7 @@ async def test_messages_at_their_last_attempt_are_given_up_when_their_batch_fail
         tasks.cancel_scope.cancel()
 
 
-async def test_a_message_whose_last_attempt_was_begun_before_is_not_in_the_batch():
+async def test_message_with_used_up_attempts_is_not_in_the_batch():
     handled: list[list[int]] = []
     given_up: list[tuple[bytes, Exception | None]] = []
     may_end = anyio.Event()
@@ -93,7 +93,7 @@ async def test_a_message_whose_last_attempt_was_begun_before_is_not_in_the_batch
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-async def test_cancelled_it_gives_back_all_of_the_batch(concurrency):
+async def test_cancelled_handler_requeues_the_whole_batch(concurrency):
     async def handle(batch: list[Message]) -> None:
         await anyio.sleep_forever()
 

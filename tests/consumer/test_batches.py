@@ -44,7 +44,7 @@ class TestBatches:
             for _ in range(3):
                 await peer.line()
 
-    async def test_a_batch_is_finished_as_a_whole_but_for_what_was_answered(self):
+    async def test_batch_finish_skips_answered_messages(self):
         async with consuming() as (consumer, peer):
             await peer.deliver(1, 2, 3, 4)
             await settle()
@@ -57,7 +57,7 @@ class TestBatches:
             (await anext(consumer)).finish()
             assert await peer.line() == fin(4)
 
-    async def test_it_waits_until_it_is_full(self):
+    async def test_batch_waits_until_full(self):
         async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
             taker = Taker(consumer, 3, 1000.0)
             tasks.start_soon(taker.take)
@@ -71,7 +71,7 @@ class TestBatches:
             for _ in range(4):
                 await peer.line()
 
-    async def test_it_waits_for_so_long(self):
+    async def test_batch_is_returned_after_max_wait(self):
         async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
             await peer.deliver(1, 2)
             taker = Taker(consumer, 3, 5.0)
@@ -85,7 +85,7 @@ class TestBatches:
             for _ in range(2):
                 await peer.line()
 
-    async def test_it_does_not_wait_for_what_rdy_does_not_let_come(self):
+    async def test_starved_consumer_does_not_wait_for_more(self):
         async with consuming(max_in_flight=2) as (consumer, peer):
             await peer.deliver(1, 2)
             taker = Taker(consumer, 3, 1000.0)
@@ -95,7 +95,7 @@ class TestBatches:
             for _ in range(2):
                 await peer.line()
 
-    async def test_stopping_ends_the_waiting(self):
+    async def test_stop_ends_the_wait(self):
         async with consuming(b"RDY 0", b"REQ %016x 0" % 1, b"CLS") as (consumer, peer):
             takers = [Taker(consumer, 3, 1000.0), Taker(consumer)]
             await peer.deliver(1)
@@ -107,7 +107,7 @@ class TestBatches:
                 tasks.start_soon(takers[1].take)
             assert all(taker.ended and taker.bodies is None for taker in takers)
 
-    async def test_what_another_has_taken_meanwhile_is_waited_for_anew(self):
+    async def test_batch_waits_again_if_inbox_was_emptied_meanwhile(self):
         async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
             await peer.deliver(1)
             await settle()
@@ -137,7 +137,7 @@ class TestBatches:
         ((None, 5), "max_wait is 5; allowed is 0 where max_messages is None"),
     ],
 )
-def test_wrong_limits_are_refused(limits, sentence):
+def test_invalid_limits_are_refused(limits, sentence):
     with pytest.raises(OptionError) as caught:
         Consumer("t", "c", nsqd_tcp_addresses=[ADDRESS]).batches(*limits)
     assert str(caught.value) == sentence

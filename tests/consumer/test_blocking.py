@@ -65,7 +65,7 @@ def numbers(count: int) -> list[bytes]:
 # ---- ways of receiving ----------------------------------------------------------------------------------------------
 
 
-def test_messages_are_iterated_over_until_it_is_stopped(consumer, nsqd):
+def test_iteration_ends_at_stop(consumer, nsqd):
     fill(nsqd, *numbers(250))
     bodies = []
     for message in consumer:
@@ -77,7 +77,7 @@ def test_messages_are_iterated_over_until_it_is_stopped(consumer, nsqd):
     until(lambda: left(nsqd) == 0)
 
 
-def test_messages_come_one_by_one_or_not_in_time(consumer, nsqd):
+def test_receive_returns_message_or_none_after_timeout(consumer, nsqd):
     assert consumer.receive(timeout=0.01) is None
     assert consumer.receive(timeout=0) is None
     fill(nsqd, b"1", b"2")
@@ -90,7 +90,7 @@ def test_messages_come_one_by_one_or_not_in_time(consumer, nsqd):
 
 
 @pytest.mark.parametrize("max_wait", [0.0, 60.0])
-def test_batches_have_at_most_what_is_asked_for(consumer, nsqd, max_wait):
+def test_batches_respect_max_messages(consumer, nsqd, max_wait):
     fill(nsqd, *numbers(40))
     sizes = []
     for batch in consumer.batches(10, max_wait):
@@ -104,7 +104,7 @@ def test_batches_have_at_most_what_is_asked_for(consumer, nsqd, max_wait):
         assert sizes == [10] * 4
 
 
-def test_a_batch_is_finished_as_a_whole_but_for_what_was_answered(consumer, nsqd):
+def test_batch_finish_skips_answered_messages(consumer, nsqd):
     fill(nsqd, *numbers(10))
     left_over = 10
     while left_over:
@@ -117,13 +117,13 @@ def test_a_batch_is_finished_as_a_whole_but_for_what_was_answered(consumer, nsqd
 
 
 @pytest.mark.parametrize("max_wait", [0.0, 60.0])
-def test_a_batch_may_come_in_time_or_not(consumer, nsqd, max_wait):
+def test_receive_batch_returns_batch_or_empty_after_timeout(consumer, nsqd, max_wait):
     assert consumer.receive_batch(10, max_wait, timeout=0.01) == []
     fill(nsqd, *numbers(10))
     assert consumer.receive_batch(10, max_wait, timeout=WAIT_LIMIT)
 
 
-def test_batches_that_cannot_be_are_refused(consumer):
+def test_invalid_batch_limits_are_refused(consumer):
     for limits in ((0, 0.0), (None, 1.0)):
         with pytest.raises(OptionError):
             consumer.batches(*limits)
@@ -131,7 +131,7 @@ def test_batches_that_cannot_be_are_refused(consumer):
             consumer.receive_batch(*limits)
 
 
-def test_threads_share_what_comes(consumer, nsqd):
+def test_threads_share_messages(consumer, nsqd):
     def work() -> list[bytes]:
         bodies = []
         for message in consumer:
@@ -147,7 +147,7 @@ def test_threads_share_what_comes(consumer, nsqd):
     assert sorted(bodies) == sorted(numbers(1000))
 
 
-def test_what_nsqd_has_taken_back_is_not_begun_with(nsqd):
+def test_timed_out_message_is_not_begun(nsqd):
     with make(nsqd, msg_timeout=1.0, max_attempts=0) as consumer:
         fill(nsqd, b"1", b"2")
         first = take(consumer)
@@ -175,7 +175,7 @@ def test_a_handler_is_called_in_the_calling_thread(consumer, nsqd):
     until(lambda: left(nsqd) == 0)
 
 
-def test_what_a_handler_fails_at_is_requeued_and_counts_for_backoff(nsqd, caplog):
+def test_failed_message_is_requeued_and_counts_for_backoff(nsqd, caplog):
     with make(nsqd, default_requeue_delay=0.0, backoff_multiplier=0.001) as consumer:
         fill(nsqd, b"1")
         attempts = []
@@ -194,7 +194,7 @@ def test_what_a_handler_fails_at_is_requeued_and_counts_for_backoff(nsqd, caplog
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError] * 2
 
 
-def test_what_a_handler_has_answered_is_left_alone(consumer, nsqd):
+def test_message_answered_by_handler_is_left_alone(consumer, nsqd):
     fill(nsqd, b"1", b"2", b"3")
     seen = []
 
@@ -215,7 +215,7 @@ def test_what_a_handler_has_answered_is_left_alone(consumer, nsqd):
 
 
 @pytest.mark.parametrize("options", [{}, {"concurrency": 2}], ids=["here", "in threads"])
-def test_what_was_delivered_too_often_is_given_up(nsqd, options):
+def test_message_is_given_up_after_max_attempts(nsqd, options):
     with make(nsqd, max_attempts=1, default_requeue_delay=0.0, max_backoff_duration=0.0) as consumer:
         fill(nsqd, b"1")
         given_up = []
@@ -232,7 +232,7 @@ def test_what_was_delivered_too_often_is_given_up(nsqd, options):
         until(lambda: consumer.stats().given_up == 1)
 
 
-def test_more_threads_than_one_handle_beside_each_other(consumer, nsqd):
+def test_several_threads_handle_concurrently(consumer, nsqd):
     fill(nsqd, *numbers(8))
     together = threading.Barrier(4)
     count = 0
@@ -248,7 +248,7 @@ def test_more_threads_than_one_handle_beside_each_other(consumer, nsqd):
     until(lambda: left(nsqd) == 0)
 
 
-def test_handlers_that_cannot_be_are_refused(consumer):
+def test_invalid_handlers_are_refused(consumer):
     async def handle(message: BlockingMessage) -> None:
         pass
 
@@ -265,7 +265,7 @@ def test_handlers_that_cannot_be_are_refused(consumer):
 # ---- while it runs --------------------------------------------------------------------------------------------------
 
 
-def test_it_can_be_asked_and_changed(consumer, nsqd):
+def test_state_can_be_read_and_changed(consumer, nsqd):
     consumer.wait_connected()
     assert consumer.unconnected == {}
     assert not consumer.is_starved
@@ -285,7 +285,7 @@ def test_it_can_be_asked_and_changed(consumer, nsqd):
         consumer.change_max_in_flight(-1)
 
 
-def test_wrong_options_are_refused_when_it_is_made():
+def test_invalid_options_are_refused_by_constructor():
     with pytest.raises(OptionError, match="max_in_flight"):
         BlockingConsumer("t", "c", nsqd_tcp_addresses=["127.0.0.1:4150"], max_in_flight=-1)
     with pytest.raises(OptionError, match="lookupd_http_addresses"):
@@ -302,7 +302,7 @@ def test_it_finds_nsqds_by_nsqlookupds():
 # ---- the end --------------------------------------------------------------------------------------------------------
 
 
-def test_leaving_gives_back_what_was_taken_and_keeps_what_was_finished(nsqd):
+def test_leaving_requeues_taken_messages_and_keeps_finished_ones(nsqd):
     fill_first = make(nsqd)
     with fill_first as consumer:
         fill(nsqd, *numbers(10))
@@ -316,7 +316,7 @@ def test_leaving_gives_back_what_was_taken_and_keeps_what_was_finished(nsqd):
         answer()  # nothing is done, for nsqd has it again
 
 
-def test_stopping_gives_back_what_nobody_has_begun_with(consumer, nsqd):
+def test_stop_requeues_messages_that_are_not_begun(consumer, nsqd):
     fill(nsqd, *numbers(10))
     message = take(consumer)
     until(lambda: consumer.stats().received == 10)
@@ -330,7 +330,7 @@ def test_stopping_gives_back_what_nobody_has_begun_with(consumer, nsqd):
 
 
 @pytest.mark.parametrize("closes", [BlockingConsumer.close, BlockingConsumer.stop])
-def test_threads_that_wait_are_told(nsqd, closes):
+def test_waiting_threads_return_at_stop(nsqd, closes):
     with make(nsqd) as consumer:
         consumer.wait_connected()
         idle = [
@@ -347,7 +347,7 @@ def test_threads_that_wait_are_told(nsqd, closes):
         assert [future.result(0) for future in idle] == [[], [], None, [], None, None]
 
 
-def test_outside_of_its_block_it_is_closed_and_can_be_opened_again(nsqd):
+def test_consumer_can_be_opened_again_after_close(nsqd):
     consumer = make(nsqd)
     for _ in range(2):
         for use in (consumer.receive, consumer.batches, consumer.stop):
@@ -384,7 +384,7 @@ def test_ctrl_c_ends_a_wait_and_leaves_nothing_running(nsqd, receive):
     assert waiting(nsqd) == 1
 
 
-def test_ctrl_c_in_a_handler_gives_its_message_back(nsqd):
+def test_ctrl_c_in_a_handler_requeues_its_message(nsqd):
     with make(nsqd) as consumer:
         fill(nsqd, *numbers(5))
 
@@ -422,7 +422,7 @@ def test_after_ctrl_c_handlers_in_threads_complete_and_their_messages_are_finish
     assert (consumer.stats().finished, consumer.stats().requeued) == (1, 0)
 
 
-def test_a_second_ctrl_c_gives_back_at_once(nsqd):
+def test_second_ctrl_c_requeues_at_once(nsqd):
     may_end, begun = threading.Event(), threading.Event()
 
     def handle(message: BlockingMessage) -> None:
@@ -464,7 +464,7 @@ def test_a_handler_in_another_thread_completes_while_it_is_closed(nsqd):
     assert left(nsqd) == 0
 
 
-def test_a_handler_that_hangs_keeps_nobody_longer_than_close_timeout(nsqd):
+def test_hanging_handler_delays_close_by_close_timeout(nsqd):
     may_end, begun = threading.Event(), threading.Event()
 
     def handle(message: BlockingMessage) -> None:
@@ -511,7 +511,7 @@ def test_a_second_signal_interrupts_a_handler_that_hangs(nsqd):
     assert waiting(nsqd) == 1
 
 
-def test_figures_can_be_read_after_it_was_closed(nsqd):
+def test_stats_can_be_read_after_close(nsqd):
     consumer = make(nsqd)
     with pytest.raises(Closed):
         consumer.stats()
@@ -524,7 +524,7 @@ def test_figures_can_be_read_after_it_was_closed(nsqd):
 
 
 @pytest.mark.parametrize("handler", [None, "handler"])
-def test_what_cannot_be_called_is_refused(consumer, handler):
+def test_handler_that_is_not_callable_is_refused(consumer, handler):
     with pytest.raises(OptionError, match=r"handler is .*; allowed is a function of a message"):
         consumer.run(handler)
 

@@ -21,7 +21,7 @@ def message(nsqd, consumer):
     return consumer.receive()
 
 
-def test_it_has_what_the_message_has(message, nsqd):
+def test_attributes_are_those_of_the_message(message, nsqd):
     delivery = message.delivery
     names = (
         "id",
@@ -41,7 +41,7 @@ def test_it_has_what_the_message_has(message, nsqd):
     assert repr(message).endswith("attempts=1 4 bytes>")
 
 
-def test_its_value_is_what_the_serializer_makes_of_the_body(nsqd):
+def test_value_is_decoded_by_the_serializer(nsqd):
     with BlockingProducer(nsqd.tcp_address, serializer=JSON) as producer:
         producer.publish("t", [1, 2])
     with BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], serializer=JSON) as consumer:
@@ -76,7 +76,7 @@ def test_it_is_requeued_once(message, consumer):
     assert consumer.backoff.counter == 0
 
 
-def test_it_comes_again(message, consumer):
+def test_requeued_message_is_delivered_again(message, consumer):
     message.requeue(0, backoff=False)
     again = consumer.receive()
     assert (again.id, again.attempts) == (message.id, 2)
@@ -89,7 +89,7 @@ def test_it_is_touched_for_more_time(message, consumer):
     assert consumer.stats().touched == 1
 
 
-def test_what_its_connection_has_lost_may_be_answered_in_vain(message, consumer):
+def test_answer_after_connection_loss_does_nothing(message, consumer):
     consumer.close()
     assert message.is_answered
     for answer in (message.finish, message.requeue, message.touch):

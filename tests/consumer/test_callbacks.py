@@ -27,7 +27,7 @@ def guarded(**options: Any) -> ConsumerOptions:
 @pytest.mark.parametrize(
     "function", [fail, *(lambda attempt, value=value: value for value in NONSENSE)], ids=range(7)
 )
-def test_a_function_that_fails_is_logged_and_the_default_holds(function, caplog):
+def test_failing_function_is_logged_and_default_applies(function, caplog):
     options = guarded(requeue_delay_policy=function, backoff_strategy=function, default_requeue_delay=7)
     assert options.requeue_delay_policy is not None
     assert callable(options.backoff_strategy)
@@ -41,13 +41,13 @@ def test_a_function_that_fails_is_logged_and_the_default_holds(function, caplog)
 
 
 @pytest.mark.parametrize("value", [0, 2.5, timedelta(seconds=2.5), math.inf, -1])
-def test_seconds_are_taken(value):
+def test_seconds_are_accepted(value):
     options = guarded(requeue_delay_policy=lambda attempts: value)
     assert options.requeue_delay_policy is not None
     assert options.requeue_delay_policy(1) == (2.5 if isinstance(value, timedelta) else value)
 
 
-def test_options_without_functions_stay_as_they_are():
+def test_options_without_functions_are_unchanged():
     options = ConsumerOptions()
     assert guard_callbacks(options, {}) is options
 
@@ -55,7 +55,7 @@ def test_options_without_functions_stay_as_they_are():
 @given(
     st.lists(st.sampled_from([fail, *(lambda attempt, value=value: value for value in NONSENSE)]), min_size=1)
 )
-def test_a_consumer_goes_on_when_they_fail(functions):
+def test_consumer_continues_when_functions_fail(functions):
     calls = iter(functions)
 
     def call(attempt: int) -> Any:

@@ -44,7 +44,7 @@ async def play(n: int) -> int:
     return victim.wait_count
 
 
-async def test_wherever_it_is_cancelled_all_is_given_back_and_nothing_goes_on():
+async def test_cancellation_at_any_await_requeues_all_and_leaves_no_task():
     n = 1
     while await play(n) >= n:
         n += 1

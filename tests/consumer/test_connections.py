@@ -38,7 +38,7 @@ async def test_an_nsqd_can_be_added():
             assert bench.brokers["two:1"].dial_count == 1
 
 
-async def test_the_log_says_whose_connection_it_is(caplog):
+async def test_log_lines_name_topic_and_channel(caplog):
     bench = Bench(["one:1"], close_timeout=0)
     bench.broker.refusal = ConnectionRefusedError()
     async with bench.consumer:
@@ -49,14 +49,14 @@ async def test_the_log_says_whose_connection_it_is(caplog):
     assert record.getMessage().startswith("[t/c] [one:1] cannot connect to one:1")
 
 
-async def test_one_that_is_added_before_it_begins_is_dialled_when_it_does():
+async def test_nsqd_added_before_start_is_dialled_at_start():
     bench = bench_of("one:1", "two:1")
     bench.consumer.connect_to_nsqd("two:1")
     async with bench.consumer, await bench.broker.subscribe(), await bench.brokers["two:1"].subscribe():
         await bench.consumer.wait_connected()
 
 
-async def test_an_nsqd_can_be_left_and_what_was_begun_with_there_can_be_answered():
+async def test_begun_messages_can_be_answered_after_disconnect():
     bench = Bench(["one:1", "two:1"], max_in_flight=4)
     async with bench.consumer as consumer:
         async with await bench.broker.subscribe() as one:
@@ -91,7 +91,7 @@ async def test_an_nsqd_can_be_left_and_what_was_begun_with_there_can_be_answered
                 await two.wait_end()
 
 
-async def test_what_is_not_answered_on_a_connection_that_is_left_is_given_back_in_the_end():
+async def test_unanswered_messages_are_requeued_after_disconnect():
     bench = Bench(["one:1", "two:1"], max_in_flight=2, close_timeout=20)
     async with bench.consumer as consumer, await bench.brokers["two:1"].subscribe():
         async with await bench.broker.subscribe() as one:
@@ -111,7 +111,7 @@ async def test_what_is_not_answered_on_a_connection_that_is_left_is_given_back_i
         assert message.is_answered
 
 
-async def test_who_comes_back_does_not_wait_for_who_is_leaving():
+async def test_reconnect_does_not_wait_for_the_closing_connection():
     bench = Bench(["one:1", "two:1"], max_in_flight=2, close_timeout=1000)
     bench.brokers["two:1"].hanging = True
     async with bench.consumer as consumer:
@@ -137,7 +137,7 @@ async def test_who_comes_back_does_not_wait_for_who_is_leaving():
 
 
 @pytest.mark.parametrize("state", ["dialling", "delayed", "greeting"])
-async def test_one_that_is_not_connected_is_left_at_once(state):
+async def test_disconnect_from_unconnected_nsqd_is_immediate(state):
     bench = Bench(["one:1", "two:1"], close_timeout=0)
     bench.broker.hanging = True
     other = bench.brokers["two:1"]
@@ -157,7 +157,7 @@ async def test_one_that_is_not_connected_is_left_at_once(state):
             await peer.close()
 
 
-async def test_only_what_is_there_can_be_left():
+async def test_disconnect_from_unknown_nsqd_is_refused():
     bench = Bench(["one:1"], close_timeout=0)
     bench.broker.hanging = True
     async with bench.consumer as consumer:
@@ -165,7 +165,7 @@ async def test_only_what_is_there_can_be_left():
             consumer.disconnect_from_nsqd("two:1")
 
 
-async def test_an_address_is_checked_and_a_stopped_consumer_connects_no_more():
+async def test_connect_checks_the_address_and_fails_after_stop():
     bench = Bench(["one:1"], close_timeout=0)
     bench.broker.hanging = True
     async with bench.consumer as consumer:
@@ -179,7 +179,7 @@ async def test_an_address_is_checked_and_a_stopped_consumer_connects_no_more():
 class TestListed:
     """nsqds that somebody lists: they are dialled while they are listed."""
 
-    async def test_a_connection_outlives_its_listing_and_is_not_made_again(self):
+    async def test_connection_lasts_after_delisting_but_is_not_dialled_again(self):
         bench = bench_of("one:1", "two:1")
         other = bench.brokers["two:1"]
         async with bench.consumer as consumer, await bench.broker.subscribe():
@@ -200,7 +200,7 @@ class TestListed:
             assert other.dial_count == 1
             assert [stats.address for stats in consumer.stats().connections] == ["one:1"]
 
-    async def test_one_that_is_listed_is_dialled_again_when_it_was_lost(self):
+    async def test_listed_nsqd_is_dialled_again_after_loss(self):
         bench = bench_of("one:1", "two:1")
         other = bench.brokers["two:1"]
         async with bench.consumer as consumer, await bench.broker.subscribe():
@@ -212,7 +212,7 @@ class TestListed:
             async with await other.subscribe():
                 await consumer.wait_connected()
 
-    async def test_one_that_is_listed_again_before_it_is_lost_is_dialled_again(self):
+    async def test_nsqd_listed_again_is_dialled_again_after_loss(self):
         bench = bench_of("one:1", "two:1")
         other = bench.brokers["two:1"]
         async with bench.consumer as consumer, await bench.broker.subscribe():
@@ -226,7 +226,7 @@ class TestListed:
             async with await other.subscribe():
                 await consumer.wait_connected()
 
-    async def test_one_that_is_not_there_is_dialled_only_while_it_is_listed(self):
+    async def test_unreachable_nsqd_is_dialled_only_while_listed(self):
         bench = bench_of("one:1", "two:1")
         other = bench.brokers["two:1"]
         other.refusal = ConnectionRefusedError()
@@ -242,7 +242,7 @@ class TestListed:
             await settle()
             assert other.dial_count == dial_count
 
-    async def test_one_that_the_user_has_named_is_dialled_for_ever(self):
+    async def test_named_nsqd_is_dialled_without_end(self):
         bench = bench_of("one:1")
         async with bench.consumer as consumer:
             consumer._connections.set_listed(["one:1"])
@@ -287,7 +287,7 @@ class Town:
 
 
 class TestDiscovered:
-    async def test_what_any_nsqlookupd_lists_is_consumed_from(self):
+    async def test_nsqds_of_all_nsqlookupds_are_consumed(self):
         town = Town("a:1", "b:1")
         town.lookupds.behaviours = {"l:1": lists("a:1"), "m:1": lists("b:1")}
         async with town.consumer as consumer:
@@ -297,7 +297,7 @@ class TestDiscovered:
                 (await anext(consumer)).finish()
                 assert {address for address, _ in town.lookupds.requests} == {"l:1", "m:1"}
 
-    async def test_whoever_waits_for_connections_waits_for_somebody_to_connect_to(self):
+    async def test_wait_connected_waits_for_a_first_nsqd(self):
         town = Town("a:1")
         town.lookupds.behaviours = {"l:1": lists(), "m:1": NOT_FOUND}
         async with town.consumer as consumer, anyio.create_task_group() as tasks:
@@ -316,7 +316,7 @@ class TestDiscovered:
                 with anyio.fail_after(15):
                     await connected.wait()
 
-    async def test_failures_take_nobody_away(self):
+    async def test_failed_polls_remove_no_nsqd(self):
         town = Town("a:1")
         town.lookupds.behaviours = {"l:1": lists("a:1")}
         async with town.consumer as consumer, await town.nsqds["a:1"].subscribe():
@@ -324,7 +324,7 @@ class TestDiscovered:
             await town.poll()
             assert [stats.address for stats in consumer.stats().connections] == ["a:1"]
 
-    async def test_what_was_lost_is_dialled_while_it_is_listed_and_the_loss_has_them_asked_at_once(self):
+    async def test_loss_of_listed_nsqd_starts_a_poll(self):
         town = Town("a:1")
         town.lookupds.behaviours = {"l:1": lists("a:1")}
         async with town.consumer as consumer:
@@ -345,7 +345,7 @@ class TestDiscovered:
             assert town.nsqds["a:1"].dial_count == dial_count
             assert consumer.stats().connections == ()
 
-    async def test_a_filter_and_an_address_map_say_whom_to_dial(self):
+    async def test_filter_and_address_map_select_addresses(self):
         town = Town(
             "mapped:1",
             discovery_filter=lambda nodes: [node for node in nodes if node.broadcast_address != "b"],
@@ -355,7 +355,7 @@ class TestDiscovered:
         async with town.consumer as consumer, await town.nsqds["mapped:1"].subscribe():
             await consumer.wait_connected()
 
-    async def test_nsqlookupds_come_and_go(self):
+    async def test_nsqlookupds_can_be_added_and_removed(self):
         town = Town("a:1", nsqd_tcp_addresses=["a:1"], lookupd_http_addresses=[])
         town.nsqds["b:1"] = ScriptedBroker()
         town.lookupds.behaviours = {"l:1": lists("b:1")}
@@ -375,7 +375,7 @@ class TestDiscovered:
                 consumer.connect_to_lookupd("l:1")
 
 
-async def test_an_unforeseen_error_of_a_dial_ends_the_consumer_and_is_told_once():
+async def test_unexpected_dial_error_ends_the_consumer_and_is_raised_once():
     bench = Bench(["one:1"], close_timeout=0)
     bench.broker.refusal = ZeroDivisionError()
     with pytest.raises(ExceptionGroup) as caught:
@@ -387,7 +387,7 @@ async def test_an_unforeseen_error_of_a_dial_ends_the_consumer_and_is_told_once(
 
 
 class TestMaxConnections:
-    async def test_no_more_are_dialled_than_max_connections(self, caplog):
+    async def test_at_most_max_connections_are_dialled(self, caplog):
         addresses = [f"n{number}:1" for number in range(10_000)]
         town = Town(
             "a:1", *addresses, nsqd_tcp_addresses=["a:1"], lookupd_http_addresses=["l:1"], max_connections=20
@@ -411,7 +411,7 @@ class TestMaxConnections:
             "[t/c] nsqlookupds list 10000 nsqds, and 9981 of them are not connected: max_connections is 20"
         ]
 
-    async def test_connections_that_are_listed_no_more_take_their_room_until_they_are_lost(self):
+    async def test_delisted_connections_count_for_max_connections(self):
         town = Town("a:1", "b:1", "c:1", lookupd_http_addresses=["l:1"], max_connections=2)
         town.lookupds.behaviours = {"l:1": lists("a:1", "b:1")}
         async with town.consumer as consumer:

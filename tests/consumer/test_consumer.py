@@ -92,12 +92,12 @@ async def consuming(
 
 class TestMaking:
     @pytest.mark.parametrize("topic", ["", "a b", "a" * 65])
-    def test_a_wrong_topic_is_refused(self, topic):
+    def test_invalid_topic_is_refused(self, topic):
         with pytest.raises(OptionError, match=r"topic name .* is not valid"):
             Consumer(topic, "c", nsqd_tcp_addresses=[ADDRESS])
 
     @pytest.mark.parametrize("channel", ["", "a/b", "a" * 65])
-    def test_a_wrong_channel_is_refused(self, channel):
+    def test_invalid_channel_is_refused(self, channel):
         with pytest.raises(OptionError, match=r"channel name .* is not valid"):
             Consumer("t", channel, nsqd_tcp_addresses=[ADDRESS])
 
@@ -109,7 +109,7 @@ class TestMaking:
             (["nsqd"], "address 'nsqd' is not host:port with a port of 0 to 65535"),
         ],
     )
-    def test_wrong_addresses_are_refused(self, addresses, sentence):
+    def test_invalid_addresses_are_refused(self, addresses, sentence):
         with pytest.raises(OptionError) as caught:
             Consumer("t", "c", nsqd_tcp_addresses=addresses)
         assert str(caught.value) == sentence
@@ -123,7 +123,7 @@ pytestmark = pytest.mark.anyio
 
 @in_memory
 class TestReceiving:
-    async def test_it_says_who_it_is_and_what_it_wants(self):
+    async def test_identify_contains_the_options(self):
         bench = Bench([ADDRESS], client_id="me", hostname="h", msg_timeout=5, sample_rate=7)
         async with anyio.create_task_group() as tasks:
             async with bench.consumer:
@@ -144,7 +144,7 @@ class TestReceiving:
                 )
                 tasks.start_soon(farewell, peer, b"RDY 0", b"CLS")
 
-    async def test_a_channel_may_be_one_that_goes_with_its_last_consumer(self):
+    async def test_ephemeral_channel_is_allowed(self):
         broker = ScriptedBroker()
         channel = "tail-1#ephemeral"
         async with (
@@ -153,7 +153,7 @@ class TestReceiving:
         ):
             assert await peer.line() == b"SUB t tail-1#ephemeral"
 
-    async def test_message_after_message(self):
+    async def test_messages_are_iterated_in_order(self):
         async with consuming() as (consumer, peer):
             await peer.deliver(1, 2)
             bodies = []
@@ -167,7 +167,7 @@ class TestReceiving:
             assert bodies == [body_of(1), body_of(2), body_of(3)]
             assert [await peer.line() for _ in range(3)] == [fin(1), fin(2), fin(3)]
 
-    async def test_whatever_has_come_as_a_batch(self):
+    async def test_batch_contains_all_waiting_messages(self):
         async with consuming() as (consumer, peer):
             await peer.deliver(1, 2, 3)
             batches = []
@@ -182,7 +182,7 @@ class TestReceiving:
             assert [await peer.line() for _ in range(4)] == [fin(n) for n in (1, 2, 3, 4)]
 
     @pytest.mark.parametrize("kind", ["plain", "async", "callable", "lambda", "async-callable"])
-    async def test_by_a_handler_of_any_kind(self, kind):
+    async def test_handlers_of_all_kinds_are_called(self, kind):
         seen: list[bytes] = []
 
         def plain(message: Message) -> None:
@@ -217,7 +217,7 @@ class TestReceiving:
             tasks.cancel_scope.cancel()
 
     @pytest.mark.parametrize("concurrency", [1, 3])
-    async def test_so_many_handlers_at_a_time_and_no_more(self, concurrency):
+    async def test_concurrency_limits_handlers(self, concurrency):
         running = most = 0
         gate = anyio.Event()
 
@@ -253,7 +253,7 @@ class TestReceiving:
         assert ADDRESS in record.getMessage()
         assert "broken handler" in str(record.exc_info)
 
-    async def test_a_body_that_cannot_be_decoded_fails_the_handler_that_asks_for_its_value(self, caplog):
+    async def test_undecodable_body_fails_the_handler_that_reads_value(self, caplog):
         def handle(message: Message) -> None:
             assert message.value
 
@@ -267,7 +267,7 @@ class TestReceiving:
             tasks.cancel_scope.cancel()
         assert "JSONDecodeError" in caplog.text
 
-    async def test_a_handler_may_answer_by_itself(self):
+    async def test_handler_may_answer_its_message(self):
         def handle(message: Message) -> None:
             if message.body == body_of(1):
                 message.requeue(1.5, backoff=False)
@@ -285,7 +285,7 @@ class TestReceiving:
             tasks.cancel_scope.cancel()
 
     @pytest.mark.parametrize("waits_for", ["handler", "giving up"])
-    async def test_what_is_done_is_finished_before_anything_is_waited_for(self, waits_for):
+    async def test_finished_messages_are_sent_before_an_await(self, waits_for):
         gate = anyio.Event()
 
         async def wait(message: Message) -> None:
@@ -304,7 +304,7 @@ class TestReceiving:
             assert await peer.line() == fin(2)
             tasks.cancel_scope.cancel()
 
-    async def test_what_is_done_is_finished_though_the_next_handler_ends_it_all(self):
+    async def test_finished_messages_are_sent_if_the_next_handler_stops_the_program(self):
         class End(BaseException):
             pass
 
@@ -318,7 +318,7 @@ class TestReceiving:
                 await consumer.run(handle)
             assert sorted([await peer.line() for _ in range(3)]) == [fin(1), fin(2), req(3)]
 
-    async def test_a_handler_that_is_cancelled_gives_its_message_back_at_once(self):
+    async def test_cancelled_handler_requeues_its_message_at_once(self):
         async def handle(message: Message) -> None:
             await anyio.sleep_forever()
 
@@ -331,7 +331,7 @@ class TestReceiving:
             # Those that were begun with are given back; the third one waits for the next to receive.
             assert sorted([await peer.line(), await peer.line()]) == [req(1), req(2)]
 
-    async def test_after_a_cancelled_run_another_may_go_on(self):
+    async def test_run_may_be_called_again_after_cancellation(self):
         async def hang(message: Message) -> None:
             await anyio.sleep_forever()
 
@@ -348,7 +348,7 @@ class TestReceiving:
                 break
             assert await peer.line() == fin(2)
 
-    async def test_a_handler_that_keeps_the_loop_lets_others_have_a_turn(self):
+    async def test_other_tasks_run_after_a_time_slice_of_a_plain_handler(self):
         turns = 0
 
         async def count() -> None:
@@ -376,7 +376,7 @@ class TestReceiving:
         assert seen_at[-1] > seen_at[0]
 
     @pytest.mark.parametrize("concurrency", [0, -1, 1.5, "2", None], ids=repr)
-    async def test_a_wrong_concurrency_is_refused(self, concurrency):
+    async def test_invalid_concurrency_is_refused(self, concurrency):
         consumer = Consumer("t", "c", nsqd_tcp_addresses=[ADDRESS])
         with pytest.raises(OptionError) as caught:
             await consumer.run(print, concurrency=concurrency)
@@ -384,7 +384,7 @@ class TestReceiving:
             f"concurrency is {concurrency!r}; allowed is a whole number from 1 to 1000000"
         )
 
-    async def test_outside_of_the_block_there_is_nothing_to_receive(self):
+    async def test_receiving_outside_of_the_block_raises_closed(self):
         consumer = Consumer("t", "c", nsqd_tcp_addresses=[ADDRESS])
         for receive in (
             lambda: anext(consumer),
@@ -435,7 +435,7 @@ class TestRunning:
             consumer.resume()
             assert await peer.line() == b"RDY 10"
 
-    async def test_it_can_be_asked_whether_it_is_starved(self):
+    async def test_is_starved_follows_unanswered_messages(self):
         async with consuming(req(1), b"RDY 0", b"CLS", max_in_flight=2) as (consumer, peer):
             assert not consumer.is_starved
             await peer.deliver(1, 2)
@@ -450,7 +450,7 @@ class TestRunning:
             await settle()
             (await anext(consumer)).requeue(0, backoff=False)
 
-    async def test_the_seat_goes_round_while_paused_and_resumed(self):
+    async def test_seats_rotate_across_pause_and_resume(self):
         # Resuming makes a deadline; nothing that comes from a broker would have the alarm look at it.
         bench = Bench(["one:1", "two:1"], max_in_flight=1, close_timeout=0)
         async with bench.consumer as consumer:
@@ -466,7 +466,7 @@ class TestRunning:
             assert b"RDY 1" in lines
             await peer.close()
 
-    async def test_backoff_goes_by_the_clock(self):
+    async def test_backoff_follows_the_clock(self):
         async def handle(message: Message) -> None:
             if message.attempts < 3:
                 raise KeyError("not yet")
@@ -492,7 +492,7 @@ class TestRunning:
                     assert [await peer.line() for _ in answers] == answers
                 tasks.start_soon(farewell, peer, b"RDY 0", b"CLS")
 
-    async def test_whoever_wants_to_is_told_of_each_step_of_the_backoff(self, caplog):
+    async def test_on_backoff_is_called_for_each_change(self, caplog):
         told: list[BackoffStats] = []
 
         def hook(backoff: BackoffStats) -> None:
@@ -527,7 +527,7 @@ class TestRunning:
         assert {(vars(record)["topic"], vars(record)["channel"]) for record in failures} == {("t", "c")}
         assert "[t/c] backing off for 2.000 s, counter 1" in caplog.text
 
-    async def test_what_is_logged_of_nsqlookupds_names_topic_and_channel(self, caplog):
+    async def test_lookup_log_lines_name_topic_and_channel(self, caplog):
         async def refuse(*_: object) -> tuple[int, bytes]:
             raise ConnectionRefusedError("refused")
 
@@ -541,7 +541,7 @@ class TestRunning:
         )
         assert (vars(record)["topic"], vars(record)["channel"]) == ("t", "c")
 
-    async def test_it_tells_which_nsqds_are_missing_and_why(self):
+    async def test_unconnected_has_the_last_errors(self):
         bench = Bench(["one:1", "two:1"], max_in_flight=2, close_timeout=0)
         bench.brokers["two:1"].refusal = ConnectionRefusedError("refused")
         async with bench.consumer as consumer:
@@ -568,7 +568,7 @@ class TestRunning:
                         assert connected.is_set()
                         assert consumer.unconnected == {}
 
-    async def test_they_are_waited_for_no_longer_than_is_said(self):
+    async def test_wait_connected_respects_its_timeout(self):
         bench = Bench(["one:1", "two:1"])
         bench.brokers["two:1"].refusal = ConnectionRefusedError("refused")
         async with bench.consumer as consumer, anyio.create_task_group() as tasks:
@@ -591,7 +591,7 @@ class TestRunning:
                     "no connection to two:1 within 5 seconds: cannot connect to two:1: refused"
                 ]
 
-    async def test_who_waits_for_connections_is_told_of_the_end(self):
+    async def test_wait_connected_raises_closed_at_stop(self):
         bench = Bench([ADDRESS])
         bench.broker.hanging = True
         async with bench.consumer as consumer, anyio.create_task_group() as tasks:
@@ -630,7 +630,7 @@ class TestBadBrokers:
             (b"\0\0\0\x06\0\0\0\0OK", ProtocolError),
         ],
     )
-    async def test_what_is_not_the_protocol_is_named_and_the_connection_made_again(self, said, kind):
+    async def test_protocol_error_is_logged_and_connection_is_dialled_again(self, said, kind):
         bench = Bench([ADDRESS], max_in_flight=3, close_timeout=0)
         async with bench.consumer as consumer:
             peer = await bench.subscribe(3)
@@ -652,7 +652,7 @@ class TestBadBrokers:
                 again.finish()
                 assert await peer.line() == fin(1)
 
-    async def test_a_frame_cut_off_is_a_lost_connection(self):
+    async def test_truncated_frame_is_a_lost_connection(self):
         bench = Bench([ADDRESS], max_in_flight=3, close_timeout=0)
         async with bench.consumer as consumer:
             peer = await bench.subscribe(3)
@@ -664,7 +664,7 @@ class TestBadBrokers:
             async with await bench.subscribe(3):
                 pass
 
-    async def test_a_refused_subscription_is_named_and_tried_again(self):
+    async def test_refused_subscription_is_logged_and_tried_again(self):
         bench = Bench([ADDRESS], close_timeout=0)
         async with bench.consumer as consumer:
             peer = await bench.broker.handshake()
@@ -677,7 +677,7 @@ class TestBadBrokers:
             async with await bench.subscribe(1):
                 pass
 
-    async def test_a_broker_that_never_answers_is_given_up_and_tried_again(self):
+    async def test_silent_broker_is_dialled_again_after_dial_timeout(self):
         bench = Bench([ADDRESS], dial_timeout=0.1, close_timeout=0)
         async with bench.consumer as consumer:
             async with await bench.broker.handshake() as peer:
@@ -690,7 +690,7 @@ class TestBadBrokers:
             async with await bench.subscribe(1):
                 pass
 
-    async def test_a_broker_that_goes_silent_is_left_and_dialled_again(self):
+    async def test_connection_without_heartbeats_is_dialled_again(self):
         bench = Bench([ADDRESS], heartbeat_interval=2, read_timeout=5, close_timeout=0)
         async with bench.consumer as consumer:
             peer = await bench.subscribe(1)
@@ -730,12 +730,12 @@ class TestBadBrokers:
 
 @in_memory
 class TestLeaving:
-    async def test_what_nobody_has_answered_is_given_back_before_the_good_bye_is_done(self):
+    async def test_unanswered_messages_are_requeued_before_the_end(self):
         async with consuming(b"RDY 0", req(2), req(3), b"CLS", req(1)) as (consumer, peer):
             await peer.deliver(1, 2, 3)
             await anext(consumer)  # begun with, and not answered
 
-    async def test_what_comes_during_the_good_bye_is_given_back(self):
+    async def test_messages_received_after_cls_are_requeued(self):
         bench = Bench([ADDRESS], max_in_flight=10)
         async with anyio.create_task_group() as tasks:
             async with bench.consumer:
@@ -751,7 +751,7 @@ class TestLeaving:
 
                 tasks.start_soon(see_off)
 
-    async def test_being_cancelled_is_a_good_bye_like_any_other(self):
+    async def test_cancellation_closes_the_consumer_in_order(self):
         bench = Bench([ADDRESS], max_in_flight=3)
         async with anyio.create_task_group() as tasks:
             with anyio.CancelScope() as scope:
@@ -764,7 +764,7 @@ class TestLeaving:
                     await anyio.sleep_forever()
             assert scope.cancelled_caught
 
-    async def test_an_interrupt_is_a_good_bye_like_any_other(self):
+    async def test_interrupt_closes_the_consumer_in_order(self):
         bench = Bench([ADDRESS], max_in_flight=3)
         async with anyio.create_task_group() as tasks:
             with pytest.raises(KeyboardInterrupt):
@@ -775,7 +775,7 @@ class TestLeaving:
                     tasks.start_soon(farewell, peer, b"RDY 0", req(2), b"CLS", req(1))
                     raise KeyboardInterrupt
 
-    async def test_an_exception_of_the_users_comes_out_as_itself(self):
+    async def test_exception_of_the_block_is_raised_unchanged(self):
         bench = Bench([ADDRESS], max_in_flight=3)
         async with anyio.create_task_group() as tasks:
             with pytest.raises(KeyError, match="mine"):
@@ -786,7 +786,7 @@ class TestLeaving:
                         tasks.start_soon(farewell, peer, b"RDY 0", b"CLS", req(1))
                         raise KeyError("mine")
 
-    async def test_an_unforeseen_error_of_the_dial_comes_out_of_the_block(self):
+    async def test_unexpected_dial_error_is_raised_by_the_block(self):
         bench = Bench([ADDRESS])
         bench.broker.refusal = ZeroDivisionError()
         with pytest.raises(ExceptionGroup) as caught:
@@ -794,7 +794,7 @@ class TestLeaving:
                 await anext(consumer)
         assert caught.group_contains(ZeroDivisionError)
 
-    async def test_a_broker_that_does_not_say_good_bye_is_waited_for_as_long_as_the_option_says(self):
+    async def test_missing_close_wait_delays_close_by_close_timeout(self):
         bench = Bench([ADDRESS], max_in_flight=3, close_timeout=3)
         peers: list[Peer] = []
         left = anyio.Event()
@@ -817,7 +817,7 @@ class TestLeaving:
         await peer.close()
 
     @pytest.mark.parametrize("state", ["dialling", "greeting", "subscribing", "delayed"])
-    async def test_a_connection_that_was_never_open_is_not_waited_for(self, state):
+    async def test_close_does_not_wait_for_unopened_connections(self, state):
         bench = Bench([ADDRESS])
         bench.broker.hanging = state == "dialling"
         bench.broker.refusal = ConnectionRefusedError() if state == "delayed" else None
@@ -831,7 +831,7 @@ class TestLeaving:
         if peer is not None:
             await peer.close()
 
-    async def test_a_connection_that_breaks_during_the_good_bye_is_not_waited_for(self):
+    async def test_close_does_not_wait_for_lost_connections(self):
         bench = Bench([ADDRESS])
         async with anyio.create_task_group() as tasks:
             async with bench.consumer:
@@ -857,7 +857,7 @@ class TestCtrlC:
     """SIGINT as it comes from a terminal, with the event loop's own way of passing it on."""
 
     @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-    def test_what_was_received_is_given_back_before_the_program_ends(self, backend):
+    def test_stop_signal_requeues_received_messages(self, backend):
         lines: list[bytes] = []
 
         async def be_the_broker(peer: Peer) -> None:
@@ -893,7 +893,7 @@ class TestCtrlC:
 
 @in_memory
 class TestClosing:
-    async def test_a_handler_can_end_the_run_and_what_is_under_way_is_still_answered(self):
+    async def test_handler_can_stop_the_consumer(self):
         bench = Bench([ADDRESS], max_in_flight=4)
         gate = anyio.Event()
         async with anyio.create_task_group() as tasks:
@@ -923,7 +923,7 @@ class TestClosing:
                 await settle()
                 assert bench.broker.dial_count == 1  # a closed consumer does not dial again
 
-    async def test_iterations_end(self):
+    async def test_stop_ends_iterations(self):
         async with consuming() as (consumer, _):
             ended: list[str] = []
 
@@ -943,7 +943,7 @@ class TestClosing:
                 await anext(consumer)
             await consumer.run(print)
 
-    async def test_a_consumer_that_was_closed_before_it_began_cannot_begin(self):
+    async def test_stopped_consumer_cannot_be_entered(self):
         consumer = Consumer("t", "c", nsqd_tcp_addresses=[ADDRESS])
         consumer.stop()
         with pytest.raises(Closed):

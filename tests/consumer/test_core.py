@@ -70,7 +70,7 @@ class TestFlow:
         core = consumer.core
         assert (core.counts.received, core.counts.finished, core.counts.requeued) == (20, 20, 0)
 
-    def test_with_more_connections_than_messages_the_seat_goes_round(self):
+    def test_seats_rotate_with_more_connections_than_max_in_flight(self):
         consumer = DrivenConsumer(max_in_flight=1, rdy_redistribute_interval=5, low_rdy_idle_timeout=10)
         links = [consumer.connect(f"nsqd-{n}:1") for n in range(3)]
         seats: list[int] = []
@@ -81,7 +81,7 @@ class TestFlow:
         assert {*seats} == {0, 1, 2}
 
     @pytest.mark.parametrize(("is_busy", "kept"), [(False, 3), (True, 7)])
-    def test_options_say_how_long_a_seat_is_kept(self, is_busy, kept):
+    def test_seat_timeouts_follow_the_options(self, is_busy, kept):
         consumer = DrivenConsumer(
             max_in_flight=1, rdy_redistribute_interval=1, low_rdy_idle_timeout=3, low_rdy_timeout=7
         )
@@ -94,7 +94,7 @@ class TestFlow:
         assert holder.lines() == ["RDY 0"]
         assert other.lines() == ["RDY 1"]
 
-    def test_what_a_lost_connection_held_is_in_flight_no_more(self):
+    def test_messages_of_lost_connection_are_not_in_flight(self):
         consumer = DrivenConsumer(max_in_flight=2)
         one, two = consumer.connect("one:1"), consumer.connect("two:1")
         one.deliver(1)
@@ -107,7 +107,7 @@ class TestFlow:
 
 
 class TestBackoff:
-    def test_failures_stop_it_a_test_message_follows_and_its_success_lets_all_through(self):
+    def test_failure_blocks_until_a_test_message_succeeds(self):
         consumer = DrivenConsumer(max_in_flight=3)
         link = consumer.connect()
         link.lines()
@@ -142,7 +142,7 @@ class TestBackoff:
         states = [change.state for change in consumer.backoff_changes]
         assert states == [BackoffState.WAITING, BackoffState.PROBING, BackoffState.WAITING]
 
-    def test_a_requeue_that_is_no_failure_slows_nothing_down(self):
+    def test_requeue_without_backoff_changes_nothing(self):
         consumer = DrivenConsumer(max_in_flight=3)
         link = consumer.connect()
         link.lines()
@@ -164,7 +164,7 @@ class TestBackoff:
         assert link.lines() == ["REQ 1 0", "RDY 1"]
         assert consumer.core.is_probing
 
-    def test_when_the_connection_of_the_test_message_is_lost_another_takes_its_turn(self):
+    def test_lost_connection_of_test_message_moves_the_probe(self):
         consumer = DrivenConsumer(max_in_flight=4)
         links = [consumer.connect(f"nsqd-{n}:1") for n in range(2)]
         links[0].deliver(1)[0].requeue(0)
@@ -178,7 +178,7 @@ class TestBackoff:
         tester.lose()
         assert other.lines() == ["RDY 1"]
 
-    def test_it_may_be_jittered(self):
+    def test_wait_may_have_jitter(self):
         waits = set()
         for seed in range(20):
             consumer = DrivenConsumer(seed=seed, max_in_flight=3, backoff_strategy="full-jitter")
@@ -192,7 +192,7 @@ class TestBackoff:
     @pytest.mark.parametrize(
         ("seconds", "wait"), [(0.25, 0.25), (-1, 0), (1000, 60), (float("inf"), 60), (float("nan"), 60)]
     )
-    def test_a_function_may_say_how_long_it_lasts(self, seconds: float, wait: float):
+    def test_strategy_may_be_a_function(self, seconds: float, wait: float):
         asked: list[int] = []
 
         def strategy(attempt: int) -> float:
@@ -217,7 +217,7 @@ class TestBackoff:
         ],
         ids=["small maximum", "own", "infinite", "no number", "negative"],
     )
-    def test_how_long_it_waits(self, options, waits):
+    def test_exponential_wait(self, options, waits):
         consumer = DrivenConsumer(max_in_flight=3, **options)
         link = consumer.connect()
         seen = []
@@ -243,7 +243,7 @@ class TestBackoff:
         assert len(waits) > 1
         assert all(0 <= wait <= 2 for wait in waits)
 
-    def test_it_can_be_switched_off(self):
+    def test_backoff_can_be_switched_off(self):
         consumer = DrivenConsumer(max_in_flight=3, max_backoff_duration=0)
         link = consumer.connect()
         link.lines()
@@ -254,7 +254,7 @@ class TestBackoff:
 
 
 class TestTime:
-    def test_a_message_that_nobody_answers_frees_its_place_when_nsqd_takes_it_back(self):
+    def test_timed_out_message_is_not_in_flight(self):
         consumer = DrivenConsumer(max_in_flight=1)
         one, two = consumer.connect("one:1", msg_timeout=60_000), consumer.connect("two:1")
         (message,) = one.deliver(1)
@@ -298,7 +298,7 @@ class TestTime:
         assert consumer.core.extended_count == 5
         assert consumer.core.counts.timed_out == 0
 
-    def test_a_message_that_waits_is_given_back_before_nsqds_maximum(self):
+    def test_waiting_message_is_requeued_before_nsqds_maximum(self):
         consumer = DrivenConsumer(max_in_flight=5)
         link = consumer.connect(msg_timeout=20_000, max_msg_timeout=30_000)
         link.deliver(1)
@@ -335,7 +335,7 @@ class TestTime:
                     consumer.pass_time(msg_timeout / 50)
         assert consumer.core.counts.timed_out == 0
 
-    def test_a_touch_gives_the_whole_time_anew_up_to_the_limit(self):
+    def test_touch_restarts_the_timeout_up_to_the_maximum(self):
         consumer = DrivenConsumer(max_in_flight=5)
         link = consumer.connect(msg_timeout=20_000, max_msg_timeout=50_000)
         (message,) = link.deliver(1)
@@ -349,7 +349,7 @@ class TestTime:
         consumer.pass_time(2)
         assert message.is_answered
 
-    def test_a_test_message_that_nobody_answers_is_followed_by_another(self):
+    def test_timed_out_test_message_is_followed_by_another(self):
         consumer = DrivenConsumer(max_in_flight=3)
         link = consumer.connect(msg_timeout=20_000)
         link.deliver(1)[0].requeue(0)
@@ -374,7 +374,7 @@ class TestTime:
         link.lose()
         assert consumer.core.backoff.state is BackoffState.RUNNING
 
-    def test_a_connection_that_is_left_ends_when_the_last_message_there_is_too_late(self):
+    def test_closing_session_ends_when_its_last_message_times_out(self):
         consumer = DrivenConsumer(max_in_flight=3)
         link = consumer.connect(msg_timeout=20_000)
         link.deliver(1)
@@ -386,13 +386,13 @@ class TestTime:
         consumer.pass_time(20)
         assert link.session.ended
 
-    def test_a_broker_that_does_not_say_what_its_timeout_is_has_nsqds_default(self):
+    def test_unknown_msg_timeout_is_nsqds_default(self):
         link = DrivenConsumer(max_in_flight=3).connect(msg_timeout=0)
         assert link.deliver(1)[0].deadline_ns == 60 * S
 
 
 class TestClosing:
-    def test_it_gives_back_what_nobody_has_begun_with_and_says_good_bye(self):
+    def test_close_requeues_waiting_messages_and_sends_cls(self):
         consumer = DrivenConsumer(max_in_flight=10)
         one, two = consumer.connect("one:1"), consumer.connect("two:1")
         for link in (one, two):
@@ -409,13 +409,13 @@ class TestClosing:
         consumer.core.close(0, S)
         assert one.lines() == two.lines() == []
 
-    def test_giving_back_is_no_failure(self):
+    def test_requeue_at_close_is_no_failure(self):
         consumer = DrivenConsumer(max_in_flight=10)
         consumer.connect().deliver(1, 2)
         consumer.core.close(0, S)
         assert consumer.core.backoff.state is BackoffState.RUNNING
 
-    def test_what_is_still_on_its_way_is_given_back(self):
+    def test_messages_received_while_closing_are_requeued(self):
         consumer = DrivenConsumer(max_in_flight=10)
         link = consumer.connect()
         consumer.core.close(0, S)
@@ -424,7 +424,7 @@ class TestClosing:
         assert link.lines() == ["REQ 1 0"]
         assert inbox(consumer) == []
 
-    def test_what_was_begun_with_is_given_back_when_the_user_leaves(self):
+    def test_requeue_all_includes_begun_messages(self):
         consumer = DrivenConsumer(max_in_flight=10)
         link = consumer.connect()
         link.lines()
@@ -434,7 +434,7 @@ class TestClosing:
         consumer.core.requeue_all()
         assert link.lines() == ["RDY 0", "CLS", "REQ 1 0", "REQ 2 0"]
 
-    def test_a_subscription_that_comes_too_late_says_good_bye_at_once(self):
+    def test_subscription_accepted_after_close_sends_cls(self):
         consumer = DrivenConsumer(max_in_flight=10)
         link = consumer.handshake()
         consumer.core.close(0, S)
@@ -452,7 +452,7 @@ class TestFinishingTogether:
         chosen=st.permutations(range(30)),
         count=st.integers(0, 30),
     )
-    def test_it_is_what_finishing_each_is(self, addresses, steps, chosen, count):
+    def test_finish_all_equals_single_finishes(self, addresses, steps, chosen, count):
         said = []
         for together in (True, False):
             consumer = DrivenConsumer(max_in_flight=100)
@@ -580,7 +580,7 @@ class Link:
 
 
 @given(st.integers(0, 2**32))
-def test_whatever_happens_no_message_is_lost_and_no_limit_is_passed(seed):
+def test_random_world_loses_no_message_and_keeps_max_in_flight(seed):
     world = World(seed)
     for _ in range(60):
         if world.random.random() < 0.5:

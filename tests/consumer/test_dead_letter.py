@@ -67,7 +67,7 @@ class TestGivenUp:
         assert decoded == given_up
         assert (decoded.error, decoded.error_type, decoded.error_text) == (None, "ValueError", text)
 
-    def test_it_is_json(self):
+    def test_envelope_is_json(self):
         assert json.loads(given_up_of(b"\xff", KeyError("k")).encode()) == {
             "topic": "t",
             "channel": "c",
@@ -87,13 +87,13 @@ class TestGivenUp:
             st.builds(lambda value: json.dumps(value).encode(), st.dictionaries(st.text(), st.text())),
         )
     )
-    def test_other_bodies_are_a_value_error(self, body):
+    def test_invalid_envelope_raises_value_error(self, body):
         with pytest.raises(ValueError, match="is not the envelope of a dead letter"):
             GivenUp.decode(body)
 
 
 class TestPolicies:
-    def test_a_wrong_topic_is_refused_when_the_policy_is_made(self):
+    def test_invalid_topic_is_refused_by_constructor(self):
         with pytest.raises(OptionError, match="topic name"):
             DeadLetter(Publisher(), "not a topic")
 
@@ -108,16 +108,16 @@ class TestPolicies:
         [discard, lambda message: None, lambda message, why: None, print, AsyncCallable()],
         ids=range(5),
     )
-    def test_a_function_of_a_message_or_also_of_a_reason_is_taken(self, policy):
+    def test_functions_of_one_or_two_arguments_are_accepted(self, policy):
         check_policy(policy)
 
     @pytest.mark.parametrize("policy", [None, "discard", lambda: None, lambda a, b, c: None], ids=range(4))
-    def test_others_are_refused(self, policy):
+    def test_other_policies_are_refused(self, policy):
         with pytest.raises(OptionError, match="giving_up is "):
             check_policy(policy)
 
 
-def test_discarding_is_doing_nothing():
+def test_discard_does_nothing():
     discard(MESSAGE)
 
 
@@ -133,7 +133,7 @@ class TestLastAttempts:
         assert attempts.error(MESSAGE) is None
         assert attempts.begin(MESSAGE)
 
-    def test_it_is_bounded(self, monkeypatch):
+    def test_last_attempts_are_bounded(self, monkeypatch):
         monkeypatch.setattr(dead_letter, "REMEMBERED_MAX", 2)
         attempts = LastAttempts()
         messages: list[Any] = [SimpleNamespace(id=bytes([n]), nsqd_address="a") for n in range(3)]

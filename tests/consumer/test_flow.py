@@ -40,14 +40,14 @@ def ready(flow: Flow[str], keys: Iterable[str]) -> str:
 # The pure functions.
 
 
-def test_deal_gives_what_is_odd_to_the_first():
+def test_deal_gives_the_remainder_to_the_first():
     assert deal(10, [100, 100, 100]) == [4, 3, 3]
     assert deal(11, [100, 100, 100]) == [4, 4, 3]
     assert deal(0, [5, 5]) == [0, 0]
     assert deal(7, []) == []
 
 
-def test_deal_passes_on_what_a_limit_refuses():
+def test_deal_gives_the_excess_of_a_limit_to_others():
     assert deal(10, [2, 100, 100]) == [2, 4, 4]
     assert deal(10, [100, 1, 2]) == [7, 1, 2]
     assert deal(10, [1, 2, 3]) == [1, 2, 3]
@@ -101,7 +101,7 @@ def test_removing_gives_its_share_to_the_others():
     assert flow.remove("a", 0) == [SetRdy("b", 5), SetRdy("c", 5)]
 
 
-def test_a_small_nsqd_takes_no_more_than_it_can_and_the_others_take_the_rest():
+def test_share_above_max_rdy_count_goes_to_others():
     flow = flow_of(100)
     flow.add("small", 10, 0)
     flow.add("large", NSQD_MAX_RDY_COUNT, 0)
@@ -131,7 +131,7 @@ def test_a_negative_max_in_flight_is_refused():
         flow_of(-1)
 
 
-def test_pause_takes_all_rdy_and_resume_gives_it_back():
+def test_pause_sets_rdy_to_0_and_resume_restores_it():
     flow = flow_of(4, "ab")
     assert flow.pause(0) == [SetRdy("a", 0), SetRdy("b", 0)]
     assert flow.set_max_in_flight(6, 0) == []
@@ -166,7 +166,7 @@ def test_rdy_is_owed_while_the_messages_of_others_fill_the_budget():
     assert flow.answered("a", 1, 0) is NOTHING
 
 
-def test_nothing_is_looked_at_while_there_is_no_room():
+def test_no_connection_is_examined_while_claims_are_at_the_limit():
     flow = flow_of(9, "a")
     flow.received("a", 9, 0)
     flow.set_max_in_flight(4, 0)
@@ -183,7 +183,7 @@ def test_a_large_share_passes_on_in_few_commands():
     assert decisions == [SetRdy("b", 1), SetRdy("b", 2), SetRdy("b", 500)]
 
 
-def test_a_connection_that_runs_dry_gets_what_there_is_when_its_messages_come():
+def test_connection_without_rdy_gets_a_partial_share():
     flow = flow_of(1000, "a")
     flow.received("a", 1000, 0)
     flow.add("b", NSQD_MAX_RDY_COUNT, 0)
@@ -199,7 +199,7 @@ def test_restoring_rdy_to_what_is_in_flight_costs_nothing():
     assert flow.resume(0) == [SetRdy("a", 4), SetRdy("b", 4)]
 
 
-def test_the_most_deprived_connection_is_repaid_first():
+def test_connection_with_least_rdy_is_raised_first():
     flow = flow_of(9, "a")
     flow.received("a", 9, 0)
     flow.add("b", NSQD_MAX_RDY_COUNT, 0)
@@ -208,7 +208,7 @@ def test_the_most_deprived_connection_is_repaid_first():
     assert decisions == [[SetRdy("b", 1)], [SetRdy("c", 1)], [SetRdy("b", 2)]]
 
 
-def test_a_connection_that_leaves_takes_its_claim_with_it():
+def test_removed_connection_has_no_claim():
     flow = flow_of(4, "a")
     flow.received("a", 4, 0)
     flow.add("b", NSQD_MAX_RDY_COUNT, 0)
@@ -228,7 +228,7 @@ def test_is_starved_from_85_percent_of_rdy_on():
     assert not two.is_starved  # go-nsq rounds 1.7 down
 
 
-def test_what_is_in_flight_without_rdy_is_starved():
+def test_messages_in_flight_without_rdy_are_starved():
     flow = flow_of(2, "a")
     flow.received("a", 1, 0)
     flow.block(0)
@@ -251,7 +251,7 @@ def test_the_first_connections_are_seated_and_the_rest_wait():
     assert flow.next_deadline() == 5 * SECOND_NS
 
 
-def test_no_deadline_unless_someone_waits():
+def test_no_deadline_unless_a_connection_waits():
     flow = flow_of(2, "abc")
     flow.remove("c", 0)
     assert flow.next_deadline() is None
@@ -262,7 +262,7 @@ def test_no_deadline_unless_someone_waits():
     assert flow.next_deadline() is None
 
 
-def test_connections_that_come_and_go_do_not_put_the_redistribution_off():
+def test_new_connections_do_not_postpone_redistribution():
     flow = flow_of(1, "ab")
     flow.add("c", NSQD_MAX_RDY_COUNT, 3 * SECOND_NS)
     flow.remove("c", 4 * SECOND_NS)
@@ -307,7 +307,7 @@ def test_a_seat_is_only_worth_rdy_once_the_message_of_the_last_holder_is_answere
     assert flow.handle_deadline(105 * SECOND_NS) == [SetRdy("b", 0), SetRdy("a", 1)]
 
 
-def test_only_as_many_get_up_as_others_wait():
+def test_only_as_many_seats_are_freed_as_connections_wait():
     flow = flow_of(3, "abcd")
     assert flow.handle_deadline(30 * SECOND_NS) == [SetRdy("a", 0), SetRdy("d", 1)]
     assert flow.handle_deadline(35 * SECOND_NS) == [SetRdy("b", 0), SetRdy("a", 1)]
@@ -318,7 +318,7 @@ def test_the_longest_waiting_takes_the_seat_of_one_that_left():
     assert flow.remove("a", 0) == [SetRdy("b", 1)]
 
 
-def test_when_seats_become_fewer_the_longest_seated_get_up():
+def test_fewer_seats_are_taken_from_the_longest_seated():
     flow = flow_of(3, "abcd")
     assert flow.set_max_in_flight(1, 0) == [SetRdy("a", 0), SetRdy("b", 0)]
     assert ready(flow, "abcd") == "c"
@@ -385,7 +385,7 @@ def test_probes_are_picked_at_random():
     assert picked == {"a", "b", "c"}
 
 
-def test_a_probe_waits_for_room():
+def test_probe_waits_for_a_free_claim():
     class PickLast(random.Random):
         def choice(self, seq):
             return seq[-1]
@@ -398,7 +398,7 @@ def test_a_probe_waits_for_room():
     assert flow.answered("a", 1, 0) == [SetRdy("b", 1)]
 
 
-def test_a_probe_that_brings_nothing_passes_to_the_next_connection():
+def test_probe_without_message_moves_to_the_next_connection():
     flow = flow_of(9, "abc")
     flow.block(0)
     flow.probe(0)

@@ -38,13 +38,13 @@ class Generator:
 
 @pytest.mark.parametrize("can_await", [True, False])
 @pytest.mark.parametrize("handler", [plain, Plain(), print, functools.partial(plain), lambda message: None])
-def test_plain_functions_are_taken_everywhere(handler, can_await):
+def test_plain_functions_are_accepted(handler, can_await):
     check_handler(handler, can_await=can_await)
     assert not is_async(handler)
 
 
 @pytest.mark.parametrize("handler", [async_function, Async(), functools.partial(async_function)])
-def test_async_functions_are_taken_where_they_are_awaited(handler):
+def test_async_functions_are_accepted_where_awaited(handler):
     check_handler(handler, can_await=True)
     with pytest.raises(
         OptionError, match="is async; allowed is a plain function in a thread or a BlockingConsumer"
@@ -60,14 +60,14 @@ def test_generator_functions_are_refused(handler, can_await):
 
 
 @pytest.mark.parametrize("handler", [None, "handler", 3])
-def test_what_cannot_be_called_is_refused(handler):
+def test_handler_that_is_not_callable_is_refused(handler):
     with pytest.raises(OptionError) as caught:
         check_handler(handler, can_await=True)
     assert str(caught.value) == f"handler is {handler!r}; allowed is a function of a message"
 
 
 @pytest.mark.parametrize("handler", [async_function, Async(), generator, async_generator, Generator()])
-def test_a_result_that_nothing_runs_is_an_error_of_the_call(handler):
+def test_awaitable_result_is_an_error_of_the_call(handler):
     with pytest.raises(OptionError, match="handler returned "):
         call_plain(lambda message: handler(message), "message")  # noqa: PLW0108
 

@@ -28,12 +28,12 @@ def test_the_defaults():
         ),
     ],
 )
-def test_what_is_wrong_is_refused(values, sentence):
+def test_invalid_value_is_refused(values, sentence):
     with pytest.raises(OptionError) as caught:
         HandlerOptions(**values)
     assert str(caught.value) == sentence
 
 
-def test_what_is_no_option_is_refused_by_name():
+def test_unknown_option_is_refused_by_name():
     with pytest.raises(OptionError, match="concurency"):
         make_options(HandlerOptions, {"concurency": 3})

@@ -56,7 +56,7 @@ class TestWorkers:
             assert waits == 6
             tasks.cancel_scope.cancel()
 
-    async def test_as_many_begin_as_there_are_messages(self):
+    async def test_one_handler_begins_for_each_message(self):
         begun = 0
 
         async def handle(message: Message) -> None:
@@ -80,7 +80,7 @@ class TestWorkers:
 
 @in_memory
 class TestLanes:
-    async def test_what_has_one_key_is_handled_one_after_the_other(self):
+    async def test_messages_with_one_key_are_handled_in_order(self):
         begun: list[bytes] = []
         may_end = anyio.Event()
 
@@ -100,7 +100,7 @@ class TestLanes:
             assert begun.index(body_of(1)) < begun.index(body_of(3))
             tasks.cancel_scope.cancel()
 
-    async def test_at_the_stop_what_waits_in_a_lane_is_given_back(self):
+    async def test_stop_requeues_messages_in_keyed_queues(self):
         may_end = anyio.Event()
 
         async def handle(message: Message) -> None:
@@ -157,7 +157,7 @@ class TestThreads:
             assert threading.get_ident() not in threads
             tasks.cancel_scope.cancel()
 
-    async def test_what_it_returns_and_raises_counts_as_ever(self):
+    async def test_outcomes_in_threads_are_the_same(self):
         def handle(message: Message) -> None:
             if message.body == body_of(2):
                 raise ValueError("no")
@@ -218,7 +218,7 @@ class TestGivingUp:
             assert (handled, consumer.stats().given_up) == ([9], 0)
             tasks.cancel_scope.cancel()
 
-    async def test_a_handler_that_gave_no_answer_in_time_has_used_up_its_attempt(self):
+    async def test_timed_out_handler_has_used_up_its_attempt(self):
         handled: list[int] = []
         reasons: list[GivenUp] = []
         may_end = anyio.Event()
@@ -242,7 +242,7 @@ class TestGivingUp:
             assert [(reason.attempts, reason.error) for reason in reasons] == [(3, None)]
             tasks.cancel_scope.cancel()
 
-    async def test_with_0_there_is_no_end(self):
+    async def test_max_attempts_0_is_no_limit(self):
         async with consuming(max_attempts=0) as (consumer, peer), anyio.create_task_group() as tasks:
             handled: list[int] = []
             tasks.start_soon(lambda: consumer.run(lambda message: handled.append(message.attempts)))
@@ -274,7 +274,7 @@ class TestGivingUp:
             assert published == [("dead", body_of(1))]
             tasks.cancel_scope.cancel()
 
-    async def test_what_cannot_be_given_up_is_requeued(self):
+    async def test_message_is_requeued_if_giving_up_fails(self):
         failures = iter([OSError("the other topic cannot be reached")])
         errors: list[Exception | None] = []
 
@@ -299,7 +299,7 @@ class TestGivingUp:
             assert list(map(str, errors)) == ["no", "no"]  # the handler was not called again
             tasks.cancel_scope.cancel()
 
-    async def test_cancelled_meanwhile_it_is_given_back(self):
+    async def test_cancelled_giving_up_requeues_the_message(self):
         def fail(message: Message) -> None:
             raise ValueError("no")
 
@@ -336,7 +336,7 @@ class TestTime:
             assert await peer.line() == fin(1)
             tasks.cancel_scope.cancel()
 
-    async def test_it_is_touched_until_nsqd_gives_no_more_time(self):
+    async def test_auto_touch_ends_at_nsqds_maximum(self):
         bench = Bench([ADDRESS], read_timeout=300, close_timeout=0)
 
         async def handle(message: Message) -> None:
@@ -356,7 +356,7 @@ class TestTime:
                 assert await peer.line() == b"TOUCH " + message_id(1)
                 tasks.cancel_scope.cancel()
 
-    async def test_what_has_been_answered_is_not_touched(self):
+    async def test_answered_message_is_not_touched(self):
         async def handle(message: Message) -> None:
             message.finish()
             await anyio.sleep_forever()
@@ -372,7 +372,7 @@ class TestTime:
             await settle()
 
     @pytest.mark.parametrize("how", ["timed out", "connection lost", "came again"])
-    async def test_a_handler_is_cancelled_when_its_message_is_nsqds_again(self, how, caplog):
+    async def test_handler_is_cancelled_when_its_message_times_out(self, how, caplog):
         cancelled: list[bytes] = []
 
         async def handle(message: Message) -> None:
@@ -426,7 +426,7 @@ class TestTime:
             assert ended[0] == body_of(1)
             tasks.cancel_scope.cancel()
 
-    async def test_the_answer_of_a_handler_that_is_late_does_nothing(self):
+    async def test_late_answer_of_a_handler_does_nothing(self):
         may_end = anyio.Event()
 
         async def handle(message: Message) -> None:
@@ -448,7 +448,7 @@ class TestTime:
 @in_memory
 class TestWarnings:
     @pytest.mark.parametrize("options", [{}, {"auto_touch": True}], ids=["plain", "watched"])
-    async def test_a_handler_that_keeps_the_event_loop_is_named_once(self, options, caplog):
+    async def test_blocking_handler_is_logged_once(self, options, caplog):
         def handle(message: Message) -> None:
             clock.advance(3)
 
@@ -463,7 +463,7 @@ class TestWarnings:
         assert "handle kept the event loop for 3.0 s" in warning
         assert "in_threads=True" in warning
 
-    async def test_an_async_handler_that_takes_as_long_is_not(self, caplog):
+    async def test_slow_async_handler_is_not_logged(self, caplog):
         async def handle(message: Message) -> None:
             clock.advance(3)
             await anyio.lowlevel.checkpoint()
@@ -475,7 +475,7 @@ class TestWarnings:
             tasks.cancel_scope.cancel()
         assert caplog.messages == []
 
-    async def test_cancel_at_timeout_says_that_it_cannot_cancel_a_plain_handler(self, caplog):
+    async def test_cancel_at_timeout_with_plain_handler_logs_a_warning(self, caplog):
         async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: consumer.run(lambda message: None, cancel_at_timeout=True))
             await peer.deliver(1, 2)
@@ -489,7 +489,7 @@ class TestWarnings:
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 class TestResults:
     @pytest.mark.parametrize("in_threads", [False, True])
-    async def test_a_handler_that_cannot_run_is_refused(self, in_threads):
+    async def test_invalid_handler_is_refused(self, in_threads):
         def generate(message: Message):
             yield message
 
@@ -503,7 +503,7 @@ class TestResults:
                 await consumer.run_batches(None)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("in_threads", [False, True])
-    async def test_a_result_that_nothing_runs_is_a_failure(self, in_threads, caplog):
+    async def test_awaitable_result_is_a_failure(self, in_threads, caplog):
         async def asynchronous() -> None: ...
 
         def handle(message: Message) -> Any:

@@ -14,7 +14,7 @@ def queues_of(inbox: deque[Any], count: int, key: Any = lambda message: message[
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers())), max_size=5), st.integers(1, 4))
-def test_a_key_has_one_lane_and_in_it_the_order_of_arrival(arrivals, count):
+def test_key_has_one_queue_in_order_of_arrival(arrivals, count):
     inbox: deque[Any] = deque()
     keyed = queues_of(inbox, count)
     for arrival in arrivals:
@@ -37,7 +37,7 @@ def test_a_message_without_a_key_is_returned_with_the_error_and_the_others_are_s
     assert (message, str(error)) == ((), "tuple index out of range")
 
 
-def test_a_key_that_cannot_be_hashed_is_no_key():
+def test_unhashable_key_is_an_error():
     keyed = queues_of(deque([([], 1)]), 1)
     ((message, error),) = keyed.sort()
     assert (message, str(error)) == (([], 1), "unhashable type: 'list'")

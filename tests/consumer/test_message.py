@@ -26,7 +26,7 @@ def message(link) -> Message:
     return message
 
 
-def test_it_is_what_was_published(link):
+def test_attributes_are_those_of_the_frame(link):
     link.say(encode_message(1_700_000_000_123_456_789, 4, b"0123456789abcdef", b"\x00body"))
     message = link.session.held[b"0123456789abcdef"]
     assert (message.id, message.body) == (b"0123456789abcdef", b"\x00body")
@@ -35,11 +35,11 @@ def test_it_is_what_was_published(link):
     assert repr(message) == "<Message 0123456789abcdef attempts=4 5 bytes>"
 
 
-def test_it_knows_where_it_comes_from(message):
+def test_topic_and_channel(message):
     assert (message.topic, message.channel) == ("t", "c")
 
 
-def test_its_value_is_what_the_serializer_makes_of_the_body():
+def test_value_is_decoded_by_the_serializer():
     link = DrivenConsumer(serializer=JSON).connect("nsqd.example:4150")
     link.say(encode_message(1, 1, b"0123456789abcdef", b'{"n": 1}'))
     link.say(encode_message(1, 1, b"0123456789abcdeg", b"{"))
@@ -54,7 +54,7 @@ def test_without_a_serializer_the_value_is_the_body(message):
     assert message.value is message.body
 
 
-def test_it_carries_nothing_else(message):
+def test_message_has_no_dict(message):
     assert not hasattr(message, "__dict__")
 
 
@@ -77,7 +77,7 @@ def test_touch_is_one_command_each_time_and_no_answer(link, message):
     ("delay", "delay_ms"),
     [(0, 0), (1.5, 1500), (timedelta(minutes=1), 60_000), (0.0004, 0), (3600, 3_600_000), (None, 3 * 90_000)],
 )
-def test_requeue_names_its_delay(link, message, delay, delay_ms):
+def test_requeue_sends_its_delay(link, message, delay, delay_ms):
     message.requeue(delay, backoff=False)
     assert message.is_answered
     assert link.lines() == [f"REQ 7 {delay_ms}"]
@@ -99,7 +99,7 @@ def test_a_requeue_without_a_delay_grows_with_attempts_up_to_a_maximum():
     ("seconds", "delay_ms"),
     [(0.5, 500), (-1, 0), (100, 60_000), (float("inf"), 60_000), (float("nan"), 60_000)],
 )
-def test_a_function_may_say_after_how_long_it_comes_again(seconds: float, delay_ms: int):
+def test_requeue_delay_policy_is_called_with_attempts(seconds: float, delay_ms: int):
     asked: list[int] = []
 
     def policy(attempts: int) -> float:
@@ -114,7 +114,7 @@ def test_a_function_may_say_after_how_long_it_comes_again(seconds: float, delay_
     assert asked == [3]
 
 
-def test_it_knows_how_long_it_may_still_be_answered():
+def test_time_left_follows_clock_and_touch():
     consumer = DrivenConsumer()
     (message,) = consumer.connect(msg_timeout=10_000, max_msg_timeout=25_000).deliver(1)
     left = [message.time_left]
@@ -129,7 +129,7 @@ def test_it_knows_how_long_it_may_still_be_answered():
 
 
 @pytest.mark.parametrize(("said", "delay_ms"), [(1.5, 3000), (-1, 0), (1e9, 7000), (float("nan"), 7000)])
-def test_a_policy_of_ones_own_says_the_delay_within_the_maximum(said, delay_ms):
+def test_requeue_delay_policy_is_limited_by_the_maximum(said, delay_ms):
     consumer = DrivenConsumer(
         max_in_flight=10, requeue_delay_policy=lambda attempts: said * attempts, max_requeue_delay=7
     )
@@ -140,7 +140,7 @@ def test_a_policy_of_ones_own_says_the_delay_within_the_maximum(said, delay_ms):
 
 
 @pytest.mark.parametrize("delay", [-1, -0.001, float("nan"), float("inf"), "5", [1]], ids=repr)
-def test_a_wrong_delay_is_refused_and_the_message_is_not_answered(link, message, delay):
+def test_invalid_delay_is_refused(link, message, delay):
     with pytest.raises(OptionError) as caught:
         message.requeue(delay)
     assert str(caught.value) == f"delay is {delay!r}; allowed is 0 seconds or more"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from nsqkit.consumer.nodes import Nodes
 
 
-def test_named_ones_are_wanted_until_they_are_taken_back():
+def test_named_addresses_are_wanted_until_removed():
     nodes = Nodes(["a:1"], count_max=100)
     nodes.add("b:1")
     assert nodes.wanted == ["a:1", "b:1"]
@@ -16,21 +16,21 @@ def test_named_ones_are_wanted_until_they_are_taken_back():
     assert "a:1" not in nodes
 
 
-def test_listed_ones_come_and_go_with_the_list():
+def test_listed_addresses_follow_the_list():
     nodes = Nodes(count_max=100)
     assert nodes.set_listed(["a:1", "b:1"]) == []
     assert nodes.set_listed(["b:1", "c:1"]) == ["a:1"]
     assert nodes.wanted == ["b:1", "c:1"]
 
 
-def test_one_that_is_named_and_listed_stays_when_it_is_listed_no_more():
+def test_named_address_stays_after_delisting():
     nodes = Nodes(["a:1"], count_max=100)
     assert nodes.set_listed(["a:1"]) == []
     assert nodes.set_listed([]) == []
     assert "a:1" in nodes
 
 
-def test_a_list_brings_back_what_the_user_has_left():
+def test_removed_address_is_wanted_again_if_listed():
     nodes = Nodes(count_max=100)
     nodes.set_listed(["a:1"])
     nodes.remove("a:1")
@@ -38,7 +38,7 @@ def test_a_list_brings_back_what_the_user_has_left():
     assert nodes.set_listed(["a:1"]) == []
 
 
-def test_no_more_are_wanted_than_there_is_room_for():
+def test_wanted_addresses_are_limited():
     nodes = Nodes(["n:1"], count_max=3)
     assert nodes.set_listed(["a:1", "b:1", "c:1", "d:1"]) == []
     assert (nodes.listed_count, nodes.left_out_count) == (4, 2)
@@ -46,7 +46,7 @@ def test_no_more_are_wanted_than_there_is_room_for():
     assert "c:1" not in nodes
 
 
-def test_those_that_have_a_place_keep_it_while_they_are_listed():
+def test_wanted_addresses_stay_wanted_while_listed():
     nodes = Nodes(count_max=2)
     nodes.set_listed(["a:1", "b:1"])
     assert nodes.set_listed(["x:1", "y:1", "b:1", "a:1"]) == []
@@ -71,7 +71,7 @@ addresses = st.sets(st.sampled_from("abcde"))
 
 
 @given(named=addresses, lists=st.lists(addresses, max_size=6))
-def test_wanted_ones_are_the_named_and_the_listed(named, lists):
+def test_wanted_addresses_are_the_named_and_the_listed(named, lists):
     nodes = Nodes(sorted(named), count_max=100)
     wanted = set(named)
     for listed in lists:

@@ -18,7 +18,7 @@ def make(**options: Any) -> Consumer:
 
 
 @pytest.mark.parametrize("name", sorted({*names(ConsumerOptions)} - {"backoff_strategy"}))
-def test_a_wrong_value_is_refused_by_name_value_and_limits(name):
+def test_invalid_value_is_refused_with_name_and_limits(name):
     check_option(make, name)
 
 
@@ -49,7 +49,7 @@ def test_a_wrong_value_is_refused_by_name_value_and_limits(name):
         ),
     ],
 )
-def test_the_sentences(options, sentence):
+def test_error_texts(options, sentence):
     with pytest.raises(OptionError) as caught:
         ConsumerOptions(**options)
     assert str(caught.value) == sentence

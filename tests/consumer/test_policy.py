@@ -27,7 +27,7 @@ class TestDeadLetter:
         assert publisher.published == [("dead", b"x")]
         assert threading.get_ident() not in publisher.threads
 
-    async def test_a_blocking_consumer_takes_a_blocking_producer_alone(self):
+    async def test_blocking_consumer_requires_a_blocking_producer(self):
         publisher = BlockingPublisher()
         policy = policy_in_thread(DeadLetter(publisher, "dead"), lambda message: message)
         await policy(MESSAGE, given_up_of())  # type: ignore[misc]

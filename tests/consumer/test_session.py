@@ -36,20 +36,20 @@ def link() -> DrivenSession:
 
 
 class TestOpening:
-    def test_it_is_open_when_the_subscription_stands(self):
+    def test_session_is_open_after_ok(self):
         link = DrivenConsumer(max_in_flight=5).handshake()
         assert not link.session.is_open
         link.say(OK_FRAME)
         assert link.session.is_open
         assert link.lines() == ["RDY 5"]
 
-    def test_rdy_is_no_more_than_the_broker_takes(self):
+    def test_rdy_is_limited_by_max_rdy_count(self):
         assert DrivenConsumer(max_in_flight=5000).connect(max_rdy_count=77).lines() == ["RDY 77"]
 
     @pytest.mark.parametrize(
         "error", [BadTopic("!"), BadChannel("!"), SubscribeFailed("full"), Unauthorized("no")]
     )
-    def test_a_refused_subscription_ends_it(self, error):
+    def test_refused_subscription_ends_the_session(self, error):
         link = DrivenConsumer().handshake()
         link.say(encode_error(error))
         assert link.session.ended
@@ -60,7 +60,7 @@ class TestOpening:
         [encode_numbered(1), CLOSE_WAIT_FRAME, encode_response(b"?")],
         ids=["message", "farewell", "other"],
     )
-    def test_anything_else_is_not_the_protocol(self, frame):
+    def test_other_answers_to_sub_are_protocol_errors(self, frame):
         consumer = DrivenConsumer()
         link = consumer.handshake()
         link.say(frame)
@@ -85,7 +85,7 @@ class TestMessages:
         assert link.lines() == ["REQ 2 5000", "TOUCH 3", "FIN 1", "FIN 3"]
         assert link.session.held == {}
 
-    def test_the_core_is_told_once_that_there_is_something_to_send(self):
+    def test_first_finish_wakes_the_connection_once(self):
         consumer = DrivenConsumer(max_in_flight=10)
         link = consumer.connect()
         link.lines()
@@ -115,18 +115,18 @@ class TestMessages:
         assert link.session.counts.refused == 1
         assert not link.session.ended
 
-    def test_a_fatal_error_ends_it_and_what_follows_is_not_taken(self, link):
+    def test_fatal_error_ends_the_session(self, link):
         link.say(encode_error(InvalidCommand("RDY count 9 out of range 0-5")) + encode_numbered(1))
         assert isinstance(link.session.error, InvalidCommand)
         assert link.session.held == {}
 
     @pytest.mark.parametrize("frame", [OK_FRAME, CLOSE_WAIT_FRAME])
-    def test_an_answer_to_nothing_is_not_the_protocol(self, link, frame):
+    def test_unexpected_response_is_a_protocol_error(self, link, frame):
         link.say(frame)
         assert isinstance(link.session.error, ProtocolError)
         assert "when nothing was asked" in str(link.session.error)
 
-    def test_a_message_that_comes_again_has_timed_out_and_gives_its_place_free(self):
+    def test_redelivered_message_has_timed_out(self):
         consumer = DrivenConsumer(max_in_flight=1)
         link = consumer.connect()
         link.lines()
@@ -139,7 +139,7 @@ class TestMessages:
 
 
 class TestClosing:
-    def test_it_says_cls_once_and_ends_with_the_farewell(self, link):
+    def test_session_sends_cls_once_and_ends_with_close_wait(self, link):
         link.lines()
         link.session.start_close()
         link.session.start_close()
@@ -149,7 +149,7 @@ class TestClosing:
         assert link.session.ended
         assert link.session.error is None
 
-    def test_what_is_held_can_be_answered_after_the_farewell(self, link):
+    def test_held_messages_can_be_answered_after_close_wait(self, link):
         link.lines()
         one, two = link.deliver(1, 2)
         link.session.start_close()
@@ -170,7 +170,7 @@ class TestClosing:
         assert not link.session.is_closing
         assert link.lines() == []
 
-    def test_a_lost_connection_ends_it_whatever_is_held(self, link):
+    def test_lost_connection_ends_a_session_with_held_messages(self, link):
         link.deliver(1)
         link.session.start_close()
         link.lose()
@@ -179,7 +179,7 @@ class TestClosing:
 
 
 @given(st.data())
-def test_in_whatever_pieces_they_come_all_messages_are_held_until_answered(data):
+def test_messages_in_any_chunks_are_held_until_answered(data):
     link = DrivenConsumer(max_in_flight=100).connect()
     link.lines()
     numbers = data.draw(st.lists(st.integers(0, 99), unique=True))
@@ -196,7 +196,7 @@ class TestTooManyMessages:
     """nsqd keeps to RDY. What this end holds beyond it can only be what has timed out at nsqd meanwhile."""
 
     @pytest.mark.parametrize(("msg_timeout", "expected"), [(60_000, 3), (30_000, 4), (1_000, 62), (0, 62)])
-    def test_a_broker_that_does_not_keep_to_rdy_is_left(self, msg_timeout: int, expected: int):
+    def test_broker_that_exceeds_rdy_ends_the_session(self, msg_timeout: int, expected: int):
         link = DrivenConsumer(max_in_flight=10, heartbeat_interval=30).connect(msg_timeout=msg_timeout)
         held_max = 10 * expected + OVERSHOOT
         link.deliver(*range(held_max))
@@ -210,7 +210,7 @@ class TestTooManyMessages:
         )
         assert not link.session.held
 
-    def test_all_that_it_ever_asked_for_may_still_come(self):
+    def test_messages_of_an_earlier_rdy_are_accepted(self):
         consumer = DrivenConsumer(max_in_flight=1000)
         link = consumer.connect(msg_timeout=60_000)
         consumer.core.set_max_in_flight(1, 0)
@@ -219,13 +219,13 @@ class TestTooManyMessages:
         link.deliver(*range(1000, 2000))
         assert not link.session.ended
 
-    def test_messages_that_come_again_count_once(self):
+    def test_redelivered_messages_count_once(self):
         link = DrivenConsumer(max_in_flight=10).connect(msg_timeout=60_000)
         for attempts in range(1, 100):
             link.deliver(*range(OVERSHOOT), attempts=attempts)
         assert not link.session.ended
 
-    def test_what_is_answered_counts_no_more(self):
+    def test_answered_messages_do_not_count(self):
         link = DrivenConsumer(max_in_flight=10).connect(msg_timeout=60_000)
         for start in range(0, 10_000, OVERSHOOT):
             for message in link.deliver(*range(start, start + OVERSHOOT)):

@@ -21,7 +21,7 @@ def counts(value: ConsumerStats | ConnectionStats) -> dict[str, Any]:
     return {name: count for name, count in attrs.asdict(value).items() if type(count) is int and count}
 
 
-async def test_what_happened_is_counted_over_all_and_for_each_connection():
+async def test_stats_count_for_consumer_and_connections():
     brokers = {"one:1": ScriptedBroker(), "two:1": ScriptedBroker()}
     brokers["two:1"].refusal = ConnectionRefusedError()
     clock = ManualClock()
@@ -73,7 +73,7 @@ async def test_what_happened_is_counted_over_all_and_for_each_connection():
             stats.received = 0  # type: ignore[misc]
 
 
-async def test_outside_of_the_block_there_is_nothing_to_tell():
+async def test_stats_outside_of_the_block():
     consumer = Consumer("t", "c", nsqd_tcp_addresses=["one:1"])
     await anyio.lowlevel.checkpoint()
     assert counts(consumer.stats()) == {"max_in_flight": 1}

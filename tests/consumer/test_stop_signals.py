@@ -22,17 +22,17 @@ def handlers_are_put_back():
 
 
 @pytest.mark.parametrize("value", ["SIGTERM", 15, None, ["SIGTERM"], [0], [4711]], ids=repr)
-def test_what_is_no_list_of_signals_is_refused(value):
+def test_invalid_signals_are_refused(value):
     with pytest.raises(OptionError, match=r"stop_signals is .*; allowed is a list such as"):
         check_signals(value)
 
 
-def test_numbers_and_signals_are_taken():
+def test_numbers_and_signals_are_accepted():
     assert check_signals([15, signal.SIGINT]) == (signal.SIGTERM, signal.SIGINT)
     assert check_signals(()) == ()
 
 
-def test_the_first_signal_and_those_after_it_are_told_apart():
+def test_first_signal_differs_from_later_ones():
     told: list[bool] = []
     with StopSignals(USED, told.append) as signals:
         signal.raise_signal(signal.SIGUSR1)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize(
     "anyio_backend", ["asyncio", "trio"]
 )  # a clock that jumps would not wait for a thread
-async def test_it_is_the_same_delivery():
+async def test_thread_message_is_the_same_delivery():
     def use(message: Message) -> None:
         assert (message.id, message.body, message.attempts) == (message_id(1), body_of(1), 1)
         assert (message.topic, message.channel, message.value) == ("t", "c", body_of(1))

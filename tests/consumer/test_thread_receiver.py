@@ -33,7 +33,7 @@ def has_waiting(receiver: ThreadReceiver, count: int) -> bool:
     return len(receiver._waiting) == count
 
 
-def test_one_visit_brings_all_that_waits(consumer, receiver, producer):
+def test_take_returns_all_waiting_messages(consumer, receiver, producer):
     producer.multi_publish("t", [b"x"] * 50)
     until(lambda: consumer.stats().waiting == 50)
     assert len(receiver.take(20, None)) == 20
@@ -41,7 +41,7 @@ def test_one_visit_brings_all_that_waits(consumer, receiver, producer):
     assert receiver.take(None, 0.01) == []
 
 
-def test_who_came_first_is_served_first(consumer, receiver, producer):
+def test_threads_are_served_in_order(consumer, receiver, producer):
     consumer.wait_connected()
     waiting = []
     for n in range(3):
@@ -52,14 +52,14 @@ def test_who_came_first_is_served_first(consumer, receiver, producer):
     assert [future.result(WAIT_LIMIT)[0].body for future in waiting] == [b"0", b"1", b"2"]
 
 
-def test_who_waits_no_more_gets_none(receiver, producer, consumer):
+def test_thread_after_its_timeout_gets_no_messages(receiver, producer, consumer):
     assert receiver.take(None, 0.01) == []
     assert not receiver._waiting
     producer.publish("t", b"x")
     until(lambda: consumer.stats().waiting == 1)
 
 
-def test_what_was_given_to_nobody_is_given_back(consumer, receiver, producer):
+def test_messages_taken_for_interrupted_thread_are_requeued(consumer, receiver, producer):
     producer.multi_publish("t", [b"x"] * 3)
     until(lambda: consumer.stats().waiting == 3)
     result, other = OneShot[list[Message]](), OneShot[list[Message]]()
@@ -73,7 +73,7 @@ def test_what_was_given_to_nobody_is_given_back(consumer, receiver, producer):
     loop_client.ask(lambda: receiver._on_timeout(other))  # it has no effect
 
 
-def test_what_is_finished_is_one_visit_of_the_event_loop(consumer, receiver, producer, monkeypatch):
+def test_finished_messages_are_collected(consumer, receiver, producer, monkeypatch):
     monkeypatch.setattr(receiver_module, "FINISH_DELAY", 0.2)
     producer.multi_publish("t", [b"x"] * 100)
     until(lambda: consumer.stats().waiting == 100)
@@ -94,7 +94,7 @@ def test_what_is_finished_is_one_visit_of_the_event_loop(consumer, receiver, pro
     assert consumer.stats().finished == 100
 
 
-def test_before_anything_else_is_answered_what_was_finished_is(consumer, receiver, producer, monkeypatch):
+def test_call_finishes_collected_messages_first(consumer, receiver, producer, monkeypatch):
     monkeypatch.setattr(receiver_module, "FINISH_DELAY", 3600.0)
     producer.multi_publish("t", [b"x"] * 3)
     until(lambda: consumer.stats().waiting == 3)
@@ -107,7 +107,7 @@ def test_before_anything_else_is_answered_what_was_finished_is(consumer, receive
     assert second.delivery.is_answered
 
 
-def test_who_goes_to_wait_has_finished_first(consumer, receiver, producer, monkeypatch):
+def test_waiting_thread_finishes_collected_messages_first(consumer, receiver, producer, monkeypatch):
     monkeypatch.setattr(receiver_module, "FINISH_DELAY", 3600.0)
     producer.multi_publish("t", [b"x"] * 2)
     until(lambda: consumer.stats().waiting == 2)
@@ -119,7 +119,7 @@ def test_who_goes_to_wait_has_finished_first(consumer, receiver, producer, monke
     until(lambda: consumer.stats().finished == 2)
 
 
-def test_an_interrupted_note_does_not_keep_others_from_finishing(consumer, receiver, producer, monkeypatch):
+def test_interrupted_finish_does_not_block_later_ones(consumer, receiver, producer, monkeypatch):
     producer.multi_publish("t", [b"x"] * 2)
     until(lambda: consumer.stats().waiting == 2)
     first, second = receiver.take(None, None)

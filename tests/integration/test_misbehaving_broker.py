@@ -90,7 +90,7 @@ def flood(peer: socket.socket) -> None:
         number += 1000
 
 
-def test_a_broker_that_ignores_rdy_is_left_and_dialled_more_and_more_seldom(
+def test_broker_that_ignores_rdy_is_dialled_with_growing_delays(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "nsqkit")
@@ -128,9 +128,7 @@ def test_a_broker_that_ignores_rdy_is_left_and_dialled_more_and_more_seldom(
 
 
 @pytest.mark.parametrize("kind", ["producer", "consumer"])
-def test_heartbeats_that_were_compressed_to_nearly_nothing_leave_the_loop_to_others(
-    run: Run, kind: str
-) -> None:
+def test_highly_compressed_heartbeats_do_not_block_the_event_loop(run: Run, kind: str) -> None:
     layer = Deflate(9)
     greeting = layer.encode(OK_FRAME)
     subscribed = layer.encode(OK_FRAME)

@@ -67,5 +67,5 @@ def check(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.sampled_from(CELLS))
-def test_every_cell_follows_its_rule(tmp_path_factory, cell):
+def test_every_cell_of_the_table_has_its_outcome(tmp_path_factory, cell):
     check(cell, tmp_path_factory)

@@ -91,12 +91,12 @@ async def test_the_tcp_port_of_nsqlookupd_is_named(nsqlookupd: NsqlookupdServer)
     assert "it is an nsqlookupd, on its TCP port" in str(await why_not(nsqlookupd.tcp_address))
 
 
-async def test_a_port_that_wants_tls_from_the_first_byte_is_named():
+async def test_port_that_requires_tls_at_once_is_named():
     async with raw_server(b"\x15\x03\x01\x00\x02\x02\x46") as address:
         assert "it speaks TLS from the first byte" in str(await why_not(address))
 
 
-async def test_a_port_that_closes_without_a_word_may_want_tls(tmp_path: Path):
+async def test_port_that_closes_at_once_may_require_tls(tmp_path: Path):
     nsqd = Nsqd(BrokerOptions(tcp_address="127.0.0.1:0", https_address="127.0.0.1:0", **tls_flags(tmp_path)))
     async with nsqd:
         error = await why_not(nsqd.https_address)
@@ -107,7 +107,7 @@ async def test_a_port_that_closes_without_a_word_may_want_tls(tmp_path: Path):
         )
 
 
-async def test_another_server_is_shown():
+async def test_beginning_of_another_servers_answer_is_shown():
     async with raw_server(b"220 mail.example.org ESMTP\r\n") as address:
         error = await why_not(address)
         assert isinstance(error, ProtocolError)
@@ -129,7 +129,7 @@ async def test_no_tls_where_the_broker_requires_it(tmp_path: Path):
         assert "TLS required" in str(await why_not(nsqd.tcp_address))
 
 
-async def test_the_tcp_port_of_an_nsqlookupd_is_no_address_to_ask(nsqlookupd: NsqlookupdServer, caplog):
+async def test_tcp_port_of_nsqlookupd_is_refused_for_http(nsqlookupd: NsqlookupdServer, caplog):
     caplog.set_level(logging.WARNING, "nsqkit")
     address, url = nsqlookupd.tcp_address, f"http://{nsqlookupd.tcp_address}"
     with anyio.fail_after(WAIT_LIMIT):
@@ -149,7 +149,7 @@ async def test_the_tcp_port_of_an_nsqlookupd_is_no_address_to_ask(nsqlookupd: Ns
     assert "check the address of nsqlookupd" in record.getMessage()
 
 
-async def test_an_nsqlookupd_that_refuses_is_seen_until_it_answers():
+async def test_refusing_nsqlookupd_is_in_unconnected_until_it_answers():
     answers = iter([http_answer(b"", status="403 Forbidden")])
     good = http_answer(b'{"channels": [], "producers": []}')
     async with answering(lambda _: next(answers, good)) as server:
@@ -283,7 +283,7 @@ async def test_every_way_to_receive_ends(receive, nsqd: NsqdServer):
                 await receive(consumer)
 
 
-async def test_what_was_begun_with_is_still_answered(nsqd: NsqdServer):
+async def test_begun_messages_are_still_answered(nsqd: NsqdServer):
     begun, refused = anyio.Event(), anyio.Event()
 
     async def wait_and_return(message: Message) -> None:
@@ -317,7 +317,7 @@ async def test_an_nsqlookupd_ends_a_consumer_as_well(nsqlookupd: NsqlookupdServe
                 await consumer.run(handle)
 
 
-async def test_who_cannot_be_reached_is_dialled_for_ever():
+async def test_unreachable_nsqd_is_dialled_without_end():
     dialled: list[Exception | None] = []
     address = await unused_address()
     with anyio.fail_after(WAIT_LIMIT):
@@ -344,7 +344,7 @@ async def test_a_publish_raises_the_permanent_error(refusal, kind: type[NSQError
                 await producer.ping()
 
 
-async def test_a_producer_goes_on_with_the_nsqds_that_let_it_in(nsqd: NsqdServer):
+async def test_producer_continues_with_accepting_nsqds(nsqd: NsqdServer):
     with anyio.fail_after(WAIT_LIMIT):
         async with Producer(nsqd.tcp_address, nsqd.http_address, connect_timeout=3600, **ENDING) as producer:
             await until(lambda: producer.is_connected)
@@ -354,9 +354,7 @@ async def test_a_producer_goes_on_with_the_nsqds_that_let_it_in(nsqd: NsqdServer
 
 
 @pytest.mark.parametrize(("refusal", "kind"), OF_PRODUCERS.items(), indirect=["refusal"])
-async def test_without_the_option_a_publish_that_waited_in_vain_names_the_cause(
-    refusal, kind: type[NSQError]
-):
+async def test_publish_timeout_names_the_cause_without_the_option(refusal, kind: type[NSQError]):
     address, options = refusal
     async with Producer(address, connect_timeout=0.3, **options, **DIALLING) as producer:
         with pytest.raises(NotConnected) as caught:

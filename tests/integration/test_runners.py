@@ -79,7 +79,7 @@ def test_messages_are_published_and_consumed(run: Run, nsqd: NsqdServer) -> None
     run(main)
 
 
-def test_a_client_with_a_secret_is_let_in(run: Run) -> None:
+def test_client_with_a_secret_is_authorized(run: Run) -> None:
     with auth_server() as auth, NsqdServer(auth_http_addresses=[auth]) as nsqd:
 
         async def main() -> None:
@@ -89,7 +89,7 @@ def test_a_client_with_a_secret_is_let_in(run: Run) -> None:
 
 
 @pytest.mark.parametrize("compression", [{}, {"deflate": True}])
-def test_clients_speak_tls(run: Run, tmp_path: Path, compression: dict[str, Any]) -> None:
+def test_clients_connect_with_tls(run: Run, tmp_path: Path, compression: dict[str, Any]) -> None:
     files = write_files(tmp_path)
 
     with NsqdServer(https_address="", tls_cert=files.certificate, tls_key=files.key) as nsqd:
@@ -178,7 +178,7 @@ def test_an_nsqd_is_found_by_nsqlookupd(run: Run) -> None:
     run(main)
 
 
-def test_clients_find_a_broker_that_comes_back(run: Run) -> None:
+def test_clients_reconnect_to_a_restarted_broker(run: Run) -> None:
     async def main() -> None:
         with ExitStack() as first:
             address = first.enter_context(NsqdServer()).tcp_address
@@ -198,7 +198,7 @@ def test_clients_find_a_broker_that_comes_back(run: Run) -> None:
     run(main)
 
 
-def test_a_broker_that_does_not_answer_is_given_up(run: Run) -> None:
+def test_silent_broker_times_out(run: Run) -> None:
     async def main() -> None:
         async def say_nothing(stream: Any) -> None:
             async with stream:

@@ -101,7 +101,7 @@ def test_each_message_is_handled_once_and_in_time(nsqd, how, backend, caplog):
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-def test_in_threads_of_the_program_too(nsqd, concurrency, caplog):
+def test_messages_in_threads_are_handled_once_and_in_time(nsqd, concurrency, caplog):
     slow = Slow()
     began_at = time.monotonic()
     with BlockingConsumer(

@@ -1,4 +1,4 @@
-"""The consumer: ``consumer`` is what users hold; ``core``, ``flow`` and ``backoff`` decide, without sockets."""
+"""The consumer: ``consumer`` and ``blocking`` for users; ``core``, ``flow`` and ``backoff`` decide, without I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How handlers end with their consumer: after a stop, while it is left, and when their time is over."""
+"""The end of handlers: after a stop, while the consumer is left, and at the time limit."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_leaving_requeues_unanswered_messages_of_a_loop():
         await peer.deliver(1)
         message = await anext(consumer)
     assert message.is_answered
-    message.finish()  # it was given back, so this does nothing
+    message.finish()  # it was requeued, so this does nothing
 
 
 async def test_answer_after_requeue_by_consumer_does_nothing():

@@ -36,7 +36,7 @@ def failed_times(count: int, **options) -> Backoff:
     return backoff
 
 
-# The way down and up again.
+# The counter.
 
 
 def test_successes_change_nothing():
@@ -174,7 +174,7 @@ def test_a_lost_test_message_is_probed_for_again():
     now_ns = end_of_wait(backoff)
     assert backoff.lost("test") is Action.PROBE
     assert (backoff.state, backoff.counter) == (BackoffState.PROBING, 1)
-    assert backoff.success("test", now_ns) is None  # its result comes too late
+    assert backoff.success("test", now_ns) is None  # its result is too late
     backoff.received("second")
     assert backoff.success("second", now_ns) is Action.UNBLOCK
 

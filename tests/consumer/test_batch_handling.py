@@ -83,7 +83,7 @@ async def test_message_with_used_up_attempts_is_not_in_the_batch():
         tasks.start_soon(lambda: consumer.run_batches(handle, giving_up=give_up))
         await peer.deliver(1, attempts=2)
         await settle()
-        await peer.deliver(1, attempts=3)  # nsqd has taken it back meanwhile
+        await peer.deliver(1, attempts=3)  # it has timed out meanwhile
         await peer.deliver(2, attempts=3)  # no handler here has begun this one
         await settle()
         may_end.set()

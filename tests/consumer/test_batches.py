@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Taker:
-    """Takes one batch, in a task of its own."""
+    """Takes one batch in its own task."""
 
     def __init__(self, consumer: Consumer, max_messages: int | None = None, max_wait: float = 0.0) -> None:
         self._batches = consumer.batches(max_messages, max_wait)

@@ -54,7 +54,7 @@ def left(nsqd: NsqdServer) -> int:
 
 
 def waiting(nsqd: NsqdServer) -> int:
-    """Return how many messages were given back, or never taken."""
+    """Return how many messages were requeued or never taken."""
     return nsqd.inspect(lambda broker: len(broker.topics[b"t"].channels[b"c"].queue))
 
 
@@ -155,7 +155,7 @@ def test_timed_out_message_is_not_begun(nsqd):
         messages = [take(consumer), take(consumer)]
         # The one that waited was touched meanwhile.
         assert {message.body: message.attempts for message in messages} == {b"1": 2, b"2": 1}
-        first.finish()  # too late, which is no error
+        first.finish()  # too late; this is no error
 
 
 # ---- handlers -------------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_leaving_requeues_taken_messages_and_keeps_finished_ones(nsqd):
     assert waiting(nsqd) == 7
     assert begun.is_answered
     for answer in (begun.finish, begun.requeue, begun.touch):
-        answer()  # nothing is done, for nsqd has it again
+        answer()  # this does nothing, since nsqd has the message again
 
 
 def test_stop_requeues_messages_that_are_not_begun(consumer, nsqd):

@@ -1,4 +1,4 @@
-"""A consumer that is cancelled, wherever it waits from its beginning to its end: nothing stays with it."""
+"""A consumer that is cancelled at each await from start to end keeps no message."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BODIES = [b"1", b"2", b"3"]
 
 
 async def use(consumer: Consumer) -> None:
-    """Begin with one message, leave the others, and answer none."""
+    """Receive one message of several, and answer none."""
     async with consumer:
         await anext(consumer)
 
 
 async def play(n: int) -> int:
-    """Cancel at the ``n``-th wait; return how many there were."""
+    """Cancel at the ``n``-th await; return how many there were."""
     flags = BrokerOptions(tcp_address="127.0.0.1:0", http_address="")
     async with Nsqd(flags, clock=ManualClock()) as nsqd:
         topic = nsqd.broker.topic(b"t")

@@ -1,4 +1,4 @@
-"""The connections of a consumer: nsqds that come, go, and are lost, while it runs."""
+"""The connections of a running consumer: nsqds that are added, removed and lost."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ async def test_connect_checks_the_address_and_fails_after_stop():
 
 
 class TestListed:
-    """nsqds that somebody lists: they are dialled while they are listed."""
+    """nsqds that nsqlookupds list: they are dialled while they are listed."""
 
     async def test_connection_lasts_after_delisting_but_is_not_dialled_again(self):
         bench = bench_of("one:1", "two:1")
@@ -280,7 +280,7 @@ class Town:
         return {address for address, nsqd in self.nsqds.items() if nsqd.dial_count}
 
     async def poll(self) -> None:
-        """Let 10 seconds pass, and all that is asked then be answered."""
+        """Advance the clock by 10 seconds, and wait for the polls."""
         await settle()
         self.clock.advance(10)
         await settle()

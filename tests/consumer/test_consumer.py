@@ -41,7 +41,7 @@ def req(number: int, delay_ms: int = 0) -> bytes:
 
 
 class Bench:
-    """A consumer of scripted brokers, and the far end of its first connection."""
+    """A consumer of scripted brokers, and the broker's end of its first connection."""
 
     def __init__(self, addresses: list[str], **options: Any) -> None:
         self.brokers = {address: ScriptedBroker() for address in addresses}
@@ -57,14 +57,14 @@ class Bench:
         )
 
     async def subscribe(self, rdy_count: int) -> Peer:
-        """Return the far end of the next connection, to which RDY was sent."""
+        """Return the broker's end of the next connection, after RDY."""
         peer = await self.broker.subscribe()
         assert await peer.line() == b"RDY %d" % rdy_count
         return peer
 
 
 async def farewell(peer: Peer, *expected: bytes) -> None:
-    """See the client off: read what it says with its CLS, answer that, close after it."""
+    """Read the lines up to CLS, answer CLOSE_WAIT, and close after the client."""
     lines = [await peer.line()]
     while b"CLS" not in lines or len(lines) < len(expected):
         lines.append(await peer.line())
@@ -78,7 +78,7 @@ async def farewell(peer: Peer, *expected: bytes) -> None:
 async def consuming(
     *expected: bytes, max_in_flight: int = 10, **options: Any
 ) -> AsyncIterator[tuple[Consumer, Peer]]:
-    """Give a consumer with a subscription, and its far end, which sees it off with the lines that are expected."""
+    """Yield a subscribed consumer and its broker's end, which expects the lines at the close."""
     bench = Bench([ADDRESS], max_in_flight=max_in_flight, **options)
     async with anyio.create_task_group() as tasks:
         async with bench.consumer as consumer:
@@ -328,7 +328,7 @@ class TestReceiving:
                 await peer.deliver(1, 2, 3)
                 await settle()
                 tasks.cancel_scope.cancel()
-            # Those that were begun with are given back; the third one waits for the next to receive.
+            # Messages that were begun are requeued; the third one waits for the next receiver.
             assert sorted([await peer.line(), await peer.line()]) == [req(1), req(2)]
 
     async def test_run_may_be_called_again_after_cancellation(self):
@@ -358,7 +358,7 @@ class TestReceiving:
                 await anyio.lowlevel.checkpoint()
 
         seen_at: list[int] = []
-        message_count = 20  # trio lets tasks run in any order, so one turn for others may well go to nobody
+        message_count = 20  # trio lets tasks run in any order, so no other task may run in one iteration
 
         def handle(message: Message) -> None:
             seen_at.append(turns)
@@ -451,7 +451,7 @@ class TestRunning:
             (await anext(consumer)).requeue(0, backoff=False)
 
     async def test_seats_rotate_across_pause_and_resume(self):
-        # Resuming makes a deadline; nothing that comes from a broker would have the alarm look at it.
+        # Resuming sets a deadline, and no input from a broker would make the timer read it.
         bench = Bench(["one:1", "two:1"], max_in_flight=1, close_timeout=0)
         async with bench.consumer as consumer:
             peers = {address: await broker.subscribe() for address, broker in bench.brokers.items()}
@@ -606,7 +606,7 @@ class TestRunning:
 
 
 async def rest(peer: Peer) -> list[bytes]:
-    """Return all that the client has said until it left."""
+    """Return the lines of the client up to its close."""
     lines: list[bytes] = []
     try:
         while True:
@@ -733,7 +733,7 @@ class TestLeaving:
     async def test_unanswered_messages_are_requeued_before_the_end(self):
         async with consuming(b"RDY 0", req(2), req(3), b"CLS", req(1)) as (consumer, peer):
             await peer.deliver(1, 2, 3)
-            await anext(consumer)  # begun with, and not answered
+            await anext(consumer)  # begun and not answered
 
     async def test_messages_received_after_cls_are_requeued(self):
         bench = Bench([ADDRESS], max_in_flight=10)
@@ -741,7 +741,7 @@ class TestLeaving:
             async with bench.consumer:
                 peer = await bench.subscribe(10)
 
-                async def see_off() -> None:
+                async def close_as_broker() -> None:
                     assert [await peer.line(), await peer.line()] == [b"RDY 0", b"CLS"]
                     await peer.deliver(1)
                     await peer.dismiss()
@@ -749,7 +749,7 @@ class TestLeaving:
                     await peer.wait_end()
                     await peer.close()
 
-                tasks.start_soon(see_off)
+                tasks.start_soon(close_as_broker)
 
     async def test_cancellation_closes_the_consumer_in_order(self):
         bench = Bench([ADDRESS], max_in_flight=3)
@@ -854,7 +854,7 @@ class TestLeaving:
 
 
 class TestCtrlC:
-    """SIGINT as it comes from a terminal, with the event loop's own way of passing it on."""
+    """SIGINT as from a terminal, handled by the event loop."""
 
     @pytest.mark.parametrize("backend", ["asyncio", "trio"])
     def test_stop_signal_requeues_received_messages(self, backend):

@@ -1,7 +1,7 @@
-"""The consumer as a whole, without sockets: what is sent when, on one connection and on many.
+"""The consumer without sockets: which commands are sent, on one connection and on many.
 
-The rules of flow control and of backoff have tests of their own; these show that the core follows them. At the end
-a whole world of consumers and the real engine of the broker runs from a seed.
+The rules of flow control and of backoff have their own tests; these check that the core follows them. The last ones run
+random worlds of consumers and the real broker core from a seed.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class TestTime:
         assert one.lines() == ["RDY 1", "RDY 0"]
         consumer.pass_time(29.9)
         assert not message.is_answered
-        assert two.lines() == []  # its turn has come, but the place is taken
+        assert two.lines() == []  # its turn, but the message of the first one counts
         consumer.pass_time(0.1)
         assert message.is_answered
         assert two.lines() == ["RDY 1"]
@@ -280,7 +280,7 @@ class TestTime:
         link.deliver(1)
         consumer.now_ns += 9 * S
         link.deliver(2)
-        consumer.pass_time(11)  # as if the event loop had stood still
+        consumer.pass_time(11)  # as if the event loop had been blocked
         assert inbox(consumer) == [2]
 
     def test_a_message_that_waits_is_touched_at_half_of_its_timeout(self):
@@ -495,7 +495,7 @@ class TestFinishingTogether:
 
 
 class World:
-    """Consumers, brokers and a publisher; bytes travel when the seed says so, in pieces, and connections break."""
+    """Consumers, brokers and a publisher; a seed decides how bytes are cut and delayed, and which connections break."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

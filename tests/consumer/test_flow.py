@@ -187,8 +187,8 @@ def test_connection_without_rdy_gets_a_partial_share():
     flow = flow_of(1000, "a")
     flow.received("a", 1000, 0)
     flow.add("b", NSQD_MAX_RDY_COUNT, 0)
-    assert flow.answered("a", 100, 0) == [SetRdy("b", 100)]  # of the 500 it is due
-    assert flow.answered("a", 50, 0) == []  # there is room for more, but b has enough to go on with
+    assert flow.answered("a", 100, 0) == [SetRdy("b", 100)]  # of its share of 500
+    assert flow.answered("a", 50, 0) == []  # the claims allow more, but b has enough RDY
     assert flow.received("b", 80, 0) == [SetRdy("b", 150)]
 
 
@@ -369,7 +369,7 @@ def test_a_connection_that_is_left_gets_no_rdy_and_its_messages_count_until_they
     flow = flow_of(4, "ab")
     flow.received("a", 2, 0)
     assert flow.retire("a", 0) == [SetRdy("a", 0)]
-    assert flow.answered("a", 1, 0) == []  # b has enough to go on with
+    assert flow.answered("a", 1, 0) == []  # b has enough RDY
     assert flow.answered("a", 1, 0) == [SetRdy("b", 4)]
     assert flow.remove("a", 0) == []
     assert flow.in_flight == 0
@@ -459,14 +459,14 @@ def test_losing_an_ordinary_connection_during_a_test_changes_nothing():
 
 @attrs.define(eq=False)
 class ModelNsqd:
-    """One connection as nsqd sees it, and the wire from there to the consumer."""
+    """One connection of a model nsqd, and the messages on their way to the consumer."""
 
     max_rdy_count: int
     waiting: int
     rdy_count: int = 0
     in_flight: int = 0
     on_the_wire: int = 0
-    in_hand: int = 0  # what the consumer has received and not answered
+    in_hand: int = 0  # received and not answered
 
     def deliver(self) -> None:
         count = min(self.waiting, max(self.rdy_count - self.in_flight, 0))
@@ -483,7 +483,7 @@ keys = st.integers(0, 7)
 
 
 class FlowMachine(RuleBasedStateMachine):
-    """Flow under everything that may happen to it, with messages that take time to arrive."""
+    """Flow under all orders of events, with messages that take time to arrive."""
 
     @initialize(max_in_flight=st.integers(0, 12), seed=st.integers(0, 99))
     def begin(self, max_in_flight, seed):
@@ -577,7 +577,7 @@ class FlowMachine(RuleBasedStateMachine):
         assert deadline_ns is None or deadline_ns > self.now_ns
 
     def answer_all(self) -> None:
-        """Take away what nsqds have left, and answer all they have delivered."""
+        """Empty the queues of the nsqds, and answer all delivered messages."""
         for nsqd in self.nsqds.values():
             nsqd.waiting = 0
         for number in range(len(self.nsqds)):
@@ -586,7 +586,7 @@ class FlowMachine(RuleBasedStateMachine):
 
     @rule()
     def calm_down(self):
-        """When all is answered, shares are full and even; nobody who waits is forgotten."""
+        """When all is answered, shares are full and even, and every waiting connection gets a seat."""
         self.answer_all()
         self.let_go(Flow.resume)
         self.let_go(Flow.unblock)
@@ -632,7 +632,7 @@ class FlowMachine(RuleBasedStateMachine):
 
 
 class BackoffMachine(RuleBasedStateMachine):
-    """Flow and Backoff as the consumer joins them, with nsqds that deliver in the worst possible moment."""
+    """Flow and Backoff together, with nsqds that deliver at the worst moment."""
 
     @initialize(
         max_in_flight=st.integers(1, 8),
@@ -644,7 +644,7 @@ class BackoffMachine(RuleBasedStateMachine):
         self.names = itertools.count()
         self.nsqds: dict[int, ModelNsqd] = {}
         self.messages: list[tuple[int, int]] = []  # (connection, number): received and not answered
-        self.test_messages: set[tuple[int, int]] = set()  # those of them that came since the last action
+        self.test_messages: set[tuple[int, int]] = set()  # those of them since the last action
         self.flow: Flow[int] = Flow(max_in_flight=max_in_flight, rng=random.Random(seed))
         self.backoff = Backoff(
             strategy=ExponentialStrategy(SECOND_NS), max_backoff_duration_ns=max_backoff_s * SECOND_NS
@@ -656,7 +656,7 @@ class BackoffMachine(RuleBasedStateMachine):
         self.let_deliver()
 
     def let_deliver(self) -> None:
-        """Deliver and receive, until there is nothing more to."""
+        """Deliver and receive until nothing is left."""
         for key, nsqd in self.nsqds.items():
             nsqd.deliver()
             if nsqd.on_the_wire:
@@ -683,7 +683,7 @@ class BackoffMachine(RuleBasedStateMachine):
             self.carry_out(verb(self.flow, self.now_ns))
 
     def end(self, message: tuple[int, int], outcome: str) -> None:
-        """Answer a message; nsqd sees the answer before it sees what was decided because of it."""
+        """Answer a message; nsqd reads the answer before the RDY that follows from it."""
         self.messages.remove(message)
         nsqd = self.nsqds[message[0]]
         nsqd.in_flight -= 1
@@ -737,7 +737,7 @@ class BackoffMachine(RuleBasedStateMachine):
 
     @rule()
     def recover(self):
-        """When all succeeds from now on, and one nsqd has messages, the consumer comes back by itself."""
+        """If all succeeds from now on, and one nsqd has messages, deliveries resume."""
         if not self.nsqds:
             self.add(0)
         next(iter(self.nsqds.values())).waiting += 100

@@ -1,4 +1,4 @@
-"""What becomes of a message by its handler; the plain ways of calling one are in ``test_consumer``."""
+"""The outcomes of handlers and their options; ``test_consumer`` has the basic ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ in_memory = pytest.mark.parametrize("anyio_backend", BACKENDS)
 
 @asynccontextmanager
 async def timed(**options: Any) -> AsyncIterator[tuple[Consumer, Peer, ManualClock]]:
-    """Give a consumer, its far end, and the clock."""
+    """Yield a consumer, its broker's end, and the clock."""
     async with consuming(read_timeout=300, **options) as (consumer, peer):
         assert isinstance(consumer._clock, ManualClock)
         yield consumer, peer, consumer._clock
@@ -234,7 +234,7 @@ class TestGivingUp:
             tasks.start_soon(lambda: consumer.run(handle, giving_up=give_up))
             await peer.deliver(1, attempts=2)
             await settle()
-            await peer.deliver(1, attempts=3)  # nsqd has taken it back meanwhile
+            await peer.deliver(1, attempts=3)  # it has timed out meanwhile
             await settle()
             may_end.set()
             assert await peer.line() == fin(1)

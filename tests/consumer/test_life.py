@@ -1,6 +1,6 @@
-"""A message's life, in all orders of events: delivered, answered, timed out, lost, delivered again, given back.
+"""The states of a message under all orders of events: delivered, answered, timed out, lost, delivered again, requeued.
 
-nsqd is played here: what it has in flight on a connection, when that times out, and what it makes of every command.
+The test models nsqd: its messages in flight on each connection, their timeouts, and its reaction to each command.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class Life(RuleBasedStateMachine):
         )
         self.core = self.consumer.core
         self.nsqds: list[Nsqd] = []
-        self.queue: list[int] = list(range(1000))  # what no connection has in flight
+        self.queue: list[int] = list(range(1000))  # in flight on no connection
         self.attempts: dict[int, int] = {}
         self.begun: list[Message] = []
         self.received: list[Message] = []
-        self.answered: set[Message] = set()  # by the user, and the answer was taken
+        self.answered: set[Message] = set()  # by the user, with success
         self.sent: dict[tuple[int, int], int] = {}  # answers that nsqd was sent, for each delivery
 
     # ---- nsqd ----
 
     def read(self, nsqd: Nsqd) -> None:
-        """Take the commands that the consumer has for an nsqd."""
+        """Read the commands for an nsqd."""
         for line in nsqd.link.lines():
             word, *rest = line.split(" ")
             if word == "RDY":
@@ -129,7 +129,7 @@ class Life(RuleBasedStateMachine):
     def take(self):
         if self.core.inbox:
             message = self.core.inbox.popleft()
-            assert not message.is_answered, "nobody is to begin with what is not to be answered"
+            assert not message.is_answered, "an answered message is in the inbox"
             self.begun.append(message)
 
     @precondition(lambda self: self.begun)
@@ -151,7 +151,7 @@ class Life(RuleBasedStateMachine):
         except MessageError:
             assert message in self.answered
         else:
-            # Whose connection is lost is nobody's any more, answered or not.
+            # A message of a lost connection may be answered again without effect.
             assert message not in self.answered or message.session.ended
             if kind != "touch" and not was_answered:
                 self.answered.add(message)
@@ -200,7 +200,7 @@ class Life(RuleBasedStateMachine):
         assert self.core.backoff.state is BackoffState.PROBING or not testing
 
     def teardown(self):
-        """Leave: all that was received is answered, given back, or was taken back."""
+        """Close: every received message is answered, requeued, or has timed out."""
         if not hasattr(self, "core"):
             return
         self.core.close(self.consumer.now_ns, self.consumer.now_ns)
@@ -208,7 +208,7 @@ class Life(RuleBasedStateMachine):
         self.settle()
         for nsqd in self.nsqds:
             assert nsqd.rdy_count == 0
-            assert nsqd.in_flight == {}, "something was received, and nsqd has heard nothing of it"
+            assert nsqd.in_flight == {}, "a received message was not answered"
             if nsqd.closing and not nsqd.link.session.ended:
                 nsqd.link.dismiss()
             assert nsqd.link.session.ended

@@ -13,7 +13,7 @@ from tests.consumer.driven import DrivenConsumer, DrivenSession, S
 
 @pytest.fixture
 def link() -> DrivenSession:
-    """A session with RDY 10 that has sent all it had to say."""
+    """A session with RDY 10 and an empty outbox."""
     link = DrivenConsumer(max_in_flight=10).connect("nsqd.example:4150")
     link.lines()
     return link

@@ -69,7 +69,7 @@ def test_messages_taken_for_interrupted_thread_are_requeued(consumer, receiver, 
     loop_client.ask(lambda: receiver._on_interrupt(result))
     assert len(receiver.take(1, None)) == 1
     until(lambda: consumer.stats().requeued == 2)
-    until(lambda: consumer.stats().waiting == 2)  # here they are again
+    until(lambda: consumer.stats().waiting == 2)  # they are delivered again
     loop_client.ask(lambda: receiver._on_timeout(other))  # it has no effect
 
 
@@ -100,7 +100,7 @@ def test_call_finishes_collected_messages_first(consumer, receiver, producer, mo
     until(lambda: consumer.stats().waiting == 3)
     first, second, third = receiver.take(None, None)
     first.finish()
-    until(lambda: not receiver._finished)  # from now on the event loop would look in an hour
+    until(lambda: not receiver._finished)  # the event loop would check again in an hour
     second.finish()
     third.touch()
     assert not receiver._finished

@@ -77,7 +77,7 @@ class Cell:
 
 @attrs.frozen
 class Result:
-    """What became of the two messages.
+    """The outcome for the two messages.
 
     Attributes:
         calls: how often each was handled.
@@ -129,7 +129,7 @@ class Proxy:
                 each.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Cut all connections and take no more."""
+        """Cut all connections and accept no more."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -171,7 +171,7 @@ class Play:
     # ---- the handler ---------------------------------------------------------------------------------------------
 
     def before(self, message: Any) -> bool:
-        """Begin a call; tell whether it is the first one, which is the one that matters."""
+        """Begin a call; return whether it is the first one, which is the one that is tested."""
         self.calls[message.body] += 1
         if message.body != b"1" or self.calls[b"1"] > 1:
             return False
@@ -219,7 +219,7 @@ class Play:
     # ---- the director: what happens from outside, in a thread of its own -----------------------------------------
 
     def direct(self) -> None:
-        """Publish, bring about the end while the handler waits, and let it go on."""
+        """Publish, cause the end while the handler waits, and let it continue."""
         try:
             with BlockingProducer(self._server.tcp_address) as producer:
                 producer.publish("t", b"1")
@@ -258,7 +258,7 @@ class Play:
             raise
 
     def _has_timed_out(self) -> bool:
-        """Tell whether both ends have seen that the first message's time is over."""
+        """Return whether the first message has timed out at both ends."""
         message = getattr(self.first, "delivery", None) or getattr(self.first, "_message", self.first)
         return message.deadline_ns < 0 and self.count(lambda channel: channel.timeout_count) >= 1
 
@@ -384,7 +384,7 @@ class Play:
             asyncio.run(self.async_program())
 
     def run(self) -> Result:
-        """Run the program to its end and return what became of the messages."""
+        """Run the program to its end and return the outcome."""
         try:
             try:
                 with interruptible():
@@ -404,7 +404,7 @@ class Play:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Have Ctrl-C raise KeyboardInterrupt, as in a program."""
+    """Make Ctrl-C raise KeyboardInterrupt, as in a program."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

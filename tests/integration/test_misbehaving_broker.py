@@ -1,4 +1,4 @@
-"""Brokers that send without end: memory and the work of one turn have bounds, and the user is told.
+"""Brokers that send without end: memory and the work of one iteration are bounded, and the user gets an error.
 
 The brokers are raw servers on real sockets, in a thread of their own, so that they do not wait for the client.
 """
@@ -34,7 +34,7 @@ HEARTBEAT_COUNT = 400_000
 
 
 class Sending(threading.Thread):
-    """A broker that greets, waits for a command of the client, and then sends what ``send`` does.
+    """A broker that does the handshake, waits for a command, and calls ``send``.
 
     Attributes:
         address: where it is.
@@ -73,7 +73,7 @@ def sending(send: Callable[[socket.socket], None], **answer: object) -> Iterator
 
 
 async def count_turns(counted: list[int]) -> None:
-    """Count the turns of the event loop that another task has."""
+    """Count the iterations of the event loop in another task."""
     while True:
         counted[0] += 1
         await anyio.lowlevel.checkpoint()
@@ -168,7 +168,7 @@ def test_highly_compressed_heartbeats_do_not_block_the_event_loop(run: Run, kind
                         await until(lambda: producer.is_connected)
                         before = turns[0]
                         await producer.publish("t", b"x")
-                # Each turn of the client's is no more than one read without compression.
+                # Each iteration processes no more than one read without compression.
                 assert turns[0] - before >= HEARTBEAT_COUNT * len(HEARTBEAT_FRAME) / (1 << 18) / 2
                 tasks.cancel_scope.cancel()
 

@@ -1,4 +1,4 @@
-"""What becomes of a message, by the kind of handler, its outcome, and the way to end: docs/clients.md has the rules."""
+"""The outcome of a message by kind and outcome of its handler and by end of the program; rules: docs/clients.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.outcomes import ASYNC_KINDS, BLOCKING_KINDS, ENDS, OUTCOM
 
 
 def exists(cell: Cell) -> bool:
-    """Tell whether there can be such a program."""
+    """Return whether such a program is possible."""
     if cell.kind in BLOCKING_KINDS:
         return not cell.runner and cell.end != "cancel"
     if not cell.runner or (cell.outcome == "awaitable" and cell.kind not in {"plain", "threads"}):
@@ -35,7 +35,7 @@ CELLS = [
 
 
 def expected_finish(cell: Cell) -> bool:
-    """Tell whether the first message is finished by the first call of its handler."""
+    """Return whether the first call of the handler finishes the first message."""
     if cell.outcome in {"answers", "answers twice"}:
         # A plain handler keeps the event loop until it returns, so its answer is not sent before the end.
         return not (cell.keeps_loop and cell.end in {"lost", "restart"})
@@ -51,7 +51,7 @@ def check(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> None:
     is_finished = expected_finish(cell)
     ends_program = cell.kind == "async for" and cell.outcome in {"raises", "answers twice"}
     if cell.end in {"lost", "restart"} and cell.outcome != "hangs" and not ends_program:
-        # The consumer goes on: what was not finished comes again.
+        # The consumer continues: an unfinished message is delivered again.
         assert result.left == 0
         assert result.calls[b"1"] == (1 if is_finished else 2)
         return

@@ -1,4 +1,4 @@
-"""Errors that dialling again cannot mend: they are logged once with what to do, can be seen, and end a client on wish.
+"""Permanent errors: they are logged once with advice, are visible, and end a client with end_on_permanent_error.
 
 The brokers here are nsqkit's own in threads of their own, and raw servers of other protocols, all on real sockets.
 """
@@ -44,7 +44,7 @@ ENDING: dict[str, Any] = {"end_on_permanent_error": True, **DIALLING}
 
 @asynccontextmanager
 async def raw_server(answer: bytes) -> AsyncIterator[str]:
-    """Run a server that answers whatever comes with the same bytes, and closes."""
+    """Run a server that answers any input with the same bytes, and closes."""
 
     async def serve(stream: ByteStream) -> None:
         async with stream:
@@ -58,7 +58,7 @@ async def raw_server(answer: bytes) -> AsyncIterator[str]:
 
 
 async def why_not(address: str, **options: Any) -> Exception:
-    """Return why a consumer does not reach an nsqd."""
+    """Return the error with which a consumer fails to connect."""
     with anyio.fail_after(WAIT_LIMIT):
         async with Consumer("t", "c", nsqd_tcp_addresses=[address], **DIALLING, **options) as consumer:
             await until(lambda: consumer.unconnected.get(address))
@@ -197,7 +197,7 @@ async def test_a_permanent_error_is_logged_once_with_what_to_do(nsqd: NsqdServer
 
 @pytest.fixture
 def refusal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """An address, and options with which no client comes in there."""
+    """An address, and options with which no client can connect."""
     with ExitStack() as stack:
         match request.param:
             case "timeout":

@@ -29,7 +29,7 @@ BODIES = [b"%d" % n for n in range(20)]
 
 
 async def check_roundtrip(address: str, **options: Any) -> None:
-    """Publish, consume, and see that nothing is left."""
+    """Publish, consume, and check that no message is left."""
     async with (
         Producer(address, **DIALLING, **options) as producer,
         Consumer("t", "c", nsqd_tcp_addresses=[address], max_in_flight=5, **DIALLING, **options) as consumer,
@@ -218,7 +218,7 @@ def test_silent_broker_times_out(run: Run) -> None:
 
 @pytest.mark.parametrize("run", ["asyncio.run", "uvloop.run"], indirect=True)
 def test_a_consumer_is_changed_and_stopped_by_callbacks(run: Run, nsqd: NsqdServer) -> None:
-    """Such as signal handlers of asyncio's loops, in which anyio does not know of any task."""
+    """Such as signal handlers of asyncio's loops, in which anyio finds no task."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

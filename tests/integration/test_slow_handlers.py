@@ -24,7 +24,7 @@ HANDLER_SECONDS = 0.02
 
 
 class Slow:
-    """A handler that takes its time, and the messages that it was called with."""
+    """A slow handler, and the messages that it was called with."""
 
     def __init__(self) -> None:
         self.calls: Counter[bytes] = Counter()

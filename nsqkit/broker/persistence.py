@@ -91,7 +91,8 @@ class Persistence:
     def check(self, broker: Broker) -> None:
         """Have ``run`` do what is due; cheap, to be called often."""
         self._log_reports()
-        if broker.agenda.revision != self._saved_revision or self._sync_is_due(broker):
+        names_changed = broker.agenda.revision != self._saved_revision
+        if names_changed or self._sync_is_due(broker) or self._files.has_removed:
             self._changed.set()
 
     def _sync_is_due(self, broker: Broker) -> bool:
@@ -105,6 +106,8 @@ class Persistence:
             saved = await self.save(broker)
             while self._sync_is_due(broker):
                 await self._sync(broker)
+            if self._files.has_removed:
+                await anyio.to_thread.run_sync(self._files.free_removed)
             if not saved:
                 await clock.wait_until(clock.now_ns() + SAVE_PAUSE_NS)
                 self._changed.set()
@@ -158,6 +161,8 @@ class Persistence:
             batch.abandon()
             raise
         self.storage.end_sync(batch)
+        if self._files.has_removed:
+            await anyio.to_thread.run_sync(self._files.free_removed)
         self._log_reports()
         self._after()
 

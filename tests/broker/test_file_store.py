@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from nsqkit.broker.file_store import DirectoryFileStore
+from nsqkit.broker.file_store import REMOVED_MAX, DirectoryFileStore
 
 
 def test_directory_is_locked_for_one_broker(tmp_path):
@@ -102,3 +102,25 @@ def test_newest_modification_time_by_part_of_the_name(tmp_path):
     assert path.newest_ns(".queue.") == 7 * 10**9
     with pytest.raises(FileNotFoundError):
         DirectoryFileStore(str(tmp_path / "nowhere")).newest_ns(".queue.")
+
+
+def test_space_of_removed_files_is_freed_later(tmp_path, monkeypatch):
+    closed: list[int] = []
+    close = os.close
+
+    def record(descriptor: int) -> None:
+        closed.append(descriptor)
+        close(descriptor)
+
+    names = [str(number) for number in range(REMOVED_MAX + 3)]
+    for name in names:
+        tmp_path.joinpath(name).touch()
+    store = DirectoryFileStore(str(tmp_path))
+    monkeypatch.setattr(os, "close", record)
+    for name in names:
+        store.remove(name)
+    store.remove("missing")
+    assert list(tmp_path.iterdir()) == []
+    assert (closed, store.has_removed) == ([], True)
+    store.free_removed()
+    assert (len(closed), store.has_removed) == (REMOVED_MAX, False)

@@ -158,6 +158,8 @@ class Disk(MemoryFileStore):
         super().__init__(files)
         self.refused = refused
 
+    has_removed = False
+
     def lock(self) -> None:
         pass
 

@@ -10,7 +10,8 @@ them, and leaves syncs to ``nsqkit.broker.core.disk.sync``. Some operations stay
 and this is why:
 
 - reads, 256 KiB at a time and in order, which the kernel reads ahead;
-- creating, renaming and removing files, of which the order matters; each changes names in memory, and the disk follows;
+- creating, renaming and removing files, in an order that matters; these change names in memory, and the disk follows
+  (the space of removed files is freed in a thread);
 - everything in the constructor, and in ``empty`` and ``delete``: it runs at the start, or when an operator asks for it;
 - the syncs of ``close``, which runs in a thread; and one in ``put`` for every ``UNSYNCED_FILES_MAX`` files, so that a
   disk that is slower than the publishers does not use up the file descriptors.

@@ -70,7 +70,7 @@ class FileStore(Protocol):
         """Rename a file; a file that has the new name is replaced."""
 
     def remove(self, name: str) -> None:
-        """Remove a file if it exists."""
+        """Remove a file if it exists; its space may be freed later."""
 
     def sync(self) -> None:
         """Return when the disk has all names that were created, changed and removed."""

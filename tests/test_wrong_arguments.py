@@ -168,7 +168,7 @@ BLOCKING = (BlockingProducer, BlockingConsumer)
 
 # Options, and calls whose arguments are options, have tests of their own.
 FREE = {"options"}
-ELSEWHERE = {"run", "run_batches", "lend"}
+ELSEWHERE = {"run", "run_batches"}
 
 GOOD: dict[str, Any] = {
     "topic": "t",

@@ -130,13 +130,13 @@ def test_broker_that_ignores_rdy_is_dialled_with_growing_delays(
 @pytest.mark.parametrize("kind", ["producer", "consumer"])
 def test_highly_compressed_heartbeats_do_not_block_the_event_loop(run: Run, kind: str) -> None:
     layer = Deflate(9)
-    greeting = layer.encode(OK_FRAME)
+    identified = layer.encode(OK_FRAME)
     subscribed = layer.encode(OK_FRAME)
     last = encode_message(0, 1, b"0" * 16, b"x") if kind == "consumer" else OK_FRAME
     bomb = layer.encode(HEARTBEAT_FRAME * HEARTBEAT_COUNT + last)
 
     def send(peer: socket.socket) -> None:
-        peer.sendall(greeting)
+        peer.sendall(identified)
         if kind == "consumer":
             peer.recv(1 << 16)
             peer.sendall(subscribed)

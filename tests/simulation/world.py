@@ -1,11 +1,11 @@
-"""A world: brokers, their clients, the links between them, an admin, and one source of chance.
+"""A simulated world: brokers, their clients, the links between them, an admin, and one random generator.
 
-The rule it guards: a seed is a world. There is no event loop, no socket and no clock; the time is a number that moves
-when a step says so, and all that is drawn comes from one ``random.Random``. Brokers and clients are the real machines;
-only links, handlers and people are played.
+A seed determines a world. There is no event loop, no socket and no clock: steps advance the time, which is a number,
+and all random values come from one ``random.Random``. Brokers and clients are the real machines; links, handlers and
+users are simulated.
 
-How to read it: a ``Node`` is a broker beside its oracle, a ``Link`` a connection to it. ``World.step`` picks who acts,
-``World.run_until`` lets time go by, ``World.finish`` ends all misfortune and waits until every message is finished.
+A ``Node`` is a broker with its oracle, a ``Link`` a connection to it. ``World.step`` selects and performs one action,
+``World.run_until`` advances the time, ``World.finish`` ends all faults and runs until every message is finished.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.disk.storage import Storage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.session import Session
+from nsqkit.broker.core.session.sessions import SessionEnded
+from nsqkit.broker.core.topics.subscription import Subscription
 from nsqkit.broker.core.topics.topic import Topic
 from nsqkit.errors import BrokerError
 from nsqkit.wire.commands import MAGIC_V2, encode_identify, encode_publish, encode_ready, encode_subscribe
@@ -66,7 +68,7 @@ class DrivenBroker:
 
     def topic(self, name: bytes = b"t") -> Topic:
         """Return a topic; it is created if necessary."""
-        return self.broker.topic(name)
+        return self.broker.topics.get_or_create(name)
 
     def settle(self) -> None:
         """Deliver messages after an action outside of a connection."""
@@ -99,6 +101,7 @@ class DrivenClient:
     def __init__(self, driven: DrivenBroker, address: str) -> None:
         self.reads = True
         self._answers: list[Answer] = []
+        self._end_reason: str | None = None
         self.session: Session = driven.broker.open_session(address, driven.now_ns)
         self._driven = driven
         self._decoder = FrameDecoder()
@@ -106,11 +109,13 @@ class DrivenClient:
     def feed(self, *commands: bytes) -> None:
         """Send, and read nothing."""
         self.session.receive_data(b"".join(commands), self._driven.now_ns)
+        self._driven.settle()
 
     def work(self) -> None:
         """Process all input, turn by turn, without reading."""
         while self.session.has_input:
             self.session.process_input(self._driven.now_ns)
+            self._driven.settle()
 
     def answers(self) -> list[Answer]:
         """Return the broker's answers since the last call."""
@@ -126,6 +131,7 @@ class DrivenClient:
             data = session.data_to_send(self._driven.now_ns)
             self._answers += map(_answer, self._decoder.feed(data))
             session.process_input(self._driven.now_ns)
+            self._driven.settle()
             if not data and (had_ended or not (session.has_output or session.has_input)):
                 break
 
@@ -164,13 +170,35 @@ class DrivenClient:
     def disconnect(self) -> None:
         """Send the end of the stream, read the answers, and close the connection."""
         self.session.receive_eof(self._driven.now_ns)
+        self._driven.settle()
         self.read()
         self._driven.broker.close_session(self.session, self._driven.now_ns)
+        self._driven.settle()
+
+    @property
+    def subscription(self) -> Subscription:
+        """Its place in the channel that it consumes."""
+        assert self.session.subscription is not None
+        return self.session.subscription
+
+    @property
+    def end_reason(self) -> str | None:
+        """Why its session has ended; None if it has not, or without a reason."""
+        self._end_reason = end_reason(self.session) or self._end_reason
+        return self._end_reason
 
     @property
     def is_alive(self) -> bool:
         """True until the broker ends the session."""
         return not self.session.ended
+
+
+def end_reason(session: Session) -> str | None:
+    """Take the events of a session; return the reason why it has ended, None without one."""
+    for event in session.events():
+        if isinstance(event, SessionEnded):
+            return event.reason
+    return None
 
 
 def _answer(frame: Response | BrokerError | MessageFrame) -> Answer:

@@ -39,7 +39,7 @@ class ExternalServices:
         self._nsqd = nsqd
         self._tasks = tasks
         self._announcer: LookupAnnouncer | None = None
-        self._revision = nsqd.broker.agenda.revision
+        self._revision = nsqd.broker.changes.revision
         self._options = nsqd.options
         if nsqd.options.statsd_address:
             from nsqkit.broker.statsd import StatsdReporter
@@ -51,12 +51,9 @@ class ExternalServices:
 
     def check(self) -> None:
         """Start requests for changes in the engine and the options since the last call; cheap if there are none."""
-        nsqd, agenda = self._nsqd, self._nsqd.broker.agenda
-        if agenda.has_questions:
-            for session in agenda.take_questions():
-                self._tasks.start_soon(self._authorize, session)
-        if agenda.revision != self._revision or nsqd.options is not self._options:
-            self._revision, self._options = agenda.revision, nsqd.options
+        nsqd, revision = self._nsqd, self._nsqd.broker.changes.revision
+        if revision != self._revision or nsqd.options is not self._options:
+            self._revision, self._options = revision, nsqd.options
             self._update_lookupds()
 
     def _update_lookupds(self) -> None:
@@ -65,9 +62,9 @@ class ExternalServices:
         if self._announcer is None and addresses:
             self._announce()
         if self._announcer is not None:
-            nsqd.broker.asks_for_channels = bool(addresses)
+            nsqd.broker.topics.asks_for_channels = bool(addresses)
             self._announcer.changed()
-        for topic in nsqd.broker.take_new_topics():
+        for topic in nsqd.broker.topics.take_new():
             self._tasks.start_soon(self._start_topic, topic)
 
     # ---- nsqlookupds -------------------------------------------------------------------------------------------
@@ -93,7 +90,7 @@ class ExternalServices:
         self._announcer = LookupAnnouncer(
             lambda: nsqd.options, clock=nsqd.clock, registrations=self._registrations, node=node
         )
-        nsqd.broker.asks_for_channels = True
+        nsqd.broker.topics.asks_for_channels = True
         self._tasks.start_soon(self._announcer.run)
 
     def _registrations(self) -> dict[bytes, list[bytes]]:
@@ -109,16 +106,19 @@ class ExternalServices:
 
     # ---- auth servers ------------------------------------------------------------------------------------------
 
-    async def _authorize(self, session: Session) -> None:
+    def authorize(self, session: Session, secret: bytes) -> None:
+        """Ask the auth servers for a secret, and give the answer to ``session``."""
+        self._tasks.start_soon(self._authorize, session, secret)
+
+    async def _authorize(self, session: Session, secret: bytes) -> None:
         from nsqkit.broker.auth import query_auth_servers
 
-        nsqd, access, tls = self._nsqd, session.access, session.tls
-        assert access is not None
+        nsqd, tls = self._nsqd, session.tls
         state: AuthState | RequestFailed
         try:
             state = await query_auth_servers(
                 nsqd.options,
-                secret=access.secret,
+                secret=secret,
                 remote_ip=session.remote_address.rpartition(":")[0].strip("[]"),
                 tls=tls is not None,
                 common_name="" if tls is None else tls.common_name,

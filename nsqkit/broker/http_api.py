@@ -159,7 +159,7 @@ async def multi_publish(nsqd: RunningBroker, request: Request) -> Response:
 async def _put(nsqd: RunningBroker, topic: Topic, bodies: Sequence[bytes], delay_ns: int = 0) -> Response:
     try:
         if len(bodies) > PART_COUNT_MAX:
-            await _put_in_parts(nsqd, Batch(nsqd.broker, topic.name, bodies))
+            await _put_in_parts(nsqd, Batch(nsqd.broker.topics, topic.name, bodies))
         else:
             topic.put(bodies, nsqd.clock.now_ns(), delay_ns=delay_ns)
     except OSError as error:
@@ -295,7 +295,7 @@ def _create_topic(nsqd: RunningBroker, query: Query) -> Topic:
     name = query.required("topic")
     if not is_valid_name(name):
         raise HTTPError(400, "INVALID_TOPIC")
-    return nsqd.broker.topic(name)
+    return nsqd.broker.topics.get_or_create(name)
 
 
 def _topic(nsqd: RunningBroker, query: Query) -> Topic:
@@ -347,7 +347,7 @@ async def put_option(nsqd: RunningBroker, request: Request) -> Response:
                 nsqd.options = attrs.evolve(nsqd.options, lookupd_tcp_addresses=addresses)
             case "log_level":
                 nsqd.options = attrs.evolve(nsqd.options, log_level=body.decode().lower())
-                nsqd.broker.log_commands(nsqd.options.log_level == "debug")
+                nsqd.broker.sessions.log_commands = nsqd.options.log_level == "debug"
             case _:
                 raise HTTPError(400, "INVALID_OPTION")
     except (ValueError, RecursionError) as error:

@@ -82,7 +82,7 @@ class Persistence:
                 raise OSError(error.errno, text) from error
             raise
         self._log_reports()
-        self._saved_revision = broker.agenda.revision
+        self._saved_revision = broker.changes.revision
 
     def _log_reports(self) -> None:
         for sentence in self.storage.take_reports():
@@ -91,7 +91,7 @@ class Persistence:
     def check(self, broker: Broker) -> None:
         """Have ``run`` do what is due; cheap, to be called often."""
         self._log_reports()
-        names_changed = broker.agenda.revision != self._saved_revision
+        names_changed = broker.changes.revision != self._saved_revision
         if names_changed or self._sync_is_due(broker) or self._files.has_removed:
             self._changed.set()
 
@@ -121,7 +121,7 @@ class Persistence:
             Whether they are written.
         """
         async with self._saving:
-            revision = broker.agenda.revision
+            revision = broker.changes.revision
             if revision == self._saved_revision:
                 return True
             document = metadata.document(broker)
@@ -137,11 +137,11 @@ class Persistence:
 
     async def _sync(self, broker: Broker) -> None:
         """Do one sync; ``nsqkit.broker.core.disk.sync`` has its steps."""
-        ticket, revision, failure = 0, broker.agenda.revision, ""
+        ticket, revision, failure = 0, broker.changes.revision, ""
         if broker.group_commit is not None:
             ticket = broker.group_commit.begin()
             await self.save(broker)  # first the names: messages of a topic without a name are not found
-        batch = self.storage.begin_sync(names_are_saved=self._saved_revision == broker.agenda.revision)
+        batch = self.storage.begin_sync(names_are_saved=self._saved_revision == broker.changes.revision)
         try:
             try:
                 await anyio.to_thread.run_sync(batch.sync_data)

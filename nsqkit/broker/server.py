@@ -18,6 +18,7 @@ import anyio
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.report.statsd import resolve_prefix
+from nsqkit.broker.core.session.sessions import SessionEnded
 from nsqkit.broker.external_services import ExternalServices
 from nsqkit.broker.persistence import Persistence
 from nsqkit.clock import Clock, LoopClock, move_on_after
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream, TaskGroup
 
     from nsqkit.broker.core.session.session import Session
+    from nsqkit.broker.core.session.sessions import Event
     from nsqkit.broker.http_api import HTTPApi
     from nsqkit.transport.memory import MemoryByteStream
     from nsqkit.transport.tls import Context
@@ -81,7 +83,7 @@ class Nsqd:
         )
         storage = None if self._persistence is None else self._persistence.storage
         self.broker = Broker(self.options, random or Random(), storage)
-        self.broker.log_commands(self.options.log_level == "debug")
+        self.broker.sessions.log_commands = self.options.log_level == "debug"
         self.tcp_address = ""
         self.http_address = ""
         self.https_address = ""
@@ -232,8 +234,6 @@ class Nsqd:
             del self._pumps[session]
             if not self._pumps:
                 self._pumps_ended.set()
-            if session.end_reason:
-                logger.error("[%s] - %s", remote_address, session.end_reason)
             logger.info("PROTOCOL(V2): [%s] exiting", remote_address)
             broker.close_session(session, clock.now_ns())
             self._process_events()
@@ -258,8 +258,11 @@ class Nsqd:
     # ---- the engine ----------------------------------------------------------------------------------------------
 
     def _process_events(self) -> None:
-        """Act on the results of the last call of the engine."""
+        """Act on the results of the last call of the engine: deliver, handle events, wake writers, check deadlines."""
+        self.broker.settle(self.clock.now_ns())
         for session in self.broker.take_sessions():
+            for event in session.events():
+                self._handle_event(session, event)
             pump = self._pumps.get(session)
             if pump is not None:
                 try:
@@ -267,10 +270,9 @@ class Nsqd:
                 except Exception as fault:  # it ends that connection, not the one that is being served
                     pump.fail(fault)
         if self._busy_poll is not None:
-            self._busy_poll.record(self.broker.agenda.published_ns)
-        if not self.broker.agenda.has_news:
+            self._busy_poll.record(self.broker.changes.published_ns)
+        if not self.broker.take_news():
             return
-        self.broker.agenda.has_news = False
         if self._external_services is not None:
             self._external_services.check()
         if self._persistence is not None:
@@ -278,10 +280,16 @@ class Nsqd:
         assert self._timer is not None
         self._timer.check()
 
+    def _handle_event(self, session: Session, event: Event) -> None:
+        if isinstance(event, SessionEnded):
+            if event.reason:
+                logger.error("[%s] - %s", session.remote_address, event.reason)
+        elif self._external_services is not None:
+            self._external_services.authorize(session, event.secret)
+
     def process_changes(self) -> None:
         """Deliver messages, wake writers and start requests after a change to ``broker`` or ``options``."""
-        self.broker.settle(self.clock.now_ns())
-        self.broker.agenda.has_news = True  # the options may have changed
+        self.broker.changes.has_news = True  # the options may have changed
         self._process_events()
 
     async def save(self) -> None:

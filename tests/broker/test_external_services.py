@@ -121,7 +121,7 @@ async def test_topics_and_channels_are_announced_and_withdrawn():
     async with lookupd() as other:
         options = BrokerOptions(**ADDRESSES, lookupd_tcp_addresses=(other.tcp_address,))
         async with Nsqd(options) as nsqd:
-            nsqd.broker.topic(b"t").channel(b"c", nsqd.clock.now_ns())
+            nsqd.broker.topics.get_or_create(b"t").channel(b"c", nsqd.clock.now_ns())
             nsqd.process_changes()
             await until(lambda: other.registry.channels(b"t") == [b"c"])
             nsqd.broker.delete_topic(b"t")
@@ -131,7 +131,7 @@ async def test_topics_and_channels_are_announced_and_withdrawn():
 
 async def test_an_nsqlookupd_may_be_added_while_the_broker_runs():
     async with lookupd() as other, Nsqd(BrokerOptions(**ADDRESSES)) as nsqd:
-        nsqd.broker.topic(b"t")
+        nsqd.broker.topics.get_or_create(b"t")
         nsqd.options = attrs.evolve(nsqd.options, lookupd_tcp_addresses=(other.tcp_address,))
         nsqd.process_changes()
         await until(lambda: other.registry.topics() == [b"t"])

@@ -201,7 +201,7 @@ async def test_stats_in_json():
 )
 async def test_stats_include_clients_and_memory_on_request(query, has_memory, clients):
     async with running() as api:
-        api.broker.topic(b"t").channel(b"c", START_NS)
+        api.broker.topics.get_or_create(b"t").channel(b"c", START_NS)
         document = json.loads((await api.ask("GET", f"/stats?format=json{query}"))[1])
         assert ("memory" in document) == has_memory
         assert document["topics"][0]["channels"][0]["clients"] == clients
@@ -210,7 +210,7 @@ async def test_stats_include_clients_and_memory_on_request(query, has_memory, cl
 async def test_stats_of_one_topic_and_channel():
     async with running() as api:
         for name in (b"t1", b"t2"):
-            api.broker.topic(name).channel(b"c", START_NS)
+            api.broker.topics.get_or_create(name).channel(b"c", START_NS)
         stats = json.loads((await api.ask("GET", "/stats?format=json&topic=t1&channel=c"))[1])
         assert [topic["topic_name"] for topic in stats["topics"]] == ["t1"]
         stats = json.loads((await api.ask("GET", "/stats?format=json&channel=none"))[1])
@@ -255,10 +255,10 @@ async def test_a_published_message_is_delivered():
 @pytest.mark.parametrize("defer", ["400", "%2B400", "0400"])
 async def test_publish_with_a_delay(defer):
     async with running() as api:
-        channel = api.broker.topic(b"t").channel(b"c", START_NS)
+        channel = api.broker.topics.get_or_create(b"t").channel(b"c", START_NS)
         await api.post(f"/pub?topic=t&defer={defer}", b"later")
         assert (len(channel.queue), len(channel.deferred)) == (0, 1)
-        assert channel.deferred.due_ns == START_NS + 400_000_000
+        assert channel.due_ns == START_NS + 400_000_000
 
 
 @pytest.mark.parametrize(
@@ -476,7 +476,7 @@ async def test_channels_are_emptied_and_paused():
 )
 async def test_topic_and_channel_refusals(target, status, message):
     async with running() as api:
-        api.broker.topic(b"there")
+        api.broker.topics.get_or_create(b"there")
         assert await api.refusal("POST", target) == (status, message)
         assert list(api.broker.topics) == [b"there"]
 

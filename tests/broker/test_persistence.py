@@ -41,7 +41,7 @@ def names(path):
 
 async def test_stop_keeps_names_and_messages(tmp_path):
     async with make(tmp_path) as nsqd:
-        topic = nsqd.broker.topic(b"t")
+        topic = nsqd.broker.topics.get_or_create(b"t")
         topic.channel(b"c", 1).pause()
         topic.put([b"one", b"two"], 1)
         topic.put([b"later"], 1, delay_ns=10**18)
@@ -56,7 +56,7 @@ async def test_stop_keeps_names_and_messages(tmp_path):
 async def test_names_are_written_when_they_change(tmp_path):
     async with make(tmp_path) as nsqd:
         assert names(tmp_path) is None
-        nsqd.broker.topic(b"t")
+        nsqd.broker.topics.get_or_create(b"t")
         await nsqd.save()
         assert [topic["name"] for topic in names(tmp_path)] == ["t"]
 
@@ -74,7 +74,7 @@ async def test_unreadable_names_fail_the_start_and_unlock_the_directory(tmp_path
 
 async def test_commit_ends_after_files_and_names_are_written(tmp_path):
     async with make(tmp_path, durability="fsync") as nsqd:
-        nsqd.broker.topic(b"t").put([b"one"], 1)
+        nsqd.broker.topics.get_or_create(b"t").put([b"one"], 1)
         assert await nsqd.committed()
         assert tmp_path.joinpath("t.diskqueue.000000.dat").stat().st_size == 33
         assert [topic["name"] for topic in names(tmp_path)] == ["t"]
@@ -86,7 +86,7 @@ async def test_failed_commit_is_returned(tmp_path, monkeypatch):
         def fail() -> None:
             raise OSError(5, "Input/output error")
 
-        nsqd.broker.topic(b"t").put([b"one"], 1)
+        nsqd.broker.topics.get_or_create(b"t").put([b"one"], 1)
         with monkeypatch.context() as broken:
             assert nsqd._persistence is not None
             broken.setattr(nsqd._persistence._files, "sync", fail)
@@ -110,7 +110,7 @@ async def test_syncs_run_in_worker_threads(tmp_path, monkeypatch):
             path, durability=durability, mem_queue_size=0, sync_every=2, max_bytes_per_file=100
         ) as nsqd:
             monkeypatch.setattr(os, "fsync", record)
-            topic = nsqd.broker.topic(b"t")
+            topic = nsqd.broker.topics.get_or_create(b"t")
             channel = topic.channel(b"c", 1)
             for _ in range(5):
                 topic.put([b"message"] * 7, 1)
@@ -127,7 +127,7 @@ async def test_syncs_run_in_worker_threads(tmp_path, monkeypatch):
 
 async def test_message_for_channels_makes_no_file_of_its_topic(tmp_path):
     async with make(tmp_path, mem_queue_size=0, sync_every=2) as nsqd:
-        topic = nsqd.broker.topic(b"t")
+        topic = nsqd.broker.topics.get_or_create(b"t")
         topic.channel(b"c", 1)
         topic.put([b"one"], 1)
         nsqd.process_changes()
@@ -205,7 +205,7 @@ def bodies_in(broker: Broker, name: bytes) -> list[bytes]:
     """Return all messages of a topic and its channel, without an order."""
     topic = broker.topics[name]
     channel = topic.channels[b"c"]
-    frames = [*take_all(topic.queue), *take_all(channel.queue), *channel.deferred.take_all()]
+    frames = [*take_all(topic.queue), *take_all(channel.queue), *channel.deferred.remove_everything()]
     return sorted(frame[FRAME_HEADER_LENGTH:] for frame in frames)
 
 
@@ -217,7 +217,7 @@ async def stopped(**options: Any) -> dict[str, bytes]:
     disk = Disk({})
     async with running(disk, **options) as broker:
         for name in (b"t", b"u"):
-            topic = broker.topic(name)
+            topic = broker.topics.get_or_create(name)
             topic.channel(b"c", 1)
             topic.put(BODIES[:4], 1)
             topic.put(BODIES[4:6], 1, delay_ns=10**18)
@@ -284,7 +284,7 @@ async def test_stop_keeps_the_messages_of_many_topics(tmp_path, durability):
     wanted = {b"t%d" % number: [b"%d" % number] for number in range(100)}
     async with make(tmp_path, durability=durability) as nsqd:
         for name, bodies in wanted.items():
-            nsqd.broker.topic(name).put(bodies, 1)
+            nsqd.broker.topics.get_or_create(name).put(bodies, 1)
     async with make(tmp_path, durability=durability) as nsqd:
         found = {name: take_all(topic.queue) for name, topic in nsqd.broker.topics.items()}
     assert {
@@ -296,7 +296,7 @@ async def test_stop_syncs_each_file_and_all_names_once():
     disk = Disk({})
     async with running(disk) as broker:
         for number in range(50):
-            broker.topic(b"t%d" % number).put([b"m"], 1)
+            broker.topics.get_or_create(b"t%d" % number).put([b"m"], 1)
         assert broker.storage.guids.tick >= 0
         before = disk.sync_count, disk.operation_count
     assert disk.sync_count - before[0] == 2 * 50 + 2, (

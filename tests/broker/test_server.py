@@ -14,6 +14,7 @@ from anyio.abc import ByteStream, SocketAttribute
 
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.session import Session
+from nsqkit.broker.core.topics.subscription import Subscription
 from nsqkit.broker.server import STOP_TIMEOUT, Nsqd
 from nsqkit.clock import ManualClock
 from nsqkit.errors import Closed, OptionError
@@ -473,7 +474,7 @@ async def test_an_internal_error_in_a_delivery_does_not_affect_the_publisher(
         def fails(*_: Any) -> None:
             raise KeyError("a fault")
 
-        monkeypatch.setattr(Session, "deliver", fails)
+        monkeypatch.setattr(Subscription, "deliver", fails)
         await Client(good).say(MAGIC_V2 + encode_publish(b"t", b"x"))
         await Client(good).say(encode_publish(b"t", b"y"))
     assert {record.getMessage() for record in caplog.records if record.exc_info} == {"internal error"}

@@ -37,7 +37,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def broker(clock: ManualClock) -> Broker:
     broker = Broker(BrokerOptions(), Random(1))
-    broker.topic(b"t").put([b"xy"], clock.now_ns())
+    broker.topics.get_or_create(b"t").put([b"xy"], clock.now_ns())
     return broker
 
 

@@ -28,7 +28,7 @@ async def play(n: int) -> int:
     """Cancel at the ``n``-th await; return how many there were."""
     flags = BrokerOptions(tcp_address="127.0.0.1:0", http_address="")
     async with Nsqd(flags, clock=ManualClock()) as nsqd:
-        topic = nsqd.broker.topic(b"t")
+        topic = nsqd.broker.topics.get_or_create(b"t")
         channel = topic.channel(b"c", nsqd.clock.now_ns())
         topic.put(BODIES, nsqd.clock.now_ns())
         consumer = Consumer(

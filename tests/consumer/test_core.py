@@ -520,7 +520,7 @@ class World:
         body = body_of(len(self.published))
         self.published.add(body)
         broker = self.random.choice(self.brokers)
-        broker.topic(b"t").put([body], self.now_ns)
+        broker.topics.get_or_create(b"t").put([body], self.now_ns)
         broker.settle(self.now_ns)
 
     def step(self, *, calm: bool) -> None:
@@ -569,6 +569,7 @@ class Link:
             self.up += self.near.data_to_send()
             cut = random.randrange(len(self.up) + 1) if random.random() < 0.3 else len(self.up)
             self.far.receive_data(self.up[:cut], now_ns)
+            self.broker.settle(now_ns)
             self.up = self.up[cut:]
             self.down += self.far.data_to_send(now_ns)
             cut = random.randrange(len(self.down) + 1) if random.random() < 0.3 else len(self.down)

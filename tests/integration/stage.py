@@ -16,8 +16,8 @@ from anyio.abc import ByteStream, TaskStatus
 
 from nsqkit import Consumer, Message, Producer
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.session.session import Session
 from nsqkit.broker.core.topics.channel import Channel
+from nsqkit.broker.core.topics.subscription import Subscription
 from nsqkit.broker.server import Nsqd
 from nsqkit.clock import ManualClock
 from nsqkit.transport.tcp import connect
@@ -55,10 +55,10 @@ def is_empty(channel: Channel) -> bool:
     return not (channel.queue or channel.deferred or channel.in_flight_count)
 
 
-def consuming(nsqd: Nsqd) -> Session:
-    """Return the session of the one consumer."""
-    (session,) = channel_of(nsqd).sessions
-    return session
+def consuming(nsqd: Nsqd) -> Subscription:
+    """Return the subscription of the one consumer."""
+    (subscription,) = channel_of(nsqd).subscriptions
+    return subscription
 
 
 class Stage:

@@ -188,7 +188,7 @@ async def test_answer_to_an_unknown_message_is_refused_and_the_connection_contin
 
 async def test_consumer_cannot_answer_messages_of_another_consumer():
     async with witnessed() as nsqd, raw_client(nsqd) as client:
-        (owner,) = channel_of(nsqd).sessions
+        (owner,) = channel_of(nsqd).subscriptions
         (message_id,) = owner.in_flight._untouched
         await client.send(f"SUB {TOPIC} {CHANNEL}\n".encode())
         assert await client.answer() == b"OK"
@@ -270,7 +270,7 @@ async def test_messages_in_flight_of_a_lost_consumer_time_out_and_are_delivered_
             await client.send(f"SUB {TOPIC} {CHANNEL}\nRDY 1\n".encode())
             assert await client.answer() == b"OK"
             assert isinstance(await client.answer(), MessageFrame)
-        await until(lambda: not channel_of(nsqd).sessions)
+        await until(lambda: not channel_of(nsqd).subscriptions)
         async with stage.consumer(nsqd) as consumer:
             await consumer.wait_connected()
             stage.clock.advance(60)
@@ -329,7 +329,8 @@ async def test_broker_stops_reading_from_a_client_that_does_not_read():
     async with witnessed() as nsqd, raw_client(nsqd) as client:
         await client.send(b"SUB other c\n")
         assert await client.answer() == b"OK"
-        (session,) = nsqd.broker.topics[b"other"].channels[b"c"].sessions
+        (subscription,) = nsqd.broker.topics[b"other"].channels[b"c"].subscriptions
+        session = nsqd.broker.sessions.by_subscription[subscription]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(flood, client, (b"FIN " + ID + b"\n") * 1000)
             # The kernel accepts some megabytes of refusals until its buffers are full; then the broker stops reading.

@@ -21,7 +21,7 @@ from nsqkit import Consumer, Producer
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.frame_buffer import OUTBOX_SIZE_MAX
 from nsqkit.broker.core.session.session import Session
-from nsqkit.broker.core.session.turns import TURN_WORDS
+from nsqkit.broker.core.session.turns import SHORT_TURN_WORDS_MAX
 from nsqkit.broker.server import Nsqd
 from nsqkit.wire.commands import encode_finish
 from nsqkit.wire.frames import MessageFrame
@@ -70,10 +70,16 @@ async def stalled(nsqd: Nsqd, *, channel: str = "c", rdy: int = 2500) -> AsyncIt
     async with raw_client(nsqd) as client:
         await client.send(f"SUB {TOPIC} {channel}\n".encode())
         assert await client.answer() == b"OK"
-        *_, session = channel_of(nsqd, channel.encode()).sessions
+        *_, subscription = channel_of(nsqd, channel.encode()).subscriptions
         await client.send(b"RDY %d\n" % rdy)
-        await until(lambda: session.rdy_count == rdy)
-        yield session
+        await until(lambda: subscription.rdy_count == rdy)
+        yield nsqd.broker.sessions.by_subscription[subscription]
+
+
+def held_count(session: Session) -> int:
+    """Return the number of messages in flight to a consumer."""
+    assert session.subscription is not None
+    return len(session.subscription.in_flight)
 
 
 async def publish(nsqd: Nsqd, count: int, size: int) -> None:
@@ -97,14 +103,14 @@ async def test_subscriber_that_reads_nothing_gets_little_and_delays_no_other(tra
         tasks.start_soon(finish_all, nsqd, "c", counts)
         tasks.start_soon(finish_all, nsqd, "d", counts)
         await until(lambda: set(nsqd.broker.topics[b"t"].channels) == {b"c", b"d"})
-        await until(lambda: len(channel_of(nsqd).sessions) == 2)
+        await until(lambda: len(channel_of(nsqd).subscriptions) == 2)
         before = memory()
         await publish(nsqd, 800, 64 * KIB)
         # Messages that it has not read count as in flight; all others go to the other consumers.
-        await until(lambda: counts["d"] == 800 and counts["c"] == 800 - len(session.in_flight))
+        await until(lambda: counts["d"] == 800 and counts["c"] == 800 - held_count(session))
         assert session.outbox_full
         assert session._buffer.size < 2 * OUTBOX_SIZE_MAX
-        assert len(session.in_flight) < 400  # its buffers and the kernel's; of 800
+        assert held_count(session) < 400  # its buffers and the kernel's; of 800
         assert peak() - before < 25 * MIB  # of 50
         tasks.cancel_scope.cancel()
 
@@ -119,7 +125,7 @@ async def test_messages_beyond_the_memory_limit_are_on_disk(tmp_path: Path, trac
         assert peak() - before < 35 * MIB  # of 50: three times the kernel's buffers, and the read-ahead
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(finish_all, nsqd, "c", counts)
-            await until(lambda: counts.get("c") == 800 - sum(len(session.in_flight) for session in sessions))
+            await until(lambda: counts.get("c") == 800 - sum(held_count(session) for session in sessions))
             tasks.cancel_scope.cancel()
         assert peak() - before < 35 * MIB
 
@@ -190,7 +196,7 @@ async def publish_for_ever(client: RawClient) -> None:
 
 @pytest.mark.parametrize("leaves", [False, True])
 async def test_many_answers_at_once_are_all_processed(leaves: bool):
-    count = 10 * TURN_WORDS
+    count = 10 * SHORT_TURN_WORDS_MAX
     async with broker() as nsqd, raw_client(nsqd) as client:
         await client.send(b"SUB %b c\nRDY %d\n" % (TOPIC.encode(), count), (PUB + sized(b"m")) * count)
         answers = [await client.answer() for _ in range(2 * count + 1)]

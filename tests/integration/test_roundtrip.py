@@ -108,7 +108,7 @@ async def test_deferred_message_is_delivered_when_due(stage: Stage):
 
 async def test_every_channel_gets_every_message(stage: Stage):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
-        topic = nsqd.broker.topic(TOPIC.encode())
+        topic = nsqd.broker.topics.get_or_create(TOPIC.encode())
         for name in (b"c", b"archive"):
             topic.channel(name, stage.clock.now_ns())
         await producer.multi_publish(TOPIC, BODIES)
@@ -399,7 +399,7 @@ async def test_waiting_run_can_be_cancelled(stage: Stage):
             tasks.start_soon(consumer.run, fail)
             await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
-        assert len(channel_of(nsqd).sessions) == 1
+        assert len(channel_of(nsqd).subscriptions) == 1
 
 
 # ---- lost and new brokers ------------------------------------------------------------------------------------------

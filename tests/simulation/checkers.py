@@ -24,7 +24,7 @@ def check(broker: Broker, oracle: Oracle) -> None:
         assert topic.channels.keys() == oracle.topics[name].channels.keys()
         assert len(topic.queue) == len(oracle.topics[name].waiting)
         for channel_name, channel in topic.channels.items():
-            _check_channel(channel, oracle.topics[name].channels[channel_name])
+            _check_channel(broker, channel, oracle.topics[name].channels[channel_name])
     assert broker.sessions.keys() == oracle.clients.keys()
     assert not any(client.owed for client in oracle.clients.values()), "the broker owes an answer"
     places = [place for channel in oracle.channels() for place in (channel.deferred, channel.in_flight)]
@@ -33,13 +33,18 @@ def check(broker: Broker, oracle: Oracle) -> None:
     assert due_ns is None or (deadline_ns is not None and deadline_ns <= due_ns)
 
 
-def _check_channel(channel: Channel, expected: ChannelOracle) -> None:
+def _check_channel(broker: Broker, channel: Channel, expected: ChannelOracle) -> None:
     counts = (len(channel.queue), len(channel.deferred), channel.in_flight_count)
     assert counts == (len(expected.queued), len(expected.deferred), len(expected.in_flight))
-    assert (channel.paused, channel.sessions.keys()) == (expected.paused, expected.sessions.keys())
-    for session in channel.sessions:
-        assert len(session.in_flight) == expected.held_count(session)
-        assert session.room <= 0 or channel.paused or not expected.queued, "a ready consumer was left out"
+    sessions = {
+        broker.sessions.by_subscription[subscription]: subscription for subscription in channel.subscriptions
+    }
+    assert (channel.paused, sessions.keys()) == (expected.paused, expected.sessions.keys())
+    for session, subscription in sessions.items():
+        assert len(subscription.in_flight) == expected.held_count(session)
+        assert subscription.capacity <= 0 or channel.paused or not expected.queued, (
+            "a ready consumer was left out"
+        )
 
 
 def check_bodies(broker: Broker, oracle: Oracle) -> None:

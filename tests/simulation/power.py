@@ -62,7 +62,7 @@ class Machine:
         if document is not None:
             assert metadata.restore(self.broker, document, now_ns) == []
         disk.replace(metadata.FILE_NAME, metadata.document(self.broker))
-        self.saved_revision = self.broker.agenda.revision
+        self.saved_revision = self.broker.changes.revision
 
     @property
     def sync_is_due(self) -> bool:
@@ -74,7 +74,7 @@ class Machine:
         commits = self.broker.group_commit
         ticket = 0 if commits is None else commits.begin()
         yield from self._save()
-        batch = self.storage.begin_sync(names_are_saved=self.saved_revision == self.broker.agenda.revision)
+        batch = self.storage.begin_sync(names_are_saved=self.saved_revision == self.broker.changes.revision)
         yield
         batch.sync_data()
         yield
@@ -91,7 +91,7 @@ class Machine:
         self.storage.end_sync(batch)
 
     def _save(self) -> Iterator[None]:
-        revision = self.broker.agenda.revision
+        revision = self.broker.changes.revision
         if revision != self.saved_revision:
             document = metadata.document(self.broker)
             yield
@@ -225,7 +225,7 @@ class World:
 
     def _go_on_with_sync(self, machine: Machine) -> None:
         if self._sync is None:
-            if not machine.sync_is_due and machine.broker.agenda.revision == machine.saved_revision:
+            if not machine.sync_is_due and machine.broker.changes.revision == machine.saved_revision:
                 return
             self._note("sync")
             self._sync = machine.sync()
@@ -323,7 +323,7 @@ class World:
         name = random.choice(TOPICS)
         topic = broker.topics.get(name)
         if topic is None:
-            broker.topic(name)
+            broker.topics.get_or_create(name)
             return
         channel_name = random.choice(CHANNELS)
         channel = topic.channels.get(channel_name)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from nsqkit.broker.core.session.session import Session
-from nsqkit.broker.core.timers import Agenda
+from nsqkit.broker.core.timers import Timers
 from nsqkit.broker.core.topics import channel
 from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.broker.core.topics.in_flight import InFlight
+from nsqkit.broker.core.topics.subscription import Subscription
 from tests.simulation.world import World
 
 WORLDS = 200
@@ -45,13 +45,13 @@ def test_world_is_determined_by_its_seed():
 @pytest.mark.parametrize(
     ("owner", "name", "broken"),
     [
-        (Channel, "time_out", lambda *args: None),
+        (Channel, "time_out", lambda *args: False),
         (Channel, "unpause", lambda self: setattr(self, "paused", False)),
         (channel, "for_redelivery", lambda frame: frame),
         (InFlight, "remove_all", lambda self, ids: []),
         (InFlight, "touch", lambda self, message_id, now_ns, timeout_ns, max_timeout_ns: now_ns),
-        (Session, "room", property(lambda self: 0 if self.ended else self.rdy_count)),
-        (Agenda, "schedule", lambda self, owner, due_ns: None),
+        (Subscription, "capacity", property(lambda self: 0 if self._output is None else self.rdy_count)),
+        (Timers, "schedule", lambda self, owner, due_ns: None),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -64,7 +64,7 @@ class Node:
                     link.down.send(data, now_ns)
                     session.process_input(now_ns)
                 if session.ended:
-                    self._world.note("%s is ended: %s", session.remote_address, session.end_reason)
+                    self._world.note("%s is ended: %s", session.remote_address, session.events())
                     link.down.send(END, now_ns)
                     del self.links[session]
                     self.oracle.closed(session)
@@ -79,7 +79,7 @@ class Node:
         """Do as an admin does; a channel that is not there is made."""
         broker, oracle, now_ns = self.broker, self.oracle, self._world.now_ns
         self._world.note("admin: %s, %s:%s", action, topic_name, name)
-        topic, topic_oracle = broker.topic(topic_name), oracle.topic(topic_name)
+        topic, topic_oracle = broker.topics.get_or_create(topic_name), oracle.topic(topic_name)
         if action.endswith("channel"):
             channel, channel_oracle = topic.channel(name, now_ns), oracle.channel(topic_name, name, now_ns)
         match action:

@@ -139,7 +139,7 @@ async def test_the_deadline_follows_the_clock():
             topic="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], empty_for=None, deadline=0.9
         )
         tasks.start_soon(consume)
-        while not any(session.rdy_count for session in nsqd.broker.sessions):
+        while not any(subscription.rdy_count for subscription in nsqd.broker.sessions.by_subscription):
             await anyio.lowlevel.checkpoint()
         clock.advance(0.9)
     assert [found.stop_reason for found in stats] == [StopReason.DEADLINE]

@@ -48,7 +48,7 @@ def test_program_has_a_broker_however_it_is_run(
 @pytest.mark.parametrize("turn", [1, 2])
 def test_each_test_has_a_new_broker(nsqd: NsqdServer, turn: int) -> None:
     assert nsqd.inspect(lambda broker: list(broker.topics)) == []
-    nsqd.inspect(lambda broker: broker.topic(b"t"))
+    nsqd.inspect(lambda broker: broker.topics.get_or_create(b"t"))
 
 
 def test_a_plain_test_has_an_nsqlookupd(nsqlookupd: NsqlookupdServer) -> None:

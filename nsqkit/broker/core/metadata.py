@@ -71,7 +71,7 @@ def restore(broker: Broker, document: bytes, now_ns: int) -> list[str]:
 
 def _restore_topic(broker: Broker, entry: _Entry, now_ns: int) -> list[str]:
     channels = [channel for channel in entry.below if is_valid_name(channel.name)]
-    topic = broker.topic(entry.name)
+    topic = broker.topics.get_or_create(entry.name)
     paused = topic.paused or entry.paused
     topic.pause()  # until all channels exist, so that each of them gets the messages in the topic
     topic.start([channel.name for channel in channels], now_ns)

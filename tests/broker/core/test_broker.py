@@ -10,6 +10,7 @@ import pytest
 
 from nsqkit.broker.core.broker import FAULT_PAUSE_NS
 from nsqkit.broker.core.topics.channel import Channel
+from nsqkit.broker.core.topics.subscription import Subscription
 from nsqkit.broker.core.topics.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
 from nsqkit.wire.commands import CLS, encode_finish, encode_ready, encode_subscribe
 from nsqkit.wire.messages import id_of
@@ -33,7 +34,7 @@ def test_each_channel_gets_each_message_and_shares_it_out(driven):
     all_of_them = driven.consumer(10, channel=b"b")
     driven.client().publish(b"1", b"2", b"3", b"4")
     assert sorted(first.bodies() + second.bodies()) == all_of_them.bodies() == [b"1", b"2", b"3", b"4"]
-    assert (first.session.message_count, second.session.message_count) == (2, 2)
+    assert (first.subscription.message_count, second.subscription.message_count) == (2, 2)
 
 
 def test_fan_out_hands_every_consumer_the_same_object(driven):
@@ -84,8 +85,8 @@ def test_the_same_calls_give_the_same_bytes():
 )
 def test_a_consumer_is_as_near_as_it_says_if_the_experiment_is_on(place, proximity):
     aware = DrivenBroker(enable_experiments=TOPOLOGY_AWARE, **NEARNESS)
-    assert aware.consumer(**place).session.proximity == proximity
-    assert DrivenBroker(**NEARNESS).consumer(**place).session.proximity == GLOBAL
+    assert aware.consumer(**place).subscription.proximity == proximity
+    assert DrivenBroker(**NEARNESS).consumer(**place).subscription.proximity == GLOBAL
 
 
 def test_nearer_consumers_are_served_first():
@@ -157,7 +158,7 @@ def test_closing_twice_is_closing_once(driven):
     client = driven.consumer()
     for _ in range(2):
         driven.broker.close_session(client.session, driven.now_ns)
-    assert (driven.broker.sessions, driven.topic().channels[b"c"].sessions) == ({}, {})
+    assert (driven.broker.sessions, driven.topic().channels[b"c"].subscriptions) == ({}, {})
 
 
 def test_a_session_that_is_closed_without_its_end_has_ended(driven):
@@ -166,7 +167,7 @@ def test_a_session_that_is_closed_without_its_end_has_ended(driven):
     driven.broker.close_session(gone.session, driven.now_ns)
     assert not gone.is_alive
     driven.advance(1)
-    assert len(gone.session.in_flight) == 0
+    assert len(gone.subscription.in_flight) == 0
     other.feed(encode_ready(1))
     assert other.message().attempts == 2
 
@@ -215,7 +216,7 @@ def test_deleting_a_channel_ends_its_consumers_and_forgets_its_messages(driven):
     driven.settle()
     assert list(driven.broker.take_sessions()) == [holding.session, idle.session]
     assert (holding.is_alive, idle.is_alive, other.is_alive) == (False, False, True)
-    assert holding.session.end_reason == "channel c of topic t was deleted"
+    assert holding.end_reason == "channel c of topic t was deleted"
     for client in (holding, idle):
         client.disconnect()
     assert other.bodies() == [b"1", b"2"]
@@ -432,9 +433,9 @@ def delivered(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     names: list[bytes] = []
     deliver = Channel.deliver
 
-    def counted(channel: Channel, now_ns: int) -> None:
+    def counted(channel: Channel, now_ns: int) -> list[Subscription]:
         names.append(channel.name)
-        deliver(channel, now_ns)
+        return deliver(channel, now_ns)
 
     monkeypatch.setattr(Channel, "deliver", counted)
     return names
@@ -450,7 +451,7 @@ def test_idle_channels_and_sessions_are_not_looked_at(driven, delivered):
     consumer.feed(encode_finish(consumer.message().id))
     assert set(delivered) == {b"busy"}
     assert len(driven.broker.take_sessions()) == 2
-    assert driven.broker.take_sessions() == {}
+    assert driven.broker.take_sessions() == []
 
 
 def test_a_buffer_is_delivered_from_once_however_much_was_published(driven, delivered):
@@ -484,7 +485,7 @@ def test_an_error_in_a_sessions_deadline_ends_that_session_alone(driven, monkeyp
     )
     driven.advance(30)
     assert bad.session.ended
-    assert bad.session.end_reason == "internal error"
+    assert bad.end_reason == "internal error"
     assert good.answers() == [b"_heartbeat_"]
 
 

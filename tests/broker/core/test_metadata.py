@@ -110,11 +110,11 @@ def test_damaged_document_is_refused(broker: Broker, damaged: bytes) -> None:
 def test_document_names_durable_topics_and_channels(broker: Broker) -> None:
     assert metadata.document(broker) == b'{"topics":null,"version":"1.3.0"}'
     for name in (b"t", b"u", b"e#ephemeral"):
-        broker.topic(name)
-    broker.topic(b"t").channel(b"c", NOW_NS).pause()
-    broker.topic(b"t").channel(b"e#ephemeral", NOW_NS)
-    broker.topic(b"u").pause()
-    broker.topic(b"u").channel(b"e#ephemeral", NOW_NS)
+        broker.topics.get_or_create(name)
+    broker.topics.get_or_create(b"t").channel(b"c", NOW_NS).pause()
+    broker.topics.get_or_create(b"t").channel(b"e#ephemeral", NOW_NS)
+    broker.topics.get_or_create(b"u").pause()
+    broker.topics.get_or_create(b"u").channel(b"e#ephemeral", NOW_NS)
     assert metadata.document(broker) == (
         b'{"topics":[{"name":"t","paused":false,"channels":[{"name":"c","paused":true}]},'
         b'{"name":"u","paused":true,"channels":null}],"version":"1.3.0"}'
@@ -125,23 +125,23 @@ def test_document_names_durable_topics_and_channels(broker: Broker) -> None:
 
 
 def test_each_restored_channel_gets_the_messages_of_the_topic(broker: Broker) -> None:
-    broker.topic(b"t").put([b"1", b"2"], NOW_NS)
+    broker.topics.get_or_create(b"t").put([b"1", b"2"], NOW_NS)
     restore(
         broker, document({"name": "t", "channels": [{"name": "c"}, {"name": "d", "paused": True}]}), NOW_NS
     )
     assert [len(channel.queue) for channel in broker.topics[b"t"].channels.values()] == [2, 2]
-    broker.topic(b"t").put([b"3"], NOW_NS)
+    broker.topics.get_or_create(b"t").put([b"3"], NOW_NS)
     assert [len(channel.queue) for channel in broker.topics[b"t"].channels.values()] == [3, 3]
 
 
 def test_restored_paused_topic_keeps_its_messages(broker: Broker) -> None:
-    broker.topic(b"t").put([b"1"], NOW_NS)
+    broker.topics.get_or_create(b"t").put([b"1"], NOW_NS)
     restore(broker, document({"name": "t", "paused": True, "channels": [{"name": "c"}]}), NOW_NS)
     assert (len(broker.topics[b"t"].queue), len(broker.topics[b"t"].channels[b"c"].queue)) == (1, 0)
 
 
 def test_restored_topic_starts_without_a_lookup(broker: Broker) -> None:
-    broker.asks_for_channels = True
+    broker.topics.asks_for_channels = True
     restore(broker, document({"name": "t", "channels": [{"name": "c"}]}), NOW_NS)
-    broker.topic(b"t").put([b"1"], NOW_NS)
+    broker.topics.get_or_create(b"t").put([b"1"], NOW_NS)
     assert len(broker.topics[b"t"].channels[b"c"].queue) == 1

@@ -1,15 +1,14 @@
-"""The agenda alone: deadlines, notes, and what they cost when superseded."""
+"""The timers alone: deadlines, notes, and what they cost when superseded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.timers import Agenda
+from nsqkit.broker.core.timers import Timers
 from nsqkit.wire.commands import encode_finish
 from tests.pairs import NS_PER_S, DrivenBroker
 
@@ -30,104 +29,112 @@ class Owner:
         return self.answers.pop(0) if self.answers else None
 
 
-def heap_length(agenda: Agenda) -> int:
-    return len(agenda._heap)
+def handle_due(timers: Timers, now_ns: int) -> None:
+    """Call every owner whose deadline has come, as the broker does."""
+    for owner in timers.take_due(now_ns):
+        again_ns = owner.handle_deadline(now_ns)
+        if again_ns is not None:
+            timers.schedule(owner, again_ns)
+
+
+def heap_length(timers: Timers) -> int:
+    return len(timers._heap)
 
 
 # Deadlines.
 
 
-def test_an_empty_agenda_has_no_deadline():
-    agenda = Agenda()
-    assert agenda.next_deadline() is None
-    agenda.handle_deadline(100)
+def test_an_empty_heap_has_no_deadline():
+    timers = Timers()
+    assert timers.next_deadline() is None
+    handle_due(timers, 100)
 
 
 def test_an_owner_is_called_once_when_its_time_has_come():
-    agenda, owner = Agenda(), Owner()
-    agenda.schedule(owner, 50)
-    agenda.handle_deadline(49)
+    timers, owner = Timers(), Owner()
+    timers.schedule(owner, 50)
+    handle_due(timers, 49)
     assert owner.calls == []
-    agenda.handle_deadline(50)
-    agenda.handle_deadline(51)
+    handle_due(timers, 50)
+    handle_due(timers, 51)
     assert owner.calls == [50]
-    assert agenda.next_deadline() is owner.due_ns is None
+    assert timers.next_deadline() is owner.due_ns is None
 
 
 def test_an_earlier_time_replaces_a_later_one_and_never_the_other_way_round():
-    agenda, owner = Agenda(), Owner()
+    timers, owner = Timers(), Owner()
     for due_ns in (50, 70, 30, 40):
-        agenda.schedule(owner, due_ns)
-    assert agenda.next_deadline() == owner.due_ns == 30
-    agenda.handle_deadline(100)
+        timers.schedule(owner, due_ns)
+    assert timers.next_deadline() == owner.due_ns == 30
+    handle_due(timers, 100)
     assert owner.calls == [100]
 
 
 def test_owners_are_called_by_time_and_for_one_time_as_they_were_noted():
     called: list[str] = []
-    agenda = Agenda()
+    timers = Timers()
     for name, due_ns in (("late", 30), ("first", 10), ("second", 10), ("third", 10)):
         owner = Owner(name)
         owner.when_called = partial(called.append, name)
-        agenda.schedule(owner, due_ns)
-    agenda.handle_deadline(30)
+        timers.schedule(owner, due_ns)
+    handle_due(timers, 30)
     assert called == ["first", "second", "third", "late"]
 
 
 def test_an_owner_says_when_to_come_again():
-    agenda, owner = Agenda(), Owner("", 80, None)
-    agenda.schedule(owner, 50)
-    agenda.handle_deadline(60)
-    assert agenda.next_deadline() == 80
-    agenda.handle_deadline(80)
+    timers, owner = Timers(), Owner("", 80, None)
+    timers.schedule(owner, 50)
+    handle_due(timers, 60)
+    assert timers.next_deadline() == 80
+    handle_due(timers, 80)
     assert owner.calls == [60, 80]
-    assert agenda.next_deadline() is None
+    assert timers.next_deadline() is None
 
 
 def test_an_owner_that_is_due_again_at_once_has_to_wait_for_the_next_call():
-    agenda, owner = Agenda(), Owner("", 10, 60, None)
-    agenda.schedule(owner, 50)
-    agenda.handle_deadline(60)
+    timers, owner = Timers(), Owner("", 10, 60, None)
+    timers.schedule(owner, 50)
+    handle_due(timers, 60)
     assert owner.calls == [60]
-    agenda.handle_deadline(60)
-    agenda.handle_deadline(60)
+    handle_due(timers, 60)
+    handle_due(timers, 60)
     assert owner.calls == [60, 60, 60]
 
 
 def test_an_owner_may_schedule_itself_while_it_is_called():
-    agenda, owner = Agenda(), Owner("", 90)
-    owner.when_called = lambda: agenda.schedule(owner, 70)
-    agenda.schedule(owner, 50)
-    agenda.handle_deadline(60)
-    assert agenda.next_deadline() == owner.due_ns == 70, "the earlier of the two counts"
+    timers, owner = Timers(), Owner("", 90)
+    owner.when_called = lambda: timers.schedule(owner, 70)
+    timers.schedule(owner, 50)
+    handle_due(timers, 60)
+    assert timers.next_deadline() == owner.due_ns == 70, "the earlier of the two counts"
 
 
 def test_an_owner_may_schedule_another_while_it_is_called():
-    agenda, owner, other = Agenda(), Owner(), Owner()
-    owner.when_called = lambda: agenda.schedule(other, 55)
-    agenda.schedule(owner, 50)
-    agenda.handle_deadline(60)
-    assert (other.calls, agenda.next_deadline()) == ([], 55)
+    timers, owner, other = Timers(), Owner(), Owner()
+    owner.when_called = lambda: timers.schedule(other, 55)
+    timers.schedule(owner, 50)
+    handle_due(timers, 60)
+    assert (other.calls, timers.next_deadline()) == ([], 55)
 
 
 def test_a_time_that_stands_again_after_it_was_superseded_counts_once():
-    agenda, owner = Agenda(), Owner("", 50)
-    agenda.schedule(owner, 50)
-    agenda.schedule(owner, 10)
-    agenda.handle_deadline(10)
-    agenda.handle_deadline(50)
+    timers, owner = Timers(), Owner("", 50)
+    timers.schedule(owner, 50)
+    timers.schedule(owner, 10)
+    handle_due(timers, 10)
+    handle_due(timers, 50)
     assert owner.calls == [10, 50]
-    assert agenda.next_deadline() is None
+    assert timers.next_deadline() is None
 
 
 def test_who_is_forgotten_is_not_called():
-    agenda, owner = Agenda(), Owner()
-    agenda.schedule(owner, 50)
-    agenda.forget(owner)
-    assert agenda.next_deadline() is None
-    agenda.schedule(owner, 70)
-    agenda.handle_deadline(60)
-    assert (owner.calls, agenda.next_deadline()) == ([], 70)
+    timers, owner = Timers(), Owner()
+    timers.schedule(owner, 50)
+    timers.cancel(owner)
+    assert timers.next_deadline() is None
+    timers.schedule(owner, 70)
+    handle_due(timers, 60)
+    assert (owner.calls, timers.next_deadline()) == ([], 70)
 
 
 @given(
@@ -137,66 +144,66 @@ def test_who_is_forgotten_is_not_called():
     )
 )
 def test_who_is_due_is_called_and_nobody_else(steps):
-    agenda, owners, now_ns = Agenda(), [Owner() for _ in range(5)], 0
+    timers, owners, now_ns = Timers(), [Owner() for _ in range(5)], 0
     expected: dict[Owner, int] = {}
     for verb, number, ns in steps:
         owner = owners[number]
         match verb:
             case "schedule":
-                agenda.schedule(owner, now_ns + ns)
+                timers.schedule(owner, now_ns + ns)
                 expected[owner] = min(expected.get(owner, now_ns + ns), now_ns + ns)
             case "forget":
-                agenda.forget(owner)
+                timers.cancel(owner)
                 expected.pop(owner, None)
             case "handle":
                 now_ns += ns
-                agenda.handle_deadline(now_ns)
+                handle_due(timers, now_ns)
                 due = {owner for owner in expected if expected[owner] <= now_ns}
                 assert {owner for owner in owners if owner.calls} == due
                 for owner in due:
                     assert owner.calls.pop() == now_ns
                     del expected[owner]
-        assert agenda.next_deadline() == min(expected.values(), default=None)
-        assert heap_length(agenda) <= 64
+        assert timers.next_deadline() == min(expected.values(), default=None)
+        assert heap_length(timers) <= 64
 
 
 # What it costs: counted, not measured.
 
 
 def test_superseded_times_do_not_pile_up():
-    agenda, near, far = Agenda(), Owner(), Owner()
+    timers, near, far = Timers(), Owner(), Owner()
     near.answers = [10**9] * 100_000
-    agenda.schedule(far, 10**9)
+    timers.schedule(far, 10**9)
     for now_ns in range(100_000):
-        agenda.schedule(near, now_ns)
-        agenda.handle_deadline(now_ns)
-        assert heap_length(agenda) <= 64
+        timers.schedule(near, now_ns)
+        handle_due(timers, now_ns)
+        assert heap_length(timers) <= 64
     assert len(near.calls) == 100_000
-    agenda.handle_deadline(10**9)
+    handle_due(timers, 10**9)
     assert near.calls.pop() == far.calls.pop() == 10**9
 
 
 def test_what_is_valid_is_kept_however_much_is_superseded():
-    agenda, owners = Agenda(), [Owner() for _ in range(1000)]
+    timers, owners = Timers(), [Owner() for _ in range(1000)]
     for round_ in range(100, 0, -1):
         for owner in owners:
-            agenda.schedule(owner, round_)
-    assert heap_length(agenda) <= 2 * len(owners)
-    agenda.handle_deadline(1)
+            timers.schedule(owner, round_)
+    assert heap_length(timers) <= 2 * len(owners)
+    handle_due(timers, 1)
     assert all(owner.calls == [1] for owner in owners)
 
 
 def test_delivering_and_finishing_schedules_nothing():
     driven = DrivenBroker()
     consumer = driven.consumer(rdy_count=100)
-    scheduled_count = driven.broker.agenda._count
+    scheduled_count = driven.broker.timers._count
     for _ in range(1000):
         driven.publish(*[b"x"] * 100)
         consumer.feed(*(encode_finish(message.id) for message in consumer.messages()))
         driven.now_ns += 1000
-    assert consumer.session.finish_count == 100_000
-    assert driven.broker.agenda._count == scheduled_count + 1
-    assert heap_length(driven.broker.agenda) == 2
+    assert consumer.subscription.finish_count == 100_000
+    assert driven.broker.timers._count == scheduled_count + 1
+    assert heap_length(driven.broker.timers) == 2
 
 
 def test_sessions_that_are_gone_leave_nothing():
@@ -204,7 +211,7 @@ def test_sessions_that_are_gone_leave_nothing():
     stays = driven.consumer()
     for _ in range(1000):
         driven.consumer().disconnect()
-    assert heap_length(driven.broker.agenda) <= 64
+    assert heap_length(driven.broker.timers) <= 64
     assert len(driven.broker.sessions) == 1
     driven.advance(30)
     assert stays.answers() == [b"_heartbeat_"]
@@ -217,33 +224,5 @@ def test_a_deferred_message_for_later_does_not_add_up_with_those_for_now():
     for _ in range(1000):
         driven.publish(b"now", delay=0.001)
         driven.advance(0.001)
-    assert heap_length(driven.broker.agenda) <= 64
+    assert heap_length(driven.broker.timers) <= 64
     assert driven.broker.next_deadline() == driven.now_ns + 3599 * NS_PER_S
-
-
-# Notes.
-
-
-def test_notes_are_taken_once_in_the_order_in_which_they_were_made():
-    agenda = Agenda()
-    for take, note in ((agenda.take_channels, agenda.deliver), (agenda.take_sessions, agenda.write)):
-        note_any = cast("Callable[[Any], None]", note)
-        for name in ("b", "a", "b", "c"):
-            note_any(name)
-        assert list(cast("dict[Any, None]", take())) == ["b", "a", "c"]
-        assert not take()
-
-
-def test_an_error_in_one_owner_keeps_nobody_else_from_being_called():
-    def fail() -> None:
-        raise KeyError("an error of ours")
-
-    agenda, first, bad, last = Agenda(), Owner(), Owner(), Owner()
-    bad.when_called = fail
-    for each in (first, bad, last):
-        agenda.schedule(each, 50)
-    ((owner, error),) = agenda.handle_deadline(60)
-    assert owner is bad
-    assert isinstance(error, KeyError)
-    assert first.calls == last.calls == [60]
-    assert agenda.handle_deadline(70) == []

@@ -140,7 +140,7 @@ def collect(
     publishing = [session for session in broker.sessions if session.pub_counts and include_clients]
     return {
         "topics": [
-            _topic(found, now_ns, topic, channel, include_clients)
+            _topic(broker, found, now_ns, topic, channel, include_clients)
             for found in topics
             if not channel or channel in found.channels
         ],
@@ -149,12 +149,14 @@ def collect(
 
 
 def _topic(
-    topic: Topic, now_ns: int, topic_filter: bytes, channel: bytes, include_clients: bool
+    broker: Broker, topic: Topic, now_ns: int, topic_filter: bytes, channel: bytes, include_clients: bool
 ) -> TopicStats:
     names = [channel] if channel else sorted(topic.channels)
     return {
         "topic_name": topic.name.decode(),
-        "channels": [_channel(topic.channels[name], now_ns, topic_filter, include_clients) for name in names],
+        "channels": [
+            _channel(broker, topic.channels[name], now_ns, topic_filter, include_clients) for name in names
+        ],
         "depth": len(topic.queue),
         "backend_depth": len(topic.queue.backend),
         "message_count": topic.message_count,
@@ -172,9 +174,12 @@ def _latency(channels: Iterable[Channel], now_ns: int) -> LatencyStats:
     return Latency.merged(latencies, now_ns).result(now_ns)
 
 
-def _channel(channel: Channel, now_ns: int, topic_filter: bytes, include_clients: bool) -> ChannelStats:
+def _channel(
+    broker: Broker, channel: Channel, now_ns: int, topic_filter: bytes, include_clients: bool
+) -> ChannelStats:
     counts = channel.delivery_counts
-    clients = [_client(session, topic_filter) for session in channel.sessions] if include_clients else None
+    sessions = [broker.sessions.by_subscription[subscription] for subscription in channel.subscriptions]
+    clients = [_client(session, topic_filter) for session in sessions] if include_clients else None
     stats: ChannelStats = {
         "channel_name": channel.name.decode(),
         "depth": len(channel.queue),
@@ -187,7 +192,7 @@ def _channel(channel: Channel, now_ns: int, topic_filter: bytes, include_clients
         "global_msg_count": counts[GLOBAL],
         "requeue_count": channel.requeue_count,
         "timeout_count": channel.timeout_count,
-        "client_count": len(channel.sessions),
+        "client_count": len(channel.subscriptions),
         "clients": clients,
         "paused": channel.paused,
         "e2e_processing_latency": _latency((channel,), now_ns),
@@ -202,20 +207,20 @@ def _channel(channel: Channel, now_ns: int, topic_filter: bytes, include_clients
 
 
 def _client(session: Session, topic_filter: bytes) -> ClientStats:
-    identity, grant, tls = session.identity, session.grant, session.tls
-    auth = None if session.access is None else session.access.state
+    identity, grant, tls, subscription = session.identity, session.grant, session.tls, session.subscription
+    auth = None if session.authorization is None else session.authorization.state
     pub_counts = _pub_counts(session, topic_filter)
     stats: ClientStats = {
         "client_id": identity.client_id,
         "hostname": identity.hostname,
         "version": "V2",
         "remote_address": session.remote_address,
-        "state": session.state,
-        "ready_count": session.rdy_count,
-        "in_flight_count": len(session.in_flight),
-        "message_count": session.message_count,
-        "finish_count": session.finish_count,
-        "requeue_count": session.requeue_count,
+        "state": session.state.number,
+        "ready_count": subscription.rdy_count if subscription else 0,
+        "in_flight_count": len(subscription.in_flight) if subscription else 0,
+        "message_count": subscription.message_count if subscription else 0,
+        "finish_count": subscription.finish_count if subscription else 0,
+        "requeue_count": subscription.requeue_count if subscription else 0,
         "connect_ts": session.connect_time_ns // _NS_PER_S,
         "sample_rate": grant.sample_rate,
         "deflate": session.compression == "deflate",

@@ -1,11 +1,12 @@
-"""Which command may come when; how many words it needs, and what they may be.
+"""The states of a session, and the commands that are allowed in each of them, with their words.
 
-The rule it guards: a command is refused before its body is read, by the first of its words that is wrong, and with
-nsqd's text (nsqd/protocol_v2.go).
+A command is refused before its body is read, by the first of its words that is wrong, and with nsqd's text
+(nsqd/protocol_v2.go): the state first, then the number of words, then each word.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final
 
 from nsqkit.errors import BadChannel, BadTopic, BrokerError, InvalidCommand, NSQError
@@ -14,28 +15,67 @@ from nsqkit.wire.identify import NS_PER_MS
 from nsqkit.wire.messages import ID_LENGTH
 from nsqkit.wire.names import is_valid_name, quote
 
-CONNECTED: Final = 0
-SUBSCRIBED: Final = 3
-CLOSING: Final = 4
-"""The numbers are nsqd's: ``/stats`` shows them as ``state``."""
 
-_ANY = frozenset((CONNECTED, SUBSCRIBED, CLOSING))
-_CONSUMING = frozenset((SUBSCRIBED, CLOSING))
+class State(Enum):
+    """The state of a session."""
 
-ALLOWED_STATES: Final[dict[bytes, frozenset[int]]] = {
-    b"IDENTIFY": frozenset((CONNECTED,)),
-    b"AUTH": frozenset((CONNECTED,)),
-    b"SUB": frozenset((CONNECTED,)),
-    b"PUB": _ANY,
-    b"MPUB": _ANY,
-    b"DPUB": _ANY,
-    b"NOP": _ANY,
-    b"RDY": _CONSUMING,
-    b"FIN": _CONSUMING,
-    b"REQ": _CONSUMING,
-    b"TOUCH": _CONSUMING,
-    b"CLS": frozenset((SUBSCRIBED,)),
+    INIT = "init"
+    IDENTIFIED = "identified"
+    SUBSCRIBED = "subscribed"
+    CLOSING = "closing"
+    """The consumer has sent CLS: it gets no more messages, and still answers those that it holds."""
+    ENDED = "ended"
+
+    @property
+    def number(self) -> int:
+        """Nsqd's number of the state, in ``/stats``."""
+        return _NUMBERS[self]
+
+
+_NUMBERS: Final = {
+    State.INIT: 0,
+    State.IDENTIFIED: 0,
+    State.SUBSCRIBED: 3,
+    State.CLOSING: 4,
+    State.ENDED: 1,
 }
+
+_ANY_STATE: Final = ("PUB", "MPUB", "DPUB", "NOP")
+_CONSUMING: Final = ("RDY", "FIN", "REQ", "TOUCH")
+
+TRANSITIONS: Final[dict[State, dict[str, State]]] = {
+    State.INIT: {
+        "IDENTIFY": State.IDENTIFIED,
+        "AUTH": State.INIT,
+        "SUB": State.SUBSCRIBED,
+        **dict.fromkeys(_ANY_STATE, State.INIT),
+        "end": State.ENDED,
+    },
+    State.IDENTIFIED: {
+        "IDENTIFY": State.IDENTIFIED,
+        "AUTH": State.IDENTIFIED,
+        "SUB": State.SUBSCRIBED,
+        **dict.fromkeys(_ANY_STATE, State.IDENTIFIED),
+        "end": State.ENDED,
+    },
+    State.SUBSCRIBED: {
+        **dict.fromkeys(_ANY_STATE + _CONSUMING, State.SUBSCRIBED),
+        "CLS": State.CLOSING,
+        "end": State.ENDED,
+    },
+    State.CLOSING: {
+        **dict.fromkeys(_ANY_STATE + _CONSUMING, State.CLOSING),
+        "end": State.ENDED,
+    },
+    State.ENDED: {},
+}
+"""The next state after each command that is allowed in a state, and after the end of the session."""
+
+_ALLOWED: Final = {
+    state: frozenset(event.encode() for event in events if event != "end")
+    for state, events in TRANSITIONS.items()
+}
+_VERBS: Final = frozenset().union(*_ALLOWED.values())
 
 PARAMS_MIN: Final[dict[bytes, tuple[int, str]]] = {
     b"SUB": (2, "parameters"),
@@ -46,79 +86,69 @@ PARAMS_MIN: Final[dict[bytes, tuple[int, str]]] = {
     b"REQ": (2, "params"),
     b"TOUCH": (1, "params"),
 }
-"""How many words a command needs, and what nsqd calls them when they are missing."""
+"""The number of words that a command needs, and nsqd's name for them when they are missing."""
 
 _NAMING = frozenset((b"SUB", b"PUB", b"MPUB", b"DPUB"))
 _ANSWERING = frozenset((b"FIN", b"REQ", b"TOUCH"))
 
 
 class CommandRules:
-    """The rules for the commands of one session, and the state that they depend on.
+    """The state of one session, and the rules for its commands.
 
     Args:
         max_req_timeout_ns: the longest delay of a DPUB.
         lacks_tls: the client has to begin with TLS.
 
     Attributes:
-        state: one of CONNECTED, SUBSCRIBED and CLOSING.
+        state: changed by ``move`` only.
         has_heartbeats: the client answers heartbeats.
         lacks_tls: the client has to begin with TLS and has not yet.
     """
 
-    __slots__ = ("_checked", "_max_req_timeout_ns", "has_heartbeats", "lacks_tls", "state")
+    __slots__ = ("_allowed", "_checked", "_max_req_timeout_ns", "has_heartbeats", "lacks_tls", "state")
 
     def __init__(self, *, max_req_timeout_ns: int, lacks_tls: bool) -> None:
-        self.state = CONNECTED
+        self.state = State.INIT
+        self._allowed = _ALLOWED[State.INIT]
         self.has_heartbeats = True
         self.lacks_tls = lacks_tls
         self._max_req_timeout_ns = max_req_timeout_ns
         self._checked: list[bytes] | None = None  # the last words that were allowed in this state
 
-    def enter(self, state: int) -> None:
-        """Change the state."""
-        self.state = state
+    def move(self, event: str) -> None:
+        """Change to the state that follows a command, or the end."""
+        self.state = TRANSITIONS[self.state][event]
+        self._allowed = _ALLOWED[self.state]
         self._checked = None
 
     def check(self, verb: bytes, params: list[bytes]) -> None:
         """Refuse a command that is not allowed now, or whose words are wrong.
 
         Raises:
-            BrokerError: what to answer.
+            BrokerError: the error to answer.
         """
         if params is not self._checked:  # a producer repeats the same line many times
-            check_state(verb, self.state, has_heartbeats=self.has_heartbeats, lacks_tls=self.lacks_tls)
+            if verb not in self._allowed or self.lacks_tls or verb == b"SUB":
+                self._check_state(verb)
             check_words(verb, params, max_req_timeout_ns=self._max_req_timeout_ns)
             self._checked = params
 
-
-def check_state(verb: bytes, state: int, *, has_heartbeats: bool, lacks_tls: bool) -> None:
-    """Refuse a command that there is not, or that may not come in this state of a session.
-
-    Args:
-        verb: its first word.
-        state: one of CONNECTED, SUBSCRIBED and CLOSING.
-        has_heartbeats: the client answers heartbeats.
-        lacks_tls: the client has to begin with TLS, and has not yet.
-
-    Raises:
-        InvalidCommand: what to answer.
-    """
-    if lacks_tls and verb != b"IDENTIFY":
-        raise InvalidCommand(f"cannot {text(verb)} in current state (TLS required)")
-    states = ALLOWED_STATES.get(verb)
-    if states is None:
-        raise InvalidCommand(f"invalid command {text(verb)}")
-    if state not in states:
-        raise InvalidCommand(f"cannot {verb.decode()} in current state")
-    if verb == b"SUB" and not has_heartbeats:
-        raise InvalidCommand("cannot SUB with heartbeats disabled")
+    def _check_state(self, verb: bytes) -> None:
+        if self.lacks_tls and verb != b"IDENTIFY":
+            raise InvalidCommand(f"cannot {text(verb)} in current state (TLS required)")
+        if verb not in _VERBS:
+            raise InvalidCommand(f"invalid command {text(verb)}")
+        if verb not in self._allowed:
+            raise InvalidCommand(f"cannot {verb.decode()} in current state")
+        if verb == b"SUB" and not self.has_heartbeats:
+            raise InvalidCommand("cannot SUB with heartbeats disabled")
 
 
 def check_words(verb: bytes, params: list[bytes], *, max_req_timeout_ns: int) -> None:
     """Refuse a command whose words are wrong.
 
     Raises:
-        BrokerError: what to answer.
+        BrokerError: the error to answer.
     """
     least, words = PARAMS_MIN.get(verb, (0, ""))
     if len(params) < least:
@@ -136,7 +166,7 @@ def check_words(verb: bytes, params: list[bytes], *, max_req_timeout_ns: int) ->
 
 def _check_names(verb: bytes, params: list[bytes]) -> None:
     if not is_valid_name(params[0]):
-        code_again = "E_BAD_TOPIC " if verb == b"MPUB" else ""  # nsqd says it twice
+        code_again = "E_BAD_TOPIC " if verb == b"MPUB" else ""  # nsqd repeats the code
         raise BadTopic(f"{code_again}{verb.decode()} topic name {quote(params[0])} is not valid")
     if verb == b"SUB" and not is_valid_name(params[1]):
         raise BadChannel(f"SUB channel name {quote(params[1])} is not valid")
@@ -164,11 +194,11 @@ def parse_word(word: bytes, what: str) -> int:
 
 
 def text(word: bytes) -> str:
-    """Return a word for an error's text; what is not UTF-8 comes out as it went in."""
+    """Decode a word for the text of an error; bytes that are not UTF-8 are encoded again as they were."""
     return word.decode("utf-8", "surrogateescape")
 
 
 def log_text(error: BrokerError) -> str:
-    """Return what the log says of a refusal: what the client is told, and the reason that it is not told."""
+    """Return the log's text of a refusal: the error that the client gets, and the reason, which it does not get."""
     cause = error.__cause__
     return f"{error} - {cause}" if isinstance(cause, NSQError) else str(error)

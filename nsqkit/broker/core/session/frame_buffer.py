@@ -1,14 +1,11 @@
-"""What lies between a session and its socket: commands coming in, frames going out, layers on the way of both.
+"""The commands that a session receives and the frames that it sends, with the layers (TLS, compression) of both.
 
       socket ─▶ layers ─▶ decoder ─▶ commands
       socket ◀─ layers ◀─ frames
 
-The rule it guards: what waits, waits in order. Frames may be held back until what they promise is true (``hold``), and
-commands until an answer from elsewhere has come (``wait``) or until the session's next turn (``keep``): the session's
-client sees only that it took a while. What waits to be read is kept as a queue, so its length does not matter.
-
-How to read it: the half that goes out, then the half that comes in, then ``upgrade``, which joins them. What layers are
-and how they stack: ``nsqkit.wire.layers``.
+Order is kept in both directions. Frames can be held back until a commit has ended (``hold``). Commands can be kept
+until an answer from elsewhere has come (``suspend``) or until the session's next turn (``put_back``). Unread input is a
+queue, so its length does not matter. ``nsqkit.wire.layers`` describes how layers stack.
 """
 
 from __future__ import annotations
@@ -25,27 +22,27 @@ if TYPE_CHECKING:
     from nsqkit.wire.transform import Transform
 
 OUTBOX_SIZE_MAX: Final = 1 << 20
-"""Bytes that wait for a slow reader before nothing more is delivered to it, nor read from it."""
+"""With so many unsent bytes, the client gets no more messages, and nothing is read from it."""
 
 
 class Wait(Exception):
-    """Raised while a command is acted on: it has to wait, and is then acted on again."""
+    """Raised by the action of a command that has to wait, and is then called again."""
 
 
 class Unfinished(Exception):
-    """Raised while a command is acted on: a part of it is done, and it is acted on again in the next turn."""
+    """Raised by the action of a command of which a part is done, and which is called again in the next turn."""
 
 
 class FrameBuffer:
-    """Both directions between one session and its socket.
+    """The input and the output of one session.
 
     Args:
-        decoder: cuts commands out of the plain bytes.
+        decoder: turns the decoded bytes into commands.
 
     Attributes:
         decoded_size: bytes that layers have decoded so far.
         size: bytes of the frames that wait to be sent.
-        waits: commands are not acted on for now.
+        is_suspended: no commands are processed for now.
         is_plain: there are no layers.
     """
 
@@ -62,23 +59,23 @@ class FrameBuffer:
             "_sendable",
             "_unread",
         ),
-        *("decoded_size", "is_plain", "size", "waits"),
+        *("decoded_size", "is_plain", "is_suspended", "size"),
     )
 
     def __init__(self, decoder: CommandDecoder) -> None:
         self.decoded_size = 0
         self.size = 0
-        self.waits = False
+        self.is_suspended = False
         self.is_plain = True
         self._decoder = decoder
-        self._rest = b""  # what followed the command that added a layer …
-        self._rest_depth = 0  # … and how many layers it has come through
+        self._rest = b""  # the bytes behind the command that added a layer …
+        self._rest_depth = 0  # … and how many layers have decoded them
         self._layers = Layers()
         self._sendable: list[bytes] = []
-        self._last = self._sendable  # where frames are added: the last of those that are held, if any are
+        self._last = self._sendable  # where frames are added: the last of the held lists, if there is one
         self._held: deque[tuple[int, list[bytes]]] = deque()
-        # Input that was not acted on, in the order in which it will be: commands of a piece that was begun (the last
-        # iterator first), pieces that layers have yet to decode (the last iterator first), and buffers.
+        # Unprocessed input, in this order: commands of a piece that was begun (the last iterator first), pieces that
+        # layers have yet to decode (the last iterator first), and buffers.
         self._begun: list[Iterator[Command]] = []
         self._pieces: list[Iterator[bytes]] = []
         self._unread: list[bytes] = []
@@ -96,11 +93,11 @@ class FrameBuffer:
         self.size += sum(map(len, frames))
 
     def send_messages(self, frames: list[bytes], buffer_size: int, now_ns: int) -> None:
-        """Add messages; a buffer that buffers may have them wait until there are ``buffer_size`` bytes of them."""
+        """Add messages; with nsqd's timing they wait until there are ``buffer_size`` bytes of them."""
         self.send_all(frames)
 
     def flush_every(self, interval_ns: int, now_ns: int) -> None:
-        """Let messages wait for no longer than such an interval."""
+        """Let messages wait no longer than ``interval_ns``."""
 
     @property
     def flush_ns(self) -> int | None:
@@ -108,20 +105,20 @@ class FrameBuffer:
         return None
 
     def flush(self) -> None:
-        """Have no message wait any longer."""
+        """Let no message wait any longer."""
 
     @property
     def has_output(self) -> bool:
-        """True while there is something to send now."""
+        """True while bytes can be sent now."""
         return bool(self._sendable) or (not self.is_plain and self._layers.has_output)
 
     @property
     def is_full(self) -> bool:
-        """True while the client does not read what it was sent."""
+        """True while the client does not read the bytes that it was sent."""
         return self.size >= OUTBOX_SIZE_MAX
 
     def take(self) -> bytes:
-        """Return, and forget, what can be sent now."""
+        """Remove and return the bytes that can be sent now."""
         data = self._take_frames()
         return data if self.is_plain else self._layers.encode(data)
 
@@ -133,13 +130,13 @@ class FrameBuffer:
         return data
 
     def hold(self, ticket: int) -> None:
-        """Hold back what is added from now on until ``release`` is called with this ticket or a later one."""
+        """Hold back the frames added from now on until ``release`` is called with this ticket or a later one."""
         if not self._held or self._held[-1][0] != ticket:
             self._last = []
             self._held.append((ticket, self._last))
 
     def release(self, ticket: int) -> None:
-        """Let go what was held back for ``ticket`` and those before it."""
+        """Let the frames be sent that were held back for ``ticket`` or an earlier one."""
         while self._held and self._held[0][0] <= ticket:
             self._sendable += self._held.popleft()[1]
         if not self._held:
@@ -153,16 +150,16 @@ class FrameBuffer:
     # ---- in ----------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Add what one read has returned to what ``next_commands`` returns."""
+        """Add the bytes that one read has returned."""
         self._unread.append(data)
 
     def next_commands(self) -> Iterator[Command] | None:
-        """Return the commands of the next piece, to be acted on one by one; None if nothing is left.
+        """Return the commands of the next piece, to be processed one by one; None if nothing is left.
 
-        A piece is a buffer, or, where there are layers, as much as they decode at once.
+        A piece is a buffer, or the bytes that the layers decode at once.
 
         Raises:
-            ProtocolError: the client does not speak one of the layers.
+            ProtocolError: a layer cannot decode the bytes.
         """
         if self._begun:
             return self._begun.pop()
@@ -192,45 +189,45 @@ class FrameBuffer:
         """True while ``next_commands`` may return commands."""
         return bool(self._begun or self._pieces or self._unread or self._rest)
 
-    def keep(self, *begun: Iterator[Command]) -> None:
-        """Have ``next_commands`` return these before all others, in this order."""
+    def put_back(self, *begun: Iterator[Command]) -> None:
+        """Let ``next_commands`` return these first, in this order."""
         self._begun += reversed(begun)
 
-    def wait(self, command: Command, rest: Iterator[Command]) -> None:
-        """Keep ``command``, which could not be acted on, and the ``rest`` of its piece until ``waits`` is False."""
-        self.waits = True
-        self.keep(iter((command,)), rest)
+    def suspend(self, command: Command, rest: Iterator[Command]) -> None:
+        """Put back a command that has to wait, and the ``rest`` of its piece, until ``is_suspended`` is False."""
+        self.is_suspended = True
+        self.put_back(iter((command,)), rest)
 
     @property
     def at_end(self) -> bool:
-        """True once the client has said in one of the layers that it sends nothing more."""
+        """True once the client has ended the stream of a layer."""
         return self._layers.at_end
 
     def end(self) -> BrokerError | None:
-        """Say that the client sends nothing more: return the error to answer if that cut a command off."""
+        """End the input; return the error to answer if that cut a command off."""
         return self._decoder.end()
 
     # ---- both --------------------------------------------------------------------------------------------------
 
     def upgrade(self, layer: Transform, *, above: int = 0) -> None:
-        """Have what is sent and received from here on go through ``layer``.
+        """Send and receive everything from here on through ``layer``.
 
         Args:
-            layer: the new one, next to the session.
-            above: how many of the layers stay, from the socket on; a client may ask for compression again, and nsqd
-                then begins anew above TLS.
+            layer: the new layer, the one next to the session.
+            above: how many of the layers stay, counted from the socket. A client may request compression again, and
+                nsqd then starts anew above TLS.
         """
         unsent = self._take_frames()
-        if not self._rest:  # of two upgrades at once, the first takes it
+        if not self._rest:  # of two upgrades at once, the first one has done it
             self._rest = self._decoder.take_rest()
             self._rest_depth = above
         self._layers.add(layer, above=above, unsent=unsent)
         self.is_plain = False
 
     def strip(self) -> None:
-        """Have what is sent from here on go out plain; before it goes what the outermost layer still has to say.
+        """Send everything from here on plain, after the last bytes of the outermost layer.
 
-        For a client with which TLS could not be agreed on: it is told so outside of it.
+        If the handshake of TLS fails, the error is sent outside of TLS.
         """
         self._take_frames()
         self.is_plain = True

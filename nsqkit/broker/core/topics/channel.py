@@ -4,40 +4,53 @@
              ▲                    │
              ├──── time out ◀─────┤
              ├──── requeue ◀──────┤
-             └──── deferred ◀─────┘ requeue with a delay; put with a delay enters here, too
+             └──── deferred ◀─────┘ requeue with a delay; put with a delay also enters here
 
-The rule it guards: each message that was put is in exactly one of queue, deferred and one consumer's in-flight
-set, until it is finished or the channel is emptied. Attempts rise with each delivery and only then: the frame in
-the queue always carries the attempts of its next delivery.
-
-Follow a message's life from top to bottom.
+Each message is in exactly one of queue, deferred and one consumer's in-flight set, until it is finished or the channel
+is emptied. Attempts rise with each delivery and only then: a frame in the queue carries the attempts of its next
+delivery. The methods stand in the order of a message's life.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.topics.deferred import Deferred
-from nsqkit.broker.core.topics.in_flight import InFlight
 from nsqkit.broker.core.topics.topology import PROXIMITIES
 from nsqkit.wire.messages import for_redelivery, id_of
 from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.disk.deferred_times import DeferredTimes
-    from nsqkit.broker.core.session.session import Session
-    from nsqkit.broker.core.timers import Agenda
+    from nsqkit.broker.core.pending import Changes
+    from nsqkit.broker.core.timers import Timers
     from nsqkit.broker.core.topics.latency import Latency
     from nsqkit.broker.core.topics.queue import MessageQueue
+    from nsqkit.broker.core.topics.subscription import Subscription
 
-DELIVERY_SIZE_MAX = 1 << 20
-"""Bytes that one consumer is handed at once; the writer has to take them before there is more."""
+DELIVERY_SIZE_MAX: Final = 1 << 20
+"""Bytes that one consumer is given at once; the writer has to send them before there is more."""
 
-
-READ_PAUSE_NS = 1_000_000_000
+READ_PAUSE_NS: Final = 1_000_000_000
 """Time until a disk that could not be read is tried again."""
+
+
+class TimeoutTimer:
+    """The deadline of the messages that one subscription of a channel holds."""
+
+    __slots__ = ("_channel", "due_ns", "subscription")
+
+    def __init__(self, channel: Channel, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.due_ns: int | None = None
+        self._channel = channel
+
+    def handle_deadline(self, now_ns: int) -> int | None:
+        """Have the channel take back messages that have timed out; return the next deadline."""
+        self._channel.time_out(self.subscription, now_ns)
+        return self.subscription.in_flight.next_deadline()
 
 
 class Channel:
@@ -45,23 +58,25 @@ class Channel:
 
     Args:
         name: its name, as on the wire.
-        agenda: where it notes what follows.
-        queue: what waits in it.
+        timers: its deadlines.
+        changes: where it records that it may have to deliver.
+        queue: the messages that wait in it.
         deferred_times: of messages that were deferred when the broker was stopped, and are in the queue.
-        latency: measures how long messages take until they are finished; None if that is not wanted.
+        latency: measures the time until messages are finished; None to measure nothing.
 
     Attributes:
-        paused: nothing is delivered while it is.
-        sessions: its consumers, in the order in which they subscribed.
+        paused: nothing is delivered.
+        subscriptions: its consumers in the order in which they subscribed, each with its timer.
         message_count: messages put so far; requeue_count and timeout_count likewise.
         delivery_counts: messages delivered so far, for each proximity.
-        latency: how long messages took until they were finished; None if that is not wanted.
+        due_ns: the deadline of deferred messages, or of another attempt to read the disk.
     """
 
     def __init__(
         self,
         name: bytes,
-        agenda: Agenda,
+        timers: Timers,
+        changes: Changes[Channel],
         queue: MessageQueue,
         deferred_times: DeferredTimes,
         latency: Latency | None = None,
@@ -75,38 +90,39 @@ class Channel:
         self.delivery_counts = [0] * len(PROXIMITIES)
         self.latency = latency
         self.queue = queue
-        self._deferred_times = deferred_times
+        self.deferred = Deferred()
         self.due_ns: int | None = None
-        self.deferred = Deferred(self._put_back)
-        self.sessions: dict[Session, None] = {}
-        self._agenda = agenda
-        # Who has room, for each proximity, longest waiting first.
-        self._ready: list[OrderedDict[Session, None]] = [OrderedDict() for _ in PROXIMITIES]
-        self._abandoned: dict[InFlight, None] = {}  # sets of consumers that are gone
+        self.subscriptions: dict[Subscription, TimeoutTimer] = {}
+        self._deferred_times = deferred_times
+        self._timers = timers
+        self._changes = changes
+        # The consumers that can take messages, for each proximity; the one that has waited longest first.
+        self._ready: list[OrderedDict[Subscription, None]] = [OrderedDict() for _ in PROXIMITIES]
+        self._abandoned: dict[Subscription, TimeoutTimer] = {}  # of lost connections, with messages in flight
 
     # ---- in ----------------------------------------------------------------------------------------------------
 
     def put(self, frames: Sequence[bytes]) -> None:
-        """Take new messages.
+        """Add new messages.
 
         Raises:
-            OSError: there is no place for them, or not for all.
+            OSError: they could not be stored, or not all of them.
         """
-        self._agenda.deliver(self)
+        self._changes.channels[self] = None
         self.queue.put(frames)
         self.message_count += len(frames)
 
     def put_waiting(self, frames: Sequence[bytes]) -> bool:
-        """Take messages that have waited in the topic; tell whether they are as safe here as there."""
+        """Add messages that have waited in the topic; return whether they are as safe here as there."""
         self.message_count += len(frames)
-        self._agenda.deliver(self)
+        self._changes.channels[self] = None
         return self.queue.keep(frames)
 
     def put_deferred(self, frames: Sequence[bytes], due_ns: int) -> None:
-        """Take new messages that are not to be delivered before ``due_ns``.
+        """Add new messages that must not be delivered before ``due_ns``.
 
         Raises:
-            OSError: there is no place for them, or not for all.
+            OSError: they could not be stored, or not all of them.
         """
         self.queue.put_aside(frames)
         for frame in frames:
@@ -115,50 +131,54 @@ class Channel:
 
     def _put_back(self, frames: Sequence[bytes]) -> None:
         self.queue.put_back(frames)
-        self._agenda.deliver(self)
+        self._changes.channels[self] = None
 
     def _defer(self, frame: bytes, due_ns: int) -> None:
         self.deferred.add(frame, due_ns)
-        self._agenda.schedule_messages(self.deferred, due_ns)
+        self._timers.schedule_messages(self, due_ns)
 
     # ---- out ---------------------------------------------------------------------------------------------------
 
-    def deliver(self, now_ns: int) -> None:
-        """Hand the waiting messages to the consumers that have room: the nearest first, in equal parts."""
-        if not any(self._ready):
-            return
-        try:
-            self._deliver(now_ns)
-        except OSError:  # what waits on disk cannot be read now
-            self._agenda.schedule(self, now_ns + READ_PAUSE_NS)
+    def deliver(self, now_ns: int) -> list[Subscription]:
+        """Give the queued messages to the consumers that can take them: the nearest first, in equal parts.
 
-    def handle_deadline(self, now_ns: int) -> int | None:
-        """Try again to deliver."""
-        self._agenda.deliver(self)
-        return None
+        Returns:
+            Consumers that got messages. One may occur more than once.
+        """
+        delivered: list[Subscription] = []
+        if any(self._ready):
+            try:
+                self._deliver(now_ns, delivered)
+            except OSError:  # messages on disk cannot be read now
+                self._timers.schedule(self, now_ns + READ_PAUSE_NS)
+        return delivered
 
-    def _deliver(self, now_ns: int) -> None:
+    def _deliver(self, now_ns: int, delivered: list[Subscription]) -> None:
         queue, counts = self.queue, self.delivery_counts
         waiting = 0 if self.paused else len(queue)
         for proximity, ready in enumerate(self._ready):
             turns = 0  # of consumers that have not had theirs in this round
             while waiting and ready:
                 turns = turns or len(ready)
-                session = next(iter(ready))
-                ready.move_to_end(session)
+                subscription = next(iter(ready))
+                ready.move_to_end(subscription)
                 share = -(-waiting // turns)
                 turns -= 1
-                frames = queue.take(min(session.room, share), DELIVERY_SIZE_MAX)
+                frames = queue.take(min(subscription.capacity, share), DELIVERY_SIZE_MAX)
                 if self._deferred_times.by_id:
                     frames = self._defer_again(frames, now_ns)
+                counts[proximity] += len(frames)
+                if frames and subscription.grant.sample_rate:
+                    frames, dropped = subscription.sample(frames)
+                    queue.finish(dropped)
                 if frames:
-                    counts[proximity] += len(frames)
-                    session.deliver(frames, now_ns)
-                self.update_ready(session)
+                    self.schedule(subscription, subscription.deliver(frames, now_ns))
+                    delivered.append(subscription)
+                self.update_ready(subscription)
                 waiting = len(queue)
 
     def _defer_again(self, frames: list[bytes], now_ns: int) -> list[bytes]:
-        """Set aside what was deferred before the broker was stopped, and has not come to its time; return the rest."""
+        """Defer messages that were deferred before the broker was stopped and are not due; return the others."""
         deferred_times = self._deferred_times.by_id
         rest = []
         for frame in frames:
@@ -169,28 +189,24 @@ class Channel:
                 rest.append(frame)
         return rest
 
-    def update_ready(self, session: Session) -> None:
-        """Look again whether ``session`` can be given messages."""
-        ready = self._ready[session.proximity]
-        if session.room <= 0:
-            ready.pop(session, None)
-        elif session not in ready:
-            ready[session] = None
-            self._agenda.deliver(self)
-
-    def discard(self, frames: Sequence[bytes]) -> None:
-        """Take note that nobody gets these messages, which were to be delivered."""
-        self.queue.finish(frames)
+    def update_ready(self, subscription: Subscription) -> None:
+        """Record whether ``subscription`` can take messages; to be called when that may have changed."""
+        ready = self._ready[subscription.proximity]
+        if subscription.capacity <= 0:
+            ready.pop(subscription, None)
+        elif subscription not in ready:
+            ready[subscription] = None
+            self._changes.channels[self] = None
 
     # ---- in flight: the calls of the session that owns the messages ---------------------------------------------
 
     @property
-    def wants_finished(self) -> bool:
-        """Whether ``finish`` means something to it, so that it has to be called."""
+    def needs_finished(self) -> bool:
+        """True if ``finish`` has an effect, so that it has to be called."""
         return self.latency is not None or self.queue.finishes
 
     def finish(self, frames: Sequence[bytes], now_ns: int) -> None:
-        """Take note that messages are finished."""
+        """Record that messages are finished."""
         self.queue.finish(frames)
         if self.latency is not None:
             self.latency.add_finished(frames, now_ns)
@@ -204,99 +220,116 @@ class Channel:
         else:
             self._defer(frame, due_ns)
 
-    def time_out(self, in_flight: InFlight, frames: Sequence[bytes]) -> None:
-        """Take back messages whose consumer did not answer in time; they are in ``in_flight`` no longer."""
-        self.timeout_count += len(frames)
-        self._put_back([for_redelivery(frame) for frame in frames])
-        if not in_flight:
-            self._abandoned.pop(in_flight, None)
+    def schedule(self, subscription: Subscription, deadline_ns: int) -> None:
+        """Set a deadline for messages that ``subscription`` holds."""
+        self._timers.schedule_messages(self.subscriptions[subscription], deadline_ns)
 
-    def schedule(self, in_flight: InFlight, deadline_ns: int) -> None:
-        """Have ``in_flight`` look for messages that timed out at ``deadline_ns``."""
-        self._agenda.schedule_messages(in_flight, deadline_ns)
+    def time_out(self, subscription: Subscription, now_ns: int) -> bool:
+        """Take back messages of ``subscription`` that have timed out; return whether there were any."""
+        frames = subscription.in_flight.remove_due(now_ns)
+        if frames:
+            self.timeout_count += len(frames)
+            self._put_back([for_redelivery(frame) for frame in frames])
+            self.update_ready(subscription)
+            if not subscription.in_flight:
+                self._abandoned.pop(subscription, None)
+        return bool(frames)
 
-    def look_for_due(self, now_ns: int) -> bool:
-        """Take back what has timed out and what was deferred until now; tell whether there was any."""
-        before = self.timeout_count, len(self.deferred)
-        for in_flight in self._in_flight_sets():
-            in_flight.handle_deadline(now_ns)
-        self.deferred.handle_deadline(now_ns)
-        return before != (self.timeout_count, len(self.deferred))
+    def handle_deadline(self, now_ns: int) -> None:
+        """Queue deferred messages that are due, and deliver again."""
+        self._queue_due(now_ns)
+        self._changes.channels[self] = None
+        if (deadline_ns := self.deferred.next_deadline()) is not None:
+            self._timers.schedule_messages(self, deadline_ns)
+
+    def _queue_due(self, now_ns: int) -> bool:
+        frames = self.deferred.remove_due(now_ns)
+        if frames:
+            self._put_back(frames)
+        return bool(frames)
+
+    def queue_all_due(self, now_ns: int) -> bool:
+        """Queue all messages that have timed out, and deferred ones that are due; return whether there were any."""
+        found = [self.time_out(subscription, now_ns) for subscription in self._holders()]
+        return self._queue_due(now_ns) or any(found)
 
     def holds(self, message_id: bytes) -> bool:
-        """Tell whether the message is in flight to anybody."""
-        return any(message_id in in_flight for in_flight in self._in_flight_sets())
+        """Return whether the message is in flight to any consumer."""
+        return any(message_id in subscription.in_flight for subscription in self._holders())
 
     @property
     def in_flight_count(self) -> int:
-        """Messages in flight, those of lost consumers included."""
-        return sum(map(len, self._in_flight_sets()))
+        """Messages in flight, those of lost connections included."""
+        return sum(len(subscription.in_flight) for subscription in self._holders())
 
-    def _in_flight_sets(self) -> list[InFlight]:
-        return [*(session.in_flight for session in self.sessions), *self._abandoned]
+    def _holders(self) -> list[Subscription]:
+        return [*self.subscriptions, *self._abandoned]
 
     # ---- consumers ---------------------------------------------------------------------------------------------
 
-    def add(self, session: Session) -> None:
-        """Take a consumer."""
-        self.sessions[session] = None
+    def add(self, subscription: Subscription) -> None:
+        """Add a consumer."""
+        self.subscriptions[subscription] = TimeoutTimer(self, subscription)
 
-    def remove(self, session: Session, *, requeue: bool = False) -> None:
-        """Let a consumer go; what it has in flight waits here for its timeout, or is taken back at once."""
+    def remove(self, subscription: Subscription, *, requeue: bool = False) -> None:
+        """Remove a consumer; its messages in flight wait for their timeouts, or are taken back at once."""
         if requeue:
-            frames = session.in_flight.take_all()
+            frames = subscription.in_flight.remove_everything()
             self.requeue_count += len(frames)
             self._put_back([for_redelivery(frame) for frame in frames])
-        self.sessions.pop(session, None)
-        self._ready[session.proximity].pop(session, None)
-        if session.in_flight:
-            self._abandoned[session.in_flight] = None
+        timer = self.subscriptions.pop(subscription)
+        self._ready[subscription.proximity].pop(subscription, None)
+        if subscription.in_flight:
+            self._abandoned[subscription] = timer
         else:
-            self._agenda.forget(session.in_flight)
+            self._timers.cancel(timer)
 
     # ---- from outside ------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
         """Deliver nothing from now on."""
         self.paused = True
-        self._agenda.note_names()
+        self._changes.raise_revision()
 
     def unpause(self) -> None:
         """Deliver again."""
         self.paused = False
-        self._agenda.note_names()
-        self._agenda.deliver(self)
+        self._changes.raise_revision()
+        self._changes.channels[self] = None
 
     def empty(self) -> None:
-        """Forget all messages: queued, deferred and in flight."""
+        """Remove all messages: queued, deferred and in flight."""
         self.queue.empty()
         self._deferred_times.by_id.clear()
-        self._forget_held()
+        self._remove_held()
 
     def delete(self) -> None:
-        """Forget all messages, and leave no trace."""
+        """Remove all messages and all files."""
         self.queue.delete()
         self._deferred_times.delete()
-        self._forget_held()
+        self._remove_held()
 
     def close(self) -> None:
-        """Keep all messages for the next start: those in flight count as delivered, the deferred ones as not deferred.
+        """Store all messages for the next start: those in flight as delivered, the deferred ones as not deferred.
 
-        With ``--keep-deferred`` they are due when they would have been.
+        With ``--keep-deferred``, deferred messages keep their times.
 
         Raises:
-            OSError: there is no place for them, or not for all.
+            OSError: they could not be stored, or not all of them.
         """
         self._deferred_times.write(self.deferred.times())
-        in_flight = [frame for held in self._in_flight_sets() for frame in held.take_all()]
-        self.queue.close([for_redelivery(frame) for frame in in_flight], self.deferred.take_all())
+        in_flight = [
+            frame for subscription in self._holders() for frame in subscription.in_flight.remove_everything()
+        ]
+        self.queue.close([for_redelivery(frame) for frame in in_flight], self.deferred.remove_everything())
 
-    def _forget_held(self) -> None:
-        self.deferred.take_all()
-        self._agenda.forget(self.deferred)
-        for in_flight in self._in_flight_sets():
-            in_flight.take_all()
-            self._agenda.forget(in_flight)
+    def _remove_held(self) -> None:
+        self.deferred.remove_everything()
+        self._timers.cancel(self)
+        for held in (self.subscriptions, self._abandoned):
+            for subscription, timer in held.items():
+                subscription.in_flight.remove_everything()
+                self._timers.cancel(timer)
         self._abandoned.clear()
-        for session in self.sessions:
-            self.update_ready(session)
+        for subscription in self.subscriptions:
+            self.update_ready(subscription)

@@ -1,30 +1,23 @@
 """The deferred messages of a channel: published with a delay, or requeued with one.
 
-The rule it guards: none comes before its time, and those of one time come in the order in which they were deferred.
+None is delivered before its time. Messages of one time are delivered in the order in which they were deferred.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heappop, heappush
 
 from nsqkit.wire.messages import id_of
 
 
 class Deferred:
-    """A channel's messages that wait for their time.
+    """The deferred messages of one channel."""
 
-    Args:
-        on_due: called with the frames whose time has come.
-    """
+    __slots__ = ("_count", "_heap")
 
-    __slots__ = ("_count", "_heap", "_on_due", "due_ns")
-
-    def __init__(self, on_due: Callable[[list[bytes]], None]) -> None:
-        self._on_due = on_due
+    def __init__(self) -> None:
         self._heap: list[tuple[int, int, bytes]] = []
         self._count = 0
-        self.due_ns: int | None = None
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -35,21 +28,23 @@ class Deferred:
         heappush(self._heap, (due_ns, self._count, frame))
 
     def times(self) -> dict[bytes, int]:
-        """Return when each message is due, by id."""
+        """Return the time of each message, by id."""
         return {id_of(frame): due_ns for due_ns, _, frame in self._heap}
 
-    def take_all(self) -> list[bytes]:
-        """Remove and return the frames of all messages, earliest first."""
+    def remove_everything(self) -> list[bytes]:
+        """Remove all messages; return their frames, earliest first."""
         frames = [frame for _, _, frame in sorted(self._heap)]
         self._heap.clear()
         return frames
 
-    def handle_deadline(self, now_ns: int) -> int | None:
-        """Let go what is due; return when the next one is, None when none is left."""
+    def remove_due(self, now_ns: int) -> list[bytes]:
+        """Remove the messages whose time has come; return their frames."""
         heap = self._heap
         due = []
         while heap and heap[0][0] <= now_ns:
             due.append(heappop(heap)[2])
-        if due:
-            self._on_due(due)
-        return heap[0][0] if heap else None
+        return due
+
+    def next_deadline(self) -> int | None:
+        """Return the earliest time of a message, None without messages."""
+        return self._heap[0][0] if self._heap else None

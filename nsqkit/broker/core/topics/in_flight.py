@@ -1,16 +1,16 @@
 """The messages that one consumer holds: delivered, not yet finished, requeued or timed out.
 
-The rule it guards: a message in flight has one owner. Each session has its own set, so that FIN by anybody else
-finds nothing; when the session is lost its set stays with the channel until the messages time out, as in nsqd.
+A message in flight has one owner. Each subscription has its own set, so a FIN of another client does not find the
+message. When the connection is lost, the set stays with the channel until its messages time out, as in nsqd.
 
-A session has one message timeout, so messages delivered later time out later and the set, a dict in order of
-delivery, is its own queue of deadlines: looking at its front is enough. A touched message has a deadline of its
-own and moves to a second dict, which is searched whole when a deadline comes; few messages are ever there.
+A subscription has one message timeout, so messages that are delivered later time out later. The set is a dict in order
+of delivery and serves as its own queue of deadlines: only its front has to be examined. A touched message has a
+deadline of its own and moves to a second dict, which is searched as a whole; few messages are ever there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from typing import TypeAlias
 
@@ -22,21 +22,18 @@ InFlightMessage: TypeAlias = tuple[bytes, int, int]
 
 
 class InFlight:
-    """One consumer's messages in flight.
+    """The messages in flight to one consumer.
 
     Args:
-        on_timeout: called with the frames that have timed out; puts them back into the channel.
-        guids: gives the broker's ids.
+        guids: the source of the broker's message ids.
     """
 
-    __slots__ = ("_guids", "_on_timeout", "_touched", "_untouched", "due_ns")
+    __slots__ = ("_guids", "_touched", "_untouched")
 
-    def __init__(self, on_timeout: Callable[[list[bytes]], None], guids: GuidFactory) -> None:
-        self._on_timeout = on_timeout
+    def __init__(self, guids: GuidFactory) -> None:
         self._guids = guids
         self._untouched: dict[bytes, InFlightMessage] = {}
         self._touched: dict[bytes, InFlightMessage] = {}
-        self.due_ns: int | None = None
 
     def __len__(self) -> int:
         return len(self._untouched) + len(self._touched)
@@ -45,7 +42,7 @@ class InFlight:
         return message_id in self._untouched or message_id in self._touched
 
     def add(self, ids: list[bytes], frames: list[bytes], now_ns: int, deadline_ns: int) -> list[bytes]:
-        """Take over messages that are being delivered now; return their frames as they are to be sent."""
+        """Add messages that are being delivered; return their frames as they have to be sent."""
         untouched, touched = self._untouched, self._touched
         if not self._guids.gave_all and (
             not untouched.keys().isdisjoint(ids) or (touched and not touched.keys().isdisjoint(ids))
@@ -60,10 +57,10 @@ class InFlight:
         return frames
 
     def _add_each(self, frames: list[bytes], now_ns: int, deadline_ns: int) -> list[bytes]:
-        """Take over messages of which two have the same id, or one has that of another message in flight.
+        """Add messages of which two have the same id, or one has the id of a message in flight.
 
-        Such messages come from the disk alone, written by a broker whose clock was set back. With one id both would be
-        finished when one of them is.
+        Such messages come from the disk only, written by a broker whose clock was set back. With one id, finishing one
+        of them would finish both.
         """
         added = []
         for frame in frames:
@@ -73,7 +70,7 @@ class InFlight:
         return added
 
     def remove(self, message_id: bytes) -> bytes | None:
-        """Return the frame of a message that is in flight no longer, None if it was not."""
+        """Remove a message; return its frame, None if it was not in flight."""
         message = self._untouched.pop(message_id, None) or self._touched.pop(message_id, None)
         return message[0] if message else None
 
@@ -92,9 +89,9 @@ class InFlight:
         return missing
 
     def touch(self, message_id: bytes, now_ns: int, timeout_ns: int, max_timeout_ns: int) -> int | None:
-        """Give a message its timeout anew, up to ``max_timeout_ns`` after delivery; return the new deadline.
+        """Restart the timeout of a message, up to ``max_timeout_ns`` after delivery; return the new deadline.
 
-        The new deadline may be earlier than the old one (nsqd, nsqd/channel.go). None: not in flight.
+        The new deadline may be earlier than the old one (nsqd/channel.go). None: not in flight.
         """
         message = self._untouched.pop(message_id, None) or self._touched.get(message_id)
         if message is None:
@@ -104,27 +101,26 @@ class InFlight:
         self._touched[message_id] = (frame, delivered_ns, deadline_ns)
         return deadline_ns
 
-    def take_all(self) -> list[bytes]:
-        """Remove and return the frames of all messages."""
+    def remove_everything(self) -> list[bytes]:
+        """Remove all messages; return their frames."""
         frames = [frame for held in (self._untouched, self._touched) for frame, _, _ in held.values()]
         self._untouched.clear()
         self._touched.clear()
         return frames
 
-    def handle_deadline(self, now_ns: int) -> int | None:
-        """Time out what is due; return the next deadline, None when nothing is in flight."""
-        timed_out = [
+    def remove_due(self, now_ns: int) -> list[bytes]:
+        """Remove the messages that have timed out; return their frames."""
+        due = [
             message_id for message_id, (_, _, deadline_ns) in self._touched.items() if deadline_ns <= now_ns
         ]
         for message_id, (_, _, deadline_ns) in self._untouched.items():
             if deadline_ns > now_ns:
                 break
-            timed_out.append(message_id)
-        if timed_out:
-            self._on_timeout([frame for message_id in timed_out if (frame := self.remove(message_id))])
-        return self._next_deadline()
+            due.append(message_id)
+        return [frame for message_id in due if (frame := self.remove(message_id))]
 
-    def _next_deadline(self) -> int | None:
+    def next_deadline(self) -> int | None:
+        """Return the earliest deadline of a message, None without messages."""
         deadlines_ns = [deadline_ns for _, _, deadline_ns in self._touched.values()]
         if self._untouched:
             deadlines_ns.append(next(iter(self._untouched.values()))[2])

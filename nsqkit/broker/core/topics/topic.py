@@ -1,10 +1,10 @@
-"""A topic: gives each message an id and a copy to each channel.
+"""A topic: gives each message an id, and the message to each channel.
 
-The rule it guards: what is published is kept. With no channel, while paused, and until it has been started, messages
-wait in the topic's own queue; then the channels get what has waited, a part at a time, and what comes meanwhile waits
-behind it. A copy is not a copy: the channels share one frame.
+Messages wait in the topic's own queue while there is no channel, while the topic is paused, and until it has been
+started. Then the channels get the waiting messages, a part at a time, and new messages wait behind those. The channels
+share one frame of a message.
 
-A deferred message that has to wait here has no time yet: its delay starts when a channel gets it, as in nsqd.
+A deferred message that waits here has no time yet: its delay starts when a channel gets it, as in nsqd.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.disk.guid import Run
     from nsqkit.broker.core.disk.storage import Storage
     from nsqkit.broker.core.options import BrokerOptions
-    from nsqkit.broker.core.timers import Agenda
+    from nsqkit.broker.core.pending import Changes
+    from nsqkit.broker.core.timers import Timers
 
 PART_COUNT: Final = 10_000
 PART_SIZE: Final = 4 << 20
-"""Messages, and bytes of them, that the channels are given at once of what has waited."""
+"""Waiting messages, and bytes of them, that the channels get at once."""
 
 
 class Topic:
@@ -33,20 +34,28 @@ class Topic:
 
     Args:
         name: its name, as on the wire.
-        agenda: where it and its channels note what follows.
+        timers: its deadlines and those of its channels.
+        changes: where it and its channels record what the broker has to act on.
         storage: where its queue and theirs are.
         options: nsqd's flags.
         started: False to have messages wait until ``start``.
 
     Attributes:
-        paused: messages wait in the topic while it is.
+        paused: messages wait in the topic.
         channels: by name.
         message_count: messages published so far; message_bytes their bodies' bytes.
-        due_ns: kept by the agenda.
+        due_ns: when the channels get the next part of the waiting messages.
     """
 
     def __init__(
-        self, name: bytes, agenda: Agenda, storage: Storage, options: BrokerOptions, *, started: bool = True
+        self,
+        name: bytes,
+        timers: Timers,
+        changes: Changes[Channel],
+        storage: Storage,
+        options: BrokerOptions,
+        *,
+        started: bool = True,
     ) -> None:
         self.name = name
         self.ephemeral = is_ephemeral(name)
@@ -57,13 +66,13 @@ class Topic:
         self.queue = storage.open_queue(name, ephemeral=self.ephemeral)
         self.due_ns: int | None = None
         self._started = started
-        self._flows = False  # what is published goes to the channels at once
+        self._flows = False  # the channels get new messages at once
         self._delays = storage.deferred_times(name, ephemeral=self.ephemeral)
         self._waiting_delays_ns = self._delays.by_id  # of deferred messages in the queue
-        self._given_to: dict[
-            bytes, list[Channel]
-        ] = {}  # deferred messages for which others have no place now
-        self._agenda = agenda
+        # Channels that have got a deferred message which others could not store.
+        self._given_to: dict[bytes, list[Channel]] = {}
+        self._timers = timers
+        self._changes = changes
         self._storage = storage
         self._options = options
         self._guids = storage.guids
@@ -74,9 +83,9 @@ class Topic:
         """Publish messages, to be delivered after ``delay_ns``.
 
         Raises:
-            OSError: there is no place for them, or not for all, or not in all channels.
+            OSError: they could not be stored, or not all of them, or not in all channels.
         """
-        self._agenda.published_ns = now_ns
+        self._changes.published_ns = now_ns
         runs = self._guids.take(len(bodies), now_ns)
         prefix, ids = runs[0]
         if len(runs) == 1:
@@ -88,7 +97,7 @@ class Topic:
         else:
             in_memory = self.queue.put(frames)
             if delay_ns:
-                # Of what has no room in memory the delay is lost, as in nsqd, unless it is to be kept.
+                # The delay of a message that does not fit in memory is lost, as in nsqd, without --keep-deferred.
                 kept = frames if self._delays.has_file else frames[:in_memory]
                 self._waiting_delays_ns.update(dict.fromkeys(map(id_of, kept), delay_ns))
         self.message_count += len(bodies)
@@ -110,17 +119,17 @@ class Topic:
     # ---- out ---------------------------------------------------------------------------------------------------
 
     def channel(self, name: bytes, now_ns: int) -> Channel:
-        """Return the channel, made if it is new; the first one gets what has waited for it."""
+        """Return the channel, created if it is new; the first one gets the waiting messages."""
         channel = self.channels.get(name)
         if channel is None:
-            queue = self._storage.open_queue(self.name + b":" + name, ephemeral=is_ephemeral(name))
-            deferred_times = self._storage.deferred_times(
-                self.name + b":" + name, ephemeral=is_ephemeral(name)
-            )
-            channel = Channel(name, self._agenda, queue, deferred_times, self._latency(now_ns))
+            queue_name, ephemeral = self.name + b":" + name, is_ephemeral(name)
+            queue = self._storage.open_queue(queue_name, ephemeral=ephemeral)
+            deferred_times = self._storage.deferred_times(queue_name, ephemeral=ephemeral)
+            latency = self._latency(now_ns)
+            channel = Channel(name, self._timers, self._changes, queue, deferred_times, latency)
             self.channels[name] = channel
-            self._agenda.note_names()
-            self._agenda.deliver(channel)  # its files may hold messages
+            self._changes.raise_revision()
+            self._changes.channels[channel] = None  # its files may hold messages
             self._flush(now_ns)
         return channel
 
@@ -130,7 +139,7 @@ class Topic:
         return Latency(percentiles, window_ns, now_ns) if percentiles else None
 
     def start(self, channel_names: Iterable[bytes], now_ns: int) -> None:
-        """Begin to give messages to channels: those that there are, and those of these names, made if they are new."""
+        """Create the channels of these names that are new, and begin to give messages to all channels."""
         for name in channel_names:
             self.channel(name, now_ns)
         self._started = True
@@ -139,10 +148,10 @@ class Topic:
     def _flush(self, now_ns: int) -> None:
         again_ns = self.handle_deadline(now_ns)
         if again_ns is not None:
-            self._agenda.schedule(self, again_ns)
+            self._timers.schedule(self, again_ns)
 
     def handle_deadline(self, now_ns: int) -> int | None:
-        """Give the channels a part of what has waited; return when to go on."""
+        """Give the channels a part of the waiting messages; return when to give them the next part."""
         if self.paused or not self._started or not self.channels:
             self._flows = False
             return None
@@ -151,7 +160,7 @@ class Topic:
             while given < PART_COUNT and (frames := self.queue.take(PART_COUNT - given, PART_SIZE)):
                 self._give(frames, now_ns)
                 given += len(frames)
-        except OSError:  # what waits on disk cannot be read now, or the channels have no place for it
+        except OSError:  # messages on disk cannot be read now, or the channels cannot store them
             return now_ns + READ_PAUSE_NS
         self._flows = not self.queue
         return None if self._flows else now_ns
@@ -160,7 +169,7 @@ class Topic:
         """Give messages to the channels.
 
         Raises:
-            OSError: there is no place for a deferred one; it waits here again, and so do those behind it.
+            OSError: a deferred one could not be stored; it waits here again, and so do those behind it.
         """
         delays_ns = self._waiting_delays_ns
         at_once = [frame for frame in frames if id_of(frame) not in delays_ns] if delays_ns else frames
@@ -192,45 +201,45 @@ class Topic:
     # ---- from outside ------------------------------------------------------------------------------------------
 
     def remove_channel(self, name: bytes) -> Channel:
-        """Forget a channel, and return it.
+        """Remove a channel, and return it.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such channel.
         """
         channel = self.channels.pop(name)
         self._flows = self._flows and bool(self.channels)
-        self._agenda.note_names()
+        self._changes.raise_revision()
         return channel
 
     def pause(self) -> None:
-        """Keep what is published from now on."""
+        """Have new messages wait in the topic."""
         self.paused = True
         self._flows = False
-        self._agenda.note_names()
+        self._changes.raise_revision()
 
     def unpause(self, now_ns: int) -> None:
-        """Give the channels what has waited, and what comes."""
+        """Give the channels the waiting messages, and new ones."""
         self.paused = False
-        self._agenda.note_names()
+        self._changes.raise_revision()
         self._flush(now_ns)
 
     def empty(self) -> None:
-        """Forget the messages that wait in the topic; the channels keep theirs."""
+        """Remove the messages that wait in the topic; the channels keep theirs."""
         self.queue.empty()
         self._waiting_delays_ns.clear()
         self._given_to.clear()
 
     def delete(self) -> None:
-        """Forget the messages that wait in the topic, and leave no trace."""
+        """Remove the messages that wait in the topic, and all files."""
         self.queue.delete()
         self._delays.delete()
-        self._agenda.forget(self)
+        self._timers.cancel(self)
 
     def close(self) -> list[OSError]:
-        """Keep all messages, the channels' too, for the next start; return what went wrong."""
+        """Store all messages, the channels' too, for the next start; return the errors."""
         self._delays.write({})
         failures = _failures(channel.close for channel in self.channels.values())
-        # What a channel could not keep is still in the topic's files, if those are kept until it is finished.
+        # Messages that a channel could not store are still in the topic's files, with --durability=fsync.
         return failures + _failures([self.queue.leave if failures else self.queue.close])
 
 

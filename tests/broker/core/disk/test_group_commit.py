@@ -11,6 +11,7 @@ from nsqkit.broker.core.disk.group_commit import GroupCommit
 from nsqkit.broker.core.disk.storage import DurableStorage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.session import Session
+from nsqkit.broker.core.session.sessions import SessionEnded
 from nsqkit.broker.file_store import DirectoryFileStore
 
 NOW_NS = 1_700_000_000 * 10**9
@@ -75,7 +76,7 @@ def test_failed_commit_ends_the_waiting_connections_without_an_answer(broker):
     broker.group_commit.begin()
     broker.fail_commit("No space left on device")
     assert waiting.ended
-    assert waiting.end_reason == "commit failed: No space left on device"
+    assert waiting.events() == [SessionEnded("commit failed: No space left on device")]
     assert sent(waiting) == b""
     assert not idle.ended
 

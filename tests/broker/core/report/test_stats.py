@@ -38,6 +38,7 @@ def connect(broker, *commands, address="10.0.0.1:4242", identity=b""):
     session = broker.open_session(address, START_NS + S // 2)
     identify = encode_identify(identity) if identity else b""
     session.receive_data(b"  V2" + identify + b"".join(commands), START_NS + S)
+    broker.settle(START_NS + S)
     return session
 
 
@@ -46,6 +47,10 @@ def names(stats):
         topic["topic_name"]: [channel["channel_name"] for channel in topic["channels"]]
         for topic in stats["topics"]
     }
+
+
+def held(session):
+    return session.subscription.in_flight
 
 
 def the_producer(broker, topic=b""):
@@ -118,12 +123,13 @@ def full(broker):
         encode_ready(4),
         identity=b'{"client_id": "ci", "hostname": "ho", "user_agent": "ua", "topology_zone": "z"}',
     )
-    topic = broker.topic(b"t")
+    topic = broker.topics.get_or_create(b"t")
     topic.put([b"11"] * 7, START_NS)
     broker.settle(START_NS)
-    first, second, third, *_ = consumer.in_flight._untouched
+    first, second, third, *_ = held(consumer)._untouched
     consumer.receive_data(encode_finish(first) + encode_requeue(second, 60_000), START_NS + S)
     consumer.receive_data(encode_requeue(third, 0), START_NS + S)
+    broker.settle(START_NS + S)
     topic.channels[b"c"].pause()
     topic.put([b"333"], START_NS)
     connect(
@@ -216,8 +222,8 @@ def test_the_text_has_nsqd_s_columns(broker):
 
 def test_topics_and_channels_are_in_byte_order(broker):
     for name in (b"zz", b"Bb", b"a1", b"a", b"_"):
-        broker.topic(name).channel(name, START_NS)
-        broker.topic(b"a").channel(name, START_NS)
+        broker.topics.get_or_create(name).channel(name, START_NS)
+        broker.topics.get_or_create(b"a").channel(name, START_NS)
     order = ["Bb", "_", "a", "a1", "zz"]
     assert list(names(collect(broker, NOW_NS))) == order
     assert names(collect(broker, NOW_NS))["a"] == order
@@ -226,8 +232,8 @@ def test_topics_and_channels_are_in_byte_order(broker):
 def test_filters(broker):
     for topic in (b"t1", b"t2"):
         for channel in (b"c1", b"c2"):
-            broker.topic(topic).channel(channel, START_NS)
-    broker.topic(b"t2").channel(b"c3", START_NS)
+            broker.topics.get_or_create(topic).channel(channel, START_NS)
+    broker.topics.get_or_create(b"t2").channel(b"c3", START_NS)
     connect(broker, encode_publish(b"t1", b"x"))
     assert names(collect(broker, NOW_NS, topic=b"t1")) == {"t1": ["c1", "c2"]}
     assert names(collect(broker, NOW_NS, channel=b"c3")) == {"t2": ["c3"]}
@@ -245,7 +251,7 @@ def test_a_producer_is_told_with_one_topic_only(broker):
 
     assert pub_counts(b"") == [{"topic": "a", "count": 1}]
     assert pub_counts(b"b") == [{"topic": "b", "count": 2}]
-    broker.topic(b"c")
+    broker.topics.get_or_create(b"c")
     assert pub_counts(b"c") is None
     assert "\n   [V2 10.0.0.1:4242        ] state: 0 inflt: 0 " in text(collect(broker, NOW_NS, topic=b"c"))
 
@@ -292,7 +298,7 @@ def test_deliveries_are_counted_by_the_place_of_the_consumer(place, key):
     )
     broker = Broker(options, Random(1))
     connect(broker, b"SUB t c\n", encode_ready(5), identity=place)
-    broker.topic(b"t").put([b"x"] * 3, START_NS)
+    broker.topics.get_or_create(b"t").put([b"x"] * 3, START_NS)
     broker.settle(START_NS)
     topics = collect(broker, NOW_NS)["topics"]
     assert topics
@@ -305,9 +311,9 @@ def test_who_has_told_no_place_is_near_to_nobody():
     broker = Broker(BrokerOptions(enable_experiments=("topology-aware-consumption",)), Random(1))
     silent = connect(broker, b"SUB t c\n", encode_ready(5))
     told = connect(broker, b"SUB t c\n", encode_ready(5), identity=b"{}")
-    broker.topic(b"t").put([b"x"], START_NS)
+    broker.topics.get_or_create(b"t").put([b"x"], START_NS)
     broker.settle(START_NS)
-    assert (len(silent.in_flight), len(told.in_flight)) == (0, 1)
+    assert (len(held(silent)), len(held(told))) == (0, 1)
 
 
 def test_the_nearest_consumers_come_first_and_the_others_get_what_is_left():
@@ -323,9 +329,9 @@ def test_the_nearest_consumers_come_first_and_the_others_get_what_is_left():
         encode_ready(2),
         identity=b'{"topology_zone": "y", "topology_region": "r"}',
     )
-    broker.topic(b"t").put([b"x"] * 6, START_NS)
+    broker.topics.get_or_create(b"t").put([b"x"] * 6, START_NS)
     broker.settle(START_NS)
-    assert [len(session.in_flight) for session in (near, middle, far)] == [3, 2, 1]
+    assert [len(held(session)) for session in (near, middle, far)] == [3, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +339,7 @@ def test_the_nearest_consumers_come_first_and_the_others_get_what_is_left():
     [(0, "0.0ns"), (200, "200.0ns"), (1_500, "1.5us"), (2_500_000, "2.5ms"), (90 * S, "89.9s")],
 )
 def test_latencies_of_channels_and_all_of_them_together(broker, latency_ns, told):
-    topic = broker.topic(b"t")
+    topic = broker.topics.get_or_create(b"t")
     for name in (b"c", b"d"):
         topic.channel(name, START_NS).latency = Latency((1.0, 0.5), 600 * S, START_NS)
     topic.channels[b"c"].latency.add([latency_ns], NOW_NS)

@@ -39,7 +39,7 @@ def look(broker, memory=None):
 
 
 def test_a_report_has_the_lines_of_nsqd_in_its_order(broker):
-    topic = broker.topic(b"t")
+    topic = broker.topics.get_or_create(b"t")
     topic.channel(b"c", NOW_NS)
     topic.put([b"12345", b"678"], NOW_NS)
     topic.put([b"9"], NOW_NS, delay_ns=10**9)
@@ -60,7 +60,7 @@ def test_a_report_has_the_lines_of_nsqd_in_its_order(broker):
 
 
 def test_counters_are_differences_and_gauges_are_not(broker):
-    topic = broker.topic(b"t")
+    topic = broker.topics.get_or_create(b"t")
     channel = topic.channel(b"c", NOW_NS)
     topic.put([b"12345", b"678"], NOW_NS)
     channel.requeue_count, channel.timeout_count = 4, 5
@@ -80,15 +80,15 @@ def test_counters_are_differences_and_gauges_are_not(broker):
 
 
 def test_a_topic_that_was_made_anew_can_count_down(broker):
-    broker.topic(b"t").put([b"x"] * 3, NOW_NS)
+    broker.topics.get_or_create(b"t").put([b"x"] * 3, NOW_NS)
     first = look(broker)
     broker.delete_topic(b"t")
-    broker.topic(b"t").put([b"x"], NOW_NS)
+    broker.topics.get_or_create(b"t").put([b"x"], NOW_NS)
     assert next(report(look(broker), first)) == "topic.t.message_count:-2|c"
 
 
 def test_latencies_follow_what_they_belong_to(broker):
-    channel = broker.topic(b"t").channel(b"c", NOW_NS)
+    channel = broker.topics.get_or_create(b"t").channel(b"c", NOW_NS)
     channel.latency = Latency((0.999, 0.5), 10**9, NOW_NS)
     channel.latency.add([250], NOW_NS)
     lines = list(report(look(broker), NOTHING))
@@ -103,8 +103,8 @@ def test_latencies_follow_what_they_belong_to(broker):
 
 
 def test_ephemeral_topics_and_channels_can_be_left_out(broker):
-    broker.topic(b"e#ephemeral").channel(b"c", NOW_NS)
-    broker.topic(b"t").channel(b"c#ephemeral", NOW_NS)
+    broker.topics.get_or_create(b"e#ephemeral").channel(b"c", NOW_NS)
+    broker.topics.get_or_create(b"t").channel(b"c#ephemeral", NOW_NS)
     kept = [line for line in report(look(broker), NOTHING) if "#ephemeral" in line]
     assert len(kept) == 4 + 8 + 8
     assert not any("#ephemeral" in line for line in report(look(broker), NOTHING, exclude_ephemeral=True))

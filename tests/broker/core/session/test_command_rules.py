@@ -1,14 +1,14 @@
-"""Each refusal is seen through a session in test_session.py; here are the words alone."""
+"""The words of commands, and the table of states; test_session.py tests refusals through a session."""
 
 from __future__ import annotations
 
 import pytest
 
 from nsqkit.broker.core.session.command_rules import (
-    CLOSING,
     PARAMS_MIN,
-    SUBSCRIBED,
+    TRANSITIONS,
     CommandRules,
+    State,
     check_words,
     parse_word,
     text,
@@ -33,9 +33,25 @@ def refusal(line: bytes) -> str:
         *(b"FIN " + ID, b"REQ " + ID + b" x", b"TOUCH " + ID, b"AUTH", b"NOP a b", b"IDENTIFY a"),
     ],
 )
-def test_words_that_are_right_or_are_looked_at_later_pass(line):
+def test_words_that_are_valid_or_are_checked_later_pass(line):
     verb, *params = line.split(b" ")
     check_words(verb, params, max_req_timeout_ns=HOUR_NS)
+
+
+def test_moves_follow_the_table():
+    rules = CommandRules(max_req_timeout_ns=HOUR_NS, lacks_tls=False)
+    states = []
+    for event in ("IDENTIFY", "SUB", "CLS", "end"):
+        rules.move(event)
+        states.append(rules.state)
+    assert states == [State.IDENTIFIED, State.SUBSCRIBED, State.CLOSING, State.ENDED]
+    assert [state.number for state in State] == [0, 0, 3, 4, 1]  # nsqd's
+
+
+def test_every_state_can_end_and_is_reachable():
+    reachable = {State.INIT, *(after for events in TRANSITIONS.values() for after in events.values())}
+    assert reachable == set(State) == TRANSITIONS.keys()
+    assert all("end" in events for state, events in TRANSITIONS.items() if state is not State.ENDED)
 
 
 def test_rules_follow_the_state():
@@ -43,14 +59,14 @@ def test_rules_follow_the_state():
     params = [b"t", b"c"]
     rules.check(b"SUB", params)
     rules.check(b"SUB", params)
-    for state in (SUBSCRIBED, CLOSING):
-        rules.enter(state)
+    for event in ("SUB", "CLS"):
+        rules.move(event)
         with pytest.raises(InvalidCommand, match="cannot SUB in current state"):
             rules.check(b"SUB", params)
 
 
 @pytest.mark.parametrize("verb", PARAMS_MIN)
-def test_too_few_words(verb):
+def test_too_few_words_are_refused(verb):
     least, words = PARAMS_MIN[verb]
     for count in range(least):
         line = b" ".join([verb, *[b"t"] * count])
@@ -77,15 +93,15 @@ def test_too_few_words(verb):
         (b"AUTH secret", "E_INVALID AUTH invalid number of parameters"),
     ],
 )
-def test_words_that_are_wrong(line, answer):
+def test_invalid_words_are_refused(line, answer):
     assert refusal(line) == answer
 
 
-def test_a_number_is_parsed_or_refused_with_the_word_in_the_text():
+def test_number_is_parsed_or_refused_with_the_word_in_the_text():
     assert parse_word(b"12", "what") == 12
     with pytest.raises(InvalidCommand, match=r"E_INVALID what 1\.5"):
         parse_word(b"1.5", "what")
 
 
-def test_bytes_that_are_no_text_survive():
+def test_bytes_that_are_not_utf8_survive():
     assert text(b"\xff").encode("utf-8", "surrogateescape") == b"\xff"

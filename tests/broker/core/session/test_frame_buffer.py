@@ -82,13 +82,13 @@ def test_commands_wait_with_all_that_comes_after_them():
     commands = buffer.next_commands()
     assert commands is not None
     assert next(commands).verb == b"NOP"
-    buffer.wait(next(commands), commands)
-    assert buffer.waits
+    buffer.suspend(next(commands), commands)
+    assert buffer.is_suspended
     buffer.receive(b"RDY 2\nRD")
     buffer.receive(b"Y 3\n")
     again = buffer.next_commands()
     assert again is not None
-    buffer.wait(next(again), again)
+    buffer.suspend(next(again), again)
     assert verbs(buffer, b"NOP\n") == [b"RDY", b"CLS", b"RDY", b"RDY", b"NOP"]
     assert not buffer.has_unread
 
@@ -101,7 +101,7 @@ def test_what_was_begun_comes_before_what_came_since():
         assert commands is not None
         assert next(commands).verb == verb
         assert buffer.is_drained == (verb == b"RDY")
-        buffer.keep(commands)
+        buffer.put_back(commands)
         assert buffer.has_unread
         buffer.receive(b"SUB a b\n")
     assert verbs(buffer) == [b"SUB"] * 3
@@ -114,7 +114,7 @@ def test_how_often_it_was_interrupted_costs_nothing():
     for _ in range(count):
         commands = buffer.next_commands()
         assert commands is not None
-        buffer.wait(next(commands), commands)
+        buffer.suspend(next(commands), commands)
         buffer.receive(b"CLS\n")
     assert verbs(buffer) == [b"NOP"] * count + [b"CLS"] * count
 
@@ -191,7 +191,7 @@ def test_what_followed_an_upgrade_goes_before_what_came_while_it_waited():
     buffer.receive(b"NOP\nrdy 1\n")
     commands = buffer.next_commands()
     assert commands is not None
-    buffer.wait(next(commands), commands)
+    buffer.suspend(next(commands), commands)
     buffer.receive(b"rdy 2\n")
     seen = []
     while (commands := buffer.next_commands()) is not None:

@@ -17,23 +17,23 @@ def heartbeat(interval: int = 10) -> Heartbeat:
 class TestSilence:
     def test_two_intervals_of_it_are_the_end(self):
         it = heartbeat()
-        it.heard_ns = 1
-        assert it.why_gone(20 * SECOND, has_output=False) is None
+        it.received_ns = 1
+        assert it.timeout_reason(20 * SECOND, has_output=False) is None
         assert (
-            it.why_gone(20 * SECOND + 1, has_output=False)
+            it.timeout_reason(20 * SECOND + 1, has_output=False)
             == "no command for two heartbeat intervals of 10000 ms"
         )
 
     def test_without_an_interval_it_may_last(self):
         it = heartbeat()
-        it.allow_silence(0)
-        assert it.why_gone(1000 * SECOND, has_output=False) is None
+        it.limit_silence(0)
+        assert it.timeout_reason(1000 * SECOND, has_output=False) is None
 
 
 class TestHeartbeats:
     def test_they_come_with_the_interval(self):
         it = heartbeat()
-        assert [it.beats(second * SECOND) for second in (9, 10, 11, 19, 20)] == [
+        assert [it.advance(second * SECOND) for second in (9, 10, 11, 19, 20)] == [
             False,
             True,
             False,
@@ -43,9 +43,9 @@ class TestHeartbeats:
 
     def test_those_that_were_missed_are_one(self):
         it = heartbeat()
-        assert it.beats(35 * SECOND)
-        assert not it.beats(44 * SECOND)
-        assert it.beats(45 * SECOND)
+        assert it.advance(35 * SECOND)
+        assert not it.advance(44 * SECOND)
+        assert it.advance(45 * SECOND)
 
     @given(start_ns=st.integers(0, 2 * SECOND), interval_ms=st.integers(1000, 60_000))
     def test_each_falls_on_a_tick_that_all_share_and_is_never_late(self, start_ns, interval_ms):
@@ -57,59 +57,60 @@ class TestHeartbeats:
             assert beat_ns is not None
             assert beat_ns % TICK_NS == 0
             assert 0 <= before_ns + interval_ns - beat_ns < TICK_NS
-            assert not it.beats(beat_ns - 1)
-            assert it.beats(beat_ns)
-            it.heard_ns = before_ns = beat_ns
+            assert not it.advance(beat_ns - 1)
+            assert it.advance(beat_ns)
+            it.received_ns = before_ns = beat_ns
 
     def test_without_an_interval_there_are_none(self):
         it = heartbeat(0)
-        assert not it.beats(1000 * SECOND)
+        assert not it.advance(1000 * SECOND)
         assert it.next_deadline(0) is None
 
 
 class TestTaking:
     def test_a_heartbeat_that_nobody_takes_for_an_interval_is_the_end(self):
         it = heartbeat()
-        it.beats(10 * SECOND)
-        it.heard_ns = 19 * SECOND
-        assert it.why_gone(20 * SECOND - 1, has_output=True) is None
+        it.advance(10 * SECOND)
+        it.received_ns = 19 * SECOND
+        assert it.timeout_reason(20 * SECOND - 1, has_output=True) is None
         assert (
-            it.why_gone(20 * SECOND, has_output=True) == "took nothing for a heartbeat interval of 10000 ms"
+            it.timeout_reason(20 * SECOND, has_output=True)
+            == "took nothing for a heartbeat interval of 10000 ms"
         )
 
     def test_whatever_is_taken_is_a_sign_of_life(self):
         it = heartbeat()
-        it.beats(10 * SECOND)
-        it.heard_ns = 19 * SECOND
-        it.taken = True
-        assert it.why_gone(20 * SECOND, has_output=True) is None
+        it.advance(10 * SECOND)
+        it.received_ns = 19 * SECOND
+        it.has_sent = True
+        assert it.timeout_reason(20 * SECOND, has_output=True) is None
 
     def test_with_nothing_to_take_it_is_no_sign_of_death(self):
         it = heartbeat()
-        it.beats(10 * SECOND)
-        it.heard_ns = 19 * SECOND
-        assert it.why_gone(20 * SECOND, has_output=False) is None
+        it.advance(10 * SECOND)
+        it.received_ns = 19 * SECOND
+        assert it.timeout_reason(20 * SECOND, has_output=False) is None
 
 
 def test_the_next_deadline_is_a_heartbeat_or_the_end_of_patience():
     it = heartbeat()
     assert it.next_deadline(13 * SECOND) == 10 * SECOND
-    it.beats(10 * SECOND)
-    it.allow_silence(6 * SECOND)
+    it.advance(10 * SECOND)
+    it.limit_silence(6 * SECOND)
     assert it.next_deadline(13 * SECOND) == 12 * SECOND
-    it.begin(0, 0)
+    it.start(0, 0)
     assert it.next_deadline(13 * SECOND) == 12 * SECOND
 
 
 def test_while_hands_are_shaken_nothing_else_is_asked_for():
     it = heartbeat()
-    assert it.shake_hands(9 * SECOND) == 14 * SECOND
-    assert it.beats(10 * SECOND)
-    assert not it.handshake_is_over(13 * SECOND)
+    assert it.start_handshake(9 * SECOND) == 14 * SECOND
+    assert it.advance(10 * SECOND)
+    assert it.continue_handshake(13 * SECOND)
     assert it.next_deadline(13 * SECOND) == 14 * SECOND
-    assert it.handshake_is_over(14 * SECOND)
+    assert not it.continue_handshake(14 * SECOND)
     assert it.next_deadline(14 * SECOND) == 20 * SECOND
-    assert it.why_gone(20 * SECOND, has_output=True) is None
+    assert it.timeout_reason(20 * SECOND, has_output=True) is None
 
 
 def test_a_client_that_takes_nothing_is_left_though_it_talks():
@@ -121,7 +122,7 @@ def test_a_client_that_takes_nothing_is_left_though_it_talks():
         for client in (talker, reader):
             client.feed(b"NOP\n")
     assert (talker.is_alive, reader.is_alive) == (False, True)
-    assert talker.session.end_reason == "took nothing for a heartbeat interval of 1000 ms"
+    assert talker.end_reason == "took nothing for a heartbeat interval of 1000 ms"
 
 
 def test_many_idle_clients_wake_the_broker_once():

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.broker.core.session.auth import decode_auth_state
-from nsqkit.broker.core.session.command_rules import ALLOWED_STATES, CLOSING, CONNECTED, SUBSCRIBED
+from nsqkit.broker.core.session.command_rules import TRANSITIONS, State
 from nsqkit.broker.core.session.frame_buffer import OUTBOX_SIZE_MAX
-from nsqkit.broker.core.session.session import TURNS_NS
-from nsqkit.broker.core.session.turns import TURN_WORDS, TURN_WORDS_MAX
+from nsqkit.broker.core.session.session import SHORT_TURNS_NS
+from nsqkit.broker.core.session.turns import SHORT_TURN_WORDS_MAX, TURN_WORDS_MAX
 from nsqkit.wire.commands import (
     CLS,
     MAGIC_V2,
@@ -70,11 +70,13 @@ def driven() -> DrivenBroker:
     return DrivenBroker()
 
 
-def client_in(driven: DrivenBroker, state: int) -> DrivenClient:
+def client_in(driven: DrivenBroker, state: State) -> DrivenClient:
     client = driven.client()
-    if state != CONNECTED:
+    if state is State.IDENTIFIED:
+        assert client.say(COMMANDS[b"IDENTIFY"]) == [b"OK"]
+    elif state is not State.INIT:
         assert client.say(COMMANDS[b"SUB"]) == [b"OK"]
-    if state == CLOSING:
+    if state is State.CLOSING:
         assert client.say(CLS) == [b"CLOSE_WAIT"]
     assert client.session.state == state
     return client
@@ -86,7 +88,7 @@ def refusal(client: DrivenClient, *commands: bytes) -> bytes:
     assert isinstance(said, bytes)
     assert not client.is_alive
     assert client.say(PUB) == [], "after a refusal nothing is looked at"
-    assert client.session.end_reason == said.decode("utf-8", "surrogateescape")
+    assert client.end_reason == said.decode("utf-8", "surrogateescape")
     return said
 
 
@@ -101,11 +103,11 @@ def said_after(ns: int, driven: DrivenBroker, client: DrivenClient) -> list[Mess
 # States.
 
 
-@pytest.mark.parametrize("state", [CONNECTED, SUBSCRIBED, CLOSING])
+@pytest.mark.parametrize("state", [State.INIT, State.IDENTIFIED, State.SUBSCRIBED, State.CLOSING])
 @pytest.mark.parametrize("verb", COMMANDS, ids=bytes.decode)
 def test_each_command_in_each_state(driven, verb, state):
     client = client_in(driven, state)
-    if state in ALLOWED_STATES[verb]:
+    if verb.decode() in TRANSITIONS[state]:
         assert client.say(COMMANDS[verb]) == ANSWERS[verb]
         assert client.is_alive == (verb != b"AUTH")
     else:
@@ -113,12 +115,14 @@ def test_each_command_in_each_state(driven, verb, state):
 
 
 def test_every_command_is_in_the_table_above():
-    assert COMMANDS.keys() == ANSWERS.keys() == ALLOWED_STATES.keys()
+    assert COMMANDS.keys() == ANSWERS.keys()
+    events = {event for events in TRANSITIONS.values() for event in events}
+    assert {verb.decode() for verb in COMMANDS} == events - {"end"}
 
 
 @pytest.mark.parametrize("verb", [b"IDENTIFY", b"AUTH", b"SUB"])
 def test_the_state_is_looked_at_before_anything_else(driven, verb):
-    client = client_in(driven, SUBSCRIBED)
+    client = client_in(driven, State.SUBSCRIBED)
     assert refusal(client, verb + b"\n") == b"E_INVALID cannot %b in current state" % verb
 
 
@@ -135,41 +139,41 @@ def test_the_wrong_magic_is_refused(driven):
 @pytest.mark.parametrize(
     ("state", "command", "answer"),
     [
-        (CONNECTED, b"SUB\n", b"E_INVALID SUB insufficient number of parameters"),
-        (CONNECTED, b"SUB t\n", b"E_INVALID SUB insufficient number of parameters"),
-        (CONNECTED, b"SUB  c\n", b'E_BAD_TOPIC SUB topic name "" is not valid'),
-        (CONNECTED, b"SUB t\xff c\n", b'E_BAD_TOPIC SUB topic name "t\\xff" is not valid'),
-        (CONNECTED, b"SUB t \n", b'E_BAD_CHANNEL SUB channel name "" is not valid'),
-        (CONNECTED, b"SUB t c$\n", b'E_BAD_CHANNEL SUB channel name "c$" is not valid'),
-        (CONNECTED, b"PUB\n", b"E_INVALID PUB insufficient number of parameters"),
-        (CONNECTED, b"PUB t$\n", b'E_BAD_TOPIC PUB topic name "t$" is not valid'),
-        (CONNECTED, b"MPUB\n", b"E_INVALID MPUB insufficient number of parameters"),
-        (CONNECTED, b"MPUB t$\n", b'E_BAD_TOPIC E_BAD_TOPIC MPUB topic name "t$" is not valid'),
-        (CONNECTED, b"DPUB t\n", b"E_INVALID DPUB insufficient number of parameters"),
-        (CONNECTED, b"DPUB t$ x\n", b'E_BAD_TOPIC DPUB topic name "t$" is not valid'),
-        (CONNECTED, b"DPUB t +1\n", b"E_INVALID DPUB could not parse timeout +1"),
-        (CONNECTED, b"DPUB t 3600001\n", b"E_INVALID DPUB timeout 3600001 out of range 0-3600000"),
+        (State.INIT, b"SUB\n", b"E_INVALID SUB insufficient number of parameters"),
+        (State.INIT, b"SUB t\n", b"E_INVALID SUB insufficient number of parameters"),
+        (State.INIT, b"SUB  c\n", b'E_BAD_TOPIC SUB topic name "" is not valid'),
+        (State.INIT, b"SUB t\xff c\n", b'E_BAD_TOPIC SUB topic name "t\\xff" is not valid'),
+        (State.INIT, b"SUB t \n", b'E_BAD_CHANNEL SUB channel name "" is not valid'),
+        (State.INIT, b"SUB t c$\n", b'E_BAD_CHANNEL SUB channel name "c$" is not valid'),
+        (State.INIT, b"PUB\n", b"E_INVALID PUB insufficient number of parameters"),
+        (State.INIT, b"PUB t$\n", b'E_BAD_TOPIC PUB topic name "t$" is not valid'),
+        (State.INIT, b"MPUB\n", b"E_INVALID MPUB insufficient number of parameters"),
+        (State.INIT, b"MPUB t$\n", b'E_BAD_TOPIC E_BAD_TOPIC MPUB topic name "t$" is not valid'),
+        (State.INIT, b"DPUB t\n", b"E_INVALID DPUB insufficient number of parameters"),
+        (State.INIT, b"DPUB t$ x\n", b'E_BAD_TOPIC DPUB topic name "t$" is not valid'),
+        (State.INIT, b"DPUB t +1\n", b"E_INVALID DPUB could not parse timeout +1"),
+        (State.INIT, b"DPUB t 3600001\n", b"E_INVALID DPUB timeout 3600001 out of range 0-3600000"),
         (
-            CONNECTED,
+            State.INIT,
             b"DPUB t %d\n" % ((1 << 64) - 1),
             b"E_INVALID DPUB timeout %d out of range 0-3600000" % ((1 << 64) - 1),
         ),
-        (CONNECTED, b"AUTH x\n", b"E_INVALID AUTH invalid number of parameters"),
-        (CONNECTED, b"\n", b"E_INVALID invalid command "),
-        (CONNECTED, b"pub t\n", b"E_INVALID invalid command pub"),
-        (CONNECTED, b"\xff\xfe x\n", b"E_INVALID invalid command \xff\xfe"),
-        (SUBSCRIBED, b"RDY x\n", b"E_INVALID RDY could not parse count x"),
-        (SUBSCRIBED, b"RDY +1\n", b"E_INVALID RDY could not parse count +1"),
-        (SUBSCRIBED, b"RDY 2501\n", b"E_INVALID RDY count 2501 out of range 0-2500"),
-        (SUBSCRIBED, b"RDY 18446744073709551615\n", b"E_INVALID RDY count -1 out of range 0-2500"),
-        (SUBSCRIBED, b"FIN\n", b"E_INVALID FIN insufficient number of params"),
-        (SUBSCRIBED, b"FIN 0123456789abcde\n", b"E_INVALID invalid message ID"),
-        (SUBSCRIBED, b"FIN 0123456789abcdef0\n", b"E_INVALID invalid message ID"),
-        (SUBSCRIBED, b"REQ 0123456789abcdef\n", b"E_INVALID REQ insufficient number of params"),
-        (SUBSCRIBED, b"REQ x x\n", b"E_INVALID invalid message ID"),
-        (SUBSCRIBED, b"REQ 0123456789abcdef x\n", b"E_INVALID REQ could not parse timeout x"),
-        (SUBSCRIBED, b"TOUCH\n", b"E_INVALID TOUCH insufficient number of params"),
-        (SUBSCRIBED, b"TOUCH x\n", b"E_INVALID invalid message ID"),
+        (State.INIT, b"AUTH x\n", b"E_INVALID AUTH invalid number of parameters"),
+        (State.INIT, b"\n", b"E_INVALID invalid command "),
+        (State.INIT, b"pub t\n", b"E_INVALID invalid command pub"),
+        (State.INIT, b"\xff\xfe x\n", b"E_INVALID invalid command \xff\xfe"),
+        (State.SUBSCRIBED, b"RDY x\n", b"E_INVALID RDY could not parse count x"),
+        (State.SUBSCRIBED, b"RDY +1\n", b"E_INVALID RDY could not parse count +1"),
+        (State.SUBSCRIBED, b"RDY 2501\n", b"E_INVALID RDY count 2501 out of range 0-2500"),
+        (State.SUBSCRIBED, b"RDY 18446744073709551615\n", b"E_INVALID RDY count -1 out of range 0-2500"),
+        (State.SUBSCRIBED, b"FIN\n", b"E_INVALID FIN insufficient number of params"),
+        (State.SUBSCRIBED, b"FIN 0123456789abcde\n", b"E_INVALID invalid message ID"),
+        (State.SUBSCRIBED, b"FIN 0123456789abcdef0\n", b"E_INVALID invalid message ID"),
+        (State.SUBSCRIBED, b"REQ 0123456789abcdef\n", b"E_INVALID REQ insufficient number of params"),
+        (State.SUBSCRIBED, b"REQ x x\n", b"E_INVALID invalid message ID"),
+        (State.SUBSCRIBED, b"REQ 0123456789abcdef x\n", b"E_INVALID REQ could not parse timeout x"),
+        (State.SUBSCRIBED, b"TOUCH\n", b"E_INVALID TOUCH insufficient number of params"),
+        (State.SUBSCRIBED, b"TOUCH x\n", b"E_INVALID invalid message ID"),
     ],
 )
 def test_wrong_words_are_refused_with_nsqds(driven, state, command, answer):
@@ -186,7 +190,7 @@ def test_a_line_without_end_ends_the_session_without_a_word(driven):
     client = driven.client()
     assert client.say(b"x" * 16384 + b"\n") == []
     assert not client.is_alive
-    assert client.session.end_reason == "a command line is longer than 16384 bytes"
+    assert client.end_reason == "a command line is longer than 16384 bytes"
 
 
 # IDENTIFY.
@@ -236,9 +240,9 @@ def test_messages_go_by_the_first_identify(driven):
     assert len(client.messages()) == 49
     client.feed(encode_ready(0))
     driven.advance(2.999)
-    assert messages[7].id in client.session.in_flight
+    assert messages[7].id in client.subscription.in_flight
     driven.advance(0.001)
-    assert messages[7].id not in client.session.in_flight
+    assert messages[7].id not in client.subscription.in_flight
 
 
 # Publishing.
@@ -323,7 +327,7 @@ def test_rdy_is_how_many_may_be_unanswered(driven):
     assert consumer.say(encode_finish(second.id))[0].body == b"3"
     assert consumer.say(encode_requeue(first.id, 0))[0].body == b"4"
     assert consumer.say(encode_ready(4), encode_ready(3))[0].body == b"5"
-    assert len(consumer.session.in_flight) == 3
+    assert len(consumer.subscription.in_flight) == 3
 
 
 def test_a_lower_rdy_takes_nothing_back(driven):
@@ -337,11 +341,11 @@ def test_a_lower_rdy_takes_nothing_back(driven):
 def test_rdy_without_a_number_is_1_and_with_an_empty_one_0(driven):
     consumer = driven.consumer(5)
     consumer.feed(b"RDY\n")
-    assert consumer.session.rdy_count == 1
+    assert consumer.subscription.rdy_count == 1
     consumer.feed(b"RDY \n")
-    assert consumer.session.rdy_count == 0
+    assert consumer.subscription.rdy_count == 0
     consumer.feed(b"RDY 2500\n")
-    assert (consumer.session.rdy_count, consumer.is_alive) == (2500, True)
+    assert (consumer.subscription.rdy_count, consumer.is_alive) == (2500, True)
 
 
 def test_one_delivery_follows_one_buffer(driven):
@@ -366,7 +370,7 @@ def test_only_the_owner_can_answer(driven):
         why = b"failed client does not own message"
         assert other.say(command) == [b"E_%b_FAILED %b %b %b" % (verb, verb, message_id, why)]
     assert owner.say(encode_touch(message_id), encode_finish(message_id)) == []
-    assert (owner.session.finish_count, other.session.finish_count) == (1, 0)
+    assert (owner.subscription.finish_count, other.subscription.finish_count) == (1, 0)
     assert owner.say(encode_finish(message_id)) == [
         b"E_FIN_FAILED FIN %b failed ID not in flight" % message_id
     ]
@@ -387,7 +391,7 @@ def test_a_run_of_answers_names_those_that_failed_and_finishes_the_others(driven
     assert said == [
         b"E_FIN_FAILED FIN %b failed ID not in flight" % message_id for message_id in (NOBODYS_ID, ids[0])
     ]
-    assert (consumer.session.finish_count, len(consumer.session.in_flight)) == (3, 0)
+    assert (consumer.subscription.finish_count, len(consumer.subscription.in_flight)) == (3, 0)
 
 
 def test_a_requeued_message_comes_again_with_one_attempt_more(driven):
@@ -397,7 +401,7 @@ def test_a_requeued_message_comes_again_with_one_attempt_more(driven):
     (second,) = consumer.say(encode_requeue(first.id, 0))
     assert (second.id, second.attempts, second.body) == (first.id, 2, b"m")
     assert second.timestamp_ns == first.timestamp_ns == START_NS
-    assert consumer.session.requeue_count == 1
+    assert consumer.subscription.requeue_count == 1
 
 
 @pytest.mark.parametrize(
@@ -460,7 +464,7 @@ def test_after_cls_nothing_more_comes_and_what_is_held_can_be_answered(driven):
     assert consumer.say(PUB) == [b"OK"]
     driven.advance(60)
     assert HEARTBEAT in consumer.answers()
-    assert consumer.session.rdy_count == 0
+    assert consumer.subscription.rdy_count == 0
 
 
 # Message timeouts.
@@ -487,9 +491,9 @@ def test_each_session_has_its_own_timeout(driven):
     assert quick.message().id == quick_message.id
     quick.feed(encode_ready(0))
     driven.advance(8.999)
-    assert slow_message.id in slow.session.in_flight
+    assert slow_message.id in slow.subscription.in_flight
     driven.advance(0.001)
-    assert slow_message.id not in slow.session.in_flight
+    assert slow_message.id not in slow.subscription.in_flight
 
 
 def test_without_identify_the_timeout_is_the_brokers():
@@ -554,7 +558,7 @@ def test_a_silent_client_is_ended_after_two_intervals_without_a_word(driven):
     assert (client.answers(), client.is_alive) == ([HEARTBEAT], True)
     driven.advance(0.001)
     assert (client.answers(), client.is_alive) == ([], False)
-    assert client.session.end_reason == "no command for two heartbeat intervals of 2000 ms"
+    assert client.end_reason == "no command for two heartbeat intervals of 2000 ms"
 
 
 def test_any_whole_command_is_a_sign_of_life_and_half_a_one_is_not(driven):
@@ -662,15 +666,19 @@ def test_a_full_outbox_stops_delivery_until_it_is_taken(driven):
     driven.publish(*[b"x" * (size - FRAME_HEADER_LENGTH)] * 10)
     session = consumer.session
     assert session.outbox_full
-    assert (session.room, len(session.in_flight)) == (0, 4)
+    in_flight = consumer.subscription.in_flight
+    assert (consumer.subscription.capacity, len(in_flight)) == (0, 4)
     assert len(driven.topic().channels[b"c"].queue) == 6
     driven.publish(b"more")
-    assert len(session.in_flight) == 4
+    assert len(in_flight) == 4
     assert len(session.data_to_send(driven.now_ns)) == OUTBOX_SIZE_MAX
-    assert len(session.in_flight) == 8, "the next ones are there when the first have been sent"
+    assert driven.broker.next_deadline() == 0, "the channel waits for delivery"
+    driven.broker.handle_deadline(driven.now_ns)
+    assert len(in_flight) == 8, "the next messages are delivered after the first were taken"
     assert len(session.data_to_send(driven.now_ns)) == OUTBOX_SIZE_MAX
+    driven.settle()
     assert len(consumer.messages()) == 3
-    assert len(session.in_flight) == 11
+    assert len(in_flight) == 11
     assert other.answers() == []
 
 
@@ -679,8 +687,8 @@ def test_one_that_does_not_read_leaves_the_messages_to_the_others(driven):
     for _ in range(20):
         driven.publish(b"x" * (OUTBOX_SIZE_MAX // 4))
         quick.feed(*(encode_finish(message.id) for message in quick.messages()))
-    assert len(slow.session.in_flight) == 4
-    assert quick.session.finish_count == 16
+    assert len(slow.subscription.in_flight) == 4
+    assert quick.subscription.finish_count == 16
 
 
 def test_answers_fill_the_outbox_as_messages_do(driven):
@@ -689,7 +697,7 @@ def test_answers_fill_the_outbox_as_messages_do(driven):
     consumer.work()
     assert consumer.session.outbox_full
     driven.publish(b"m")
-    assert len(consumer.session.in_flight) == 0
+    assert len(consumer.subscription.in_flight) == 0
     said = consumer.answers()
     assert {answer for answer in said if isinstance(answer, bytes)} == {*ANSWERS[b"FIN"]}
     assert [answer.body for answer in said if not isinstance(answer, bytes)] == [b"m"]
@@ -715,31 +723,34 @@ def holding(driven: DrivenBroker, count: int) -> tuple[DrivenClient, bytes]:
 
 
 def test_who_answers_much_at_once_is_heard_in_turns(driven):
-    consumer, finishes = holding(driven, 3 * TURN_WORDS + 5)
+    consumer, finishes = holding(driven, 3 * SHORT_TURN_WORDS_MAX + 5)
     consumer.feed(finishes, encode_ready(1))
     session = consumer.session
-    in_flight = [len(session.in_flight)]
+    in_flight = [len(consumer.subscription.in_flight)]
     while session.has_input:
         session.process_input(driven.now_ns)
-        in_flight.append(len(session.in_flight))
-    assert in_flight == [2 * TURN_WORDS + 5, TURN_WORDS + 5, 5, 0]
-    assert session.rdy_count == 1
+        in_flight.append(len(consumer.subscription.in_flight))
+    assert in_flight == [2 * SHORT_TURN_WORDS_MAX + 5, SHORT_TURN_WORDS_MAX + 5, 5, 0]
+    assert consumer.subscription.rdy_count == 1
 
 
 def test_what_comes_between_two_turns_is_heard_after_what_came_before(driven):
-    consumer, finishes = holding(driven, TURN_WORDS + 5)
+    consumer, finishes = holding(driven, SHORT_TURN_WORDS_MAX + 5)
     consumer.feed(finishes, encode_ready(1))
     consumer.feed(encode_ready(2))
-    assert (len(consumer.session.in_flight), consumer.session.rdy_count) == (5, TURN_WORDS + 5)
+    assert (len(consumer.subscription.in_flight), consumer.subscription.rdy_count) == (
+        5,
+        SHORT_TURN_WORDS_MAX + 5,
+    )
     assert consumer.answers() == []
-    assert (len(consumer.session.in_flight), consumer.session.rdy_count) == (0, 2)
+    assert (len(consumer.subscription.in_flight), consumer.subscription.rdy_count) == (0, 2)
 
 
 def test_who_answers_much_at_once_is_heard_at_once_if_nobody_publishes(driven):
-    consumer, finishes = holding(driven, 3 * TURN_WORDS)
-    driven.advance(TURNS_NS / NS_PER_S)
+    consumer, finishes = holding(driven, 3 * SHORT_TURN_WORDS_MAX)
+    driven.advance(SHORT_TURNS_NS / NS_PER_S)
     consumer.feed(finishes)
-    assert len(consumer.session.in_flight) == 0
+    assert len(consumer.subscription.in_flight) == 0
     assert not consumer.session.has_input
 
 
@@ -747,55 +758,57 @@ def test_each_word_counts(driven):
     consumer = driven.consumer(1)
     driven.publish(b"m")
     (message,) = consumer.messages()
-    consumer.feed(encode_touch(message.id) * (TURN_WORDS - 1), encode_requeue(NOBODYS_ID, 0), encode_ready(5))
-    assert consumer.session.rdy_count == 1
+    consumer.feed(
+        encode_touch(message.id) * (SHORT_TURN_WORDS_MAX - 1), encode_requeue(NOBODYS_ID, 0), encode_ready(5)
+    )
+    assert consumer.subscription.rdy_count == 1
     assert consumer.answers() == ANSWERS[b"REQ"]
-    assert consumer.session.rdy_count == 5
+    assert consumer.subscription.rdy_count == 5
 
 
 def test_who_publishes_much_at_once_is_heard_at_once(driven):
     client = driven.client()
-    client.feed(PUB * 2 * TURN_WORDS, COMMANDS[b"DPUB"] * 2 * TURN_WORDS)
-    assert client.session.data_to_send(driven.now_ns) == OK_FRAME * 4 * TURN_WORDS
-    assert 4 * TURN_WORDS < TURN_WORDS_MAX
+    client.feed(PUB * 2 * SHORT_TURN_WORDS_MAX, COMMANDS[b"DPUB"] * 2 * SHORT_TURN_WORDS_MAX)
+    assert client.session.data_to_send(driven.now_ns) == OK_FRAME * 4 * SHORT_TURN_WORDS_MAX
+    assert 4 * SHORT_TURN_WORDS_MAX < TURN_WORDS_MAX
 
 
-@pytest.mark.parametrize("count", [1, 5 * TURN_WORDS])
+@pytest.mark.parametrize("count", [1, 5 * SHORT_TURN_WORDS_MAX])
 def test_who_has_left_has_answered_all_the_same(driven, count):
     consumer, finishes = holding(driven, count)
     consumer.feed(finishes)
     consumer.session.receive_eof(driven.now_ns)
     consumer.work()
-    assert len(consumer.session.in_flight) == 0
+    assert len(consumer.subscription.in_flight) == 0
     assert not consumer.is_alive
 
 
 def test_who_has_left_gets_nothing_while_it_is_heard_to_the_end(driven):
-    consumer, finishes = holding(driven, 2 * TURN_WORDS)
+    consumer, finishes = holding(driven, 2 * SHORT_TURN_WORDS_MAX)
     consumer.feed(finishes)
     consumer.session.receive_eof(driven.now_ns)
     driven.publish(b"m")
     assert not consumer.session.has_output
     consumer.session.process_input(driven.now_ns)
     assert consumer.session.ended
-    assert len(consumer.session.in_flight) == 0
+    assert len(consumer.subscription.in_flight) == 0
 
 
 def test_what_is_left_for_the_next_turn_ends_with_its_session(driven):
-    consumer, finishes = holding(driven, 2 * TURN_WORDS)
+    consumer, finishes = holding(driven, 2 * SHORT_TURN_WORDS_MAX)
     consumer.feed(finishes)
     consumer.session.end("somebody wants it so")
     assert not consumer.session.has_input
     consumer.session.process_input(driven.now_ns)
     consumer.session.receive_eof(driven.now_ns)
-    assert len(consumer.session.in_flight) == TURN_WORDS
+    assert len(consumer.subscription.in_flight) == SHORT_TURN_WORDS_MAX
 
 
 def test_a_refusal_in_a_later_turn_ends_the_session(driven):
-    consumer, finishes = holding(driven, 2 * TURN_WORDS)
+    consumer, finishes = holding(driven, 2 * SHORT_TURN_WORDS_MAX)
     consumer.feed(finishes, b"HELLO\n", finishes)
     assert consumer.answers() == [b"E_INVALID invalid command HELLO"]
-    assert len(consumer.session.in_flight) == 0
+    assert len(consumer.subscription.in_flight) == 0
     assert not consumer.is_alive
 
 
@@ -906,7 +919,7 @@ def test_what_is_not_deflate_ends_the_session_without_a_word(driven):
     client.feed(IDENTIFY_DEFLATE, b"\xff" * 20)
     _, rest = split_answer(client.session.data_to_send(driven.now_ns))
     assert Deflated(client, driven).inflate(rest) == [b"OK"]
-    assert (client.session.ended, client.session.end_reason[:28]) == (True, "the stream is not deflate: E")
+    assert (client.session.ended, client.end_reason[:28]) == (True, "the stream is not deflate: E")
 
 
 def test_a_second_upgrade_is_answered_in_the_first_and_takes_its_place(driven):
@@ -946,7 +959,7 @@ def test_a_session_has_output_while_it_has_bytes_or_an_end_to_tell(driven):
 def test_the_client_may_leave(driven):
     client = driven.client()
     client.disconnect()
-    assert (client.is_alive, client.session.end_reason, client.answers()) == (False, None, [])
+    assert (client.is_alive, client.end_reason, client.answers()) == (False, None, [])
     client.disconnect()
     assert driven.broker.sessions == {}
 
@@ -956,14 +969,14 @@ def test_a_body_that_was_cut_off_is_answered(driven):
     client.feed(PUB[:-1])
     client.disconnect()
     assert client.answers() == [b"E_BAD_MESSAGE PUB failed to read message body"]
-    assert client.session.end_reason == "E_BAD_MESSAGE PUB failed to read message body"
+    assert client.end_reason == "E_BAD_MESSAGE PUB failed to read message body"
 
 
 def test_a_refusal_stays_the_reason_when_the_client_leaves_then(driven):
     client = driven.client()
     client.feed(b"nonsense\n")
     client.disconnect()
-    assert client.session.end_reason == "E_INVALID invalid command nonsense"
+    assert client.end_reason == "E_INVALID invalid command nonsense"
 
 
 def test_what_was_done_before_a_refusal_is_done(driven):
@@ -978,7 +991,7 @@ def test_an_ended_session_gets_nothing(driven):
     driven.publish(b"1", b"2")
     assert (consumer.answers(), other.bodies()) == ([], [b"1", b"2"])
     consumer.session.end("for another")
-    assert consumer.session.end_reason == "for a reason"
+    assert consumer.end_reason == "for a reason"
     driven.advance(29)
     other.feed(b"NOP\n")
     driven.advance(1)
@@ -1020,14 +1033,14 @@ def test_garbage_is_answered_and_disturbs_nobody(pieces):
     assert client.answers() == consumer.answers() == [HEARTBEAT]
 
 
-@given(st.data(), st.sampled_from([1, 2, 3, TURN_WORDS]))
+@given(st.data(), st.sampled_from([1, 2, 3, SHORT_TURN_WORDS_MAX]))
 def test_any_chunking_and_any_turn_give_the_same_answers(data, turn_words):
     verbs = [b"IDENTIFY", b"PUB", b"MPUB", b"SUB", b"DPUB", b"FIN", b"FIN", b"NOP", b"TOUCH", b"REQ", b"CLS"]
     stream = b"".join([COMMANDS[verb] for verb in verbs]) + b"bad\n" + PUB
     client = DrivenBroker().client()
     said = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nsqkit.broker.core.session.turns.TURN_WORDS", turn_words)
+        patch.setattr("nsqkit.broker.core.session.turns.SHORT_TURN_WORDS_MAX", turn_words)
         patch.setattr("nsqkit.broker.core.session.turns.TURN_WORDS_MAX", turn_words)
         for piece in data.draw(strategies.chunkings(stream)):
             client.feed(piece)

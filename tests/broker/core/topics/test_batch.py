@@ -18,7 +18,7 @@ def driven() -> DrivenBroker:
 
 
 def batch(driven: DrivenBroker, count: int) -> Batch:
-    return Batch(driven.broker, b"t", [b"%d" % number for number in range(count)])
+    return Batch(driven.broker.topics, b"t", [b"%d" % number for number in range(count)])
 
 
 def depth(driven: DrivenBroker) -> int:

@@ -1,7 +1,8 @@
-"""A channel and consumers that are stand-ins; last a state machine that compares both with a plain dict."""
+"""A channel and its consumers; last a state machine that compares them with a plain dict."""
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any, cast
 
 import hypothesis.strategies as st
@@ -12,82 +13,82 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from nsqkit.broker.core.disk.deferred_times import DeferredTimes
 from nsqkit.broker.core.disk.guid import GuidFactory
 from nsqkit.broker.core.disk.storage import MemoryStorage
-from nsqkit.broker.core.timers import Agenda
+from nsqkit.broker.core.pending import Changes
+from nsqkit.broker.core.timers import Timers
 from nsqkit.broker.core.topics.channel import DELIVERY_SIZE_MAX, Channel
 from nsqkit.broker.core.topics.in_flight import InFlight
+from nsqkit.broker.core.topics.subscription import Subscription
 from nsqkit.broker.core.topics.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
+from nsqkit.wire.identify import Grant
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, attempts_of, encode_message
 from nsqkit.wire.names import is_ephemeral
 
 TIMEOUT_NS = 60
+GRANT = Grant(
+    heartbeat_interval_ns=0, msg_timeout_ns=TIMEOUT_NS, output_buffer_size=0, output_buffer_timeout_ns=0
+)
 
 
 class Consumer:
-    """What a channel knows of a session: room, and a place to put messages."""
+    """A consumer of a channel; it keeps the frames that it gets."""
 
     def __init__(self, channel: Channel, rdy_count: int = 0, proximity: int = GLOBAL) -> None:
         self.channel = channel
-        self.rdy_count = rdy_count
-        self.proximity = proximity
-        self.in_flight = InFlight(self.time_out, GuidFactory(1))
+        self.is_full = False
         self.batches: list[list[bytes]] = []
-        channel.add(self.as_session)
-        channel.update_ready(self.as_session)
+        self.subscription = Subscription(self, GRANT, proximity, GuidFactory(1), Random(1))
+        channel.add(self.subscription)
+        self.set_ready(rdy_count)
 
     @property
-    def as_session(self) -> Any:
-        return self
+    def in_flight(self) -> InFlight:
+        return self.subscription.in_flight
 
-    @property
-    def room(self) -> int:
-        return self.rdy_count - len(self.in_flight)
-
-    def deliver(self, frames: list[bytes], now_ns: int) -> None:
+    def send_messages(self, frames: list[bytes], buffer_size: int, now_ns: int) -> None:
         self.batches.append(frames)
-        self.in_flight.add([frame[ID] for frame in frames], frames, now_ns, now_ns + TIMEOUT_NS)
-        self.channel.schedule(self.in_flight, now_ns + TIMEOUT_NS)
-
-    def time_out(self, frames: list[bytes]) -> None:
-        self.channel.time_out(self.in_flight, frames)
-        if self.as_session in self.channel.sessions:
-            self.channel.update_ready(self.as_session)
 
     def set_ready(self, rdy_count: int) -> None:
-        self.rdy_count = rdy_count
-        self.channel.update_ready(self.as_session)
+        self.subscription.rdy_count = rdy_count
+        self.channel.update_ready(self.subscription)
 
     def finish(self, number: int) -> bool:
         found = self.in_flight.remove(an_id(number)) is not None
-        self.channel.update_ready(self.as_session)
+        self.channel.update_ready(self.subscription)
         return found
 
     def requeue(self, number: int, due_ns: int | None = None) -> None:
         frame = self.in_flight.remove(an_id(number))
         assert frame is not None
         self.channel.requeue(frame, due_ns)
-        self.channel.update_ready(self.as_session)
+        self.channel.update_ready(self.subscription)
+
+    def leave(self) -> None:
+        self.subscription.close()
+        self.channel.remove(self.subscription)
 
     @property
     def numbers(self) -> list[int]:
-        """The messages it was given, in order."""
+        """The messages that it got, in order."""
         return [int(frame[ID]) for frames in self.batches for frame in frames]
 
 
 class Channels:
-    """One channel with its agenda and the time."""
+    """One channel with its timers and the time."""
 
     def __init__(self, name: bytes = b"c", mem_queue_size: int = 100) -> None:
-        self.agenda = Agenda()
+        self.timers = Timers()
+        self.changes: Changes[Channel] = Changes()
         self.channel = Channel(
             name,
-            self.agenda,
+            self.timers,
+            self.changes,
             MemoryStorage(mem_queue_size).open_queue(name, ephemeral=is_ephemeral(name)),
             DeferredTimes(),
         )
         self.now_ns = 0
 
     def settle(self) -> None:
-        for channel in self.agenda.take_channels():
+        for channel in self.changes.channels.take():
             channel.deliver(self.now_ns)
 
     def put(self, *numbers: int) -> None:
@@ -96,8 +97,13 @@ class Channels:
 
     def pass_time(self, ns: int) -> None:
         self.now_ns += ns
-        self.agenda.handle_deadline(self.now_ns)
+        self.handle_due()
         self.settle()
+
+    def handle_due(self) -> None:
+        for owner in self.timers.take_due(self.now_ns):
+            if (again_ns := owner.handle_deadline(self.now_ns)) is not None:
+                self.timers.schedule(owner, again_ns)
 
 
 def an_id(number: int) -> bytes:
@@ -116,7 +122,7 @@ def world() -> Channels:
 # Delivery.
 
 
-def test_messages_wait_until_somebody_has_room(world):
+def test_messages_wait_for_a_consumer_that_can_take_them(world):
     world.put(1, 2, 3)
     consumer = Consumer(world.channel)
     assert consumer.batches == []
@@ -129,26 +135,26 @@ def test_messages_wait_until_somebody_has_room(world):
     assert world.channel.message_count == 3
 
 
-def test_what_waits_is_shared_out_in_equal_parts(world):
+def test_waiting_messages_are_shared_in_equal_parts(world):
     consumers = [Consumer(world.channel, 100) for _ in range(3)]
     world.put(*range(8))
     assert [len(consumer.numbers) for consumer in consumers] == [3, 3, 2]
 
 
-def test_single_messages_go_round(world):
+def test_single_messages_are_delivered_in_turns(world):
     consumers = [Consumer(world.channel, 100) for _ in range(3)]
     for number in range(7):
         world.put(number)
     assert [consumer.numbers for consumer in consumers] == [[0, 3, 6], [1, 4], [2, 5]]
 
 
-def test_who_has_little_room_gets_little(world):
+def test_consumer_with_a_small_rdy_count_gets_few_messages(world):
     small, large = Consumer(world.channel, 1), Consumer(world.channel, 100)
     world.put(*range(8))
     assert [len(small.numbers), len(large.numbers)] == [1, 7]
 
 
-def test_nobody_gets_more_bytes_at_once_than_the_limit(world):
+def test_delivery_has_a_limit_of_bytes(world):
     consumer = Consumer(world.channel, 100)
     size = DELIVERY_SIZE_MAX // 2 - FRAME_HEADER_LENGTH
     world.channel.put([a_frame(number, size=size) for number in range(5)])
@@ -157,7 +163,7 @@ def test_nobody_gets_more_bytes_at_once_than_the_limit(world):
 
 
 @pytest.mark.parametrize("proximity", [ZONE_LOCAL, REGION_LOCAL])
-def test_who_is_nearer_is_served_first(world, proximity):
+def test_nearer_consumer_is_served_first(world, proximity):
     far, near = Consumer(world.channel, 5), Consumer(world.channel, 2, proximity)
     world.put(1, 2, 3)
     assert (near.numbers, far.numbers) == ([1, 2], [3])
@@ -169,12 +175,13 @@ def test_who_is_nearer_is_served_first(world, proximity):
     assert world.channel.delivery_counts == expected
 
 
-def test_who_loses_his_room_unnoticed_gets_nothing_and_does_not_block_the_others(world):
+def test_consumer_that_is_full_gets_nothing_and_does_not_block_others(world):
     full, other = Consumer(world.channel, 5), Consumer(world.channel, 5)
-    full.rdy_count = 0  # as when its outbox fills with answers
+    full.is_full = True  # as when its outbox fills with answers
     world.put(1, 2)
     assert (full.numbers, other.numbers) == ([], [1, 2])
     assert [batch for batch in full.batches if batch] == []
+    full.is_full = False
     full.set_ready(5)
     world.put(3, 4)
     assert len(full.numbers) == 1
@@ -183,7 +190,7 @@ def test_who_loses_his_room_unnoticed_gets_nothing_and_does_not_block_the_others
 # Requeueing, deferring, timing out.
 
 
-def test_a_requeued_message_comes_again_with_one_attempt_more_behind_the_others(world):
+def test_requeued_message_is_delivered_after_the_others_with_one_attempt_more(world):
     consumer = Consumer(world.channel, 1)
     world.put(1, 2)
     consumer.requeue(1)
@@ -194,7 +201,7 @@ def test_a_requeued_message_comes_again_with_one_attempt_more_behind_the_others(
     assert world.channel.requeue_count == 1
 
 
-def test_a_message_requeued_with_a_delay_comes_when_it_is_over(world):
+def test_message_requeued_with_a_delay_is_delivered_after_it(world):
     consumer = Consumer(world.channel, 1)
     world.put(1)
     consumer.requeue(1, due_ns=world.now_ns + 50)
@@ -204,7 +211,7 @@ def test_a_message_requeued_with_a_delay_comes_when_it_is_over(world):
     assert (consumer.batches[1:], len(world.channel.deferred)) == ([[a_frame(1, attempts=2)]], 0)
 
 
-def test_a_deferred_message_comes_when_its_time_has_come_with_attempts_1(world):
+def test_deferred_message_is_delivered_at_its_time_with_attempts_1(world):
     consumer = Consumer(world.channel, 1)
     world.channel.put_deferred([a_frame(1)], 50)
     world.pass_time(49)
@@ -214,7 +221,7 @@ def test_a_deferred_message_comes_when_its_time_has_come_with_attempts_1(world):
     assert (world.channel.message_count, world.channel.requeue_count) == (1, 0)
 
 
-def test_a_message_that_times_out_goes_to_whoever_has_room(world):
+def test_timed_out_message_is_delivered_to_another_consumer(world):
     silent = Consumer(world.channel, 1)
     world.put(1)
     other = Consumer(world.channel, 1)
@@ -236,7 +243,7 @@ def test_attempts_wrap(world):
     assert [attempts_of(frame) for frame in (*consumer.batches[0], *consumer.batches[1])] == [65535, 0]
 
 
-def test_an_ephemeral_channel_drops_what_it_has_no_memory_for():
+def test_ephemeral_channel_drops_messages_beyond_its_memory():
     world = Channels(b"c#ephemeral", mem_queue_size=2)
     consumer = Consumer(world.channel, 0)
     world.put(1, 2, 3)
@@ -245,7 +252,7 @@ def test_an_ephemeral_channel_drops_what_it_has_no_memory_for():
     assert (consumer.numbers, world.channel.message_count) == ([1, 2], 3)
 
 
-def test_another_channel_keeps_it_behind_its_memory():
+def test_channel_keeps_messages_beyond_its_memory():
     world = Channels(b"c", mem_queue_size=2)
     world.put(1, 2, 3)
     assert (len(world.channel.queue), len(world.channel.queue.backend)) == (3, 1)
@@ -254,7 +261,7 @@ def test_another_channel_keeps_it_behind_its_memory():
 # Pausing.
 
 
-def test_a_paused_channel_takes_and_does_not_give(world):
+def test_paused_channel_accepts_and_does_not_deliver(world):
     consumer = Consumer(world.channel, 10)
     world.channel.pause()
     world.put(1)
@@ -266,7 +273,7 @@ def test_a_paused_channel_takes_and_does_not_give(world):
     assert consumer.numbers == [1, 2]
 
 
-def test_what_comes_back_to_a_paused_channel_waits(world):
+def test_messages_that_return_to_a_paused_channel_wait(world):
     consumer = Consumer(world.channel, 10)
     world.put(1, 2, 3)
     world.channel.pause()
@@ -287,10 +294,10 @@ def test_what_comes_back_to_a_paused_channel_waits(world):
 # Consumers that go.
 
 
-def test_what_a_lost_consumer_held_waits_for_its_timeout(world):
+def test_messages_of_a_lost_consumer_wait_for_their_timeout(world):
     lost, other = Consumer(world.channel, 2), Consumer(world.channel)
     world.put(1, 2)
-    world.channel.remove(lost.as_session)
+    lost.leave()
     other.set_ready(5)
     world.settle()
     assert world.channel.holds(an_id(1))
@@ -300,52 +307,52 @@ def test_what_a_lost_consumer_held_waits_for_its_timeout(world):
     assert world.channel.in_flight_count == 2
 
 
-def test_a_lost_consumer_gets_nothing_more(world):
+def test_lost_consumer_gets_nothing(world):
     lost = Consumer(world.channel, 2)
-    world.channel.remove(lost.as_session)
+    lost.leave()
     world.put(1)
     assert lost.batches == []
-    assert list(world.channel.sessions) == []
+    assert list(world.channel.subscriptions) == []
 
 
-def test_of_lost_consumers_nothing_is_kept_once_their_messages_have_timed_out(world):
+def test_lost_consumers_are_forgotten_after_their_messages_have_timed_out(world):
     for number in range(20):
         lost = Consumer(world.channel, 1)
         world.put(number)
-        world.channel.remove(lost.as_session)
+        lost.leave()
     assert len(world.channel._abandoned) == world.channel.in_flight_count == 20
     world.pass_time(TIMEOUT_NS)
     assert len(world.channel._abandoned) == 0
     assert len(world.channel.queue) == 20
 
 
-def test_a_lost_consumer_that_held_nothing_leaves_nothing(world):
+def test_lost_consumer_without_messages_is_forgotten(world):
     lost = Consumer(world.channel, 1)
     world.put(1)
     lost.finish(1)
-    world.channel.remove(lost.as_session)
+    lost.leave()
     assert len(world.channel._abandoned) == 0
-    assert world.agenda.next_deadline() is None
+    assert world.timers.next_deadline() is None
 
 
 # Emptying.
 
 
-def test_emptying_forgets_what_is_queued_deferred_and_in_flight(world):
+def test_empty_removes_queued_deferred_and_in_flight_messages(world):
     lost, consumer = Consumer(world.channel, 1), Consumer(world.channel, 1)
     world.put(1, 2, 3)
     world.channel.put_deferred([a_frame(4)], 50)
-    world.channel.remove(lost.as_session)
+    lost.leave()
     world.channel.empty()
     assert (len(world.channel.queue), len(world.channel.deferred), world.channel.in_flight_count) == (0, 0, 0)
     assert len(world.channel._abandoned) == 0
     assert not consumer.finish(2)
-    assert world.agenda.next_deadline() is None, "there is nothing left to come for"
+    assert world.timers.next_deadline() is None, "nothing is left to do"
     world.pass_time(100)
     assert (consumer.numbers, world.channel.timeout_count) == ([2], 0)
 
 
-def test_after_emptying_consumers_have_room_again(world):
+def test_consumers_can_take_messages_after_empty(world):
     consumer = Consumer(world.channel, 1)
     world.put(1, 2)
     world.channel.empty()
@@ -386,7 +393,7 @@ class ChannelMachine(RuleBasedStateMachine):
                 assert attempts_of(frame) == self.attempts[number]
                 self.places[number] = (consumer, self.world.now_ns + TIMEOUT_NS)
             consumer.batches.clear()
-            assert len(consumer.in_flight) <= max(consumer.rdy_count, before[consumer])
+            assert len(consumer.in_flight) <= max(consumer.subscription.rdy_count, before[consumer])
 
     def held_by(self, consumers: list[Consumer]) -> list[int]:
         return [
@@ -415,7 +422,7 @@ class ChannelMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 1), rdy_count=st.integers(1, 4), proximity=st.integers(0, 2))
     def lose_and_replace(self, number, rdy_count, proximity):
         self.lost.append(self.consumers[number])
-        self.channel.remove(self.consumers[number].as_session)
+        self.consumers[number].leave()
         self.consumers[number] = Consumer(self.channel, rdy_count, proximity)
         self.settle()
 
@@ -445,7 +452,7 @@ class ChannelMachine(RuleBasedStateMachine):
     @rule(ns=st.sampled_from([0, 1, 20, 30, 59, TIMEOUT_NS, 90]))
     def let_time_go_by(self, ns):
         self.world.now_ns += ns
-        self.world.agenda.handle_deadline(self.world.now_ns)
+        self.world.handle_due()
         for number, place in self.places.items():
             if place != "queued" and place[1] <= self.world.now_ns:
                 self.places[number] = "queued"
@@ -461,14 +468,14 @@ class ChannelMachine(RuleBasedStateMachine):
         assert all(self.channel.holds(an_id(n)) for n in self.held_by(self.consumers + self.lost))
 
     @invariant()
-    def nothing_waits_while_somebody_has_room(self):
+    def no_message_waits_while_a_consumer_can_take_it(self):
         if len(self.channel.queue) and not self.channel.paused:
-            assert all(consumer.room <= 0 for consumer in self.consumers)
+            assert all(consumer.subscription.capacity <= 0 for consumer in self.consumers)
 
     @invariant()
     def the_next_deadline_is_not_later_than_the_first_thing_due(self):
         due = [place[1] for place in self.places.values() if place != "queued"]
-        deadline_ns = self.world.agenda.next_deadline()
+        deadline_ns = self.world.timers.next_deadline()
         assert not due or (deadline_ns is not None and deadline_ns <= min(due))
 
 

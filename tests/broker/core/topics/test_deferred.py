@@ -8,67 +8,48 @@ from hypothesis import strategies as st
 from nsqkit.broker.core.topics.deferred import Deferred
 
 
-def make() -> tuple[Deferred, list[list[bytes]]]:
-    came: list[list[bytes]] = []
-    return Deferred(came.append), came
+def deferred(*messages: tuple[bytes, int]) -> Deferred:
+    made = Deferred()
+    for frame, due_ns in messages:
+        made.add(frame, due_ns)
+    return made
 
 
-def test_without_messages_there_is_nothing_to_come_for():
-    deferred, came = make()
-    assert deferred.handle_deadline(10) is None
-    assert (came, len(deferred)) == ([], 0)
+def test_empty_set_has_no_deadline():
+    messages = deferred()
+    assert messages.remove_due(10) == []
+    assert (messages.next_deadline(), len(messages)) == (None, 0)
 
 
-def test_a_message_comes_at_its_time_and_not_a_nanosecond_earlier():
-    deferred, came = make()
-    deferred.add(b"m", 50)
-    assert deferred.handle_deadline(49) == 50
-    assert came == []
-    assert deferred.handle_deadline(50) is None
-    assert came == [[b"m"]]
+def test_message_is_due_at_its_time_and_not_a_nanosecond_earlier():
+    messages = deferred((b"m", 50))
+    assert messages.remove_due(49) == []
+    assert messages.next_deadline() == 50
+    assert messages.remove_due(50) == [b"m"]
+    assert messages.next_deadline() is None
 
 
-def test_what_is_due_comes_at_once_earliest_first_and_equal_times_as_they_were_deferred():
-    deferred, came = make()
-    for frame, due_ns in ((b"z", 30), (b"b", 20), (b"a", 20), (b"far", 90)):
-        deferred.add(frame, due_ns)
-    assert deferred.handle_deadline(40) == 90
-    assert came == [[b"b", b"a", b"z"]]
-    assert len(deferred) == 1
+def test_due_messages_are_removed_earliest_first_and_equal_times_in_order():
+    messages = deferred((b"z", 30), (b"b", 20), (b"a", 20), (b"far", 90))
+    assert messages.remove_due(40) == [b"b", b"a", b"z"]
+    assert (messages.next_deadline(), len(messages)) == (90, 1)
 
 
-def test_all_can_be_taken_earliest_first():
-    deferred, came = make()
-    for frame, due_ns in ((b"z", 30), (b"b", 20), (b"a", 20)):
-        deferred.add(frame, due_ns)
-    assert deferred.take_all() == [b"b", b"a", b"z"]
-    assert (len(deferred), deferred.handle_deadline(100), came) == (0, None, [])
-
-
-def test_a_message_may_be_deferred_again_while_others_come():
-    again: list[bytes] = []
-
-    def put_back(frames: list[bytes]) -> None:
-        again.extend(frames)
-        deferred.add(b"again", 60)
-
-    deferred = Deferred(put_back)
-    deferred.add(b"m", 50)
-    assert deferred.handle_deadline(50) == 60
-    assert again == [b"m"]
+def test_all_messages_can_be_removed_earliest_first():
+    messages = deferred((b"z", 30), (b"b", 20), (b"a", 20))
+    assert messages.remove_everything() == [b"b", b"a", b"z"]
+    assert (len(messages), messages.remove_due(100), messages.next_deadline()) == (0, [], None)
 
 
 @given(
     st.lists(st.integers(0, 50), max_size=30),
     st.lists(st.integers(0, 60), min_size=1, max_size=8).map(sorted),
 )
-def test_each_comes_with_the_first_call_after_its_time(delays, calls):
-    deferred, came = make()
-    for number, due_ns in enumerate(delays):
-        deferred.add(b"%d" % number, due_ns)
+def test_each_message_is_removed_by_the_first_call_after_its_time(delays, calls):
+    messages = deferred(*((b"%d" % number, due_ns) for number, due_ns in enumerate(delays)))
     for now_ns in calls:
-        came.clear()
+        due = messages.remove_due(now_ns)
         left = [due_ns for due_ns in delays if due_ns > now_ns]
-        assert deferred.handle_deadline(now_ns) == min(left, default=None)
-        assert len(deferred) == len(left)
-        assert all(delays[int(frame)] <= now_ns for frames in came for frame in frames)
+        assert messages.next_deadline() == min(left, default=None)
+        assert len(messages) == len(left)
+        assert all(delays[int(frame)] <= now_ns for frame in due)

@@ -28,7 +28,11 @@ class Held(InFlight):
     def __init__(self) -> None:
         self.timed_out: list[bytes] = []
         self.guids = GuidFactory(1)
-        super().__init__(self.timed_out.extend, self.guids)
+        super().__init__(self.guids)
+
+    def handle_deadline(self, now_ns: int) -> int | None:
+        self.timed_out += self.remove_due(now_ns)
+        return self.next_deadline()
 
     def deliver(self, *numbers: int, now_ns: int = 0, timeout_ns: int = 60) -> None:
         self.add([*map(an_id, numbers)], [*map(a_frame, numbers)], now_ns, now_ns + timeout_ns)
@@ -101,7 +105,7 @@ def test_all_can_be_taken():
     held = Held()
     held.deliver(1, 2)
     held.touch(an_id(1), 0, 60, MAX_NS)
-    assert sorted(held.take_all()) == [a_frame(1), a_frame(2)]
+    assert sorted(held.remove_everything()) == [a_frame(1), a_frame(2)]
     assert (len(held), held.handle_deadline(1000), held.timed_out) == (0, None, [])
 
 

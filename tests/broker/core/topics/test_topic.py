@@ -9,7 +9,8 @@ import pytest
 from nsqkit.broker.core.disk.guid import SEQUENCE_LENGTH
 from nsqkit.broker.core.disk.storage import DiskStorage, DurableStorage, MemoryStorage
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.timers import Agenda
+from nsqkit.broker.core.pending import Changes
+from nsqkit.broker.core.timers import Timers
 from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.broker.core.topics.topic import PART_COUNT, Topic
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, encode_message
@@ -20,7 +21,14 @@ NOW_NS = 1_704_067_200 * 10**9
 
 
 def make(name: bytes = b"t", mem_queue_size: int = 100) -> Topic:
-    return Topic(name, Agenda(), MemoryStorage(mem_queue_size, node_id=1), BrokerOptions())
+    return Topic(name, Timers(), Changes(), MemoryStorage(mem_queue_size, node_id=1), BrokerOptions())
+
+
+def handle_due(topic: Topic, now_ns: int) -> None:
+    """Call the owners whose deadline has come, as the broker does."""
+    for owner in topic._timers.take_due(now_ns):
+        if (again_ns := owner.handle_deadline(now_ns)) is not None:
+            topic._timers.schedule(owner, again_ns)
 
 
 def waiting(channel: Channel) -> list[bytes]:
@@ -67,7 +75,7 @@ def test_every_channel_gets_every_message_and_shares_its_frame():
     topic.put([b"later"], NOW_NS, delay_ns=50)
     frames = [take_all(channel.queue)[0] for channel in channels]
     assert frames[0] is frames[1] is frames[2]
-    later = [channel.deferred.take_all()[0] for channel in channels]
+    later = [channel.deferred.remove_everything()[0] for channel in channels]
     assert later[0] is later[1] is later[2]
 
 
@@ -194,10 +202,10 @@ def test_a_long_backlog_is_given_in_parts_and_what_comes_meanwhile_waits_behind_
     topic.put(numbers(2, 2 * PART_COUNT + 1), NOW_NS)
     topic.put([b"later"], NOW_NS, delay_ns=70)
     while topic.due_ns is not None:
-        assert topic._agenda.next_deadline() == NOW_NS, (
+        assert topic._timers.next_deadline() == NOW_NS, (
             "the next part is given at once, but after what others want"
         )
-        topic._agenda.handle_deadline(NOW_NS)
+        handle_due(topic, NOW_NS)
     assert len(topic.queue) == 0
     expected = numbers(2 * PART_COUNT + 3)
     assert [deferred(channel) for channel in channels] == [[(70, b"later")]] * 2
@@ -212,12 +220,12 @@ def test_a_backlog_stays_where_it_is_when_the_topic_is_paused_or_loses_its_chann
     topic.put(numbers(PART_COUNT + 1), NOW_NS)
     given = len(topic.channel(b"c", NOW_NS).queue)
     topic.pause()
-    topic._agenda.handle_deadline(NOW_NS)
+    handle_due(topic, NOW_NS)
     assert len(topic.queue) == PART_COUNT + 1 - given
     topic.unpause(NOW_NS)
     topic.remove_channel(b"c")
     topic.put([b"last"], NOW_NS)
-    topic._agenda.handle_deadline(NOW_NS)
+    handle_due(topic, NOW_NS)
     assert waiting(topic.channel(b"d", NOW_NS))[-1] == b"last"
 
 
@@ -225,7 +233,7 @@ def test_a_backlog_stays_where_it_is_when_the_topic_is_paused_or_loses_its_chann
 
 
 def test_messages_wait_until_the_topic_is_started_whatever_channels_it_has():
-    topic = Topic(b"t", Agenda(), MemoryStorage(100), BrokerOptions(), started=False)
+    topic = Topic(b"t", Timers(), Changes(), MemoryStorage(100), BrokerOptions(), started=False)
     topic.put([b"1"], NOW_NS)
     channel = topic.channel(b"c", NOW_NS)
     topic.put([b"2"], NOW_NS)
@@ -239,7 +247,7 @@ def test_messages_wait_until_the_topic_is_started_whatever_channels_it_has():
 
 
 def test_a_topic_that_is_started_without_a_channel_waits_for_one():
-    topic = Topic(b"t", Agenda(), MemoryStorage(100), BrokerOptions(), started=False)
+    topic = Topic(b"t", Timers(), Changes(), MemoryStorage(100), BrokerOptions(), started=False)
     topic.start([], NOW_NS)
     topic.put([b"1"], NOW_NS)
     assert waiting(topic.channel(b"c", NOW_NS)) == [b"1"]
@@ -251,7 +259,7 @@ def test_a_topic_that_is_started_without_a_channel_waits_for_one():
 def on_disk(directory: MemoryFileStore, mem_queue_size: int = 1) -> Topic:
     options = BrokerOptions(mem_queue_size=mem_queue_size)
     storage = DiskStorage(directory, options)
-    return Topic(b"t", Agenda(), storage, options)
+    return Topic(b"t", Timers(), Changes(), storage, options)
 
 
 def test_a_delay_is_lost_with_the_place_in_memory():
@@ -277,7 +285,7 @@ def test_what_is_closed_is_there_at_the_next_start():
     assert found == [b"1", b"2", b"0", b"deferred", b"in the topic"], (
         "first what was on disk before, as in nsqd"
     )
-    assert channel.deferred.take_all() == []
+    assert channel.deferred.remove_everything() == []
 
 
 def test_a_close_tries_all_queues_and_tells_what_failed():
@@ -316,10 +324,10 @@ def test_a_backlog_that_cannot_be_read_now_is_tried_again_after_a_while():
     topic.put(numbers(3), NOW_NS)
     directory.fail(errno.EIO)
     topic.unpause(NOW_NS)
-    assert topic._agenda.next_deadline() == NOW_NS + 10**9
+    assert topic._timers.next_deadline() == NOW_NS + 10**9
     directory.recover()
     topic.put([b"3"], NOW_NS)
-    topic._agenda.handle_deadline(NOW_NS + 10**9)
+    handle_due(topic, NOW_NS + 10**9)
     assert waiting(channel) == numbers(4)
 
 
@@ -337,7 +345,7 @@ def test_deleting_a_topic_leaves_no_files():
 def kept(directory: MemoryFileStore, *channels: bytes) -> Topic:
     options = BrokerOptions(durability="fsync", keep_deferred=True)
     storage = DurableStorage(directory, options)
-    topic = Topic(b"t", Agenda(), storage, options, started=False)
+    topic = Topic(b"t", Timers(), Changes(), storage, options, started=False)
     for name in channels:
         topic.channel(name, NOW_NS)
     return topic
@@ -356,13 +364,13 @@ def test_deferred_messages_for_which_the_channels_have_no_place_wait_in_the_topi
         assert topic.queue
         for channel in topic.channels.values():
             assert len(topic.queue) + len(channel.deferred) + len(channel.queue) >= 4
-        assert topic._agenda.next_deadline() == NOW_NS + (seconds + 1) * 10**9
-        topic._agenda.handle_deadline(NOW_NS + (seconds + 1) * 10**9)
+        assert topic._timers.next_deadline() == NOW_NS + (seconds + 1) * 10**9
+        handle_due(topic, NOW_NS + (seconds + 1) * 10**9)
     directory.recover()
-    topic._agenda.handle_deadline(NOW_NS + 4 * 10**9)
+    handle_due(topic, NOW_NS + 4 * 10**9)
     assert len(topic.queue) == 0
     for channel in topic.channels.values():
-        assert sorted(frame[-1:] for frame in channel.deferred.take_all()) == numbers(3)
+        assert sorted(frame[-1:] for frame in channel.deferred.remove_everything()) == numbers(3)
         assert channel.message_count == 4
         assert waiting(channel) == [b"at once"]
 

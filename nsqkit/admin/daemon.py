@@ -87,18 +87,10 @@ class DaemonAdmin:
 
 
 def topic_params(topic: str) -> dict[str, str]:
-    """Return the query for a topic.
-
-    Raises:
-        OptionError: the name is invalid.
-    """
+    """Return the query for a topic; raise OptionError for an invalid name."""
     return {"topic": encode_topic(topic).decode()}
 
 
 def channel_params(topic: str, channel: str) -> dict[str, str]:
-    """Return the query for a channel.
-
-    Raises:
-        OptionError: a name is invalid.
-    """
+    """Return the query for a channel; raise OptionError for an invalid name."""
     return {**topic_params(topic), "channel": encode_channel(channel).decode()}

@@ -136,14 +136,7 @@ class LookupAnnouncer:
         addresses = self.http_addresses
         if not addresses:
             return []
-        options = self._options()
-        channels = await lookup_channels(
-            addresses,
-            topic,
-            clock=self._clock,
-            connect_timeout=options.http_client_connect_timeout_ns / NS_PER_S or None,
-            request_timeout=options.http_client_request_timeout_ns / NS_PER_S or None,
-        )
+        channels = await lookup_channels(addresses, topic, self._options(), self._clock)
         return sorted(channel for channel in channels if not is_ephemeral(channel))
 
 
@@ -237,21 +230,15 @@ class _Peer:
 
 
 async def lookup_channels(
-    addresses: Iterable[str],
-    topic: bytes,
-    *,
-    clock: Clock,
-    connect_timeout: float | None,
-    request_timeout: float | None,
+    addresses: Iterable[str], topic: bytes, options: BrokerOptions, clock: Clock
 ) -> set[bytes]:
-    """Return the channels of a topic that any of the nsqlookupds lists; all requests run at the same time.
+    """Return the channels of a topic that any nsqlookupd lists; all requests run at the same time.
 
     Args:
-        addresses: ``host:port`` of their HTTP routes.
+        addresses: ``host:port`` of the HTTP routes of each nsqlookupd.
         topic: the topic.
+        options: ``http_client_connect_timeout_ns`` and ``http_client_request_timeout_ns``; 0 means no limit.
         clock: the time of the timeouts.
-        connect_timeout: seconds for each connection; None for no limit.
-        request_timeout: seconds for each answer; None for no limit.
     """
     from nsqkit.http.client import fetch_v1  # here, since h11 is not needed without an nsqlookupd
 
@@ -262,8 +249,8 @@ async def lookup_channels(
             body = await fetch_v1(
                 f"http://{address}/channels?{urlencode({'topic': topic})}",
                 clock=clock,
-                connect_timeout=connect_timeout,
-                request_timeout=request_timeout,
+                connect_timeout=options.http_client_connect_timeout_ns / NS_PER_S or None,
+                request_timeout=options.http_client_request_timeout_ns / NS_PER_S or None,
                 body_max=ANSWER_SIZE_MAX,
             )
             found.update(_decode_channels(body))

@@ -336,7 +336,8 @@ def channels(*names: str) -> bytes:
 
 
 async def ask(*addresses: str, topic: bytes = b"t") -> set[bytes]:
-    return await lookup_channels(addresses, topic, clock=LoopClock(), connect_timeout=60, request_timeout=0.1)
+    options = BrokerOptions(http_client_request_timeout_ns=NS_PER_S // 10)
+    return await lookup_channels(addresses, topic, options, LoopClock())
 
 
 async def test_answers_of_all_nsqlookupds_are_merged():

@@ -26,6 +26,8 @@ exclude_patterns = ["**/.*", "build", "dist", "nsqkit", "tests", "**/__pycache__
 
 myst_heading_anchors = 3
 html_theme = "furo"
+templates_path = ["templates"]
+html_additional_pages = {"index": "redirect.html"}  # the first page is docs/index.html
 html_title = f"nsqkit {release}"
 html_copy_source = False
 html_show_sphinx = False

@@ -74,7 +74,6 @@ class LoopClient(Generic[C]):
             provider = portal_provider()
             self._portal = stack.enter_context(provider)
             assert provider.thread is not None
-            self._thread = provider.thread
             self._thread_id = provider.thread.ident
             self._loop = self._portal.call(asyncio.get_running_loop)
             self._waker = self._portal.call(Waker, self._loop, self._work_off)

@@ -7,12 +7,13 @@ for it. The other methods run in the event loop, and the thread waits for them.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from nsqkit.consumer.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsqkit.consumer.message import Message
     from nsqkit.options.durations import Seconds
 
 
@@ -28,7 +29,7 @@ class EventLoop(Protocol):
         ...
 
 
-class BlockingMessage:
+class BlockingMessage(Message):
     """One delivery of a message, for threads: as ``Message``.
 
     Args:
@@ -36,43 +37,25 @@ class BlockingMessage:
         delivery: the message in the event loop.
 
     Attributes:
-        id: 16 bytes; unique for one topic of one nsqd, and the same for each delivery of the message.
-        body: the bytes that were published.
-        attempts: deliveries so far, this one included; nsqd wraps it at 65535.
-        timestamp_ns: the time of publication by the broker's clock, ns since the Unix epoch.
-        received_ns: the time of receipt by this machine's clock, ns since the Unix epoch.
-        delivery: the message in the event loop.
+        delivery: as given.
     """
 
-    __slots__ = (
-        "_event_loop",
-        "_is_finished",
-        "attempts",
-        "body",
-        "delivery",
-        "id",
-        "received_ns",
-        "timestamp_ns",
-    )
+    __slots__ = ("_event_loop", "_is_finished", "delivery")
 
     def __init__(self, event_loop: EventLoop, delivery: Message) -> None:
         self._event_loop = event_loop
         self._is_finished = False
         self.delivery = delivery
+        self.session = delivery.session
         self.id = delivery.id
         self.body = delivery.body
         self.attempts = delivery.attempts
         self.timestamp_ns = delivery.timestamp_ns
         self.received_ns = delivery.received_ns
+        self.deadline_ns = delivery.deadline_ns
 
     def finish(self) -> None:
-        """Queue FIN: the message is done, and nsqd forgets it. The thread does not wait.
-
-        This does nothing if the message has timed out or its connection was lost: nsqd delivers it again.
-
-        Raises:
-            MessageError: it was finished or requeued before.
-        """
+        """As ``Message.finish``; the thread does not wait."""
         if self.is_answered:
             self._event_loop.call(self.delivery.finish)
         else:
@@ -80,64 +63,18 @@ class BlockingMessage:
             self._event_loop.finish(self.delivery)
 
     def requeue(self, delay: Seconds | None = None, *, backoff: bool = True) -> None:
-        """Queue REQ: nsqd delivers the message again.
-
-        Args:
-            delay: as for ``Message.requeue``.
-            backoff: whether this counts as a failure, which slows the consumer down.
-
-        Raises:
-            MessageError: it was finished or requeued before.
-            OptionError: the delay is negative or not a duration.
-        """
+        """As ``Message.requeue``."""
         self._event_loop.call(partial(self.delivery.requeue, delay, backoff=backoff))
 
     def touch(self) -> None:
-        """Queue TOUCH: the message timeout starts anew, up to nsqd's ``--max-msg-timeout`` after delivery.
-
-        Raises:
-            MessageError: it was finished or requeued before.
-        """
+        """As ``Message.touch``."""
         self._event_loop.call(self.delivery.touch)
+        self.deadline_ns = self.delivery.deadline_ns
 
     @property
     def is_answered(self) -> bool:
         """True once there is nothing to answer: it was finished or requeued, timed out, or lost its connection."""
         return self._is_finished or self.delivery.is_answered
 
-    @property
-    def deadline_ns(self) -> int:
-        """When nsqd times the message out, by this machine's clock; ``touch`` moves it."""
-        return self.delivery.deadline_ns
-
-    @property
-    def time_left(self) -> float:
-        """Seconds until nsqd times the message out and delivers it again; 0 afterwards."""
-        return self.delivery.time_left
-
-    @property
-    def topic(self) -> str:
-        """The topic that it was published to."""
-        return self.delivery.topic
-
-    @property
-    def channel(self) -> str:
-        """The channel that it was delivered from."""
-        return self.delivery.channel
-
-    @property
-    def value(self) -> Any:
-        """As ``Message.value``, decoded in the calling thread.
-
-        Raises:
-            ValueError: the body cannot be decoded.
-        """
-        return self.delivery.session.subscription.decode(self.body)
-
-    @property
-    def nsqd_address(self) -> str:
-        """The ``host:port`` of the nsqd that delivered it."""
-        return self.delivery.nsqd_address
-
     def __repr__(self) -> str:
-        return f"<BlockingMessage {self.id.decode(errors='replace')} attempts={self.attempts} {len(self.body)} bytes>"
+        return super().__repr__().replace("<Message", "<BlockingMessage")

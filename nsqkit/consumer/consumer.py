@@ -459,10 +459,11 @@ class Consumer:
         if core.inbox:
             self.subscription.notify()
         self.handlers.check()
-        for session in core.take_output():
-            session.connection.wake()
-        for backoff in core.events():
-            self._on_backoff(backoff)
+        if core.has_changes:
+            for session in core.take_output():
+                session.connection.wake()
+            for backoff in core.events():
+                self._on_backoff(backoff)
         if core.extended_count and "messages_wait" not in self._log.warned:
             self._warn_of_waiting()
         if self._timer is not None:

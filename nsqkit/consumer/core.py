@@ -116,9 +116,7 @@ class ConsumerCore:
 
     def take_output(self) -> Iterable[Holder]:
         """Return the sessions that have something to send since the last call, or have ended, and forget them."""
-        output = self._output
-        if output:
-            self._output = {}
+        output, self._output = self._output, {}
         return output
 
     # ---- events of sessions --------------------------------------------------------------------------------------

@@ -31,15 +31,15 @@ class ThreadMessage(Message):
         self._message = message
 
     def finish(self) -> None:
-        """Queue FIN."""
+        """As ``Message.finish``."""
         anyio.from_thread.run_sync(self._message.finish)
 
     def requeue(self, delay: Seconds | None = None, *, backoff: bool = True) -> None:
-        """Queue REQ."""
+        """As ``Message.requeue``."""
         anyio.from_thread.run_sync(partial(self._message.requeue, delay, backoff=backoff))
 
     def touch(self) -> None:
-        """Queue TOUCH."""
+        """As ``Message.touch``."""
         anyio.from_thread.run_sync(self._message.touch)
         self.deadline_ns = self._message.deadline_ns
 

@@ -83,7 +83,7 @@ class ActiveHandlers:
         self._removed.set()
 
     def check(self) -> None:
-        """Cancel handlers whose messages have timed out, if they ask for that, and all once the time limit passed."""
+        """Cancel handlers whose messages have timed out, where that is an option, and all after the time limit."""
         for handling in self._message_counts:
             handling.cancel_timed_out()
         if self._core.is_over and not self.were_ended:

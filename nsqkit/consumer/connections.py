@@ -22,7 +22,7 @@ from nsqkit.client.reconnect import Reconnect
 from nsqkit.clock import NS_PER_S, Clock, move_on_after
 from nsqkit.consumer.log import TopicLog
 from nsqkit.consumer.nodes import Nodes
-from nsqkit.consumer.session import Answered, ConsumerSession
+from nsqkit.consumer.session import Answered, ConsumerSession, Ended
 from nsqkit.consumer.stats import ConnectionStats, MessageCounts
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Connections:
         self._changed.set()
 
     def fail(self, error: NSQError) -> None:
-        """End the consumer with a permanent error, if the options say so."""
+        """End the consumer with a permanent error, with the option ``end_on_permanent_error``."""
         if self._options.end_on_permanent_error and not self._stopped:
             self._subscription.failure = error
             self._on_failure()
@@ -267,9 +267,11 @@ class Connections:
         if session is not None:
             while events := session.events():
                 core.handle_events(session, events, self._clock.now_ns())
-                if session.ended:
+                if isinstance(events[-1], Ended):
                     self._on_lost()
-                elif len(events) == 1 and isinstance(events[0], Answered) and not core.has_changes:
+                elif isinstance(events[0], Answered) and not (
+                    len(events) > 1 or core.has_changes or session.ended
+                ):
                     return  # mostly, answers have no consequences
         self._changed.set()
         self._subscription.after()

@@ -1,7 +1,7 @@
 """The consumer: receives the messages of a channel from every nsqd that has it.
 
-Every message that was received is finished or requeued. A stop asks for no more messages and requeues those that no
-handler has begun. Handlers that have begun may return within ``close_timeout``; then they are cancelled and their
+Every message that was received is finished or requeued. A stop sets RDY to 0 and requeues the messages that
+no handler has begun. Handlers that have begun may return within ``close_timeout``; then they are cancelled and their
 messages requeued. Leaving the consumer stops it, and waits for all of this and for the CLOSE_WAIT of each nsqd.
 
 The file has the three ways of receiving (``async for message``, ``batches``, ``run``), then the methods for a running

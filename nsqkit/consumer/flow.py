@@ -388,11 +388,11 @@ class Flow(Generic[K]):
     def _raise(self, now_ns: int) -> Sequence[SetRdy[K]]:
         """Raise RDY to the shares, as far as the claims allow."""
         owed = [w for w in self._windows.values() if w.rdy_count < w.share]
-        room = max(self.max_in_flight - self._claimed, 0)
-        if sum(w.cost for w in owed) > room:
+        free = max(self.max_in_flight - self._claimed, 0)
+        if sum(w.cost for w in owed) > free:
             owed = [w for w in owed if needs_rdy(w.rdy_count - w.in_flight, w.rdy_count)]
         decisions = []
-        for window, extra in zip(owed, deal(room, [w.cost for w in owed]), strict=True):
+        for window, extra in zip(owed, deal(free, [w.cost for w in owed]), strict=True):
             rdy_count = min(window.claim + extra, window.share)
             if rdy_count > window.rdy_count:
                 decisions.append(self._send(window, rdy_count, now_ns))

@@ -299,7 +299,7 @@ class Handling:
             finally:
                 self._thread_scopes.discard(scope)
         logger.warning(
-            "the handler of %r still runs in its thread and cannot be cancelled; the message is given back",
+            "the handler of %r still runs in its thread and cannot be cancelled; the message is requeued",
             message,
             extra=_fields(message),
         )

@@ -77,7 +77,7 @@ class ConsumerLog:
         """Warn that handlers have not returned before the time limit of the stop."""
         logger.warning(
             "[%s] the stop's time is over, and %d messages are not answered: handlers are cancelled where that is "
-            "possible, and the messages given back",
+            "possible, and the messages requeued",
             self._name,
             count,
             extra=self.fields,
@@ -88,7 +88,7 @@ class ConsumerLog:
         self._warn_once(
             "messages_wait",
             f"max_in_flight is {max_in_flight}, more than the handlers answer within msg_timeout, {msg_timeout:g} s: "
-            f"{answered} messages were answered so far and {waiting} wait. They are touched or given back. Lower "
+            f"{answered} messages were answered so far and {waiting} wait. They are touched or requeued. Lower "
             "max_in_flight, or raise concurrency or msg_timeout",
         )
 

@@ -1,4 +1,4 @@
-"""The addresses of nsqds that a consumer wants a connection to.
+"""The addresses of nsqds to which a consumer has to connect: the wanted ones.
 
 An nsqd that the user named is wanted until the user removes it. One that nsqlookupds list is wanted while they list it,
 up to a maximum that the named ones count for, too. An existing connection is closed only by the user: whether its nsqd

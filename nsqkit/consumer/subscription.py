@@ -1,6 +1,6 @@
 """The subscription of a consumer: what its messages, its handlers and its iterators share.
 
-A subscription stands between the code that users call and the core. Answers go from here to sessions, and the
+A subscription is between the code that users call and the core. Answers go from here to sessions, and the
 connections that have to send them are woken. Code that receives messages waits for them here.
 """
 

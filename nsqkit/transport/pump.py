@@ -260,10 +260,14 @@ class Pump:
         push = self._push
         if push is None or not self._writer_waits or not push.is_writable:
             return False
-        if data := self._take_output(now_ns):
+        machine = self._machine
+        was_full = machine.outbox_full
+        if data := machine.data_to_send(now_ns):
             push.send_nowait(data)
             if self._has_write_timeout and not push.is_writable:
                 self._wake.set()  # the writer limits the time for the rest
+        if was_full or machine.has_events:
+            self._after()
         if self._reading_paused:
             self._resume_reading()
         return True

@@ -158,8 +158,6 @@ class Disk(MemoryFileStore):
         super().__init__(files)
         self.refused = refused
 
-    has_removed = False
-
     def lock(self) -> None:
         pass
 
@@ -227,7 +225,7 @@ async def stopped(**options: Any) -> dict[str, bytes]:
 
 
 def damages(data: bytes) -> st.SearchStrategy[bytes]:
-    """Return what may have become of the bytes of a file."""
+    """Return damaged versions of the bytes of a file."""
     numbers = st.sampled_from(NUMBERS).map(lambda number: str(decimal.Decimal(number)).encode())
     meta = st.lists(numbers, min_size=5, max_size=5).map(lambda each: b"%s\n%s,%s\n%s,%s\n" % tuple(each))
     places = st.integers(0, len(data))

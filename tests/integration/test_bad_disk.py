@@ -82,7 +82,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 async def publish_until_full(client: RawClient) -> list[bytes]:
-    """Publish until that is refused; return what was not."""
+    """Publish until a message is refused; return the others."""
     kept: list[bytes] = []
     while True:
         body = b"message %d" % len(kept)
@@ -108,7 +108,7 @@ async def ask(nsqd: Nsqd, method: str, target: str, body: bytes = b"") -> Respon
 
 
 async def refusals(nsqd: Nsqd) -> list[tuple[bytes, object]]:
-    """Publish in every way; return what is answered each time."""
+    """Publish in every way; return the answers."""
     found: list[tuple[bytes, object]] = []
     for verb, words, body in (
         (b"PUB", b"", b"x"),

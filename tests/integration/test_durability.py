@@ -87,7 +87,7 @@ def publish_until_killed(process: subprocess.Popen[str], address: tuple[str, int
 
 
 def consume(address: tuple[str, int], channel: str, end: int, first: int = 0) -> set[int]:
-    """Return what a new consumer gets and finishes, until the numbers from ``first`` to ``end`` have come."""
+    """Return the numbers that a new consumer finishes, until those from ``first`` to ``end`` have arrived."""
     missing, seen = set(range(first, end)), set[int]()
     with socket.create_connection(address, timeout=60) as client, client.makefile("rb") as file:
         client.sendall(f"  V2SUB t {channel}\nRDY 2500\n".encode())
@@ -118,7 +118,7 @@ def test_acknowledged_messages_are_not_lost(tmp_path, seed):
 
 
 def http(address: str, method: str, target: str) -> Any:
-    """Ask the broker over HTTP; return what it answers, read as JSON if it is that."""
+    """Return the broker's answer to a request over HTTP, decoded if it is JSON."""
     connection = HTTPConnection(address, timeout=60)
     with closing(connection):
         connection.request(method, target)

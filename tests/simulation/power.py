@@ -189,7 +189,9 @@ class World:
         self.ledger.deleting.clear()
         self.ledger.acknowledged.clear()  # channels whose names were not saved are lost
         self._dropped = set()
-        self.now_ns += 1000 * MS  # ids tell the time: a start takes longer than what they can be ahead of it
+        self.now_ns += (
+            1000 * MS
+        )  # ids contain the time, and a start takes longer than they can be ahead of it
         if self.options.durability == "fsync":
             self.ledger.check(Machine(self.disk.kill(), self.options, self.now_ns).contents())
         elif self._machine is not None and isinstance(self._machine.storage, WatchedStorage):
@@ -335,7 +337,7 @@ class World:
                 ledger.delete_topic(name)
                 broker.delete_topic(name)
             elif what == "empty":
-                ledger.forget(name, *CHANNELS)  # a channel may have had to wait for what was in the topic
+                ledger.forget(name, *CHANNELS)  # messages of a channel may still be in the topic
                 topic.empty()
             elif what == "pause":
                 topic.pause()

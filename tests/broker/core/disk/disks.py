@@ -168,6 +168,9 @@ class MemoryFileStore:
         modified_ns: when any file was modified last.
     """
 
+    has_removed = False
+    """The space of removed files is free at once, unlike that of ``DirectoryFileStore``."""
+
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
         self.capacity: int | None = None
         self.operation_count = 0

@@ -431,7 +431,7 @@ def test_directory_missing_for_a_while_loses_no_message():
 
 
 def stored(directory: MemoryFileStore) -> list[bytes]:
-    """Read by nsqd's rules what the files hold."""
+    """Read the messages in the files by nsqd's rules."""
     if META not in directory.files:
         return []
     depth, read_file, read_position, write_file, write_position = map(
@@ -571,7 +571,7 @@ TestDiskQueueIsAList = DiskQueueIsAList.TestCase
 
 @attrs.define
 class Workload:
-    """A queue, its user, and what the user has done so far."""
+    """A queue, its user, and the user's actions so far."""
 
     directory: MemoryFileStore = attrs.field(factory=MemoryFileStore)
     put: list[bytes] = attrs.field(factory=list)

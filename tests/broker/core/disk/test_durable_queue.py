@@ -97,7 +97,7 @@ def test_close_writes_no_message_put_aside_twice(tmp_path):
     queue.put_aside([frame(0)])
     queue.put([frame(1)])
     queue.put_aside([frame(2)])
-    (held,) = queue.take(1, 1 << 20)  # comes behind what was put aside first
+    (held,) = queue.take(1, 1 << 20)  # behind the message that was put aside first
     queue.close([held], [frame(0), frame(2)])
     assert sorted(numbers(opened(tmp_path).take(10))) == [0, 1, 2]
 
@@ -150,7 +150,7 @@ def test_unfinished_messages_survive_any_kill(steps):
         assert len(found) == len(set(found))
 
 
-# A disk in memory: powers cut, and what fails.
+# Files in memory: power cuts and errors.
 
 
 def on(directory: MemoryFileStore) -> DurableQueue:

@@ -13,7 +13,7 @@ from anyio.abc import ByteStream, SocketAttribute
 from nsqkit.broker import lookup_announcer
 from nsqkit.broker.core.lookup_peer import PING_INTERVAL_NS
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.lookup_announcer import LookupAnnouncer, lookup_channels
+from nsqkit.broker.lookup_announcer import DIAL_TIMEOUT, LookupAnnouncer, lookup_channels
 from nsqkit.clock import NS_PER_S, LoopClock, ManualClock
 from nsqkit.wire.lookup import (
     LookupCommandDecoder,
@@ -272,9 +272,11 @@ async def test_dialling_has_a_timeout(monkeypatch, log):
         await anyio.sleep_forever()
 
     monkeypatch.setattr(lookup_announcer, "connect_tcp", connect)
-    monkeypatch.setattr(lookup_announcer, "DIAL_TIMEOUT", 0)
-    async with Broker(":1").running():
-        await log.wait("LOOKUPD(:1): no connection within 0 seconds")
+    broker = Broker(":1")
+    async with broker.running():
+        await anyio.wait_all_tasks_blocked()
+        broker.clock.advance(DIAL_TIMEOUT)
+        await log.wait("LOOKUPD(:1): no connection within 1 seconds")
 
 
 async def test_an_internal_error_does_not_end_the_announcer(monkeypatch, log):

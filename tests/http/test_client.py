@@ -10,7 +10,7 @@ import trustme
 from anyio.abc import ByteStream
 
 from nsqkit import __version__
-from nsqkit.clock import LoopClock
+from nsqkit.clock import LoopClock, ManualClock
 from nsqkit.errors import RequestFailed, TransportError, WrongServer
 from nsqkit.http.client import REDIRECTS_MAX, fetch, fetch_v1
 from nsqkit.http.messages import Response
@@ -120,6 +120,26 @@ async def test_the_request_timeout():
     async with answering(lambda _: None) as server:
         with pytest.raises(RequestFailed, match=r"/x: no answer within 0\.05 seconds$"):
             await get(f"http://{server.address}/x?secret=s", request_timeout=0.05)
+
+
+async def test_the_request_timeout_follows_the_clock():
+    clock = ManualClock()
+    failures: list[RequestFailed] = []
+
+    async def request() -> None:
+        try:
+            await get(f"http://{server.address}/x", request_timeout=3600.0, clock=clock)
+        except RequestFailed as error:
+            failures.append(error)
+
+    async with answering(lambda _: None) as server, anyio.create_task_group() as tasks:
+        tasks.start_soon(request)
+        with anyio.fail_after(60):
+            while not server.requests:
+                await anyio.lowlevel.checkpoint()
+        assert not failures
+        clock.advance(3600)
+    assert str(failures[0]).endswith("/x: no answer within 3600 seconds")
 
 
 async def test_the_connect_timeout(monkeypatch):

@@ -1,4 +1,5 @@
-"""The engine of nsqd: pure, deterministic, told the time.
+"""The engine of nsqd, without I/O: bytes and time come in, bytes and events go out.
 
-Read ``agenda``, ``queue``, ``in_flight``, ``channel``, ``topic``, ``session``, ``broker``, in this order.
+Read ``timers``, ``pending``, ``topics.queue``, ``topics.in_flight``, ``topics.subscription``, ``topics.channel``,
+``topics.topic``, ``topics.registry``, ``session.session`` and ``broker``, in this order.
 """

@@ -129,9 +129,10 @@ class Broker:
 
     def take_news(self) -> bool:
         """Return whether deadlines, topics, wanted commits or the storage have changed since the last call."""
-        has_news = self.changes.has_news or self.timers.has_news or self.storage.has_news
+        if not (self.changes.has_news or self.timers.has_news or self.storage.has_news):
+            return False
         self.changes.has_news = self.timers.has_news = self.storage.has_news = False
-        return has_news
+        return True
 
     # ---- time --------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,12 @@
-"""nsqd's end of a connection to one nsqlookupd: says who it is, and announces topics and channels.
+"""nsqd's end of a connection to one nsqlookupd: identifies this nsqd, and announces topics and channels.
 
     connect ─▶ IDENTIFY ─answer─▶ REGISTER for all there is ─▶ REGISTER, UNREGISTER as things change; PING every 15 s
 
-The rule it guards: what the nsqlookupd was told is kept here, and only the difference is told. Each command waits for
-the answer to the one before (nsqd, nsqd/lookup_peer.go), so nothing is told to an nsqlookupd that does not listen; one
-that stays silent for a second is given up. A new connection starts from nothing, as nsqlookupd forgets a lost nsqd.
+The session keeps the announced names and sends differences only. Each command waits for the answer to the one before
+(nsqd/lookup_peer.go), so nothing is sent to an nsqlookupd that does not answer; after a second without an answer the
+connection ends. A new connection announces everything, since nsqlookupd forgets a lost nsqd.
 
-How to read it: ``update`` says what there is, ``_queue`` holds what is still to be told, ``_next`` tells one thing of
-it. The five verbs are those of ``nsqkit.transport.machine``.
+``update`` sets the present names, ``_queue`` holds the commands that wait, and ``_next`` sends one of them.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ if TYPE_CHECKING:
 __all__ = ["LookupPeerSession"]
 
 ANSWER_TIMEOUT_NS: Final = 1_000_000_000
-"""How long an nsqlookupd may be silent while it is to answer; nsqd's read deadline."""
+"""The limit for an answer; nsqd's read deadline."""
 
 PING_INTERVAL_NS: Final = 15_000_000_000
-"""nsqd's interval; nsqlookupd takes a node for gone after 300 s without."""
+"""nsqd's interval; nsqlookupd drops a node after 300 s without a PING."""
 
 
 class LookupPeerSession:
     """One connection to one nsqlookupd.
 
     Args:
-        node: what it is told of this nsqd.
+        node: the description of this nsqd.
         registrations: the channels of each topic.
         now_ns: when the connection was made.
         answer_size_max: bytes that an answer may have (nsqd: ``max_body_size``).
 
     Attributes:
-        info: what the nsqlookupd has told of itself; None until then.
+        info: the nsqlookupd's description of itself; None before its first answer.
         ended: True once the connection is to be closed.
         error: why it has ended.
     """
@@ -119,20 +118,20 @@ class LookupPeerSession:
             self._announced[topic] = wanted
 
     def _announce_all(self) -> None:
-        """Announce for the first time: a channel's REGISTER stands for its topic's, too."""
+        """Announce everything; a channel's REGISTER announces its topic, too."""
         for topic, channels in self._registrations.items():
             self._queue += (encode_register(topic, channel) for channel in channels or (b"",))
             self._announced[topic] = set(channels)
 
-    # ---- the five verbs ------------------------------------------------------------------------------------------
+    # ---- see transport.machine -----------------------------------------------------------------------------------
 
     has_input: Final = False
 
     def process_input(self, now_ns: int) -> None:
-        """Do nothing: all that is received is worked on at once."""
+        """Do nothing: ``receive_data`` processes all input."""
 
     def receive_data(self, data: bytes, now_ns: int) -> None:
-        """Take the answers that have come."""
+        """Process the answers in the bytes of one read."""
         if self.ended:
             return
         if self._answer_deadline_ns is not None:
@@ -152,11 +151,11 @@ class LookupPeerSession:
             self.info = decode_info(answer)
             self._announce_all()
         else:
-            # nsqd goes on after an error; it is for nsqlookupd to close the connection, and it does.
+            # nsqd continues after an error; nsqlookupd closes the connection.
             self._refusal = b"" if answer == OK else answer
 
     def receive_eof(self, now_ns: int) -> None:
-        """Take note that the nsqlookupd has closed the connection."""
+        """End the session: the nsqlookupd has closed the connection."""
         after = f" after it said {self._refusal[:200]!r}" if self._refusal else ""
         self.end(ConnectionLost(f"the nsqlookupd has closed the connection{after}"))
 
@@ -167,12 +166,12 @@ class LookupPeerSession:
         return ()
 
     def data_to_send(self, now_ns: int) -> bytes:
-        """Return what must be written, and forget it."""
+        """Return the bytes to write and forget them."""
         data, self._outbox = self._outbox, b""
         return data
 
     def next_deadline(self) -> int | None:
-        """Return when to ping, or to give up waiting for an answer."""
+        """Return the time of the next PING, or of the end without an answer."""
         if self.ended:
             return None
         if self._answer_deadline_ns is None:
@@ -180,7 +179,7 @@ class LookupPeerSession:
         return min(self._ping_ns, self._answer_deadline_ns)
 
     def handle_deadline(self, now_ns: int) -> None:
-        """Ping, or give up."""
+        """Send a PING, or end the session."""
         if self.ended:
             return
         if self._answer_deadline_ns is not None and now_ns >= self._answer_deadline_ns:
@@ -194,23 +193,23 @@ class LookupPeerSession:
 
     @property
     def has_output(self) -> bool:
-        """True while there is something to send, or the end to be carried out."""
+        """True while there are bytes to send, or the connection has to be closed."""
         return self.ended or bool(self._outbox)
 
     @property
     def outbox_full(self) -> bool:
-        """Never: there is one command at a time."""
+        """False: there is one command at a time."""
         return False
 
     def end(self, error: NSQError) -> None:
-        """Have the connection closed; the first reason is the one that counts."""
+        """Have the connection closed; the first error is kept."""
         if not self.ended:
             self.ended = True
             self.error = error
             self._outbox = b""
 
     def _next(self, now_ns: int) -> None:
-        """Send the next command, unless an answer is awaited."""
+        """Send the next command, unless an answer is outstanding."""
         if self._queue and self._answer_deadline_ns is None:
             self._outbox = self._queue.popleft()
             self._answer_deadline_ns = now_ns + ANSWER_TIMEOUT_NS

@@ -1,12 +1,12 @@
 """The broker's options: every flag of nsqd 1.3.0, with its default and its limits.
 
-The rule it guards: a ``BrokerOptions`` that exists is one that the broker can run with. What is wrong with a
-value is said when the object is made, in one sentence that names the option, the value and what is allowed.
+Values are checked when a ``BrokerOptions`` is made; the error names the option, the value and the limits. So a broker
+can run with every ``BrokerOptions`` that exists.
 
-How to read it: one field per flag, in nsqd's order and with its defaults (nsqd, nsqd/options.go; those under
-"since 1.3.0" came after that release, before the next). A field has the flag's name in snake case; lists are in
-the plural, durations end in ``_ns`` and are integer nanoseconds, sizes are bytes. ``OPTIONS`` tells of each field
-what is not its value, and drives the command line, the configuration file and ``GET /config``.
+There is one field per flag, in nsqd's order and with its defaults (nsqd/options.go; those under "since 1.3.0" were
+added after that release). A field has the flag's name in snake case; lists are in the plural, durations end in ``_ns``
+and are integer nanoseconds, sizes are bytes. ``OPTIONS`` describes the fields for the command line, the configuration
+file and ``GET /config``.
 """
 
 from __future__ import annotations

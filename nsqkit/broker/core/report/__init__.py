@@ -1,1 +1,1 @@
-"""What a broker says about itself: ``/stats`` and statsd."""
+"""The statistics of a broker, for ``/stats`` and statsd."""

@@ -1,10 +1,10 @@
 """The ``/stats`` document, in JSON and in text.
 
-The rule it guards: what a program reads here is what nsqd 1.3.0 would have told it, key by key and column by column
-(nsqd, nsqd/stats.go, and printStats in nsqd/http.go). The types below are the JSON objects; their keys stand in
-nsqd's order, and a key that is ``NotRequired`` is left out when its value is zero or empty.
+Both equal those of nsqd 1.3.0, key by key and column by column (nsqd/stats.go, and printStats in nsqd/http.go). The
+types below are the JSON objects; their keys stand in nsqd's order, and a key that is ``NotRequired`` is left out when
+its value is zero or empty.
 
-How to read it: ``collect`` looks at a broker; ``to_document`` and ``to_text`` say what it has seen.
+``collect`` reads the state of a broker; ``to_document`` and ``to_text`` format it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PubCount(TypedDict):
 
 
 class ClientStats(TypedDict):
-    """A client; one that publishes and consumes is told in both places."""
+    """A client; one that publishes and consumes is in both lists."""
 
     client_id: str
     hostname: str
@@ -113,13 +113,13 @@ class MemoryStats(TypedDict):
 
 
 class Stats(TypedDict):
-    """What ``collect`` has seen."""
+    """The state of a broker."""
 
     topics: list[TopicStats] | None
     producers: list[ClientStats] | None
 
 
-# ---- looking --------------------------------------------------------------------------------------------------
+# ---- collecting-----------------------------------------------------------------------------------------------
 
 
 def collect(
@@ -129,10 +129,10 @@ def collect(
 
     Args:
         broker: whose state.
-        now_ns: the time it is; latencies are told of the last minutes.
-        topic: only this topic; empty for all. Of one that does not exist there is nothing to tell.
+        now_ns: the time; latencies cover the last minutes.
+        topic: only this topic; empty for all. For one that does not exist the result is empty.
         channel: only channels of this name, and topics that have one; empty for all.
-        include_clients: tell of each client, too.
+        include_clients: include each client.
     """
     if topic and topic not in broker.topics:
         return {"topics": None, "producers": None}
@@ -236,7 +236,7 @@ def _client(session: Session, topic_filter: bytes) -> ClientStats:
         "tls_cipher_suite": tls.cipher_suite if tls else "",
         "tls_version": tls.version if tls else "",
         "tls_negotiated_protocol": tls.negotiated_protocol if tls else "",
-        "tls_negotiated_protocol_is_mutual": tls is not None,  # Go always says so
+        "tls_negotiated_protocol_is_mutual": tls is not None,  # as Go does
     }
     if not stats["authed"]:
         del stats["authed"]
@@ -250,14 +250,14 @@ def _client(session: Session, topic_filter: bytes) -> ClientStats:
 
 
 def _pub_counts(session: Session, topic_filter: bytes) -> list[PubCount]:
-    """Return the count of one topic, the first that was published to: nsqd tells no more, and takes any one."""
+    """Return the count of one topic, the first that was published to: nsqd shows one, too, and chooses any."""
     for topic, count in session.pub_counts.items():
         if not topic_filter or topic == topic_filter:
             return [{"topic": topic.decode(), "count": count}]
     return []
 
 
-# ---- telling --------------------------------------------------------------------------------------------------
+# ---- formatting-----------------------------------------------------------------------------------------------
 
 
 def to_document(
@@ -289,12 +289,12 @@ def to_text(
     """Return the text.
 
     Args:
-        stats: what there is to tell.
-        version_line: how the program names itself.
-        health: how the broker is.
+        stats: the state of the broker.
+        version_line: the name and version of the program.
+        health: the state of the disk.
         start_time: when it started, in the form of RFC 3339.
         start_time_ns: the same.
-        now_ns: the time it is.
+        now_ns: the time.
         memory: its memory; None to leave it out.
     """
     lines = [
@@ -353,7 +353,7 @@ def _client_lines(clients: Sequence[ClientStats] | None, indent: str, now_ns: in
 
 def _client_line(client: ClientStats, now_ns: int) -> str:
     _, colon, port = client["remote_address"].rpartition(":")
-    port = port if colon else ""  # one that came by way of a Unix socket
+    port = port if colon else ""  # a client of a Unix socket
     name = f"{client['hostname']}:{port} {client['user_agent']}"
     connected = format_duration((now_ns // _NS_PER_S - client["connect_ts"]) * _NS_PER_S)
     if pub_counts := client.get("pub_counts"):

@@ -1,10 +1,10 @@
-"""What a broker reports to statsd: lines of text, in packets of UDP.
+"""The reports of a broker to statsd: lines of text, in packets of UDP.
 
-The rule it guards: the lines are nsqd's, in its order (nsqd, nsqd/statsd.go), so that dashboards made for nsqd show
-this broker. A counter is reported as its difference to the last report, a gauge as it is; a packet holds whole lines.
+The lines are nsqd's, in its order (nsqd/statsd.go), so that dashboards made for nsqd show this broker. A counter is
+reported as its difference to the last report, a gauge as it is; a packet holds whole lines.
 
-How to read it: ``report`` makes the lines of two successive looks at a broker, ``cut_packets`` the packets, and
-``resolve_prefix`` what every key begins with.
+``report`` makes the lines of two successive snapshots of a broker, ``cut_packets`` makes packets of them, and
+``resolve_prefix`` the prefix of every key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EPHEMERAL: Final = "#ephemeral"
 
 @attrs.frozen
 class Snapshot:
-    """What one report tells of.
+    """The content of one report.
 
     Attributes:
         stats: the state of topics and channels.
@@ -34,11 +34,11 @@ class Snapshot:
 
 
 NOTHING: Final = Snapshot({"topics": None, "producers": None})
-"""What the first report is compared to."""
+"""The first report is compared to it."""
 
 
 def resolve_prefix(prefix: str, broadcast_address: str, broadcast_http_port: int) -> str:
-    """Return what keys begin with.
+    """Return the prefix of the keys.
 
     Args:
         prefix: the option; ``%s`` in it stands for the address, whose dots and colons become underscores.
@@ -57,8 +57,8 @@ def report(now: Snapshot, last: Snapshot, *, exclude_ephemeral: bool = False) ->
     """Yield the lines of a report, without a prefix and without line ends.
 
     Args:
-        now: what there is to tell.
-        last: what was told in the last report, for the counters.
+        now: the content of this report.
+        last: the content of the last report, for the counters.
         exclude_ephemeral: leave out topics and channels that are ephemeral.
     """
     last_topics = {topic["topic_name"]: topic for topic in last.stats["topics"] or ()}

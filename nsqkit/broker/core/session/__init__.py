@@ -1,1 +1,1 @@
-"""One client of the broker: its commands, its state and what is sent to it."""
+"""One client of the broker: its commands, its state and its output."""

@@ -1,10 +1,9 @@
-"""What an auth server has granted to a client: its answer, and the questions that are asked of it.
+"""The answer of an auth server, and the checks of commands against it.
 
-The rule it guards: an answer is taken whole or not at all (nsqd, internal/auth/authorizations.go). An unknown
-permission, or a pattern that cannot be used, makes the whole answer invalid, so that no client is allowed a part of
-what was meant.
+An answer is valid as a whole or not at all (nsqd, internal/auth/authorizations.go). An unknown permission, or a pattern
+that cannot be used, makes the whole answer invalid, so that no client is allowed a part of a grant.
 
-How to read it: the answer is ``{"ttl": 60, "identity": …, "identity_url": …, "authorizations": [{"topic": pattern,
+An answer is ``{"ttl": 60, "identity": …, "identity_url": …, "authorizations": [{"topic": pattern,
 "channels": [pattern, …], "permissions": ["subscribe", "publish"]}, …]}``; ``decode_auth_state`` turns it into an
 ``AuthState``. Patterns are Go's regular expressions and match anywhere in a name, unless they say ``^`` and ``$``.
 RE2 has the same syntax and, as Go's, searches in time linear in the length of the name. Its Python package,
@@ -23,7 +22,7 @@ from nsqkit.errors import ProtocolError
 from nsqkit.wire.documents import INT64, FieldType, read_object
 from nsqkit.wire.names import quote
 
-__all__ = ["AuthState", "Authorization", "Pattern", "decode_auth_state"]
+__all__ = ["AuthEntry", "AuthState", "Pattern", "decode_auth_state"]
 
 PERMISSIONS: Final = ("subscribe", "publish")
 
@@ -43,7 +42,7 @@ PATTERN_SHOWN_MAX: Final = 100
 """Bytes of a pattern that stand in an error."""
 
 ANSWERS_KEPT_MAX: Final = 1000
-"""Topics and channels whose answer is kept, so that patterns are not looked for at each message."""
+"""Topics and channels whose answer is kept, so that patterns are not searched for each message."""
 
 _NS_PER_S: Final = 1_000_000_000
 _STATE_KINDS: Final[dict[str, FieldType]] = {
@@ -70,15 +69,15 @@ class Pattern(Protocol):
 
 
 @attrs.frozen
-class Authorization:
-    """One entry of a grant: who may do what on the topics and channels that match."""
+class AuthEntry:
+    """One entry of a grant: permissions for the topics and channels that match."""
 
     topic: Pattern
     channels: tuple[Pattern, ...]
     permissions: frozenset[str]
 
     def is_allowed(self, topic: bytes, channel: bytes) -> bool:
-        """Tell whether this entry allows it; see ``AuthState.is_allowed``."""
+        """Return whether this entry allows it; see ``AuthState.is_allowed``."""
         return (
             ("subscribe" if channel else "publish") in self.permissions
             and bool(self.topic.search(topic))
@@ -88,48 +87,48 @@ class Authorization:
 
 @attrs.frozen(kw_only=True)
 class AuthState:
-    """What a client may do, and until when that is known.
+    """The grant of a client.
 
     Attributes:
-        identity: who the auth server says it is.
-        identity_url: where to read more of it.
-        authorizations: what is allowed; none at all is an answer, too.
-        expires_ns: when to ask again, ns since the Unix epoch.
+        identity: the auth server's name of the client.
+        identity_url: a URL with more about the client.
+        authorizations: the entries; there may be none.
+        expires_ns: the end of the grant, ns since the Unix epoch.
     """
 
     identity: str
     identity_url: str
-    authorizations: tuple[Authorization, ...]
+    authorizations: tuple[AuthEntry, ...]
     expires_ns: int
     _answers: dict[tuple[bytes, bytes], bool] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     @property
     def permission_count(self) -> int:
-        """How many authorizations there are; the name is that of the answer to AUTH."""
+        """The number of authorizations; the name is that of the answer to AUTH."""
         return len(self.authorizations)
 
     def is_expired(self, now_ns: int) -> bool:
-        """Tell whether the auth server has to be asked again."""
+        """Return whether the grant has expired."""
         return now_ns > self.expires_ns
 
     def is_allowed(self, topic: bytes, channel: bytes) -> bool:
-        """Tell whether the client may subscribe to ``channel``, or publish to ``topic`` where that is empty.
+        """Return whether the client may subscribe to ``channel``, or publish to ``topic`` where that is empty.
 
         One authorization has to allow all of it. To publish, one of its channel patterns must match the empty name,
-        as ``.*`` does: nsqd asks so, and ``[]`` or ``["^c$"]`` allow no publishing.
+        as ``.*`` does: nsqd requires it, and ``[]`` or ``["^c$"]`` allow no publishing.
         """
-        question = (topic, channel)
-        answer = self._answers.get(question)
+        key = (topic, channel)
+        answer = self._answers.get(key)
         if answer is None:
             answer = any(entry.is_allowed(topic, channel) for entry in self.authorizations)
             if len(self._answers) >= ANSWERS_KEPT_MAX:
                 self._answers.clear()
-            self._answers[question] = answer
+            self._answers[key] = answer
         return answer
 
 
 def decode_auth_state(body: bytes, now_ns: int) -> AuthState:
-    """Return what an auth server has answered.
+    """Return the grant in the answer of an auth server.
 
     Args:
         body: its JSON document, read as nsqd reads it.
@@ -156,7 +155,7 @@ def decode_auth_state(body: bytes, now_ns: int) -> AuthState:
     )
 
 
-def _authorization(value: object, compiler: _Compiler) -> Authorization:
+def _authorization(value: object, compiler: _Compiler) -> AuthEntry:
     fields = _fields(value)
     permissions = _strings(fields.get("permissions", []), "permissions")
     for permission in permissions:
@@ -165,7 +164,7 @@ def _authorization(value: object, compiler: _Compiler) -> Authorization:
     topic = fields.get("topic", "")
     assert isinstance(topic, str)
     channels = _strings(fields.get("channels", []), "channels")
-    return Authorization(
+    return AuthEntry(
         compiler.compile("topic", topic),
         tuple(compiler.compile("channel", channel) for channel in channels),
         frozenset(permissions),
@@ -233,18 +232,18 @@ class _Compiler:
 
 @lru_cache(maxsize=1024)
 def compile_pattern(text: str) -> Pattern:
-    """Return a pattern; the same object for the same text, since auth servers repeat themselves.
+    """Return a pattern; the same object for the same text, since auth servers repeat the same patterns.
 
     Raises:
         ValueError: RE2 refuses it; the text says why.
     """
-    import re2  # a few milliseconds, which only a broker with auth servers pays
+    import re2  # takes a few milliseconds, and only a broker with auth servers needs it
 
     options = re2.Options()
     options.max_mem = PATTERN_MEMORY_MAX
     options.log_errors = False
     try:
-        # Go replaces what is not UTF-8 when it reads the document.
+        # Go replaces bytes that are not UTF-8 when it reads the document.
         pattern: Pattern = re2.compile(_SURROGATE.sub("\ufffd", text), options)
     except re2.error as error:
         raise ValueError(error.args[0].decode("utf-8", "replace")) from error

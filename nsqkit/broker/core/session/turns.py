@@ -1,6 +1,6 @@
 """The input of a session, processed in turns of bounded length.
 
-No client keeps the others waiting, whatever one read has brought. A turn ends after a number of words of commands,
+No client keeps the others waiting, however much one read has returned. A turn ends after a number of words of commands,
 however small the bytes that they were decompressed from, or when the outbox is full. The rest is kept for the next
 turn, which the driver starts by ``process_input`` after all other sessions had theirs. Words are counted, not time, so
 that a run can be repeated.

@@ -1,1 +1,1 @@
-"""Topics and channels: where messages wait, and who gets them."""
+"""Topics and channels, their queues, and the consumers that share them."""

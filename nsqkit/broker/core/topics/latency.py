@@ -1,13 +1,13 @@
 """How long messages take from publishing to finishing: percentiles over the last minutes, in little memory.
 
-The rule it guards: memory does not grow with the number of messages, and what is told of n latencies is at most 1 part
-in 256 away from one of them. Latencies are counted in buckets, as many between any two powers of two; so a percentile
-has no error of rank, and counts can be added up without one.
+Memory does not grow with the number of messages. Latencies are counted in buckets, equally many between any two powers
+of two. So a percentile has no error of rank, its value has an error of at most 1 part in 256, and counts of several
+channels can be added without a further error.
 
-How to read it: ``Latency`` is what a channel has if percentiles are wanted, and what is made of all channels for their
-topic. Two counts take turns every half window, and the older one is emptied when its turn comes; so a result covers
-between a half and a whole window, as in nsqd (nsqd, internal/quantile). Its sketch is another one: where both of its
-streams have messages, it can be wrong by any number of ranks.
+A channel has a ``Latency`` if percentiles are configured; that of a topic is merged from its channels. Two counts
+alternate every half window, and the older one is emptied when it is used again. So a result covers between a half and a
+whole window, as in nsqd (internal/quantile). nsqd's sketch is another one: where both of its streams have messages, it
+can be wrong by any number of ranks.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from struct import Struct
 from typing import Final, TypedDict
 
 RANKS_ABOVE: Final = 2
-"""How far above a percentile's own rank its value is taken, if there is one: so much nsqd's streams are above it with
-up to a hundred messages, which for a few of them means the greatest."""
+"""A value is taken so many ranks above that of its percentile, if there are as many. nsqd's streams do so with up to a
+hundred messages; of a few messages it is the greatest."""
 
 _DIGITS: Final = 8
 """Leading binary digits of a latency that its bucket keeps."""
@@ -46,9 +46,9 @@ class Latency:
     """The latencies of one channel's messages, or of all channels of a topic.
 
     Args:
-        percentiles: those that are wanted, above 0 and up to 1.
-        window_ns: the time over which they are taken.
-        now_ns: the time it is.
+        percentiles: above 0 and up to 1.
+        window_ns: the time that they cover.
+        now_ns: the present time.
     """
 
     def __init__(self, percentiles: Sequence[float], window_ns: int, now_ns: int) -> None:
@@ -59,7 +59,7 @@ class Latency:
         self._older: Counter[int] = Counter()
 
     def add_finished(self, frames: Iterable[bytes], now_ns: int) -> None:
-        """Count messages that are finished now, given as the frames in which they were sent."""
+        """Count messages that are finished now; the frames are those that were sent."""
         self.add([now_ns - _TIMESTAMP(frame)[0] for frame in frames], now_ns)
 
     def add(self, latencies_ns: Iterable[int], now_ns: int) -> None:
@@ -76,7 +76,7 @@ class Latency:
 
     @classmethod
     def merged(cls, latencies: Sequence[Latency], now_ns: int) -> Latency:
-        """Return the latencies of all, of which there is at least one and which are of the same window."""
+        """Return the sum of one or more counts of the same window."""
         first = latencies[0]
         whole = cls(first._percentiles, 2 * first._half_window_ns, now_ns)
         for latency in latencies:
@@ -86,7 +86,7 @@ class Latency:
         return whole
 
     def result(self, now_ns: int) -> LatencyStats:
-        """Return what there is to tell; of no latencies, the percentiles are 0."""
+        """Return the percentiles; they are 0 without latencies."""
         self._take_turns(now_ns)
         both = sorted((self._current + self._older).items())
         count = sum(number for _, number in both)
@@ -98,7 +98,7 @@ class Latency:
         return {"count": count, "percentiles": percentiles}
 
     def _take_turns(self, now_ns: int) -> None:
-        """Let the counts take turns as often as is due."""
+        """Alternate the counts as often as is due."""
         turns = (now_ns - self._turned_ns - 1) // self._half_window_ns
         if turns <= 0:
             return
@@ -117,6 +117,6 @@ def _at_rank(counts: Iterable[tuple[int, int]], rank: int) -> int:
 
 
 def _middle(bucket: int) -> int:
-    """Return the latency in the middle of those that a bucket is for."""
+    """Return the latency in the middle of a bucket."""
     shift, digits = divmod(bucket, 1 << _DIGITS)
     return (digits << shift) + (1 << shift >> 1)

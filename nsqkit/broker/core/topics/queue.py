@@ -1,12 +1,11 @@
 """The queue of a topic or a channel: memory first, what does not fit in a backend behind it.
 
-The rule it guards: memory holds at most ``mem_queue_size`` messages. What comes when it is full goes to the
-backend, and what comes after that follows it there until the backend is empty again, so that nothing is overtaken
-for as long as there is more to come. An ephemeral queue has a backend that drops, so it keeps its oldest messages
-and loses the newest, as nsqd's does.
+Memory holds at most ``mem_queue_size`` messages. Further messages go to the backend, and all after them, until the
+backend is empty again; so the order is kept. The backend of an ephemeral queue drops messages, so that such a queue
+keeps its oldest messages and loses the newest, as in nsqd.
 
-A queue holds message frames (see ``nsqkit.wire.messages``), ready for their next delivery. ``bytes`` are nothing
-to the garbage collector, so a million queued messages cost it nothing.
+A queue holds message frames (see ``nsqkit.wire.messages``), ready for their next delivery. The garbage collector does
+not track ``bytes``, so it does not slow down with a million queued messages.
 """
 
 from __future__ import annotations
@@ -18,43 +17,43 @@ from typing import Protocol
 
 
 class Backend(Protocol):
-    """Where messages wait that have no room in memory."""
+    """The place of messages that do not fit in memory."""
 
     def __len__(self) -> int:
         """Return how many wait."""
         ...
 
     def put(self, frames: Sequence[bytes]) -> int:
-        """Take messages, in order; return how many of them, from the first on, stay in memory.
+        """Add messages, in order; return how many of them, from the first on, stay in memory.
 
         Raises:
-            OSError: there is no place for them, or not for all.
+            OSError: they could not be stored, or not all of them.
         """
         ...
 
     def take(self, count: int) -> list[bytes]:
-        """Return up to ``count`` of the oldest messages."""
+        """Remove and return up to ``count`` of the oldest messages."""
         ...
 
     def empty(self) -> None:
-        """Forget all."""
+        """Remove all messages."""
         ...
 
     def delete(self) -> None:
-        """Forget all, and leave no trace."""
+        """Remove all messages and all files."""
         ...
 
     def close(self, frames: Sequence[bytes]) -> None:
-        """Keep all for the next start, if there is a place for it, and ``frames`` behind what is there.
+        """Store all messages for the next start, if there is a place for them, and ``frames`` behind them.
 
         Raises:
-            OSError: there is no place for them, or not for all.
+            OSError: they could not be stored, or not all of them.
         """
         ...
 
 
 class MemoryBackend:
-    """Keeps what overflows in memory as well."""
+    """Keeps messages in memory."""
 
     __slots__ = ("_frames",)
 
@@ -65,16 +64,16 @@ class MemoryBackend:
         return len(self._frames)
 
     def put(self, frames: Sequence[bytes]) -> int:
-        """Take messages, in order."""
+        """Add messages, in order."""
         self._frames.extend(frames)
         return len(frames)
 
     def take(self, count: int) -> list[bytes]:
-        """Return up to ``count`` of the oldest messages."""
+        """Remove and return up to ``count`` of the oldest messages."""
         return _take(self._frames, count)
 
     def empty(self) -> None:
-        """Forget all."""
+        """Remove all messages."""
         self._frames.clear()
 
     delete = empty
@@ -84,7 +83,7 @@ class MemoryBackend:
 
 
 class DiscardBackend:
-    """Drops what overflows: the backend of ephemeral topics and channels."""
+    """Drops messages: the backend of ephemeral topics and channels."""
 
     __slots__ = ()
 
@@ -112,12 +111,12 @@ class MessageQueue:
     """First in, first out, in memory and behind it.
 
     Args:
-        mem_queue_size: messages that memory holds.
-        backend: takes the others.
+        mem_queue_size: the number of messages in memory.
+        backend: the place of the others.
     """
 
     finishes = False
-    """Whether ``finish`` and ``put_aside`` mean something to it, so that they have to be called."""
+    """True if ``finish`` and ``put_aside`` have an effect, so that they have to be called."""
 
     __slots__ = ("_mem_queue_size", "_memory", "backend")
 
@@ -133,7 +132,7 @@ class MessageQueue:
         """Add new messages at the end; return how many of them, from the first on, are in memory.
 
         Raises:
-            OSError: there is no place for them, or not for all.
+            OSError: they could not be stored, or not all of them.
         """
         room = 0 if self.backend else self._mem_queue_size - len(self._memory)
         if len(frames) <= room:
@@ -144,10 +143,10 @@ class MessageQueue:
         return room + self.backend.put(frames[room:])
 
     def keep(self, frames: Sequence[bytes]) -> bool:
-        """Add messages at the end that have been accepted already; where there is no place, memory holds them.
+        """Add messages at the end that were accepted before; memory holds those that cannot be stored.
 
         Returns:
-            Whether all are where ``put`` would have them.
+            False if memory holds messages that ``put`` would have stored in the backend.
         """
         had = len(self)
         try:
@@ -162,19 +161,19 @@ class MessageQueue:
         self.keep(frames)
 
     def put_aside(self, frames: Sequence[bytes]) -> None:
-        """Take note of messages that are held elsewhere, and may be put back."""
+        """Store messages that are held elsewhere, and may be put back."""
 
     def finish(self, frames: Iterable[bytes]) -> None:
-        """Take note that messages which were taken will not be put back."""
+        """Record that messages which were taken will not be put back."""
 
     def take(self, count: int, size_max: int) -> list[bytes]:
-        """Return up to ``count`` messages from the front, of ``size_max`` bytes together, but at least one.
+        """Return up to ``count`` messages from the front, of ``size_max`` bytes together, but at least one message.
 
         Raises:
             OSError: they cannot be read now.
         """
         if self._memory:
-            # No more than there can be if all are like the first, or thousands would be taken to be put back.
+            # As many as fit if all are as long as the first; otherwise thousands would be taken and put back.
             frames = _take(self._memory, min(count, size_max // len(self._memory[0]) or 1))
         else:
             frames = self.backend.take(count)
@@ -185,35 +184,35 @@ class MessageQueue:
                 if size > size_max and kept:
                     break
                 kept += 1
-            # What goes back may overfill memory for as long as the receiver is slow, by less than it just gave.
+            # Memory may hold more than its limit for a while, by less than was just taken from it.
             self._memory.extendleft(reversed(frames[kept:]))
             del frames[kept:]
         return frames
 
     def empty(self) -> None:
-        """Forget all messages."""
+        """Remove all messages."""
         self._memory.clear()
         self.backend.empty()
 
     def delete(self) -> None:
-        """Forget all messages, and leave no trace."""
+        """Remove all messages and all files."""
         self._memory.clear()
         self.backend.delete()
 
     def close(self, *others: Sequence[bytes]) -> None:
-        """Keep all messages for the next start: those in memory, then ``others``, behind what the backend has already.
+        """Store all messages for the next start: those of the backend, those in memory, then ``others``.
 
         Raises:
-            OSError: there is no place for them, or not for all.
+            OSError: they could not be stored, or not all of them.
         """
         self.backend.close([*self._memory, *chain(*others)])
         self._memory.clear()
 
     def leave(self) -> None:
-        """Keep all messages for the next start, also those taken and not finished, as far as the queue still has them.
+        """Store all messages for the next start, also those taken and not finished, if the queue still has them.
 
         Raises:
-            OSError: there is no place for them, or not for all.
+            OSError: they could not be stored, or not all of them.
         """
         self.close()
 

@@ -1,9 +1,7 @@
-"""How near a consumer is to the broker, by the places that both of them name.
+"""How near a consumer is to the broker, by their zones and regions.
 
-The rule it guards: place matters only to a broker that was started with the experiment for it, and a consumer that
-never told its place is near to nobody. Two empty names are the same place, as in nsqd (nsqd/protocol_v2.go).
-
-How to read it: the proximities, then the one function.
+Proximity matters only to a broker with the experiment enabled. A consumer that sends no IDENTIFY is not near. Two empty
+names are the same place, as in nsqd (nsqd/protocol_v2.go).
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ PROXIMITIES: Final = (ZONE_LOCAL, REGION_LOCAL, GLOBAL)
 """Nearest first, which is the order in which a channel serves its consumers."""
 
 TOPOLOGY_AWARE: Final = "topology-aware-consumption"
-"""The experiment."""
+"""nsqd's name of the experiment."""
 
 
 def proximity_of(identity: IdentifyRequest, options: BrokerOptions) -> int:
-    """Return how near the client is that has identified itself so."""
+    """Return how near a client with this IDENTIFY is."""
     if TOPOLOGY_AWARE not in options.enable_experiments:
         return GLOBAL
     if identity.topology_zone == options.topology_zone:

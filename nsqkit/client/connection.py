@@ -133,7 +133,7 @@ class Connection(Generic[S]):
         return pump
 
     def stop(self) -> None:
-        """Dial no more once the present session has ended."""
+        """Do not dial again after the current session."""
         self._stopped = True
 
     async def run(self) -> None:

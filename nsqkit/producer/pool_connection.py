@@ -124,11 +124,13 @@ class PoolConnection:
         again: list[Receipt] = []
         for event in () if session is None else session.events():
             assert isinstance(event, Answers)
+            count = 0
             size = 0 if self._window is None else sum([receipt.size for receipt in event.ok])
-            self.message_count += sum([receipt.count for receipt in event.ok])
             receipt: Receipt
             for receipt in event.ok:
+                count += receipt.count
                 receipt.resolve(None)
+            self.message_count += count
             for receipt, error in event.failed:
                 if receipt.again is not None and isinstance(error, BatchRefused):
                     again.append(receipt)

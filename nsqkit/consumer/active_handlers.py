@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 class ActiveHandlers:
     """The handlers of one consumer.
 
-    Args:
-        subscription: of the consumer.
-        log: its log lines.
-        follows_concurrency: whether max_in_flight is raised to what the handlers can take.
-
     Attributes:
         follows_concurrency: as above; False once the user has set max_in_flight.
         were_ended: True once the handlers were cancelled because the time limit has passed.

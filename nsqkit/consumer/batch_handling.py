@@ -28,15 +28,7 @@ if TYPE_CHECKING:
 
 
 class BatchHandling:
-    """One call of ``run_batches``.
-
-    Args:
-        subscription: of the consumer.
-        batches: the batches.
-        handler: called with each of them.
-        concurrency: how many batches are handled at a time.
-        single: handles the messages that are given up or have failed.
-    """
+    """One call of ``run_batches``; ``single`` handles the messages that are given up or have failed."""
 
     def __init__(
         self,

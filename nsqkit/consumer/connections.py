@@ -41,13 +41,7 @@ ConsumerConnection: TypeAlias = "Connection[ConsumerSession]"
 class Connections:
     """The connections of one consumer.
 
-    Args:
-        subscription: of the consumer.
-        addresses: of the nsqds that the user has named.
-        dial: connects to an address, in place of TCP.
-        random: draws the delays before dialling again.
-        on_lost: called after a session has ended.
-        on_failure: called after a permanent error, if that ends the consumer.
+    ``on_lost`` is called after a session has ended, ``on_failure`` after a permanent error that ends the consumer.
     """
 
     def __init__(

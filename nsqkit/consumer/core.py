@@ -294,13 +294,7 @@ class ConsumerCore:
     def stats(
         self, now_ns: int, connections: tuple[ConnectionStats, ...], left_out_count: int
     ) -> ConsumerStats:
-        """Return the statistics of the consumer.
-
-        Args:
-            now_ns: the time.
-            connections: the statistics of its connections.
-            left_out_count: nsqds that are listed and not connected, because of ``max_connections``.
-        """
+        """Return the statistics of the consumer, with those of its connections."""
         flow = self.flow
         return ConsumerStats(
             **attrs.asdict(self.counts),

@@ -69,11 +69,6 @@ TOUCH_PARTS: Final = 4
 class Handling:
     """One call of ``run``: a handler, and the workers that call it.
 
-    Args:
-        subscription: of the consumer.
-        handler: called with each message.
-        options: how it is called.
-
     Attributes:
         attempts_max: the attempt after which a message is given up if the handler fails.
         concurrency: handlers that run at a time.

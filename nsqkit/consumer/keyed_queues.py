@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 class KeyedQueues:
     """Waiting messages, each in the queue of its key.
 
-    Args:
-        inbox: the messages to distribute.
-        count: the number of queues.
-        key: returns the key of a message.
-
     Attributes:
         queues: the queues.
     """

@@ -35,10 +35,6 @@ class TopicLog(logging.LoggerAdapter[logging.Logger]):
 class ConsumerLog:
     """The log lines of one consumer.
 
-    Args:
-        topic: its topic.
-        channel: its channel.
-
     Attributes:
         fields: ``topic`` and ``channel``, for the ``extra`` of log lines.
         warned: the warnings that were logged, of those that are logged once.

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 class ThreadMessage(Message):
-    """One delivery of a message, for a thread that anyio has started: as ``Message``.
-
-    Args:
-        message: the delivery.
-    """
+    """One delivery of a message, for a thread that anyio has started: as ``Message``."""
 
     __slots__ = ("_message",)
 

@@ -38,11 +38,7 @@ FINISH_DELAY: Final = 0.001
 
 
 class ThreadReceiver:
-    """The messages of one consumer, for threads.
-
-    Args:
-        loop_client: runs the consumer in the event-loop thread.
-    """
+    """The messages of one consumer, for threads."""
 
     def __init__(self, loop_client: LoopClient[Consumer]) -> None:
         self._loop_client = loop_client

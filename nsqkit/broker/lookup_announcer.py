@@ -169,7 +169,7 @@ class _Peer:
         """Announce changes on the connection."""
         assert self._connection is not None
         self._connection[0].update(registrations, now_ns)
-        self._process_events()
+        self._process_events(now_ns)
 
     def connect_now(self) -> None:
         """Do not wait until the next attempt; if the present one fails, start another one at once."""
@@ -217,7 +217,7 @@ class _Peer:
             return await connect_tcp(host or "localhost", port)
         raise TimeoutError(f"no connection within {DIAL_TIMEOUT:g} seconds")
 
-    def _process_events(self) -> None:
+    def _process_events(self, now_ns: int) -> None:
         assert self._connection is not None
         session, pump, timer = self._connection
         if session.info is not None and session.info is not self.info:

@@ -180,7 +180,7 @@ class Nsqd:
         assert self._tasks is not None
         for session in list(self.broker.sessions):
             session.end(None)
-        self._process_events()
+        self._process_events(self.clock.now_ns())
         with move_on_after(self.clock, STOP_TIMEOUT, shield=True):
             while self._pumps:
                 self._pumps_ended = anyio.Event()
@@ -228,7 +228,7 @@ class Nsqd:
         pump = self._pumps[session] = Pump(session, stream, clock, after=self._process_events)
         logger.info("TCP: new client(%s)", remote_address)
         try:
-            self._process_events()
+            self._process_events(self.clock.now_ns())
             await pump.run()
         finally:
             del self._pumps[session]
@@ -236,7 +236,7 @@ class Nsqd:
                 self._pumps_ended.set()
             logger.info("PROTOCOL(V2): [%s] exiting", remote_address)
             broker.close_session(session, clock.now_ns())
-            self._process_events()
+            self._process_events(self.clock.now_ns())
 
     @property
     def _http(self) -> HTTPApi:
@@ -257,9 +257,9 @@ class Nsqd:
 
     # ---- the engine ----------------------------------------------------------------------------------------------
 
-    def _process_events(self) -> None:
+    def _process_events(self, now_ns: int) -> None:
         """Act on the results of the last call of the engine: deliver, handle events, wake writers, check deadlines."""
-        self.broker.settle(self.clock.now_ns())
+        self.broker.settle(now_ns)
         for session in self.broker.take_sessions():
             for event in session.events():
                 self._handle_event(session, event)
@@ -290,7 +290,7 @@ class Nsqd:
     def process_changes(self) -> None:
         """Deliver messages, wake writers and start requests after a change to ``broker`` or ``options``."""
         self.broker.changes.has_news = True  # the options may have changed
-        self._process_events()
+        self._process_events(self.clock.now_ns())
 
     async def save(self) -> None:
         """Write the names of the present topics and channels to disk, if there is a data path."""

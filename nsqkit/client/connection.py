@@ -46,7 +46,8 @@ class Connection(Generic[S]):
         dial: connects to the address; only a ``Dialler`` supports TLS and AUTH.
         dial_timeout: limit, in seconds, of dialling and handshake together, without the answer to AUTH.
         reconnect: the delays before dialling again.
-        on_change: called after each change: bytes were received, a deadline was handled, the session has ended.
+        on_change: called with the time after each change: bytes were received, a deadline was handled, the session has
+            ended.
         log: the logger.
 
     Attributes:
@@ -66,7 +67,7 @@ class Connection(Generic[S]):
         dial: Dial,
         dial_timeout: float,
         reconnect: Reconnect,
-        on_change: Callable[[Connection[S]], None],
+        on_change: Callable[[Connection[S], int], None],
         log: logging.Logger | logging.LoggerAdapter[logging.Logger] = logger,
     ) -> None:
         self.address = address
@@ -117,14 +118,15 @@ class Connection(Generic[S]):
     def attach(self, unsent: bytes = b"") -> None:
         """Read and write again after ``detach``; first send ``unsent``, which the caller took and could not send."""
         self._reattached().attach(unsent)
-        self._after()
+        self._after(self._clock.now_ns())
+        self.wake()
 
     def abort(self, error: NSQError) -> None:
         """After ``detach``, end the session with ``error`` and close the connection without sending anything."""
         assert self.session is not None
         self.session.end(error)
         self._reattached().abort()
-        self._on_change(self)
+        self._on_change(self, self._clock.now_ns())
 
     def _reattached(self) -> Pump:
         assert self._detached is not None
@@ -145,7 +147,7 @@ class Connection(Generic[S]):
                 tasks.cancel_scope.cancel()
         finally:
             self.is_running = False
-            self._on_change(self)
+            self._on_change(self, self._clock.now_ns())
 
     async def _reconnect_until_stopped(self) -> None:
         while not self._stopped:
@@ -165,7 +167,7 @@ class Connection(Generic[S]):
             if self._stopped:
                 break
             delay_ns = self._reconnect.next_delay_ns()
-            self._on_change(self)
+            self._on_change(self, self._clock.now_ns())
             delay = delay_ns / NS_PER_S
             self._log.info("[%s] dialling again in %.3f s", self.address, delay, extra=self._log_fields)
             await self._clock.wait_until(self._clock.now_ns() + delay_ns)
@@ -240,15 +242,16 @@ class Connection(Generic[S]):
         elif self.session is not None:
             self.session.handle_deadline(now_ns)
 
-    def _after_deadline(self) -> None:
+    def _after_deadline(self, now_ns: int) -> None:
         if self._pump is not None:
-            self._after()
+            self._after(now_ns)
+            self.wake()
 
     def _timeout(self) -> ConnectTimeout:
         seconds = self._dial_timeout_ns / NS_PER_S
         return ConnectTimeout(f"{self.address} did not answer within {seconds:g} seconds")
 
-    def _after(self) -> None:
+    def _after(self, now_ns: int) -> None:
         """Act on the session's changes."""
         session = self.session
         assert session is not None
@@ -263,8 +266,7 @@ class Connection(Generic[S]):
                 # The broker sends a request to an auth server, which may take longer than the handshake itself.
                 auth_ns = max(self._dial_timeout_ns, round(self._dialler.options.read_timeout * NS_PER_S))
                 self._handshake_deadline_ns = self._dialled_ns + self._dial_timeout_ns + auth_ns
-        self._on_change(self)
-        self.wake()
+        self._on_change(self, now_ns)
 
     def _call_on_connection(self, error: Exception | None) -> None:
         if (on_connection := self._dialler.options.on_connection) is not None:

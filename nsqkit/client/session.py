@@ -85,10 +85,8 @@ TRANSITIONS: Final[dict[State, dict[str, State]]] = {
 Only consumers send SUB and CLS, and receive CLOSE_WAIT; they end after it once all messages are answered.
 """
 
-_OPEN: Final = State.OPEN  # in Python 3.11, looking up a member of an enumeration is slow
-_CLOSING: Final = State.CLOSING
-_DISMISSED: Final = State.DISMISSED
-_ENDED: Final = State.ENDED
+_CLOSING_STATES: Final = {State.CLOSING, State.DISMISSED}
+_OPEN_STATES: Final = {State.OPEN, *_CLOSING_STATES}
 
 
 class ClientSession(Generic[M]):
@@ -102,10 +100,19 @@ class ClientSession(Generic[M]):
 
     Attributes:
         state: the state; it changes only by ``TRANSITIONS``.
+        is_open: True between the handshake, with a consumer's SUB, and the end.
+        is_closing: True between a consumer's CLS and the end.
+        ended: True once the connection is to be closed, after the bytes that ``data_to_send`` still returns are sent.
+        has_input: True while a part of what was received is left for ``process_input``.
+        has_events: True if ``events`` returns anything.
+        outbox_full: False: a client never stops reading. It sends little in answer to what it reads, and two ends that
+            both stopped reading would wait for ever.
         answer: the answer to IDENTIFY; None until the handshake is done.
         auth: the answer to AUTH; None until the handshake is done, and if the broker does not require AUTH.
         error: the reason of the end; None if this end closed the connection.
     """
+
+    outbox_full: Final = False
 
     def __init__(
         self,
@@ -115,7 +122,13 @@ class ClientSession(Generic[M]):
         max_msg_size: int,
         now_ns: int,
     ) -> None:
+        # Drivers read these for each buffer, so they are plain attributes.
         self.state = State.CONNECTED
+        self.is_open = False
+        self.is_closing = False
+        self.ended = False
+        self.has_input = False
+        self.has_events = False
         self.answer: IdentifyAnswer | None = None
         self.auth: AuthAnswer | None = None
         self.error: NSQError | None = None
@@ -147,27 +160,16 @@ class ClientSession(Generic[M]):
         next(self._handshake)  # IDENTIFY, which is in the outbox already
 
     @property
-    def is_open(self) -> bool:
-        """True between the handshake, with a consumer's SUB, and the end."""
-        state = self.state
-        return state is _OPEN or state is _CLOSING or state is _DISMISSED
-
-    @property
     def is_authenticating(self) -> bool:
         """True while an answer to AUTH is due, for which the broker sends a request to an auth server."""
         return self.state is State.AUTHENTICATING
-
-    @property
-    def ended(self) -> bool:
-        """True once the connection is to be closed, after the bytes that ``data_to_send`` still returns are sent."""
-        return self.state is _ENDED
 
     # ---- Machine and Timed -----------------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now_ns: int) -> None:
         """Process what one read returned, or a part of it; see ``process_input``."""
         self._last_receive_ns = now_ns
-        if self.state is _ENDED:
+        if self.ended:
             return
         try:
             if self._has_only_frames:
@@ -181,11 +183,6 @@ class ClientSession(Generic[M]):
                 self._process(now_ns)
         except NSQError as error:
             self.end(error)
-
-    @property
-    def has_input(self) -> bool:
-        """True while a part of what was received is left for ``process_input``."""
-        return self.state is not _ENDED if self._pieces else False
 
     def process_input(self, now_ns: int) -> None:
         """Process at most ``TURN_SIZE`` plain bytes of the input that is left.
@@ -209,14 +206,10 @@ class ClientSession(Generic[M]):
             text += " without an answer to IDENTIFY; perhaps it is no nsqd, or wants TLS from the first byte"
         self.end(ConnectionLost(text))
 
-    @property
-    def has_events(self) -> bool:
-        """True if ``events`` returns anything."""
-        return bool(self._events)
-
     def events(self) -> list[object]:
         """Return everything that happened since the last call, in order, and forget it."""
         events, self._events = self._events, []
+        self.has_events = False
         return events
 
     def data_to_send(self, now_ns: int) -> bytes:
@@ -230,21 +223,13 @@ class ClientSession(Generic[M]):
     @property
     def has_output(self) -> bool:
         """True while there are bytes to send, or the connection is to be closed."""
-        if self._outbox or self.state is _ENDED:
+        if self._outbox or self.ended:
             return True
         return bool(self._layers) and self._layers.has_output
 
-    @property
-    def outbox_full(self) -> bool:
-        """False: a client never stops reading.
-
-        It sends little in answer to what it reads, and two ends that both stopped reading would wait for ever.
-        """
-        return False
-
     def next_deadline(self) -> int | None:
         """Return when the session ends if nothing is received."""
-        if self.state is _ENDED or not self._has_heartbeats:
+        if self.ended or not self._has_heartbeats:
             return None
         return self._last_receive_ns + self._read_timeout_ns
 
@@ -262,13 +247,17 @@ class ClientSession(Generic[M]):
 
     def end(self, error: NSQError | None) -> None:
         """Process no more input, and have the connection closed once the outbox is sent; the first call counts."""
-        if self.state is not _ENDED:
+        if not self.ended:
             self._move("end")
+            self.has_input = False
             self.error = error
             self._on_end()
 
     def _move(self, event: str) -> None:
-        self.state = TRANSITIONS[self.state][event]
+        state = self.state = TRANSITIONS[self.state][event]
+        self.is_open = state in _OPEN_STATES
+        self.is_closing = state in _CLOSING_STATES
+        self.ended = state is State.ENDED
 
     def _on_handshake_done(self, now_ns: int) -> None:
         """Open the session; a consumer sends SUB first."""
@@ -305,6 +294,7 @@ class ClientSession(Generic[M]):
             if self.state is State.IDENTIFYING:
                 raise explain(self._beginning, error) from error
             raise
+        self.has_input = bool(self._pieces) and not self.ended
         if not self._pieces:
             self._has_only_frames = self._handshake is None and not self._layers
             if self._eof_received or self._layers.at_end:
@@ -312,7 +302,7 @@ class ClientSession(Generic[M]):
 
     def _process_pieces(self, now_ns: int) -> None:
         size = 0
-        while size < TURN_SIZE and self.state is not _ENDED:
+        while size < TURN_SIZE and not self.ended:
             if not self._pieces:
                 if not self._unread:
                     return

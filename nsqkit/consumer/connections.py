@@ -254,13 +254,13 @@ class Connections:
             self._subscription.after()
         self._scopes[connection].cancel()
 
-    def _on_connection_change(self, connection: ConsumerConnection) -> None:
+    def _on_connection_change(self, connection: ConsumerConnection, now_ns: int) -> None:
         """Hand the events of a session to the core."""
         session, core = connection.session, self._core
-        assert self._clock is not None
         if session is not None:
-            while events := session.events():
-                core.handle_events(session, events, self._clock.now_ns())
+            while session.has_events:
+                events = session.events()
+                core.handle_events(session, events, now_ns)
                 if isinstance(events[-1], Ended):
                     self._on_lost()
                 elif isinstance(events[0], Answered) and not (

@@ -387,7 +387,7 @@ class Consumer:
         self._signals.__enter__()
         self._call_soon = signal_caller()
         clock = self.subscription.clock = self._clock or LoopClock()
-        self._timer = Timer(self._core, clock, after=self._after)
+        self._timer = Timer(self._core, clock, after=lambda _: self._after())
         self._tasks = TaskScope()
         await self._tasks.start()
         self._tasks.start_soon(self._timer.run)

@@ -50,8 +50,6 @@ MSG_TIMEOUT_MIN_MS: Final = 1000
 OVERSHOOT: Final = 100
 """Unanswered messages beyond those that RDY explains, before the connection is ended."""
 
-_CLOSING: Final = State.CLOSING  # in Python 3.11, looking up a member of an enumeration is slow
-_DISMISSED: Final = State.DISMISSED
 
 TIMED_OUT: Final = -1
 """The ``deadline_ns`` of a message that has timed out, or that the consumer has requeued without a handler."""
@@ -243,11 +241,6 @@ class ConsumerSession(ClientSession[Message]):
 
     # ---- for the core ----------------------------------------------------------------------------------------------
 
-    @property
-    def is_closing(self) -> bool:
-        """True between CLS and the end."""
-        return self.state is _CLOSING or self.state is _DISMISSED
-
     def send_ready(self, rdy_count: int) -> None:
         """Queue RDY."""
         if self.ended:
@@ -278,7 +271,7 @@ class ConsumerSession(ClientSession[Message]):
 
     def end_if_answered(self) -> None:
         """End if nsqd has sent CLOSE_WAIT and no message is held."""
-        if self.state is _DISMISSED and not self.held:
+        if self.is_closing and self.state is State.DISMISSED and not self.held:
             self.end(None)
 
     def extend(self, message: Message, now_ns: int) -> int | None:
@@ -331,6 +324,7 @@ class ConsumerSession(ClientSession[Message]):
             self.counts.finished += len(finished)
             self.counts.requeued += len(requeued)
         self._events.append(Answered(finished, requeued))
+        self.has_events = True
 
     # ---- input -------------------------------------------------------------------------------------------------------
 
@@ -397,11 +391,13 @@ class ConsumerSession(ClientSession[Message]):
             self.held = received
         self.counts.received += len(messages)
         self._events.append(Received(messages))
+        self.has_events = True
         if timed_out:
             self.counts.timed_out += len(timed_out)
             for message in timed_out:
                 message.deadline_ns = TIMED_OUT
             self._events.append(TimedOut(timed_out))
+            self.has_events = True
 
     def _on_other(self, frame: Response | BrokerError) -> None:
         if isinstance(frame, BrokerError):
@@ -411,6 +407,7 @@ class ConsumerSession(ClientSession[Message]):
         elif frame.payload == OK and self.state is State.SUBSCRIBING:
             self._move("open")
             self._events.append(Opened())
+            self.has_events = True
         elif frame.payload == CLOSE_WAIT and self.state is State.CLOSING:
             self._move("CLOSE_WAIT")
             self.end_if_answered()
@@ -433,6 +430,7 @@ class ConsumerSession(ClientSession[Message]):
             message.deadline_ns = TIMED_OUT
         self.held.clear()
         self._events.append(Ended())
+        self.has_events = True
 
     # ---- within ------------------------------------------------------------------------------------------------------
 

@@ -119,7 +119,7 @@ class Nsqlookupd:
         address = remote_address(stream)
         logger.info("TCP: new client(%s)", address)
         session = Session(self.registry, address, self.info)
-        pump = Pump(session, stream, self.clock, after=lambda: None)
+        pump = Pump(session, stream, self.clock, after=lambda _: None)
         try:
             await pump.run()
         finally:

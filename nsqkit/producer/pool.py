@@ -133,7 +133,7 @@ class Pool:
                 delay_max_ns=round(options.reconnect_delay_max * NS_PER_S),
                 random=self._random,
             ),
-            on_change=lambda _: self.publisher.on_change(pool_connection),
+            on_change=lambda *_: self.publisher.on_change(pool_connection),
         )
         pool_connection = PoolConnection(connection, linger, self.clock, self._window)
         return pool_connection

@@ -57,7 +57,7 @@ class PoolConnection:
         self._linger = linger
         self._clock = clock
         self._window = window
-        self._timer = None if linger is None else Timer(linger, clock, after=connection.wake)
+        self._timer = None if linger is None else Timer(linger, clock, after=lambda _: connection.wake())
 
     @property
     def tasks(self) -> list[Callable[[], Awaitable[None]]]:
@@ -122,7 +122,7 @@ class PoolConnection:
         """Resolve the receipts that the session has answers for; return those whose publish is to be sent again."""
         session = self.connection.session
         again: list[Receipt] = []
-        for event in () if session is None else session.events():
+        for event in session.events() if session is not None and session.has_events else ():
             assert isinstance(event, Answers)
             count = 0
             size = 0 if self._window is None else sum([receipt.size for receipt in event.ok])

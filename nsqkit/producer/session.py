@@ -179,6 +179,7 @@ class ProducerSession(ClientSession[NoReturn]):
         if not ok and not failed:
             return []
         self._ok, self._failed = [], []
+        self.has_events = False
         if self._withdrawn:
             self._withdrawn.difference_update(ok, [token for token, _ in failed])
         return [Answers(ok, failed)]
@@ -205,6 +206,7 @@ class ProducerSession(ClientSession[NoReturn]):
                 if not sent:
                     raise ProtocolError(f"the broker said {frame.payload[:100]!r} when nothing was asked")
                 self._on_answer(None)
+        self.has_events = bool(ok or self._failed)
 
     def _on_answer(self, error: NSQError | None) -> None:
         sent = self._sent.popleft()
@@ -245,6 +247,7 @@ class ProducerSession(ClientSession[NoReturn]):
             self._fail(_tokens(sent), lost_batch if isinstance(sent, Batch) else lost)
         self._fail(self._staged, not_sent)
         self._fail([] if self.linger is None else self.linger.clear(), unsent_batch)
+        self.has_events = bool(self._ok or self._failed)
         self._sent.clear()
         self._staged.clear()
         self._staged_size = 0

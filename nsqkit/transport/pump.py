@@ -43,8 +43,9 @@ class Pump:
         machine: the protocol.
         stream: the connection; closed when ``run`` returns.
         clock: the time, for the machine and for both limits below.
-        after: called to act on the machine's events: after each of its methods that takes input, and after
-            ``data_to_send`` if the outbox was full, or if that left an event. It may be called outside of any task.
+        after: called with the time to act on the machine's events: after each of its methods that takes input, and
+            after ``data_to_send`` if the outbox was full, or if that left an event. It may be called outside of any
+            task. The pump writes the output that it leads to.
         linger: seconds in which the peer can take the last bytes of a machine that has ended.
         wait_for_peer: after the last bytes, send the end of the stream and wait, within ``linger``, for the peer to
             close. Then the peer has read all of them; closing at once can discard bytes that it has not read.
@@ -57,7 +58,7 @@ class Pump:
         stream: ByteStream,
         clock: Clock,
         *,
-        after: Callable[[], None],
+        after: Callable[[int], None],
         linger: float = 1.0,
         wait_for_peer: bool = False,
         write_timeout: float = math.inf,
@@ -166,10 +167,10 @@ class Pump:
                 machine.process_input(now_ns)
             else:
                 machine.receive_data(data, now_ns)
-            self._after()
+            self._after(now_ns)
         finally:
             self._is_processing = False
-        if machine.has_output and (machine.ended or not self._send_now(now_ns)):
+        if machine.ended or not self._send_now(now_ns):
             self.wake()
         if machine.has_input:
             self._pause_if_full()
@@ -177,8 +178,9 @@ class Pump:
             self._reading_paused = machine.outbox_full and not machine.ended
 
     def _process_eof(self) -> None:
-        self._machine.receive_eof(self._clock.now_ns())
-        self._after()
+        now_ns = self._clock.now_ns()
+        self._machine.receive_eof(now_ns)
+        self._after(now_ns)
         self._pause_if_full()
         self.wake()
 
@@ -267,7 +269,8 @@ class Pump:
             if self._has_write_timeout and not push.is_writable:
                 self._wake.set()  # the writer limits the time for the rest
         if was_full or machine.has_events:
-            self._after()
+            self._after(now_ns)
+            self.wake()
         if self._reading_paused:
             self._resume_reading()
         return True
@@ -277,7 +280,8 @@ class Pump:
         was_full = machine.outbox_full
         data = machine.data_to_send(now_ns)
         if was_full or machine.has_events:
-            self._after()
+            self._after(now_ns)
+            self.wake()
         return data
 
     async def _write(self) -> None:
@@ -323,8 +327,9 @@ class Pump:
             if not machine.has_input:
                 break
             await anyio.lowlevel.checkpoint()
-            machine.process_input(clock.now_ns())
-            self._after()
+            now_ns = clock.now_ns()
+            machine.process_input(now_ns)
+            self._after(now_ns)
 
     def _limit_time(self) -> None:
         """End the pump after ``linger`` seconds; the first call counts."""

@@ -24,10 +24,10 @@ class Timer:
     Args:
         timed: the machine.
         clock: the time.
-        after: called after each ``handle_deadline``, to act on the machine's events.
+        after: called with the time after each ``handle_deadline``, to act on the machine's events.
     """
 
-    def __init__(self, timed: Timed, clock: Clock, *, after: Callable[[], None]) -> None:
+    def __init__(self, timed: Timed, clock: Clock, *, after: Callable[[int], None]) -> None:
         self._timed = timed
         self._clock = clock
         self._after = after
@@ -52,5 +52,6 @@ class Timer:
                 else:
                     await self._clock.wait_until(deadline_ns)
                 self._sleep = None
-                self._timed.handle_deadline(self._clock.now_ns())
-                self._after()
+                now_ns = self._clock.now_ns()
+                self._timed.handle_deadline(now_ns)
+                self._after(now_ns)

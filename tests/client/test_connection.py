@@ -110,7 +110,7 @@ class Bench:
     def _make_session(self, now_ns: int) -> Session:
         return Session(self.options, now_ns)
 
-    def _on_change(self, connection: Connection[Session]) -> None:
+    def _on_change(self, connection: Connection[Session], now_ns: int) -> None:
         session = connection.session
         self.changes.append((session is not None and session.is_open, connection.is_running))
         self._changed.set()

@@ -159,7 +159,7 @@ class Bench:
             write_timeout=write_timeout,
         )
 
-    def _after(self) -> None:
+    def _after(self, now_ns: int) -> None:
         self.machine.after_count += 1
         self.machine.events()
         self.pump.wake()

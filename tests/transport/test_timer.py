@@ -34,7 +34,7 @@ class Timetable:
 
 
 @asynccontextmanager
-async def running(timetable, clock, after=lambda: None) -> AsyncIterator[Timer]:
+async def running(timetable, clock, after=lambda now_ns: None) -> AsyncIterator[Timer]:
     timer = Timer(timetable, clock, after=after)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(timer.run)
@@ -133,7 +133,7 @@ async def test_after_can_set_new_deadline():
     clock = ManualClock(0)
     timetable = Timetable(1 * S)
 
-    def after() -> None:
+    def after(now_ns: int) -> None:
         if clock.now_ns() == 1 * S:
             timetable.deadlines_ns.add(1 * S + 1)
             timetable.deadlines_ns.add(3 * S)
@@ -172,7 +172,7 @@ async def test_check_at_deadline_is_harmless(check_first):
 async def test_check_before_and_after_run_is_harmless():
     clock = ManualClock(0)
     timetable = Timetable(1 * S)
-    timer = Timer(timetable, clock, after=lambda: None)
+    timer = Timer(timetable, clock, after=lambda now_ns: None)
     timer.check()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(timer.run)
@@ -191,7 +191,7 @@ async def test_error_of_machine_is_raised():
             raise RuntimeError("broken machine")
 
     with pytest.raises(RuntimeError, match="broken machine"):
-        await Timer(Broken(1), ManualClock(1), after=lambda: None).run()
+        await Timer(Broken(1), ManualClock(1), after=lambda now_ns: None).run()
 
 
 @pytest.mark.parametrize("seed", range(5))

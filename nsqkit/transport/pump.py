@@ -120,6 +120,7 @@ class Pump:
                 except (EndOfStream, BrokenResourceError, ClosedResourceError):
                     self._read_ended.set()
                     self._process_eof()
+                    self._wake.set()
                     await self._process_rest()
                     return
                 self._process(data)
@@ -156,6 +157,7 @@ class Pump:
         except Exception as error:
             self.fail(error)
         self._read_ended.set()
+        self._wake.set()
 
     def _process(self, data: bytes | None) -> None:
         """Pass data to the machine, or with None have it process its input that is left; then write its output."""
@@ -313,11 +315,20 @@ class Pump:
             if not machine.ended:
                 # The peer takes nothing more, but the reason may be among the data that it has sent.
                 with move_on_after(clock, self._linger):
-                    await self._read_ended.wait()
+                    await self._read_to_end()
             self._process_eof()
             await self._process_last_input()
         except WriteTimeout as timeout:
             self.fail(timeout)
+
+    async def _read_to_end(self) -> None:
+        """Discard the output, so that the machine accepts the rest of the input, until the peer's end."""
+        while not self._read_ended.is_set():
+            wake = self._wake = anyio.Event()
+            self._machine.data_to_send(self._clock.now_ns())
+            if self._reading_paused:
+                self._resume_reading()
+            await wake.wait()
 
     async def _process_last_input(self) -> None:
         """Have the machine process what the peer sent before it closed the connection; answers are discarded."""

@@ -80,7 +80,8 @@ class Recorder:
         self.outbox.clear()
         if b"event" in data:
             self.left_events.append(data)
-        self.outbox_full = False
+        if data:
+            self.outbox_full = False
         return data
 
 

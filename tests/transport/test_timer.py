@@ -47,7 +47,7 @@ async def test_deadline_is_handled_and_after_called():
     clock = ManualClock(0)
     timetable = Timetable(2 * S)
     seen: list[list[int]] = []
-    async with running(timetable, clock, lambda: seen.append([*timetable.handled])):
+    async with running(timetable, clock, lambda _: seen.append([*timetable.handled])):
         clock.advance(1.999999999)
         await settle()
         assert timetable.calls == []
@@ -78,7 +78,7 @@ async def test_deadline_by_real_clock():
     clock = LoopClock()
     timetable = Timetable(clock.now_ns() + 2_000_000)
     handled = anyio.Event()
-    async with running(timetable, clock, lambda: handled.set() if timetable.handled else None):
+    async with running(timetable, clock, lambda _: handled.set() if timetable.handled else None):
         with anyio.fail_after(60):
             await handled.wait()
 

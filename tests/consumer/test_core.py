@@ -19,8 +19,10 @@ from nsqkit.consumer.backoff import BackoffState
 from nsqkit.consumer.flow import Gate
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.stats import MessageCounts
+from nsqkit.errors import InvalidCommand
+from nsqkit.wire.frames import encode_error
 from tests.consumer.driven import DrivenConsumer, DrivenSession, S
-from tests.peers import body_of
+from tests.peers import body_of, encode_numbered
 
 
 def inbox(consumer: DrivenConsumer) -> list[int]:
@@ -176,6 +178,25 @@ class TestBackoff:
         tester.deliver(1, attempts=2)
         assert consumer.core.flow.gate is Gate.TESTING
         tester.lose()
+        assert other.lines() == ["RDY 1"]
+
+    @pytest.mark.parametrize("is_closing", [False, True])
+    def test_test_message_and_fatal_error_in_one_buffer_move_the_probe(self, is_closing):
+        consumer = DrivenConsumer(max_in_flight=4)
+        links = [consumer.connect(f"nsqd-{n}:1") for n in range(2)]
+        links[0].deliver(1)[0].requeue(0)
+        for link in links:
+            link.lines()
+        consumer.pass_time(2)
+        (tester,) = [link for link in links if link.lines() == ["RDY 1"]]
+        (other,) = [link for link in links if link is not tester]
+        if is_closing:
+            tester.session.start_close()
+            assert tester.lines() == ["CLS"]
+        tester.say(encode_numbered(1, attempts=2) + encode_error(InvalidCommand("no")))
+        assert tester.session.ended
+        assert tester.lines() == []
+        assert not consumer.core.inbox
         assert other.lines() == ["RDY 1"]
 
     def test_wait_may_have_jitter(self):

@@ -51,7 +51,7 @@ def test_a_consumer_may_publish_what_it_consumes(driven):
     assert (ok, message.body) == (b"OK", b"m")
 
 
-def test_who_has_something_to_send_is_named_once_in_order(driven):
+def test_sessions_with_output_are_returned_once_in_order(driven):
     producer, second, first = driven.client(), driven.consumer(5), driven.consumer(5)
     driven.broker.take_sessions()
     first.feed(encode_ready(6))
@@ -102,7 +102,7 @@ def test_nearer_consumers_are_served_first():
 # Consumers that are lost.
 
 
-def test_what_a_lost_consumer_held_waits_for_its_timeout_and_belongs_to_nobody(driven):
+def test_messages_of_a_lost_consumer_wait_for_their_timeout_without_an_owner(driven):
     lost, other = driven.consumer(1, msg_timeout=5000), driven.consumer(0)
     driven.publish(b"m")
     message_id = lost.message().id
@@ -117,7 +117,7 @@ def test_what_a_lost_consumer_held_waits_for_its_timeout_and_belongs_to_nobody(d
     assert other.message().attempts == 2
 
 
-def test_with_the_option_what_a_lost_consumer_held_is_requeued_at_once():
+def test_requeue_on_disconnect_requeues_messages_of_a_lost_consumer_at_once():
     driven = DrivenBroker(requeue_on_disconnect=True)
     lost = driven.consumer(10)
     driven.publish(b"1", b"2", b"3")
@@ -144,7 +144,7 @@ def test_an_ended_session_keeps_its_messages_until_it_is_closed_and_after(driven
     assert other.message().id == message_id
 
 
-def test_what_times_out_while_the_session_is_ended_and_not_closed_comes_back_too(driven):
+def test_messages_of_an_ended_session_time_out_before_it_is_closed(driven):
     ended, other = driven.consumer(1, msg_timeout=1000), driven.consumer(5)
     driven.publish(b"m")
     ended.session.end("for a reason")
@@ -172,7 +172,7 @@ def test_a_session_that_is_closed_without_its_end_has_ended(driven):
     assert other.message().attempts == 2
 
 
-def test_what_lost_clients_had_begun_to_say_is_not_kept_until_their_deadlines():
+def test_incomplete_commands_of_lost_clients_are_not_kept_until_their_deadlines():
     driven = DrivenBroker()
     tracemalloc.start()
     try:
@@ -257,7 +257,7 @@ def test_deleting_a_topic_ends_the_consumers_of_all_its_channels(driven):
 
 
 @pytest.mark.parametrize("name", [b"nothing", b"t"])
-def test_what_is_not_there_cannot_be_deleted(driven, name):
+def test_unknown_topic_or_channel_cannot_be_deleted(driven, name):
     driven.topic(b"t")
     with pytest.raises(KeyError):
         driven.broker.delete_channel(name, b"c")
@@ -364,7 +364,7 @@ def test_a_paused_channel_delivers_nothing_until_it_is_unpaused(driven):
     assert consumer.bodies() == [b"1", b"2"]
 
 
-def test_what_times_out_or_is_requeued_while_paused_waits(driven):
+def test_messages_that_return_to_a_paused_channel_of_a_broker_wait(driven):
     consumer = driven.consumer(2, msg_timeout=1000)
     driven.publish(b"1", b"2")
     first, _ = consumer.messages()
@@ -441,7 +441,7 @@ def delivered(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return names
 
 
-def test_idle_channels_and_sessions_are_not_looked_at(driven, delivered):
+def test_idle_channels_and_sessions_cost_nothing(driven, delivered):
     consumer = driven.consumer(1, channel=b"busy")
     for number in range(100):
         driven.consumer(1, topic=b"idle", channel=b"c%d" % number)

@@ -46,7 +46,7 @@ def said(session: LookupPeerSession, now_ns: int = NOW_NS) -> list[bytes]:
     return lines
 
 
-def test_first_it_says_who_it_is():
+def test_session_begins_with_identify():
     session = opened({b"t": [b"c"]})
     assert session.has_output
     assert session.data_to_send(NOW_NS) == MAGIC_V1 + encode_identify(NODE)
@@ -55,7 +55,7 @@ def test_first_it_says_who_it_is():
     assert session.info is None
 
 
-def test_then_it_announces_what_there_is():
+def test_present_topics_are_announced_after_identify():
     session = identified({b"t": [b"c1", b"c2"], b"u": [], b"e#ephemeral": [b"x#ephemeral"]})
     assert session.info == INFO
     assert said(session) == [
@@ -76,7 +76,7 @@ def test_one_command_waits_for_the_answer_to_the_one_before():
     assert session.data_to_send(NOW_NS) == b"REGISTER u\n"
 
 
-def test_what_changes_before_it_is_known_is_announced_at_first():
+def test_changes_before_the_first_answer_are_in_the_first_announcement():
     session = opened({b"t": [b"c"]})
     session.update({b"u": []}, NOW_NS)
     session.data_to_send(NOW_NS)
@@ -117,7 +117,7 @@ def test_changes_line_up_behind_the_answer_that_is_awaited():
     assert said(session) == [b"REGISTER t c\n", b"UNREGISTER t c\n"]
 
 
-def test_what_is_said_does_not_change_with_the_callers_objects():
+def test_announcements_do_not_change_with_the_callers_objects():
     channels = [b"c"]
     registrations = {b"t": channels}
     session = identified(registrations)
@@ -317,7 +317,7 @@ TestConversation = Conversation.TestCase
 
 
 @given(st.lists(Conversation.registrations, max_size=5))
-def test_it_ends_with_what_there_is_whatever_was_before(updates):
+def test_announcements_end_with_the_present_names(updates):
     session = identified()
     lookupd = Lookupd()
     lookupd.receive(MAGIC_V1)

@@ -127,7 +127,7 @@ def test_a_time_that_stands_again_after_it_was_superseded_counts_once():
     assert timers.next_deadline() is None
 
 
-def test_who_is_forgotten_is_not_called():
+def test_owner_with_a_cancelled_deadline_is_not_called():
     timers, owner = Timers(), Owner()
     timers.schedule(owner, 50)
     timers.cancel(owner)
@@ -143,7 +143,7 @@ def test_who_is_forgotten_is_not_called():
         max_size=300,
     )
 )
-def test_who_is_due_is_called_and_nobody_else(steps):
+def test_due_owners_are_called_and_no_others(steps):
     timers, owners, now_ns = Timers(), [Owner() for _ in range(5)], 0
     expected: dict[Owner, int] = {}
     for verb, number, ns in steps:
@@ -183,7 +183,7 @@ def test_superseded_times_do_not_pile_up():
     assert near.calls.pop() == far.calls.pop() == 10**9
 
 
-def test_what_is_valid_is_kept_however_much_is_superseded():
+def test_valid_deadlines_are_kept_among_superseded_ones():
     timers, owners = Timers(), [Owner() for _ in range(1000)]
     for round_ in range(100, 0, -1):
         for owner in owners:

@@ -243,7 +243,7 @@ def test_filters(broker):
     assert "Topics: None\n\nProducers: None\n" in text(collect(broker, NOW_NS, topic=b"none"))
 
 
-def test_a_producer_is_told_with_one_topic_only(broker):
+def test_producer_is_listed_with_one_topic_only(broker):
     connect(broker, encode_publish(b"a", b"x"), encode_publish(b"b", b"x"), encode_publish(b"b", b"x"))
 
     def pub_counts(topic):
@@ -307,7 +307,7 @@ def test_deliveries_are_counted_by_the_place_of_the_consumer(place, key):
     assert counts == {key: 3}
 
 
-def test_who_has_told_no_place_is_near_to_nobody():
+def test_consumer_without_identify_is_not_near():
     broker = Broker(BrokerOptions(enable_experiments=("topology-aware-consumption",)), Random(1))
     silent = connect(broker, b"SUB t c\n", encode_ready(5))
     told = connect(broker, b"SUB t c\n", encode_ready(5), identity=b"{}")
@@ -316,7 +316,7 @@ def test_who_has_told_no_place_is_near_to_nobody():
     assert (len(held(silent)), len(held(told))) == (0, 1)
 
 
-def test_the_nearest_consumers_come_first_and_the_others_get_what_is_left():
+def test_nearest_consumers_are_served_first_and_others_get_the_rest():
     options = BrokerOptions(
         enable_experiments=("topology-aware-consumption",), topology_zone="z", topology_region="r"
     )
@@ -359,7 +359,7 @@ def test_latencies_of_channels_and_all_of_them_together(broker, latency_ns, told
     assert ends == [f"{told}, {told}", f"{told}, {told}", "0.0ns, 0.0ns"]
 
 
-def test_what_is_wrong_is_told(broker):
+def test_health_reports_an_error(broker):
     stats = collect(broker, NOW_NS)
     document = to_document(stats, health="NOK - no space", start_time_ns=START_NS, memory=None)
     assert document["health"] == "NOK - no space"

@@ -87,7 +87,7 @@ def test_a_topic_that_was_made_anew_can_count_down(broker):
     assert next(report(look(broker), first)) == "topic.t.message_count:-2|c"
 
 
-def test_latencies_follow_what_they_belong_to(broker):
+def test_latency_lines_follow_those_of_their_channel_or_topic(broker):
     channel = broker.topics.get_or_create(b"t").channel(b"c", NOW_NS)
     channel.latency = Latency((0.999, 0.5), 10**9, NOW_NS)
     channel.latency.add([250], NOW_NS)

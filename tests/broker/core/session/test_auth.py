@@ -27,7 +27,7 @@ def decode(*entries, **fields) -> AuthState:
     return decode_auth_state(json.dumps({"ttl": 60, "authorizations": entries} | fields).encode(), NOW_NS)
 
 
-def test_what_a_client_is_told_and_when_to_ask_again():
+def test_answer_to_the_client_and_expiry_of_a_grant():
     state = decode(entry(), entry(), identity="me", identity_url="http://me")
     assert (state.identity, state.identity_url, state.permission_count) == ("me", "http://me", 2)
     assert state.expires_ns == NOW_NS + 60 * S
@@ -60,7 +60,7 @@ def test_what_a_client_is_told_and_when_to_ask_again():
         ([entry(topic="^a$", permissions=["publish"]), entry(topic="^b$")], b"b", b"c", True),
     ],
 )
-def test_what_is_allowed(entries, topic, channel, allowed):
+def test_grant_allows_matching_topics_and_channels(entries, topic, channel, allowed):
     state = decode(*entries)
     assert state.is_allowed(topic, channel) is allowed
     assert state.is_allowed(topic, channel) is allowed
@@ -83,13 +83,13 @@ def test_answers_are_kept_up_to_a_number(monkeypatch):
         b'{"ttl":1,"ttl":60,"authorizations":[]}',
     ],
 )
-def test_what_may_be_missing(body):
+def test_optional_fields_of_an_answer(body):
     assert decode_auth_state(body, NOW_NS) == AuthState(
         identity="", identity_url="", authorizations=(), expires_ns=NOW_NS + 60 * S
     )
 
 
-def test_what_may_be_missing_of_an_authorization():
+def test_optional_fields_of_an_authorization():
     body = (
         b'{"ttl":60,"authorizations":[null,{},{"topic":null,"channels":null,"permissions":null},'
         b'{"Topic":"t","CHANNELS":["c",null],"permissions":["publish"],"x":1}]}'
@@ -301,7 +301,7 @@ def test_patterns_cost_little_whether_they_are_taken_or_not(entries):
     assert time.process_time() - begun < 0.25  # 5 to 40 ms on a machine with nothing else to do
 
 
-def test_what_is_kept_of_patterns_is_bounded():
+def test_cache_of_patterns_is_bounded():
     tracemalloc.start()
     try:
         for part in range(5):

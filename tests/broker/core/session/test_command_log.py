@@ -45,7 +45,7 @@ def test_a_command_that_is_refused_or_has_to_wait_is_one_line(caplog):
     assert client.session.ended
 
 
-def test_what_is_logged_is_done():
+def test_logged_commands_are_processed():
     driven = DrivenBroker()
     driven.broker.sessions.log_commands = True
     client = driven.client()

@@ -46,7 +46,7 @@ def test_frames_go_out_in_order_joined_once():
     assert not buffer.has_output
 
 
-def test_what_is_held_waits_and_so_does_what_comes_after_it():
+def test_held_frames_and_later_ones_wait():
     buffer = begun()
     buffer.send(b"a")
     buffer.hold(1)
@@ -68,7 +68,7 @@ def test_what_is_held_waits_and_so_does_what_comes_after_it():
     assert buffer.size == 0
 
 
-def test_it_is_full_until_what_waits_has_been_taken():
+def test_buffer_is_full_until_its_bytes_are_taken():
     buffer = begun()
     buffer.send(b"x" * OUTBOX_SIZE_MAX)
     assert buffer.is_full
@@ -93,7 +93,7 @@ def test_commands_wait_with_all_that_comes_after_them():
     assert not buffer.has_unread
 
 
-def test_what_was_begun_comes_before_what_came_since():
+def test_started_input_comes_before_later_input():
     buffer = begun()
     buffer.receive(b"NOP\nCLS\nRDY 1\n")
     for verb in (b"NOP", b"CLS", b"RDY"):
@@ -171,7 +171,7 @@ class Loud:
         return own + data.swapcase()
 
 
-def test_what_follows_two_upgrades_at_once_goes_through_both():
+def test_bytes_behind_two_upgrades_go_through_both():
     buffer = begun()
     inner, outer = Deflate(6), Loud()
     buffer.receive(b"NOP\n" + outer.encode(Deflate(6).encode(b"CLS\n")))
@@ -186,7 +186,7 @@ def test_what_follows_two_upgrades_at_once_goes_through_both():
     assert buffer.take() == b"OK"
 
 
-def test_what_followed_an_upgrade_goes_before_what_came_while_it_waited():
+def test_bytes_behind_an_upgrade_are_processed_before_later_ones():
     buffer = begun()
     buffer.receive(b"NOP\nrdy 1\n")
     commands = buffer.next_commands()
@@ -217,7 +217,7 @@ def test_upgrades_inside_each_other_do_not_nest():
     assert seen == count
 
 
-def test_what_layers_decode_comes_a_piece_at_a_time():
+def test_layers_decode_one_piece_at_a_time():
     buffer = begun()
     buffer.upgrade(Deflate(6))
     buffer.receive(Deflate(6).encode(b"NOP\n" * PIECE_SIZE_MAX))
@@ -227,7 +227,7 @@ def test_what_layers_decode_comes_a_piece_at_a_time():
     assert counts == [PIECE_SIZE_MAX // 4] * 4
 
 
-def test_what_a_layer_has_to_say_itself_is_sent_without_a_frame():
+def test_bytes_of_a_layer_are_sent_without_a_frame():
     buffer = begun()
     buffer.upgrade(Loud(b"hello"))
     assert buffer.has_output
@@ -235,7 +235,7 @@ def test_what_a_layer_has_to_say_itself_is_sent_without_a_frame():
     assert not buffer.has_output
 
 
-def test_without_its_layers_it_goes_on_after_what_the_outermost_has_to_say():
+def test_plain_output_follows_the_last_bytes_of_the_outermost_layer():
     buffer = begun()
     buffer.send(b"before ")
     buffer.upgrade(Loud(b"alert "))
@@ -248,7 +248,7 @@ def test_without_its_layers_it_goes_on_after_what_the_outermost_has_to_say():
     assert verbs(buffer, b"NOP\n") == [b"NOP"]
 
 
-def test_without_layers_that_have_nothing_to_say_there_is_nothing_to_send():
+def test_layers_without_bytes_add_no_output():
     buffer = begun()
     buffer.upgrade(Loud())
     buffer.strip()

@@ -68,7 +68,7 @@ class TestHeartbeats:
 
 
 class TestTaking:
-    def test_a_heartbeat_that_nobody_takes_for_an_interval_is_the_end(self):
+    def test_unread_heartbeat_ends_the_session_after_an_interval(self):
         it = heartbeat()
         it.advance(10 * SECOND)
         it.received_ns = 19 * SECOND
@@ -78,7 +78,7 @@ class TestTaking:
             == "took nothing for a heartbeat interval of 10000 ms"
         )
 
-    def test_whatever_is_taken_is_a_sign_of_life(self):
+    def test_any_sent_bytes_count_as_read(self):
         it = heartbeat()
         it.advance(10 * SECOND)
         it.received_ns = 19 * SECOND
@@ -92,7 +92,7 @@ class TestTaking:
         assert it.timeout_reason(20 * SECOND, has_output=False) is None
 
 
-def test_the_next_deadline_is_a_heartbeat_or_the_end_of_patience():
+def test_next_deadline_is_a_heartbeat_or_the_limit_of_silence():
     it = heartbeat()
     assert it.next_deadline(13 * SECOND) == 10 * SECOND
     it.advance(10 * SECOND)
@@ -102,7 +102,7 @@ def test_the_next_deadline_is_a_heartbeat_or_the_end_of_patience():
     assert it.next_deadline(13 * SECOND) == 12 * SECOND
 
 
-def test_while_hands_are_shaken_nothing_else_is_asked_for():
+def test_handshake_suspends_the_other_limits():
     it = heartbeat()
     assert it.start_handshake(9 * SECOND) == 14 * SECOND
     assert it.advance(10 * SECOND)
@@ -113,7 +113,7 @@ def test_while_hands_are_shaken_nothing_else_is_asked_for():
     assert it.timeout_reason(20 * SECOND, has_output=True) is None
 
 
-def test_a_client_that_takes_nothing_is_left_though_it_talks():
+def test_client_that_reads_nothing_is_disconnected_though_it_sends():
     driven = DrivenBroker()
     talker, reader = (driven.client(heartbeat_interval=1000) for _ in range(2))
     talker.reads = False

@@ -121,7 +121,7 @@ def test_every_command_is_in_the_table_above():
 
 
 @pytest.mark.parametrize("verb", [b"IDENTIFY", b"AUTH", b"SUB"])
-def test_the_state_is_looked_at_before_anything_else(driven, verb):
+def test_state_is_checked_before_anything_else(driven, verb):
     client = client_in(driven, State.SUBSCRIBED)
     assert refusal(client, verb + b"\n") == b"E_INVALID cannot %b in current state" % verb
 
@@ -180,13 +180,13 @@ def test_wrong_words_are_refused_with_nsqds(driven, state, command, answer):
     assert refusal(client_in(driven, state), command) == answer
 
 
-def test_further_words_are_not_looked_at(driven):
+def test_further_words_are_ignored(driven):
     consumer = driven.consumer()
     assert consumer.say(b"RDY 1 2 3\r\n", b"NOP x\n", b"FIN %b x\n" % NOBODYS_ID) == ANSWERS[b"FIN"]
     assert driven.client().say(b"SUB t c x\n") == [b"OK"]
 
 
-def test_a_line_without_end_ends_the_session_without_a_word(driven):
+def test_line_without_end_ends_the_session_without_an_answer(driven):
     client = driven.client()
     assert client.say(b"x" * 16384 + b"\n") == []
     assert not client.is_alive
@@ -454,7 +454,7 @@ def test_a_touch_can_bring_the_end_nearer():
 # CLS.
 
 
-def test_after_cls_nothing_more_comes_and_what_is_held_can_be_answered(driven):
+def test_held_messages_can_be_answered_after_cls_and_no_others_come(driven):
     consumer = driven.consumer(3)
     driven.publish(b"1", b"2", b"3", b"4")
     first, second, third = consumer.messages()
@@ -542,7 +542,7 @@ def test_sampled_out_messages_take_no_room(driven):
 # Heartbeats.
 
 
-def test_heartbeats_come_at_each_interval_to_who_answers(driven):
+def test_client_that_answers_gets_a_heartbeat_at_each_interval(driven):
     client = driven.client(heartbeat_interval=2000)
     for _ in range(5):
         driven.advance(1.999)
@@ -651,7 +651,7 @@ def test_heartbeats_that_were_missed_are_not_made_up_for(driven):
     assert client.answers() == [HEARTBEAT]
 
 
-def test_a_clock_that_jumps_by_two_intervals_ends_who_said_nothing_meanwhile(driven):
+def test_clock_that_jumps_by_two_intervals_ends_a_silent_client(driven):
     client = driven.client(heartbeat_interval=10_000)
     driven.jump(1_000_000)
     assert (client.answers(), client.is_alive) == ([], False)
@@ -682,7 +682,7 @@ def test_a_full_outbox_stops_delivery_until_it_is_taken(driven):
     assert other.answers() == []
 
 
-def test_one_that_does_not_read_leaves_the_messages_to_the_others(driven):
+def test_consumer_that_does_not_read_leaves_messages_to_others(driven):
     slow, quick = driven.consumer(2500), driven.consumer(2500)
     for _ in range(20):
         driven.publish(b"x" * (OUTBOX_SIZE_MAX // 4))
@@ -722,7 +722,7 @@ def holding(driven: DrivenBroker, count: int) -> tuple[DrivenClient, bytes]:
     return consumer, b"".join(encode_finish(message.id) for message in consumer.messages())
 
 
-def test_who_answers_much_at_once_is_heard_in_turns(driven):
+def test_many_answers_are_processed_in_turns(driven):
     consumer, finishes = holding(driven, 3 * SHORT_TURN_WORDS_MAX + 5)
     consumer.feed(finishes, encode_ready(1))
     session = consumer.session
@@ -734,7 +734,7 @@ def test_who_answers_much_at_once_is_heard_in_turns(driven):
     assert consumer.subscription.rdy_count == 1
 
 
-def test_what_comes_between_two_turns_is_heard_after_what_came_before(driven):
+def test_input_between_two_turns_is_processed_after_earlier_input(driven):
     consumer, finishes = holding(driven, SHORT_TURN_WORDS_MAX + 5)
     consumer.feed(finishes, encode_ready(1))
     consumer.feed(encode_ready(2))
@@ -746,7 +746,7 @@ def test_what_comes_between_two_turns_is_heard_after_what_came_before(driven):
     assert (len(consumer.subscription.in_flight), consumer.subscription.rdy_count) == (0, 2)
 
 
-def test_who_answers_much_at_once_is_heard_at_once_if_nobody_publishes(driven):
+def test_many_answers_are_processed_at_once_without_publishers(driven):
     consumer, finishes = holding(driven, 3 * SHORT_TURN_WORDS_MAX)
     driven.advance(SHORT_TURNS_NS / NS_PER_S)
     consumer.feed(finishes)
@@ -766,7 +766,7 @@ def test_each_word_counts(driven):
     assert consumer.subscription.rdy_count == 5
 
 
-def test_who_publishes_much_at_once_is_heard_at_once(driven):
+def test_many_publishes_are_processed_at_once(driven):
     client = driven.client()
     client.feed(PUB * 2 * SHORT_TURN_WORDS_MAX, COMMANDS[b"DPUB"] * 2 * SHORT_TURN_WORDS_MAX)
     assert client.session.data_to_send(driven.now_ns) == OK_FRAME * 4 * SHORT_TURN_WORDS_MAX
@@ -774,7 +774,7 @@ def test_who_publishes_much_at_once_is_heard_at_once(driven):
 
 
 @pytest.mark.parametrize("count", [1, 5 * SHORT_TURN_WORDS_MAX])
-def test_who_has_left_has_answered_all_the_same(driven, count):
+def test_answers_of_a_consumer_that_has_left_are_processed(driven, count):
     consumer, finishes = holding(driven, count)
     consumer.feed(finishes)
     consumer.session.receive_eof(driven.now_ns)
@@ -783,7 +783,7 @@ def test_who_has_left_has_answered_all_the_same(driven, count):
     assert not consumer.is_alive
 
 
-def test_who_has_left_gets_nothing_while_it_is_heard_to_the_end(driven):
+def test_consumer_that_has_left_gets_nothing_while_its_input_is_processed(driven):
     consumer, finishes = holding(driven, 2 * SHORT_TURN_WORDS_MAX)
     consumer.feed(finishes)
     consumer.session.receive_eof(driven.now_ns)
@@ -794,7 +794,7 @@ def test_who_has_left_gets_nothing_while_it_is_heard_to_the_end(driven):
     assert len(consumer.subscription.in_flight) == 0
 
 
-def test_what_is_left_for_the_next_turn_ends_with_its_session(driven):
+def test_input_for_the_next_turn_is_dropped_with_its_session(driven):
     consumer, finishes = holding(driven, 2 * SHORT_TURN_WORDS_MAX)
     consumer.feed(finishes)
     consumer.session.end("somebody wants it so")
@@ -876,7 +876,7 @@ def test_bytes_right_behind_identify_are_deflate_already(driven):
     assert deflated.say(encode_finish(message.id), PUB)[0] == b"OK"
 
 
-def test_what_was_answered_before_the_upgrade_is_plain(driven):
+def test_answers_before_the_upgrade_are_plain(driven):
     client = driven.client()
     client.feed(PUB, PUB, IDENTIFY_DEFLATE)
     data = client.session.data_to_send(driven.now_ns)
@@ -901,7 +901,7 @@ def test_a_command_may_be_cut_by_the_end_of_a_deflate_block(driven):
     assert deflated.say(PUB[7:]) == [b"OK"]
 
 
-def test_a_large_buffer_is_looked_at_in_pieces(driven):
+def test_large_buffer_is_decoded_in_pieces(driven):
     deflated, rest = upgraded(driven)
     assert deflated.inflate(rest) == [b"OK"]
     assert deflated.say(*[encode_publish(b"t", b"x" * 100_000)] * 8) == [b"OK"] * 8
@@ -914,7 +914,7 @@ def test_a_refusal_is_deflated_too(driven):
     assert (ok, str(error)) == (b"OK", "E_INVALID invalid command nonsense")
 
 
-def test_what_is_not_deflate_ends_the_session_without_a_word(driven):
+def test_bytes_that_are_not_deflate_end_the_session_without_an_answer(driven):
     client = driven.client()
     client.feed(IDENTIFY_DEFLATE, b"\xff" * 20)
     _, rest = split_answer(client.session.data_to_send(driven.now_ns))
@@ -945,7 +945,7 @@ def test_a_second_upgrade_is_answered_in_the_first_and_takes_its_place(driven):
 # The end.
 
 
-def test_a_session_has_output_while_it_has_bytes_or_an_end_to_tell(driven):
+def test_session_has_output_while_it_has_bytes_or_has_ended(driven):
     client = driven.client()
     assert not client.session.has_output
     client.feed(PUB)
@@ -979,7 +979,7 @@ def test_a_refusal_stays_the_reason_when_the_client_leaves_then(driven):
     assert client.end_reason == "E_INVALID invalid command nonsense"
 
 
-def test_what_was_done_before_a_refusal_is_done(driven):
+def test_commands_before_a_refusal_have_their_effect(driven):
     consumer, client = driven.consumer(5), driven.client()
     assert client.say(PUB, b"nonsense\n", PUB) == [b"OK", b"E_INVALID invalid command nonsense"]
     assert consumer.bodies() == [b"m"]
@@ -1016,7 +1016,7 @@ def test_a_channel_may_have_so_many_consumers():
 
 
 @given(st.lists(st.one_of(st.binary(max_size=40), strategies.wild_commands()), max_size=6))
-def test_garbage_is_answered_and_disturbs_nobody(pieces):
+def test_garbage_ends_one_session_and_no_other(pieces):
     driven = DrivenBroker()
     consumer, client = driven.consumer(5, topic=b"mine"), driven.client()
     garbage = driven.client()

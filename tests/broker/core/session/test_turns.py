@@ -75,7 +75,7 @@ def deflating(driven: DrivenBroker) -> DrivenClient:
 
 
 @pytest.mark.parametrize("command", [NOP, encode_publish(b"u", b"x"), b"DPUB t 1\n\0\0\0\1x"])
-def test_a_turn_has_so_many_words_whatever_comes(driven, heard, command):
+def test_turn_has_a_limit_of_words_for_every_command(driven, heard, command):
     client = driven.client()
     client.feed(command * 20_000)
     assert sum(heard) <= 2 * TURN_WORDS_MAX
@@ -85,7 +85,7 @@ def test_a_turn_has_so_many_words_whatever_comes(driven, heard, command):
     assert not client.session.has_input
 
 
-def test_all_is_acted_on_in_the_end_and_in_order(driven):
+def test_all_commands_are_processed_in_order(driven):
     client = driven.client()
     client.feed(NOP * 3000, *(encode_publish(b"t", b"%d" % number) * 2 for number in range(3000)))
     assert client.answers() == [b"OK"] * 6000
@@ -103,7 +103,7 @@ def test_a_buffer_that_is_worked_through_leaves_nothing_for_the_next_turn(driven
     assert client.session.has_input
 
 
-def test_what_64_kb_decompress_to_is_acted_on_in_turns(driven, heard):
+def test_commands_decompressed_from_64_kb_are_processed_in_turns(driven, heard):
     client = deflating(driven)
     client.feed(deflated(NOP * 16_000_000)[: 64 * 1024])
     assert sum(heard) <= 2 * TURN_WORDS_MAX
@@ -140,7 +140,7 @@ def test_an_outbox_that_is_full_stops_the_work_inside_a_buffer(driven, command, 
     assert client.session.has_input
 
 
-def test_who_publishes_meanwhile_makes_nothing_deeper(driven):
+def test_publishers_between_turns_do_not_nest_calls(driven):
     client = deflating(driven)
     client.feed(deflated(SUB + encode_touch(NOBODYS_ID) * SHORT_TURN_WORDS_MAX * 3 * sys.getrecursionlimit()))
     for _ in range(2 * sys.getrecursionlimit()):
@@ -151,7 +151,7 @@ def test_who_publishes_meanwhile_makes_nothing_deeper(driven):
     assert not client.session.ended
 
 
-def test_a_consumer_has_short_turns_while_somebody_publishes(driven, heard):
+def test_consumer_has_short_turns_after_a_publish(driven, heard):
     consumer = driven.consumer(1)
     driven.publish(b"m")
     heard.clear()
@@ -160,7 +160,7 @@ def test_a_consumer_has_short_turns_while_somebody_publishes(driven, heard):
     assert max(turns(consumer, heard, driven)) == SHORT_TURN_WORDS_MAX
 
 
-def test_what_waited_for_an_answer_is_acted_on_in_a_turn_of_its_own(driven):
+def test_command_that_waited_for_an_answer_has_a_turn_of_its_own(driven):
     """Not where the answer comes in: an error there would not be that connection's."""
     driven = DrivenBroker(auth_http_addresses=["127.0.0.1:1"])
     client = driven.client()

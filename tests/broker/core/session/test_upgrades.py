@@ -161,7 +161,7 @@ def test_each_layer_begins_with_ok_and_then_all_is_said_in_it(driven, tls, compr
     assert client.say(CLS) == [b"CLOSE_WAIT"]
 
 
-def test_what_follows_identify_in_the_same_buffer_is_in_the_layers_already(driven):
+def test_bytes_behind_identify_in_one_buffer_go_through_the_layers(driven):
     tls, snappy = TLS(client_context(), server_hostname=HOST), Snappy()
     session = driven.broker.open_session("10.0.0.1:1", driven.now_ns)
     identify = encode_identify(b'{"feature_negotiation": true, "tls_v1": true, "snappy": true}')
@@ -270,7 +270,7 @@ def asking_for_tls(driven: DrivenBroker, **asked: object) -> LayeredClient:
 
 
 @pytest.mark.parametrize("asked", [{}, {"snappy": True}, {"deflate": True}])
-def test_a_client_that_goes_on_without_tls_is_told_so_without_it(driven, asked):
+def test_client_that_continues_without_tls_gets_a_plain_error(driven, asked):
     client = asking_for_tls(driven, **asked)
     alert, told = answers_after(client, PUB)
     assert (alert, told) == (
@@ -348,7 +348,7 @@ def test_a_damaged_record_ends_the_session_with_an_alert_and_without_an_error(dr
 
 
 @pytest.mark.parametrize("compression", ["snappy", "deflate"])
-def test_what_is_not_compressed_ends_the_session(driven, compression):
+def test_uncompressed_bytes_end_the_session(driven, compression):
     client = LayeredClient(driven, compression=compression)
     client.read()
     client.feed(b"\xff\xff\xff\xffPUB t\n")
@@ -368,7 +368,7 @@ def test_a_client_that_ends_tls_has_left(driven, commands):
     assert client.read() == ([b"OK"] if commands else [])
 
 
-def test_a_client_of_an_unknown_version_is_told(driven):
+def test_tls_of_an_unsupported_version_is_refused(driven):
     context = client_context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     rules = server_context()

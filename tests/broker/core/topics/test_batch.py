@@ -25,7 +25,7 @@ def depth(driven: DrivenBroker) -> int:
     return len(driven.topic().queue)
 
 
-def test_each_part_is_bounded_and_the_last_one_is_told(driven):
+def test_each_part_is_bounded_and_the_last_one_is_announced(driven):
     parts = batch(driven, COUNT)
     depths = []
     while parts.put_part(driven.now_ns):
@@ -60,7 +60,7 @@ def test_a_large_mpub_is_put_in_turns_and_answered_once(driven):
 
 
 @pytest.mark.parametrize("how", ["eof", "end", "close"])
-def test_a_batch_that_was_begun_is_put_whole_whatever_ends_its_session(driven, how):
+def test_started_batch_is_put_whole_when_its_session_ends(driven, how):
     client = driven.client()
     client.feed(MPUB)
     assert 0 < depth(driven) < COUNT

@@ -59,7 +59,7 @@ def test_a_message_with_the_id_of_another_in_flight_gets_one_of_its_own(touched:
     assert held.remove(an_id(2)) == a_frame(2)
 
 
-def test_messages_of_one_delivery_with_one_id_are_told_apart():
+def test_messages_of_one_delivery_with_one_id_get_different_ids():
     held = Held()
     held.guids.gave_all = False
     held.deliver(1)
@@ -76,7 +76,7 @@ def without_id(frame: bytes) -> bytes:
     return frame[: ID.start] + frame[ID.stop :]
 
 
-def test_what_is_delivered_is_held_until_it_is_removed():
+def test_delivered_messages_are_held_until_they_are_removed():
     held = Held()
     held.deliver(1, 2)
     assert (len(held), an_id(1) in held, an_id(3) in held) == (2, True, False)
@@ -124,7 +124,7 @@ def test_messages_time_out_at_their_deadline_and_not_a_nanosecond_earlier():
     assert held.timed_out == [a_frame(1), a_frame(2), a_frame(3)]
 
 
-def test_what_was_finished_does_not_time_out():
+def test_finished_message_does_not_time_out():
     held = Held()
     held.deliver(1, 2)
     held.remove(an_id(1))
@@ -132,7 +132,7 @@ def test_what_was_finished_does_not_time_out():
     assert held.timed_out == [a_frame(2)]
 
 
-def test_when_nothing_is_left_nobody_has_to_come_again():
+def test_empty_set_has_no_deadline():
     held = Held()
     held.deliver(1)
     held.remove(an_id(1))
@@ -172,7 +172,7 @@ def test_a_touch_can_shorten_the_time():
     assert held.handle_deadline(10) == MAX_NS
 
 
-def test_a_shortened_time_is_kept_whoever_was_delivered_before():
+def test_shortened_timeout_is_kept_behind_earlier_deliveries():
     held = Held()
     held.deliver(1, 2, timeout_ns=2000)
     held.touch(an_id(2), 10, 2000, MAX_NS)
@@ -180,7 +180,7 @@ def test_a_shortened_time_is_kept_whoever_was_delivered_before():
     assert held.timed_out == [a_frame(2)]
 
 
-def test_what_is_not_held_cannot_be_touched():
+def test_message_that_is_not_held_cannot_be_touched():
     assert Held().touch(an_id(1), 0, 60, MAX_NS) is None
 
 
@@ -195,7 +195,7 @@ def test_a_touched_message_can_be_removed():
 # What it costs: counted, not measured.
 
 
-def test_a_deadline_looks_at_no_more_untouched_messages_than_are_due():
+def test_deadline_examines_no_more_untouched_messages_than_are_due():
     looked_at = 0
 
     class Counted(int):

@@ -74,7 +74,7 @@ def test_a_value_is_that_of_its_rank_within_one_part_in_256(given_ns, percentile
 
 
 @given(st.lists(latencies, min_size=1, max_size=4))
-def test_what_channels_have_counted_is_added_up(counted):
+def test_counts_of_channels_are_added(counted):
     whole = latency(0.99, 0.5)
     whole.add([value for each in counted for value in each], 0)
     parts = [latency(0.99, 0.5) for _ in counted]
@@ -86,7 +86,7 @@ def test_what_channels_have_counted_is_added_up(counted):
 
 
 @given(st.lists(st.tuples(st.integers(0, WINDOW_NS), st.integers(0, 1 << 40))))
-def test_a_message_is_told_of_for_half_a_window_to_a_whole_one(steps):
+def test_message_counts_for_half_a_window_to_a_whole_one(steps):
     """Against a model that keeps every message and the half window in which it was finished."""
     measured, now_ns, kept = latency(1.0), 0, []
     for elapsed_ns, value in steps:

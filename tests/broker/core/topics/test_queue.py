@@ -38,19 +38,19 @@ def test_first_in_first_out():
 
 
 @pytest.mark.parametrize(("mem_queue_size", "behind"), [(0, 5), (1, 4), (4, 1), (5, 0), (6, 0)])
-def test_what_memory_has_no_room_for_goes_behind_it(mem_queue_size, behind):
+def test_messages_beyond_the_memory_limit_go_to_the_backend(mem_queue_size, behind):
     queue = filled(mem_queue_size, 5)
     assert (len(queue), len(queue.backend)) == (5, behind)
     assert take_all(queue) == frames(0, 1, 2, 3, 4)
 
 
-def test_memory_is_emptied_before_what_is_behind_it():
+def test_messages_in_memory_are_taken_before_those_of_the_backend():
     queue = filled(3, 5)
     assert queue.take(5, ANY_SIZE) == frames(0, 1, 2)
     assert queue.take(5, ANY_SIZE) == frames(3, 4)
 
 
-def test_nothing_overtakes_what_is_behind_memory():
+def test_new_messages_do_not_overtake_those_of_the_backend():
     queue = filled(3, 5)
     assert queue.take(2, ANY_SIZE) == frames(0, 1)
     queue.put(frames(5, 6))
@@ -97,7 +97,7 @@ def test_one_message_is_taken_however_large_it_is():
     assert queue.take(2, 1) == frames(1)
 
 
-def test_what_is_put_back_keeps_its_place_wherever_it_came_from():
+def test_messages_put_back_keep_their_place():
     queue = filled(1, 6)
     assert queue.take(6, ANY_SIZE) == frames(0)
     assert queue.take(4, 8) == frames(1, 2)
@@ -106,7 +106,7 @@ def test_what_is_put_back_keeps_its_place_wherever_it_came_from():
     assert queue.take(1, ANY_SIZE) + queue.take(9, ANY_SIZE) + queue.take(9, ANY_SIZE) == frames(3, 4, 5, 6)
 
 
-def test_what_is_put_back_stands_before_what_was_not_taken():
+def test_messages_put_back_stand_before_those_not_taken():
     queue = filled(10, 6)
     assert queue.take(4, 8) == frames(0, 1)
     assert take_all(queue) == frames(2, 3, 4, 5)
@@ -122,7 +122,7 @@ def test_an_overfull_memory_takes_nothing_more():
     assert take_all(queue) == frames(2, 3, 4, 5)
 
 
-def test_emptying_forgets_memory_and_what_is_behind_it():
+def test_empty_removes_messages_from_memory_and_backend():
     queue = filled(2, 5)
     queue.empty()
     assert (len(queue), len(queue.backend), take_all(queue)) == (0, 0, [])
@@ -139,7 +139,7 @@ def on_disk(mem_queue_size: int, directory: MemoryFileStore) -> MessageQueue:
     return MessageQueue(mem_queue_size, DiskQueue(directory, "q", limits, new_state()))
 
 
-def test_where_the_disk_takes_only_a_part_the_publisher_is_told_and_the_part_is_kept():
+def test_put_fails_if_the_disk_takes_only_a_part_and_the_part_is_kept():
     directory = MemoryFileStore()
     queue = on_disk(2, directory)
     queue.put(messages(0, 1, 2))
@@ -150,7 +150,7 @@ def test_where_the_disk_takes_only_a_part_the_publisher_is_told_and_the_part_is_
     assert take_all(queue) == messages(0, 1, 2, 3, 4)
 
 
-def test_what_is_in_memory_before_the_disk_fails_is_kept():
+def test_messages_in_memory_are_kept_when_the_disk_fails():
     directory = MemoryFileStore()
     queue = on_disk(2, directory)
     directory.fail(errno.ENOSPC)
@@ -160,7 +160,7 @@ def test_what_is_in_memory_before_the_disk_fails_is_kept():
 
 
 @pytest.mark.parametrize(("room", "kept"), [(0, False), (1, False), (3, True)])
-def test_what_is_put_back_is_never_lost(room, kept):
+def test_messages_put_back_are_never_lost(room, kept):
     directory = MemoryFileStore()
     queue = on_disk(1, directory)
     queue.put(messages(0, 1))
@@ -172,7 +172,7 @@ def test_what_is_put_back_is_never_lost(room, kept):
     assert take_all(queue) == messages(5, 6)
 
 
-def test_what_cannot_be_read_now_is_there_later():
+def test_messages_that_cannot_be_read_now_are_delivered_later():
     directory = MemoryFileStore()
     queue = on_disk(1, directory)
     queue.put(messages(0, 1))
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_now_is_there_later():
     assert take_all(queue) == messages(1)
 
 
-def test_a_close_writes_behind_what_is_on_disk_what_is_in_memory_and_what_it_is_given():
+def test_close_writes_memory_and_further_messages_behind_those_on_disk():
     directory = MemoryFileStore()
     queue = on_disk(2, directory)
     queue.put(messages(2, 3, 0, 1))
@@ -192,7 +192,7 @@ def test_a_close_writes_behind_what_is_on_disk_what_is_in_memory_and_what_it_is_
     assert take_all(on_disk(2, directory)) == messages(0, 1, 2, 3, 4, 5, 6)
 
 
-def test_a_close_on_a_full_disk_keeps_what_fits_and_tells_of_the_rest():
+def test_close_on_a_full_disk_stores_what_fits_and_reports_the_error():
     directory = MemoryFileStore()
     queue = on_disk(5, directory)
     queue.put(messages(0, 1, 2, 3))

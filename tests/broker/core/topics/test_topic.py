@@ -99,7 +99,7 @@ def test_messages_and_bytes_are_counted():
 # Waiting for the first channel.
 
 
-def test_the_first_channel_gets_what_waited_and_the_second_does_not():
+def test_first_channel_gets_the_waiting_messages_and_the_second_does_not():
     topic = make()
     topic.put([b"1", b"2"], NOW_NS)
     assert len(topic.queue) == 2
@@ -128,7 +128,7 @@ def test_the_delay_of_a_waiting_message_begins_when_a_channel_gets_it():
 
 
 @pytest.mark.parametrize(("name", "kept"), [(b"t", 3), (b"t#ephemeral", 2)])
-def test_only_an_ephemeral_topic_drops_what_it_has_no_memory_for(name, kept):
+def test_only_an_ephemeral_topic_drops_messages_beyond_its_memory(name, kept):
     topic = make(name, mem_queue_size=2)
     topic.put([b"1", b"2", b"3"], NOW_NS)
     assert len(topic.queue) == kept
@@ -148,7 +148,7 @@ def test_the_delay_of_a_message_that_was_dropped_is_dropped_too():
 # Pausing and emptying.
 
 
-def test_a_paused_topic_keeps_what_is_published_until_it_is_unpaused():
+def test_paused_topic_keeps_new_messages_until_it_is_unpaused():
     topic = make()
     channel = topic.channel(b"a", NOW_NS)
     topic.pause()
@@ -171,7 +171,7 @@ def test_unpausing_a_topic_without_channels_loses_nothing():
     assert deferred(topic.channel(b"c", NOW_NS)) == [(50, b"later")]
 
 
-def test_emptying_forgets_what_waits_in_the_topic_and_not_what_the_channels_have():
+def test_empty_removes_messages_of_the_topic_and_not_of_its_channels():
     topic = make()
     channel = topic.channel(b"c", NOW_NS)
     topic.put([b"has"], NOW_NS)
@@ -192,7 +192,7 @@ def numbers(count: int, first: int = 0) -> list[bytes]:
 
 
 @pytest.mark.parametrize("mem_queue_size", [0, 100, 1 << 20])
-def test_a_long_backlog_is_given_in_parts_and_what_comes_meanwhile_waits_behind_it(mem_queue_size):
+def test_long_backlog_is_given_in_parts_and_new_messages_wait_behind_it(mem_queue_size):
     topic = make(mem_queue_size=mem_queue_size)
     topic.put(numbers(2 * PART_COUNT + 1), NOW_NS)
     channels = [topic.channel(b"c", NOW_NS)]
@@ -232,7 +232,7 @@ def test_a_backlog_stays_where_it_is_when_the_topic_is_paused_or_loses_its_chann
 # Being started.
 
 
-def test_messages_wait_until_the_topic_is_started_whatever_channels_it_has():
+def test_messages_wait_until_the_topic_is_started_with_or_without_channels():
     topic = Topic(b"t", Timers(), Changes(), MemoryStorage(100), BrokerOptions(), started=False)
     topic.put([b"1"], NOW_NS)
     channel = topic.channel(b"c", NOW_NS)
@@ -270,7 +270,7 @@ def test_a_delay_is_lost_with_the_place_in_memory():
     assert (waiting(channel), deferred(channel)) == ([b"1", b"3"], [(50, b"2")])
 
 
-def test_what_is_closed_is_there_at_the_next_start():
+def test_stored_messages_are_there_at_the_next_start():
     directory = MemoryFileStore()
     topic = on_disk(directory)
     topic.put(numbers(3), NOW_NS)
@@ -288,7 +288,7 @@ def test_what_is_closed_is_there_at_the_next_start():
     assert channel.deferred.remove_everything() == []
 
 
-def test_a_close_tries_all_queues_and_tells_what_failed():
+def test_close_tries_all_queues_and_returns_the_errors():
     directory = MemoryFileStore()
     topic = on_disk(directory, 5)
     topic.channel(b"c", NOW_NS)
@@ -303,7 +303,7 @@ def test_a_close_tries_all_queues_and_tells_what_failed():
     assert [len(again.queue), len(again.channel(b"d", NOW_NS).queue)] == [1, 2]
 
 
-def test_a_publisher_is_told_when_a_channel_cannot_keep_a_message_and_the_others_have_it():
+def test_publish_fails_if_one_channel_cannot_store_a_message_and_others_have_it():
     directory = MemoryFileStore()
     topic = on_disk(directory, 0)
     channels = [topic.channel(name, NOW_NS) for name in (b"c", b"d")]

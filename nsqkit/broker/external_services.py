@@ -62,7 +62,7 @@ class ExternalServices:
         if self._announcer is None and addresses:
             self._announce()
         if self._announcer is not None:
-            nsqd.broker.topics.asks_for_channels = bool(addresses)
+            nsqd.broker.topics.waits_for_channels = bool(addresses)
             self._announcer.changed()
         for topic in nsqd.broker.topics.take_new():
             self._tasks.start_soon(self._start_topic, topic)
@@ -90,7 +90,7 @@ class ExternalServices:
         self._announcer = LookupAnnouncer(
             lambda: nsqd.options, clock=nsqd.clock, registrations=self._registrations, node=node
         )
-        nsqd.broker.topics.asks_for_channels = True
+        nsqd.broker.topics.waits_for_channels = True
         self._tasks.start_soon(self._announcer.run)
 
     def _registrations(self) -> dict[bytes, list[bytes]]:

@@ -131,7 +131,7 @@ class BrokerOptions:
         "sync-timeout", 2 * _SECOND, "longest time between two fsyncs of a queue", low=1
     )
 
-    # Looking for timeouts. nsqd samples channels; here they are exact, unless nsqd's timing is asked for.
+    # Search for timeouts: nsqd samples channels; here timeouts are exact without --timing=nsqd.
     queue_scan_selection_count: int = integer(
         "queue-scan-selection-count",
         20,
@@ -299,7 +299,7 @@ class BrokerOptions:
 
     @property
     def tls_demanded(self) -> str:
-        """``tls_required``, or ``"true"`` where a client certificate is wanted: in nsqd that implies it."""
+        """``tls_required``, or ``"true"`` where a client certificate is required, which implies it in nsqd."""
         if self.tls_client_auth_policy and self.tls_required == "false":
             return "true"
         return self.tls_required

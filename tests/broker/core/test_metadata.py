@@ -141,7 +141,7 @@ def test_restored_paused_topic_keeps_its_messages(broker: Broker) -> None:
 
 
 def test_restored_topic_starts_without_a_lookup(broker: Broker) -> None:
-    broker.topics.asks_for_channels = True
+    broker.topics.waits_for_channels = True
     restore(broker, document({"name": "t", "channels": [{"name": "c"}]}), NOW_NS)
     broker.topics.get_or_create(b"t").put([b"1"], NOW_NS)
     assert len(broker.topics[b"t"].channels[b"c"].queue) == 1

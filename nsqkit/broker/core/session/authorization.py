@@ -46,7 +46,7 @@ class Authorization:
         self._is_answered = True
 
     def authenticate(self, secret: bytes) -> bytes | None:
-        """Return the answer to AUTH; None if an auth server has to be asked first.
+        """Return the answer to AUTH; None if an auth server has to be queried first.
 
         Raises:
             BrokerError: refused.
@@ -74,7 +74,7 @@ class Authorization:
         return self.state is not None and bool(self.state.authorizations)
 
     def check(self, verb: bytes, topic: bytes, channel: bytes, now_ns: int) -> bool:
-        """Return True if the client is allowed to do this, False if an auth server has to be asked again first.
+        """Return True if the client is allowed to do this, False if an auth server has to be queried again first.
 
         Args:
             verb: PUB, MPUB, DPUB or SUB.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class AuthorizationRequested:
-    """The auth servers have to be asked for ``secret``; the session waits until ``authorize`` is called."""
+    """The auth servers have to be queried for ``secret``; the session waits until ``authorize`` is called."""
 
     secret: bytes
 

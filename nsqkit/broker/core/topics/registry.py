@@ -30,7 +30,7 @@ class Topics(dict[bytes, Topic]):
 
     Attributes:
         changes: what the broker and its driver have to act on.
-        asks_for_channels: a new topic waits until ``Topic.start`` is called with the channels that the nsqlookupds
+        waits_for_channels: a new topic waits until ``Topic.start`` is called with the channels that the nsqlookupds
             have for it.
         new: topics that wait for that.
     """
@@ -41,7 +41,7 @@ class Topics(dict[bytes, Topic]):
         self.storage = storage
         self.timers = timers
         self.changes: Changes[Channel] = Changes()
-        self.asks_for_channels = False
+        self.waits_for_channels = False
         self.new: list[Topic] = []
 
     def get_or_create(self, name: bytes) -> Topic:
@@ -52,7 +52,7 @@ class Topics(dict[bytes, Topic]):
         """
         topic = self.get(name)
         if topic is None:
-            started = not self.asks_for_channels
+            started = not self.waits_for_channels
             topic = Topic(name, self.timers, self.changes, self.storage, self.options, started=started)
             self[name] = topic
             self.changes.raise_revision()

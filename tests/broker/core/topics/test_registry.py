@@ -24,7 +24,7 @@ def test_topic_is_created_once(topics):
 
 
 def test_topic_waits_for_its_channels_if_others_are_asked(topics):
-    topics.asks_for_channels = True
+    topics.waits_for_channels = True
     topic = topics.get_or_create(b"t")
     channel = topic.channel(b"c", NOW_NS)
     topic.put([b"m"], NOW_NS)

@@ -107,7 +107,7 @@ class Session(Turns):
         self.pub_counts: dict[bytes, int] = {}
         self.authorization = Authorization() if options.auth_http_addresses else None
         self.due_ns: int | None = None
-        self._events: list[Event] = []
+        self._events: tuple[Event, ...] = ()  # nearly always empty, and then a list would cost memory
         self._batch: Batch | None = None  # of which a part was put
         self._first_grant = grant  # nsqd's message pump uses the first IDENTIFY, all else the last
         self._schedule_heartbeat()
@@ -159,11 +159,11 @@ class Session(Turns):
         """True if ``events`` returns anything."""
         return bool(self._events)
 
-    def events(self) -> list[Event]:
+    def events(self) -> tuple[Event, ...]:
         """Return everything that happened since the last call, in order, and forget it."""
         events = self._events
         if events:
-            self._events = []
+            self._events = ()
         return events
 
     def data_to_send(self, now_ns: int) -> bytes:
@@ -202,7 +202,7 @@ class Session(Turns):
         if not self.ended:
             self.ended = True
             self._rules.move("end")
-            self._events.append(SessionEnded(reason))
+            self._events += (SessionEnded(reason),)
             if self._batch is not None:
                 self._batch.put_rest(self._now_ns)
             self._stop_delivery()
@@ -300,7 +300,7 @@ class Session(Turns):
             self._request_authorization(authorization)
 
     def _request_authorization(self, authorization: Authorization) -> None:
-        self._events.append(AuthorizationRequested(authorization.secret))
+        self._events += (AuthorizationRequested(authorization.secret),)
         self._record_output()
         raise Wait
 

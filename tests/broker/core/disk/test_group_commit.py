@@ -76,7 +76,7 @@ def test_failed_commit_ends_the_waiting_connections_without_an_answer(broker):
     broker.group_commit.begin()
     broker.fail_commit("No space left on device")
     assert waiting.ended
-    assert waiting.events() == [SessionEnded("commit failed: No space left on device")]
+    assert waiting.events() == (SessionEnded("commit failed: No space left on device"),)
     assert sent(waiting) == b""
     assert not idle.ended
 

@@ -29,12 +29,12 @@ def test_authorization_is_requested_by_an_event():
     client = DrivenBroker(auth_http_addresses=["127.0.0.1:1"]).client()
     client.feed(encode_auth(b"secret"))
     assert client.session.has_events
-    assert client.session.events() == [AuthorizationRequested(b"secret")]
-    assert client.session.events() == []
+    assert client.session.events() == (AuthorizationRequested(b"secret"),)
+    assert client.session.events() == ()
 
 
 def test_end_is_an_event():
     client = DrivenBroker().client()
     client.session.end("for a reason")
     client.session.end("for another")
-    assert client.session.events() == [SessionEnded("for a reason")]
+    assert client.session.events() == (SessionEnded("for a reason"),)

@@ -35,7 +35,7 @@ def areas() -> set[str]:
     return set(re.findall(r'@(?:case|table)\(\s*"([^/"]+)/', "".join(texts)))
 
 
-def test_every_row_names_what_shows_it():
+def test_every_row_names_its_test():
     assert len(ROWS) > 30
     assert [cells[0] for cells in ROWS if not quoted(cells[-1])] == []
 

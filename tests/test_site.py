@@ -23,7 +23,7 @@ URL = "https://example.com/x"
         (f'element.src = "{URL}"', ".js"),
     ],
 )
-def test_what_is_loaded_is_found(text: str, suffix: str):
+def test_loaded_resources_are_found(text: str, suffix: str):
     assert loaded_by_text(text, suffix) == [URL]
 
 

@@ -39,7 +39,7 @@ async def test_ping_of_an_unreachable_daemon():
         await DaemonAdmin(address).ping()
 
 
-async def test_over_https():
+async def test_daemon_over_https():
     async with answering(lambda request: http_answer(b"OK"), tls=certificates.server_context()) as server:
         url = f"https://localhost:{server.port}"
         await DaemonAdmin(url, tls_context=certificates.client_context()).ping()

@@ -97,13 +97,13 @@ def refused(address: str) -> bool:
 
 
 class TestStarting:
-    async def test_it_answers_inside_the_block(self):
+    async def test_server_answers_inside_the_block(self):
         async with Nsqd(options()) as nsqd, connected(nsqd) as client:
             assert nsqd.tcp_address.startswith("127.0.0.1:")
             assert nsqd.http_address == ""
             await client.say(encode_publish(b"t", b"x"))
 
-    async def test_it_serves_http(self):
+    async def test_server_serves_http(self):
         async with Nsqd(options(http_address="127.0.0.1:0")) as nsqd:
             async with await connect(nsqd.http_address) as stream:
                 await stream.send(b"GET /ping HTTP/1.0\r\n\r\n")
@@ -217,7 +217,7 @@ class TestStopping:
                 raise KeyError("mine")
         assert refused(nsqd.tcp_address)
 
-    async def test_it_can_be_cancelled(self):
+    async def test_server_can_be_cancelled(self):
         with anyio.CancelScope() as scope:
             async with Nsqd(options()) as nsqd, connected(nsqd):
                 scope.cancel()

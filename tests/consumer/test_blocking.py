@@ -292,7 +292,7 @@ def test_invalid_options_are_refused_by_constructor():
         BlockingConsumer("t", "c")
 
 
-def test_it_finds_nsqds_by_nsqlookupds():
+def test_consumer_finds_nsqds_by_nsqlookupds():
     with nobody() as lookupd, BlockingConsumer("t", "c", lookupd_http_addresses=[lookupd]) as consumer:
         with pytest.raises(NotConnected, match=rf"no connection to http://{lookupd} within 0.01 seconds"):
             consumer.wait_connected(timedelta(milliseconds=10))
@@ -480,7 +480,7 @@ def test_hanging_handler_delays_close_by_close_timeout(nsqd):
     running.result(WAIT_LIMIT)
 
 
-def test_a_signal_stops_it(nsqd):
+def test_signal_stops_the_consumer(nsqd):
     before = signal.getsignal(signal.SIGTERM)
     with make(nsqd, stop_signals=[signal.SIGTERM]) as consumer:
         fill(nsqd, b"1", b"2")
@@ -579,7 +579,7 @@ def test_a_dead_letter_of_an_event_loop_is_refused(consumer):
         consumer.run(print, giving_up=DeadLetter(Producer("127.0.0.1:4150"), "dead"))
 
 
-def test_in_another_process_it_is_closed_until_it_is_opened_there(nsqd, monkeypatch):
+def test_consumer_in_another_process_is_closed_until_opened_there(nsqd, monkeypatch):
     with make(nsqd) as consumer:
         fill(nsqd, b"1", b"2")
         message = take(consumer)

@@ -53,7 +53,7 @@ def test_value_is_decoded_by_the_serializer(nsqd):
             message.value  # noqa: B018
 
 
-def test_it_is_finished_once(message, consumer):
+def test_message_is_finished_once(message, consumer):
     assert not message.is_answered
     message.finish()
     assert message.is_answered
@@ -64,7 +64,7 @@ def test_it_is_finished_once(message, consumer):
     until(lambda: consumer.stats().finished == 1)
 
 
-def test_it_is_requeued_once(message, consumer):
+def test_message_is_requeued_once(message, consumer):
     with pytest.raises(OptionError, match="delay"):
         message.requeue(-1)
     message.requeue(60.0, backoff=False)
@@ -82,7 +82,7 @@ def test_requeued_message_is_delivered_again(message, consumer):
     assert (again.id, again.attempts) == (message.id, 2)
 
 
-def test_it_is_touched_for_more_time(message, consumer):
+def test_touch_extends_the_timeout(message, consumer):
     before = message.deadline_ns
     message.touch()
     assert message.deadline_ns > before

@@ -428,7 +428,7 @@ class TestRunning:
                     f"max_in_flight is {wrong!r}; allowed is a whole number from 0 to 1000000"
                 )
 
-    async def test_it_can_be_paused(self):
+    async def test_consumer_can_be_paused(self):
         async with consuming() as (consumer, peer):
             consumer.pause()
             assert await peer.line() == b"RDY 0"
@@ -843,7 +843,7 @@ class TestLeaving:
 
                 tasks.start_soon(break_off)
 
-    async def test_it_is_entered_once(self):
+    async def test_consumer_is_entered_once(self):
         bench = Bench([ADDRESS])
         bench.broker.hanging = True
         async with bench.consumer as consumer:

@@ -313,7 +313,7 @@ def test_only_as_many_seats_are_freed_as_connections_wait():
     assert flow.handle_deadline(35 * SECOND_NS) == [SetRdy("b", 0), SetRdy("a", 1)]
 
 
-def test_the_longest_waiting_takes_the_seat_of_one_that_left():
+def test_longest_waiting_connection_takes_a_free_seat():
     flow = flow_of(1, "abc")
     assert flow.remove("a", 0) == [SetRdy("b", 1)]
 
@@ -428,7 +428,7 @@ def test_a_probe_is_repeated_when_the_test_message_is_lost_with_its_connection()
     assert flow.gate is Gate.PROBING
 
 
-def test_a_probe_without_connections_takes_the_first_to_come():
+def test_probe_without_connections_uses_the_first_new_one():
     flow = flow_of(9)
     flow.block(0)
     assert flow.probe(0) == []

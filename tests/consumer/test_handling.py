@@ -35,7 +35,7 @@ async def timed(**options: Any) -> AsyncIterator[tuple[Consumer, Peer, ManualClo
 
 @in_memory
 class TestWorkers:
-    async def test_a_message_does_not_wake_all_of_them(self, monkeypatch):
+    async def test_message_wakes_one_handler(self, monkeypatch):
         waits = 0
         wait = Subscription.wait
 

@@ -150,7 +150,7 @@ def test_invalid_delay_is_refused(link, message, delay):
 
 @pytest.mark.parametrize("answer", ["finish", "requeue"])
 @pytest.mark.parametrize("again", ["finish", "requeue", "touch"])
-def test_it_is_answered_once(link, message, answer, again):
+def test_message_is_answered_once(link, message, answer, again):
     getattr(message, answer)()
     link.lines()
     with pytest.raises(MessageError, match="message 0000000000000007 was answered before"):

@@ -53,7 +53,7 @@ def test_wanted_addresses_stay_wanted_while_listed():
     assert nodes.set_listed(["x:1", "y:1", "a:1"]) == ["b:1"]
 
 
-def test_named_ones_count_first_and_are_never_left_out():
+def test_named_addresses_count_first_and_are_never_omitted():
     nodes = Nodes(["n:1", "n:2", "n:3"], count_max=2)
     assert nodes.wanted == ["n:1", "n:2", "n:3"]
     assert nodes.set_listed(["a:1", "n:1"]) == []

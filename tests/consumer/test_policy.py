@@ -15,7 +15,7 @@ from tests.peers import BACKENDS
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", BACKENDS)
 class TestDeadLetter:
-    async def test_it_publishes_the_body_or_the_envelope(self):
+    async def test_policy_publishes_the_body_or_the_envelope(self):
         publisher = Publisher()
         await policy_of(DeadLetter(publisher, "dead"))(MESSAGE, given_up_of())  # type: ignore[misc]
         await policy_of(DeadLetter(publisher, "dead", envelope=True))(MESSAGE, given_up_of())  # type: ignore[misc]
@@ -39,7 +39,7 @@ class TestDeadLetter:
                 policy_in_thread(DeadLetter(producer, "dead"), lambda message: message)
 
 
-def test_in_a_blocking_consumer_an_async_one_is_refused():
+def test_async_policy_in_a_blocking_consumer_is_refused():
     async def bury(message: object) -> None: ...
 
     for policy in (bury, AsyncCallable()):

@@ -53,7 +53,7 @@ def test_a_second_signal_interrupts_a_program_that_has_not_acted_on_the_first():
     assert told == [True, False]
 
 
-def test_several_share_a_signal():
+def test_several_consumers_share_a_signal():
     told: list[str] = []
     with StopSignals(USED[:1], lambda is_first: told.append("one")):
         with StopSignals(USED[:1], lambda is_first: told.append("two")):
@@ -61,7 +61,7 @@ def test_several_share_a_signal():
         assert told == ["one", "two"]
 
 
-def test_another_thread_than_the_main_thread_is_refused():
+def test_signals_outside_of_the_main_thread_are_refused():
     entering = start(StopSignals(USED, print).__enter__)
     assert isinstance(entering.exception(WAIT_LIMIT), OptionError)
     assert start(StopSignals([], print).__enter__).exception(WAIT_LIMIT) is None

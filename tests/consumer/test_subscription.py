@@ -61,7 +61,7 @@ def test_catch_up_touches_waiting_messages_that_are_due():
         assert link.lines() == lines
 
 
-def test_time_is_the_cores_after_the_consumer_was_left():
+def test_time_after_the_end_is_that_of_the_core():
     consumer = DrivenConsumer()
     consumer.now_ns = 5
     consumer.connect()

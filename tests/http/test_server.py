@@ -448,7 +448,7 @@ class EndlessStream(ByteStream):
 
 
 @pytest.mark.parametrize("limit", [0, 100, 10**9])
-async def test_a_body_is_read_only_as_far_as_the_handler_asks(limit):
+async def test_body_is_read_only_as_far_as_the_handler_reads(limit):
     taken = []
 
     async def handle(request: Request) -> Response:

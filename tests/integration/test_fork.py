@@ -105,7 +105,7 @@ def test_inherited_producer_is_refused_and_keeps_working_in_the_parent(nsqd):
     assert count(nsqd) == 2
 
 
-def test_inherited_producer_may_be_opened_anew(nsqd):
+def test_inherited_producer_may_be_opened_again(nsqd):
     with producer_of(nsqd) as producer:
         producer.publish("t", b"parent")
 

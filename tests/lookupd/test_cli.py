@@ -29,7 +29,7 @@ def started(monkeypatch):
     return options
 
 
-def test_without_flags_it_runs_with_the_defaults_of_this_host(started):
+def test_nsqlookupd_without_flags_has_the_defaults_of_this_host(started):
     assert cli.main([]) == 7
     assert started == [LookupdOptions(broadcast_address="host-of-the-test")]
 

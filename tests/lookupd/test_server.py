@@ -91,7 +91,7 @@ async def get(lookupd: Nsqlookupd, target: str) -> bytes:
 # ---- start and stop ---------------------------------------------------------------------------------------------
 
 
-async def test_it_answers_inside_the_block_only() -> None:
+async def test_server_answers_inside_the_block_only() -> None:
     async with Nsqlookupd(options()) as lookupd:
         assert lookupd.tcp_address.startswith("127.0.0.1:")
         assert await get(lookupd, "/ping") == b"OK"
@@ -136,7 +136,7 @@ async def test_an_exception_in_the_block_is_raised_unchanged() -> None:
             raise KeyError("the user's")
 
 
-async def test_it_can_be_cancelled() -> None:
+async def test_server_can_be_cancelled() -> None:
     with anyio.move_on_after(5) as scope:
         async with Nsqlookupd(options()) as lookupd, connected(lookupd):
             scope.cancel()

@@ -93,7 +93,7 @@ def test_publishes_that_linger_request_one_write():
     assert session.data_to_send(0) == encode_publish(b"t", b"y")
 
 
-def test_it_runs_its_connection_and_a_timer_for_its_linger():
+def test_pool_connection_runs_its_connection_and_a_linger_timer():
     assert len(make(connected())[0].tasks) == 1
     assert len(make(connected(), Linger(linger_ns=1, count_max=2, size_max=100))[0].tasks) == 2
 
@@ -140,7 +140,7 @@ def test_receipts_of_a_refused_batch_are_returned_if_they_are_to_be_sent_again()
     assert isinstance(other.error, NotConnected)
 
 
-def test_it_is_awaited_until_the_answer():
+def test_pool_connection_is_awaited_until_the_answer():
     session = connected()
     nsqd, _ = make(session)
     nsqd.offer(None, b"x", receipt())

@@ -593,13 +593,13 @@ class TestLeaving:
                 await peer.command()
             assert isinstance(call.error, ConnectionLost)
 
-    async def test_it_cannot_be_entered_twice_at_a_time(self):
+    async def test_producer_cannot_be_entered_twice_at_a_time(self):
         async with producing() as (producer, broker, _):
             broker.hanging = True
             with pytest.raises(Closed, match="entered already"):
                 await producer.__aenter__()
 
-    async def test_it_can_be_entered_again_after_its_end(self):
+    async def test_producer_can_be_entered_again_after_its_end(self):
         broker = ScriptedBroker()
         producer = Producer(ADDRESS, dial=broker.dial)
         for _ in range(2):

@@ -122,7 +122,7 @@ def test_the_end_answers_each_publish_once_with_an_error_of_its_own():
     assert session.outstanding_count == 0
 
 
-def test_it_is_ready_while_few_enough_bytes_wait():
+def test_session_is_ready_while_few_bytes_wait():
     session = connected()
     session.publish(bytes(OUTBOX_SIZE_MAX - 1), 0)
     assert session.is_ready
@@ -141,7 +141,7 @@ def test_the_first_publish_of_a_turn_requests_a_write_and_a_single_one_requests_
     assert session.publish(b"4", 4) is None
 
 
-def test_it_is_ready_from_the_handshake_to_the_end():
+def test_session_is_ready_from_handshake_to_end():
     session = ProducerSession(IdentifyRequest(), read_timeout_ns=60, max_msg_size=1000, now_ns=0)
     session.data_to_send(0)
     assert not session.is_ready

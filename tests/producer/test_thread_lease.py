@@ -176,7 +176,7 @@ def test_a_recall_ends_the_wait_of_the_thread(leased, no_timeout):
     assert leased.attached == [b""]
 
 
-def test_one_of_two_threads_uses_it(leased, no_timeout):
+def test_one_of_two_threads_uses_the_lease(leased, no_timeout):
     using = leased.use_in_thread()
     assert leased.use() is None
     leased.peer.send(OK)
@@ -527,7 +527,7 @@ def test_a_lease_is_not_used_in_another_process(producer, monkeypatch):
 # ---- interrupted ----------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_while_it_waits_ends_the_connection_and_nothing_else(producer, played, monkeypatch):
+def test_ctrl_c_during_a_wait_ends_only_the_connection(producer, played, monkeypatch):
     monkeypatch.setattr("nsqkit.producer.thread_lease.ANSWER_TIMEOUT_MS", 3_600_000)
     played.answers.clear()
     first = played.connection

@@ -29,7 +29,7 @@ def driven() -> DrivenBroker:
 # From a publisher to consumers.
 
 
-def test_each_channel_gets_each_message_and_shares_it_out(driven):
+def test_each_channel_gets_each_message_and_its_consumers_share_them(driven):
     first, second = driven.consumer(10, channel=b"a"), driven.consumer(10, channel=b"a")
     all_of_them = driven.consumer(10, channel=b"b")
     driven.client().publish(b"1", b"2", b"3", b"4")
@@ -37,14 +37,14 @@ def test_each_channel_gets_each_message_and_shares_it_out(driven):
     assert (first.subscription.message_count, second.subscription.message_count) == (2, 2)
 
 
-def test_fan_out_hands_every_consumer_the_same_object(driven):
+def test_fan_out_shares_one_frame_object(driven):
     sessions = [driven.consumer(1, channel=name).session for name in (b"a", b"b", b"c")]
     driven.publish(b"m")
     frames = [session._buffer._last[-1] for session in sessions]
     assert frames[0] is frames[1] is frames[2]
 
 
-def test_a_consumer_may_publish_what_it_consumes(driven):
+def test_consumer_can_publish_to_its_own_topic(driven):
     consumer = driven.consumer(1)
     consumer.feed(b"PUB t\n\0\0\0\1m")
     ok, message = consumer.answers()
@@ -60,7 +60,7 @@ def test_sessions_with_output_are_returned_once_in_order(driven):
     assert list(driven.broker.take_sessions()) == []
 
 
-def test_the_same_calls_give_the_same_bytes():
+def test_same_calls_give_the_same_bytes():
     said = []
     for _ in range(2):
         driven = DrivenBroker(seed=3)
@@ -83,7 +83,7 @@ def test_the_same_calls_give_the_same_bytes():
         ({}, GLOBAL),
     ],
 )
-def test_a_consumer_is_as_near_as_it_says_if_the_experiment_is_on(place, proximity):
+def test_proximity_follows_identify_with_the_experiment_only(place, proximity):
     aware = DrivenBroker(enable_experiments=TOPOLOGY_AWARE, **NEARNESS)
     assert aware.consumer(**place).subscription.proximity == proximity
     assert DrivenBroker(**NEARNESS).consumer(**place).subscription.proximity == GLOBAL
@@ -130,7 +130,7 @@ def test_requeue_on_disconnect_requeues_messages_of_a_lost_consumer_at_once():
     assert driven.topic().channels[b"c"].timeout_count == 0
 
 
-def test_an_ended_session_keeps_its_messages_until_it_is_closed_and_after(driven):
+def test_messages_of_an_ended_session_wait_for_their_timeout(driven):
     ended, other = driven.consumer(1, msg_timeout=5000), driven.consumer(5)
     driven.publish(b"m")
     message_id = ended.message().id
@@ -154,14 +154,14 @@ def test_messages_of_an_ended_session_time_out_before_it_is_closed(driven):
     assert driven.topic().channels[b"c"].in_flight_count == 1
 
 
-def test_closing_twice_is_closing_once(driven):
+def test_second_close_of_a_session_has_no_effect(driven):
     client = driven.consumer()
     for _ in range(2):
         driven.broker.close_session(client.session, driven.now_ns)
     assert (driven.broker.sessions, driven.topic().channels[b"c"].subscriptions) == ({}, {})
 
 
-def test_a_session_that_is_closed_without_its_end_has_ended(driven):
+def test_closed_session_has_ended(driven):
     gone, other = driven.consumer(1, msg_timeout=1000), driven.consumer(0)
     driven.publish(b"m")
     driven.broker.close_session(gone.session, driven.now_ns)
@@ -186,7 +186,7 @@ def test_incomplete_commands_of_lost_clients_are_not_kept_until_their_deadlines(
         tracemalloc.stop()
 
 
-def test_lost_consumers_leave_nothing_behind(driven):
+def test_lost_consumers_leave_no_data(driven):
     for _ in range(100):
         consumer = driven.consumer(1, msg_timeout=1000)
         driven.publish(b"m")
@@ -201,12 +201,12 @@ def test_lost_consumers_leave_nothing_behind(driven):
 # Topics and channels.
 
 
-def test_a_topic_is_made_once(driven):
+def test_topic_is_made_once(driven):
     assert driven.topic(b"t") is driven.topic(b"t")
     assert list(driven.broker.topics) == [b"t"]
 
 
-def test_deleting_a_channel_ends_its_consumers_and_forgets_its_messages(driven):
+def test_deleting_a_channel_ends_its_consumers_and_drops_its_messages(driven):
     holding, idle = driven.consumer(1), driven.consumer(0)
     other = driven.consumer(5, channel=b"other")
     driven.publish(b"1", b"2")
@@ -225,7 +225,7 @@ def test_deleting_a_channel_ends_its_consumers_and_forgets_its_messages(driven):
     assert list(driven.topic().channels) == [b"other"]
 
 
-def test_a_channel_that_was_deleted_may_come_again_while_its_old_consumers_leave(driven):
+def test_deleted_channel_can_be_created_again_before_its_consumers_leave(driven):
     old = driven.consumer(1, channel=b"c#ephemeral")
     driven.publish(b"old")
     driven.broker.delete_channel(b"t", b"c#ephemeral")
@@ -265,7 +265,7 @@ def test_unknown_topic_or_channel_cannot_be_deleted(driven, name):
         driven.broker.delete_topic(b"nothing")
 
 
-def test_a_topic_that_is_made_again_gives_none_of_its_old_ids(driven):
+def test_topic_created_again_reuses_no_ids(driven):
     driven.publish(*[b"m"] * 5000)  # more than one tick of the clock has
     before = take_all(driven.topic().queue)
     driven.broker.delete_topic(b"t")
@@ -273,7 +273,7 @@ def test_a_topic_that_is_made_again_gives_none_of_its_old_ids(driven):
     assert id_of(before[-1]) < id_of(take_all(driven.topic().queue)[0])
 
 
-def test_after_a_delete_there_is_nothing_to_come_for(driven):
+def test_deleted_topic_has_no_deadline(driven):
     driven.consumer(1).disconnect()
     driven.publish(b"m", delay=9)
     assert driven.broker.next_deadline() == driven.now_ns + 9 * NS_PER_S
@@ -284,7 +284,7 @@ def test_after_a_delete_there_is_nothing_to_come_for(driven):
 # Ephemeral ones.
 
 
-def test_an_ephemeral_channel_goes_with_its_last_consumer(driven):
+def test_ephemeral_channel_is_deleted_with_its_last_consumer(driven):
     first, second = (driven.consumer(1, channel=b"c#ephemeral") for _ in range(2))
     driven.publish(b"1", b"2", b"3")
     first.disconnect()
@@ -295,7 +295,7 @@ def test_an_ephemeral_channel_goes_with_its_last_consumer(driven):
     assert driven.broker.next_deadline() is None, "what was in flight is forgotten"
 
 
-def test_an_ephemeral_channel_stays_while_its_consumer_says_goodbye(driven):
+def test_ephemeral_channel_remains_while_its_consumer_closes(driven):
     consumer = driven.consumer(1, channel=b"c#ephemeral")
     assert consumer.say(CLS) == [b"CLOSE_WAIT"]
     assert list(driven.topic().channels) == [b"c#ephemeral"]
@@ -303,7 +303,7 @@ def test_an_ephemeral_channel_stays_while_its_consumer_says_goodbye(driven):
     assert list(driven.topic().channels) == []
 
 
-def test_an_ephemeral_channel_made_from_outside_waits_for_its_first_consumer(driven):
+def test_ephemeral_channel_without_a_consumer_remains_until_its_first_one_leaves(driven):
     driven.topic().channel(b"c#ephemeral", driven.now_ns)
     driven.client().disconnect()
     driven.publish(b"m")
@@ -313,7 +313,7 @@ def test_an_ephemeral_channel_made_from_outside_waits_for_its_first_consumer(dri
     assert list(driven.topic().channels) == []
 
 
-def test_an_ephemeral_topic_goes_with_its_last_channel(driven):
+def test_ephemeral_topic_is_deleted_with_its_last_channel_in_the_broker(driven):
     first = driven.consumer(1, topic=b"t#ephemeral", channel=b"a")
     second = driven.consumer(1, topic=b"t#ephemeral", channel=b"b#ephemeral")
     second.disconnect()
@@ -326,7 +326,7 @@ def test_an_ephemeral_topic_goes_with_its_last_channel(driven):
     assert list(driven.broker.topics) == []
 
 
-def test_a_consumer_of_a_deleted_ephemeral_topic_can_leave(driven):
+def test_consumer_of_a_deleted_ephemeral_topic_can_disconnect(driven):
     consumer = driven.consumer(1, topic=b"t#ephemeral", channel=b"c#ephemeral")
     driven.broker.delete_topic(b"t#ephemeral")
     consumer.disconnect()
@@ -341,7 +341,7 @@ def test_ephemeral_overflow_is_dropped_and_answered_with_ok():
     assert driven.consumer(20, topic=b"t#ephemeral").bodies() == [b"0", b"1", b"2"]
 
 
-def test_other_overflow_is_kept_in_order():
+def test_overflow_of_other_topics_is_kept_in_order():
     driven = DrivenBroker(mem_queue_size=3)
     bodies = [b"%d" % number for number in range(8)]
     driven.client().publish(*bodies)
@@ -351,7 +351,7 @@ def test_other_overflow_is_kept_in_order():
 # Pausing.
 
 
-def test_a_paused_channel_delivers_nothing_until_it_is_unpaused(driven):
+def test_paused_channel_delivers_nothing_until_unpaused(driven):
     consumer, other = driven.consumer(5), driven.consumer(5, channel=b"other")
     channel = driven.topic().channels[b"c"]
     channel.pause()
@@ -377,7 +377,7 @@ def test_messages_that_return_to_a_paused_channel_of_a_broker_wait(driven):
     assert [(message.body, message.attempts) for message in consumer.messages()] == [(b"1", 2), (b"2", 2)]
 
 
-def test_a_paused_topic_keeps_messages_from_its_channels(driven):
+def test_paused_topic_passes_no_messages_to_its_channels(driven):
     consumer = driven.consumer(5)
     driven.topic().pause()
     driven.client().publish(b"m")
@@ -390,7 +390,7 @@ def test_a_paused_topic_keeps_messages_from_its_channels(driven):
 # Time.
 
 
-def test_the_next_deadline_is_the_earliest_of_all(driven):
+def test_next_deadline_is_the_earliest(driven):
     assert driven.broker.next_deadline() is None
     now_ns = driven.now_ns
     driven.client()
@@ -402,7 +402,7 @@ def test_the_next_deadline_is_the_earliest_of_all(driven):
     assert driven.broker.next_deadline() == now_ns + 10 * NS_PER_S
 
 
-def test_deadlines_that_come_too_early_do_nothing(driven):
+def test_early_handle_deadline_does_nothing(driven):
     consumer = driven.consumer(1, msg_timeout=20_000)
     driven.publish(b"m")
     deadline_ns = driven.broker.next_deadline()
@@ -412,7 +412,7 @@ def test_deadlines_that_come_too_early_do_nothing(driven):
     assert driven.broker.next_deadline() == deadline_ns
 
 
-def test_all_that_was_due_while_the_clock_jumped_is_done_at_once(driven):
+def test_everything_due_is_handled_after_a_clock_jump(driven):
     consumers = [driven.consumer(1, channel=name, msg_timeout=1000) for name in (b"a", b"b")]
     driven.publish(b"m")
     driven.publish(b"later", delay=5)
@@ -454,7 +454,7 @@ def test_idle_channels_and_sessions_cost_nothing(driven, delivered):
     assert driven.broker.take_sessions() == []
 
 
-def test_a_buffer_is_delivered_from_once_however_much_was_published(driven, delivered):
+def test_one_buffer_of_publishes_is_one_delivery(driven, delivered):
     driven.consumer(2500)
     delivered.clear()
     driven.client().feed(b"PUB t\n\0\0\0\1m" * 1000)
@@ -462,7 +462,7 @@ def test_a_buffer_is_delivered_from_once_however_much_was_published(driven, deli
     assert driven.topic().channels[b"c"].in_flight_count == 1000
 
 
-def test_subscribing_to_a_topic_that_has_waited(driven):
+def test_first_channel_gets_messages_that_waited_in_the_topic(driven):
     driven.client().publish(b"1", b"2")
     assert driven.client().say(encode_subscribe(b"t", b"c"), encode_ready(1))[0] == b"OK"
     assert (len(driven.topic().queue), driven.topic().channels[b"c"].in_flight_count) == (0, 1)
@@ -475,7 +475,7 @@ def fail(*_: object) -> None:
     raise KeyError("an error of ours")
 
 
-def test_an_error_in_a_sessions_deadline_ends_that_session_alone(driven, monkeypatch):
+def test_error_in_handle_deadline_ends_one_session(driven, monkeypatch):
     good, bad = driven.client(), driven.client()
     works = type(bad.session).handle_deadline
     monkeypatch.setattr(
@@ -489,7 +489,7 @@ def test_an_error_in_a_sessions_deadline_ends_that_session_alone(driven, monkeyp
     assert good.answers() == [b"_heartbeat_"]
 
 
-def test_an_error_in_a_delivery_is_tried_again_and_loses_nothing(driven, monkeypatch):
+def test_failed_delivery_is_repeated_and_loses_nothing(driven, monkeypatch):
     consumer = driven.consumer(1)
     with monkeypatch.context() as patch:
         patch.setattr(Channel, "deliver", fail)
@@ -501,7 +501,7 @@ def test_an_error_in_a_delivery_is_tried_again_and_loses_nothing(driven, monkeyp
 @pytest.mark.parametrize(
     "command", [b"MPUB t\n\0\0\0\x09\0\0\0\1\0\0\0\1x", b"SUB t c\n", b"PUB t\n\0\0\0\1x"]
 )
-def test_a_queue_that_cannot_be_opened_refuses_the_command(driven, monkeypatch, command):
+def test_queue_that_cannot_be_opened_refuses_the_command(driven, monkeypatch, command):
     def cannot(*_: object, **__: object) -> None:
         raise OSError(13, "Permission denied")
 

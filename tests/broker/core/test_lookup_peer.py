@@ -66,7 +66,7 @@ def test_present_topics_are_announced_after_identify():
     ]
 
 
-def test_one_command_waits_for_the_answer_to_the_one_before():
+def test_command_waits_for_the_answer_to_the_previous_one():
     session = identified({b"t": [], b"u": []})
     assert session.data_to_send(NOW_NS) == b"REGISTER t\n"
     assert not session.has_output
@@ -98,7 +98,7 @@ def test_changes_before_the_first_answer_are_in_the_first_announcement():
         ({b"t": []}, {b"u": []}, [b"UNREGISTER t\n", b"REGISTER u\n"]),
     ],
 )
-def test_the_difference_is_announced(before, after, lines):
+def test_difference_is_announced(before, after, lines):
     session = identified(before)
     said(session)
     session.update(after, NOW_NS)
@@ -107,7 +107,7 @@ def test_the_difference_is_announced(before, after, lines):
     assert said(session) == []
 
 
-def test_changes_line_up_behind_the_answer_that_is_awaited():
+def test_changes_wait_in_order_for_the_outstanding_answer():
     session = identified({b"t": []})
     assert session.data_to_send(NOW_NS) == b"REGISTER t\n"
     session.update({b"t": [b"c"]}, NOW_NS)
@@ -130,7 +130,7 @@ def test_announcements_do_not_change_with_the_callers_objects():
 # ---- time --------------------------------------------------------------------------------------------------------
 
 
-def test_it_pings():
+def test_ping_is_sent_after_each_interval():
     session = identified()
     assert session.next_deadline() == NOW_NS + PING_INTERVAL_NS
     session.handle_deadline(NOW_NS + PING_INTERVAL_NS - 1)
@@ -140,7 +140,7 @@ def test_it_pings():
     assert session.next_deadline() == NOW_NS + 2 * PING_INTERVAL_NS
 
 
-def test_silence_ends_it():
+def test_missing_answer_ends_the_session():
     session = opened()
     assert session.next_deadline() == NOW_NS + ANSWER_TIMEOUT_NS
     session.handle_deadline(NOW_NS + ANSWER_TIMEOUT_NS - 1)
@@ -156,7 +156,7 @@ def test_silence_ends_it():
     assert str(session.error) == "no answer within 1 s"
 
 
-def test_each_command_has_its_own_second():
+def test_each_command_has_its_own_answer_timeout():
     session = identified({b"t": [], b"u": []})
     later_ns = NOW_NS + ANSWER_TIMEOUT_NS - 1
     assert session.data_to_send(NOW_NS) == b"REGISTER t\n"
@@ -177,7 +177,7 @@ def test_each_command_has_its_own_second():
         (b"\0\0\x03\xe9", "^answer size 1001 is out of range 0-1000$"),
     ],
 )
-def test_an_answer_to_identify_that_is_none_ends_it(data, error):
+def test_invalid_answer_to_identify_ends_the_session(data, error):
     session = opened({b"t": []})
     session.receive_data(data, NOW_NS)
     assert session.ended
@@ -186,14 +186,14 @@ def test_an_answer_to_identify_that_is_none_ends_it(data, error):
         raise session.error
 
 
-def test_an_answer_to_nothing_ends_it():
+def test_answer_without_a_command_ends_the_session():
     session = identified()
     session.receive_data(OK, NOW_NS)
     with pytest.raises(ProtocolError, match=r"^an answer came to nothing: b'OK'$"):
         raise session.error or AssertionError
 
 
-def test_a_refused_command_is_named_when_the_connection_is_closed():
+def test_close_after_a_refusal_names_the_refusal():
     session = identified({b"t": [], b"u": []})
     session.data_to_send(NOW_NS)
     session.receive_data(encode_answer(b"E_BAD_TOPIC no"), NOW_NS)
@@ -203,14 +203,14 @@ def test_a_refused_command_is_named_when_the_connection_is_closed():
         raise session.error or AssertionError
 
 
-def test_a_refusal_is_forgotten_when_things_go_on():
+def test_refusal_followed_by_ok_is_not_named():
     session = identified({b"t": [], b"u": []})
     session.receive_data(encode_answer(b"E_BAD_TOPIC no") + OK, NOW_NS)
     session.receive_eof(NOW_NS)
     assert str(session.error) == "the nsqlookupd has closed the connection"
 
 
-def test_nothing_happens_after_the_end():
+def test_ended_session_ignores_input():
     session = identified()
     session.receive_eof(NOW_NS)
     first = session.error

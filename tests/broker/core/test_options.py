@@ -100,11 +100,11 @@ def test_fields_are_named_after_their_flags():
 @pytest.mark.parametrize(
     ("hostname", "node_id"), [("localhost", 16), ("", 812), ("nsqd-1", 958), ("h\xf6st", 218)]
 )
-def test_the_node_id_comes_from_the_name_of_the_host(hostname, node_id):
+def test_node_id_is_derived_from_the_host_name(hostname, node_id):
     assert default_node_id(hostname) == node_id
 
 
-def test_a_wrong_value_is_refused_by_name():
+def test_wrong_value_is_refused_by_name():
     with pytest.raises(OptionError, match=r"^option node_id is 1024; allowed is an integer from 0 to 1023$"):
         BrokerOptions(node_id=1024)
     with pytest.raises(
@@ -138,19 +138,19 @@ def test_limits(name, value):
         BrokerOptions(**{name: value})
 
 
-def test_options_are_positional_never():
+def test_options_are_keyword_only():
     with pytest.raises(TypeError):
         BrokerOptions(5)  # type: ignore[call-arg]
 
 
-def test_a_change_is_a_new_value_that_is_checked_too():
+def test_changed_copy_is_checked():
     options = BrokerOptions(mem_queue_size=0)
     assert attrs.evolve(options, log_level="debug") == BrokerOptions(mem_queue_size=0, log_level="debug")
     with pytest.raises(OptionError):
         attrs.evolve(options, log_level="loud")
 
 
-def test_certificate_and_key_come_together():
+def test_certificate_and_key_require_each_other():
     with pytest.raises(
         OptionError, match=r"option tls_key is empty and tls_cert is 'c\.pem'; allowed is both or"
     ):
@@ -169,7 +169,7 @@ def test_certificate_and_key_come_together():
         ("tcp-https", "require-verify", "tcp-https", 1),
     ],
 )
-def test_a_wanted_client_certificate_demands_tls(required, policy, demanded, shown):
+def test_client_auth_policy_requires_tls(required, policy, demanded, shown):
     options = BrokerOptions(
         tls_cert="c.pem", tls_key="k.pem", tls_required=required, tls_client_auth_policy=policy
     )
@@ -178,7 +178,7 @@ def test_a_wanted_client_certificate_demands_tls(required, policy, demanded, sho
 
 
 @pytest.mark.parametrize(("name", "value"), [("tls_required", "true"), ("tls_client_auth_policy", "require")])
-def test_tls_cannot_be_demanded_without_a_certificate(name, value):
+def test_required_tls_needs_a_certificate(name, value):
     with pytest.raises(
         OptionError, match=f"option tls_required is .*{value}'.*without tls_cert allowed is 'false'"
     ):
@@ -199,6 +199,6 @@ def test_config_values_are_those_of_nsqd():
 
 
 @pytest.mark.parametrize("name", ["nope", "node_id", "lookupd_tcp_address", "msg_timeout_ns", ""])
-def test_an_unknown_config_name_is_refused(name):
+def test_unknown_config_name_is_refused(name):
     with pytest.raises(OptionError, match=f"'{name}' is not an option; allowed is one of id, log_level, "):
         BrokerOptions().config_value(name)

@@ -44,13 +44,13 @@ def heap_length(timers: Timers) -> int:
 # Deadlines.
 
 
-def test_an_empty_heap_has_no_deadline():
+def test_empty_heap_has_no_deadline():
     timers = Timers()
     assert timers.next_deadline() is None
     handle_due(timers, 100)
 
 
-def test_an_owner_is_called_once_when_its_time_has_come():
+def test_owner_is_called_once_when_due():
     timers, owner = Timers(), Owner()
     timers.schedule(owner, 50)
     handle_due(timers, 49)
@@ -61,7 +61,7 @@ def test_an_owner_is_called_once_when_its_time_has_come():
     assert timers.next_deadline() is owner.due_ns is None
 
 
-def test_an_earlier_time_replaces_a_later_one_and_never_the_other_way_round():
+def test_earliest_scheduled_time_counts():
     timers, owner = Timers(), Owner()
     for due_ns in (50, 70, 30, 40):
         timers.schedule(owner, due_ns)
@@ -70,7 +70,7 @@ def test_an_earlier_time_replaces_a_later_one_and_never_the_other_way_round():
     assert owner.calls == [100]
 
 
-def test_owners_are_called_by_time_and_for_one_time_as_they_were_noted():
+def test_owners_are_called_by_time_and_equal_times_in_order():
     called: list[str] = []
     timers = Timers()
     for name, due_ns in (("late", 30), ("first", 10), ("second", 10), ("third", 10)):
@@ -81,7 +81,7 @@ def test_owners_are_called_by_time_and_for_one_time_as_they_were_noted():
     assert called == ["first", "second", "third", "late"]
 
 
-def test_an_owner_says_when_to_come_again():
+def test_owner_can_return_its_next_deadline():
     timers, owner = Timers(), Owner("", 80, None)
     timers.schedule(owner, 50)
     handle_due(timers, 60)
@@ -91,7 +91,7 @@ def test_an_owner_says_when_to_come_again():
     assert timers.next_deadline() is None
 
 
-def test_an_owner_that_is_due_again_at_once_has_to_wait_for_the_next_call():
+def test_owner_due_again_at_once_is_called_by_the_next_call():
     timers, owner = Timers(), Owner("", 10, 60, None)
     timers.schedule(owner, 50)
     handle_due(timers, 60)
@@ -101,7 +101,7 @@ def test_an_owner_that_is_due_again_at_once_has_to_wait_for_the_next_call():
     assert owner.calls == [60, 60, 60]
 
 
-def test_an_owner_may_schedule_itself_while_it_is_called():
+def test_owner_can_schedule_itself_during_its_call():
     timers, owner = Timers(), Owner("", 90)
     owner.when_called = lambda: timers.schedule(owner, 70)
     timers.schedule(owner, 50)
@@ -109,7 +109,7 @@ def test_an_owner_may_schedule_itself_while_it_is_called():
     assert timers.next_deadline() == owner.due_ns == 70, "the earlier of the two counts"
 
 
-def test_an_owner_may_schedule_another_while_it_is_called():
+def test_owner_can_schedule_another_during_its_call():
     timers, owner, other = Timers(), Owner(), Owner()
     owner.when_called = lambda: timers.schedule(other, 55)
     timers.schedule(owner, 50)
@@ -117,7 +117,7 @@ def test_an_owner_may_schedule_another_while_it_is_called():
     assert (other.calls, timers.next_deadline()) == ([], 55)
 
 
-def test_a_time_that_stands_again_after_it_was_superseded_counts_once():
+def test_time_scheduled_again_after_it_was_superseded_counts_once():
     timers, owner = Timers(), Owner("", 50)
     timers.schedule(owner, 50)
     timers.schedule(owner, 10)
@@ -170,7 +170,7 @@ def test_due_owners_are_called_and_no_others(steps):
 # What it costs: counted, not measured.
 
 
-def test_superseded_times_do_not_pile_up():
+def test_superseded_times_do_not_accumulate():
     timers, near, far = Timers(), Owner(), Owner()
     near.answers = [10**9] * 100_000
     timers.schedule(far, 10**9)
@@ -193,7 +193,7 @@ def test_valid_deadlines_are_kept_among_superseded_ones():
     assert all(owner.calls == [1] for owner in owners)
 
 
-def test_delivering_and_finishing_schedules_nothing():
+def test_delivery_and_finish_schedule_nothing():
     driven = DrivenBroker()
     consumer = driven.consumer(rdy_count=100)
     scheduled_count = driven.broker.timers._count
@@ -206,7 +206,7 @@ def test_delivering_and_finishing_schedules_nothing():
     assert heap_length(driven.broker.timers) == 2
 
 
-def test_sessions_that_are_gone_leave_nothing():
+def test_closed_sessions_leave_no_times():
     driven = DrivenBroker()
     stays = driven.consumer()
     for _ in range(1000):
@@ -217,7 +217,7 @@ def test_sessions_that_are_gone_leave_nothing():
     assert stays.answers() == [b"_heartbeat_"]
 
 
-def test_a_deferred_message_for_later_does_not_add_up_with_those_for_now():
+def test_late_deferred_message_leaves_no_superseded_times():
     driven = DrivenBroker()
     driven.topic().channel(b"c", driven.now_ns)
     driven.publish(b"later", delay=3600)

@@ -72,7 +72,7 @@ def text(stats, memory=None):
     )
 
 
-def test_an_empty_broker(broker):
+def test_stats_of_an_empty_broker(broker):
     stats = collect(broker, NOW_NS)
     assert stats == {"topics": [], "producers": None}
     assert to_document(stats, health="OK", start_time_ns=START_NS + 7, memory=MEMORY) == {
@@ -107,7 +107,7 @@ def test_an_empty_broker(broker):
     )
 
 
-def test_the_keys_of_the_document_are_in_the_order_of_nsqd(broker):
+def test_keys_of_the_document_are_in_the_order_of_nsqd(broker):
     stats = collect(broker, NOW_NS)
     keys = list(to_document(stats, health="OK", start_time_ns=START_NS, memory=MEMORY))
     assert keys == ["version", "health", "start_time", "topics", "memory", "producers"]
@@ -144,7 +144,7 @@ def full(broker):
     return consumer
 
 
-def test_topics_channels_and_clients(broker):
+def test_document_has_topics_channels_and_clients(broker):
     full(broker)
     stats = collect(broker, NOW_NS, topic=b"t")
     assert stats["topics"] == [
@@ -202,7 +202,7 @@ def test_topics_channels_and_clients(broker):
     ]
 
 
-def test_the_text_has_nsqd_s_columns(broker):
+def test_text_has_the_columns_of_nsqd(broker):
     full(broker)
     assert text(collect(broker, NOW_NS)).partition("Health: OK\n")[2] == (
         "\n"
@@ -256,14 +256,14 @@ def test_producer_is_listed_with_one_topic_only(broker):
     assert "\n   [V2 10.0.0.1:4242        ] state: 0 inflt: 0 " in text(collect(broker, NOW_NS, topic=b"c"))
 
 
-def test_a_consumer_that_publishes_is_a_producer_too(broker):
+def test_consumer_that_publishes_is_a_producer_too(broker):
     connect(broker, b"SUB t c\n", encode_publish(b"t", b"x"))
     stats = collect(broker, NOW_NS)
     assert stats["topics"]
     assert stats["topics"][0]["channels"][0]["clients"] == stats["producers"]
 
 
-def test_pub_counts_stand_where_nsqd_puts_them(broker):
+def test_pub_counts_have_their_place_in_the_order_of_nsqd(broker):
     connect(broker, encode_publish(b"t", b"x"))
     keys = list(the_producer(broker))
     assert keys[keys.index("pub_counts") - 1 : keys.index("pub_counts") + 2] == [
@@ -273,7 +273,7 @@ def test_pub_counts_stand_where_nsqd_puts_them(broker):
     ]
 
 
-def test_without_clients_there_is_their_number_and_no_producers(broker):
+def test_without_clients_only_their_number_is_returned(broker):
     connect(broker, b"SUB t c\n", encode_publish(b"t", b"x"))
     stats = collect(broker, NOW_NS, include_clients=False)
     assert stats["producers"] is None
@@ -292,7 +292,7 @@ def test_without_clients_there_is_their_number_and_no_producers(broker):
         (b"", "global_msg_count"),
     ],
 )
-def test_deliveries_are_counted_by_the_place_of_the_consumer(place, key):
+def test_deliveries_are_counted_by_proximity(place, key):
     options = BrokerOptions(
         enable_experiments=("topology-aware-consumption",), topology_zone="z", topology_region="r"
     )
@@ -338,7 +338,7 @@ def test_nearest_consumers_are_served_first_and_others_get_the_rest():
     ("latency_ns", "told"),
     [(0, "0.0ns"), (200, "200.0ns"), (1_500, "1.5us"), (2_500_000, "2.5ms"), (90 * S, "89.9s")],
 )
-def test_latencies_of_channels_and_all_of_them_together(broker, latency_ns, told):
+def test_latencies_of_channels_and_their_topic(broker, latency_ns, told):
     topic = broker.topics.get_or_create(b"t")
     for name in (b"c", b"d"):
         topic.channel(name, START_NS).latency = Latency((1.0, 0.5), 600 * S, START_NS)
@@ -369,7 +369,7 @@ def test_health_reports_an_error(broker):
     assert "\nHealth: NOK - x\n" in lines
 
 
-def test_a_client_of_a_unix_socket_has_no_port(broker):
+def test_client_of_a_unix_socket_has_no_port(broker):
     connect(
         broker, encode_publish(b"t", b"x"), address="@", identity=b'{"hostname": "h", "user_agent": "ua"}'
     )

@@ -38,7 +38,7 @@ def look(broker, memory=None):
     return Snapshot(collect(broker, NOW_NS, include_clients=False), memory)
 
 
-def test_a_report_has_the_lines_of_nsqd_in_its_order(broker):
+def test_report_has_the_lines_of_nsqd_in_its_order(broker):
     topic = broker.topics.get_or_create(b"t")
     topic.channel(b"c", NOW_NS)
     topic.put([b"12345", b"678"], NOW_NS)
@@ -79,7 +79,7 @@ def test_counters_are_differences_and_gauges_are_not(broker):
     } <= set(lines)
 
 
-def test_a_topic_that_was_made_anew_can_count_down(broker):
+def test_topic_created_again_has_a_negative_difference(broker):
     broker.topics.get_or_create(b"t").put([b"x"] * 3, NOW_NS)
     first = look(broker)
     broker.delete_topic(b"t")
@@ -102,7 +102,7 @@ def test_latency_lines_follow_those_of_their_channel_or_topic(broker):
     ]
 
 
-def test_ephemeral_topics_and_channels_can_be_left_out(broker):
+def test_ephemeral_topics_and_channels_can_be_excluded(broker):
     broker.topics.get_or_create(b"e#ephemeral").channel(b"c", NOW_NS)
     broker.topics.get_or_create(b"t").channel(b"c#ephemeral", NOW_NS)
     kept = [line for line in report(look(broker), NOTHING) if "#ephemeral" in line]
@@ -111,7 +111,7 @@ def test_ephemeral_topics_and_channels_can_be_left_out(broker):
     assert len(list(report(look(broker), NOTHING, exclude_ephemeral=True))) == 4
 
 
-def test_memory_comes_last_and_only_if_it_is_there(broker):
+def test_memory_is_last_and_omitted_if_absent(broker):
     now = look(broker, MEMORY)
     expected = [
         "mem.heap_objects:1|g",
@@ -139,7 +139,7 @@ def test_memory_comes_last_and_only_if_it_is_there(broker):
         ("nsq.%s", "::1", 4151, "nsq.[__1]_4151."),
     ],
 )
-def test_the_prefix_names_the_host(prefix, address, port, expected):
+def test_prefix_contains_the_host(prefix, address, port, expected):
     assert resolve_prefix(prefix, address, port) == expected
 
 

@@ -14,7 +14,7 @@ def _all_levels(caplog):
     caplog.set_level(logging.DEBUG, "nsqkit.broker")
 
 
-def test_each_command_is_a_line_if_it_is_wanted_even_in_the_middle_of_a_connection(caplog):
+def test_each_command_is_logged_while_enabled(caplog):
     driven = DrivenBroker()
     client = driven.client()
     client.say(encode_publish(b"t", b"x"))
@@ -33,7 +33,7 @@ def test_each_command_is_a_line_if_it_is_wanted_even_in_the_middle_of_a_connecti
     assert len(caplog.messages) == len(lines)
 
 
-def test_a_command_that_is_refused_or_has_to_wait_is_one_line(caplog):
+def test_refused_or_suspended_command_is_logged_once(caplog):
     driven = DrivenBroker(auth_http_addresses=("127.0.0.1:1",))
     driven.broker.sessions.log_commands = True
     client = driven.client()

@@ -33,7 +33,7 @@ def verbs(buffer: FrameBuffer, *data: bytes) -> list[bytes]:
     return found
 
 
-def test_frames_go_out_in_order_joined_once():
+def test_frames_are_sent_in_order_joined_once():
     buffer = begun()
     assert not buffer.has_output
     buffer.send(b"a")
@@ -76,7 +76,7 @@ def test_buffer_is_full_until_its_bytes_are_taken():
     assert not buffer.is_full
 
 
-def test_commands_wait_with_all_that_comes_after_them():
+def test_suspended_command_and_later_ones_wait():
     buffer = begun()
     buffer.receive(b"NOP\nRDY 1\nCLS\n")
     commands = buffer.next_commands()
@@ -107,7 +107,7 @@ def test_started_input_comes_before_later_input():
     assert verbs(buffer) == [b"SUB"] * 3
 
 
-def test_how_often_it_was_interrupted_costs_nothing():
+def test_many_interruptions_do_not_nest():
     buffer = begun()
     count = 3 * sys.getrecursionlimit()
     buffer.receive(b"NOP\n" * count)
@@ -121,7 +121,7 @@ def test_how_often_it_was_interrupted_costs_nothing():
 
 @pytest.mark.parametrize("layers", [0, 1, 2])
 @given(st.data())
-def test_an_upgrade_takes_effect_between_two_bytes(layers, data):
+def test_upgrade_takes_effect_between_two_bytes(layers, data):
     """One side sends a command before each layer and one after the last; they arrive however the bytes are cut."""
     theirs = [Deflate(6) for _ in range(layers)]
     sent = b"  V2"
@@ -202,7 +202,7 @@ def test_bytes_behind_an_upgrade_are_processed_before_later_ones():
     assert seen == [(b"NOP",), (b"RDY", b"1"), (b"RDY", b"2")]
 
 
-def test_upgrades_inside_each_other_do_not_nest():
+def test_many_upgrades_do_not_nest():
     count = 2 * sys.getrecursionlimit()
     sent = b""
     for _ in range(count):
@@ -255,7 +255,7 @@ def test_layers_without_bytes_add_no_output():
     assert not buffer.has_output
 
 
-def test_the_end_in_any_layer_is_the_end():
+def test_end_in_any_layer_is_the_end():
     buffer = begun()
     inner, outer = Loud(), Loud()
     assert not buffer.at_end

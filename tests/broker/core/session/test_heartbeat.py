@@ -15,7 +15,7 @@ def heartbeat(interval: int = 10) -> Heartbeat:
 
 
 class TestSilence:
-    def test_two_intervals_of_it_are_the_end(self):
+    def test_client_times_out_after_two_intervals(self):
         it = heartbeat()
         it.received_ns = 1
         assert it.timeout_reason(20 * SECOND, has_output=False) is None
@@ -24,14 +24,14 @@ class TestSilence:
             == "no command for two heartbeat intervals of 10000 ms"
         )
 
-    def test_without_an_interval_it_may_last(self):
+    def test_without_an_interval_there_is_no_timeout(self):
         it = heartbeat()
         it.limit_silence(0)
         assert it.timeout_reason(1000 * SECOND, has_output=False) is None
 
 
 class TestHeartbeats:
-    def test_they_come_with_the_interval(self):
+    def test_heartbeat_is_due_after_each_interval(self):
         it = heartbeat()
         assert [it.advance(second * SECOND) for second in (9, 10, 11, 19, 20)] == [
             False,
@@ -41,14 +41,14 @@ class TestHeartbeats:
             True,
         ]
 
-    def test_those_that_were_missed_are_one(self):
+    def test_missed_heartbeats_count_as_one(self):
         it = heartbeat()
         assert it.advance(35 * SECOND)
         assert not it.advance(44 * SECOND)
         assert it.advance(45 * SECOND)
 
     @given(start_ns=st.integers(0, 2 * SECOND), interval_ms=st.integers(1000, 60_000))
-    def test_each_falls_on_a_tick_that_all_share_and_is_never_late(self, start_ns, interval_ms):
+    def test_heartbeat_is_due_at_a_shared_tick_and_never_late(self, start_ns, interval_ms):
         interval_ns = interval_ms * NS_PER_MS
         it = Heartbeat(interval_ns, start_ns)
         before_ns = start_ns
@@ -61,7 +61,7 @@ class TestHeartbeats:
             assert it.advance(beat_ns)
             it.received_ns = before_ns = beat_ns
 
-    def test_without_an_interval_there_are_none(self):
+    def test_without_an_interval_there_are_no_heartbeats(self):
         it = heartbeat(0)
         assert not it.advance(1000 * SECOND)
         assert it.next_deadline(0) is None
@@ -85,7 +85,7 @@ class TestTaking:
         it.has_sent = True
         assert it.timeout_reason(20 * SECOND, has_output=True) is None
 
-    def test_with_nothing_to_take_it_is_no_sign_of_death(self):
+    def test_client_without_output_does_not_time_out(self):
         it = heartbeat()
         it.advance(10 * SECOND)
         it.received_ns = 19 * SECOND
@@ -125,7 +125,7 @@ def test_client_that_reads_nothing_is_disconnected_though_it_sends():
     assert talker.end_reason == "took nothing for a heartbeat interval of 1000 ms"
 
 
-def test_many_idle_clients_wake_the_broker_once():
+def test_heartbeats_of_many_idle_clients_share_a_deadline():
     driven = DrivenBroker()
     clients = []
     for _ in range(10):

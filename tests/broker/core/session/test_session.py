@@ -114,7 +114,7 @@ def test_each_command_in_each_state(driven, verb, state):
         assert refusal(client, COMMANDS[verb]) == b"E_INVALID cannot %b in current state" % verb
 
 
-def test_every_command_is_in_the_table_above():
+def test_table_of_commands_is_complete():
     assert COMMANDS.keys() == ANSWERS.keys()
     events = {event for events in TRANSITIONS.values() for event in events}
     assert {verb.decode() for verb in COMMANDS} == events - {"end"}
@@ -126,7 +126,7 @@ def test_state_is_checked_before_anything_else(driven, verb):
     assert refusal(client, verb + b"\n") == b"E_INVALID cannot %b in current state" % verb
 
 
-def test_the_wrong_magic_is_refused(driven):
+def test_wrong_magic_is_refused_by_the_session(driven):
     session = driven.broker.open_session("10.0.0.1:1", START_NS)
     session.receive_data(b"  V1", START_NS)
     assert session.data_to_send(START_NS).endswith(b"E_BAD_PROTOCOL")
@@ -176,7 +176,7 @@ def test_the_wrong_magic_is_refused(driven):
         (State.SUBSCRIBED, b"TOUCH x\n", b"E_INVALID invalid message ID"),
     ],
 )
-def test_wrong_words_are_refused_with_nsqds(driven, state, command, answer):
+def test_invalid_words_are_refused_with_the_text_of_nsqd(driven, state, command, answer):
     assert refusal(client_in(driven, state), command) == answer
 
 
@@ -196,7 +196,7 @@ def test_line_without_end_ends_the_session_without_an_answer(driven):
 # IDENTIFY.
 
 
-def test_a_plain_identify_is_answered_with_ok_a_negotiating_one_with_the_grant(driven):
+def test_identify_is_answered_with_ok_or_the_grant(driven):
     client = driven.client()
     assert client.say(encode_identify(b'{"heartbeat_interval": 2000}')) == [b"OK"]
     granted = client.identify(msg_timeout=2500, sample_rate=7, client_id="me", hostname="here")
@@ -204,7 +204,7 @@ def test_a_plain_identify_is_answered_with_ok_a_negotiating_one_with_the_grant(d
     assert (client.session.identity.client_id, client.session.identity.hostname) == ("me", "here")
 
 
-def test_until_it_identifies_itself_a_client_is_called_by_its_address(driven):
+def test_client_is_named_by_its_address_before_identify(driven):
     session = driven.client().session
     assert (session.identity.client_id, session.identity.hostname) == ("10.0.0.1", "10.0.0.1")
 
@@ -220,11 +220,11 @@ def test_until_it_identifies_itself_a_client_is_called_by_its_address(driven):
         ),
     ],
 )
-def test_an_identify_that_asks_too_much_is_refused(driven, document, answer):
+def test_invalid_identify_is_refused(driven, document, answer):
     assert refusal(driven.client(), encode_identify(document)) == answer
 
 
-def test_messages_go_by_the_first_identify(driven):
+def test_first_identify_decides_sampling_and_timeout(driven):
     """As in nsqd, whose message pump takes note of one IDENTIFY only; touching goes by the last."""
     client = driven.client(msg_timeout=2000)
     client.identify(msg_timeout=5000, sample_rate=1)
@@ -248,7 +248,7 @@ def test_messages_go_by_the_first_identify(driven):
 # Publishing.
 
 
-def test_every_kind_of_publishing_publishes(driven):
+def test_every_publish_command_publishes(driven):
     client, consumer = driven.client(), driven.consumer(10)
     assert client.say(PUB, COMMANDS[b"MPUB"], COMMANDS[b"DPUB"]) == [b"OK"] * 3
     assert consumer.bodies() == [b"m", b"1", b"2"]
@@ -257,14 +257,14 @@ def test_every_kind_of_publishing_publishes(driven):
     assert client.session.pub_counts == {b"t": 4}
 
 
-def test_a_batch_is_published_whole_or_not_at_all(driven):
+def test_batch_is_published_whole_or_not_at_all(driven):
     client = driven.client()
     batch = encode_multi_publish(b"new", [b"1", b"2", b"x"])
     assert refusal(client, batch[:-5] + b"\0\0\0\0x") == b"E_BAD_MESSAGE MPUB invalid message(2) body size 0"
     assert driven.broker.topics[b"new"].message_count == 0, "the topic is made all the same"
 
 
-def test_a_batch_makes_its_topic_before_its_body_is_there(driven):
+def test_mpub_creates_its_topic_before_its_body_is_received(driven):
     driven.client().feed(b"MPUB early\n")
     assert b"early" in driven.broker.topics
     driven.client().feed(b"PUB late\n")
@@ -295,13 +295,13 @@ def test_batch_in_parts_waits_for_a_new_grant_before_its_body():
     assert driven.broker.topics[b"t"].message_count == 2
 
 
-def test_a_message_that_is_too_large_is_refused():
+def test_message_that_is_too_large_is_refused():
     client = DrivenBroker(max_msg_size=10).client()
     assert refusal(client, encode_publish(b"t", b"x" * 11)) == b"E_BAD_MESSAGE PUB message too big 11 > 10"
 
 
 @pytest.mark.parametrize("delay_ms", [1, 1000, 3_600_000])
-def test_a_deferred_message_comes_exactly_when_its_delay_is_over(driven, delay_ms):
+def test_deferred_message_is_delivered_exactly_after_its_delay(driven, delay_ms):
     consumer = driven.consumer(1)
     driven.client().feed(encode_deferred_publish(b"t", b"m", delay_ms))
     assert said_after(delay_ms * NS_PER_MS - 1, driven, consumer) == []
@@ -309,7 +309,7 @@ def test_a_deferred_message_comes_exactly_when_its_delay_is_over(driven, delay_m
     assert message.attempts == 1
 
 
-def test_without_a_delay_a_deferred_message_comes_at_once(driven):
+def test_deferred_message_without_a_delay_is_delivered_at_once(driven):
     consumer = driven.consumer()
     assert driven.client().say(b"DPUB t \n\0\0\0\1m") == [b"OK"], "an empty word is 0"
     assert consumer.bodies() == [b"m"]
@@ -318,7 +318,7 @@ def test_without_a_delay_a_deferred_message_comes_at_once(driven):
 # RDY.
 
 
-def test_rdy_is_how_many_may_be_unanswered(driven):
+def test_rdy_limits_messages_in_flight(driven):
     consumer = driven.consumer(2)
     driven.publish(b"1", b"2", b"3", b"4")
     first, second = consumer.messages()
@@ -330,7 +330,7 @@ def test_rdy_is_how_many_may_be_unanswered(driven):
     assert len(consumer.subscription.in_flight) == 3
 
 
-def test_a_lower_rdy_takes_nothing_back(driven):
+def test_lower_rdy_keeps_messages_in_flight(driven):
     consumer = driven.consumer(3)
     driven.publish(b"1", b"2", b"3", b"4")
     messages = consumer.messages()
@@ -358,7 +358,7 @@ def test_one_delivery_follows_one_buffer(driven):
 # FIN, REQ, TOUCH.
 
 
-def test_only_the_owner_can_answer(driven):
+def test_only_the_owner_can_answer_a_message(driven):
     owner, other = driven.consumer(1), driven.consumer(0)
     driven.publish(b"m")
     message_id = owner.message().id
@@ -376,13 +376,13 @@ def test_only_the_owner_can_answer(driven):
     ]
 
 
-def test_an_id_of_any_sixteen_bytes_is_an_id(driven):
+def test_any_sixteen_bytes_are_an_id(driven):
     consumer = driven.consumer()
     odd = bytes(range(0xF0, 0x100))
     assert consumer.say(b"FIN %b\n" % odd) == [b"E_FIN_FAILED FIN %b failed ID not in flight" % odd]
 
 
-def test_a_run_of_answers_names_those_that_failed_and_finishes_the_others(driven):
+def test_run_of_finishes_reports_the_failed_ones_and_finishes_the_others(driven):
     consumer = driven.consumer(3)
     driven.publish(b"1", b"2", b"3")
     ids = [message.id for message in consumer.messages()]
@@ -394,7 +394,7 @@ def test_a_run_of_answers_names_those_that_failed_and_finishes_the_others(driven
     assert (consumer.subscription.finish_count, len(consumer.subscription.in_flight)) == (3, 0)
 
 
-def test_a_requeued_message_comes_again_with_one_attempt_more(driven):
+def test_requeued_message_is_delivered_with_one_attempt_more(driven):
     consumer = driven.consumer()
     driven.publish(b"m")
     first = consumer.message()
@@ -416,7 +416,7 @@ def test_a_requeued_message_comes_again_with_one_attempt_more(driven):
     ],
     ids=["in range", "clamped", "negative", "overflow", "overflow to something small", "empty"],
 )
-def test_a_requeue_delay_is_kept_exactly_and_clamped(driven, word, delay):
+def test_requeue_delay_is_exact_and_clamped(driven, word, delay):
     consumer = driven.consumer(1)
     driven.publish(b"m")
     consumer.feed(b"REQ %b %b\n" % (consumer.message().id, word))
@@ -426,7 +426,7 @@ def test_a_requeue_delay_is_kept_exactly_and_clamped(driven, word, delay):
     assert message.attempts == 2
 
 
-def test_a_touch_is_capped_at_some_time_after_delivery():
+def test_touch_extends_the_timeout_up_to_max_msg_timeout():
     driven = DrivenBroker(max_msg_timeout_ns=5 * NS_PER_S)
     consumer = driven.consumer(1, msg_timeout=2000)
     driven.publish(b"m")
@@ -440,7 +440,7 @@ def test_a_touch_is_capped_at_some_time_after_delivery():
     assert consumer.message().attempts == 2
 
 
-def test_a_touch_can_bring_the_end_nearer():
+def test_touch_can_shorten_the_timeout():
     driven = DrivenBroker(msg_timeout_ns=20 * NS_PER_S, max_msg_timeout_ns=5 * NS_PER_S)
     consumer = driven.consumer()
     driven.publish(b"m")
@@ -470,7 +470,7 @@ def test_held_messages_can_be_answered_after_cls_and_no_others_come(driven):
 # Message timeouts.
 
 
-def test_a_message_times_out_exactly(driven):
+def test_message_times_out_exactly(driven):
     consumer = driven.consumer(1, msg_timeout=2000)
     driven.publish(b"m")
     first = consumer.message()
@@ -482,7 +482,7 @@ def test_a_message_times_out_exactly(driven):
     assert driven.topic().channels[b"c"].timeout_count == 1
 
 
-def test_each_session_has_its_own_timeout(driven):
+def test_each_session_has_its_own_message_timeout(driven):
     slow, quick = driven.consumer(1, msg_timeout=10_000), driven.consumer(1, msg_timeout=1000)
     driven.publish(b"1", b"2")
     slow_message, quick_message = slow.message(), quick.message()
@@ -496,7 +496,7 @@ def test_each_session_has_its_own_timeout(driven):
     assert slow_message.id not in slow.subscription.in_flight
 
 
-def test_without_identify_the_timeout_is_the_brokers():
+def test_message_timeout_without_identify_is_that_of_the_broker():
     driven = DrivenBroker(msg_timeout_ns=NS_PER_S // 2)
     consumer = driven.consumer(1)
     driven.publish(b"m")
@@ -509,7 +509,7 @@ def test_without_identify_the_timeout_is_the_brokers():
 
 
 @pytest.mark.parametrize(("rate", "least", "most"), [(1, 1, 45), (50, 430, 590), (99, 1000, 1000)])
-def test_a_sampling_consumer_gets_its_share_and_the_others_are_gone(rate, least, most):
+def test_sampling_consumer_gets_its_share_and_the_rest_is_dropped(rate, least, most):
     driven = DrivenBroker(seed=1)
     consumer = driven.consumer(2500, sample_rate=rate)
     for number in range(1000):
@@ -531,7 +531,7 @@ def test_the_same_seed_samples_the_same_messages():
     assert 0 < len(bodies[0]) < 100
 
 
-def test_sampled_out_messages_take_no_room(driven):
+def test_sampled_out_messages_do_not_count_for_rdy(driven):
     consumer = driven.consumer(1, sample_rate=1)
     driven.publish(*[b"m"] * 500)
     got = len(consumer.messages())
@@ -552,7 +552,7 @@ def test_client_that_answers_gets_a_heartbeat_at_each_interval(driven):
         client.feed(b"NOP\n")
 
 
-def test_a_silent_client_is_ended_after_two_intervals_without_a_word(driven):
+def test_silent_client_is_disconnected_after_two_intervals_without_an_answer(driven):
     client = driven.client(heartbeat_interval=2000)
     driven.advance(3.999)
     assert (client.answers(), client.is_alive) == ([HEARTBEAT], True)
@@ -561,7 +561,7 @@ def test_a_silent_client_is_ended_after_two_intervals_without_a_word(driven):
     assert client.end_reason == "no command for two heartbeat intervals of 2000 ms"
 
 
-def test_any_whole_command_is_a_sign_of_life_and_half_a_one_is_not(driven):
+def test_only_a_complete_command_postpones_the_timeout(driven):
     busy, dribbling = (driven.client(heartbeat_interval=1000) for _ in range(2))
     for _ in range(4):
         driven.advance(0.999)
@@ -570,7 +570,7 @@ def test_any_whole_command_is_a_sign_of_life_and_half_a_one_is_not(driven):
     assert (busy.is_alive, dribbling.is_alive) == (True, False)
 
 
-def test_before_identify_the_interval_is_30_seconds(driven):
+def test_heartbeat_interval_before_identify_is_30_seconds(driven):
     client = driven.client()
     driven.advance(30)
     assert client.answers() == [HEARTBEAT]
@@ -578,7 +578,7 @@ def test_before_identify_the_interval_is_30_seconds(driven):
     assert not client.is_alive
 
 
-def test_an_interval_may_be_longer_than_the_one_before_identify(driven):
+def test_interval_can_be_longer_than_the_one_before_identify(driven):
     client = driven.client(heartbeat_interval=60_000)
     driven.advance(59.999)
     assert client.answers() == []
@@ -586,14 +586,14 @@ def test_an_interval_may_be_longer_than_the_one_before_identify(driven):
     assert client.answers() == [HEARTBEAT]
 
 
-def test_heartbeats_can_be_switched_off_but_not_for_consumers(driven):
+def test_heartbeats_can_be_disabled_but_not_for_consumers(driven):
     client = driven.client(heartbeat_interval=-1)
     driven.advance(10_000)
     assert (client.answers(), client.is_alive) == ([], True)
     assert refusal(client, b"SUB\n") == b"E_INVALID cannot SUB with heartbeats disabled"
 
 
-def test_heartbeats_go_by_the_first_identify_and_patience_by_the_last(driven):
+def test_first_identify_sets_heartbeats_and_the_last_the_timeout(driven):
     client = driven.client(heartbeat_interval=3000)
     client.identify(heartbeat_interval=60_000)
     driven.advance(9)
@@ -602,7 +602,7 @@ def test_heartbeats_go_by_the_first_identify_and_patience_by_the_last(driven):
     assert not client.is_alive
 
 
-def test_a_client_may_be_watched_without_heartbeats(driven):
+def test_client_without_heartbeats_can_have_a_timeout(driven):
     client = driven.client(heartbeat_interval=-1)
     client.identify(heartbeat_interval=1000)
     driven.advance(1.999)
@@ -611,14 +611,14 @@ def test_a_client_may_be_watched_without_heartbeats(driven):
     assert not client.is_alive
 
 
-def test_a_client_that_is_no_longer_watched_still_gets_heartbeats(driven):
+def test_client_without_a_timeout_still_gets_heartbeats(driven):
     client = driven.client(heartbeat_interval=1000)
     client.identify(heartbeat_interval=-1)
     driven.advance(5)
     assert (client.answers(), client.is_alive) == ([HEARTBEAT] * 5, True)
 
 
-def test_a_clock_that_jumps_brings_one_heartbeat_and_the_next_an_interval_later(driven):
+def test_clock_jump_sends_one_heartbeat_and_the_next_an_interval_later(driven):
     client = driven.client(heartbeat_interval=10_000)
     driven.jump(19.5)
     assert client.answers() == [HEARTBEAT]
@@ -629,7 +629,7 @@ def test_a_clock_that_jumps_brings_one_heartbeat_and_the_next_an_interval_later(
     assert client.answers() == [HEARTBEAT]
 
 
-def test_after_a_clock_that_jumped_a_client_has_a_whole_interval_to_take_something(driven):
+def test_client_has_a_whole_interval_to_read_after_a_clock_jump(driven):
     client = driven.client(heartbeat_interval=10_000)
     client.reads = False
     driven.jump(19.9)
@@ -640,7 +640,7 @@ def test_after_a_clock_that_jumped_a_client_has_a_whole_interval_to_take_somethi
     assert not client.is_alive
 
 
-def test_heartbeats_that_were_missed_are_not_made_up_for(driven):
+def test_missed_heartbeats_are_not_sent_later(driven):
     client = driven.client(heartbeat_interval=3000)
     client.identify(heartbeat_interval=60_000)
     driven.jump(10)
@@ -660,7 +660,7 @@ def test_clock_that_jumps_by_two_intervals_ends_a_silent_client(driven):
 # A slow reader.
 
 
-def test_a_full_outbox_stops_delivery_until_it_is_taken(driven):
+def test_full_outbox_stops_delivery_until_it_is_taken(driven):
     size = OUTBOX_SIZE_MAX // 4
     consumer, other = driven.consumer(2500), driven.consumer(0, channel=b"other")
     driven.publish(*[b"x" * (size - FRAME_HEADER_LENGTH)] * 10)
@@ -691,7 +691,7 @@ def test_consumer_that_does_not_read_leaves_messages_to_others(driven):
     assert quick.subscription.finish_count == 16
 
 
-def test_answers_fill_the_outbox_as_messages_do(driven):
+def test_answers_fill_the_outbox(driven):
     consumer = driven.consumer(10)
     consumer.feed(NOBODYS_FINISH * (OUTBOX_SIZE_MAX // len(NOBODYS_FINISH) + 1))
     consumer.work()
@@ -703,7 +703,7 @@ def test_answers_fill_the_outbox_as_messages_do(driven):
     assert [answer.body for answer in said if not isinstance(answer, bytes)] == [b"m"]
 
 
-def test_a_producer_may_have_a_full_outbox_too(driven):
+def test_answers_fill_the_outbox_of_a_producer(driven):
     client = driven.client()
     client.feed(PUB * (OUTBOX_SIZE_MAX // len(OK_FRAME) + 1))
     client.work()
@@ -754,7 +754,7 @@ def test_many_answers_are_processed_at_once_without_publishers(driven):
     assert not consumer.session.has_input
 
 
-def test_each_word_counts(driven):
+def test_each_word_counts_for_a_turn(driven):
     consumer = driven.consumer(1)
     driven.publish(b"m")
     (message,) = consumer.messages()
@@ -804,7 +804,7 @@ def test_input_for_the_next_turn_is_dropped_with_its_session(driven):
     assert len(consumer.subscription.in_flight) == SHORT_TURN_WORDS_MAX
 
 
-def test_a_refusal_in_a_later_turn_ends_the_session(driven):
+def test_refusal_in_a_later_turn_ends_the_session(driven):
     consumer, finishes = holding(driven, 2 * SHORT_TURN_WORDS_MAX)
     consumer.feed(finishes, b"HELLO\n", finishes)
     assert consumer.answers() == [b"E_INVALID invalid command HELLO"]
@@ -859,7 +859,7 @@ def upgraded(driven: DrivenBroker, behind: bytes = b"", cut: int | None = None) 
     return deflated, rest
 
 
-def test_deflate_begins_behind_the_answer_to_identify(driven):
+def test_deflate_begins_after_the_answer_to_identify(driven):
     deflated, rest = upgraded(driven)
     assert deflated.inflate(rest) == [b"OK"]
     assert deflated.say(PUB, COMMANDS[b"SUB"], encode_ready(1))[:2] == [b"OK", b"OK"]
@@ -867,7 +867,7 @@ def test_deflate_begins_behind_the_answer_to_identify(driven):
     assert deflated.say(PUB)[-1] == b"OK"
 
 
-def test_bytes_right_behind_identify_are_deflate_already(driven):
+def test_bytes_directly_after_identify_are_deflated(driven):
     deflated, rest = upgraded(driven, PUB + COMMANDS[b"SUB"] + encode_ready(1) + PUB)
     *said, message = deflated.inflate(rest)
     assert said == [b"OK"] * 4
@@ -885,7 +885,7 @@ def test_answers_before_the_upgrade_are_plain(driven):
     assert Deflated(client, driven).inflate(rest) == [b"OK"]
 
 
-def test_the_upgrade_stands_wherever_the_stream_is_cut(driven):
+def test_upgrade_does_not_depend_on_the_pieces(driven):
     behind = PUB + COMMANDS[b"MPUB"] + b"NOP\n"
     length = len(IDENTIFY_DEFLATE) + len(Deflated(driven.client(), driven).deflate(behind))
     for cut in range(length + 1):
@@ -894,7 +894,7 @@ def test_the_upgrade_stands_wherever_the_stream_is_cut(driven):
         assert deflated.say(PUB) == [b"OK"]
 
 
-def test_a_command_may_be_cut_by_the_end_of_a_deflate_block(driven):
+def test_command_can_span_deflate_blocks(driven):
     deflated, rest = upgraded(driven, PUB[:4])
     assert deflated.inflate(rest) == [b"OK"]
     assert deflated.say(PUB[4:], PUB[:7]) == [b"OK"]
@@ -908,7 +908,7 @@ def test_large_buffer_is_decoded_in_pieces(driven):
     assert driven.topic().message_bytes == 800_000
 
 
-def test_a_refusal_is_deflated_too(driven):
+def test_refusal_is_deflated(driven):
     deflated, rest = upgraded(driven, b"nonsense\n")
     ok, error = deflated.inflate(rest)
     assert (ok, str(error)) == (b"OK", "E_INVALID invalid command nonsense")
@@ -922,7 +922,7 @@ def test_bytes_that_are_not_deflate_end_the_session_without_an_answer(driven):
     assert (client.session.ended, client.end_reason[:28]) == (True, "the stream is not deflate: E")
 
 
-def test_a_second_upgrade_is_answered_in_the_first_and_takes_its_place(driven):
+def test_second_upgrade_is_answered_in_the_first_and_replaces_it(driven):
     first, rest = upgraded(driven)
     first.inflate(rest)
     client = driven.client()
@@ -956,7 +956,7 @@ def test_session_has_output_while_it_has_bytes_or_has_ended(driven):
     assert client.session.has_output
 
 
-def test_the_client_may_leave(driven):
+def test_client_can_disconnect(driven):
     client = driven.client()
     client.disconnect()
     assert (client.is_alive, client.end_reason, client.answers()) == (False, None, [])
@@ -964,7 +964,7 @@ def test_the_client_may_leave(driven):
     assert driven.broker.sessions == {}
 
 
-def test_a_body_that_was_cut_off_is_answered(driven):
+def test_truncated_body_is_answered_with_an_error(driven):
     client = driven.client()
     client.feed(PUB[:-1])
     client.disconnect()
@@ -972,7 +972,7 @@ def test_a_body_that_was_cut_off_is_answered(driven):
     assert client.end_reason == "E_BAD_MESSAGE PUB failed to read message body"
 
 
-def test_a_refusal_stays_the_reason_when_the_client_leaves_then(driven):
+def test_refusal_remains_the_reason_after_a_disconnect(driven):
     client = driven.client()
     client.feed(b"nonsense\n")
     client.disconnect()
@@ -985,7 +985,7 @@ def test_commands_before_a_refusal_have_their_effect(driven):
     assert consumer.bodies() == [b"m"]
 
 
-def test_an_ended_session_gets_nothing(driven):
+def test_ended_session_gets_nothing(driven):
     consumer, other = driven.consumer(5), driven.consumer(5)
     consumer.session.end("for a reason")
     driven.publish(b"1", b"2")
@@ -1001,7 +1001,7 @@ def test_an_ended_session_gets_nothing(driven):
 # Too many consumers.
 
 
-def test_a_channel_may_have_so_many_consumers():
+def test_max_channel_consumers_limits_consumers():
     driven = DrivenBroker(max_channel_consumers=2)
     first, _ = driven.consumer(), driven.consumer()
     assert refusal(driven.client(), COMMANDS[b"SUB"]) == (
@@ -1034,7 +1034,7 @@ def test_garbage_ends_one_session_and_no_other(pieces):
 
 
 @given(st.data(), st.sampled_from([1, 2, 3, SHORT_TURN_WORDS_MAX]))
-def test_any_chunking_and_any_turn_give_the_same_answers(data, turn_words):
+def test_answers_do_not_depend_on_chunks_and_turns(data, turn_words):
     verbs = [b"IDENTIFY", b"PUB", b"MPUB", b"SUB", b"DPUB", b"FIN", b"FIN", b"NOP", b"TOUCH", b"REQ", b"CLS"]
     stream = b"".join([COMMANDS[verb] for verb in verbs]) + b"bad\n" + PUB
     client = DrivenBroker().client()
@@ -1050,7 +1050,7 @@ def test_any_chunking_and_any_turn_give_the_same_answers(data, turn_words):
     assert said == [answer for verb in verbs for answer in ANSWERS[verb]] + [b"E_INVALID invalid command bad"]
 
 
-def test_the_magic_may_come_byte_by_byte(driven):
+def test_magic_can_be_received_byte_by_byte(driven):
     session = driven.broker.open_session("10.0.0.1:1", START_NS)
     for byte in strategies.single_bytes(MAGIC_V2 + PUB):
         session.receive_data(byte, START_NS)

@@ -93,7 +93,7 @@ def test_all_commands_are_processed_in_order(driven):
     assert [frame[34:] for frame in frames] == [b"%d" % (number // 2) for number in range(6000)]
 
 
-def test_a_buffer_that_is_worked_through_leaves_nothing_for_the_next_turn(driven):
+def test_processed_buffer_leaves_no_input(driven):
     client = driven.client()
     client.feed(NOP * (TURN_COMMANDS_MAX - 1))
     assert not client.session.has_input
@@ -111,7 +111,7 @@ def test_commands_decompressed_from_64_kb_are_processed_in_turns(driven, heard):
     assert client.session.has_input
 
 
-def test_large_bodies_that_decompress_from_little_are_acted_on_a_piece_at_a_time(driven, heard):
+def test_highly_compressed_bodies_are_processed_one_piece_at_a_time(driven, heard):
     client = deflating(driven)
     client.feed(deflated(encode_publish(b"t", bytes(1 << 20)) * 64))
     counts = [len(heard)]
@@ -126,7 +126,7 @@ def test_large_bodies_that_decompress_from_little_are_acted_on_a_piece_at_a_time
 
 @pytest.mark.parametrize("is_deflated", [False, True])
 @pytest.mark.parametrize("command", [encode_touch(NOBODYS_ID), encode_finish(NOBODYS_ID), PUB])
-def test_an_outbox_that_is_full_stops_the_work_inside_a_buffer(driven, command, is_deflated):
+def test_full_outbox_stops_processing_within_a_buffer(driven, command, is_deflated):
     client = deflating(driven) if is_deflated else driven.client()
     data = SUB + command * 150_000
     client.feed(deflated(data) if is_deflated else data)
@@ -175,7 +175,7 @@ def test_command_that_waited_for_an_answer_has_a_turn_of_its_own(driven):
     assert client.answers() == [b"E_AUTH_FAILED AUTH failed"]
 
 
-def test_a_run_of_publishes_is_bounded(driven):
+def test_run_of_publishes_is_bounded(driven):
     client = driven.client()
     client.feed(PUB * 20_000)
     assert driven.topic().message_count <= 2 * TURN_WORDS_MAX

@@ -146,7 +146,7 @@ def _shown(frame: object) -> object:
 @pytest.mark.parametrize("cut", [None, 1])
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("tls", [True, False])
-def test_each_layer_begins_with_ok_and_then_all_is_said_in_it(driven, tls, compression, cut):
+def test_each_layer_begins_with_ok_and_encodes_all_that_follows(driven, tls, compression, cut):
     client = LayeredClient(driven, tls=tls, compression=compression, cut=cut)
     assert client.granted["tls_v1"] is tls
     assert client.granted["snappy"] is (compression == "snappy")
@@ -177,20 +177,20 @@ def test_bytes_behind_identify_in_one_buffer_go_through_the_layers(driven):
 
 @given(st.integers(1, 300), st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=9))
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_messages_survive_the_layers_however_they_are_cut(compression, cut, bodies):
+def test_messages_pass_layers_in_any_pieces(compression, cut, bodies):
     client = LayeredClient(with_tls(), tls=True, compression=compression, cut=cut)
     answers = client.say(encode_multi_publish(b"t", bodies), SUB, encode_ready(100))
     messages = [answer.body for answer in answers if isinstance(answer, MessageFrame)]
     assert messages == bodies
 
 
-def test_tls_is_not_granted_where_it_is_not_offered():
+def test_tls_is_not_granted_unless_offered():
     client = DrivenBroker().client()
     assert client.identify(tls_v1=True)["tls_v1"] is False
     assert client.say(PUB) == [b"OK"]
 
 
-def test_a_second_identify_may_change_the_compression_inside_tls(driven):
+def test_second_identify_keeps_the_compression_inside_tls(driven):
     client = LayeredClient(driven, tls=True, compression="snappy")
     client.read()
     (answer,) = client.say(encode_identify(b'{"feature_negotiation": true}'))
@@ -208,7 +208,7 @@ def _client_stats(driven: DrivenBroker) -> dict[str, object]:
     return dict(stats)
 
 
-def test_stats_tell_of_the_layers(driven):
+def test_stats_include_the_layers(driven):
     client = LayeredClient(driven, tls=True, compression="deflate")
     client.say(PUB)
     stats = _client_stats(driven)
@@ -232,7 +232,7 @@ def test_stats_tell_of_the_layers(driven):
 @pytest.mark.parametrize(
     ("line", "verb"), [(PUB, b"PUB"), (SUB, b"SUB"), (NOP, b"NOP"), (b"FOO bar\n", b"FOO"), (b"\n", b"")]
 )
-def test_where_tls_is_required_only_identify_is_taken_without_it(required, line, verb):
+def test_required_tls_allows_only_identify_without_it(required, line, verb):
     driven = with_tls(tls_required=required)
     refusal = b"E_INVALID cannot %b in current state (TLS required)" % verb
     client = driven.client()
@@ -280,7 +280,7 @@ def test_client_that_continues_without_tls_gets_a_plain_error(driven, asked):
     assert client.session.ended
 
 
-def test_in_the_same_buffer_too(driven):
+def test_plain_command_in_the_buffer_of_identify_is_refused_without_tls(driven):
     session = driven.broker.open_session("10.0.0.1:1", driven.now_ns)
     session.receive_data(
         MAGIC_V2 + encode_identify(b'{"feature_negotiation": true, "tls_v1": true}') + PUB, driven.now_ns
@@ -292,13 +292,13 @@ def test_in_the_same_buffer_too(driven):
     )
 
 
-def test_an_alert_goes_before_the_refusal(driven):
+def test_alert_precedes_the_refusal(driven):
     alert, told = answers_after(asking_for_tls(driven), b"\x16\x03\x01\x00\x05abcde")
     assert alert[:1] == b"\x15"
     assert told == b"E_IDENTIFY_FAILED IDENTIFY failed tls: unexpected message"
 
 
-def test_the_end_of_the_connection_ends_the_handshake(driven):
+def test_eof_ends_the_tls_handshake(driven):
     client = asking_for_tls(driven)
     client.session.receive_eof(driven.now_ns)
     assert (
@@ -307,7 +307,7 @@ def test_the_end_of_the_connection_ends_the_handshake(driven):
 
 
 @pytest.mark.parametrize("interval", [-1, 1000, 60000])
-def test_a_handshake_may_take_five_seconds(driven, interval):
+def test_tls_handshake_times_out_after_five_seconds(driven, interval):
     client = asking_for_tls(driven, heartbeat_interval=interval)
     driven.advance(HANDSHAKE_TIMEOUT_NS / NS_PER_S - 0.001)
     assert not client.session.ended
@@ -317,7 +317,7 @@ def test_a_handshake_may_take_five_seconds(driven, interval):
     assert told == b"E_IDENTIFY_FAILED IDENTIFY failed read tcp 10.0.0.1:1: i/o timeout"
 
 
-def test_after_a_slow_handshake_the_client_has_its_two_heartbeats(driven):
+def test_heartbeat_timeout_begins_after_a_slow_handshake(driven):
     slow = asking_for_tls(driven, heartbeat_interval=1000)
     driven.advance(4.9)
     tls = TLS(client_context(), server_hostname=HOST)
@@ -336,7 +336,7 @@ def test_after_a_slow_handshake_the_client_has_its_two_heartbeats(driven):
     assert slow.session.ended
 
 
-def test_a_damaged_record_ends_the_session_with_an_alert_and_without_an_error(driven):
+def test_damaged_record_ends_the_session_with_an_alert(driven):
     client = LayeredClient(driven, tls=True)
     client.say(PUB)
     client.feed(b"\x17\x03\x03\x00\x20" + bytes(32))
@@ -357,7 +357,7 @@ def test_uncompressed_bytes_end_the_session(driven, compression):
 
 
 @pytest.mark.parametrize("commands", [b"", PUB])
-def test_a_client_that_ends_tls_has_left(driven, commands):
+def test_client_that_closes_tls_has_disconnected(driven, commands):
     client = LayeredClient(driven, tls=True)
     client.read()
     tls = client._layers[0]

@@ -37,7 +37,7 @@ def test_each_part_is_bounded_and_the_last_one_is_announced(driven):
     assert not batch(driven, PART_COUNT_MAX).put_part(driven.now_ns)
 
 
-def test_the_messages_come_in_order_and_once(driven):
+def test_messages_of_a_batch_are_put_once_and_in_order(driven):
     parts = batch(driven, COUNT)
     assert parts.put_part(driven.now_ns)
     parts.put_rest(driven.now_ns)
@@ -45,7 +45,7 @@ def test_the_messages_come_in_order_and_once(driven):
     assert [frame[34:] for frame in frames] == [b"%d" % number for number in range(COUNT)]
 
 
-def test_a_large_mpub_is_put_in_turns_and_answered_once(driven):
+def test_large_mpub_is_put_in_turns_and_answered_once(driven):
     client = driven.client()
     client.feed(MPUB, encode_publish(b"t", b"after"))
     depths = [depth(driven)]
@@ -76,7 +76,7 @@ def test_started_batch_is_put_whole_when_its_session_ends(driven, how):
     assert not client.is_alive
 
 
-def test_a_batch_with_an_error_at_its_end_is_not_begun(driven):
+def test_batch_with_an_error_at_its_end_is_not_begun(driven):
     client = driven.client()
     bad = MPUB[:-5] + b"\0\0\0\0x"
     client.feed(bad)
@@ -85,7 +85,7 @@ def test_a_batch_with_an_error_at_its_end_is_not_begun(driven):
     assert client.answers() == [b"E_BAD_MESSAGE MPUB invalid message(%d) body size 0" % (COUNT - 1)]
 
 
-def test_a_disk_that_is_full_refuses_the_batch_and_the_session_goes_on_to_its_end(driven, monkeypatch):
+def test_full_disk_refuses_the_rest_of_a_batch(driven, monkeypatch):
     client = driven.client()
     client.feed(MPUB)
 
@@ -98,7 +98,7 @@ def test_a_disk_that_is_full_refuses_the_batch_and_the_session_goes_on_to_its_en
     assert depth(driven) == PART_COUNT_MAX
 
 
-def test_consumers_of_a_batch_get_the_first_messages_before_the_last_is_put(driven):
+def test_first_messages_of_a_batch_are_delivered_before_the_last_is_put(driven):
     consumer = driven.client()
     assert consumer.say(encode_subscribe(b"t", b"c"), b"RDY 1\n") == [b"OK"]
     client = driven.client()

@@ -42,7 +42,7 @@ class Held(InFlight):
 
 
 @pytest.mark.parametrize("touched", [False, True])
-def test_a_message_with_the_id_of_another_in_flight_gets_one_of_its_own(touched: bool):
+def test_message_with_the_id_of_another_in_flight_gets_a_new_id(touched: bool):
     held = Held()
     held.guids.gave_all = False
     held.deliver(1, 2)
@@ -85,7 +85,7 @@ def test_delivered_messages_are_held_until_they_are_removed():
     assert (len(held), an_id(1) in held) == (1, False)
 
 
-def test_a_batch_is_finished_at_once_and_the_missing_are_named_in_order():
+def test_remove_all_returns_missing_ids_in_order():
     held = Held()
     held.deliver(1, 2, 3)
     held.touch(an_id(2), 10, 60, MAX_NS)
@@ -95,13 +95,13 @@ def test_a_batch_is_finished_at_once_and_the_missing_are_named_in_order():
     assert not held
 
 
-def test_without_touched_messages_the_missing_are_named_as_well():
+def test_remove_all_returns_missing_ids_without_touched_messages():
     held = Held()
     held.deliver(1)
     assert held.remove_all([an_id(1), an_id(2)]) == [an_id(2)]
 
 
-def test_all_can_be_taken():
+def test_remove_everything_returns_all_messages():
     held = Held()
     held.deliver(1, 2)
     held.touch(an_id(1), 0, 60, MAX_NS)
@@ -142,7 +142,7 @@ def test_empty_set_has_no_deadline():
 # Touching.
 
 
-def test_a_touched_message_has_its_whole_timeout_again():
+def test_touched_message_has_a_whole_timeout_again():
     held = Held()
     held.deliver(1, 2)
     assert held.touch(an_id(1), 40, 60, MAX_NS) == 100
@@ -153,7 +153,7 @@ def test_a_touched_message_has_its_whole_timeout_again():
     assert held.timed_out == [a_frame(2), a_frame(1)]
 
 
-def test_however_often_it_is_touched_its_time_ends_some_time_after_delivery():
+def test_touches_extend_the_time_up_to_a_maximum_after_delivery():
     held = Held()
     held.deliver(1, now_ns=7)
     now_ns = 7
@@ -165,7 +165,7 @@ def test_however_often_it_is_touched_its_time_ends_some_time_after_delivery():
     assert held.timed_out == [a_frame(1)]
 
 
-def test_a_touch_can_shorten_the_time():
+def test_touch_can_shorten_the_time():
     held = Held()
     held.deliver(1, timeout_ns=2000)
     assert held.touch(an_id(1), 10, 2000, MAX_NS) == MAX_NS
@@ -184,7 +184,7 @@ def test_message_that_is_not_held_cannot_be_touched():
     assert Held().touch(an_id(1), 0, 60, MAX_NS) is None
 
 
-def test_a_touched_message_can_be_removed():
+def test_touched_message_can_be_removed():
     held = Held()
     held.deliver(1)
     held.touch(an_id(1), 0, 60, MAX_NS)
@@ -212,7 +212,7 @@ def test_deadline_examines_no_more_untouched_messages_than_are_due():
     assert looked_at == 2
 
 
-def test_a_million_messages_leave_nothing():
+def test_million_finished_messages_leave_no_memory():
     held = Held()
     sizes = set()
     for batch in range(1000):

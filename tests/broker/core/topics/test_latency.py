@@ -29,33 +29,33 @@ def of_rank(sorted_values, percentile):
     return sorted_values[min(math.ceil(percentile * count) + RANKS_ABOVE, count) - 1]
 
 
-def test_without_messages_the_percentiles_are_0():
+def test_percentiles_without_messages_are_0():
     assert latency(0.99, 1.0).result(S) == {
         "count": 0,
         "percentiles": [{"quantile": 0.99, "value": 0}, {"quantile": 1, "value": 0}],
     }
 
 
-def test_the_whole_is_written_without_a_fraction():
+def test_quantile_1_is_written_without_a_fraction():
     percentiles = latency(1.0, 0.5).result(S)["percentiles"]
     assert percentiles
     assert [repr(percentile["quantile"]) for percentile in percentiles] == ["1", "0.5"]
 
 
-def test_of_finished_messages_the_age_counts():
+def test_latency_is_the_age_of_finished_messages():
     measured = latency(0.5)
     frames = encode_messages(5 * S, [b"0123456789abcdef"] * 3, [b"x", b"yy", b""])
     measured.add_finished(frames, 5 * S + 200)
     assert measured.result(6 * S) == {"count": 3, "percentiles": [{"quantile": 0.5, "value": 200}]}
 
 
-def test_a_clock_that_was_set_back_gives_no_negative_latency():
+def test_clock_that_was_set_back_gives_no_negative_latency():
     measured = latency(1.0)
     measured.add([-1, -(10**12)], 0)
     assert measured.result(0) == {"count": 2, "percentiles": [{"quantile": 1, "value": 0}]}
 
 
-def test_with_few_messages_a_percentile_is_the_greatest():
+def test_percentile_of_few_messages_is_the_greatest():
     measured = latency(0.5)
     for count, expected in ((1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 5), (7, 6)):
         measured.add([count], 0)
@@ -63,7 +63,7 @@ def test_with_few_messages_a_percentile_is_the_greatest():
 
 
 @given(latencies, st.lists(st.floats(0.001, 1), min_size=1, max_size=4))
-def test_a_value_is_that_of_its_rank_within_one_part_in_256(given_ns, percentiles):
+def test_value_is_that_of_its_rank_within_one_part_in_256(given_ns, percentiles):
     measured = Latency(percentiles, WINDOW_NS, 0)
     measured.add(given_ns, 0)
     result = measured.result(0)
@@ -98,7 +98,7 @@ def test_message_counts_for_half_a_window_to_a_whole_one(steps):
         assert measured.result(now_ns)["count"] == len(told)
 
 
-def test_channels_that_were_quiet_for_long_have_nothing_to_add():
+def test_merge_ignores_values_older_than_the_window():
     old, new = latency(1.0), latency(1.0)
     old.add([7], 0)
     new.add([3], 2 * WINDOW_NS)
@@ -109,7 +109,7 @@ def test_channels_that_were_quiet_for_long_have_nothing_to_add():
     assert old.result(2 * WINDOW_NS)["count"] == 0
 
 
-def test_a_half_window_ends_after_its_last_moment():
+def test_half_window_includes_its_last_nanosecond():
     measured = latency(1.0)
     measured.add([1], 0)
     measured.add([2], HALF_NS)
@@ -117,7 +117,7 @@ def test_a_half_window_ends_after_its_last_moment():
     assert measured.result(WINDOW_NS + 1)["count"] == 0
 
 
-def test_halves_of_a_window_stay_apart_when_channels_are_merged():
+def test_merge_keeps_the_halves_of_a_window_apart():
     first = latency(1.0)
     first.add([5], 0)
     first.add([6], HALF_NS + 1)
@@ -135,7 +135,7 @@ def test_memory_does_not_grow_with_the_number_of_messages():
     assert len(measured._current) <= 256 + 56 * 128
 
 
-def test_the_shortest_window_is_one():
+def test_window_of_one_nanosecond_is_valid():
     measured = Latency((1.0,), 1, 0)
     measured.add([4], 10)
     assert measured.result(10)["count"] == 1

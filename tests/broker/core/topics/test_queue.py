@@ -27,7 +27,7 @@ def filled(mem_queue_size: int, count: int) -> MessageQueue:
     return queue
 
 
-def test_first_in_first_out():
+def test_queue_is_first_in_first_out():
     queue = filled(10, 3)
     queue.put(frames(3))
     assert len(queue) == 4
@@ -60,7 +60,7 @@ def test_new_messages_do_not_overtake_those_of_the_backend():
     assert len(queue.backend) == 0, "the backend is empty, so memory is used again"
 
 
-def test_an_ephemeral_queue_keeps_its_oldest_messages():
+def test_ephemeral_queue_keeps_its_oldest_messages():
     queue = MessageQueue(3, DiscardBackend())
     queue.put(frames(0, 1))
     queue.put(frames(2, 3, 4))
@@ -71,27 +71,27 @@ def test_an_ephemeral_queue_keeps_its_oldest_messages():
     assert take_all(queue) == frames(1, 2, 6)
 
 
-def test_an_ephemeral_queue_without_memory_keeps_nothing():
+def test_ephemeral_queue_without_memory_keeps_nothing():
     queue = MessageQueue(0, DiscardBackend())
     queue.put(frames(0))
     assert queue.take(1, ANY_SIZE) == take_all(queue) == []
     queue.empty()
 
 
-def test_not_more_is_taken_than_the_size_allows():
+def test_take_is_limited_by_size():
     queue = filled(10, 5)
     assert queue.take(5, 11) == frames(0, 1)
     assert queue.take(5, 12) == frames(2, 3, 4)
 
 
-def test_after_a_large_message_small_ones_are_taken_the_next_time():
+def test_small_messages_after_a_large_one_are_taken_by_the_next_call():
     queue = MessageQueue(10, MemoryBackend())
     queue.put([b"x" * 100, *frames(1, 2)])
     assert queue.take(3, 104) == [b"x" * 100]
     assert queue.take(3, 104) == frames(1, 2)
 
 
-def test_one_message_is_taken_however_large_it_is():
+def test_one_message_of_any_size_is_taken():
     queue = filled(10, 2)
     assert queue.take(2, 1) == frames(0)
     assert queue.take(2, 1) == frames(1)
@@ -112,7 +112,7 @@ def test_messages_put_back_stand_before_those_not_taken():
     assert take_all(queue) == frames(2, 3, 4, 5)
 
 
-def test_an_overfull_memory_takes_nothing_more():
+def test_overfull_memory_accepts_nothing():
     queue = filled(1, 4)
     queue.take(1, ANY_SIZE)
     assert queue.take(3, 4) == frames(1)
@@ -206,7 +206,7 @@ def test_close_on_a_full_disk_stores_what_fits_and_reports_the_error():
     assert found
 
 
-def test_deleting_leaves_nothing():
+def test_delete_leaves_no_files():
     directory = MemoryFileStore()
     queue = on_disk(1, directory)
     queue.put(messages(0, 1, 2))
@@ -216,7 +216,7 @@ def test_deleting_leaves_nothing():
     assert take_all(queue) == messages(3)
 
 
-def test_a_close_without_a_place_for_messages_forgets_them():
+def test_close_without_a_disk_drops_messages():
     for backend in (MemoryBackend(), DiscardBackend()):
         queue = MessageQueue(1, backend)
         queue.put(frames(0, 1))
@@ -230,7 +230,7 @@ def test_a_close_without_a_place_for_messages_forgets_them():
         max_size=40,
     ),
 )
-def test_it_is_a_list(mem_queue_size, steps):
+def test_queue_equals_a_list(mem_queue_size, steps):
     queue, expected, number = MessageQueue(mem_queue_size, MemoryBackend()), [], 0
     for verb, count, size_max in steps:
         if verb == "put":

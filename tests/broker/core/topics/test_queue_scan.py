@@ -55,7 +55,7 @@ class TestQueueScan:
         assert scan.handle_deadline(1000) == 1000 + SCAN_INTERVAL_NS
         assert channels[0].count == 1
 
-    def test_new_channel_is_scanned_after_the_list_was_made_anew(self):
+    def test_new_channel_is_scanned_after_the_list_is_rebuilt(self):
         channels: list[CountingChannel] = []
         scan = scan_of(channels)
         scan.start(0)

@@ -23,7 +23,7 @@ def test_topic_is_created_once(topics):
     assert (list(topics), topics.changes.revision, topics.take_new()) == ([b"t"], 1, [])
 
 
-def test_topic_waits_for_its_channels_if_others_are_asked(topics):
+def test_topic_waits_for_its_channels_during_a_lookup(topics):
     topics.waits_for_channels = True
     topic = topics.get_or_create(b"t")
     channel = topic.channel(b"c", NOW_NS)

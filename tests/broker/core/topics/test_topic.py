@@ -46,7 +46,7 @@ def deferred(channel: Channel) -> list[tuple[int, bytes]]:
 # Publishing.
 
 
-def test_a_message_gets_an_id_the_time_and_attempts_1():
+def test_message_gets_an_id_the_time_and_attempts_1():
     topic = make()
     channel = topic.channel(b"c", NOW_NS)
     topic.put([b"one", b"two"], NOW_NS)
@@ -56,7 +56,7 @@ def test_a_message_gets_an_id_the_time_and_attempts_1():
     assert first[ID] < second[ID]
 
 
-def test_a_batch_that_needs_the_ids_of_many_ticks_is_complete_and_in_order():
+def test_batch_that_needs_the_ids_of_many_ticks_is_complete_and_in_order():
     topic = make(mem_queue_size=10_000)
     channel = topic.channel(b"c", NOW_NS)
     topic.put([b"m"], NOW_NS)
@@ -79,7 +79,7 @@ def test_every_channel_gets_every_message_and_shares_its_frame():
     assert later[0] is later[1] is later[2]
 
 
-def test_a_deferred_message_goes_to_the_deferred_ones_of_each_channel():
+def test_deferred_message_goes_to_the_deferred_set_of_each_channel():
     topic = make()
     channels = [topic.channel(name, NOW_NS) for name in (b"a", b"b")]
     topic.put([b"m"], NOW_NS, delay_ns=50)
@@ -109,12 +109,12 @@ def test_first_channel_gets_the_waiting_messages_and_the_second_does_not():
     assert (first.message_count, second.message_count) == (2, 0)
 
 
-def test_a_channel_is_made_once():
+def test_channel_is_made_once():
     topic = make()
     assert topic.channel(b"c", NOW_NS) is topic.channel(b"c", NOW_NS)
 
 
-def test_the_delay_of_a_waiting_message_begins_when_a_channel_gets_it():
+def test_delay_of_a_waiting_message_begins_when_a_channel_gets_it():
     topic = make()
     topic.put([b"later", b"too"], NOW_NS - 1000, delay_ns=50)
     topic.put([b"now"], NOW_NS - 1000)
@@ -136,7 +136,7 @@ def test_only_an_ephemeral_topic_drops_messages_beyond_its_memory(name, kept):
     assert waiting(topic.channel(b"c", NOW_NS)) == [b"1", b"2", b"3"][:kept]
 
 
-def test_the_delay_of_a_message_that_was_dropped_is_dropped_too():
+def test_dropped_message_leaves_no_delay():
     topic = make(b"t#ephemeral", mem_queue_size=2)
     topic.put([b"now"], NOW_NS)
     topic.put([b"kept", b"dropped"], NOW_NS, delay_ns=50)
@@ -215,7 +215,7 @@ def test_long_backlog_is_given_in_parts_and_new_messages_wait_behind_it(mem_queu
     assert waiting(channels[0]) == [b"direct"]
 
 
-def test_a_backlog_stays_where_it_is_when_the_topic_is_paused_or_loses_its_channel_between_parts():
+def test_pause_or_removed_channel_stops_a_backlog_between_parts():
     topic = make()
     topic.put(numbers(PART_COUNT + 1), NOW_NS)
     given = len(topic.channel(b"c", NOW_NS).queue)
@@ -246,7 +246,7 @@ def test_messages_wait_until_the_topic_is_started_with_or_without_channels():
     assert waiting(channel) == [b"3"]
 
 
-def test_a_topic_that_is_started_without_a_channel_waits_for_one():
+def test_topic_started_without_a_channel_keeps_its_messages():
     topic = Topic(b"t", Timers(), Changes(), MemoryStorage(100), BrokerOptions(), started=False)
     topic.start([], NOW_NS)
     topic.put([b"1"], NOW_NS)
@@ -262,7 +262,7 @@ def on_disk(directory: MemoryFileStore, mem_queue_size: int = 1) -> Topic:
     return Topic(b"t", Timers(), Changes(), storage, options)
 
 
-def test_a_delay_is_lost_with_the_place_in_memory():
+def test_message_written_to_disk_loses_its_delay():
     topic = on_disk(MemoryFileStore(), 2)
     topic.put([b"1"], NOW_NS)
     topic.put([b"2", b"3"], NOW_NS, delay_ns=50)
@@ -316,7 +316,7 @@ def test_publish_fails_if_one_channel_cannot_store_a_message_and_others_have_it(
     assert [waiting(channel) for channel in channels] == [[b"2"], [b"1", b"2"]]
 
 
-def test_a_backlog_that_cannot_be_read_now_is_tried_again_after_a_while():
+def test_failed_read_of_a_backlog_is_repeated_after_a_second():
     directory = MemoryFileStore()
     topic = on_disk(directory, 0)
     channel = topic.channel(b"c", NOW_NS)
@@ -352,7 +352,7 @@ def kept(directory: MemoryFileStore, *channels: bytes) -> Topic:
 
 
 @pytest.mark.parametrize("operations", range(16))
-def test_deferred_messages_for_which_the_channels_have_no_place_wait_in_the_topic(operations: int):
+def test_deferred_messages_wait_in_the_topic_while_the_disk_is_full(operations: int):
     directory = MemoryFileStore()
     topic = kept(directory, b"c", b"d")
     for body in numbers(3):
@@ -376,7 +376,7 @@ def test_deferred_messages_for_which_the_channels_have_no_place_wait_in_the_topi
 
 
 @pytest.mark.parametrize("delay_ns", [0, 50])
-def test_a_stop_on_a_full_disk_loses_nothing_that_the_topic_has_written(delay_ns: int):
+def test_close_on_a_full_disk_loses_no_written_message(delay_ns: int):
     directory = MemoryFileStore()
     topic = kept(directory, b"c")
     bodies = [number * 1000 for number in numbers(3)]

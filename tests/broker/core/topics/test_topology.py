@@ -19,20 +19,20 @@ EXPERIMENT = ("topology-aware-consumption",)
         ("", "", GLOBAL),
     ],
 )
-def test_the_smallest_place_in_common_counts(zone, region, proximity):
+def test_proximity_is_the_smallest_common_place(zone, region, proximity):
     identity = IdentifyRequest(topology_zone=zone, topology_region=region)
     options = BrokerOptions(enable_experiments=EXPERIMENT, topology_zone="z", topology_region="r")
     assert proximity_of(identity, options) == proximity
 
 
-def test_two_empty_names_are_the_same_place():
+def test_two_empty_zones_are_equal():
     assert proximity_of(IdentifyRequest(), BrokerOptions(enable_experiments=EXPERIMENT)) == ZONE_LOCAL
 
 
-def test_without_the_experiment_place_means_nothing():
+def test_proximity_without_the_experiment_is_global():
     options = BrokerOptions(topology_zone="z", topology_region="r")
     assert proximity_of(IdentifyRequest(topology_zone="z", topology_region="r"), options) == GLOBAL
 
 
-def test_the_nearest_comes_first():
+def test_proximities_are_sorted_by_distance():
     assert list(PROXIMITIES) == [ZONE_LOCAL, REGION_LOCAL, GLOBAL] == sorted(PROXIMITIES)

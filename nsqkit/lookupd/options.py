@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from nsqkit.options.fields import choice, duration, string
+from nsqkit.options.fields import choice, duration, flags_of, string
 from nsqkit.options.option import Option
 from nsqkit.program.log import LEVELS
 
@@ -26,25 +26,17 @@ class LookupdOptions:
         OptionError: a value is of the wrong type or out of range.
     """
 
-    log_level: str = choice("log-level", "info", "least level that is logged", LEVELS)
-    log_prefix: str = string("log-prefix", "[nsqlookupd] ", "how every line of the log begins")
-    tcp_address: str = string("tcp-address", "0.0.0.0:4160", "where to listen for nsqds: HOST:PORT")
-    http_address: str = string("http-address", "0.0.0.0:4161", "where to listen for HTTP clients: HOST:PORT")
+    log_level: str = choice("info", "least level that is logged", LEVELS)
+    log_prefix: str = string("[nsqlookupd] ", "how every line of the log begins")
+    tcp_address: str = string("0.0.0.0:4160", "where to listen for nsqds: HOST:PORT")
+    http_address: str = string("0.0.0.0:4161", "where to listen for HTTP clients: HOST:PORT")
     # The command passes the host's name, as in nsqlookupd; this module does no I/O.
-    broadcast_address: str = string(
-        "broadcast-address", "localhost", "address given to nsqds (default: the host's name)"
-    )
+    broadcast_address: str = string("localhost", "address given to nsqds (default: the host's name)")
     inactive_producer_timeout_ns: int = duration(
-        "inactive-producer-timeout",
-        300 * _SECOND,
-        "time after its last ping until an nsqd is no longer listed",
+        300 * _SECOND, "time after its last ping until an nsqd is no longer listed"
     )
-    tombstone_lifetime_ns: int = duration(
-        "tombstone-lifetime", 45 * _SECOND, "time for which a tombstone hides an nsqd"
-    )
+    tombstone_lifetime_ns: int = duration(45 * _SECOND, "time for which a tombstone hides an nsqd")
 
 
-OPTIONS: Final[Mapping[str, Option]] = {
-    field.name: field.metadata[Option] for field in attrs.fields(LookupdOptions)
-}
+OPTIONS: Final[Mapping[str, Option]] = flags_of(LookupdOptions)
 """Every option by the name of its field, in nsqlookupd's order."""

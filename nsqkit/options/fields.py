@@ -11,13 +11,16 @@ Any, as ``attrs.field`` does: the type of a field is its annotation in the class
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from nsqkit.errors import OptionError
 from nsqkit.options.durations import plain_seconds
 from nsqkit.options.option import INT64_MAX, Kind, Option
+
+if TYPE_CHECKING:
+    from attrs import AttrsInstance
 
 
 def seconds(
@@ -90,40 +93,52 @@ def _object(is_object: Callable[[object], bool], expected: str) -> Any:
 # ---- flags ------------------------------------------------------------------------------------------------------
 
 
-def string(flag: str, default: str, text: str, *, choices: Collection[str] = ()) -> Any:
-    return _flag(flag, Kind.STRING, default, text, choices=choices)
+def string(default: str, text: str, *, choices: Collection[str] = ()) -> Any:
+    return _flag(Kind.STRING, default, help=text, choices=choices)
 
 
-def boolean(flag: str, default: bool, text: str) -> Any:
-    return _flag(flag, Kind.BOOL, default, text)
+def boolean(default: bool, text: str) -> Any:
+    return _flag(Kind.BOOL, default, help=text)
 
 
-def integer(
-    flag: str, default: int, text: str, *, low: int = 0, high: int = INT64_MAX, config_name: str = ""
-) -> Any:
-    return _flag(flag, Kind.INT, default, text, low=low, high=high, config_name=config_name)
+def integer(default: int, text: str, *, low: int = 0, high: int = INT64_MAX, config_name: str = "") -> Any:
+    return _flag(Kind.INT, default, help=text, low=low, high=high, config_name=config_name)
 
 
-def duration(flag: str, default_ns: int, text: str, *, low: int = 0) -> Any:
-    return _flag(flag, Kind.DURATION, default_ns, text, low=low)
+def duration(default_ns: int, text: str, *, low: int = 0) -> Any:
+    return _flag(Kind.DURATION, default_ns, help=text, low=low)
 
 
-def strings(flag: str, text: str, *, choices: Collection[str] = (), config_name: str = "") -> Any:
-    return _flag(flag, Kind.STRINGS, (), text, choices=choices, config_name=config_name)
+def strings(text: str, *, choices: Collection[str] = (), flag: str = "", config_name: str = "") -> Any:
+    return _flag(Kind.STRINGS, (), help=text, choices=choices, flag=flag, config_name=config_name)
 
 
-def floats(flag: str, text: str, *, config_name: str = "") -> Any:
-    return _flag(flag, Kind.FLOATS, (), text, config_name=config_name)
+def floats(text: str, *, flag: str = "", config_name: str = "") -> Any:
+    return _flag(Kind.FLOATS, (), help=text, flag=flag, config_name=config_name)
 
 
-def choice(flag: str, default: str, text: str, choices: dict[str, int]) -> Any:
-    return _flag(flag, Kind.CHOICE, default, text, choices=choices)
+def choice(default: str, text: str, choices: dict[str, int]) -> Any:
+    return _flag(Kind.CHOICE, default, help=text, choices=choices)
 
 
-def _flag(flag: str, kind: Kind, default: object, text: str, *, config_name: str = "", **limits: Any) -> Any:
-    name = config_name or flag.replace("-", "_")
-    option = Option(kind=kind, flag=flag, config_name=name, help=text, **limits)
-    return _field(option, default, converter=_as_tuple if isinstance(default, tuple) else None)
+def _flag(kind: Kind, default: object, **description: Any) -> Any:
+    converter = _as_tuple if isinstance(default, tuple) else None
+    return _field(Option(kind=kind, **description), default, converter=converter)
+
+
+def flags_of(cls: type[AttrsInstance]) -> dict[str, Option]:
+    """Return the options of a class of flags, by the names of its fields and in their order.
+
+    Without a name of its own, a flag has that of its field without ``_ns``, with dashes, and a key of the configuration
+    file has that of the flag, with underscores.
+    """
+    options = {}
+    for field in attrs.fields(cls):
+        option: Option = field.metadata[Option]
+        flag = option.flag or field.name.removesuffix("_ns").replace("_", "-")
+        config_name = option.config_name or flag.replace("-", "_")
+        options[field.name] = attrs.evolve(option, flag=flag, config_name=config_name)
+    return options
 
 
 def _as_tuple(value: object) -> object:
@@ -137,5 +152,5 @@ def _field(option: Option, default: object, *, converter: Callable[[Any], Any] |
 def _validate(_: object, attribute: attrs.Attribute[object], value: object) -> None:
     option: Option = attribute.metadata[Option]
     if not option.accepts(value):
-        name = f"option {attribute.name}" if option.flag else attribute.name
+        name = f"option {attribute.name}" if option.help else attribute.name
         raise OptionError(f"{name} is {value!r}; allowed is {option.allowed}")

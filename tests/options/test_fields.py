@@ -11,6 +11,7 @@ from nsqkit.options.fields import (
     choice,
     duration,
     flag,
+    flags_of,
     floats,
     fraction,
     function,
@@ -94,26 +95,37 @@ def test_allowed_values_are_accepted():
 
 @attrs.frozen(kw_only=True)
 class Flags:
-    name: str = string("the-name", "x", "a name")
-    colour: str = string("colour", "red", "a colour", choices=("red", "green"))
-    on: bool = boolean("on", False, "a switch")
-    size: int = integer("the-size", 1, "a size", low=1, high=9, config_name="size")
-    count: int = integer("count", 0, "a count")
-    pause_ns: int = duration("pause", 0, "a pause", low=5)
-    hosts: tuple[str, ...] = strings("host", "hosts", config_name="all_hosts")
-    tricks: tuple[str, ...] = strings("trick", "tricks", choices=("a", "b"))
-    shares: tuple[float, ...] = floats("share", "shares")
-    level: str = choice("level", "low", "a level", {"low": 1, "high": 2})
+    the_name: str = string("x", "a name")
+    colour: str = string("red", "a colour", choices=("red", "green"))
+    on: bool = boolean(False, "a switch")
+    size: int = integer(1, "a size", low=1, high=9, config_name="the_size")
+    count: int = integer(0, "a count")
+    pause_ns: int = duration(0, "a pause", low=5)
+    hosts: tuple[str, ...] = strings("hosts", flag="host", config_name="all_hosts")
+    tricks: tuple[str, ...] = strings("tricks", flag="trick", choices=("a", "b"))
+    shares: tuple[float, ...] = floats("shares", flag="share")
+    level: str = choice("low", "a level", {"low": 1, "high": 2})
 
 
-OPTIONS = {field.name: field.metadata[Option] for field in attrs.fields(Flags)}
+OPTIONS = flags_of(Flags)
 
 
 def test_field_of_a_flag_has_its_description():
     assert OPTIONS["size"] == Option(
-        flag="the-size", config_name="size", kind=Kind.INT, help="a size", low=1, high=9
+        flag="size", config_name="the_size", kind=Kind.INT, help="a size", low=1, high=9
     )
-    assert OPTIONS["name"].config_name == "the_name"
+    assert {name: (option.flag, option.config_name) for name, option in OPTIONS.items()} == {
+        "the_name": ("the-name", "the_name"),
+        "colour": ("colour", "colour"),
+        "on": ("on", "on"),
+        "size": ("size", "the_size"),
+        "count": ("count", "count"),
+        "pause_ns": ("pause", "pause"),
+        "hosts": ("host", "all_hosts"),
+        "tricks": ("trick", "trick"),
+        "shares": ("share", "share"),
+        "level": ("level", "level"),
+    }
     assert [option.kind for option in OPTIONS.values()] == [
         *(Kind.STRING, Kind.STRING, Kind.BOOL, Kind.INT, Kind.INT, Kind.DURATION),
         *(Kind.STRINGS, Kind.STRINGS, Kind.FLOATS, Kind.CHOICE),
@@ -123,7 +135,7 @@ def test_field_of_a_flag_has_its_description():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("name", ""),
+        ("the_name", ""),
         ("colour", "green"),
         ("on", True),
         ("size", 1),
@@ -145,8 +157,8 @@ def test_a_value_of_a_flag_is_accepted(name, value):
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("name", 1, "a text"),
-        ("name", None, "a text"),
+        ("the_name", 1, "a text"),
+        ("the_name", None, "a text"),
         ("colour", "blue", "red or green"),
         ("on", 1, "true or false"),
         ("size", 0, "an integer from 1 to 9"),

@@ -3,15 +3,14 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from nsqkit.options.fields import integer
-from nsqkit.options.option import Option
+from nsqkit.options.fields import flags_of, integer
 from nsqkit.program.command import COMMAND_FLAGS, Command
 from nsqkit.program.version import version_line
 
 
 @attrs.frozen(kw_only=True)
 class Options:
-    size: int = integer("size", 5, "how big", high=9)
+    size: int = integer(5, "how big", high=9)
 
 
 ran: list[Options] = []
@@ -24,7 +23,7 @@ def run(options: Options) -> int:
 
 COMMAND = Command(
     name="program",
-    options={field.name: field.metadata[Option] for field in attrs.fields(Options)},
+    options=flags_of(Options),
     make=Options,
     host_defaults=lambda: {"size": 6},
     run=run,

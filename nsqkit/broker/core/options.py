@@ -19,7 +19,7 @@ from typing import Final
 import attrs
 
 from nsqkit.errors import OptionError
-from nsqkit.options.fields import boolean, choice, duration, floats, integer, string, strings
+from nsqkit.options.fields import boolean, choice, duration, flags_of, floats, integer, string, strings
 from nsqkit.options.option import Option
 
 __all__ = ["OPTIONS", "BrokerOptions", "default_node_id"]
@@ -40,8 +40,8 @@ def default_node_id(hostname: str) -> int:
     return zlib.crc32(digest) % 1024
 
 
-# nsqd takes node-id and broadcast-address from the name of its host. A pure module cannot ask for that name, so
-# the defaults here are those of a host called localhost; who knows the name passes both.
+# In nsqd, node-id and broadcast-address depend on the host's name. This module does no I/O, so the defaults are those
+# of a host called localhost; the command passes both.
 _HOSTNAME: Final = "localhost"
 
 
@@ -55,234 +55,160 @@ class BrokerOptions:
 
     # Basics.
     node_id: int = integer(
-        "node-id",
         default_node_id(_HOSTNAME),
         "number of this node, part of every message id (default: made from the host's name)",
         config_name="id",
         high=1023,
     )
-    log_level: str = choice("log-level", "info", "least level that is logged", _LOG_LEVELS)
-    log_prefix: str = string("log-prefix", "[nsqd] ", "how every line of the log begins")
+    log_level: str = choice("info", "least level that is logged", _LOG_LEVELS)
+    log_prefix: str = string("[nsqd] ", "how every line of the log begins")
     tcp_address: str = string(
-        "tcp-address",
-        "0.0.0.0:4150",
-        "where to listen for NSQ clients: HOST:PORT, or the path of a Unix socket",
+        "0.0.0.0:4150", "where to listen for NSQ clients: HOST:PORT, or the path of a Unix socket"
     )
     http_address: str = string(
-        "http-address",
         "0.0.0.0:4151",
         "where to listen for HTTP clients: HOST:PORT, or the path of a Unix socket; empty for nowhere",
     )
     https_address: str = string(
-        "https-address",
-        "0.0.0.0:4152",
-        "where to listen for HTTPS clients, if there is a certificate: HOST:PORT",
+        "0.0.0.0:4152", "where to listen for HTTPS clients, if there is a certificate: HOST:PORT"
     )
     broadcast_address: str = string(
-        "broadcast-address",
-        _HOSTNAME,
-        "address that nsqlookupd gives to consumers (default: the host's name)",
+        _HOSTNAME, "address that nsqlookupd gives to consumers (default: the host's name)"
     )
     broadcast_tcp_port: int = integer(
-        "broadcast-tcp-port",
-        0,
-        "TCP port that nsqlookupd gives out; 0 for the one listened on",
-        high=_PORT_MAX,
+        0, "TCP port that nsqlookupd gives out; 0 for the one listened on", high=_PORT_MAX
     )
     broadcast_http_port: int = integer(
-        "broadcast-http-port",
-        0,
-        "HTTP port that nsqlookupd gives out; 0 for the one listened on",
-        high=_PORT_MAX,
+        0, "HTTP port that nsqlookupd gives out; 0 for the one listened on", high=_PORT_MAX
     )
     lookupd_tcp_addresses: tuple[str, ...] = strings(
-        "lookupd-tcp-address",
         "HOST:PORT of an nsqlookupd to register with; may be repeated",
         config_name="nsqlookupd_tcp_addresses",
+        flag="lookupd-tcp-address",
     )
     auth_http_addresses: tuple[str, ...] = strings(
-        "auth-http-address",
         "HOST:PORT or URL of an auth server to ask; may be repeated",
         config_name="auth_http_addresses",
+        flag="auth-http-address",
     )
     http_client_connect_timeout_ns: int = duration(
-        "http-client-connect-timeout", 2 * _SECOND, "longest wait for a connection to an auth server"
+        2 * _SECOND, "longest wait for a connection to an auth server"
     )
-    http_client_request_timeout_ns: int = duration(
-        "http-client-request-timeout", 5 * _SECOND, "longest wait for an auth server's answer"
-    )
+    http_client_request_timeout_ns: int = duration(5 * _SECOND, "longest wait for an auth server's answer")
 
     # The queue on disk.
-    data_path: str = string(
-        "data-path", "", "directory for messages on disk and metadata (default: the current one)"
-    )
+    data_path: str = string("", "directory for messages on disk and metadata (default: the current one)")
     mem_queue_size: int = integer(
-        "mem-queue-size",
-        10_000,
-        "messages kept in memory per topic and per channel; what is over goes to disk",
+        10_000, "messages kept in memory per topic and per channel; what is over goes to disk"
     )
     max_bytes_per_file: int = integer(
-        "max-bytes-per-file", 100 * 1024 * 1024, "bytes in a queue's file before the next one is begun", low=1
+        100 * 1024 * 1024, "bytes in a queue's file before the next one is begun", low=1
     )
-    sync_every: int = integer(
-        "sync-every", 2500, "messages written or read between two fsyncs of a queue", low=1
-    )
-    sync_timeout_ns: int = duration(
-        "sync-timeout", 2 * _SECOND, "longest time between two fsyncs of a queue", low=1
-    )
+    sync_every: int = integer(2500, "messages written or read between two fsyncs of a queue", low=1)
+    sync_timeout_ns: int = duration(2 * _SECOND, "longest time between two fsyncs of a queue", low=1)
 
     # Search for timeouts: nsqd samples channels; here timeouts are exact without --timing=nsqd.
     queue_scan_selection_count: int = integer(
-        "queue-scan-selection-count",
-        20,
-        "with --timing=nsqd, channels looked at for timeouts in one go",
+        20, "with --timing=nsqd, channels looked at for timeouts in one go"
     )
     queue_scan_worker_pool_max: int = integer(
-        "queue-scan-worker-pool-max",
-        4,
-        "accepted for nsqd's sake, without effect: workers that look for timeouts",
+        4, "accepted for nsqd's sake, without effect: workers that look for timeouts"
     )
 
     # Messages and commands.
-    msg_timeout_ns: int = duration(
-        "msg-timeout", _MINUTE, "time after which an unanswered message is requeued", low=1
-    )
+    msg_timeout_ns: int = duration(_MINUTE, "time after which an unanswered message is requeued", low=1)
     max_msg_timeout_ns: int = duration(
-        "max-msg-timeout", 15 * _MINUTE, "longest time that a message may be in flight, touched or not", low=1
+        15 * _MINUTE, "longest time that a message may be in flight, touched or not", low=1
     )
-    max_msg_size: int = integer("max-msg-size", 1024 * 1024, "largest message, in bytes", low=1)
-    max_body_size: int = integer(
-        "max-body-size", 5 * 1024 * 1024, "largest body of one command, in bytes", low=1
-    )
-    max_req_timeout_ns: int = duration(
-        "max-req-timeout", 60 * _MINUTE, "longest time to requeue or defer a message"
-    )
+    max_msg_size: int = integer(1024 * 1024, "largest message, in bytes", low=1)
+    max_body_size: int = integer(5 * 1024 * 1024, "largest body of one command, in bytes", low=1)
+    max_req_timeout_ns: int = duration(60 * _MINUTE, "longest time to requeue or defer a message")
 
     # What a client may ask for.
-    max_heartbeat_interval_ns: int = duration(
-        "max-heartbeat-interval", _MINUTE, "longest heartbeat interval that a client may ask for"
-    )
-    max_rdy_count: int = integer("max-rdy-count", 2500, "greatest RDY count that a client may set", low=1)
+    max_heartbeat_interval_ns: int = duration(_MINUTE, "longest heartbeat interval that a client may ask for")
+    max_rdy_count: int = integer(2500, "greatest RDY count that a client may set", low=1)
     max_output_buffer_size: int = integer(
-        "max-output-buffer-size",
-        64 * 1024,
-        "largest output buffer that a client may ask for, in bytes",
-        low=1,
+        64 * 1024, "largest output buffer that a client may ask for, in bytes", low=1
     )
     max_output_buffer_timeout_ns: int = duration(
-        "max-output-buffer-timeout",
-        30 * _SECOND,
-        "longest time in the output buffer that a client may ask for",
+        30 * _SECOND, "longest time in the output buffer that a client may ask for"
     )
     min_output_buffer_timeout_ns: int = duration(
-        "min-output-buffer-timeout",
-        _SECOND // 40,
-        "shortest time in the output buffer that a client may ask for",
+        _SECOND // 40, "shortest time in the output buffer that a client may ask for"
     )
     output_buffer_timeout_ns: int = duration(
-        "output-buffer-timeout",
-        _SECOND // 4,
-        "time in the output buffer for clients that ask for none",
-        low=1,
+        _SECOND // 4, "time in the output buffer for clients that ask for none", low=1
     )
-    max_channel_consumers: int = integer(
-        "max-channel-consumers", 0, "consumers that a channel may have; 0 for any number"
-    )
+    max_channel_consumers: int = integer(0, "consumers that a channel may have; 0 for any number")
 
     # statsd.
-    statsd_address: str = string(
-        "statsd-address", "", "HOST:PORT of a statsd daemon, over UDP; empty for none"
-    )
-    statsd_prefix: str = string(
-        "statsd-prefix", "nsq.%s", "how keys for statsd begin; %s stands for the host"
-    )
-    statsd_interval_ns: int = duration(
-        "statsd-interval", _MINUTE, "time between two reports to statsd", low=1
-    )
-    statsd_mem_stats: bool = boolean("statsd-mem-stats", True, "report memory use to statsd, too")
-    statsd_udp_packet_size: int = integer(
-        "statsd-udp-packet-size", 508, "largest packet for statsd, in bytes", low=1, high=_PORT_MAX
-    )
+    statsd_address: str = string("", "HOST:PORT of a statsd daemon, over UDP; empty for none")
+    statsd_prefix: str = string("nsq.%s", "how keys for statsd begin; %s stands for the host")
+    statsd_interval_ns: int = duration(_MINUTE, "time between two reports to statsd", low=1)
+    statsd_mem_stats: bool = boolean(True, "report memory use to statsd, too")
+    statsd_udp_packet_size: int = integer(508, "largest packet for statsd, in bytes", low=1, high=_PORT_MAX)
     statsd_exclude_ephemeral: bool = boolean(
-        "statsd-exclude-ephemeral", False, "leave ephemeral topics and channels out of reports to statsd"
+        False, "leave ephemeral topics and channels out of reports to statsd"
     )
 
     # Latency from publishing to finishing.
     e2e_processing_latency_window_time_ns: int = duration(
-        "e2e-processing-latency-window-time",
-        10 * _MINUTE,
-        "time over which latency percentiles are taken",
-        low=1,
+        10 * _MINUTE, "time over which latency percentiles are taken", low=1
     )
     e2e_processing_latency_percentiles: tuple[float, ...] = floats(
-        "e2e-processing-latency-percentile",
         "percentiles of latency to keep, above 0 and up to 1; may be repeated or separated by commas",
         config_name="e2e_processing_latency_percentiles",
+        flag="e2e-processing-latency-percentile",
     )
 
     # TLS.
-    tls_cert: str = string("tls-cert", "", "path of the certificate")
-    tls_key: str = string("tls-key", "", "path of the certificate's key")
+    tls_cert: str = string("", "path of the certificate")
+    tls_key: str = string("", "path of the certificate's key")
     tls_client_auth_policy: str = string(
-        "tls-client-auth-policy",
         "",
         "whether clients need a certificate: require, or require-verify for one that the CA signed",
         choices=("", "require", "require-verify"),
     )
-    tls_root_ca_file: str = string("tls-root-ca-file", "", "path of the certificates of the CA")
+    tls_root_ca_file: str = string("", "path of the certificates of the CA")
     tls_required: str = choice(
-        "tls-required",
-        "false",
-        "refuse clients without TLS: true, false, or tcp-https to allow plain HTTP",
-        _TLS_REQUIRED,
+        "false", "refuse clients without TLS: true, false, or tcp-https to allow plain HTTP", _TLS_REQUIRED
     )
-    tls_min_version: str = choice(
-        "tls-min-version", "tls1.0", "oldest version of TLS to accept", _TLS_VERSIONS
-    )
+    tls_min_version: str = choice("tls1.0", "oldest version of TLS to accept", _TLS_VERSIONS)
 
     # Compression.
-    deflate: bool = boolean("deflate", True, "let clients compress with deflate")
-    max_deflate_level: int = integer(
-        "max-deflate-level", 6, "greatest deflate level that a client may ask for", low=1, high=9
-    )
-    snappy: bool = boolean("snappy", True, "let clients compress with snappy")
+    deflate: bool = boolean(True, "let clients compress with deflate")
+    max_deflate_level: int = integer(6, "greatest deflate level that a client may ask for", low=1, high=9)
+    snappy: bool = boolean(True, "let clients compress with snappy")
 
     # Since 1.3.0.
     auth_http_request_method: str = string(
-        "auth-http-request-method",
-        "get",
-        "HTTP method to ask the auth server with",
-        choices=("get", "post"),
+        "get", "HTTP method to ask the auth server with", choices=("get", "post")
     )
-    topology_region: str = string("topology-region", "", "region that this node is in, told to clients")
-    topology_zone: str = string("topology-zone", "", "zone that this node is in, told to clients")
+    topology_region: str = string("", "region that this node is in, told to clients")
+    topology_zone: str = string("", "zone that this node is in, told to clients")
     enable_experiments: tuple[str, ...] = strings(
-        "enable-experiment",
         "experimental feature to switch on; may be repeated: topology-aware-consumption",
         choices=("topology-aware-consumption",),
+        flag="enable-experiment",
     )
 
     # Beyond nsqd.
     durability: str = string(
-        "durability",
         "nsqd",
         "when a publisher is answered: nsqd as nsqd does it, fsync when the message is on disk and synced",
         choices=("nsqd", "fsync"),
     )
     timing: str = string(
-        "timing",
         "exact",
         "when messages time out and deferred ones come: exact when they are due, nsqd as late as nsqd finds them",
         choices=("exact", "nsqd"),
     )
-    keep_deferred: bool = boolean(
-        "keep-deferred", False, "have deferred messages wait for their time after a restart, too"
-    )
+    keep_deferred: bool = boolean(False, "have deferred messages wait for their time after a restart, too")
     requeue_on_disconnect: bool = boolean(
-        "requeue-on-disconnect", False, "requeue what a lost client has in flight at once, not at its timeout"
+        False, "requeue what a lost client has in flight at once, not at its timeout"
     )
     busy_poll_ns: int = duration(
-        "busy-poll", 0, "time to poll for the next publish instead of sleeping, up to a whole core; 0 for off"
+        0, "time to poll for the next publish instead of sleeping, up to a whole core; 0 for off"
     )
 
     def __attrs_post_init__(self) -> None:
@@ -323,9 +249,7 @@ class BrokerOptions:
         return numbers[value] if isinstance(numbers, Mapping) else value
 
 
-OPTIONS: Final[Mapping[str, Option]] = {
-    field.name: field.metadata[Option] for field in attrs.fields(BrokerOptions)
-}
+OPTIONS: Final[Mapping[str, Option]] = flags_of(BrokerOptions)
 """Every option by the name of its field, in nsqd's order."""
 
 _FIELDS: Final = {option.config_name: name for name, option in OPTIONS.items()}

@@ -33,11 +33,9 @@ class Serializer(Protocol[V_contra, R_co]):
 
     def encode(self, value: V_contra, /) -> bytes:
         """Return the body for a value."""
-        ...
 
     def decode(self, body: bytes, /) -> R_co:
         """Return the value in a body."""
-        ...
 
 
 class Raw:

@@ -22,11 +22,9 @@ class EventLoop(Protocol):
 
     def finish(self, message: Message) -> None:
         """Finish a message soon."""
-        ...
 
     def call(self, function: Callable[[], None]) -> None:
         """Call a function in the event loop, wait for it, and raise what it raises."""
-        ...
 
 
 class BlockingMessage(Message):

@@ -104,7 +104,6 @@ class Publisher(Protocol):
 
     def publish(self, topic: str, body: bytes, /) -> object:
         """Publish one message; it is acknowledged when this returns, or when the result was awaited."""
-        ...
 
 
 class DeadLetter:

@@ -35,11 +35,9 @@ class Wakeable(Protocol):
 
     def wake(self) -> None:
         """Send the output soon, once for all calls in one iteration of the event loop."""
-        ...
 
     def flush(self) -> None:
         """Send the output now if that does not block."""
-        ...
 
 
 class Answering(Protocol):

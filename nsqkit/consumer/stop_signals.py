@@ -19,7 +19,7 @@ from nsqkit.errors import OptionError
 from nsqkit.transport.asyncio_stream import asyncio_loop
 
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
+    from types import FrameType
 
 _listeners: Final[dict[int, list[StopSignals]]] = {}
 _previous: Final[dict[int, Any]] = {}
@@ -71,12 +71,7 @@ class StopSignals:
             _listeners.setdefault(number, []).append(self)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for number in self._signals:
             _listeners[number].remove(self)
             if not _listeners[number]:

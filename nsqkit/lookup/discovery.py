@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from nsqkit.errors import NSQError
     from nsqkit.wire.lookup import Node
 
-__all__ = ["Discovery"]
-
 logger = logging.getLogger("nsqkit.lookup")
 
 

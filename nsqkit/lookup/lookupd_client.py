@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from nsqkit.http.daemon import Daemon
     from nsqkit.wire.lookup import Node
 
-__all__ = ["Query", "fetch_nsqds", "fetch_topics", "lookup_nsqds", "lookup_topics"]
-
 logger = logging.getLogger("nsqkit.lookup")
 
 T = TypeVar("T")

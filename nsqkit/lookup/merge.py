@@ -12,8 +12,6 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-__all__ = ["MergedResponses"]
-
 
 class MergedResponses(Generic[T]):
     """The last successful response of each nsqlookupd, as a mapping of keys to entries."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from nsqkit.http.daemon import HTTPRequest
     from nsqkit.lookup.selection import AddressMap, DiscoveryFilter
 
-__all__ = ["LookupOptions"]
-
 ANSWER_SIZE_MAX: Final = 5 * 1024 * 1024
 """Limit of a response's size in bytes; enough for some ten thousand nsqds."""
 

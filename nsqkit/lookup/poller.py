@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from nsqkit.http.daemon import Daemon
     from nsqkit.lookup.lookupd_client import Query
 
-__all__ = ["LookupdPoller", "LookupdStatus"]
-
 logger = logging.getLogger("nsqkit.lookup")
 
 T = TypeVar("T")

@@ -16,8 +16,6 @@ from nsqkit.transport.address import PORT_MAX, join_address
 from nsqkit.wire.lookup import Node
 from nsqkit.wire.names import is_valid_name
 
-__all__ = ["RegisteredNode", "decode_names", "decode_nodes", "decode_registered_nodes", "tcp_address"]
-
 T = TypeVar("T")
 
 _HOST: Final = re.compile(r"[^\s/@\[\]\x00-\x1f\x7f]+")

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from random import Random
 
-__all__ = ["PollSchedule"]
-
 _SECOND_NS: Final = 1_000_000_000
 
 GAP_NS: Final = _SECOND_NS

@@ -14,8 +14,6 @@ from nsqkit.lookup.responses import tcp_address
 from nsqkit.transport.address import is_socket_path, split_address
 from nsqkit.wire.lookup import Node
 
-__all__ = ["AddressMap", "DiscoveryFilter", "select"]
-
 DiscoveryFilter: TypeAlias = Callable[[list[Node]], Iterable[Node]]
 """Returns the nodes to connect to."""
 

@@ -11,8 +11,6 @@ import ssl
 from nsqkit.errors import OptionError
 from nsqkit.transport.pem import load_authorities, load_certificate
 
-__all__ = ["lookupd_context"]
-
 
 def lookupd_context(
     context: ssl.SSLContext | None, *, root_ca_file: str, cert: str, key: str

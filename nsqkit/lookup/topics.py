@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from nsqkit.clock import Clock
 
-__all__ = ["TopicDiscovery"]
-
 logger = logging.getLogger("nsqkit.lookup")
 
 

@@ -31,7 +31,6 @@ class Lease(Protocol):
 
     def end(self) -> bool:
         """End it if no thread uses it now, and return True; otherwise wake the loop client when it can be ended."""
-        ...
 
 
 T = TypeVar("T")

@@ -31,17 +31,14 @@ class Candidate(Protocol):
     @property
     def address(self) -> str:
         """Its address, unique in a pool."""
-        ...
 
     @property
     def is_ready(self) -> bool:
         """True while it accepts publishes."""
-        ...
 
     @property
     def outstanding_count(self) -> int:
         """Publishes without an answer."""
-        ...
 
 
 C = TypeVar("C", bound=Candidate)
@@ -58,7 +55,6 @@ class Policy(Protocol):
             key: of the publish; None for no key.
             avoid: candidates that the same publish was sent to before.
         """
-        ...
 
 
 class RoundRobin:

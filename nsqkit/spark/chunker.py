@@ -33,12 +33,10 @@ class Delivery(Protocol):
     @property
     def body(self) -> bytes:
         """What was published."""
-        ...
 
     @property
     def is_answered(self) -> bool:
         """True once it is answered, or nsqd has it back."""
-        ...
 
 
 M = TypeVar("M", bound=Delivery)

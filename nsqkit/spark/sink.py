@@ -33,7 +33,6 @@ class Sink(Protocol):
 
     def write(self, rows: Sequence[MessageRow]) -> None:
         """Write a chunk; when this returns, it is durable."""
-        ...
 
 
 def _text(path: str | os.PathLike[str]) -> str:

@@ -19,8 +19,6 @@ from nsqkit import __version__
 from nsqkit.telemetry.attributes import ERROR_TYPE, NEVER_SENT, Attributes, error_type
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from opentelemetry.context import Context
     from opentelemetry.metrics import Counter, Histogram, MeterProvider
     from opentelemetry.trace import Span, TracerProvider
@@ -99,12 +97,7 @@ class Operation:
         self._began = instruments.timer()
         return self._span
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: object, exc: BaseException | None, traceback: object) -> None:
         context.detach(self._token)
         self.end(exc)
 

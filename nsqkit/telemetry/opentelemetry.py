@@ -31,7 +31,6 @@ from nsqkit.telemetry.instruments import Instruments, Operation
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-    from types import TracebackType
 
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
@@ -135,13 +134,8 @@ class TracedProducer(_Traced[P, "Receipt"]):
         await self._wrapped.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        result: bool | None = await self._wrapped.__aexit__(exc_type, exc, traceback)
+    async def __aexit__(self, *exc_info: Any) -> bool | None:
+        result: bool | None = await self._wrapped.__aexit__(*exc_info)
         return result
 
     async def publish(self, topic: str, body: Any, **keywords: Any) -> None:
@@ -178,12 +172,7 @@ class TracedBlockingProducer(_Traced["BlockingProducer", "Future[None]"]):
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._wrapped.close()
 
     def publish(self, topic: str, body: Any, **keywords: Any) -> None:

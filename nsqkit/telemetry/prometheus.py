@@ -24,8 +24,6 @@ from nsqkit.errors import Closed, OptionError
 from nsqkit.telemetry.handlers import surrounded
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from prometheus_client.core import Metric
 
     from nsqkit.consumer.blocking_message import BlockingMessage
@@ -184,17 +182,12 @@ class StatsCollector:
         self._thread_id = threading.get_ident()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: Any) -> None:
         assert self._portal is not None
         portal, self._portal = self._portal, None
         self._producers.clear()
         self._consumers.clear()
-        await portal.__aexit__(exc_type, exc, traceback)
+        await portal.__aexit__(*exc_info)
 
 
 class HandlerMetrics:

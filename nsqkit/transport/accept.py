@@ -32,14 +32,9 @@ async def accept(
     logger: logging.Logger,
     clock: Clock,
 ) -> None:
-    """Accept connections until cancelled.
+    """Accept connections until cancelled, and call ``handler`` with the stream of each, in a task in ``tasks``.
 
-    Args:
-        listener: the listener.
-        handler: called with the stream of each connection, in a task of its own; its errors are logged.
-        tasks: the task group of these tasks.
-        logger: logs failures to accept, mostly because too many files are open.
-        clock: the time.
+    Errors of the handler are logged, and so are failures to accept, mostly because too many files are open.
     """
 
     async def serve(stream: ByteStream) -> None:

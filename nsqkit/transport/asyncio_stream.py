@@ -70,7 +70,6 @@ class AsyncioStream(PushStream, asyncio.Protocol):
     # ---- called by the transport ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set up the transport, and call ``on_connect``."""
         self._transport = cast(asyncio.Transport, transport)
         self.send_nowait = self._transport.write
         # So a send returns only when the kernel has taken all of it, and is_writable is False until then.
@@ -83,7 +82,6 @@ class AsyncioStream(PushStream, asyncio.Protocol):
             self._on_connect(self)
 
     def data_received(self, data: bytes) -> None:
-        """Pass the data to the receiver, or keep it for ``receive``."""
         if self._on_data is not None and self._is_reading:
             self._on_data(data)
             return
@@ -94,14 +92,12 @@ class AsyncioStream(PushStream, asyncio.Protocol):
         self._wake_reader()
 
     def eof_received(self) -> bool:
-        """Record the end of the stream; the other direction stays open."""
         self._at_end = True
         self._wake_reader()
         self._pass_on()
-        return True
+        return True  # the other direction stays open
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Record the end of both directions."""
         self._at_end = True
         self._error = exc
         self.is_writable = False
@@ -111,11 +107,9 @@ class AsyncioStream(PushStream, asyncio.Protocol):
         self._wake_writers()
 
     def pause_writing(self) -> None:
-        """Record that the kernel has not taken everything."""
         self.is_writable = False
 
     def resume_writing(self) -> None:
-        """Record that the kernel has taken everything."""
         self.is_writable = not self._closed
         self._wake_writers()
 
@@ -132,29 +126,22 @@ class AsyncioStream(PushStream, asyncio.Protocol):
     # ---- PushStream ----------------------------------------------------------------------------------------------
 
     def set_receiver(self, on_data: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
-        """Pass all data to ``on_data`` from now on, those that wait included, and call ``on_end`` once after them."""
         self._on_data, self._on_end = on_data, on_end
         self.resume_reading()
         self._pass_on()
 
     def pause_reading(self) -> None:
-        """Read nothing from the socket, and pass nothing to the receiver."""
         if self._is_reading:
             self._is_reading = False
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again after ``pause_reading``."""
         if not self._is_reading:
             self._is_reading = True
             self._transport.resume_reading()
             self._pass_on()
 
     def detach(self) -> int | None:
-        """Stop reading until ``resume_reading``, and return the file descriptor of the socket for the caller's use.
-
-        None, and nothing has changed, if bytes wait in either direction, or if there is no such descriptor.
-        """
         sock = self._transport.get_extra_info("socket")
         if sock is None or self._chunks or self._at_end or not (self._is_reading and self.is_writable):
             return None
@@ -174,7 +161,6 @@ class AsyncioStream(PushStream, asyncio.Protocol):
     # ---- anyio's byte stream -------------------------------------------------------------------------------------
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """Return at least one byte."""
         while not self._chunks:
             self._check_open()
             if self._at_end:
@@ -192,7 +178,6 @@ class AsyncioStream(PushStream, asyncio.Protocol):
 
     @property
     def unsent_size(self) -> int:
-        """Bytes that were sent and that the kernel has not taken."""
         return self._transport.get_write_buffer_size()
 
     async def send(self, item: bytes) -> None:
@@ -214,19 +199,16 @@ class AsyncioStream(PushStream, asyncio.Protocol):
             raise BrokenResourceError from self._error
 
     async def send_eof(self) -> None:
-        """Close this end's direction."""
         if not self._transport.is_closing():
             self._transport.write_eof()
 
     def abort(self) -> None:
-        """Close at once, without sending what the kernel has not taken."""
         self._closed = True
         self.is_writable = False
         self._on_data = self._on_end = None
         self._transport.abort()
 
     async def aclose(self) -> None:
-        """Do as ``abort``."""
         self.abort()
         await asyncio.sleep(0)
 
@@ -248,11 +230,9 @@ class BufferedStream(AsyncioStream, asyncio.BufferedProtocol):
         self._buffer = _thread.buffer
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer for the next read."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Do as ``data_received``."""
         self.data_received(bytes(self._buffer[:nbytes]))
 
 

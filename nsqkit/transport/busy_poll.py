@@ -27,8 +27,6 @@ class BusyPoll:
     """Keeps one asyncio event loop from sleeping after a publish.
 
     Args:
-        loop: the event loop.
-        clock: the time.
         duration_ns: polling begins when a publish comes within this time after the answer to the last one, and ends
             this time after the last answer.
     """

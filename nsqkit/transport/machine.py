@@ -32,47 +32,37 @@ class Machine(Protocol):
     @property
     def ended(self) -> bool:
         """True once the connection is to be closed, after the bytes that ``data_to_send`` still returns are sent."""
-        ...
 
     @property
     def outbox_full(self) -> bool:
         """True while the driver must not read: too many bytes wait to be sent, or a command waits for an answer."""
-        ...
 
     @property
     def has_output(self) -> bool:
         """True while there are bytes to send, or the connection is to be closed."""
-        ...
 
     @property
     def has_input(self) -> bool:
         """True while received input is left that ``process_input`` can process; the driver reads nothing meanwhile."""
-        ...
 
     def receive_data(self, data: bytes, now_ns: int) -> None:
         """Process everything that one read returned, or a bounded part of it."""
-        ...
 
     def process_input(self, now_ns: int) -> None:
         """Process a bounded part of the input that is left; do nothing if none is."""
-        ...
 
     def receive_eof(self, now_ns: int) -> None:
         """Record that the peer sends nothing more."""
-        ...
 
     @property
     def has_events(self) -> bool:
         """True if ``events`` returns anything. The pump reads it after ``data_to_send``, which may record an event."""
-        ...
 
     def events(self) -> Sequence[object]:
         """Return everything that happened since the last call, in order, and forget it."""
-        ...
 
     def data_to_send(self, now_ns: int) -> bytes:
         """Return the bytes to write and forget them; the driver calls again only after it has written them."""
-        ...
 
 
 class Timed(Protocol):
@@ -80,8 +70,6 @@ class Timed(Protocol):
 
     def next_deadline(self) -> int | None:
         """Return the time, in ns, at which to call ``handle_deadline``; None for never."""
-        ...
 
     def handle_deadline(self, now_ns: int) -> None:
         """Do what is due."""
-        ...

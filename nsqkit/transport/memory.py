@@ -32,28 +32,23 @@ class MemoryByteStream(ByteStream):
         self._rest = b""
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """Return at least one byte and at most ``max_bytes``."""
         data = self._rest or await self._receive.receive()
         self._rest = data[max_bytes:]
         return data[:max_bytes]
 
     async def send(self, item: bytes) -> None:
-        """Send all of ``item``."""
         if item:
             await self._send.send(bytes(item))
 
     async def send_eof(self) -> None:
-        """Close this end's direction."""
         await self._send.aclose()
 
     async def aclose(self) -> None:
-        """Close both directions."""
         await self._send.aclose()
         await self._receive.aclose()
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """Empty, since there is no socket."""
         return {}
 
 

@@ -13,8 +13,6 @@ from typing import Any, Final, TypeVar
 
 from OpenSSL import SSL
 
-__all__ = ["AnyCertificateContext"]
-
 T = TypeVar("T")
 
 _READ_SIZE: Final = 64 * 1024
@@ -24,11 +22,7 @@ _OPTIONS: Final = SSL.OP_NO_COMPRESSION | SSL.OP_CIPHER_SERVER_PREFERENCE | SSL.
 class AnyCertificateContext:
     """The context of a server that requires some certificate from its clients and accepts any.
 
-    Args:
-        certificate_file: path of the server's certificate, with the intermediate certificates.
-        key_file: path of its key.
-        minimum_version: the oldest protocol to accept.
-        ciphers: OpenSSL's list of ciphers.
+    The file of the server's certificate also has the intermediate ones; ``ciphers`` is OpenSSL's list.
     """
 
     def __init__(
@@ -51,7 +45,6 @@ class AnyCertificateContext:
         server_side: bool = False,
         server_hostname: str | None = None,
     ) -> _Engine:
-        """Return the engine of one connection."""
         connection = SSL.Connection(self._context, None)
         connection.set_accept_state()
         return _Engine(connection, incoming, outgoing)

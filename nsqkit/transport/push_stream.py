@@ -26,7 +26,7 @@ class PushStream(ByteStream):
 
     @abstractmethod
     def set_receiver(self, on_data: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
-        """Pass all data to ``on_data`` from now on, and call ``on_end`` once after it; ``receive`` ends.
+        """Pass all data to ``on_data`` from now on, those that wait included, and call ``on_end`` once after it.
 
         The event loop calls both outside of any task; they must not raise.
         """

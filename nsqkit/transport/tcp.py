@@ -12,7 +12,7 @@ import os
 import socket
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 from anyio.abc import SocketAttribute
@@ -23,7 +23,6 @@ from nsqkit.transport.asyncio_stream import AsyncioStream, asyncio_loop, make_st
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
-    from types import TracebackType
 
     from anyio.abc import ByteStream, SocketStream, TaskGroup
 
@@ -56,13 +55,7 @@ async def connect(address: str, *, local_host: str | None = None) -> ByteStream:
 async def connect_tcp(host: str, port: int, *, local_host: str | None = None) -> ByteStream:
     """Return a connection to ``host``, at the first of its addresses, IPv6 or IPv4, that accepts one.
 
-    Args:
-        host: a name or an IP address.
-        port: the port.
-        local_host: IP address of this machine to connect from; None for any.
-
-    Raises:
-        OSError: no connection could be made.
+    The arguments and errors are those of ``connect``.
     """
     loop = asyncio_loop()
     if loop is None:
@@ -73,11 +66,7 @@ async def connect_tcp(host: str, port: int, *, local_host: str | None = None) ->
 
 
 async def connect_path(path: str) -> ByteStream:
-    """Return a connection to a Unix socket; a path that begins with ``@`` is a name without a file, as in Go.
-
-    Raises:
-        OSError: no connection could be made.
-    """
+    """Return a connection to a Unix socket; a path that begins with ``@`` is a name without a file, as in Go."""
     loop = asyncio_loop()
     if loop is None:
         return await anyio.connect_unix(_kernel_path(path))
@@ -146,15 +135,10 @@ class Listener:
         """Host and port; for TCP only."""
         return split_address(self.address)
 
-    async def __aenter__(self) -> Listener:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self._sockets.aclose()
         if self._path and not self._path.startswith("@"):
             with suppress(FileNotFoundError):  # some event loops have removed it

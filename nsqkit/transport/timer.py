@@ -19,13 +19,7 @@ _NEVER_NS = 1 << 100
 
 
 class Timer:
-    """Calls ``handle_deadline`` of one machine.
-
-    Args:
-        timed: the machine.
-        clock: the time.
-        after: called with the time after each ``handle_deadline``, to act on the machine's events.
-    """
+    """Calls ``handle_deadline`` of one machine, then ``after`` with the time, to act on the machine's events."""
 
     def __init__(self, timed: Timed, clock: Clock, *, after: Callable[[int], None]) -> None:
         self._timed = timed

@@ -61,7 +61,7 @@ class Engine(Protocol):
 
 
 class Context(Protocol):
-    """Makes engines that work between two buffers, as ``ssl.SSLContext`` does."""
+    """Makes the engine of each connection, between two buffers, as ``ssl.SSLContext`` does."""
 
     def wrap_bio(
         self,
@@ -69,16 +69,13 @@ class Context(Protocol):
         outgoing: ssl.MemoryBIO,
         server_side: bool = False,
         server_hostname: str | None = None,
-    ) -> Engine:
-        """Return the engine of one connection."""
-        ...
+    ) -> Engine: ...
 
 
 class TLS:
     """One connection's TLS.
 
     Args:
-        context: certificates and rules.
         server_hostname: the server's name, for a client; None for a server.
 
     Attributes:
@@ -88,15 +85,8 @@ class TLS:
     """
 
     __slots__ = (
-        "_engine",
-        "_failed",
-        "_incoming",
-        "_is_server",
-        "_outgoing",
-        "_waiting",
-        "at_end",
-        "head",
-        "is_ready",
+        *("_engine", "_failed", "_incoming", "_is_server", "_outgoing", "_waiting"),
+        *("at_end", "head", "is_ready"),
     )
 
     def __init__(self, context: Context, *, server_hostname: str | None = None) -> None:

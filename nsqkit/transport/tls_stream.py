@@ -21,12 +21,7 @@ RECEIVE_SIZE = 64 * 1024
 
 
 class TLSStream(ByteStream):
-    """A byte stream in TLS.
-
-    Args:
-        stream: the connection; closed with this stream.
-        tls: the layer.
-    """
+    """A byte stream in TLS over another one, which is closed with it."""
 
     def __init__(self, stream: ByteStream, tls: TLS) -> None:
         self._stream = stream
@@ -46,7 +41,6 @@ class TLSStream(ByteStream):
             await self._receive()
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        """Return at least one byte and at most ``max_bytes``."""
         while not self._plain:
             if self._tls.at_end:
                 raise EndOfStream
@@ -58,7 +52,6 @@ class TLSStream(ByteStream):
         return data
 
     async def send(self, item: bytes) -> None:
-        """Send all of ``item``."""
         await self._stream.send(self._tls.encode(item))
 
     async def send_eof(self) -> None:
@@ -66,12 +59,10 @@ class TLSStream(ByteStream):
         await self._stream.send(self._tls.end())
 
     async def aclose(self) -> None:
-        """Close the connection."""
         await self._stream.aclose()
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """Those of the connection."""
         return self._stream.extra_attributes
 
     async def _receive(self) -> None:

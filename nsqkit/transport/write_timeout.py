@@ -22,13 +22,7 @@ PIECE_SIZE: Final = 64 * 1024
 
 
 async def send_with_timeout(stream: ByteStream, data: bytes, timeout: float, clock: Clock) -> None:
-    """Return when all of ``data``, and everything sent before it, has been taken.
-
-    Args:
-        stream: the stream.
-        data: the bytes; empty to wait for those that were sent before.
-        timeout: the limit, in seconds of ``clock``.
-        clock: the time.
+    """Return when all of ``data``, and everything sent before it, has been taken; ``timeout`` is in seconds.
 
     Raises:
         WriteTimeout: nothing was taken within the limit.

@@ -19,11 +19,7 @@ PIECE_SIZE_MAX = 256 * 1024
 
 
 class Deflate:
-    """Raw deflate in both directions.
-
-    Args:
-        level: 1 (fast) to 9 (small).
-    """
+    """Raw deflate in both directions; the level is 1 (fast) to 9 (small)."""
 
     __slots__ = ("_compressor", "_decompressor")
 
@@ -34,11 +30,6 @@ class Deflate:
         self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield the decompressed bytes in pieces.
-
-        Raises:
-            ProtocolError: the bytes are not deflate, or come after its end.
-        """
         decompressor = self._decompressor
         try:
             # After a full piece the decompressor may have more output, even if all input is used up.
@@ -54,7 +45,6 @@ class Deflate:
 
     @property
     def at_end(self) -> bool:
-        """True once the peer has ended its stream."""
         return self._decompressor.eof
 
     def encode(self, data: bytes) -> bytes:
@@ -106,11 +96,6 @@ class Snappy:
         self._rest = b""  # the beginning of a chunk
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        """Yield the decompressed bytes in pieces.
-
-        Raises:
-            ProtocolError: the bytes are not in snappy's framing format, or a checksum is wrong.
-        """
         data = self._rest + data
         self._rest = b""
         if data and not self._identified:

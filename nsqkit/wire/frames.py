@@ -90,11 +90,7 @@ def message_frames(rows: Iterable[Row]) -> list[MessageFrame]:
 
 
 class FrameDecoder:
-    """Turn received bytes into frames.
-
-    Args:
-        frame_size_max: the limit of a frame's size in bytes.
-    """
+    """Turn received bytes into frames of at most ``frame_size_max`` bytes."""
 
     __slots__ = ("_buffer", "_chunks", "_missing", "frame_size_max")
 
@@ -109,11 +105,7 @@ class FrameDecoder:
     @overload
     def feed(self, data: bytes, make_messages: MakeMessages[M]) -> Frames[M]: ...
     def feed(self, data: bytes, make_messages: MakeMessages[Any] = message_frames) -> Frames[Any]:
-        """Return the frames that ``data`` completes, in order.
-
-        Args:
-            data: received bytes.
-            make_messages: returns the values of consecutive messages.
+        """Return the frames that ``data`` completes, in order; ``make_messages`` makes consecutive messages.
 
         Raises:
             ProtocolError: an invalid size or type. The decoder must not be used afterwards.

@@ -80,7 +80,6 @@ class Layers(list["Transform"]):
         """Yield the plain bytes in pieces; a layer that is added meanwhile takes effect after the current piece.
 
         Args:
-            data: received bytes.
             depth: the number of layers, from the socket on, that have already decoded them.
 
         Raises:

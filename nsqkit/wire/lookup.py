@@ -107,11 +107,7 @@ def decode_info(payload: bytes) -> LookupdInfo:
 
 
 class AnswerDecoder:
-    """Turn received bytes into answers.
-
-    Args:
-        answer_size_max: the limit of an answer's size in bytes (in nsqd ``--max-body-size``).
-    """
+    """Turn received bytes into answers of at most ``answer_size_max`` bytes (in nsqd ``--max-body-size``)."""
 
     __slots__ = ("_buffer", "answer_size_max")
 
@@ -182,11 +178,7 @@ def decode_node(body: bytes) -> Node:
 
 
 class LookupCommandDecoder:
-    """Turn received bytes into commands.
-
-    Args:
-        rules: applied to each command before its body is read.
-    """
+    """Turn received bytes into commands; the rules are applied to each before its body is read."""
 
     __slots__ = ("_buffer", "_cut_off", "_has_magic", "_identify_params", "_rules", "_scanned")
 

@@ -18,4 +18,3 @@ class Rules(Protocol):
         Raises:
             BrokerError: refused; the error to answer.
         """
-        ...

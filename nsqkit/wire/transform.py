@@ -17,12 +17,10 @@ class Transform(Protocol):
     @property
     def has_output(self) -> bool:
         """True while the layer has bytes of its own to send, which ``encode(b"")`` returns."""
-        ...
 
     @property
     def at_end(self) -> bool:
         """True once the peer has ended its stream in this layer."""
-        ...
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """Yield the plain bytes of received bytes, in pieces.
@@ -30,11 +28,9 @@ class Transform(Protocol):
         Raises:
             ProtocolError: the bytes are not valid in this layer. ``encode`` may still return bytes, such as an alert.
         """
-        ...
 
     def encode(self, data: bytes) -> bytes:
         """Return the bytes to send for these plain bytes, flushed; a layer that is not ready returns them later."""
-        ...
 
 
 class SecureTransform(Transform, Protocol):
@@ -43,24 +39,19 @@ class SecureTransform(Transform, Protocol):
     @property
     def is_ready(self) -> bool:
         """True after the handshake."""
-        ...
 
     @property
     def version(self) -> str:
         """The protocol, as nsqd names it: ``TLS1.3``."""
-        ...
 
     @property
     def cipher_suite(self) -> str:
         """The cipher suite, as nsqd names it: Go's name, or ``Unknown`` and its number."""
-        ...
 
     @property
     def negotiated_protocol(self) -> str:
         """The result of ALPN, empty if there is none."""
-        ...
 
     @property
     def common_name(self) -> str:
         """The common name in the peer's certificate, empty without a certificate."""
-        ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
 
 import attrs
 
@@ -25,7 +25,7 @@ from nsqkit.consumer.stop_signals import StopSignals, check_signals
 from nsqkit.consumer.thread_message import ThreadMessage
 from nsqkit.consumer.thread_receiver import ThreadReceiver
 from nsqkit.errors import Closed
-from nsqkit.loop_thread import BlockingClient
+from nsqkit.loop_thread import BlockingClient, forward, forward_async
 from nsqkit.options.checks import make_options, take_timeout
 from nsqkit.options.durations import Seconds
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from nsqkit.consumer.handling import Handling
     from nsqkit.consumer.message import Message
     from nsqkit.consumer.stats import BackoffStats, ConsumerStats
-
-T = TypeVar("T")
 
 
 class BlockingHandlerKeywords(TypedDict, total=False):
@@ -53,6 +51,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
     """Consumes one channel of one topic from threads, for ``with``, or from ``open`` to ``close``.
 
     It belongs to the process that has opened it. A process forked meanwhile gets ``Closed``, and can open it, too.
+    Its methods raise ``Closed`` while it is not open in this process.
 
     Args:
         topic: as for ``Consumer``, like the other arguments.
@@ -160,9 +159,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
 
         Each has a method ``finish`` for the whole list.
 
-        Args:
-            max_messages: as for ``Consumer.batches``.
-            max_wait: as for ``Consumer.batches``.
+        The arguments are those of ``Consumer.batches``.
 
         Raises:
             OptionError: a limit below 1, or a wait below 0 or without a limit.
@@ -242,38 +239,14 @@ class BlockingConsumer(BlockingClient[Consumer]):
         """As ``Consumer.stats``; once it is closed, its last statistics."""
         return self._look(Consumer.stats)
 
-    def wait_connected(self, timeout: Seconds | None = None) -> None:
-        """As ``Consumer.wait_connected``."""
-        loop_client = self._opened()
-        loop_client.run(partial(loop_client.client.wait_connected, timeout))
-
-    def pause(self) -> None:
-        """As ``Consumer.pause``."""
-        self._ask(Consumer.pause)
-
-    def resume(self) -> None:
-        """As ``Consumer.resume``."""
-        self._ask(Consumer.resume)
-
-    def change_max_in_flight(self, max_in_flight: int) -> None:
-        """As ``Consumer.change_max_in_flight``."""
-        self._ask(lambda consumer: consumer.change_max_in_flight(max_in_flight))
-
-    def connect_to_nsqd(self, address: str) -> None:
-        """As ``Consumer.connect_to_nsqd``."""
-        self._ask(lambda consumer: consumer.connect_to_nsqd(address))
-
-    def disconnect_from_nsqd(self, address: str) -> None:
-        """As ``Consumer.disconnect_from_nsqd``."""
-        self._ask(lambda consumer: consumer.disconnect_from_nsqd(address))
-
-    def connect_to_lookupd(self, address: str) -> None:
-        """As ``Consumer.connect_to_lookupd``."""
-        self._ask(lambda consumer: consumer.connect_to_lookupd(address))
-
-    def disconnect_from_lookupd(self, address: str) -> None:
-        """As ``Consumer.disconnect_from_lookupd``."""
-        self._ask(lambda consumer: consumer.disconnect_from_lookupd(address))
+    wait_connected = forward_async(Consumer.wait_connected)
+    pause = forward(Consumer.pause)
+    resume = forward(Consumer.resume)
+    change_max_in_flight = forward(Consumer.change_max_in_flight)
+    connect_to_nsqd = forward(Consumer.connect_to_nsqd)
+    disconnect_from_nsqd = forward(Consumer.disconnect_from_nsqd)
+    connect_to_lookupd = forward(Consumer.connect_to_lookupd)
+    disconnect_from_lookupd = forward(Consumer.disconnect_from_lookupd)
 
     def stop(self, timeout: Seconds | None = None) -> None:
         """Receive no more messages and requeue those that no handler has begun; ``run`` and loops over messages end.
@@ -300,10 +273,6 @@ class BlockingConsumer(BlockingClient[Consumer]):
         self._opened().check()
         assert self._receiver is not None
         return self._receiver
-
-    def _ask(self, look: Callable[[Consumer], T]) -> T:
-        loop_client = self._opened()
-        return loop_client.ask(partial(look, loop_client.client))
 
     def _receive_call(
         self, max_messages: int | None, max_wait: Seconds, timeout: Seconds | None

@@ -12,9 +12,17 @@ public classes; ``one_shot`` has the future that tasks and threads wait for; ``w
 
 from __future__ import annotations
 
-from nsqkit.loop_thread.blocking_client import BlockingClient
+from nsqkit.loop_thread.blocking_client import BlockingClient, forward, forward_async
 from nsqkit.loop_thread.loop_client import LoopClient
 from nsqkit.loop_thread.one_shot import OneShot
 from nsqkit.loop_thread.provider import PortalProvider, portal_provider
 
-__all__ = ["BlockingClient", "LoopClient", "OneShot", "PortalProvider", "portal_provider"]
+__all__ = [
+    "BlockingClient",
+    "LoopClient",
+    "OneShot",
+    "PortalProvider",
+    "forward",
+    "forward_async",
+    "portal_provider",
+]

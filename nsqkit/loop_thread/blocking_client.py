@@ -7,15 +7,16 @@ not change the parent's.
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from nsqkit.errors import Closed
 from nsqkit.loop_thread.loop_client import LoopClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+P = ParamSpec("P")
 T = TypeVar("T")
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any])
 
@@ -81,3 +82,27 @@ class BlockingClient(Generic[C]):
                 f"the {self._name} is closed: use it inside of 'with', or between open() and close()"
             )
         return self._loop_client
+
+
+def forward(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[BlockingClient[C], P], T]:
+    """Return a method that calls ``method`` of the client in the event loop, with its signature and docstring."""
+
+    @wraps(method)
+    def call(self: BlockingClient[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        loop_client = self._opened()
+        return loop_client.ask(partial(method, loop_client.client, *args, **kwargs))
+
+    return call
+
+
+def forward_async(
+    method: Callable[Concatenate[C, P], Awaitable[T]],
+) -> Callable[Concatenate[BlockingClient[C], P], T]:
+    """Do as ``forward``, for an async method; the caller waits for its result."""
+
+    @wraps(method)
+    def call(self: BlockingClient[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        loop_client = self._opened()
+        return loop_client.run(partial(method, loop_client.client, *args, **kwargs))
+
+    return call

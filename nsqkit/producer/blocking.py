@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from nsqkit.errors import NotConnected, WouldWait
-from nsqkit.loop_thread import BlockingClient, OneShot
+from nsqkit.loop_thread import BlockingClient, OneShot, forward, forward_async
 from nsqkit.options.durations import Seconds
 from nsqkit.producer.arguments import Bytes
 from nsqkit.producer.options import ProducerKeywords
@@ -25,16 +25,13 @@ from nsqkit.producer.thread_lease import ThreadPublisher
 if TYPE_CHECKING:
     from nsqkit.client.serializers import Serializer
     from nsqkit.producer.receipt import Receipt
-    from nsqkit.producer.stats import ProducerStats
-
-T = TypeVar("T")
 
 
 class BlockingProducer(BlockingClient[Producer]):
     """Publishes to nsqds from threads; used with ``with``, or from ``open`` to ``close``.
 
     It belongs to the process that has opened it. A process that is forked meanwhile gets ``Closed``, and may open it
-    itself.
+    itself. Its methods raise ``Closed`` while it is not open in this process.
 
     Args:
         addresses: as for ``Producer``; so are the following ones.
@@ -150,30 +147,11 @@ class BlockingProducer(BlockingClient[Producer]):
 
     # ---- connections, topics and statistics ----------------------------------------------------------------------
 
-    def ping(self) -> None:
-        """As ``Producer.ping``."""
-        self._run(Producer.ping)
-
-    def wait_connected(self, timeout: Seconds | None = None) -> None:
-        """As ``Producer.wait_connected``."""
-        self._run(Producer.wait_connected, timeout)
-
-    def ensure_topic(self, topic: str) -> None:
-        """As ``Producer.ensure_topic``."""
-        self._run(Producer.ensure_topic, topic)
-
-    def ensure_channel(self, topic: str, channel: str) -> None:
-        """As ``Producer.ensure_channel``."""
-        self._run(Producer.ensure_channel, topic, channel)
-
-    def stats(self) -> ProducerStats:
-        """As ``Producer.stats``.
-
-        Raises:
-            Closed: while it is not open in this process.
-        """
-        loop_client = self._opened()
-        return loop_client.ask(loop_client.client.stats)
+    ping = forward_async(Producer.ping)
+    wait_connected = forward_async(Producer.wait_connected)
+    ensure_topic = forward_async(Producer.ensure_topic)
+    ensure_channel = forward_async(Producer.ensure_channel)
+    stats = forward(Producer.stats)
 
     @property
     def is_connected(self) -> bool:
@@ -182,10 +160,6 @@ class BlockingProducer(BlockingClient[Producer]):
         return loop_client is not None and loop_client.is_here and loop_client.client.is_connected
 
     # ---- internals -----------------------------------------------------------------------------------------------
-
-    def _run(self, method: Callable[..., Awaitable[T]], *args: Any) -> T:
-        loop_client = self._opened()
-        return loop_client.run(partial(method, loop_client.client, *args))
 
     def _publish(
         self,

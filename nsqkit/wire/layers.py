@@ -79,8 +79,7 @@ class Layers(list["Transform"]):
     def decode(self, data: bytes, depth: int = 0) -> Iterator[bytes]:
         """Yield the plain bytes in pieces; a layer that is added meanwhile takes effect after the current piece.
 
-        Args:
-            depth: the number of layers, from the socket on, that have already decoded them.
+        ``depth`` is the number of layers, from the socket on, that have already decoded the data.
 
         Raises:
             ProtocolError: the bytes are not valid in one of the layers.

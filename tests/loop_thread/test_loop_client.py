@@ -250,13 +250,15 @@ def test_calls_and_tasks_wait_for_the_end_of_a_lease(loop_client, make):
 
 
 def test_there_is_no_lease_while_a_task_runs_or_another_lease_lasts(loop_client, make):
-    may_end = threading.Event()
+    has_begun, may_end = threading.Event(), threading.Event()
 
     async def work() -> None:
+        has_begun.set()
         while not may_end.is_set():
             await anyio.lowlevel.checkpoint()
 
     working = loop_client.start(work)
+    assert has_begun.wait(WAIT_LIMIT)
     assert loop_client.lease(make) is None
     may_end.set()
     working.result(WAIT_LIMIT)

@@ -55,14 +55,7 @@ async def query_auth_servers(
 ) -> AuthState:
     """Return the permissions that an auth server grants to a client.
 
-    Args:
-        options: ``auth_http_addresses``, at least one, with the method and the timeouts of the requests.
-        secret: the secret from the client's AUTH.
-        remote_ip: the client's address without its port; empty for a Unix socket.
-        tls: whether the client's connection is encrypted.
-        common_name: the name in the client's certificate; empty without one.
-        clock: the time.
-        random: chooses the first server.
+    The remote IP is empty for a Unix socket, and the common name without a certificate.
 
     Raises:
         RequestFailed: no server gave a usable answer; the text has a reason for each. It is for the log: the client

@@ -28,12 +28,7 @@ logger = logging.getLogger("nsqkit.broker")
 
 
 class ExternalServices:
-    """The tasks that send requests for one broker; those for statsd and nsqlookupds begin at once.
-
-    Args:
-        nsqd: the broker.
-        tasks: runs the tasks; their end is its end.
-    """
+    """The tasks that send requests for one broker; those for statsd and nsqlookupds begin at once."""
 
     def __init__(self, nsqd: RunningBroker, tasks: TaskGroup) -> None:
         self._nsqd = nsqd

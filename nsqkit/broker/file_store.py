@@ -21,11 +21,7 @@ REMOVED_MAX: Final = 100
 
 
 class DiskFile:
-    """A file that is open for reading and writing.
-
-    Args:
-        descriptor: of the open file; closed with this object.
-    """
+    """A file that is open for reading and writing; the last ``close`` closes its descriptor."""
 
     __slots__ = ("_descriptor", "_users")
 
@@ -66,11 +62,7 @@ class DiskFile:
 
 
 class DirectoryFileStore:
-    """A directory.
-
-    Args:
-        path: of the directory; it has to exist.
-    """
+    """A directory, which has to exist."""
 
     def __init__(self, path: str) -> None:
         self._path = path

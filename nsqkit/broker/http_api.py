@@ -395,11 +395,7 @@ def refuse_without_tls(nsqd: RunningBroker, request: Request) -> Response:
 
 
 class HTTPApi:
-    """Serves the HTTP connections of one broker.
-
-    Args:
-        nsqd: the broker.
-    """
+    """Serves the HTTP connections of one broker."""
 
     def __init__(self, nsqd: RunningBroker) -> None:
         self._nsqd = nsqd
@@ -411,13 +407,7 @@ class HTTPApi:
         self._handle = logged(router.handle, logger=logger, clock=nsqd.clock, unlogged=unlogged)
 
     async def serve(self, stream: ByteStream, remote_address: str, *, secure: bool = False) -> None:
-        """Answer the requests of one connection until it ends, then close the stream.
-
-        Args:
-            stream: the connection.
-            remote_address: ``host:port`` of the client, for the log.
-            secure: the connection uses TLS.
-        """
+        """Answer the requests of one connection until it ends, then close the stream; ``secure`` is True for TLS."""
         nsqd, options = self._nsqd, self._nsqd.options
         is_refused = not secure and options.tls_demanded == "true"
         await serve_connection(

@@ -30,14 +30,7 @@ PLAIN_ANSWER: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP requ
 
 
 async def serve_https(api: HTTPApi, context: Context, stream: ByteStream, remote_address: str) -> None:
-    """Answer the requests of one connection until it ends, then close the stream.
-
-    Args:
-        api: the routes.
-        context: the TLS settings.
-        stream: the connection.
-        remote_address: ``host:port`` of the client, for the log.
-    """
+    """Answer the requests of one connection until it ends, then close the stream."""
     tls = TLS(context)
     secure = TLSStream(stream, tls)
     try:

@@ -143,10 +143,6 @@ class LookupAnnouncer:
 class _Peer:
     """The connection to one configured address.
 
-    Args:
-        address: ``host:port``.
-        make_session: returns the session of each new connection.
-
     Attributes:
         scope: cancelled when the address is removed from the options.
         info: the data of the nsqlookupd from its last answer to IDENTIFY.
@@ -234,11 +230,7 @@ async def lookup_channels(
 ) -> set[bytes]:
     """Return the channels of a topic that any nsqlookupd lists; all requests run at the same time.
 
-    Args:
-        addresses: ``host:port`` of the HTTP routes of each nsqlookupd.
-        topic: the topic.
-        options: ``http_client_connect_timeout_ns`` and ``http_client_request_timeout_ns``; 0 means no limit.
-        clock: the time of the timeouts.
+    The addresses are ``host:port`` of HTTP routes. The timeouts are those of ``options``, where 0 means no limit.
     """
     from nsqkit.http.client import fetch_v1  # here, since h11 is not needed without an nsqlookupd
 

@@ -10,13 +10,11 @@ import gc
 import os
 import sys
 
-from nsqkit.broker.core.report.stats import MemoryStats
-
 STATM = "/proc/self/statm"
 """The file of Linux with the sizes of this process in pages: total, resident, …"""
 
 
-def read_memory_stats() -> MemoryStats:
+def read_memory_stats() -> dict[str, int]:
     """Return the present numbers.
 
     ``heap_objects`` is the number of allocated blocks, ``heap_in_use_bytes`` the resident memory of the process, and

@@ -37,12 +37,9 @@ SAVE_PAUSE_NS: Final = 10**9
 
 
 class Persistence:
-    """The data path of one broker.
+    """The data path of one broker, a directory that has to exist.
 
-    Args:
-        path: the directory; it has to exist.
-        options: nsqd's flags.
-        after: called when a sync has ended, to act on its effects in the engine.
+    After a sync, ``after`` is called to act on its effects in the engine.
 
     Attributes:
         storage: where the broker's queues are.

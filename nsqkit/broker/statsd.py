@@ -31,14 +31,7 @@ RESOLVE_TIMEOUT = 1
 
 
 class StatsdReporter:
-    """Reports to statsd.
-
-    Args:
-        broker: the engine whose state is reported.
-        options: the address, the interval and the contents.
-        prefix: the beginning of all keys.
-        clock: the time.
-    """
+    """Reports to statsd: the state of a broker, under keys that begin with ``prefix``."""
 
     def __init__(self, broker: Broker, options: BrokerOptions, prefix: str, clock: Clock) -> None:
         self._broker = broker

@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 def logged(
     handle: Handler, *, logger: logging.Logger, clock: Clock, unlogged: Collection[str] = ()
 ) -> Handler:
-    """Return a handler that answers as ``handle`` does, and logs each request.
-
-    Args:
-        handle: answers the requests.
-        logger: receives the lines.
-        clock: measures the time that an answer takes.
-        unlogged: paths that are not logged.
-    """
+    """Return a handler that answers as ``handle`` does, and logs each request whose path is not in ``unlogged``."""
 
     async def answer(request: Request) -> Response:
         start_ns = clock.now_ns()

@@ -75,12 +75,9 @@ class _Options(TypedDict):
 
 
 async def fetch_v1(url: str, *, document: bytes | None = None, **options: Unpack[_Options]) -> bytes:
-    """Return the body of a successful answer in the form of NSQ's daemons.
+    """Return the body of a successful answer in the form of NSQ's daemons: to GET, or to POST with a JSON document.
 
-    Args:
-        url: the URL to GET, or to POST ``document`` to.
-        document: JSON to POST.
-        options: as for ``fetch``.
+    The options are those of ``fetch``.
 
     Raises:
         RequestFailed: no answer, or an answer with another status than 200.

@@ -220,12 +220,7 @@ ROUTES: Final[tuple[tuple[str, str, Route], ...]] = (
 
 
 class HTTPApi:
-    """Serves the HTTP connections of one nsqlookupd.
-
-    Args:
-        registry: the registrations.
-        clock: the time.
-    """
+    """Serves the HTTP connections of one nsqlookupd."""
 
     def __init__(self, registry: Registry, clock: Clock) -> None:
         self.registry = registry
@@ -237,12 +232,7 @@ class HTTPApi:
         self._handle = logged(Router([*routes, *pprof]).handle, logger=logger, clock=clock, unlogged=unlogged)
 
     async def serve(self, stream: ByteStream, remote_address: str) -> None:
-        """Answer the requests of one connection until it ends, then close the stream.
-
-        Args:
-            stream: the connection.
-            remote_address: ``host:port`` of the client, for the log.
-        """
+        """Answer the requests of one connection until it ends, then close the stream."""
         await serve_connection(
             stream,
             self._handle,

@@ -100,12 +100,7 @@ class Rules:
 
 
 class Session:
-    """One connection of an nsqd.
-
-    Args:
-        registry: the registrations.
-        remote_address: ``host:port`` of the nsqd.
-        info: the answer to IDENTIFY.
+    """One connection of an nsqd, whose IDENTIFY is answered with ``info``.
 
     Attributes:
         peer: the nsqd in the registry, from IDENTIFY to the end.

@@ -24,11 +24,7 @@ _LEVEL_NAMES: Final = {logging.CRITICAL: "FATAL"}
 
 
 class LogFormatter(logging.Formatter):
-    """The format of a line.
-
-    Args:
-        prefix: the beginning of each line.
-    """
+    """The format of a line, which begins with ``prefix``."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()
@@ -54,12 +50,9 @@ def escape(message: str) -> str:
 
 
 def log_handler(stream: TextIO, prefix: str, level: Callable[[], str]) -> logging.Handler:
-    """Return the handler that writes the log.
+    """Return the handler that writes the log to ``stream``, with ``prefix`` before each line.
 
-    Args:
-        stream: the output.
-        prefix: the beginning of each line.
-        level: returns the word for the lowest level that is written; called for each line.
+    For each line ``level`` is called; it returns the word for the lowest level that is written.
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(LogFormatter(prefix))

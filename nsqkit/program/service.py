@@ -41,12 +41,7 @@ a million of them it takes as long as the delivery of 40,000.
 
 
 def start_log(prefix: str, level: Callable[[], str]) -> None:
-    """Write nsqkit's log to stderr.
-
-    Args:
-        prefix: the beginning of each line.
-        level: returns the word for the lowest level that is written; called for each line, since it may change.
-    """
+    """Write nsqkit's log to stderr; see ``log_handler`` for the arguments."""
     root = logging.getLogger("nsqkit")
     root.addHandler(log_handler(sys.stderr, prefix, level))
     root.setLevel(logging.DEBUG)

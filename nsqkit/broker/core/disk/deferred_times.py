@@ -25,12 +25,7 @@ _LINE = re.compile(rb"^([0-9a-f]{16}) (\d{1,19})$", re.MULTILINE)
 
 
 class DeferredTimes:
-    """The times of the deferred messages of one queue.
-
-    Args:
-        files: where its file is; None to have no file.
-        name: the beginning of the file's name.
-        state: gets a report when the file cannot be read or written.
+    """The times of the deferred messages of one queue; without ``files`` they are not kept.
 
     Attributes:
         by_id: the times of messages in the queue's files; the owner removes those that it has used.

@@ -52,14 +52,7 @@ class DiskLimits:
 
 
 class DiskQueue:
-    """One queue.
-
-    Args:
-        files: where its files are.
-        name: what their names begin with.
-        limits: from the options.
-        state: where it records errors, and that it has to be synced.
-    """
+    """One queue, in files whose names begin with ``name``; errors and wanted syncs are recorded in ``state``."""
 
     def __init__(self, files: FileStore, name: str, limits: DiskLimits, state: SyncState) -> None:
         self._files = files

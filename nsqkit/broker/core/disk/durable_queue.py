@@ -190,11 +190,7 @@ class DurableQueue(DiskQueue):
 
 
 class KeptQueue(MessageQueue):
-    """The queue of a topic or a channel whose messages are all on disk until they are finished.
-
-    Args:
-        durable: the queue on disk.
-    """
+    """The queue of a topic or a channel whose messages are all on disk until they are finished."""
 
     finishes = True
 

@@ -36,10 +36,7 @@ Run: TypeAlias = tuple[bytes, Sequence[bytes]]
 
 
 class GuidFactory:
-    """Gives the ids of one broker.
-
-    Args:
-        node_id: 0 to 1023, the broker's ``--node-id``.
+    """Gives the ids of one broker, whose ``--node-id`` is 0 to 1023.
 
     Attributes:
         tick: of the newest id, -1 before the first.

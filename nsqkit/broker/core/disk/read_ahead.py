@@ -14,10 +14,6 @@ from nsqkit.broker.core.disk.recovery import READ_SIZE
 class ReadAhead:
     """Reads one file after another.
 
-    Args:
-        files: where they are.
-        body_size_max: the limit for a message's body.
-
     Attributes:
         size: of the open file, as it was when it was opened; the queue corrects it when it has written more.
     """

@@ -134,13 +134,7 @@ def count_unrecorded(
 ) -> int:
     """Return how many whole records a file has behind ``recorded_end``, and cut off the rest.
 
-    Args:
-        files: where the file is.
-        name: the file's.
-        start: where a record certainly begins; ``recorded_end`` may be wrong, too.
-        recorded_end: the end of the records that are counted already.
-        body_size_max: the limit for a message's body.
-        state: gets a report of what is cut off.
+    A record begins at ``start``. The records before ``recorded_end``, which may be wrong, are counted already.
 
     Raises:
         OSError: the file cannot be read.

@@ -81,12 +81,7 @@ class MemoryStorage:
 
 
 class DiskStorage(SyncState):
-    """Keeps the messages that memory does not hold in files, and all of them when the broker stops.
-
-    Args:
-        files: where the files are.
-        options: nsqd's flags.
-    """
+    """Keeps the messages that memory does not hold in files, and all of them when the broker stops."""
 
     def __init__(self, files: FileStore, options: BrokerOptions) -> None:
         super().__init__(GuidFactory(options.node_id))

@@ -1,18 +1,15 @@
 """The ``/stats`` document, in JSON and in text.
 
-Both equal those of nsqd 1.3.0, key by key and column by column (nsqd/stats.go, and printStats in nsqd/http.go). The
-types below are the JSON objects; their keys stand in nsqd's order, and a key that is ``NotRequired`` is left out when
-its value is zero or empty.
-
+Both equal those of nsqd 1.3.0, key by key and column by column (nsqd/stats.go, and printStats in nsqd/http.go).
 ``collect`` reads the state of a broker; ``to_document`` and ``to_text`` format it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from nsqkit.broker.core.topics.latency import Latency, LatencyStats
+from nsqkit.broker.core.topics.latency import Latency
 from nsqkit.broker.core.topics.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
 from nsqkit.options.durations import format_duration
 from nsqkit.wire.identify import BROKER_VERSION
@@ -27,105 +24,22 @@ _NS_PER_S: Final = 1_000_000_000
 _UNITS: Final = (("s", _NS_PER_S), ("ms", 1_000_000), ("us", 1_000))
 
 
-class PubCount(TypedDict):
-    """How many messages a client has published to a topic."""
+Document: TypeAlias = dict[str, Any]
+"""A JSON object, whose keys stand in nsqd's order."""
 
-    topic: str
-    count: int
-
-
-class ClientStats(TypedDict):
-    """A client; one that publishes and consumes is in both lists."""
-
-    client_id: str
-    hostname: str
-    version: str
-    remote_address: str
-    state: int
-    ready_count: int
-    in_flight_count: int
-    message_count: int
-    finish_count: int
-    requeue_count: int
-    connect_ts: int
-    sample_rate: int
-    deflate: bool
-    snappy: bool
-    user_agent: str
-    topology_zone: str
-    topology_region: str
-    authed: NotRequired[bool]
-    auth_identity: NotRequired[str]
-    auth_identity_url: NotRequired[str]
-    pub_counts: NotRequired[list[PubCount]]
-    tls: bool
-    tls_cipher_suite: str
-    tls_version: str
-    tls_negotiated_protocol: str
-    tls_negotiated_protocol_is_mutual: bool
-
-
-class ChannelStats(TypedDict):
-    """A channel."""
-
-    channel_name: str
-    depth: int
-    backend_depth: int
-    in_flight_count: int
-    deferred_count: int
-    message_count: int
-    zone_local_msg_count: NotRequired[int]
-    region_local_msg_count: NotRequired[int]
-    global_msg_count: NotRequired[int]
-    requeue_count: int
-    timeout_count: int
-    client_count: int
-    clients: list[ClientStats] | None
-    paused: bool
-    e2e_processing_latency: LatencyStats
-
-
-class TopicStats(TypedDict):
-    """A topic."""
-
-    topic_name: str
-    channels: list[ChannelStats]
-    depth: int
-    backend_depth: int
-    message_count: int
-    message_bytes: int
-    paused: bool
-    e2e_processing_latency: LatencyStats
-
-
-class MemoryStats(TypedDict):
-    """The memory of the process, under the names of Go's runtime."""
-
-    heap_objects: int
-    heap_idle_bytes: int
-    heap_in_use_bytes: int
-    heap_released_bytes: int
-    gc_pause_usec_100: int
-    gc_pause_usec_99: int
-    gc_pause_usec_95: int
-    next_gc_bytes: int
-    gc_total_runs: int
-
-
-class Stats(TypedDict):
-    """The state of a broker."""
-
-    topics: list[TopicStats] | None
-    producers: list[ClientStats] | None
-
-
-# ---- collecting-----------------------------------------------------------------------------------------------
+_OMITTED_IF_EMPTY: Final = (
+    *("zone_local_msg_count", "region_local_msg_count", "global_msg_count"),
+    *("authed", "auth_identity", "auth_identity_url", "pub_counts"),
+)
+"""The keys that nsqd leaves out where the value is zero or empty; all others are always there."""
 
 
 def collect(
     broker: Broker, now_ns: int, *, topic: bytes = b"", channel: bytes = b"", include_clients: bool = True
-) -> Stats:
-    """Return the state of a broker.
+) -> Document:
+    """Return the state of a broker: its ``topics``, and the clients that publish, its ``producers``.
+
+    A client that publishes and consumes is in both lists.
 
     Args:
         broker: whose state.
@@ -150,7 +64,7 @@ def collect(
 
 def _topic(
     broker: Broker, topic: Topic, now_ns: int, topic_filter: bytes, channel: bytes, include_clients: bool
-) -> TopicStats:
+) -> Document:
     names = [channel] if channel else sorted(topic.channels)
     return {
         "topic_name": topic.name.decode(),
@@ -166,8 +80,8 @@ def _topic(
     }
 
 
-def _latency(channels: Iterable[Channel], now_ns: int) -> LatencyStats:
-    """Return the latencies of all messages of some channels."""
+def _latency(channels: Iterable[Channel], now_ns: int) -> Document:
+    """Return the latencies of all messages of some channels; nsqd shows them even where it measures nothing."""
     latencies = [channel.latency for channel in channels if channel.latency is not None]
     if not latencies:
         return {"count": 0, "percentiles": None}
@@ -176,11 +90,11 @@ def _latency(channels: Iterable[Channel], now_ns: int) -> LatencyStats:
 
 def _channel(
     broker: Broker, channel: Channel, now_ns: int, topic_filter: bytes, include_clients: bool
-) -> ChannelStats:
+) -> Document:
     counts = channel.delivery_counts
     sessions = [broker.sessions.by_subscription[subscription] for subscription in channel.subscriptions]
     clients = [_client(session, topic_filter) for session in sessions] if include_clients else None
-    stats: ChannelStats = {
+    stats = {
         "channel_name": channel.name.decode(),
         "depth": len(channel.queue),
         "backend_depth": len(channel.queue.backend),
@@ -197,20 +111,13 @@ def _channel(
         "paused": channel.paused,
         "e2e_processing_latency": _latency((channel,), now_ns),
     }
-    if not counts[ZONE_LOCAL]:
-        del stats["zone_local_msg_count"]
-    if not counts[REGION_LOCAL]:
-        del stats["region_local_msg_count"]
-    if not counts[GLOBAL]:
-        del stats["global_msg_count"]
-    return stats
+    return _without_empty(stats)
 
 
-def _client(session: Session, topic_filter: bytes) -> ClientStats:
+def _client(session: Session, topic_filter: bytes) -> Document:
     identity, grant, tls, subscription = session.identity, session.grant, session.tls, session.subscription
     auth = None if session.authorization is None else session.authorization.state
-    pub_counts = _pub_counts(session, topic_filter)
-    stats: ClientStats = {
+    stats = {
         "client_id": identity.client_id,
         "hostname": identity.hostname,
         "version": "V2",
@@ -231,25 +138,21 @@ def _client(session: Session, topic_filter: bytes) -> ClientStats:
         "authed": auth is not None and bool(auth.authorizations),
         "auth_identity": auth.identity if auth else "",
         "auth_identity_url": auth.identity_url if auth else "",
-        "pub_counts": pub_counts,
+        "pub_counts": _pub_counts(session, topic_filter),
         "tls": tls is not None,
         "tls_cipher_suite": tls.cipher_suite if tls else "",
         "tls_version": tls.version if tls else "",
         "tls_negotiated_protocol": tls.negotiated_protocol if tls else "",
         "tls_negotiated_protocol_is_mutual": tls is not None,  # as Go does
     }
-    if not stats["authed"]:
-        del stats["authed"]
-    if not stats["auth_identity"]:
-        del stats["auth_identity"]
-    if not stats["auth_identity_url"]:
-        del stats["auth_identity_url"]
-    if not pub_counts:
-        del stats["pub_counts"]
-    return stats
+    return _without_empty(stats)
 
 
-def _pub_counts(session: Session, topic_filter: bytes) -> list[PubCount]:
+def _without_empty(stats: Document) -> Document:
+    return {key: value for key, value in stats.items() if value or key not in _OMITTED_IF_EMPTY}
+
+
+def _pub_counts(session: Session, topic_filter: bytes) -> list[Document]:
     """Return the count of one topic, the first that was published to: nsqd shows one, too, and chooses any."""
     for topic, count in session.pub_counts.items():
         if not topic_filter or topic == topic_filter:
@@ -257,14 +160,11 @@ def _pub_counts(session: Session, topic_filter: bytes) -> list[PubCount]:
     return []
 
 
-# ---- formatting-----------------------------------------------------------------------------------------------
-
-
 def to_document(
-    stats: Stats, *, health: str, start_time_ns: int, memory: MemoryStats | None
-) -> dict[str, object]:
+    stats: Document, *, health: str, start_time_ns: int, memory: Mapping[str, int] | None
+) -> Document:
     """Return the JSON document; without ``memory`` it has no such key."""
-    document: dict[str, object] = {
+    document: Document = {
         "version": BROKER_VERSION,
         "health": health,
         "start_time": start_time_ns // _NS_PER_S,
@@ -277,26 +177,16 @@ def to_document(
 
 
 def to_text(
-    stats: Stats,
+    stats: Document,
     *,
     version_line: str,
     health: str,
     start_time: str,
     start_time_ns: int,
     now_ns: int,
-    memory: MemoryStats | None,
+    memory: Mapping[str, int] | None,
 ) -> str:
-    """Return the text.
-
-    Args:
-        stats: the state of the broker.
-        version_line: the name and version of the program.
-        health: the state of the disk.
-        start_time: when it started, in the form of RFC 3339.
-        start_time_ns: the same.
-        now_ns: the time.
-        memory: its memory; None to leave it out.
-    """
+    """Return the text, with ``start_time`` in the form of RFC 3339; without ``memory`` it has no such part."""
     lines = [
         version_line,
         f"start_time {start_time}",
@@ -315,7 +205,7 @@ def to_text(
     return "\n".join(lines) + "\n"
 
 
-def _topic_lines(topic: TopicStats, now_ns: int) -> Iterator[str]:
+def _topic_lines(topic: Document, now_ns: int) -> Iterator[str]:
     paused = "*P " if topic["paused"] else "   "
     yield (
         f"{paused}[{topic['topic_name']:<15}] depth: {topic['depth']:<5} be-depth: {topic['backend_depth']:<5} "
@@ -333,7 +223,7 @@ def _topic_lines(topic: TopicStats, now_ns: int) -> Iterator[str]:
         yield from _client_lines(channel["clients"], "        ", now_ns)
 
 
-def _latency_text(latency: LatencyStats) -> str:
+def _latency_text(latency: Document) -> str:
     values = (percentile["value"] for percentile in latency["percentiles"] or ())
     return ", ".join(map(_human_time, values))
 
@@ -346,12 +236,12 @@ def _human_time(time_ns: int) -> str:
     return f"{time_ns:.1f}ns"
 
 
-def _client_lines(clients: Sequence[ClientStats] | None, indent: str, now_ns: int) -> Iterator[str]:
+def _client_lines(clients: Sequence[Document] | None, indent: str, now_ns: int) -> Iterator[str]:
     for client in clients or ():
         yield indent + _client_line(client, now_ns)
 
 
-def _client_line(client: ClientStats, now_ns: int) -> str:
+def _client_line(client: Document, now_ns: int) -> str:
     _, colon, port = client["remote_address"].rpartition(":")
     port = port if colon else ""  # a client of a Unix socket
     name = f"{client['hostname']}:{port} {client['user_agent']}"

@@ -9,13 +9,12 @@ reported as its difference to the last report, a gauge as it is; a packet holds 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import attrs
 
-from nsqkit.broker.core.report.stats import ChannelStats, MemoryStats, Stats, TopicStats
-from nsqkit.broker.core.topics.latency import LatencyStats
+from nsqkit.broker.core.report.stats import Document
 
 _EPHEMERAL: Final = "#ephemeral"
 
@@ -29,8 +28,8 @@ class Snapshot:
         memory: that of the process; None if it is not reported.
     """
 
-    stats: Stats
-    memory: MemoryStats | None = None
+    stats: Document
+    memory: Mapping[str, int] | None = None
 
 
 NOTHING: Final = Snapshot({"topics": None, "producers": None})
@@ -56,10 +55,7 @@ def resolve_prefix(prefix: str, broadcast_address: str, broadcast_http_port: int
 def report(now: Snapshot, last: Snapshot, *, exclude_ephemeral: bool = False) -> Iterator[str]:
     """Yield the lines of a report, without a prefix and without line ends.
 
-    Args:
-        now: the content of this report.
-        last: the content of the last report, for the counters.
-        exclude_ephemeral: leave out topics and channels that are ephemeral.
+    The counters are the differences to ``last``, the content of the last report.
     """
     last_topics = {topic["topic_name"]: topic for topic in last.stats["topics"] or ()}
     for topic in now.stats["topics"] or ():
@@ -70,7 +66,7 @@ def report(now: Snapshot, last: Snapshot, *, exclude_ephemeral: bool = False) ->
         yield from _memory_lines(now.memory, last.memory)
 
 
-def _topic_lines(topic: TopicStats, last: TopicStats | None, exclude_ephemeral: bool) -> Iterator[str]:
+def _topic_lines(topic: Document, last: Document | None, exclude_ephemeral: bool) -> Iterator[str]:
     key = f"topic.{topic['topic_name']}."
     yield f"{key}message_count:{topic['message_count'] - (last['message_count'] if last else 0)}|c"
     yield f"{key}message_bytes:{topic['message_bytes'] - (last['message_bytes'] if last else 0)}|c"
@@ -84,7 +80,7 @@ def _topic_lines(topic: TopicStats, last: TopicStats | None, exclude_ephemeral: 
             yield from _channel_lines(f"{key}channel.{name}.", channel, last_channels.get(name))
 
 
-def _channel_lines(key: str, channel: ChannelStats, last: ChannelStats | None) -> Iterator[str]:
+def _channel_lines(key: str, channel: Document, last: Document | None) -> Iterator[str]:
     yield f"{key}message_count:{channel['message_count'] - (last['message_count'] if last else 0)}|c"
     yield f"{key}depth:{channel['depth']}|g"
     yield f"{key}backend_depth:{channel['backend_depth']}|g"
@@ -96,12 +92,12 @@ def _channel_lines(key: str, channel: ChannelStats, last: ChannelStats | None) -
     yield from _latency_lines(key, channel["e2e_processing_latency"])
 
 
-def _latency_lines(key: str, latency: LatencyStats) -> Iterator[str]:
+def _latency_lines(key: str, latency: Document) -> Iterator[str]:
     for percentile in latency["percentiles"] or ():
         yield f"{key}e2e_processing_latency_{percentile['quantile'] * 100:.0f}:{percentile['value']}|g"
 
 
-def _memory_lines(memory: MemoryStats, last: MemoryStats | None) -> Iterator[str]:
+def _memory_lines(memory: Mapping[str, int], last: Mapping[str, int] | None) -> Iterator[str]:
     for key, value in memory.items():
         if key != "gc_total_runs":
             yield f"mem.{key}:{value}|g"
@@ -109,12 +105,7 @@ def _memory_lines(memory: MemoryStats, last: MemoryStats | None) -> Iterator[str
 
 
 def cut_packets(lines: Iterable[str], size: int) -> list[bytes]:
-    """Return packets of whole lines, each with its line end.
-
-    Args:
-        lines: without line ends.
-        size: bytes that a packet has at most; a line that is longer is a packet of its own.
-    """
+    """Return packets of whole lines with their line ends; a line of more than ``size`` bytes is a packet of its own."""
     packets: list[bytes] = []
     packet = bytearray()
     for line in lines:

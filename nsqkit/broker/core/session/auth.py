@@ -128,11 +128,7 @@ class AuthState:
 
 
 def decode_auth_state(body: bytes, now_ns: int) -> AuthState:
-    """Return the grant in the answer of an auth server.
-
-    Args:
-        body: its JSON document, read as nsqd reads it.
-        now_ns: when it came; its ``ttl`` seconds begin then.
+    """Return the grant in the answer of an auth server, which is read as nsqd reads it; its ``ttl`` seconds begin now.
 
     Raises:
         ProtocolError: not such a document, an unknown permission, a pattern that RE2 refuses, patterns over one of

@@ -74,13 +74,7 @@ class Authorization:
         return self.state is not None and bool(self.state.authorizations)
 
     def check(self, verb: bytes, topic: bytes, channel: bytes, now_ns: int) -> bool:
-        """Return True if the client is allowed to do this, False if an auth server has to be queried again first.
-
-        Args:
-            verb: PUB, MPUB, DPUB or SUB.
-            topic: the first word.
-            channel: the second word of SUB; otherwise empty.
-            now_ns: the time, for the expiry of the grant.
+        """Return True if the client is allowed to do this, False if an auth server has to be asked again first.
 
         Raises:
             BrokerError: refused.

@@ -27,10 +27,6 @@ TICK_NS: Final = 20_000_000
 class Heartbeat:
     """The heartbeats of one session.
 
-    Args:
-        interval_ns: between two heartbeats.
-        now_ns: the time at which the client connected.
-
     Attributes:
         received_ns: the time of the client's last command.
         has_sent: bytes were sent since the last heartbeat was made.
@@ -66,12 +62,7 @@ class Heartbeat:
         return now_ns < self._handshake_end_ns
 
     def timeout_reason(self, now_ns: int, *, has_output: bool) -> str | None:
-        """Return the reason why the session ends; None if it does not.
-
-        Args:
-            now_ns: the time.
-            has_output: whether bytes wait to be sent.
-        """
+        """Return why the session ends, None if it does not; ``has_output`` means that bytes wait to be sent."""
         if self._silence_ns and now_ns >= self.received_ns + self._silence_ns:
             interval_ms = self._silence_ns // 2 // NS_PER_MS
             return f"no command for two heartbeat intervals of {interval_ms} ms"

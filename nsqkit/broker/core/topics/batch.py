@@ -19,13 +19,7 @@ PART_COUNT_MAX: Final = 5000
 
 
 class Batch:
-    """The messages of one batch.
-
-    Args:
-        topics: the broker's.
-        topic_name: the topic that the batch is for; it is created again if it is deleted meanwhile.
-        bodies: the messages.
-    """
+    """The messages of one batch for a topic, which is created again if it is deleted meanwhile."""
 
     __slots__ = ("_bodies", "_count", "_topic_name", "_topics")
 

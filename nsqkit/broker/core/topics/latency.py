@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import Final, TypedDict
+from typing import Any, Final
 
 RANKS_ABOVE: Final = 2
 """A value is taken so many ranks above that of its percentile, if there are as many. nsqd's streams do so with up to a
@@ -28,28 +28,8 @@ _DIGITS: Final = 8
 _TIMESTAMP: Final = Struct(">8xq").unpack_from  # of a message's frame: size, type, timestamp, …
 
 
-class Percentile(TypedDict):
-    """One percentile, under the names of ``/stats``."""
-
-    quantile: float
-    value: int
-
-
-class LatencyStats(TypedDict):
-    """The number of latencies and their percentiles; nsqd shows this object even where it measures nothing."""
-
-    count: int
-    percentiles: list[Percentile] | None
-
-
 class Latency:
-    """The latencies of one channel's messages, or of all channels of a topic.
-
-    Args:
-        percentiles: above 0 and up to 1.
-        window_ns: the time that they cover.
-        now_ns: the present time.
-    """
+    """The latencies of one channel's messages, or of all channels of a topic; percentiles are above 0 and up to 1."""
 
     def __init__(self, percentiles: Sequence[float], window_ns: int, now_ns: int) -> None:
         self._percentiles = percentiles
@@ -85,12 +65,12 @@ class Latency:
             whole._older.update(latency._older)
         return whole
 
-    def result(self, now_ns: int) -> LatencyStats:
-        """Return the percentiles; they are 0 without latencies."""
+    def result(self, now_ns: int) -> dict[str, Any]:
+        """Return the number of latencies and their percentiles, under the names of ``/stats``; 0 without latencies."""
         self._take_turns(now_ns)
         both = sorted((self._current + self._older).items())
         count = sum(number for _, number in both)
-        percentiles: list[Percentile] = []
+        percentiles = []
         for percentile in self._percentiles:
             rank = min(math.ceil(percentile * count) + RANKS_ABOVE, count)
             quantile = percentile if percentile < 1 else 1  # Go writes a whole number without a fraction

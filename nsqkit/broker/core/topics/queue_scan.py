@@ -36,11 +36,7 @@ class ScannedTimers(Timers):
 
 
 class QueueScan:
-    """Looks for messages whose time has come, every 100 ms.
-
-    Args:
-        topics: whose channels are scanned.
-        random: chooses channels.
+    """Looks for messages whose time has come, every 100 ms, in channels that ``random`` chooses.
 
     Attributes:
         due_ns: the time of the next scan.

@@ -23,14 +23,9 @@ if TYPE_CHECKING:
 class Topics(dict[bytes, Topic]):
     """The topics of one broker.
 
-    Args:
-        options: nsqd's flags.
-        storage: where the queues are.
-        timers: the deadlines of topics and channels.
-
     Attributes:
         changes: what the broker and its driver have to act on.
-        waits_for_channels: a new topic waits until ``Topic.start`` is called with the channels that the nsqlookupds
+        asks_for_channels: a new topic waits until ``Topic.start`` is called with the channels that the nsqlookupds
             have for it.
         new: topics that wait for that.
     """

@@ -6,7 +6,7 @@ import pytest
 
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.report.stats import MemoryStats, collect, to_document, to_text
+from nsqkit.broker.core.report.stats import collect, to_document, to_text
 from nsqkit.broker.core.topics.latency import Latency
 from nsqkit.wire.commands import encode_finish, encode_identify, encode_publish, encode_ready, encode_requeue
 
@@ -16,7 +16,7 @@ NOW_NS = START_NS + 125 * S + 5
 
 NO_LATENCY = {"count": 0, "percentiles": None}
 
-MEMORY: MemoryStats = {
+MEMORY = {
     "heap_objects": 1,
     "heap_idle_bytes": 2,
     "heap_in_use_bytes": 30000,

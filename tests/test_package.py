@@ -31,13 +31,13 @@ def test_all_listed_names_can_be_imported():
 
 def test_declared_pythons_are_the_tested_ones():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    said = [text.rpartition(" ")[2] for text in project["classifiers"] if ":: Python :: 3." in text]
-    assert project["requires-python"] == f">={said[0]}"
-    tried = ",".join(version.replace(".", "") for version in said)
+    versions = [text.rpartition(" ")[2] for text in project["classifiers"] if ":: Python :: 3." in text]
+    assert project["requires-python"] == f">={versions[0]}"
+    tried = ",".join(version.replace(".", "") for version in versions)
     assert f"[testenv:py{{,{tried}}}]" in (ROOT / "tox.ini").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert f"-e {','.join(f'py{version}' for version in tried.split(','))} " in makefile
-    assert all(f"python{version}" in makefile for version in said)
+    assert all(f"python{version}" in makefile for version in versions)
 
 
 def test_package_is_typed():

@@ -166,7 +166,7 @@ CALLS: dict[type, dict[str, dict[str, str]]] = {
 
 BLOCKING = (BlockingProducer, BlockingConsumer)
 
-# Options, and calls whose arguments are options, have tests of their own.
+# Options, and calls whose arguments are options, are tested elsewhere.
 FREE = {"options"}
 ELSEWHERE = {"run", "run_batches"}
 
@@ -269,7 +269,7 @@ def nsqd_of_module() -> Iterator[NsqdServer]:
 def test_wrong_argument_of_a_blocking_client_is_refused(blocking, cls, method, name, value):
     with pytest.raises(OptionError) as caught:
         result = call(cls, blocking[cls], method, name, value)
-        result.result(5)  # type: ignore[attr-defined]  # what is not waited for tells it by its future
+        result.result(5)  # type: ignore[attr-defined]  # a call that does not wait reports the error by its future
     check(caught.value, name, value)
 
 

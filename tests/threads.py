@@ -30,7 +30,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def start(function: Callable[..., Any], *args: Any) -> Future[Any]:
-    """Call a function in a thread of its own."""
+    """Call a function in a new thread."""
     future: Future[Any] = Future()
 
     def run() -> None:

@@ -62,7 +62,7 @@ def measure(bench: Bench) -> Iterator[Row]:
 def _memory(task: Assignment) -> Sample:
     """Let a program consume a topic that is filled in parts; return its memory at the end."""
     command = [sys.executable, "-m", "tests.benchmarks.programs.staying", task.as_argument()]
-    told: list[float] = []
+    sizes: list[float] = []
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as program:
@@ -72,7 +72,7 @@ def _memory(task: Assignment) -> Sample:
         limit.start()
         try:
             for line in program.stdout:
-                told.append(memory_bytes(program.pid) / 1e6)
+                sizes.append(memory_bytes(program.pid) / 1e6)
                 if int(line) < task.count:
                     raw_client.fill(task.address, task.topic, task.batch)
                 program.stdin.write("\n")
@@ -84,4 +84,4 @@ def _memory(task: Assignment) -> Sample:
             limit.cancel()
     if program.returncode:
         raise RunFailed(f"a consumer of {task.count} messages ended with code {program.returncode}")
-    return {"last": told[-1], "growth": max(told[-1] - told[min(1, len(told) - 1)], 0.0)}
+    return {"last": sizes[-1], "growth": max(sizes[-1] - sizes[min(1, len(sizes) - 1)], 0.0)}

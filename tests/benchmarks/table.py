@@ -127,14 +127,17 @@ def render(rows: Iterable[Row]) -> str:
 def summary(rows: Iterable[Row]) -> str:
     """Return one line: how many floors were reached, and which were not."""
     verdicts = [(row, floor, row.is_met(floor)) for row in rows for floor in row.floors]
-    told = [met for _, _, met in verdicts if met is not None]
+    decided = [met for _, _, met in verdicts if met is not None]
     missed = [
         f"{row.what}, {row.unit}: {_figure(row.value)} ({_comparison(row, floor)})"
         for row, floor, met in verdicts
         if met is False
     ]
-    parts = [f"floors: {sum(told)} of {len(told)} met", *(["missed: " + "; ".join(missed)] if missed else [])]
-    if without := len(verdicts) - len(told):
+    parts = [
+        f"floors: {sum(decided)} of {len(decided)} met",
+        *(["missed: " + "; ".join(missed)] if missed else []),
+    ]
+    if without := len(verdicts) - len(decided):
         parts.append(f"{without} have no peer in this run")
     return ", ".join(parts)
 

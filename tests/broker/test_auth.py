@@ -82,8 +82,8 @@ async def test_the_request_describes_the_client():
 async def test_a_client_without_tls_and_certificate_is_described():
     async with answering(lambda _: grant()) as server:
         await query(server.address)
-    said = {"common_name": [""], "remote_ip": ["1.2.3.4"], "secret": ["s"], "tls": ["false"]}
-    assert head(server.requests[0]) == ("GET", "/auth", said)
+    sent = {"common_name": [""], "remote_ip": ["1.2.3.4"], "secret": ["s"], "tls": ["false"]}
+    assert head(server.requests[0]) == ("GET", "/auth", sent)
 
 
 async def test_post_sends_a_document_of_lists():

@@ -65,14 +65,14 @@ class Lookupd:
 
     Attributes:
         address: where it listens.
-        said: per connection, what was said on it; IDENTIFY without its body.
+        received: the commands of each connection; IDENTIFY without its body.
         info: what it tells of itself.
         silent: while True it does not answer.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.said: list[list[bytes]] = []
+        self.received: list[list[bytes]] = []
         self.info = LookupdInfo(broadcast_address="127.0.0.1", http_port=1)
         self.silent = False
         self.open_count = 0
@@ -81,7 +81,7 @@ class Lookupd:
 
     async def serve(self, stream: ByteStream) -> None:
         lines: list[bytes] = []
-        self.said.append(lines)
+        self.received.append(lines)
         self._streams.append(stream)
         self.open_count += 1
         decoder = LookupCommandDecoder(AllowAll())
@@ -107,12 +107,12 @@ class Lookupd:
         self._news.set()
         self._news = anyio.Event()
 
-    async def wait(self, *said: list[bytes]) -> None:
+    async def wait(self, *expected: list[bytes]) -> None:
         """Wait until exactly these commands were received on the connections."""
         with anyio.move_on_after(WAIT_LIMIT):
-            while self.said != [*said]:
+            while self.received != [*expected]:
                 await self._news.wait()
-        assert self.said == [*said]
+        assert self.received == [*expected]
 
     async def wait_closed(self) -> None:
         with anyio.fail_after(WAIT_LIMIT):
@@ -176,13 +176,13 @@ async def test_existing_and_changed_registrations_are_announced():
         broker = Broker(lookupd.address)
         broker.change(t=[b"c"], u=[])
         async with broker.running():
-            said = [b"IDENTIFY", b"REGISTER t c", b"REGISTER u"]
-            await lookupd.wait(said)
+            expected = [b"IDENTIFY", b"REGISTER t c", b"REGISTER u"]
+            await lookupd.wait(expected)
             broker.change(t=[b"c", b"d"], v=[])
-            said += [b"UNREGISTER u", b"REGISTER t d", b"REGISTER v"]
-            await lookupd.wait(said)
+            expected += [b"UNREGISTER u", b"REGISTER t d", b"REGISTER v"]
+            await lookupd.wait(expected)
         await lookupd.wait_closed()
-    assert lookupd.said == [said]
+    assert lookupd.received == [expected]
 
 
 async def test_every_nsqlookupd_gets_announcements_once():
@@ -215,7 +215,7 @@ async def test_a_lost_nsqlookupd_is_dialled_after_the_interval(log):
             await log.wait("has closed the connection")
             broker.clock.advance(PING_INTERVAL_NS / NS_PER_S - 0.001)
             await anyio.wait_all_tasks_blocked()
-            assert lookupd.said == [[b"IDENTIFY"]]
+            assert lookupd.received == [[b"IDENTIFY"]]
             broker.clock.advance(0.001)
             await lookupd.wait([b"IDENTIFY"], [b"IDENTIFY"])
 
@@ -319,7 +319,7 @@ async def test_an_undone_change_is_not_announced():
             for _ in range(100):
                 broker.announcer.changed()
             await anyio.wait_all_tasks_blocked()
-    assert lookupd.said == [[b"IDENTIFY"]]
+    assert lookupd.received == [[b"IDENTIFY"]]
 
 
 async def test_without_addresses_no_connection_is_made():

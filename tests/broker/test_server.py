@@ -375,9 +375,9 @@ async def test_clients_that_disconnect_before_they_are_accepted(anyio_backend):
         pytest.importorskip("uvloop")
     async with Nsqd(options(http_address="127.0.0.1:0")) as nsqd:
         for address in (nsqd.tcp_address, nsqd.http_address):
-            for said in (b"", b"  V2", b"GET /ping HT"):
+            for sent in (b"", b"  V2", b"GET /ping HT"):
                 with socket.create_connection(split_address(address)) as gone:
-                    gone.sendall(said)
+                    gone.sendall(sent)
                     gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         async with connected(nsqd) as client:
             await client.say(encode_publish(b"t", b"x"))

@@ -71,7 +71,7 @@ def errors() -> Iterator[Callable[[], Awaitable[str]]]:
     """Yield a function that waits for the next error in the log."""
     put, get = anyio.create_memory_object_stream[str](10)
 
-    class Heard(logging.Handler):
+    class Records(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             put.send_nowait(record.getMessage())
 
@@ -79,13 +79,13 @@ def errors() -> Iterator[Callable[[], Awaitable[str]]]:
         with anyio.fail_after(60):
             return await get.receive()
 
-    logger, heard = logging.getLogger("nsqkit.broker"), Heard(logging.ERROR)
-    logger.addHandler(heard)
+    logger, records = logging.getLogger("nsqkit.broker"), Records(logging.ERROR)
+    logger.addHandler(records)
     with put, get:
         try:
             yield next_error
         finally:
-            logger.removeHandler(heard)
+            logger.removeHandler(records)
 
 
 def nothing_came(daemon: socket.socket) -> bool:

@@ -108,11 +108,11 @@ VERSIONS = {
 @pytest.mark.parametrize("spoken", VERSIONS)
 @pytest.mark.parametrize("least", ["", *VERSIONS])
 def test_versions_before_the_minimum_are_refused(files, least, spoken, policy):
-    version, told = VERSIONS[spoken]
+    version, shown = VERSIONS[spoken]
     client = client_of(version, "client")
     rules = options(files, tls_min_version=least, tls_client_auth_policy=policy)
     if spoken >= least:
-        assert shake_hands(rules, client).version == told
+        assert shake_hands(rules, client).version == shown
     else:
         with pytest.raises(ProtocolError, match="tls: unsupported protocol"):
             shake_hands(rules, client)

@@ -475,9 +475,9 @@ class TestLog:
 @in_memory
 class TestHook:
     async def test_on_connection_is_called_for_each_connection_and_failure(self):
-        told: list[tuple[str, type[Exception] | None]] = []
+        reported: list[tuple[str, type[Exception] | None]] = []
         async with running(
-            on_connection=lambda *what: told.append((what[0], what[1] and type(what[1])))
+            on_connection=lambda *what: reported.append((what[0], what[1] and type(what[1])))
         ) as bench:
             bench.broker.refusal = ConnectionRefusedError("nobody")
             await bench.wait_error(NotConnected)
@@ -487,11 +487,11 @@ class TestHook:
             await settle()
             await peer.close()
             await bench.wait_error(ConnectionLost)
-        assert told == [(ADDRESS, NotConnected), (ADDRESS, None), (ADDRESS, ConnectionLost)]
+        assert reported == [(ADDRESS, NotConnected), (ADDRESS, None), (ADDRESS, ConnectionLost)]
 
     async def test_on_connection_is_not_called_for_own_close(self):
-        told: list[object] = []
-        bench = Bench(on_connection=lambda *what: told.append(what))
+        reported: list[object] = []
+        bench = Bench(on_connection=lambda *what: reported.append(what))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bench.connection.run)
             peer = await bench.broker.handshake()
@@ -501,7 +501,7 @@ class TestHook:
             bench.connection.wake()
             await peer.wait_end()
             await peer.close()
-        assert told == [(ADDRESS, None)]
+        assert reported == [(ADDRESS, None)]
 
     async def test_error_of_on_connection_is_logged(self, caplog):
         def fail(address: str, error: Exception | None) -> None:

@@ -171,7 +171,7 @@ def test_keywords_are_the_options():
 
 
 def test_identify_has_the_name_of_the_host():
-    def told(**options):
+    def identify_fields(**options):
         request = ConnectionOptions(**options).identify_request("worker-7.example.org", sample_rate=5)
         assert (request.feature_negotiation, request.heartbeat_interval, request.sample_rate) == (
             True,
@@ -180,9 +180,9 @@ def test_identify_has_the_name_of_the_host():
         )
         return request.hostname, request.client_id
 
-    assert told() == ("worker-7.example.org", "worker-7")
-    assert told(hostname="other.example.org") == ("other.example.org", "other")
-    assert told(hostname="h", client_id="me.myself") == ("h", "me.myself")
+    assert identify_fields() == ("worker-7.example.org", "worker-7")
+    assert identify_fields(hostname="other.example.org") == ("other.example.org", "other")
+    assert identify_fields(hostname="h", client_id="me.myself") == ("h", "me.myself")
 
 
 def test_identify_has_the_options_in_the_units_of_the_wire():

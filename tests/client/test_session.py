@@ -452,10 +452,10 @@ def test_garbage_during_handshake_ends_session_with_nsq_error(tls, compression, 
     pair = Pair(tls_v1=tls, **COMPRESSIONS[compression])
     client, session, driven = pair.client, pair.session, pair.driven
     for _ in range(data.draw(st.integers(0, 3))):
-        while said := client.data_to_send(0):
-            session.receive_data(said, driven.now_ns)
-        while said := session.data_to_send(driven.now_ns):
-            client.receive_data(said, 0)
+        while sent := client.data_to_send(0):
+            session.receive_data(sent, driven.now_ns)
+        while sent := session.data_to_send(driven.now_ns):
+            client.receive_data(sent, 0)
     client.receive_data(data.draw(st.binary(max_size=80)), 0)
     client.receive_data(data.draw(damaged(ANSWER + OK_FRAME)), 0)
     client.data_to_send(0)

@@ -38,10 +38,10 @@ def test_an_answer_that_is_not_json_is_refused(body):
     assert len(str(caught.value)) < SHOWN_LENGTH_MAX + 50
 
 
-@pytest.mark.parametrize(("told", "status"), [(404, 404), ("?", 500), (None, 500)])
-def test_the_envelope_of_a_refusal(told, status):
+@pytest.mark.parametrize(("message", "status"), [(404, 404), ("?", 500), (None, 500)])
+def test_the_envelope_of_a_refusal(message, status):
     with pytest.raises(Refusal) as caught:
-        decode_document(enveloped(None, told, "INVALID_ARG_TOPIC"))
+        decode_document(enveloped(None, message, "INVALID_ARG_TOPIC"))
     assert caught.value.args == (status, "INVALID_ARG_TOPIC")
 
 

@@ -158,11 +158,11 @@ class TestProfiles:
         tracemalloc.start()
         try:
             taken = bytes(3_210_000)
-            told = await text("/debug/pprof/heap?debug=1")
+            shown = await text("/debug/pprof/heap?debug=1")
         finally:
             tracemalloc.stop()
         assert any(
-            line.startswith("3210") and "test_debug.py:" in line and len(taken) for line in told.split("\n")
+            line.startswith("3210") and "test_debug.py:" in line and len(taken) for line in shown.split("\n")
         )
 
     async def test_seconds_gives_the_changes_in_that_time(self, monkeypatch):
@@ -203,14 +203,14 @@ class TestCpuProfile:
 
         thread = threading.Thread(target=wait_here)
         thread.start()
-        told = debug._sample(0.03, threading.Event())
+        shown = debug._sample(0.03, threading.Event())
         finish.set()
         thread.join()
-        [stack] = [stack for stack in told if "wait_here" in stack]
+        [stack] = [stack for stack in shown if "wait_here" in stack]
         assert stack.startswith("threading.Thread._bootstrap;")
         assert stack.index("wait_here") < stack.index("threading.Event.wait")
-        assert told[stack] >= 1
-        assert not any("debug._sample" in stack for stack in told)
+        assert shown[stack] >= 1
+        assert not any("debug._sample" in stack for stack in shown)
 
     @pytest.mark.parametrize(
         ("query", "seconds"),

@@ -351,7 +351,7 @@ async def test_a_disconnect_is_raised_in_the_handler(caplog):
     seen: list[str] = []
 
     async def handle(request: Request) -> Response:
-        await server.aclose()  # a reader sees a reset connection so
+        await server.aclose()  # otherwise a reader gets a reset connection
         try:
             return Response.v1(await request.read(10))
         except ConnectionLost as problem:

@@ -62,7 +62,7 @@ class BrokerProcess:
             "--http-address=",
         ]
         flags = [f"--data-path={self._path}", "--durability=fsync", "--msg-timeout=3s", "--log-level=fatal"]
-        self._process = subprocess.Popen([*command, *flags])  # noqa: ASYNC220 - quick, and its pid is wanted
+        self._process = subprocess.Popen([*command, *flags])  # noqa: ASYNC220 - quick, and its pid is needed
         while True:
             assert self._process.poll() is None, "the broker did not start"
             try:

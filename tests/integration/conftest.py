@@ -11,7 +11,7 @@ from nsqkit.broker.core.session.session import ACTIONS, Session
 from nsqkit.wire.commands import Command
 from tests.integration.stage import Stage
 
-Heard: TypeAlias = list[tuple[Session, bytes, list[bytes]]]
+Received: TypeAlias = list[tuple[Session, bytes, list[bytes]]]
 
 
 @pytest.fixture(params=["tcp", "memory"])
@@ -20,9 +20,9 @@ def stage(request: pytest.FixtureRequest) -> Stage:
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
+def received(monkeypatch: pytest.MonkeyPatch) -> Received:
     """The commands that brokers have executed: session, verb and params."""
-    commands: Heard = []
+    commands: Received = []
 
     def act(carry_out, session: Session, command: Command) -> None:
         carry_out(session, command)

@@ -216,7 +216,7 @@ class Play:
         for message in batch:
             await self.async_handler(message)
 
-    # ---- the director: what happens from outside, in a thread of its own -----------------------------------------
+    # ---- the director: what happens from outside, in a separate thread -------------------------------------------
 
     def direct(self) -> None:
         """Publish, cause the end while the handler waits, and let it continue."""

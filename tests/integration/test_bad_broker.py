@@ -230,12 +230,12 @@ STEPS: dict[str, tuple[dict[str, Any], list[bytes]]] = {
     ],
 )
 async def test_handshake_fails_at_any_step(step: str, data: bytes, expected: type[NSQError]):
-    options, said = STEPS[step]
+    options, sent = STEPS[step]
     async with consuming(**options) as (consumer, broker):
         peer = await broker.accept()
-        for frames in said:
+        for frames in sent:
             await peer.send(frames)
-        in_deflate = len(said) > 1
+        in_deflate = len(sent) > 1
         if in_deflate and data:
             compressor = Deflate(6)
             compressor.encode(OK_FRAME)

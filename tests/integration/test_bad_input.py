@@ -40,7 +40,7 @@ def int32(number: int) -> bytes:
 
 @asynccontextmanager
 async def witnessed() -> AsyncIterator[Nsqd]:
-    """Run a broker with a good producer and a good consumer, which must not notice its bad clients."""
+    """Run a broker with a good producer and a good consumer, which its bad clients must not affect."""
     stage = Stage("tcp")
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer, stage.consumer(nsqd) as consumer:
         await consumer.wait_connected()
@@ -228,14 +228,14 @@ CONVERSATION: list[tuple[bytes, list[bytes], list[bytes]]] = [
 
 def cuts() -> list[tuple[bytes, list[bytes]]]:
     """Return each beginning of the conversation, with the answers to it."""
-    said = b""
+    sent = b""
     answers: list[bytes] = []
     found: list[tuple[bytes, list[bytes]]] = []
     for piece, when_complete, when_cut in CONVERSATION:
-        found += [(said + piece[:length], answers + when_cut) for length in range(len(piece))]
-        said += piece
+        found += [(sent + piece[:length], answers + when_cut) for length in range(len(piece))]
+        sent += piece
         answers = answers + when_complete
-    return [*found, (said, answers)]
+    return [*found, (sent, answers)]
 
 
 async def test_stream_may_end_at_any_byte():

@@ -187,7 +187,7 @@ def running_tasks() -> set[int]:
 
 
 def open_files() -> int:
-    """Return the number of open files and sockets of this process; 0 where the system does not tell."""
+    """Return the number of open files and sockets of this process; 0 where the system does not report it."""
     return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
 

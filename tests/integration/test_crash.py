@@ -40,7 +40,7 @@ def connection(address: tuple[str, int]) -> Iterator[tuple[socket.socket, Any]]:
 
 
 def name(data_path: Path, *channels: str) -> None:
-    """Have the broker know the topic and these channels when it starts."""
+    """Create the topic and these channels before the broker starts."""
     entries = [{"name": channel, "paused": False} for channel in channels]
     document = {"topics": [{"name": "t", "paused": False, "channels": entries}], "version": "1.3.0"}
     data_path.joinpath("nsqd.dat").write_text(json.dumps(document))

@@ -37,7 +37,7 @@ sys.exit(main())
 def broker(
     data_path: Path, *flags: str, now_ns: int | None = None, log: list[str] | None = None
 ) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
-    """Start a broker as a process of its own; it is killed at the end.
+    """Start a broker as a separate process; it is killed at the end.
 
     Args:
         data_path: its directory.

@@ -1,4 +1,4 @@
-"""Forked processes: inherited clients are refused or opened anew, new clients work, and the parent is not affected.
+"""Forked processes: inherited clients are refused or opened again, new clients work, and the parent is not affected.
 
 A child that hangs fails its test, and is killed by it. Children exit without pytest's clean-up, which is for their
 parent.

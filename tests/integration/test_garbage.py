@@ -100,7 +100,7 @@ async def misbehave(address: str, garbage: Callable[[Random], bytes], random: Ra
                 for piece in pieces(garbage(random), random):
                     await stream.send(piece)
                     await anyio.lowlevel.checkpoint()
-                if random.randrange(2):  # the others disconnect without notice
+                if random.randrange(2):  # the others disconnect abruptly
                     await stream.send_eof()
                     while True:
                         await stream.receive()

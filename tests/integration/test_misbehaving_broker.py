@@ -80,7 +80,7 @@ async def count_turns(counted: list[int]) -> None:
 
 
 def flood(peer: socket.socket) -> None:
-    """Subscribe the client, and send messages without end, whatever RDY says."""
+    """Subscribe the client, and send messages without end, ignoring RDY."""
     peer.recv(1 << 16)
     peer.sendall(OK_FRAME)
     peer.recv(1 << 16)  # RDY 10

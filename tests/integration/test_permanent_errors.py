@@ -163,7 +163,7 @@ async def test_refusing_nsqlookupd_is_in_unconnected_until_it_answers():
                 await until(lambda: consumer.unconnected == {})
 
 
-# ---- what the log says -------------------------------------------------------------------------------------------
+# ---- the log -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_permanent_error_is_logged_once_with_what_to_do(nsqd: NsqdServer, caplog):

@@ -14,7 +14,7 @@ from nsqkit import Message
 from nsqkit.broker.server import Nsqd
 from nsqkit.clock import ManualClock
 from nsqkit.errors import HeartbeatTimeout, MessageError, NotConnected
-from tests.integration.conftest import Heard
+from tests.integration.conftest import Received
 from tests.integration.stage import (
     FREE_PORT,
     TOPIC,
@@ -212,7 +212,7 @@ async def test_requeued_message_is_delivered_again(stage: Stage):
         assert channel_of(nsqd).requeue_count == 2
 
 
-async def test_touched_message_has_a_new_timeout(stage: Stage, heard: Heard):
+async def test_touched_message_has_a_new_timeout(stage: Stage, received: Received):
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         await producer.publish(TOPIC, b"x")
         async with stage.consumer(nsqd, msg_timeout=10) as consumer:
@@ -220,7 +220,7 @@ async def test_touched_message_has_a_new_timeout(stage: Stage, heard: Heard):
             for touches in (1, 2, 3):
                 stage.clock.advance(9)
                 message.touch()
-                await until(lambda: [verb for _, verb, _ in heard].count(b"TOUCH") == touches)  # noqa: B023
+                await until(lambda: [verb for _, verb, _ in received].count(b"TOUCH") == touches)  # noqa: B023
             message.finish()
         assert is_empty(channel_of(nsqd))
         assert channel_of(nsqd).timeout_count == 0
@@ -485,21 +485,21 @@ async def test_single_message_in_flight_rotates_among_brokers(stage: Stage):
 # ---- heartbeats ----------------------------------------------------------------------------------------------------
 
 
-async def test_idle_clients_stay_connected_by_heartbeats(stage: Stage, heard: Heard):
+async def test_idle_clients_stay_connected_by_heartbeats(stage: Stage, received: Received):
     async with stage.broker() as nsqd:
         clients = (stage.producer(nsqd, clock=stage.clock), stage.consumer(nsqd, clock=stage.clock))
         async with clients[0] as producer, clients[1] as consumer:
             await consumer.wait_connected()
             await until(lambda: producer.is_connected)
-            await until(lambda: [verb for _, verb, _ in heard].count(b"RDY") == 1)
+            await until(lambda: [verb for _, verb, _ in received].count(b"RDY") == 1)
             sessions = list(nsqd.broker.sessions)
-            heard.clear()
+            received.clear()
             for _ in range(6):
                 stage.clock.advance(30)
-                await until(lambda: len(heard) == 2)
-                assert {session for session, _, _ in heard} == set(sessions)
-                assert {verb for _, verb, _ in heard} == {b"NOP"}
-                heard.clear()
+                await until(lambda: len(received) == 2)
+                assert {session for session, _, _ in received} == set(sessions)
+                assert {verb for _, verb, _ in received} == {b"NOP"}
+                received.clear()
             await producer.publish(TOPIC, b"x")
             assert bodies_of(await take(consumer, 1)) == [b"x"]
             assert list(nsqd.broker.sessions) == sessions
@@ -537,7 +537,7 @@ async def test_clients_leave_a_silent_broker(stage: Stage):
 # ---- backoff -------------------------------------------------------------------------------------------------------
 
 
-async def test_backoff_lets_one_message_through_before_it_resumes(stage: Stage, heard: Heard):
+async def test_backoff_lets_one_message_through_before_it_resumes(stage: Stage, received: Received):
     # Only the consumer's clock advances: two seconds of backoff after one failure, four after two.
     clock = ManualClock()
     failing = {b"0", b"1"}
@@ -549,7 +549,7 @@ async def test_backoff_lets_one_message_through_before_it_resumes(stage: Stage, 
             raise OutOfOrder
 
     def rdy_counts() -> list[int]:
-        return [int(params[0]) for _, verb, params in heard if verb == b"RDY"]
+        return [int(params[0]) for _, verb, params in received if verb == b"RDY"]
 
     async with stage.broker() as nsqd, stage.producer(nsqd) as producer:
         async with (

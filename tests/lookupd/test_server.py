@@ -209,12 +209,12 @@ async def test_a_disconnected_nsqd_is_not_returned(reset: bool) -> None:
                 pass
 
 
-@pytest.mark.parametrize("said", [b"", MAGIC_V1, b"GET /ping HT"])
-async def test_clients_that_disconnect_before_they_are_accepted(said: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"", MAGIC_V1, b"GET /ping HT"])
+async def test_clients_that_disconnect_before_they_are_accepted(sent: bytes) -> None:
     async with Nsqlookupd(options()) as lookupd:
         for address in (lookupd.tcp_address, lookupd.http_address):
             with socket.create_connection(split_address(address)) as gone:
-                gone.sendall(said)
+                gone.sendall(sent)
                 gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         async with connected(lookupd) as client:
             assert await client.ask(PING) == b"OK"
@@ -251,12 +251,12 @@ async def test_64_clients_with_random_bytes_do_not_affect_others() -> None:
     ]
 
     async def babble(number: int) -> None:
-        said = [random.choice(parts) if random.random() < 0.9 else random.randbytes(40) for _ in range(20)]
+        sent = [random.choice(parts) if random.random() < 0.9 else random.randbytes(40) for _ in range(20)]
         if number % 2:
-            said.insert(0, MAGIC_V1)
+            sent.insert(0, MAGIC_V1)
         try:
             async with await connect_tcp(*split_address(lookupd.tcp_address)) as stream:
-                for each in said:
+                for each in sent:
                     await stream.send(each)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass

@@ -39,7 +39,7 @@ class Conversation:
         self.registry = Registry(inactive_producer_timeout_ns=300, tombstone_lifetime_ns=45)
         self.session = Session(self.registry, "10.0.0.1:9", INFO)
 
-    def say(self, data: bytes, now_ns: int = 0) -> list[bytes]:
+    def exchange(self, data: bytes, now_ns: int = 0) -> list[bytes]:
         self.session.receive_data(data, now_ns)
         return self.answers()
 
@@ -50,13 +50,13 @@ class Conversation:
 @pytest.fixture
 def talk() -> Conversation:
     conversation = Conversation()
-    assert conversation.say(MAGIC_V1) == []
+    assert conversation.exchange(MAGIC_V1) == []
     return conversation
 
 
 @pytest.fixture
 def known(talk: Conversation) -> Conversation:
-    assert talk.say(IDENTIFY) == [encode_info(INFO)]
+    assert talk.exchange(IDENTIFY) == [encode_info(INFO)]
     return talk
 
 
@@ -68,7 +68,7 @@ def test_identify_is_answered_and_makes_a_peer(known: Conversation) -> None:
 
 def test_all_commands_of_a_read_are_answered_in_one_write(talk: Conversation) -> None:
     commands = PING + IDENTIFY + encode_register(b"t", b"c") + encode_register(b"u") + encode_unregister(b"u")
-    assert talk.say(commands) == [b"OK", encode_info(INFO), b"OK", b"OK", b"OK"]
+    assert talk.exchange(commands) == [b"OK", encode_info(INFO), b"OK", b"OK", b"OK"]
     assert talk.registry.topics() == [b"t", b"u"]
     assert talk.registry.channels(b"t") == [b"c"]
     assert [len(talk.registry.producers(name, 0)) for name in (b"t", b"u")] == [1, 0]
@@ -76,24 +76,24 @@ def test_all_commands_of_a_read_are_answered_in_one_write(talk: Conversation) ->
 
 @pytest.mark.parametrize("line", [b"REGISTER t  c\n", b"REGISTER t \n", b"REGISTER t\r\n"])
 def test_an_empty_channel_means_no_channel(line: bytes, known: Conversation) -> None:
-    assert known.say(line) == [b"OK"]
+    assert known.exchange(line) == [b"OK"]
     assert known.registry.topics() == [b"t"]
     assert known.registry.channels(b"t") == []
 
 
 def test_further_words_are_ignored(known: Conversation) -> None:
-    assert known.say(b"REGISTER t c x$ y\nPING x\nUNREGISTER t c x$\n") == [b"OK"] * 3
+    assert known.exchange(b"REGISTER t c x$ y\nPING x\nUNREGISTER t c x$\n") == [b"OK"] * 3
     assert known.registry.channels(b"t") == [b"c"]
 
 
 def test_a_ping_updates_the_peer(known: Conversation) -> None:
     assert known.registry.active_peers(301) == []
-    assert known.say(PING, 5) == [b"OK"]
+    assert known.exchange(PING, 5) == [b"OK"]
     assert known.registry.active_peers(305) == [known.session.peer]
 
 
 @pytest.mark.parametrize(
-    ("said", "answer"),
+    ("sent", "answer"),
     [
         (b"FOO\n", b"E_INVALID invalid command FOO"),
         (b"\n", b"E_INVALID invalid command "),
@@ -108,14 +108,14 @@ def test_a_ping_updates_the_peer(known: Conversation) -> None:
         (b"IDENTIFY\n" + pack(">i", -1), b"E_BAD_BODY IDENTIFY invalid body size -1"),
     ],
 )
-def test_refusals(said: bytes, answer: bytes, talk: Conversation) -> None:
-    assert talk.say(PING + said + PING) == [b"OK", answer]
+def test_refusals(sent: bytes, answer: bytes, talk: Conversation) -> None:
+    assert talk.exchange(PING + sent + PING) == [b"OK", answer]
     assert talk.session.ended
-    assert talk.say(PING) == []
+    assert talk.exchange(PING) == []
 
 
 @pytest.mark.parametrize(
-    ("said", "answer"),
+    ("sent", "answer"),
     [
         (b"IDENTIFY\n", b"E_INVALID cannot IDENTIFY again"),
         (b"REGISTER\n", b"E_INVALID REGISTER insufficient number of params"),
@@ -132,10 +132,10 @@ def test_refusals(said: bytes, answer: bytes, talk: Conversation) -> None:
     ],
 )
 def test_refusals_of_a_known_peer_end_its_registrations(
-    said: bytes, answer: bytes, known: Conversation
+    sent: bytes, answer: bytes, known: Conversation
 ) -> None:
-    known.say(encode_register(b"t", b"c"))
-    assert known.say(said) == [answer]
+    known.exchange(encode_register(b"t", b"c"))
+    assert known.exchange(sent) == [answer]
     assert known.session.ended
     assert known.registry.active_peers(0) == known.registry.producers(b"t", 0) == []
     assert known.registry.channels(b"t") == [b"c"]
@@ -143,12 +143,12 @@ def test_refusals_of_a_known_peer_end_its_registrations(
 
 def test_another_magic_is_refused() -> None:
     conversation = Conversation()
-    assert conversation.say(b"  V2") == [b"E_BAD_PROTOCOL"]
+    assert conversation.exchange(b"  V2") == [b"E_BAD_PROTOCOL"]
     assert conversation.session.ended
 
 
 @pytest.mark.parametrize(
-    ("said", "answers"),
+    ("sent", "answers"),
     [
         (b"", []),
         (b"PIN", []),
@@ -156,8 +156,8 @@ def test_another_magic_is_refused() -> None:
         (b"IDENTIFY\n\0\0\0\5{}", [b"E_BAD_BODY IDENTIFY failed to read body"]),
     ],
 )
-def test_eof_ends_the_session(said: bytes, answers: list[bytes], talk: Conversation) -> None:
-    assert talk.say(said) == []
+def test_eof_ends_the_session(sent: bytes, answers: list[bytes], talk: Conversation) -> None:
+    assert talk.exchange(sent) == []
     for _ in range(2):
         talk.session.receive_eof(0)
     assert talk.answers() == answers
@@ -166,7 +166,7 @@ def test_eof_ends_the_session(said: bytes, answers: list[bytes], talk: Conversat
 
 def test_eof_removes_registrations(known: Conversation, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    known.say(encode_register(b"t"))
+    known.exchange(encode_register(b"t"))
     known.session.receive_eof(0)
     assert known.session.has_output
     assert known.registry.producers(b"t", 0) == []
@@ -178,12 +178,12 @@ def test_eof_removes_registrations(known: Conversation, caplog: pytest.LogCaptur
 
 
 def test_a_too_long_line_ends_the_session(known: Conversation) -> None:
-    assert known.say(b"x" * (LINE_LENGTH_MAX + 1)) == []
+    assert known.exchange(b"x" * (LINE_LENGTH_MAX + 1)) == []
     assert known.session.ended
 
 
 def test_long_input_is_cut_in_the_log(talk: Conversation, caplog: pytest.LogCaptureFixture) -> None:
-    assert len(talk.say(b"x" * 100_000 + b"\n")[0]) > 100_000
+    assert len(talk.exchange(b"x" * 100_000 + b"\n")[0]) > 100_000
     assert all(len(record.getMessage()) < 300 for record in caplog.records)
 
 
@@ -209,12 +209,12 @@ documents = st.dictionaries(
 
 
 @given(st.data(), st.lists(st.one_of(lines, documents, st.just(IDENTIFY), st.binary(max_size=9)), max_size=9))
-def test_any_bytes_in_any_pieces_have_the_same_result(data: st.DataObject, said: list[bytes]) -> None:
-    stream = MAGIC_V1 + b"".join(said)
+def test_any_bytes_in_any_pieces_have_the_same_result(data: st.DataObject, sent: list[bytes]) -> None:
+    stream = MAGIC_V1 + b"".join(sent)
     whole, cut = Conversation(), Conversation()
-    answers = whole.say(stream)
+    answers = whole.exchange(stream)
     assert [
-        answer for piece in data.draw(strategies.chunkings(stream)) for answer in cut.say(piece)
+        answer for piece in data.draw(strategies.chunkings(stream)) for answer in cut.exchange(piece)
     ] == answers
     assert [list(each.registry.registrations())[1:] == [] for each in (whole, cut)].count(True) != 1
     for each in (whole, cut):

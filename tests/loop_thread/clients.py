@@ -1,4 +1,4 @@
-"""A client that does nothing but live in the event-loop thread."""
+"""A client that is entered and left in the event-loop thread, and does nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import anyio
 
 
 class Client:
-    """Is entered and left, and says in which thread."""
+    """Record the threads in which it is entered and left."""
 
     def __init__(self) -> None:
         self.threads = [threading.current_thread()]

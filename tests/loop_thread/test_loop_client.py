@@ -156,14 +156,14 @@ def test_calls_that_wait_at_the_end_get_closed(loop_client):
     assert client.leaving.wait(WAIT_LIMIT)
     loop_client._queue.append(
         (lambda: None, refused.append)
-    )  # somebody who has looked just before the end began
+    )  # a caller that has checked just before the end began
     loop_client._loop.call_soon_threadsafe(client.may_leave.set)
     ending.result(WAIT_LIMIT)
     assert [type(error) for error in refused] == [Closed]
 
 
 def test_call_right_after_the_end_gets_closed(loop_client, monkeypatch):
-    monkeypatch.setattr(loop_client, "check", loop_client.end)  # it was open when somebody looked
+    monkeypatch.setattr(loop_client, "check", loop_client.end)  # it was open when the caller checked
     with pytest.raises(Closed):
         loop_client.ask(list)
 
@@ -173,7 +173,7 @@ def test_interrupted_put_does_not_prevent_later_wake_ups(loop_client, monkeypatc
 
     def interrupt() -> None:
         monkeypatch.undo()
-        others.append(start(loop_client.ask, lambda: 7))  # relies on the wake-up that does not come about
+        others.append(start(loop_client.ask, lambda: 7))  # relies on the wake-up that was prevented
         until(lambda: len(loop_client._queue) == 2)
         raise KeyboardInterrupt
 
@@ -202,7 +202,7 @@ def test_an_event_loop_that_has_ended_is_closed(loop_client, monkeypatch):
 
 
 class FakeLease:
-    """A lease that ends when the test says so."""
+    """A lease that the test ends."""
 
     def __init__(self, loop_client: LoopClient[Client]) -> None:
         self._loop_client = loop_client

@@ -49,5 +49,5 @@ def test_closed_waker_ignores_wake_ups():
         portal.call(waker.close)
         waker.wake()
         portal.call(asyncio.sleep, 0.01)
-    waker.wake()  # its file is open for as long as somebody might
+    waker.wake()  # its file stays open for late callers
     assert not count

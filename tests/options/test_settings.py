@@ -170,8 +170,8 @@ def test_addresses_are_loaded_as_lists(write):
     ],
 )
 def test_refusal_names_the_variable(variable, text, sentence):
-    told = refusal(environ={f"NSQKIT_{variable}": text})
-    assert told.startswith(f"environment variable NSQKIT_{variable}: {sentence}")
+    error_text = refusal(environ={f"NSQKIT_{variable}": text})
+    assert error_text.startswith(f"environment variable NSQKIT_{variable}: {sentence}")
 
 
 @pytest.mark.parametrize(
@@ -249,13 +249,13 @@ def test_missing_file_is_named(tmp_path):
 
 def test_secret_is_in_no_error(write):
     path = write('[nsqkit]\nauth_secret = "hush\\n"\n')
-    told = [
+    error_text = [
         refusal(environ={"NSQKIT_AUTH_SECRET": "hush\n"}),
         refusal(environ={"NSQKIT_AUTH_SECRET": "hush", "NSQKIT_SNAPPY": "1", "NSQKIT_DEFLATE": "1"}),
         refusal(toml_path=path),
         refusal(auth_secret=b"hush"),
     ]
-    assert not [sentence for sentence in told if "hush" in sentence]
+    assert not [sentence for sentence in error_text if "hush" in sentence]
 
 
 @given(
@@ -267,11 +267,11 @@ def test_secret_is_in_no_error(write):
 )
 def test_any_environment_gives_options_or_a_refusal_that_names_a_variable(values):
     environ = {f"NSQKIT_{name.upper()}": text for name, text in values.items()}
-    told, options = "", None
+    error_text, options = "", None
     try:
         options = load_options(ConsumerOptions, environ=environ)
     except OptionError as error:
-        told = str(error)
-    assert options is not None or "environment variable NSQKIT_" in told
+        error_text = str(error)
+    assert options is not None or "environment variable NSQKIT_" in error_text
     for name, text in values.items() if options is not None else ():
         assert getattr(options, name) == attrs.fields_dict(ConsumerOptions)[name].metadata[Option].read(text)

@@ -1,4 +1,4 @@
-"""Helpers for the tests of the producer: calls in tasks of their own, pools, and a broker with prepared answers.
+"""Helpers for the tests of the producer: calls in separate tasks, pools, and a broker with prepared answers.
 
 No test waits for real time; see ``tests.peers``.
 """
@@ -22,7 +22,7 @@ from tests.rules import AllowAll
 
 
 class Call:
-    """One call in a task of its own, and how it ended."""
+    """One call in a separate task, and its outcome."""
 
     def __init__(self) -> None:
         self.done = False
@@ -97,7 +97,7 @@ async def advancing(clock: ManualClock, seconds: float) -> AsyncIterator[None]:
 
 
 class PlayingBroker:
-    """Takes connections one after the other, and answers commands as ``answer`` says.
+    """Takes connections one after the other, and answers commands with ``answer``.
 
     Attributes:
         arrived: topic and body of every message, in order of arrival.

@@ -25,7 +25,7 @@ def producer(nsqd: NsqdServer):
         yield producer
 
 
-# ---- what is published arrives --------------------------------------------------------------------------------------
+# ---- publishing -----------------------------------------------------------------------------------------------------
 
 
 def test_messages_of_every_publish_method_arrive(producer, nsqd):
@@ -88,7 +88,7 @@ def test_a_serializer_makes_bodies(nsqd):
     assert depth(nsqd) == 1
 
 
-# ---- what is wrong is refused ---------------------------------------------------------------------------------------
+# ---- refusals -------------------------------------------------------------------------------------------------------
 
 
 def test_wrong_options_are_refused_on_creation():

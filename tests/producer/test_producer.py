@@ -80,7 +80,7 @@ def test_producer_without_an_address_is_refused():
         Producer()
 
 
-# ---- what is refused before anything is sent -----------------------------------------------------------------
+# ---- refusals before anything is sent ------------------------------------------------------------------------
 
 
 @in_memory
@@ -155,14 +155,14 @@ class TestPublishing:
             _,
             peer,
         ):
-            said = {
+            sent = {
                 "client_id": "me",
                 "hostname": "h",
                 "user_agent": "ua/1",
                 "feature_negotiation": True,
                 "heartbeat_interval": 7500,
             }
-            assert peer.identity == peer.identity | said
+            assert peer.identity == peer.identity | sent
 
     async def test_a_publish_returns_when_the_broker_has_answered(self):
         async with connected() as (producer, peer), anyio.create_task_group() as tasks:

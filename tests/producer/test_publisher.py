@@ -394,7 +394,7 @@ async def answer_later(peer: Peer) -> None:
 
 
 class Moody(PlayingBroker):
-    """Loses the first connection on which it is sent the victim, refuses what is to be refused, takes the rest."""
+    """Close the first connection that sends the victim, refuse the bodies to refuse, and acknowledge the rest."""
 
     def __init__(self) -> None:
         super().__init__()

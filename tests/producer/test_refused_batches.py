@@ -42,7 +42,7 @@ def strict() -> Iterator[NsqdServer]:
 
 
 def arrived(nsqd: NsqdServer) -> list[bytes]:
-    """Return what is in the topic."""
+    """Return the messages of the topic."""
     with BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], max_in_flight=100) as consumer:
         count = nsqd.inspect(lambda broker: broker.topics[b"t"].message_count)
         messages = [consumer.receive(WAIT_LIMIT) for _ in range(count)]

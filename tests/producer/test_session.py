@@ -280,17 +280,19 @@ ANSWERS = st.sampled_from(
 
 
 @given(
-    st.lists(ANSWERS, max_size=20).flatmap(lambda said: st.tuples(st.just(said), chunkings(b"".join(said))))
+    st.lists(ANSWERS, max_size=20).flatmap(
+        lambda frames: st.tuples(st.just(frames), chunkings(b"".join(frames)))
+    )
 )
 def test_answers_belong_to_their_publishes_for_any_chunking(case):
-    said, chunks = case
+    frames, chunks = case
     session = sent(20)
     found: dict[Any, Any] = {}
     for chunk in chunks:
         session.receive_data(chunk, 0)
         found |= answers(session)
     expected: list[type | None] = []
-    for frame in said:
+    for frame in frames:
         if frame == encode_error(BadTopic("!")):
             expected += [BadTopic, *[NotConnected] * (20 - len(expected) - 1)]
             break

@@ -1,4 +1,4 @@
-"""A reference nsqd in dicts: it receives every command, checks every frame, and knows where each message must be.
+"""A reference nsqd in dicts: it receives every command, checks every frame, and computes where each message must be.
 
 It is slow and obvious, and shares only the wire format with the engine. It computes the effect of each command by
 itself. The engine chooses which of the ready consumers gets a message, so the oracle only checks that a delivery was
@@ -155,11 +155,11 @@ class Oracle:
             if isinstance(frame, MessageFrame):
                 self._delivered(session, client, frame, now_ns)
                 continue
-            said = frame.payload if isinstance(frame, Response) else encode_error_text(frame)
-            if said != HEARTBEAT:
-                assert client.owed, f"{said!r} answers nothing"
+            answer = frame.payload if isinstance(frame, Response) else encode_error_text(frame)
+            if answer != HEARTBEAT:
+                assert client.owed, f"{answer!r} answers nothing"
                 owed = client.owed.popleft()
-                assert owed in {None, said}, f"{owed!r} was owed, {said!r} was said"
+                assert owed in {None, answer}, f"{owed!r} was owed, {answer!r} was sent"
 
     def _delivered(self, session: Session, client: ClientOracle, frame: MessageFrame, now_ns: int) -> None:
         channel = client.channel

@@ -100,7 +100,7 @@ class Machine:
             self.saved_revision = revision
 
     def stop(self) -> None:
-        """End as ``Persistence`` does when it is asked to."""
+        """End as ``Persistence`` does at a stop."""
         self.disk.replace(metadata.FILE_NAME, metadata.document(self.broker))
         assert self.broker.close() == []
         self.storage.close()

@@ -43,7 +43,7 @@ ADMIN_ACTIONS = (
 
 
 class Node:
-    """A broker, and what it has to be like."""
+    """A broker and its required state."""
 
     def __init__(self, world: World, options: BrokerOptions) -> None:
         self._world = world
@@ -53,7 +53,7 @@ class Node:
         self.next_deadline = self.broker.next_deadline
 
     def settle(self) -> None:
-        """Send what the broker has to say, and close what it has ended."""
+        """Send the broker's output, and close the sessions that it has ended."""
         broker, now_ns = self.broker, self._world.now_ns
         broker.settle(now_ns)
         while sessions := broker.take_sessions():
@@ -124,7 +124,7 @@ class Link(Generic[M]):
         return self.machine.ended and self.session not in self._node.links
 
     def flush(self) -> None:
-        """Send what the client has to say."""
+        """Send the client's output."""
         self._handle_events()
         while data := self.machine.data_to_send(self._world.now_ns):
             self.up.send(data, self._world.now_ns)
@@ -136,7 +136,7 @@ class Link(Generic[M]):
         return _earliest(self.up.next_arrival, self.down.next_arrival, self.machine.next_deadline())
 
     def handle_deadline(self, now_ns: int) -> None:
-        """Hand over what has arrived, on both sides."""
+        """Deliver arrived bytes, on both sides."""
         for data in self.up.receive(now_ns):
             if not self.session.ended:
                 self._receive(data, now_ns)
@@ -185,7 +185,7 @@ class World:
         self._fault_rate = random.choice((0, 0.01, 0.05))
         mem_queue_size = random.choice((0, 3, 10_000))
         self.topics, channels = [b"t", b"u"], [b"a", b"b"]
-        if mem_queue_size == 10_000:  # which messages an ephemeral queue drops is not for the oracle to say
+        if mem_queue_size == 10_000:  # the oracle does not model which messages an ephemeral queue drops
             self.topics.append(b"v#ephemeral")
             channels.append(b"c#ephemeral")
         self.consumer_options = options = ConsumerOptions(
@@ -230,10 +230,10 @@ class World:
         self._links.append(link)
         return link
 
-    # ---- who acts ------------------------------------------------------------------------------------------------
+    # ---- actors --------------------------------------------------------------------------------------------------
 
     def run(self, step_count: int) -> None:
-        """Live through a world from its beginning to its end."""
+        """Run a world from its beginning to its end."""
         for _ in range(step_count):
             self.step()
         self.finish()
@@ -294,7 +294,7 @@ class World:
         return [*self.nodes, *(consumer.core for consumer in self._consumers), *self._links]
 
     def _pump(self) -> None:
-        """Send what the clients have to say, and see that all is well."""
+        """Send the clients' output, and check all invariants."""
         for link in self._links:
             link.flush()
         self._links = [link for link in self._links if not link.is_over]
@@ -305,7 +305,7 @@ class World:
     # ---- the end -------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """See that every message is finished once nothing goes wrong any more."""
+        """Check that every message is finished after the last fault."""
         self.note("misfortune ends")
         self.has_misfortune = False
         for node in self.nodes:

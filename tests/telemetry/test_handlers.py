@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Log(list[str]):
-    """What has happened, in order."""
+    """A record of the events, in order."""
 
     @contextmanager
     def around(self, work: str) -> Iterator[None]:

@@ -114,9 +114,9 @@ async def test_error_in_handler_does_not_end_server(caplog):
     with anyio.fail_after(60):
         async with await listen("127.0.0.1:0") as listener, anyio.create_task_group() as tasks:
             tasks.start_soon(accept, listener, serve, tasks, logger, LoopClock())
-            for said, answer in ((b"bad", b""), (b"good", b"good")):
+            for sent, answer in ((b"bad", b""), (b"good", b"good")):
                 async with await connect_tcp(*listener.local_address) as client:
-                    await client.send(said)
+                    await client.send(sent)
                     try:
                         assert await client.receive() == answer
                     except (anyio.EndOfStream, anyio.BrokenResourceError):

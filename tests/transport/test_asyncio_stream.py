@@ -42,10 +42,10 @@ async def stream(transport: PlayedTransport) -> AsyncioStream:
 
 
 async def test_on_connect_is_called(transport: PlayedTransport) -> None:
-    told: list[AsyncioStream] = []
-    stream = AsyncioStream(told.append)
+    connected: list[AsyncioStream] = []
+    stream = AsyncioStream(connected.append)
     stream.connection_made(transport)
-    assert told == [stream]
+    assert connected == [stream]
     assert transport.calls == ["limit 0"]
 
 

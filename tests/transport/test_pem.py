@@ -32,7 +32,7 @@ def test_certificate_and_key_can_be_loaded(context, files):
 @pytest.mark.parametrize("whose", ["", "option "])
 def test_missing_file_is_named(context, files, whose):
     missing = f"{files.key}.missing"
-    told = []
+    errors = []
     for load in (
         lambda: load_certificate(context, missing, files.key, whose=whose),
         lambda: load_certificate(context, files.certificate, missing, whose=whose),
@@ -40,8 +40,8 @@ def test_missing_file_is_named(context, files, whose):
     ):
         with pytest.raises(OptionError) as refused:
             load()
-        told.append(str(refused.value))
-    assert told == [
+        errors.append(str(refused.value))
+    assert errors == [
         f"{whose}{name} is {missing!r}, which cannot be read: No such file or directory"
         for name in ("tls_cert", "tls_key", "tls_root_ca_file")
     ]

@@ -102,7 +102,7 @@ class Link(ByteStream):
         """Block writes."""
         self.may_send = anyio.Event()
 
-    def say(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Send ``data`` as the peer."""
         self._feed.send_nowait(data)
 
@@ -169,7 +169,7 @@ class Bench:
         await self.pump.run()
         self.finished.set()
 
-    def say(self, *pieces: bytes) -> None:
+    def feed(self, *pieces: bytes) -> None:
         """Put output into the machine's outbox."""
         self.machine.outbox += pieces
         self.pump.wake()
@@ -211,10 +211,10 @@ async def pumping(
 class TestReading:
     async def test_each_read_is_one_call_with_time(self):
         async with pumping() as (bench, link):
-            link.say(b"ab")
+            link.feed(b"ab")
             await settle()
             bench.clock.advance(1e-9)
-            link.say(b"c")
+            link.feed(b"c")
             await settle()
             assert bench.machine.received == [b"ab", b"c"]
             assert bench.machine.times == [7, 8]
@@ -234,8 +234,8 @@ class TestReading:
             machine.ended = True
 
         async with pumping(Recorder(end)) as (bench, link):
-            link.say(b"bye")
-            link.say(b"more")
+            link.feed(b"bye")
+            link.feed(b"more")
             await bench.wait()
             assert bench.machine.received == [b"bye"]
             assert bench.machine.eof_count == 0
@@ -248,7 +248,7 @@ class TestReading:
         async with pumping(Recorder(fill)) as (bench, link):
             link.hold()
             for data in (b"a", b"b", b"c"):
-                link.say(data)
+                link.feed(data)
             await settle()
             assert bench.machine.received == [b"a"]
             assert not link.receiving
@@ -268,8 +268,8 @@ def put_off(machine: Recorder, data: bytes) -> None:
 class TestTurns:
     async def test_rest_of_input_is_processed_before_next_read(self):
         async with pumping(Recorder(put_off)) as (bench, link):
-            link.say(b"ab")
-            link.say(b"c")
+            link.feed(b"ab")
+            link.feed(b"c")
             await settle()
             assert bench.machine.received == [b"ab", b"c"]
             assert b"".join(link.sent) == b"abc"
@@ -278,7 +278,7 @@ class TestTurns:
     async def test_other_tasks_run_between_turns(self):
         async with pumping(Recorder(put_off)) as (bench, link):
             turns = []
-            link.say(b"x" * 100)
+            link.feed(b"x" * 100)
             while not bench.machine.received:
                 await anyio.lowlevel.checkpoint()
             while bench.machine.left:
@@ -293,9 +293,9 @@ class TestTurns:
 
         async with pumping(Recorder(put_off_and_fill)) as (bench, link):
             link.hold()
-            bench.say(b"x")
+            bench.feed(b"x")
             await settle()
-            link.say(b"ab")
+            link.feed(b"ab")
             await settle()
             assert bench.machine.left == [b"a", b"b"]
             assert not link.receiving
@@ -306,7 +306,7 @@ class TestTurns:
 
     async def test_eof_is_passed_after_rest_of_input(self):
         async with pumping(Recorder(put_off)) as (bench, link):
-            link.say(b"abc")
+            link.feed(b"abc")
             link.leave()
             await bench.wait()
             assert b"".join(link.sent) == b"abc"
@@ -316,7 +316,7 @@ class TestTurns:
     async def test_input_before_broken_write_is_processed(self):
         async with pumping(Recorder(put_off)) as (bench, link):
             link.broken = True
-            link.say(b"x" * 1000)
+            link.feed(b"x" * 1000)
             link.leave()
             await bench.wait()
             assert bench.machine.left == []
@@ -328,36 +328,36 @@ class TestWriting:
     async def test_output_between_writes_is_one_write(self):
         async with pumping() as (bench, link):
             for piece in (b"a", b"b", b"c"):
-                bench.say(piece)
+                bench.feed(piece)
             await settle()
             assert link.sent == [b"abc"]
 
     async def test_output_during_a_write_is_the_next_write(self):
         async with pumping() as (bench, link):
             link.hold()
-            bench.say(b"a")
+            bench.feed(b"a")
             await settle()
-            bench.say(b"b")
-            bench.say(b"c")
+            bench.feed(b"b")
+            bench.feed(b"c")
             await settle()
             link.may_send.set()
             await settle()
             assert link.sent == [b"a", b"bc"]
-            bench.say(b"d")
+            bench.feed(b"d")
             await settle()
             assert link.sent == [b"a", b"bc", b"d"]
 
     async def test_after_is_called_when_full_outbox_is_taken(self):
         async with pumping() as (bench, link):
             bench.machine.outbox_full = True
-            bench.say(b"a")
+            bench.feed(b"a")
             await settle()
             assert link.sent == [b"a"]
             assert bench.machine.after_count == 1
 
     async def test_after_is_called_when_data_to_send_left_event(self):
         async with pumping() as (bench, link):
-            bench.say(b"event")
+            bench.feed(b"event")
             await settle()
             assert link.sent == [b"event"]
             assert bench.machine.after_count == 1
@@ -378,7 +378,7 @@ class TestWriting:
     async def test_failed_write_ends_pump(self):
         async with pumping() as (bench, link):
             link.broken = True
-            bench.say(b"x")
+            bench.feed(b"x")
             await settle()
             link.leave()
             await bench.wait()
@@ -387,11 +387,11 @@ class TestWriting:
     async def test_input_before_failed_write_is_read(self):
         async with pumping() as (bench, link):
             link.broken = True
-            bench.say(b"x")
+            bench.feed(b"x")
             for _ in range(10):
                 await anyio.lowlevel.checkpoint()
             assert not bench.finished.is_set()
-            link.say(b"this is why")
+            link.feed(b"this is why")
             link.leave()
             await bench.wait()
             assert bench.machine.received == [b"this is why"]
@@ -400,7 +400,7 @@ class TestWriting:
     async def test_failed_write_ends_pump_after_linger(self):
         async with pumping() as (bench, link):
             link.broken = True
-            bench.say(b"x")
+            bench.feed(b"x")
             await bench.wait_until_limit()
             assert bench.machine.eof_count == 1
 
@@ -409,7 +409,7 @@ class TestWriting:
 class TestEnding:
     async def test_last_output_is_sent_before_close(self):
         async with pumping() as (bench, link):
-            bench.say(b"goodbye")
+            bench.feed(b"goodbye")
             bench.end()
             await bench.wait()
             assert link.sent == [b"goodbye"]
@@ -432,7 +432,7 @@ class TestEnding:
     async def test_peer_that_does_not_read_has_linger_time(self, wait_for_peer):
         async with pumping(wait_for_peer=wait_for_peer) as (bench, link):
             link.hold()
-            bench.say(b"x")
+            bench.feed(b"x")
             await settle()
             bench.end()
             await bench.wait_until_limit()
@@ -441,9 +441,9 @@ class TestEnding:
 
     async def test_wait_for_peer_sends_eof_and_reads(self):
         async with pumping(wait_for_peer=True) as (bench, link):
-            bench.say(b"goodbye")
+            bench.feed(b"goodbye")
             bench.end()
-            link.say(b"late")
+            link.feed(b"late")
             await settle()
             assert link.eof_sent
             link.leave()
@@ -468,7 +468,7 @@ class TestEnding:
 
         link = Link()
         bench = Bench(Recorder(fail), link, wait_for_peer=False)
-        link.say(b"x")
+        link.feed(b"x")
         with pytest.raises(ExceptionGroup) as caught:
             await bench.run()
         assert [str(error) for error in caught.value.exceptions] == ["broken machine"]
@@ -500,10 +500,10 @@ class TestWriteTimeout:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bench.run)
             await settle()
-            bench.say(b"a")
+            bench.feed(b"a")
             await settle()
             bench.clock.advance(0.05)
-            bench.say(b"b")
+            bench.feed(b"b")
             await settle()
             assert link.sent == [b"a", b"b"]
             bench.end()
@@ -515,13 +515,13 @@ def reading(bench: Bench, link: Link) -> None:
 
 def sending(bench: Bench, link: Link) -> None:
     link.hold()
-    bench.say(b"x")
+    bench.feed(b"x")
 
 
 def draining(bench: Bench, link: Link) -> None:
     link.hold()
-    bench.say(b"x")
-    link.say(b"fill")
+    bench.feed(b"x")
+    link.feed(b"fill")
 
 
 def lingering(bench: Bench, link: Link) -> None:
@@ -530,7 +530,7 @@ def lingering(bench: Bench, link: Link) -> None:
 
 def failing(bench: Bench, link: Link) -> None:
     link.broken = True
-    bench.say(b"x")
+    bench.feed(b"x")
 
 
 @in_memory
@@ -560,7 +560,7 @@ async def test_cancellation_at_any_step_closes_stream(steps):
     bench = Bench(Recorder(), ours, wait_for_peer=True)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(bench.run)
-        bench.say(b"x" * 10)
+        bench.feed(b"x" * 10)
         for step in range(steps):
             await anyio.lowlevel.checkpoint()
             if step == 5:
@@ -600,7 +600,7 @@ class PushBench:
         asyncio.get_running_loop().call_soon(function, *args, context=Context())
         await settle()
 
-    async def say(self, data: bytes) -> None:
+    async def feed(self, data: bytes) -> None:
         """Send ``data`` as the peer."""
         await self.call(self.stream.data_received, data)
 
@@ -684,7 +684,7 @@ class TestPushStream:
             tasks.start_soon(run)
             await settle()
             it.machine.process_input = fail  # type: ignore[method-assign, assignment]
-            await it.say(b"x")
+            await it.feed(b"x")
             await it.bench.wait()
 
     async def test_full_read_delays_next_read_by_a_turn(self):
@@ -706,7 +706,7 @@ class TestPushStream:
         async with pushing(Recorder(echo)) as it:
             it.stream.data_received(b"a")
             assert it.transport.written == [b"A"]
-            await it.say(b"b")
+            await it.feed(b"b")
             assert it.machine.received == [b"a", b"b"]
             assert it.machine.times == [7, 7]
             assert it.machine.after_count == 2
@@ -714,7 +714,7 @@ class TestPushStream:
     async def test_output_of_one_turn_is_one_write(self):
         async with pushing() as it:
             for piece in (b"a", b"b", b"c"):
-                it.bench.say(piece)
+                it.bench.feed(piece)
             assert it.transport.written == []
             await settle()
             assert it.transport.written == [b"abc"]
@@ -728,11 +728,11 @@ class TestPushStream:
     async def test_output_waits_for_slow_peer(self):
         async with pushing() as it:
             it.hold()
-            it.bench.say(b"a")
+            it.bench.feed(b"a")
             await settle()
-            it.bench.say(b"b")  # the writer waits
+            it.bench.feed(b"b")  # the writer waits
             await settle()
-            it.bench.say(b"c")
+            it.bench.feed(b"c")
             it.machine.outbox.append(b"d")
             it.bench.pump.flush()
             await settle()
@@ -744,10 +744,10 @@ class TestPushStream:
     async def test_full_outbox_pauses_reading(self):
         async with pushing(Recorder(fill)) as it:
             it.hold()
-            it.bench.say(b"x")
+            it.bench.feed(b"x")
             await settle()
-            await it.say(b"a")
-            await it.say(b"b")
+            await it.feed(b"a")
+            await it.feed(b"b")
             assert it.machine.received == [b"a"]
             assert it.transport.calls[-1] == "pause"
             it.release()
@@ -760,14 +760,14 @@ class TestPushStream:
         # There may be no later input or output, as with a consumer that answers nothing.
         async with pushing() as it:
             it.machine.outbox_full = True
-            it.bench.say(b"a")
+            it.bench.feed(b"a")
             await settle()
             assert it.transport.written == [b"a"]
             assert it.machine.after_count == 1
 
     async def test_after_is_called_when_data_to_send_left_event(self):
         async with pushing() as it:
-            it.bench.say(b"event")
+            it.bench.feed(b"event")
             await settle()
             assert it.transport.written == [b"event"]
             assert it.machine.after_count == 1
@@ -777,8 +777,8 @@ class TestPushStream:
             machine.outbox_full = True
 
         async with pushing(Recorder(stop)) as it:
-            await it.say(b"a")
-            await it.say(b"b")
+            await it.feed(b"a")
+            await it.feed(b"b")
             assert it.machine.received == [b"a"]
             it.machine.outbox_full = False
             it.bench.pump.wake()
@@ -811,7 +811,7 @@ class TestPushStream:
             it.bench.end()
             await settle()
             assert it.transport.calls[-1] == "eof"
-            await it.say(b"late")
+            await it.feed(b"late")
             await it.call(it.stream.eof_received)
             await it.bench.wait()
             assert it.machine.received == [b"late"]
@@ -824,7 +824,7 @@ class TestPushStream:
 
         async with pushing(Recorder(end)) as it:
             it.hold()
-            await it.say(b"a")  # linger starts outside of any task
+            await it.feed(b"a")  # linger starts outside of any task
             await it.bench.wait_until_limit()
             assert it.transport.written == [b"A"]
 
@@ -840,7 +840,7 @@ class TestPushStream:
             tasks.start_soon(run)
             await settle()
             it.hold()
-            await it.say(b"a")
+            await it.feed(b"a")
             for _ in range(2):
                 assert not it.bench.finished.is_set()
                 it.bench.clock.advance(0.01)
@@ -851,8 +851,8 @@ class TestPushStream:
     async def test_loss_while_reading_is_paused_ends_pump(self):
         async with pushing(Recorder(fill)) as it:
             it.hold()
-            await it.say(b"a")
-            await it.say(b"b")
+            await it.feed(b"a")
+            await it.feed(b"b")
             await it.call(it.stream.connection_lost, ConnectionResetError("reset"))
             await it.bench.wait()
             assert it.machine.eof_count == 1
@@ -894,7 +894,7 @@ class TestPushStream:
                 await it.call(it.bench.pump.attach, b"rest")
                 assert it.transport.written == [b"x", b"rest"]
                 assert it.transport.calls[-1] == "resume"
-                await it.say(b"a")
+                await it.feed(b"a")
                 assert it.transport.written == [b"x", b"rest", b"A"]
 
     async def test_abort_after_detach_discards_output(self):
@@ -916,7 +916,7 @@ class TestPushStream:
         async with pushing() as it:
             it.bench.end()
             await it.bench.wait()
-            await it.say(b"x")
+            await it.feed(b"x")
             await it.call(it.stream.connection_lost, None)
             it.bench.pump.wake()
             it.bench.pump.flush()
@@ -928,7 +928,7 @@ class TestOverSockets:
     async def test_last_output_arrives_while_peer_sends(self):
         async with served(Recorder()) as (bench, client):
             await client.send(b"y" * 100_000)
-            bench.say(b"z" * 500_000)
+            bench.feed(b"z" * 500_000)
             bench.end()
             assert await count_to_end(client) == 500_000
             await client.aclose()
@@ -953,7 +953,7 @@ class TestOverSockets:
 
     async def test_peer_that_reads_nothing_ends_after_linger(self):
         async with served(Recorder()) as (bench, _):
-            bench.say(b"z" * 50_000_000)
+            bench.feed(b"z" * 50_000_000)
             await settle()
             bench.end()
             await bench.wait_until_limit()
@@ -988,8 +988,8 @@ async def served(
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("said", [b"", b"x"])
-async def test_reset_connection_is_eof(said):
+@pytest.mark.parametrize("sent", [b"", b"x"])
+async def test_reset_connection_is_eof(sent):
     machine = Recorder()
     finished = anyio.Event()
 
@@ -1001,8 +1001,8 @@ async def test_reset_connection_is_eof(said):
     async with await listen("127.0.0.1:0") as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, serve, tasks)
         with socket.create_connection(listener.local_address) as client:
-            client.sendall(said)
-            while said and not machine.received:
+            client.sendall(sent)
+            while sent and not machine.received:
                 await anyio.lowlevel.checkpoint()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         with anyio.fail_after(60):

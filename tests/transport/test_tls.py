@@ -199,26 +199,26 @@ def test_data_before_damaged_record_are_decoded():
     assert server.encode(b"nor this") == server.end() == b""
 
 
-# ---- what is told -----------------------------------------------------------------------------------------------
+# ---- reported values --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("version", "ciphers", "told"),
+    ("version", "ciphers", "shown"),
     [
         (TLS_1_2, "ECDHE+AES128+AESGCM", ("TLS1.2", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256")),
         (TLS_1_2, "ECDHE+AES256+AESGCM", ("TLS1.2", f"Unknown {0xC02C}")),
         (TLS_1_3, "DEFAULT", ("TLS1.3", f"Unknown {0x1302}")),
     ],
 )
-def test_version_and_cipher_suite_have_nsqds_names(version, ciphers, told):
+def test_version_and_cipher_suite_have_nsqds_names(version, ciphers, shown):
     context = client_context()
     context.minimum_version = context.maximum_version = version
     context.set_ciphers(ciphers)
     server, client = TLS(server_context()), TLS(context, server_hostname=HOST)
     assert (server.version, server.cipher_suite) == ("", "")
     exchange(server, client)
-    assert (server.version, server.cipher_suite) == told
-    assert (client.version, client.cipher_suite) == told
+    assert (server.version, server.cipher_suite) == shown
+    assert (client.version, client.cipher_suite) == shown
 
 
 def test_common_name_of_client():

@@ -35,10 +35,10 @@ MAX_BODY_SIZE = 150
 
 ID = b"0123456789abcdef"
 
-Said: TypeAlias = tuple[bytes, tuple[bytes, ...], tuple[bytes, ...]]
+Decoded: TypeAlias = tuple[bytes, tuple[bytes, ...], tuple[bytes, ...]]
 """Verb, params and bodies of one command; of a run of FINs or PUBs each is one."""
 
-Outcome: TypeAlias = tuple[list[Said], str | None]
+Outcome: TypeAlias = tuple[list[Decoded], str | None]
 """All commands of a stream, and its end: the error to answer, "closed" without an answer, or None."""
 
 
@@ -52,7 +52,7 @@ def after_magic() -> CommandDecoder:
     return decoder
 
 
-def apart(command: Command) -> list[Said]:
+def apart(command: Command) -> list[Decoded]:
     if command.verb == b"FIN" and command.params:
         return [(b"FIN", (message_id,), ()) for message_id in command.params]
     if command.verb == b"PUB":
@@ -62,17 +62,17 @@ def apart(command: Command) -> list[Said]:
 
 def decode(pieces: Iterable[bytes], decoder: CommandDecoder | None = None) -> Outcome:
     decoder = decoder or new_decoder()
-    said: list[Said] = []
+    decoded: list[Decoded] = []
     try:
         for piece in pieces:
             for command in decoder.feed(piece):
-                said += [] if command.verb == MPUB_HEAD else apart(command)
+                decoded += [] if command.verb == MPUB_HEAD else apart(command)
     except BrokerError as error:
-        return said, str(error)
+        return decoded, str(error)
     except ProtocolError:
-        return said, "closed"
+        return decoded, "closed"
     cut_off = decoder.end()
-    return said, None if cut_off is None else str(cut_off)
+    return decoded, None if cut_off is None else str(cut_off)
 
 
 # ---- the model --------------------------------------------------------------------------------------------------
@@ -84,19 +84,19 @@ class Answered(Exception):
 
 def nsqd_reads(data: bytes) -> Outcome:
     stream = BytesIO(data)
-    said: list[Said] = []
+    decoded: list[Decoded] = []
     magic = stream.read(4)
     if magic != b"  V2":
-        return said, "E_BAD_PROTOCOL" if len(magic) == 4 else None
+        return decoded, "E_BAD_PROTOCOL" if len(magic) == 4 else None
     try:
         while (line := stream.readline(16384)).endswith(b"\n"):
-            said.append(nsqd_executes(line[:-1].removesuffix(b"\r"), stream))
+            decoded.append(nsqd_executes(line[:-1].removesuffix(b"\r"), stream))
     except Answered as answer:
-        return said, str(answer)
-    return said, "closed" if len(line) == 16384 else None
+        return decoded, str(answer)
+    return decoded, "closed" if len(line) == 16384 else None
 
 
-def nsqd_executes(line: bytes, stream: BytesIO) -> Said:
+def nsqd_executes(line: bytes, stream: BytesIO) -> Decoded:
     verb, *params = line.split(b" ")
     name = verb.decode("ascii", "replace")
     bodies: list[bytes] = []
@@ -193,8 +193,8 @@ def test_encoded_command_is_decoded_to_itself(sample: Sample) -> None:
 @given(st.data(), strategies.conversations())
 def test_commands_do_not_depend_on_the_pieces(data: st.DataObject, samples: list[Sample]) -> None:
     stream = MAGIC_V2 + b"".join(sample.data for sample in samples)
-    said = decode(data.draw(strategies.chunkings(stream)), new_decoder(1 << 20, 5 << 20))
-    assert said == ([sample.value for sample in samples], None)
+    decoded = decode(data.draw(strategies.chunkings(stream)), new_decoder(1 << 20, 5 << 20))
+    assert decoded == ([sample.value for sample in samples], None)
 
 
 @given(st.data(), strategies.wild_commands())
@@ -243,9 +243,9 @@ FIN = commands.encode_finish(ID)
 @pytest.mark.parametrize("cut", [None, -1])
 def test_runs_of_finishes_with_an_unusual_line(odd: bytes, cut: int | None) -> None:
     stream = (MAGIC_V2 + FIN + odd + FIN)[:cut]
-    said = nsqd_reads(stream)
-    assert decode([MAGIC_V2, stream[4:]]) == said
-    assert decode(strategies.single_bytes(stream)) == said
+    decoded = nsqd_reads(stream)
+    assert decode([MAGIC_V2, stream[4:]]) == decoded
+    assert decode(strategies.single_bytes(stream)) == decoded
 
 
 def test_run_of_finishes_is_one_command() -> None:
@@ -511,7 +511,7 @@ READS = [
     (commands.encode_multi_publish(b"t", [b"one"]),),
     (NOP,),
 ]
-"""Commands, each as the reads in which it comes; a body may look like the PUB that was a read of its own."""
+"""Commands, each as the reads in which it comes; a body may look like the PUB that was a separate read."""
 
 
 @given(st.lists(st.sampled_from(READS), max_size=8))

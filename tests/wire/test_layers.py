@@ -12,7 +12,7 @@ from nsqkit.wire.layers import Layers
 
 
 class Shouting:
-    """A layer that reverses bytes, and may have bytes of its own to send."""
+    """A layer that reverses bytes, and may have output itself."""
 
     def __init__(self, own: bytes = b"") -> None:
         self.own = own

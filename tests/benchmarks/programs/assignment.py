@@ -81,7 +81,7 @@ class Meter:
         self.start()
 
     def start(self) -> None:
-        """Start, or start anew."""
+        """Start, or restart."""
         self._cpu = time.process_time()
         self._begin = time.perf_counter()
 

@@ -85,7 +85,7 @@ def common_nsqd(
 def nsqd(common_nsqd: Server) -> Iterator[Server]:
     """An nsqd that offers TLS and compression, requires neither, and accepts messages of up to MAX_MSG_SIZE."""
     yield common_nsqd
-    sys.stderr.write(common_nsqd.said())
+    sys.stderr.write(common_nsqd.output())
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def start_nsqd(kinds: Kinds, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         def start(*flags: str) -> Server:
             folder: Path = tmp_path_factory.mktemp("nsqd")
             server = kinds[0].nsqd(folder, *flags)
-            stack.callback(lambda: sys.stderr.write(server.said()))
+            stack.callback(lambda: sys.stderr.write(server.output()))
             server.start()
             stack.callback(server.stop)
             return server
@@ -115,4 +115,4 @@ def common_nsqlookupd(kinds: Kinds) -> Iterator[Server]:
 @pytest.fixture
 def nsqlookupd(common_nsqlookupd: Server) -> Iterator[Server]:
     yield common_nsqlookupd
-    sys.stderr.write(common_nsqlookupd.said())
+    sys.stderr.write(common_nsqlookupd.output())

@@ -61,7 +61,7 @@ class Server(Protocol):
         """Stop it, and return when it has exited with status 0."""
         ...
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return its output since the last call."""
         ...
 
@@ -92,7 +92,7 @@ class OwnServer:
     def stop(self) -> None:
         self._stack.close()
 
-    def said(self) -> str:
+    def output(self) -> str:
         return ""
 
 
@@ -132,7 +132,7 @@ class ServerProcess:
         self._ear.start()
         with self._heard:
             self._heard.wait_for(lambda: len(self._listening) == 2 or self._at_its_end, WAIT_LIMIT)
-        assert len(self._listening) == 2, f"it does not listen: {self.said()}"
+        assert len(self._listening) == 2, f"it does not listen: {self.output()}"
 
     def kill(self) -> None:
         self._end(subprocess.Popen.kill)
@@ -141,7 +141,7 @@ class ServerProcess:
         status = self._end(subprocess.Popen.terminate)
         assert status in {0, None}, f"it has ended with status {status}"
 
-    def said(self) -> str:
+    def output(self) -> str:
         with self._heard:
             lines, self._said_count = self._lines[self._said_count :], len(self._lines)
         return "".join(lines)

@@ -17,7 +17,7 @@ from ansq.tcp.types import ConnectionFeatures, ConnectionOptions
 DEEDS = ("requeue", "requeue-later", "timeout", "touch")
 
 
-def say(**value: object) -> None:
+def report(**value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
@@ -29,9 +29,9 @@ def connection_options(settings: dict[str, Any]) -> ConnectionOptions:
 async def publish(settings: dict[str, Any]) -> None:
     topic = settings["topic"]
     writer = await ansq.create_writer([settings["nsqd"]], connection_options(settings))
-    say(command="PUB", answer=(await writer.pub(topic, b"one")).text)
-    say(command="MPUB", answer=(await writer.mpub(topic, b"two", b"three")).text)
-    say(command="DPUB", answer=(await writer.dpub(topic, b"later", 1)).text)
+    report(command="PUB", answer=(await writer.pub(topic, b"one")).text)
+    report(command="MPUB", answer=(await writer.mpub(topic, b"two", b"three")).text)
+    report(command="DPUB", answer=(await writer.dpub(topic, b"later", 1)).text)
     await asyncio.Event().wait()
 
 
@@ -46,7 +46,7 @@ async def consume(settings: dict[str, Any]) -> None:
     )
     async for message in reader.messages():
         body = message.body.decode()
-        say(body=body, attempts=message.attempts)
+        report(body=body, attempts=message.attempts)
         # ansq refuses to answer a message that has timed out; the broker sends it again.
         with contextlib.suppress(RuntimeWarning):
             await handle(message, body)

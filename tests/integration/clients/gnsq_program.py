@@ -16,7 +16,7 @@ import gnsq
 DEEDS = ("requeue", "requeue-later", "timeout", "touch")
 
 
-def say(**value: object) -> None:
+def report(**value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
@@ -38,9 +38,9 @@ def publish(settings: dict[str, Any]) -> None:
         return
     producer = gnsq.Producer(settings["nsqd"], **options)
     producer.start()
-    say(command="PUB", answer=producer.publish(topic, b"one").decode())
-    say(command="MPUB", answer=producer.multipublish(topic, [b"two", b"three"]).decode())
-    say(command="DPUB", answer=producer.publish(topic, b"later", defer=1).decode())
+    report(command="PUB", answer=producer.publish(topic, b"one").decode())
+    report(command="MPUB", answer=producer.multipublish(topic, [b"two", b"three"]).decode())
+    report(command="DPUB", answer=producer.publish(topic, b"later", defer=1).decode())
     producer.join()
 
 
@@ -63,22 +63,22 @@ def publish_over_upgraded_connection(nsqd: str, topic: str, options: dict[str, A
     """Publish without a ``Producer``, which would read the OK of an upgrade as that of a PUB."""
     connection = connect(nsqd, options)
 
-    def say_answer(command: str) -> None:
-        say(command=command, answer=connection.read_response()[1].decode())
+    def report_answer(command: str) -> None:
+        report(command=command, answer=connection.read_response()[1].decode())
 
     connection.publish(topic, b"one")
-    say_answer("PUB")
+    report_answer("PUB")
     connection.multipublish(topic, [b"two", b"three"])
-    say_answer("MPUB")
+    report_answer("MPUB")
     connection.publish(topic, b"later", defer=1)
-    say_answer("DPUB")
+    report_answer("DPUB")
     connection.listen()
 
 
 def consume(settings: dict[str, Any]) -> None:
     def handle(consumer: gnsq.Consumer, message: gnsq.Message) -> None:
         body = message.body.decode()
-        say(body=body, attempts=message.attempts)
+        report(body=body, attempts=message.attempts)
         if message.attempts == 1 and body in DEEDS:
             message.enable_async()
         if message.is_async() and body == "requeue":

@@ -46,13 +46,13 @@ def until(condition: Callable[[], object]) -> None:
 class Program:
     """The output of one program, line by line."""
 
-    said: list[str] = attrs.field(factory=list)
+    output: list[str] = attrs.field(factory=list)
     _lines: queue.SimpleQueue[str] = attrs.field(factory=queue.SimpleQueue)
 
     def listen(self, pipe: IO[str]) -> None:
         """Read all lines of ``pipe``, and append an empty one after the last."""
         for line in pipe:
-            self.said.append(line)
+            self.output.append(line)
             self._lines.put(line)
         self._lines.put("")
 
@@ -86,7 +86,7 @@ def run(*command: str | Path, output: str = "stdout", ending: signal.Signals) ->
         except BaseException:
             process.kill()
             ear.join()
-            sys.stderr.writelines(program.said)
+            sys.stderr.writelines(program.output)
             raise
         finally:
             process.kill()

@@ -16,7 +16,7 @@ from tornado.ioloop import IOLoop
 DEEDS = ("requeue", "requeue-later", "timeout", "touch")
 
 
-def say(**value: object) -> None:
+def report(**value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
@@ -51,7 +51,7 @@ def publish(settings: dict[str, Any]) -> None:
             return
         command = next(iter(commands))
         del commands[command]
-        say(command=command, answer=str(data) if isinstance(data, Exception) else data.decode())
+        report(command=command, answer=str(data) if isinstance(data, Exception) else data.decode())
         send_next()
 
     loop.add_callback(send_next)
@@ -62,7 +62,7 @@ def consume(settings: dict[str, Any]) -> None:
 
     def handle(message: Any) -> bool:
         body = message.body.decode()
-        say(body=body, attempts=message.attempts)
+        report(body=body, attempts=message.attempts)
         if message.attempts == 1 and body in DEEDS:
             message.enable_async()
         if message.is_async() and body == "requeue":

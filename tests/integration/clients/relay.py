@@ -22,7 +22,7 @@ class Relay:
     """Its address, and all commands that clients have sent."""
 
     address: str
-    heard: bytearray = attrs.field(factory=bytearray)
+    received: bytearray = attrs.field(factory=bytearray)
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def relay(address: str) -> Iterator[Relay]:
             with socket.create_connection((host, int(port))) as broker:
                 back = Thread(target=_pass_on, args=(broker, client, None))
                 back.start()
-                _pass_on(client, broker, here.heard)
+                _pass_on(client, broker, here.received)
                 back.join()
 
     class Server(socketserver.ThreadingTCPServer):
@@ -54,11 +54,11 @@ def relay(address: str) -> Iterator[Relay]:
             listening.join()
 
 
-def _pass_on(source: socket.socket, target: socket.socket, heard: bytearray | None) -> None:
+def _pass_on(source: socket.socket, target: socket.socket, received: bytearray | None) -> None:
     with suppress(OSError):
         while data := source.recv(SIZE):
-            if heard is not None:
-                heard += data
+            if received is not None:
+                received += data
             target.sendall(data)
     for end in (source, target):
         with suppress(OSError):

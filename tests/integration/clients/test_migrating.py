@@ -227,9 +227,9 @@ def test_messages_are_finished_requeued_and_touched(example: Example, broker: Ru
             program.wait_until(lambda: is_finished(nsqd, 4) and channel_of(nsqd)["requeue_count"] == 2)
             (client,) = channel_of(nsqd)["clients"]
             assert (client["finish_count"], client["requeue_count"]) == (4, 2)
-            assert way.heard.count(b"TOUCH ") == 1
+            assert way.received.count(b"TOUCH ") == 1
             program.stop()
-        assert not example.is_ours or b"CLS\n" in way.heard
+        assert not example.is_ours or b"CLS\n" in way.received
         assert channel_of(nsqd)["timeout_count"] == 0
 
 

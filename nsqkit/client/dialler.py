@@ -24,11 +24,7 @@ Dial: TypeAlias = "Callable[[str], Awaitable[ByteStream]]"
 
 
 class Dialler:
-    """Makes the connections of one client.
-
-    Args:
-        options: the client's options.
-        dial: the function that connects; None for nsqkit's own.
+    """Makes the connections of one client; without ``dial`` by nsqkit's own function.
 
     Raises:
         OptionError: a file that the options name cannot be used.

@@ -60,12 +60,7 @@ _ADVICE: Final[tuple[tuple[tuple[type[NSQError], ...], str], ...]] = (
 
 
 def explain(beginning: bytes, error: ProtocolError) -> ProtocolError:
-    """Return the error for a peer whose answer to IDENTIFY cannot be decoded.
-
-    Args:
-        beginning: the first bytes of the answer.
-        error: the error of decoding it.
-    """
+    """Return the error for a peer whose answer to IDENTIFY, with this beginning, cannot be decoded."""
     for prefix, meaning in _STRANGERS:
         if beginning.startswith(prefix):
             return ProtocolError(f"the peer is no nsqd: {meaning}")
@@ -78,12 +73,7 @@ def advice(error: NSQError) -> str:
 
 
 def not_connected(text: str, errors: Mapping[str, Exception | None]) -> NotConnected:
-    """Return the error for a caller that waited for a connection.
-
-    Args:
-        text: the beginning of the error's text.
-        errors: the last error of each connection, by address.
-    """
+    """Return the error for a caller that waited for a connection, from the last error of each, by address."""
     causes = [
         str(error) if address in str(error) else f"{address}: {error}"
         for address, error in errors.items()

@@ -30,15 +30,10 @@ _DEFLATE_LEVELS = range(1, 10)
 
 @attrs.frozen
 class Send:
-    """A step: send a command.
-
-    Attributes:
-        event: the name of the command.
-        data: the command; not in the repr, since AUTH contains the secret.
-    """
+    """A step: send a command."""
 
     event: str
-    data: bytes = attrs.field(repr=False)
+    data: bytes = attrs.field(repr=False)  # AUTH contains the secret
 
 
 @attrs.frozen
@@ -62,17 +57,9 @@ Handshake: TypeAlias = "Generator[Send | Upgrade, bytes, HandshakeResult]"
 
 
 def handshake(
-    identity: IdentifyRequest,
-    *,
-    make_tls: Callable[[], SecureTransform] | None = None,
-    auth_secret: str = "",
+    identity: IdentifyRequest, *, make_tls: Callable[[], SecureTransform] | None = None, auth_secret: str = ""
 ) -> Handshake:
-    """Yield the steps of one handshake.
-
-    Args:
-        identity: the content of IDENTIFY.
-        make_tls: makes the TLS layer; needed if ``identity`` asks for TLS.
-        auth_secret: the content of AUTH, sent if the broker requires it.
+    """Yield the steps of one handshake; ``make_tls`` is needed if ``identity`` asks for TLS.
 
     Raises:
         ProtocolError: a response cannot be decoded.

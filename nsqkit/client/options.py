@@ -28,11 +28,8 @@ TLS_VERSIONS: Final = ("tls1.0", "tls1.1", "tls1.2", "tls1.3")
 DEFLATE_LEVEL_DEFAULT: Final = 6
 
 _SET_BY_CONTEXT: Final = (
-    "tls_root_ca_file",
-    "tls_cert",
-    "tls_key",
-    "tls_min_version",
-    "tls_insecure_skip_verify",
+    *("tls_root_ca_file", "tls_cert", "tls_key"),
+    *("tls_min_version", "tls_insecure_skip_verify"),
 )
 _NEEDS_TLS: Final = ("tls_context", *_SET_BY_CONTEXT, "tls_server_name")
 _OFF: Final = -1

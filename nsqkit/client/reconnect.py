@@ -13,13 +13,7 @@ if TYPE_CHECKING:
 
 
 class Reconnect:
-    """The delays of one address.
-
-    Args:
-        delay_min_ns: the ceiling of the first delay.
-        delay_max_ns: the highest ceiling.
-        random: draws the delays.
-    """
+    """The delays of one address; ``delay_min_ns`` is the ceiling of the first one, ``delay_max_ns`` the highest."""
 
     def __init__(self, *, delay_min_ns: int, delay_max_ns: int, random: Random) -> None:
         self._delay_min_ns = delay_min_ns

@@ -42,7 +42,6 @@ class Raw:
     """Bytes, unchanged."""
 
     def encode(self, value: bytes | bytearray | memoryview, /) -> bytes:
-        """Return the bytes."""
         if isinstance(value, bytes):
             return value
         if isinstance(value, bytearray | memoryview):
@@ -50,7 +49,6 @@ class Raw:
         raise _refusal(value, "bytes, bytearray or memoryview")
 
     def decode(self, body: bytes, /) -> bytes:
-        """Return the body."""
         return body
 
     def __repr__(self) -> str:

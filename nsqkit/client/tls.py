@@ -57,12 +57,7 @@ def client_context(options: ConnectionOptions) -> Context | None:
 
 
 def make_tls(context: Context, address: str, server_name: str) -> TLS:
-    """Return the TLS layer of one connection.
-
-    Args:
-        context: the result of ``client_context``.
-        address: the broker's address.
-        server_name: the name in its certificate; empty for the host in its address.
+    """Return the TLS layer of one connection; without ``server_name`` the certificate is for the host of the address.
 
     Raises:
         NegotiationFailed: no certificate can have that name.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from nsqkit.lookup.lookupd_client import fetch_nsqds
 from nsqkit.lookup.options import LookupOptions
 from nsqkit.lookup.poller import LookupdPoller
-from nsqkit.lookup.selection import select
 from nsqkit.wire.names import encode_topic
 
 if TYPE_CHECKING:
@@ -76,13 +75,8 @@ class Discovery(LookupdPoller["Node"]):
         self._on_change = on_change
 
     def _select(self, nodes: dict[str, Node]) -> None:
-        options = self.options
         try:
-            selected = select(
-                nodes.values(),
-                discovery_filter=options.discovery_filter,
-                address_map=options.address_map,
-            )
+            selected = self.options.select(nodes.values())
         except Exception:
             self._log.exception(
                 "topic %s: discovery_filter or address_map has failed; the nsqds stay", self._topic
@@ -93,11 +87,6 @@ class Discovery(LookupdPoller["Node"]):
         gone = [address for address in self.addresses if address not in wanted]
         if came or gone:
             self.addresses = selected
-            self._log.info(
-                "topic %s: found nsqds %s, lost nsqds %s",
-                self._topic,
-                came,
-                gone,
-                extra={"topic": self._topic},
-            )
+            extra = {"topic": self._topic}
+            self._log.info("topic %s: found nsqds %s, lost nsqds %s", self._topic, came, gone, extra=extra)
             self._on_change(came, gone)

@@ -18,7 +18,6 @@ from nsqkit.errors import OptionError, RequestFailed, RequestRefused
 from nsqkit.lookup.merge import MergedResponses
 from nsqkit.lookup.options import LookupOptions
 from nsqkit.lookup.responses import decode_names, decode_nodes, decode_registered_nodes, tcp_address
-from nsqkit.lookup.selection import select
 from nsqkit.wire.names import encode_topic
 
 if TYPE_CHECKING:
@@ -94,10 +93,9 @@ async def lookup_nsqds(
     options = options or LookupOptions()
     if topic is not None:
         encode_topic(topic)
-    nodes = await _query_all(
-        options.daemons(lookupd_http_addresses), lambda daemon: fetch_nsqds(daemon, topic)
-    )
-    return select(nodes.values(), discovery_filter=options.discovery_filter, address_map=options.address_map)
+    daemons = options.daemons(lookupd_http_addresses)
+    nodes = await _query_all(daemons, lambda daemon: fetch_nsqds(daemon, topic))
+    return options.select(nodes.values())
 
 
 async def lookup_topics(
@@ -119,19 +117,12 @@ async def lookup_topics(
     """
     options = options or LookupOptions()
     compiled = compile_pattern(pattern)
-    return sorted(
-        await _query_all(
-            options.daemons(lookupd_http_addresses), lambda daemon: fetch_topics(daemon, compiled)
-        )
-    )
+    daemons = options.daemons(lookupd_http_addresses)
+    return sorted(await _query_all(daemons, lambda daemon: fetch_topics(daemon, compiled)))
 
 
 def compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
-    """Return a regular expression, compiled.
-
-    Raises:
-        OptionError: the pattern is no regular expression.
-    """
+    """Return the pattern, compiled; raise OptionError if it is no regular expression."""
     try:
         return re.compile(pattern)
     except (re.error, TypeError) as error:

@@ -20,11 +20,9 @@ class MergedResponses(Generic[T]):
         self._responses: dict[str, Mapping[str, T]] = {}
 
     def record(self, lookupd: str, entries: Mapping[str, T]) -> None:
-        """Replace the response of an nsqlookupd."""
         self._responses[lookupd] = entries
 
     def forget(self, lookupd: str) -> None:
-        """Remove the response of an nsqlookupd, if there is one."""
         self._responses.pop(lookupd, None)
 
     def merged(self) -> dict[str, T]:

@@ -5,13 +5,14 @@ As in ``nsqkit.client.options``, an invalid value is refused when the object is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from nsqkit.errors import OptionError
 from nsqkit.http.daemon import Daemon
+from nsqkit.lookup.selection import AddressMap, DiscoveryFilter, select
 from nsqkit.lookup.tls import lookupd_context
 from nsqkit.options.fields import fraction, function, instance_with, seconds, secret, text
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from nsqkit.clock import Clock
     from nsqkit.http.daemon import HTTPRequest
-    from nsqkit.lookup.selection import AddressMap, DiscoveryFilter
+    from nsqkit.wire.lookup import Node
 
 ANSWER_SIZE_MAX: Final = 5 * 1024 * 1024
 """Limit of a response's size in bytes; enough for some ten thousand nsqds."""
@@ -60,6 +61,10 @@ class LookupOptions:
     lookupd_http_request: HTTPRequest | None = function()
     discovery_filter: DiscoveryFilter | None = function()
     address_map: AddressMap | None = function(or_mapping=True)
+
+    def select(self, nodes: Iterable[Node]) -> list[str]:
+        """Return the addresses to connect to, each once; see ``nsqkit.lookup.selection``."""
+        return select(nodes, discovery_filter=self.discovery_filter, address_map=self.address_map)
 
     def daemon(self, address: str, clock: Clock | None = None) -> Daemon:
         """Return the nsqlookupd at an address in any form that ``Daemon`` accepts.

@@ -117,11 +117,7 @@ class LookupdPoller(Generic[T]):
         self._added.set()
 
     def remove_lookupd(self, address: str) -> None:
-        """Stop polling an nsqlookupd, and forget the entries that only it has listed.
-
-        Raises:
-            OptionError: it is not polled.
-        """
+        """Stop polling an nsqlookupd, and forget the entries that only it listed; OptionError if it is not polled."""
         daemon = self.options.daemon(address, self._clock)
         lookupd = self._lookupds.pop(daemon.key, None)
         if lookupd is None:
@@ -203,14 +199,10 @@ class LookupdPoller(Generic[T]):
         fields = {"lookupd": lookupd.daemon.name, "failure_count": schedule.failure_count}
         if not (isinstance(error, RequestFailed) and error.permanent):
             # Other errors are bugs of nsqkit, which must not end a consumer either.
-            self._log.warning(
-                "nsqlookupd %s has failed %d times in a row: %s",
-                lookupd.daemon,
-                schedule.failure_count,
-                error,
-                exc_info=None if isinstance(error, RequestFailed) else error,
-                extra=fields,
-            )
+            text = "nsqlookupd %s has failed %d times in a row: %s"
+            shown = None if isinstance(error, RequestFailed) else error
+            count = schedule.failure_count
+            self._log.warning(text, lookupd.daemon, count, error, exc_info=shown, extra=fields)
             return
         level = logging.DEBUG if str(error) == str(before.error) else logging.ERROR
         self._log.log(level, "nsqlookupd %s: %s (%s)", lookupd.daemon, error, advice(error), extra=fields)

@@ -26,7 +26,6 @@ class PollSchedule:
     Args:
         interval_ns: the time between a response and the next request, without jitter.
         jitter: the part of the interval, 0 to 1, up to which jitter is added.
-        random: draws the jitter.
         now_ns: the time of the first request.
 
     Attributes:
@@ -46,7 +45,6 @@ class PollSchedule:
         self.failure_count = 0
 
     def begin(self) -> None:
-        """Record that a request is sent."""
         self._is_polling = True
 
     def answered(self, now_ns: int) -> None:

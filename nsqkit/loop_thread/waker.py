@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 class Waker:
     """Calls a function in the event loop for any thread: ``call_soon_threadsafe`` at two thirds of its cost.
 
-    Create and close it in the event loop.
-
-    Args:
-        loop: the event loop.
-        function: must not raise; called at least once after each ``wake``, once for several that come together.
+    Create and close it in the event loop. The function must not raise; it is called at least once after each ``wake``,
+    and once for several that come together.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:

@@ -29,11 +29,7 @@ known_topic_name = lru_cache(maxsize=1024)(encode_topic)
 
 
 def topic_name(topic: str) -> bytes:
-    """Return the topic's name as bytes.
-
-    Raises:
-        OptionError: it is not a valid name.
-    """
+    """Return the topic's name as bytes; raise OptionError if it is not valid."""
     try:
         return known_topic_name(topic)
     except TypeError:  # it cannot be hashed, so it is no str
@@ -41,13 +37,7 @@ def topic_name(topic: str) -> bytes:
 
 
 class Bodies:
-    """Makes and checks the bodies of one producer.
-
-    Args:
-        serializer: makes bytes of an object; None if bodies are bytes.
-        max_msg_size: the limit of a body, in bytes.
-        max_body_size: the limit of the body of an MPUB, in bytes.
-    """
+    """Makes and checks the bodies of one producer; without a serializer they are bytes."""
 
     def __init__(
         self, serializer: Serializer[Any, Any] | None, *, max_msg_size: int, max_body_size: int
@@ -102,11 +92,7 @@ class Bodies:
 
 
 def encode_key(key: str | Bytes | None) -> bytes | None:
-    """Return a key as bytes; None for None.
-
-    Raises:
-        OptionError: it is neither a str nor bytes.
-    """
+    """Return a key as bytes, None for None; raise OptionError if it is neither a str nor bytes."""
     if key is None:
         return None
     if isinstance(key, str):
@@ -119,21 +105,12 @@ def encode_key(key: str | Bytes | None) -> bytes | None:
 
 
 def delay_ms(delay: Seconds, most: float) -> int:
-    """Return the delay of a deferred publish in whole milliseconds.
-
-    Raises:
-        OptionError: it is not a time from 0 to ``most`` seconds.
-    """
+    """Return a delay in whole milliseconds; raise OptionError if it is not a time from 0 to ``most`` seconds."""
     return round(take_seconds("delay", delay, most) * 1000)
 
 
 def unite_addresses(addresses: Sequence[str], listed: object, name: str) -> tuple[str, ...]:
-    """Return the addresses given as arguments and those given as a list, each once.
-
-    Args:
-        addresses: the arguments.
-        listed: the list.
-        name: of the list, for errors.
+    """Return the addresses given as arguments and those given as a list called ``name``, each once.
 
     Raises:
         OptionError: one is not an address, or there is none.

@@ -159,8 +159,6 @@ class BlockingProducer(BlockingClient[Producer]):
         loop_client = self._loop_client
         return loop_client is not None and loop_client.is_here and loop_client.client.is_connected
 
-    # ---- internals -----------------------------------------------------------------------------------------------
-
     def _publish(
         self,
         begin: Callable[..., Receipt],

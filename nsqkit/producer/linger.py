@@ -26,13 +26,7 @@ class BatchRefused(NotConnected):
 
 
 class Lane:
-    """One topic, while anything of it gathers or is in flight.
-
-    Attributes:
-        topic: its name.
-        batch: the open batch; None if there is none.
-        in_flight_count: batches without an answer.
-    """
+    """One topic, while anything of it gathers or is in flight; ``batch`` is the open one."""
 
     __slots__ = ("batch", "in_flight_count", "topic")
 
@@ -46,7 +40,6 @@ class Batch:
     """Messages that are sent in one command.
 
     Attributes:
-        lane: of their topic.
         bodies: by the token that was given with each, in the order of publishing.
         size: bytes of an MPUB's body with these messages.
     """
@@ -89,7 +82,6 @@ class Linger:
 
     @property
     def count(self) -> int:
-        """Messages that gather."""
         return sum(len(batch.bodies) for batch in self._batches())
 
     def join(self, topic: bytes, body: bytes, token: object) -> bool:
@@ -114,7 +106,6 @@ class Linger:
         return opened
 
     def withdraw(self, token: object) -> bool:
-        """Remove a message; return False if it is not there."""
         for batch in self._batches():
             body = batch.bodies.pop(token, None)
             if body is not None:
@@ -134,7 +125,6 @@ class Linger:
         return batches
 
     def answered(self, batch: Batch) -> None:
-        """Record that a batch is no longer in flight."""
         lane = batch.lane
         lane.in_flight_count -= 1
         if not lane.in_flight_count and lane.batch is not None:
@@ -142,7 +132,6 @@ class Linger:
         self._prune(lane)
 
     def flush(self) -> None:
-        """Make all batches ready."""
         self._ready.update(dict.fromkeys(self._batches()))
 
     def clear(self) -> list[object]:
@@ -162,18 +151,14 @@ class Linger:
         self._timeless.clear()
 
     def next_deadline(self) -> int | None:
-        """Return when the oldest open batch becomes ready."""
         return next(iter(self._deadlines.values()), None)
 
     def handle_deadline(self, now_ns: int) -> None:
-        """Make the batches ready whose deadline has come."""
         for batch, deadline_ns in list(self._deadlines.items()):
             if deadline_ns > now_ns:
                 break
             del self._deadlines[batch]
             self._ready[batch] = None
-
-    # ---- internals ---------------------------------------------------------------------------------------------
 
     def _open(self, lane: Lane) -> Batch:
         if lane.batch is not None:

@@ -29,16 +29,11 @@ class Candidate(Protocol):
     """The interface of an nsqd for a policy."""
 
     @property
-    def address(self) -> str:
-        """Its address, unique in a pool."""
-
+    def address(self) -> str: ...
     @property
-    def is_ready(self) -> bool:
-        """True while it accepts publishes."""
-
+    def is_ready(self) -> bool: ...
     @property
-    def outstanding_count(self) -> int:
-        """Publishes without an answer."""
+    def outstanding_count(self) -> int: ...
 
 
 C = TypeVar("C", bound=Candidate)
@@ -50,21 +45,15 @@ class Policy(Protocol):
     def choose(self, candidates: Sequence[C], key: bytes | None, avoid: Collection[C] = ()) -> C | None:
         """Return a candidate that is ready and not in ``avoid``; None if there is none.
 
-        Args:
-            candidates: always the same ones, in the same order.
-            key: of the publish; None for no key.
-            avoid: candidates that the same publish was sent to before.
+        The candidates are always the same ones, in the same order.
         """
 
 
 class RoundRobin:
-    """Each in turn."""
-
     def __init__(self) -> None:
         self._next = 0
 
     def choose(self, candidates: Sequence[C], key: bytes | None, avoid: Collection[C] = ()) -> C | None:
-        """Return the next one that is ready."""
         count = len(candidates)
         for _ in range(count):
             candidate = candidates[self._next % count]
@@ -75,29 +64,19 @@ class RoundRobin:
 
 
 class AtRandom:
-    """Any.
-
-    Args:
-        random: draws.
-    """
-
     def __init__(self, random: Random) -> None:
         self._random = random
 
     def choose(self, candidates: Sequence[C], key: bytes | None, avoid: Collection[C] = ()) -> C | None:
-        """Draw one of those that are ready."""
         ready = [candidate for candidate in candidates if candidate.is_ready and candidate not in avoid]
         return self._random.choice(ready) if ready else None
 
 
 class LeastBusy:
-    """The one with the fewest publishes without an answer."""
-
     def __init__(self) -> None:
         self._first = 0
 
     def choose(self, candidates: Sequence[C], key: bytes | None, avoid: Collection[C] = ()) -> C | None:
-        """Return the least busy one that is ready."""
         # The first among equals wins, and another one is first each time.
         self._first = first = (self._first + 1) % len(candidates)
         turned = (*candidates[first:], *candidates[:first])
@@ -117,7 +96,6 @@ class ByKey:
         self._ranking = lru_cache(RANKINGS_MAX)(rank)
 
     def choose(self, candidates: Sequence[C], key: bytes | None, avoid: Collection[C] = ()) -> C | None:
-        """Return the highest one for ``key`` that is ready."""
         if key is None:
             return self._turns.choose(candidates, key, avoid)
         for n in self._ranking(key, tuple([candidate.address for candidate in candidates])):
@@ -130,9 +108,8 @@ def rank(key: bytes, addresses: tuple[str, ...]) -> list[int]:
     """Return the positions of the addresses by their rank for ``key``, the highest first."""
 
     def score(n: int) -> bytes:
-        return blake2b(
-            key, digest_size=8, key=blake2b(addresses[n].encode(), digest_size=16).digest()
-        ).digest()
+        salt = blake2b(addresses[n].encode(), digest_size=16).digest()
+        return blake2b(key, digest_size=8, key=salt).digest()
 
     return sorted(range(len(addresses)), key=score, reverse=True)
 

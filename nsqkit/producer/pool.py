@@ -34,20 +34,7 @@ CLOSE_TIMEOUT = 1.0
 
 
 class Pool:
-    """Connections to all nsqds of a producer, from ``start`` to ``end``; create it inside the event loop.
-
-    Args:
-        addresses: of the nsqds.
-        options: of the producer.
-        identity: the IDENTIFY request.
-        clock: the time.
-        dial: connects to an address.
-        random: draws reconnect delays and, for the policy ``random``, nsqds.
-
-    Attributes:
-        clock: as given.
-        publisher: publishes to the connections.
-    """
+    """Connections to all nsqds of a producer, from ``start`` to ``end``; create it inside the event loop."""
 
     def __init__(
         self,

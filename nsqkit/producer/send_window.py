@@ -15,14 +15,7 @@ W = TypeVar("W")
 
 
 class SendWindow(Generic[W]):
-    """Bytes that were published and have no answer yet.
-
-    Args:
-        size_max: the limit.
-
-    Attributes:
-        size: how many there are.
-    """
+    """Bytes that were published and have no answer yet; ``size`` is their number."""
 
     def __init__(self, size_max: int) -> None:
         self.size = 0
@@ -31,7 +24,6 @@ class SendWindow(Generic[W]):
 
     @property
     def waiting_count(self) -> int:
-        """Publishes that wait for space."""
         return len(self._waiting)
 
     def take(self, size: int) -> bool:

@@ -56,12 +56,7 @@ RECEIVE_SIZE: Final = 16 * 1024
 class ThreadLease:
     """A session and its socket, from ``Connection.detach`` until the event loop has them back.
 
-    Args:
-        connection: to the nsqd, detached.
-        session: of the connection.
-        fileno: its socket, which does not block.
-        clock: the time.
-        wake: called by a thread after ``end`` returned False: now it can be ended.
+    A thread calls ``wake`` after ``end`` returned False: then the lease can be ended.
 
     Attributes:
         use_count: how often it was used.
@@ -183,11 +178,7 @@ class ThreadLease:
 
 
 class ThreadPublisher:
-    """Leases the connection of one open façade to the thread that publishes alone.
-
-    Args:
-        loop_client: runs the producer.
-    """
+    """Leases the connection of one open façade to the thread that publishes alone."""
 
     def __init__(self, loop_client: LoopClient[Producer]) -> None:
         self._loop_client = loop_client
@@ -198,16 +189,11 @@ class ThreadPublisher:
     def publish(self, begin: Callable[..., Receipt], what: tuple[Any, ...], key: str | Bytes | None) -> bool:
         """Publish in this thread if it has a lease or gets one, and return when the broker has acknowledged.
 
-        Args:
-            begin: the producer's method.
-            what: its positional arguments.
-            key: its key.
-
         Returns:
             False if there is no lease; nothing was published then.
 
         Raises:
-            NSQError: as the method, and the error instead of an acknowledgement.
+            NSQError: as ``begin``, and the error instead of an acknowledgement.
             RuntimeError: as ``LoopClient.check``.
         """
         self._loop_client.check()

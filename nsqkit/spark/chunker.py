@@ -28,15 +28,12 @@ class StopReason(enum.Enum):
 
 
 class Delivery(Protocol):
-    """What a chunker needs of a message."""
+    """The attributes of a message that a chunker reads."""
 
     @property
-    def body(self) -> bytes:
-        """What was published."""
-
+    def body(self) -> bytes: ...
     @property
-    def is_answered(self) -> bool:
-        """True once it is answered, or nsqd has it back."""
+    def is_answered(self) -> bool: ...
 
 
 M = TypeVar("M", bound=Delivery)
@@ -67,11 +64,8 @@ class Bounds:
 class Chunker(Generic[M]):
     """The messages that a partition has received and not begun to process.
 
-    Args:
-        bounds: its limits.
-        start_ns: the time at which the partition began.
-
     Attributes:
+        start_ns: the time at which the partition began.
         pending: the messages, oldest first.
         taken_count: messages taken so far.
     """
@@ -89,7 +83,6 @@ class Chunker(Generic[M]):
         self._quiet_since_ns = self.start_ns
 
     def receive(self, messages: Iterable[M], now_ns: int) -> None:
-        """Add messages that have arrived."""
         if not self.pending:
             self._chunk_begun_ns = now_ns
         for message in messages:

@@ -45,10 +45,7 @@ def _plan(spec: ConsumerSpec, index: int, max_in_flight: int, max_messages: int 
         # More messages would be delivered only to be requeued.
         max_in_flight = min(max_in_flight, max(max_messages, len(addresses)))
     return PartitionPlan(
-        index=index,
-        nsqd_tcp_addresses=addresses,
-        max_in_flight=max_in_flight,
-        max_messages=max_messages,
+        index=index, nsqd_tcp_addresses=addresses, max_in_flight=max_in_flight, max_messages=max_messages
     )
 
 

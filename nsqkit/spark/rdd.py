@@ -55,17 +55,9 @@ def foreach_partition(sc: SparkContext, spec: ConsumerSpec, handler: Process) ->
 
 
 def drain_to(sc: SparkContext, spec: ConsumerSpec, sink: Sink) -> list[PartitionStats]:
-    """Consume in every partition: write to a sink, then finish.
+    """Consume in every partition: write to a sink, then finish; otherwise as ``foreach_partition``.
 
     At least once; effectively once for readers who deduplicate on ``KEY_COLUMNS``.
-
-    Args:
-        sc: the context of a session.
-        spec: the channel and the limits.
-        sink: the destination.
-
-    Returns:
-        The figures of each partition.
     """
     return foreach_partition(sc, spec, sink.write)
 

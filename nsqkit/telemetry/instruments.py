@@ -20,7 +20,7 @@ from nsqkit.telemetry.attributes import ERROR_TYPE, NEVER_SENT, Attributes, erro
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.metrics import Counter, Histogram, MeterProvider
+    from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, TracerProvider
 
 BOUNDARIES: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
@@ -30,11 +30,7 @@ BOUNDARIES: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2
 class Instruments:
     """A tracer, a counter of messages and a histogram of durations.
 
-    Args:
-        kind: the spans' kind, ``PRODUCER`` or ``CONSUMER``.
-        tracer_provider: receives spans; None for the global one.
-        meter_provider: receives metrics; None for the global one.
-        timer: returns the time in seconds, from any beginning.
+    The kind is that of the spans, ``PRODUCER`` or ``CONSUMER``; None is for the global provider.
     """
 
     def __init__(
@@ -49,21 +45,18 @@ class Instruments:
         self.timer = timer
         self.tracer = trace.get_tracer("nsqkit", __version__, tracer_provider)
         meter = metrics.get_meter("nsqkit", __version__, meter_provider)
-        self.messages: Counter
-        self.duration: Histogram
         if kind is SpanKind.PRODUCER:
-            self.messages = meter.create_counter(
-                "messaging.client.sent.messages", "{message}", "Messages that were sent to an nsqd."
-            )
-            duration, description = "messaging.client.operation.duration", "Time until an nsqd has answered."
+            count = "messaging.client.sent.messages", "{message}", "Messages that were sent to an nsqd."
+            time = "messaging.client.operation.duration", "s", "Time until an nsqd has answered."
         else:
-            self.messages = meter.create_counter(
-                "messaging.client.consumed.messages", "{message}", "Messages that were given to a handler."
+            count = (
+                "messaging.client.consumed.messages",
+                "{message}",
+                "Messages that were given to a handler.",
             )
-            duration, description = "messaging.process.duration", "Time that handlers take."
-        self.duration = meter.create_histogram(
-            duration, "s", description, explicit_bucket_boundaries_advisory=BOUNDARIES
-        )
+            time = "messaging.process.duration", "s", "Time that handlers take."
+        self.messages = meter.create_counter(*count)
+        self.duration = meter.create_histogram(*time, explicit_bucket_boundaries_advisory=BOUNDARIES)
 
 
 @attrs.define(eq=False, slots=False)
@@ -71,8 +64,6 @@ class Operation:
     """One operation, for ``with``; its span is the current one within.
 
     Args:
-        instruments: the tracer and the meters.
-        name: of the span.
         shared: attributes of the span and of the metrics.
         own: further attributes of the span.
         count: number of messages.

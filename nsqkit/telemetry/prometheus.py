@@ -35,6 +35,7 @@ __all__ = ["HandlerMetrics", "StatsCollector"]
 
 M = TypeVar("M", bound="Message | BlockingMessage")
 R = TypeVar("R")
+S_co = TypeVar("S_co", covariant=True)
 
 
 @attrs.frozen
@@ -102,16 +103,10 @@ CONNECTION: Final = _figures(
 )
 
 
-class HasProducerStats(Protocol):
-    """A producer, async or blocking."""
+class HasStats(Protocol[S_co]):
+    """A producer or a consumer, async or blocking."""
 
-    def stats(self) -> ProducerStats: ...
-
-
-class HasConsumerStats(Protocol):
-    """A consumer, async or blocking."""
-
-    def stats(self) -> ConsumerStats: ...
+    def stats(self) -> S_co: ...
 
 
 class StatsCollector:
@@ -123,12 +118,12 @@ class StatsCollector:
     """
 
     def __init__(self) -> None:
-        self._producers: dict[tuple[str, ...], HasProducerStats] = {}
-        self._consumers: dict[tuple[str, ...], HasConsumerStats] = {}
+        self._producers: dict[tuple[str, ...], HasStats[ProducerStats]] = {}
+        self._consumers: dict[tuple[str, ...], HasStats[ConsumerStats]] = {}
         self._portal: BlockingPortal | None = None
         self._thread_id: int | None = None
 
-    def add_producer(self, producer: HasProducerStats, name: str = "") -> None:
+    def add_producer(self, producer: HasStats[ProducerStats], name: str = "") -> None:
         """Add a producer.
 
         Args:
@@ -140,7 +135,9 @@ class StatsCollector:
         """
         _add(self._producers, PRODUCER_LABELS, (name,), producer)
 
-    def add_consumer(self, consumer: HasConsumerStats, topic: str, channel: str, name: str = "") -> None:
+    def add_consumer(
+        self, consumer: HasStats[ConsumerStats], topic: str, channel: str, name: str = ""
+    ) -> None:
         """Add a consumer.
 
         Args:
@@ -154,13 +151,12 @@ class StatsCollector:
         """
         _add(self._consumers, CONSUMER_LABELS, (topic, channel, name), consumer)
 
-    def remove(self, client: HasProducerStats | HasConsumerStats) -> None:
+    def remove(self, client: HasStats[ProducerStats] | HasStats[ConsumerStats]) -> None:
         """Remove a producer or a consumer; do nothing if it was not added."""
         self._producers = {key: one for key, one in self._producers.items() if one is not client}
         self._consumers = {key: one for key, one in self._consumers.items() if one is not client}
 
     def describe(self) -> Iterable[Metric]:
-        """Return the figures without values."""
         return [*_producer_families({}), *_consumer_families({})]
 
     def collect(self) -> Iterable[Metric]:

@@ -128,7 +128,7 @@ class DrivenClient:
         session = self.session
         while True:
             had_ended = session.ended
-            data = session.data_to_send(self._driven.now_ns)
+            data = session.data_to_send()
             self._answers += map(_answer, self._decoder.feed(data))
             session.process_input(self._driven.now_ns)
             self._driven.settle()

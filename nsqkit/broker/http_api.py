@@ -347,7 +347,7 @@ async def put_option(nsqd: RunningBroker, request: Request) -> Response:
                 nsqd.options = attrs.evolve(nsqd.options, lookupd_tcp_addresses=addresses)
             case "log_level":
                 nsqd.options = attrs.evolve(nsqd.options, log_level=body.decode().lower())
-                nsqd.broker.sessions.log_commands = nsqd.options.log_level == "debug"
+                nsqd.broker.log_commands(nsqd.options.log_level == "debug")
             case _:
                 raise HTTPError(400, "INVALID_OPTION")
     except (ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ import anyio
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.report.statsd import resolve_prefix
-from nsqkit.broker.core.session.sessions import SessionEnded
+from nsqkit.broker.core.session.sessions import AuthorizationRequested, SessionEnded
 from nsqkit.broker.external_services import ExternalServices
 from nsqkit.broker.persistence import Persistence
 from nsqkit.clock import Clock, LoopClock, move_on_after
@@ -83,7 +83,7 @@ class Nsqd:
         )
         storage = None if self._persistence is None else self._persistence.storage
         self.broker = Broker(self.options, random or Random(), storage)
-        self.broker.sessions.log_commands = self.options.log_level == "debug"
+        self.broker.log_commands(self.options.log_level == "debug")
         self.tcp_address = ""
         self.http_address = ""
         self.https_address = ""
@@ -261,8 +261,9 @@ class Nsqd:
         """Act on the results of the last call of the engine: deliver, handle events, wake writers, check deadlines."""
         self.broker.settle(now_ns)
         for session in self.broker.take_sessions():
-            for event in session.events():
-                self._handle_event(session, event)
+            if session.has_events:
+                for event in session.events():
+                    self._handle_event(session, event)
             pump = self._pumps.get(session)
             if pump is not None:
                 try:
@@ -284,7 +285,7 @@ class Nsqd:
         if isinstance(event, SessionEnded):
             if event.reason:
                 logger.error("[%s] - %s", session.remote_address, event.reason)
-        elif self._external_services is not None:
+        elif isinstance(event, AuthorizationRequested) and self._external_services is not None:
             self._external_services.authorize(session, event.secret)
 
     def process_changes(self) -> None:

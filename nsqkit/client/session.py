@@ -212,7 +212,7 @@ class ClientSession(Generic[M]):
         self.has_events = False
         return events
 
-    def data_to_send(self, now_ns: int) -> bytes:
+    def data_to_send(self) -> bytes:
         """Return the bytes to write, and forget them."""
         if not self._outbox:
             return self._layers.encode(b"") if self._layers else b""

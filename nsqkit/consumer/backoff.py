@@ -101,6 +101,7 @@ class Backoff:
         counter: how many more test messages must succeed than fail before deliveries resume.
         wait_ns: the duration of the wait or, while probing, of the last one; 0 while running.
         test_message: the message whose result is awaited; None if there is none or it has not arrived.
+        deadline_ns: when to call ``handle_deadline``: at the end of the wait; None while there is none.
     """
 
     strategy: Strategy = attrs.field(factory=ExponentialStrategy)
@@ -110,7 +111,7 @@ class Backoff:
     counter: int = attrs.field(default=0, init=False)
     wait_ns: int = attrs.field(default=0, init=False)
     test_message: Hashable | None = attrs.field(default=None, init=False)
-    _deadline_ns: int | None = attrs.field(default=None, init=False)
+    deadline_ns: int | None = attrs.field(default=None, init=False)
 
     def received(self, test_message: Hashable) -> None:
         """Record the test message, which is the first one after ``Action.PROBE`` was performed."""
@@ -136,15 +137,11 @@ class Backoff:
         self.test_message = None
         return Action.PROBE
 
-    def next_deadline(self) -> int | None:
-        """Return when to call ``handle_deadline``: at the end of the wait."""
-        return self._deadline_ns
-
     def handle_deadline(self, now_ns: int) -> Action | None:
         """Begin to probe if the wait is over."""
-        if self._deadline_ns is None or now_ns < self._deadline_ns:
+        if self.deadline_ns is None or now_ns < self.deadline_ns:
             return None
-        self._deadline_ns = None
+        self.deadline_ns = None
         self.state = BackoffState.PROBING
         return Action.PROBE
 
@@ -171,7 +168,7 @@ class Backoff:
     def _wait(self, now_ns: int) -> Action:
         ceiling_ns = self._ceiling_ns(self.counter)
         self.wait_ns = ceiling_ns if self.jitter is None else self.jitter.randrange(ceiling_ns + 1)
-        self._deadline_ns = now_ns + self.wait_ns
+        self.deadline_ns = now_ns + self.wait_ns
         self.state = BackoffState.WAITING
         return Action.BLOCK
 

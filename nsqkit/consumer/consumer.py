@@ -458,7 +458,9 @@ class Consumer:
         core = self._core
         if core.inbox:
             self.subscription.notify()
-        self.handlers.check()
+        if core.has_lost:
+            core.has_lost = False
+            self.handlers.check()
         if core.has_changes:
             for session in core.take_output():
                 session.connection.wake()

@@ -67,6 +67,8 @@ class ConsumerCore:
         is_probing: True while backoff awaits a test message's result.
         is_closing: True after ``close``.
         is_over: True once the time limit of ``close`` has passed.
+        has_lost: a message has timed out or was requeued, or the time limit has passed, since the owner has set it to
+            False; a handler may have to be cancelled.
         refresh_ns: before that time, no message that waits for a handler needs more time; None if none waits.
         extended_count: how often a message that waited for a handler was touched or requeued, to keep it from timing
             out.
@@ -96,6 +98,7 @@ class ConsumerCore:
             max_backoff_duration_ns=round(options.max_backoff_duration * NS_PER_S),
             jitter=random if options.backoff_strategy == "full-jitter" else None,
         )
+        self.has_lost = False
         self._events: list[BackoffStats] = []
         self._output: dict[Holder, None] = {}
         self._ended_counts = MessageCounts()  # of the sessions that have ended
@@ -174,9 +177,11 @@ class ConsumerCore:
         test = self._test_message
         if test is not None and test.session is session and test.id in finished:
             self._act(self.backoff.success(test, now_ns), now_ns)
-        session.end_if_answered()
+        if session.is_closing:
+            session.end_if_answered()
 
     def _on_timed_out(self, session: ConsumerSession, messages: list[Message], now_ns: int) -> None:
+        self.has_lost = True
         self._send(self.flow.answered(session, len(messages), now_ns))
         if self.is_probing:
             for message in messages:
@@ -184,6 +189,7 @@ class ConsumerCore:
         self._tidy_inbox()
 
     def _on_ended(self, session: ConsumerSession, now_ns: int) -> None:
+        self.has_lost = True
         self._ended_counts.add(session.counts)
         if session in self.sessions:
             del self.sessions[session]
@@ -252,19 +258,21 @@ class ConsumerCore:
             waiting.append(message)
         self.requeue_now(waiting)
 
-    def finish_all(self, messages: list[Message]) -> None:
-        """Finish those of the messages that are not answered."""
+    def finish_all(self, messages: list[Message]) -> Iterable[Holder]:
+        """Finish those of the messages that are not answered; return the sessions that have FIN to send."""
         if len(self.sessions) == 1:  # messages of other sessions are not held any more
             (session,) = self.sessions
             session.finish_all(messages)
-            self._output[session] = None
-            return
-        for session, run in groupby(messages, attrgetter("session")):
-            session.finish_all(list(run))
-            self._output[session] = None
+            return (session,)
+        finished: dict[Holder, None] = {}
+        for holder, run in groupby(messages, attrgetter("session")):
+            holder.finish_all(list(run))
+            finished[holder] = None
+        return finished
 
     def requeue_now(self, messages: Iterable[Message]) -> None:
         """Requeue those of the messages that are not answered; a later answer of a handler does nothing."""
+        self.has_lost = True
         for message in messages:
             message.session.requeue_now(message)
             self._output[message.session] = None
@@ -283,7 +291,7 @@ class ConsumerCore:
 
     def backoff_stats(self, now_ns: int) -> BackoffStats:
         """Return the state of backoff."""
-        deadline_ns = self.backoff.next_deadline()
+        deadline_ns = self.backoff.deadline_ns
         return BackoffStats(
             state=self.backoff.state,
             counter=self.backoff.counter,
@@ -317,9 +325,9 @@ class ConsumerCore:
         earliest = self.refresh_ns
         if (due := self._expiry_ns) is not None and (earliest is None or due < earliest):
             earliest = due
-        if (due := self.flow.next_deadline()) is not None and (earliest is None or due < earliest):
+        if (due := self.flow.deadline_ns) is not None and (earliest is None or due < earliest):
             earliest = due
-        if (due := self.backoff.next_deadline()) is not None and (earliest is None or due < earliest):
+        if (due := self.backoff.deadline_ns) is not None and (earliest is None or due < earliest):
             earliest = due
         if (due := self._limit_ns) is not None and not self.is_over and (earliest is None or due < earliest):
             earliest = due
@@ -336,6 +344,7 @@ class ConsumerCore:
             self._refresh(now_ns)
         if self._limit_ns is not None and now_ns >= self._limit_ns:
             self.is_over = True
+            self.has_lost = True
 
     def _expire(self, now_ns: int) -> None:
         """Remove the messages that have timed out: they are in flight no more, and no handler may begin them."""

@@ -172,6 +172,9 @@ class Flow(Generic[K]):
         low_rdy_timeout_ns: a seat is lost after this time in any case; 30 s as in go-nsq.
         rdy_redistribute_interval_ns: time between redistributions while seats are scarce; 5 s as in go-nsq.
         rng: picks the connection for a test message.
+
+    Attributes:
+        deadline_ns: when the next redistribution is due; None while no connection waits for a seat.
     """
 
     max_in_flight: int = attrs.field(validator=attrs.validators.ge(0))
@@ -185,7 +188,7 @@ class Flow(Generic[K]):
     _claimed: int = attrs.field(default=0, init=False)  # the sum of all claims, kept up to date
     _owing: bool = attrs.field(default=False, init=False)  # whether some RDY is still below its share
     _turn: int = attrs.field(default=0, init=False)
-    _deadline_ns: int | None = attrs.field(default=None, init=False)
+    deadline_ns: int | None = attrs.field(default=None, init=False)
 
     # Connections.
 
@@ -293,15 +296,11 @@ class Flow(Generic[K]):
 
     # Time.
 
-    def next_deadline(self) -> int | None:
-        """Return when the next redistribution is due; None while no connection waits for a seat."""
-        return self._deadline_ns
-
     def handle_deadline(self, now_ns: int) -> Sequence[SetRdy[K]]:
         """Redistribute the seats if that is due."""
-        if self._deadline_ns is None or now_ns < self._deadline_ns:
+        if self.deadline_ns is None or now_ns < self.deadline_ns:
             return NOTHING
-        self._deadline_ns = now_ns + self.rdy_redistribute_interval_ns
+        self.deadline_ns = now_ns + self.rdy_redistribute_interval_ns
         takers = self._takers()
         yielding = sorted((w for w in takers if self._must_yield(w, now_ns)), key=lambda w: w.turn)
         # No more seats are freed than there are connections that wait for one.
@@ -347,9 +346,9 @@ class Flow(Generic[K]):
         for window, share in zip(takers, shares, strict=True):
             self._set_share(window, share)
         if not scarce:
-            self._deadline_ns = None
-        elif self._deadline_ns is None:
-            self._deadline_ns = now_ns + self.rdy_redistribute_interval_ns
+            self.deadline_ns = None
+        elif self.deadline_ns is None:
+            self.deadline_ns = now_ns + self.rdy_redistribute_interval_ns
         lowered = [self._send(w, w.share, now_ns) for w in takers if w.rdy_count > w.share]
         return [*lowered, *self._raise(now_ns)]
 

@@ -150,8 +150,11 @@ class Handling:
                 for message, error in self._keyed_queues.sort():
                     await self.fail(message, error)
             if queue:
-                self._subscription.catch_up()
-                await handle(queue)
+                now_ns = self._clock.now_ns()
+                refresh_ns = self._core.refresh_ns
+                if refresh_ns is not None and now_ns >= refresh_ns:
+                    self._subscription.catch_up(now_ns)
+                await handle(queue, now_ns)
                 if queue:
                     await anyio.lowlevel.checkpoint()
             elif not await self._wait(queue):
@@ -164,11 +167,10 @@ class Handling:
         async with self._lock:
             return bool(queue) or await self._subscription.wait()
 
-    async def _handle_waiting(self, queue: deque[Message]) -> None:
+    async def _handle_waiting(self, queue: deque[Message], checked_ns: int) -> None:
         """Handle waiting messages for a time slice; those of plain handlers are finished together, at its end."""
         handler, attempts_max, is_shared = self._handler, self.attempts_max, self._keyed_queues is None
         now_ns = self._clock.now_ns
-        checked_ns = now_ns()
         slice_end_ns = checked_ns + TIME_SLICE_NS
         count = 0
         check_at = 1
@@ -215,7 +217,7 @@ class Handling:
             if done:
                 self._subscription.finish_all(done)
 
-    async def _handle_watched(self, queue: deque[Message]) -> None:
+    async def _handle_watched(self, queue: deque[Message], now_ns: int) -> None:
         await self._handle(queue.popleft())
 
     # ---- one message ---------------------------------------------------------------------------------------------

@@ -120,13 +120,11 @@ class ConsumerSession(ClientSession[Message]):
 
     # ``finish`` is called for each message, and slots make its attribute accesses faster.
     __slots__ = (
-        "_deadline_ns",
         "_finished",
         "_held_max",
         "_made_count",
         "_max_msg_timeout_ns",
         "_rdy_max",
-        "_received_ns",
         "_requeued",
         "_subscribe",
         "address",
@@ -162,8 +160,6 @@ class ConsumerSession(ClientSession[Message]):
         self.msg_timeout_ns = MSG_TIMEOUT_NS
         self._subscribe = encode_subscribe(topic, channel)
         self._max_msg_timeout_ns = MSG_TIMEOUT_NS
-        self._received_ns = now_ns  # of the current buffer …
-        self._deadline_ns = now_ns  # … and the deadline of its messages
         self._rdy_max = 0  # the highest RDY that was sent …
         self._held_max = OVERSHOOT  # … and the number of messages that it explains
         self._made_count = 0  # messages among the frames of the current buffer
@@ -308,11 +304,11 @@ class ConsumerSession(ClientSession[Message]):
         """True while there are bytes to send, or the connection is to be closed."""
         return bool(self._finished) or super().has_output
 
-    def data_to_send(self, now_ns: int) -> bytes:
+    def data_to_send(self) -> bytes:
         """Return the bytes to write and forget them; leave an event for the answers among them."""
         if self._finished or self._requeued:
             self._encode_answers()
-        return super().data_to_send(now_ns)
+        return super().data_to_send()
 
     def _encode_answers(self) -> None:
         # FINs follow all other commands, since a TOUCH of the same message must come first.
@@ -328,14 +324,9 @@ class ConsumerSession(ClientSession[Message]):
 
     # ---- input -------------------------------------------------------------------------------------------------------
 
-    def receive_data(self, data: bytes, now_ns: int) -> None:
-        """Process what one read returned."""
-        self._received_ns = now_ns
-        self._deadline_ns = now_ns + self.msg_timeout_ns
-        super().receive_data(data, now_ns)
-
     def _make_messages(self, rows: Iterable[Row]) -> list[Message]:
-        received_ns, deadline_ns = self._received_ns, self._deadline_ns
+        received_ns = self._last_receive_ns
+        deadline_ns = received_ns + self.msg_timeout_ns
         messages = []
         for timestamp_ns, attempts, message_id, body in rows:
             message = Message()

@@ -122,8 +122,7 @@ class Subscription:
 
     def finish_all(self, messages: list[Message]) -> None:
         """Finish those of the messages that are not answered, and send FIN without another turn of the event loop."""
-        self.core.finish_all(messages)
-        for session in self.core.take_output():
+        for session in self.core.finish_all(messages):
             session.connection.flush()
 
     def decode(self, body: bytes) -> Any:
@@ -165,12 +164,10 @@ class Subscription:
         if self.failure is not None:
             raise self.failure
 
-    def catch_up(self) -> None:
-        """Touch or remove waiting messages now, if a handler has kept the event loop from doing so in time."""
-        refresh_ns = self.core.refresh_ns
-        if refresh_ns is not None and (now_ns := self.now_ns()) >= refresh_ns:
-            self.core.handle_deadline(now_ns)
-            self.after()
+    def catch_up(self, now_ns: int) -> None:
+        """Touch or remove waiting messages, because a handler has kept the event loop from doing so in time."""
+        self.core.handle_deadline(now_ns)
+        self.after()
 
 
 def _send(message: Message, outcome: Outcome | None) -> bool:

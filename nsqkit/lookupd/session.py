@@ -187,7 +187,7 @@ class Session:
         """Return nothing: the results are in the registry."""
         return ()
 
-    def data_to_send(self, now_ns: int) -> bytes:
+    def data_to_send(self) -> bytes:
         """Return the bytes to write, and forget them."""
         data = b"".join(self._outbox)
         self._outbox.clear()

@@ -151,7 +151,7 @@ class ProducerSession(ClientSession[NoReturn]):
         self._withdrawn.add(token)
         return False
 
-    def data_to_send(self, now_ns: int) -> bytes:
+    def data_to_send(self) -> bytes:
         """Return the bytes to write and forget them; the publishes among them are in flight from now on."""
         if self._staged:
             self._outbox += self._staged.values()
@@ -165,7 +165,7 @@ class ProducerSession(ClientSession[NoReturn]):
                 self.send(encode_publish(topic, bodies[0]) if single else encode_multi_publish(topic, bodies))
                 self._sent.append(batch)
         self.is_ready = self.is_open
-        return super().data_to_send(now_ns)
+        return super().data_to_send()
 
     def _on_handshake_done(self, now_ns: int) -> None:
         super()._on_handshake_done(now_ns)

@@ -124,7 +124,7 @@ class ThreadLease:
         """Send and receive until the answer is there; return False if the event loop has to go on."""
         session, now_ns = self._session, self._clock.now_ns
         try:
-            self._unsent = session.data_to_send(now_ns())
+            self._unsent = session.data_to_send()
             while True:
                 if self._unsent:
                     self._send()
@@ -142,7 +142,7 @@ class ThreadLease:
                 while session.has_input:
                     session.process_input(now_ns())
                 self._connection.process_events()
-                self._unsent += session.data_to_send(now_ns())
+                self._unsent += session.data_to_send()
         except OSError:
             return False
 

@@ -9,7 +9,7 @@ the time, and takes bytes and events from it. A machine never calls its owner, n
 | ``process_input(now_ns)`` | process more of the input that is left (``has_input``) |
 | ``receive_eof(now_ns)`` | the peer sends nothing more |
 | ``events()`` | return what happened since the last call |
-| ``data_to_send(now_ns)`` | return the bytes to write |
+| ``data_to_send()`` | return the bytes to write |
 | ``next_deadline()`` | return when to call ``handle_deadline`` |
 | ``handle_deadline(now_ns)`` | do what is due |
 
@@ -61,7 +61,7 @@ class Machine(Protocol):
     def events(self) -> Sequence[object]:
         """Return everything that happened since the last call, in order, and forget it."""
 
-    def data_to_send(self, now_ns: int) -> bytes:
+    def data_to_send(self) -> bytes:
         """Return the bytes to write and forget them; the driver calls again only after it has written them."""
 
 

@@ -44,8 +44,7 @@ class Pump:
         stream: the connection; closed when ``run`` returns.
         clock: the time, for the machine and for both limits below.
         after: called with the time to act on the machine's events: after each of its methods that takes input, and
-            after ``data_to_send`` if the outbox was full, or if that left an event. It may be called outside of any
-            task. The pump writes the output that it leads to.
+            after ``data_to_send`` if that left an event. It may be called outside of any task.
         linger: seconds in which the peer can take the last bytes of a machine that has ended.
         wait_for_peer: after the last bytes, send the end of the stream and wait, within ``linger``, for the peer to
             close. Then the peer has read all of them; closing at once can discard bytes that it has not read.
@@ -172,7 +171,7 @@ class Pump:
             self._after(now_ns)
         finally:
             self._is_processing = False
-        if machine.ended or not self._send_now(now_ns):
+        if machine.ended or not self._send_now():
             self.wake()
         if machine.has_input:
             self._pause_if_full()
@@ -238,12 +237,11 @@ class Pump:
         if machine.ended:
             self._wake.set()
             self._limit_time()
-        elif machine.has_output or self._reading_paused:
-            if self._push is None or not self._push.is_writable:
-                self._wake.set()
-            elif not self._flush_is_due:
-                self._flush_is_due = True
-                self._push.call_soon(self._flush_soon)
+        elif self._push is None or not self._push.is_writable:
+            self._wake.set()
+        elif not self._flush_is_due:
+            self._flush_is_due = True
+            self._push.call_soon(self._flush_soon)
 
     def _flush_soon(self) -> None:
         self._flush_is_due = False
@@ -256,34 +254,29 @@ class Pump:
         """Write the machine's output now if the kernel takes it at once, else have the writer do it."""
         if self._machine.ended:
             self.wake()
-        elif not self._send_now(self._clock.now_ns()):
+        elif not self._send_now():
             self._wake.set()
 
-    def _send_now(self, now_ns: int) -> bool:
+    def _send_now(self) -> bool:
         """Write the output, and return True, if the stream is writable and the writer does not write."""
         push = self._push
         if push is None or not self._writer_waits or not push.is_writable:
             return False
         machine = self._machine
-        was_full = machine.outbox_full
-        if data := machine.data_to_send(now_ns):
+        if data := machine.data_to_send():
             push.send_nowait(data)
             if self._has_write_timeout and not push.is_writable:
                 self._wake.set()  # the writer limits the time for the rest
-        if was_full or machine.has_events:
-            self._after(now_ns)
-            self.wake()
+        if machine.has_events:
+            self._after(self._clock.now_ns())
         if self._reading_paused:
             self._resume_reading()
         return True
 
-    def _take_output(self, now_ns: int) -> bytes:
-        machine = self._machine
-        was_full = machine.outbox_full
-        data = machine.data_to_send(now_ns)
-        if was_full or machine.has_events:
-            self._after(now_ns)
-            self.wake()
+    def _take_output(self) -> bytes:
+        data = self._machine.data_to_send()
+        if self._machine.has_events:
+            self._after(self._clock.now_ns())
         return data
 
     async def _write(self) -> None:
@@ -293,7 +286,7 @@ class Pump:
             while True:
                 # The event is renewed before the output is taken, so that any later output sets the new one.
                 wake = self._wake = anyio.Event()
-                while data := self._take_output(clock.now_ns()):
+                while data := self._take_output():
                     await send(data)
                 if self._has_write_timeout and self._push is not None and not self._push.is_writable:
                     await send(b"")
@@ -325,7 +318,7 @@ class Pump:
         """Discard the output, so that the machine accepts the rest of the input, until the peer's end."""
         while not self._read_ended.is_set():
             wake = self._wake = anyio.Event()
-            self._machine.data_to_send(self._clock.now_ns())
+            self._machine.data_to_send()
             if self._reading_paused:
                 self._resume_reading()
             await wake.wait()
@@ -334,7 +327,7 @@ class Pump:
         """Have the machine process what the peer sent before it closed the connection; answers are discarded."""
         machine, clock = self._machine, self._clock
         while not machine.ended:
-            self._take_output(clock.now_ns())
+            self._take_output()
             if not machine.has_input:
                 break
             await anyio.lowlevel.checkpoint()

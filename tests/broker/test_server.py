@@ -428,7 +428,7 @@ async def test_an_internal_error_with_one_client_does_not_affect_others(
 
 
 @pytest.mark.parametrize(
-    "verb", ["process_input", "receive_eof", "data_to_send", "handle_deadline", "has_output", "discard"]
+    "verb", ["process_input", "receive_eof", "data_to_send", "handle_deadline", "discard"]
 )
 async def test_an_internal_error_in_any_method_ends_one_connection(
     verb: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -83,7 +83,7 @@ class Client(ClientSession[MessageFrame]):
 def client() -> Client:
     """A client after the handshake."""
     client = Client()
-    client.data_to_send(0)
+    client.data_to_send()
     client.receive_data(ANSWER, 0)
     assert client.is_open
     return client
@@ -94,8 +94,8 @@ class TestHandshake:
         client = Client()
         document = json.dumps({"client_id": "me", "feature_negotiation": True}).encode()
         assert client.has_output
-        assert client.data_to_send(0) == MAGIC_V2 + encode_identify(document)
-        assert client.data_to_send(0) == b""
+        assert client.data_to_send() == MAGIC_V2 + encode_identify(document)
+        assert client.data_to_send() == b""
         assert not client.has_output
 
     def test_answer_to_identify_opens_session(self):
@@ -162,7 +162,7 @@ class TestEnd:
     def test_output_before_end_is_sent(self, client):
         client.send(b"PUB t")
         client.end(None)
-        assert client.data_to_send(0) == b"PUB t"
+        assert client.data_to_send() == b"PUB t"
 
     def test_ended_session_ignores_input(self, client):
         client.end(None)
@@ -192,7 +192,7 @@ class TestEnd:
 class TestTime:
     def test_heartbeat_is_answered(self, client):
         client.receive_data(HEARTBEAT_FRAME, 0)
-        assert client.data_to_send(0) == NOP
+        assert client.data_to_send() == NOP
         assert client.frames == []
 
     def test_silent_broker_ends_session(self, client):
@@ -305,12 +305,12 @@ class Pair:
         moved = True
         while moved:
             moved = False
-            while data := client.data_to_send(0):
+            while data := client.data_to_send():
                 self.wire += data
                 self._hand(session, data, driven.now_ns)
                 moved = True
             driven.settle()
-            while data := session.data_to_send(driven.now_ns):
+            while data := session.data_to_send():
                 self.wire += data
                 self._hand(client, data, 0)
                 moved = True
@@ -362,7 +362,7 @@ class TestLayers:
         pair.driven.broker.sessions.make_tls = None
         pair.client.receive_data(encode_response(b'{"auth_required":true}'), 0)
         assert isinstance(pair.client.error, NegotiationFailed)
-        assert b"hush" not in pair.client.data_to_send(0)
+        assert b"hush" not in pair.client.data_to_send()
 
     @pytest.mark.parametrize(
         ("context", "hostname", "why"),
@@ -411,7 +411,7 @@ class TestLayers:
         client = Client(deflate=True)
         client.receive_data(encode_response(b'{"deflate":true}'), 0)
         assert client.has_output
-        data = client.data_to_send(0)
+        data = client.data_to_send()
         assert data.startswith(MAGIC_V2)
         assert b"IDENTIFY" in data
 
@@ -429,9 +429,9 @@ class TestLayers:
 
     def test_heartbeat_between_layers_is_answered(self):
         client = Client(deflate=True)
-        client.data_to_send(0)
+        client.data_to_send()
         client.receive_data(encode_response(b'{"deflate":true}') + Deflate(6).encode(HEARTBEAT_FRAME), 0)
-        assert b"".join(Deflate(6).decode(client.data_to_send(0))) == NOP
+        assert b"".join(Deflate(6).decode(client.data_to_send())) == NOP
         assert not client.is_open
 
 
@@ -452,13 +452,13 @@ def test_garbage_during_handshake_ends_session_with_nsq_error(tls, compression, 
     pair = Pair(tls_v1=tls, **COMPRESSIONS[compression])
     client, session, driven = pair.client, pair.session, pair.driven
     for _ in range(data.draw(st.integers(0, 3))):
-        while sent := client.data_to_send(0):
+        while sent := client.data_to_send():
             session.receive_data(sent, driven.now_ns)
-        while sent := session.data_to_send(driven.now_ns):
+        while sent := session.data_to_send():
             client.receive_data(sent, 0)
     client.receive_data(data.draw(st.binary(max_size=80)), 0)
     client.receive_data(data.draw(damaged(ANSWER + OK_FRAME)), 0)
-    client.data_to_send(0)
+    client.data_to_send()
     client.receive_eof(0)
     assert client.ended
     assert isinstance(client.error, NSQError)
@@ -468,13 +468,13 @@ class TestAuth:
     def opened(self) -> Client:
         client = Client()
         client.secure(auth_secret="hush")
-        client.data_to_send(0)
+        client.data_to_send()
         client.receive_data(encode_response(b'{"auth_required":true}'), 0)
         return client
 
     def test_secret_is_sent_if_required(self):
         client = self.opened()
-        assert client.data_to_send(0) == encode_auth(b"hush")
+        assert client.data_to_send() == encode_auth(b"hush")
         assert (client.is_authenticating, client.is_open) == (True, False)
         client.receive_data(encode_response(b'{"identity":"me","permission_count":1}'), 0)
         assert (client.is_authenticating, client.is_open) == (False, True)
@@ -484,9 +484,9 @@ class TestAuth:
 
     def test_heartbeats_are_answered_during_auth(self):
         client = self.opened()
-        client.data_to_send(0)
+        client.data_to_send()
         client.receive_data(HEARTBEAT_FRAME * 2, 0)
-        assert client.data_to_send(0) == NOP
+        assert client.data_to_send() == NOP
         assert client.is_authenticating
 
     @pytest.mark.parametrize(
@@ -500,17 +500,17 @@ class TestAuth:
 
     def test_required_auth_without_secret_ends_session(self):
         client = Client()
-        client.data_to_send(0)
+        client.data_to_send()
         client.receive_data(encode_response(b'{"auth_required":true}'), 0)
         assert isinstance(client.error, NegotiationFailed)
-        assert client.data_to_send(0) == b""
+        assert client.data_to_send() == b""
 
     def test_secret_is_not_sent_unless_required(self):
         client = Client()
         client.secure(auth_secret="hush")
         client.receive_data(ANSWER, 0)
         assert client.is_open
-        assert b"hush" not in client.data_to_send(0)
+        assert b"hush" not in client.data_to_send()
         assert client.auth is None
 
 
@@ -523,7 +523,7 @@ class TestTurns:
         client = Client(deflate=True)
         layer = Deflate(9)
         client.receive_data(encode_response(b'{"deflate":true}') + layer.encode(OK_FRAME), 0)
-        client.data_to_send(0)
+        client.data_to_send()
         assert client.is_open
         assert not client.has_input
         client.receive_data(layer.encode(self.HEARTBEATS + after), 1)

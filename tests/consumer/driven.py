@@ -70,7 +70,7 @@ class DrivenConsumer:
     def handshake(self, address: str = "nsqd:4150", **answer: object) -> DrivenSession:
         """Return a session that waits for the answer to SUB."""
         link = DrivenSession(self, address)
-        link.session.data_to_send(self.now_ns)
+        link.session.data_to_send()
         link.say(encode_response(json.dumps(answer).encode()))
         assert link.lines() == ["SUB t c"]
         return link
@@ -130,7 +130,7 @@ class DrivenSession:
     def data_to_send(self) -> bytes:
         """Return the bytes to write now, with those that follow from the events of writing them."""
         data = b""
-        while more := self.session.data_to_send(self._consumer.now_ns):
+        while more := self.session.data_to_send():
             data += more
             self.handle_events()
         return data

@@ -20,7 +20,7 @@ SECOND_NS = 1_000_000_000
 
 def end_of_wait(backoff: Backoff) -> int:
     """Let the wait end and receive the test message ``"test"``; return the time."""
-    deadline_ns = backoff.next_deadline()
+    deadline_ns = backoff.deadline_ns
     assert deadline_ns is not None
     assert backoff.handle_deadline(deadline_ns) is Action.PROBE
     backoff.received("test")
@@ -42,16 +42,16 @@ def failed_times(count: int, **options) -> Backoff:
 def test_successes_change_nothing():
     backoff = Backoff()
     assert backoff.success("m", 0) is None
-    assert (backoff.state, backoff.counter, backoff.next_deadline()) == (BackoffState.RUNNING, 0, None)
+    assert (backoff.state, backoff.counter, backoff.deadline_ns) == (BackoffState.RUNNING, 0, None)
 
 
 def test_a_failure_blocks_waits_and_probes():
     backoff = Backoff()
     assert backoff.failure("m", 5) is Action.BLOCK
     assert (backoff.state, backoff.counter, backoff.wait_ns) == (BackoffState.WAITING, 1, 2 * SECOND_NS)
-    assert backoff.next_deadline() == 5 + 2 * SECOND_NS
+    assert backoff.deadline_ns == 5 + 2 * SECOND_NS
     assert backoff.handle_deadline(5 + 2 * SECOND_NS) is Action.PROBE
-    assert (backoff.state, backoff.counter, backoff.next_deadline()) == (BackoffState.PROBING, 1, None)
+    assert (backoff.state, backoff.counter, backoff.deadline_ns) == (BackoffState.PROBING, 1, None)
 
 
 def test_a_deadline_that_comes_early_or_twice_does_nothing():
@@ -66,7 +66,7 @@ def test_a_success_at_counter_one_unblocks():
     backoff = failed_times(1)
     assert backoff.success("test", end_of_wait(backoff)) is Action.UNBLOCK
     assert (backoff.state, backoff.counter, backoff.wait_ns) == (BackoffState.RUNNING, 0, 0)
-    assert backoff.next_deadline() is None
+    assert backoff.deadline_ns is None
 
 
 def test_a_success_above_counter_one_waits_again_but_shorter():
@@ -118,7 +118,7 @@ def test_many_failures_at_once_are_one_step():
     actions = [backoff.failure(i, i) for i in range(100)]
     assert actions == [Action.BLOCK] + [None] * 99
     assert backoff.counter == 1
-    assert backoff.next_deadline() == 2 * SECOND_NS  # counted from the first
+    assert backoff.deadline_ns == 2 * SECOND_NS  # counted from the first
 
 
 def test_results_while_waiting_are_ignored():
@@ -220,7 +220,7 @@ def test_full_jitter_spreads_at_the_maximum_too():
 def test_a_multiplier_of_zero_probes_at_once(jitter):
     backoff = Backoff(strategy=ExponentialStrategy(0), jitter=jitter)  # go-nsq panics where there is jitter
     assert backoff.failure("m", 7) is Action.BLOCK
-    assert backoff.next_deadline() == 7
+    assert backoff.deadline_ns == 7
     assert backoff.handle_deadline(7) is Action.PROBE
 
 

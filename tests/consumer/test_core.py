@@ -270,7 +270,7 @@ class TestBackoff:
         link.lines()
         link.deliver(1)[0].requeue(0)
         assert link.lines() == ["REQ 1 0"]
-        assert consumer.core.backoff.next_deadline() is None
+        assert consumer.core.backoff.deadline_ns is None
         assert consumer.core.backoff.state is BackoffState.RUNNING
 
 
@@ -592,7 +592,7 @@ class Link:
             self.far.receive_data(self.up[:cut], now_ns)
             self.broker.settle(now_ns)
             self.up = self.up[cut:]
-            self.down += self.far.data_to_send(now_ns)
+            self.down += self.far.data_to_send()
             cut = random.randrange(len(self.down) + 1) if random.random() < 0.3 else len(self.down)
             if cut:
                 self.near.say(self.down[:cut])

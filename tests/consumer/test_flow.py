@@ -112,7 +112,7 @@ def test_an_nsqd_that_allows_no_rdy_is_left_out():
     flow = flow_of(1)
     assert flow.add("none", 0, 0) == []
     assert flow.add("a", NSQD_MAX_RDY_COUNT, 0) == [SetRdy("a", 1)]
-    assert flow.next_deadline() is None
+    assert flow.deadline_ns is None
     flow.block(0)
     assert flow.probe(0) == [SetRdy("a", 1)]
 
@@ -142,7 +142,7 @@ def test_a_max_in_flight_of_zero_is_a_pause_too():
     flow = flow_of(4, "ab")
     assert flow.set_max_in_flight(0, 0) == [SetRdy("a", 0), SetRdy("b", 0)]
     assert flow.add("c", NSQD_MAX_RDY_COUNT, 0) == []
-    assert flow.next_deadline() is None
+    assert flow.deadline_ns is None
     assert flow.set_max_in_flight(3, 0) == [SetRdy("a", 1), SetRdy("b", 1), SetRdy("c", 1)]
 
 
@@ -248,25 +248,25 @@ def test_in_flight_is_the_sum_over_connections():
 def test_the_first_connections_are_seated_and_the_rest_wait():
     flow = flow_of(2, "abcd")
     assert rdy_counts(flow, "abcd") == [1, 1, 0, 0]
-    assert flow.next_deadline() == 5 * SECOND_NS
+    assert flow.deadline_ns == 5 * SECOND_NS
 
 
 def test_no_deadline_unless_a_connection_waits():
     flow = flow_of(2, "abc")
     flow.remove("c", 0)
-    assert flow.next_deadline() is None
+    assert flow.deadline_ns is None
     assert flow.handle_deadline(99 * SECOND_NS) is NOTHING
     flow.add("c", NSQD_MAX_RDY_COUNT, SECOND_NS)
-    assert flow.next_deadline() == 6 * SECOND_NS
+    assert flow.deadline_ns == 6 * SECOND_NS
     flow.block(SECOND_NS)
-    assert flow.next_deadline() is None
+    assert flow.deadline_ns is None
 
 
 def test_new_connections_do_not_postpone_redistribution():
     flow = flow_of(1, "ab")
     flow.add("c", NSQD_MAX_RDY_COUNT, 3 * SECOND_NS)
     flow.remove("c", 4 * SECOND_NS)
-    assert flow.next_deadline() == 5 * SECOND_NS
+    assert flow.deadline_ns == 5 * SECOND_NS
 
 
 def test_an_idle_connection_gives_its_seat_up_at_the_next_redistribution():
@@ -573,7 +573,7 @@ class FlowMachine(RuleBasedStateMachine):
     def wait(self, seconds):
         self.now_ns += seconds * SECOND_NS
         self.carry_out(self.flow.handle_deadline(self.now_ns))
-        deadline_ns = self.flow.next_deadline()
+        deadline_ns = self.flow.deadline_ns
         assert deadline_ns is None or deadline_ns > self.now_ns
 
     def answer_all(self) -> None:
@@ -732,7 +732,7 @@ class BackoffMachine(RuleBasedStateMachine):
         self.act(self.backoff.handle_deadline(self.now_ns))
         self.carry_out(self.flow.handle_deadline(self.now_ns))
         for machine in (self.flow, self.backoff):
-            deadline_ns = machine.next_deadline()
+            deadline_ns = machine.deadline_ns
             assert deadline_ns is None or deadline_ns > self.now_ns
 
     @rule()

@@ -57,7 +57,7 @@ def test_catch_up_touches_waiting_messages_that_are_due():
     link.deliver(1)
     for seconds, lines in [(4, []), (2, ["TOUCH 1"])]:
         consumer.now_ns += seconds * S
-        consumer.subscription.catch_up()
+        consumer.subscription.catch_up(consumer.now_ns)
         assert link.lines() == lines
 
 

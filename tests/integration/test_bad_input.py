@@ -189,7 +189,7 @@ async def test_answer_to_an_unknown_message_is_refused_and_the_connection_contin
 async def test_consumer_cannot_answer_messages_of_another_consumer():
     async with witnessed() as nsqd, raw_client(nsqd) as client:
         (owner,) = channel_of(nsqd).subscriptions
-        (message_id,) = owner.in_flight._untouched
+        (message_id,) = owner.in_flight.untouched
         await client.send(f"SUB {TOPIC} {CHANNEL}\n".encode())
         assert await client.answer() == b"OK"
         await client.send(b"FIN " + message_id + b"\n")

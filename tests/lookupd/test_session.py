@@ -44,7 +44,7 @@ class Conversation:
         return self.answers()
 
     def answers(self) -> list[bytes]:
-        return AnswerDecoder(answer_size_max=1 << 21).feed(self.session.data_to_send(0))
+        return AnswerDecoder(answer_size_max=1 << 21).feed(self.session.data_to_send())
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_unread_answers_fill_the_outbox(talk: Conversation) -> None:
     assert not talk.session.outbox_full
     talk.session.receive_data(PING, 0)
     assert talk.session.outbox_full
-    assert len(talk.session.data_to_send(0)) >= OUTBOX_SIZE_MAX
+    assert len(talk.session.data_to_send()) >= OUTBOX_SIZE_MAX
     assert not talk.session.outbox_full
 
 

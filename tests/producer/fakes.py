@@ -26,7 +26,7 @@ def connected(linger: Linger | None = None) -> ProducerSession:
     session = ProducerSession(
         IdentifyRequest(), read_timeout_ns=60, max_msg_size=1000, now_ns=0, linger=linger
     )
-    session.data_to_send(0)
+    session.data_to_send()
     session.receive_data(encode_response(b"{}"), 0)
     return session
 

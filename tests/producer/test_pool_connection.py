@@ -67,11 +67,11 @@ def test_a_single_publish_is_flushed_and_several_share_a_write():
     assert nsqd.is_idle
     assert nsqd.offer(None, b"1", receipt()) is session
     assert connection.calls == ["flush"]
-    session.data_to_send(0)
+    session.data_to_send()
     for _ in range(3):
         nsqd.offer(None, b"x", receipt())
     assert connection.calls == ["flush", "wake"]
-    assert session.data_to_send(0) == b"xxx"
+    assert session.data_to_send() == b"xxx"
     assert nsqd.outstanding_count == 4
     assert not nsqd.is_idle
 
@@ -84,13 +84,13 @@ def test_publishes_that_linger_request_one_write():
         assert nsqd.offer(b"t", b"x", receipt()) is session
     assert connection.calls == ["wake"]
     assert nsqd.outstanding_count == 2
-    session.data_to_send(0)
+    session.data_to_send()
     nsqd.offer(b"t", b"y", receipt())
     assert connection.calls == ["wake"]  # an answer is awaited
     assert linger.next_deadline() == ManualClock().now_ns() + 10
     nsqd.flush()
     assert connection.calls == ["wake", "wake"]
-    assert session.data_to_send(0) == encode_publish(b"t", b"y")
+    assert session.data_to_send() == encode_publish(b"t", b"y")
 
 
 def test_pool_connection_runs_its_connection_and_a_linger_timer():
@@ -109,7 +109,7 @@ def test_answers_resolve_receipts_are_counted_and_release_bytes():
     window.wait(70, waiter)
     for each in receipts[:3]:
         nsqd.offer(None, b"x", each)
-    session.data_to_send(0)
+    session.data_to_send()
     nsqd.offer(None, b"x", receipts[3])
     session.receive_data(OK_FRAME + encode_error(FinishFailed("?")), 0)
     assert nsqd.process_events() == []
@@ -133,7 +133,7 @@ def test_receipts_of_a_refused_batch_are_returned_if_they_are_to_be_sent_again()
     again, other = Receipt(1, 0, (b"t", b"x", None)), receipt()
     for each in (again, other):
         nsqd.offer(b"t", b"x", each)
-    session.data_to_send(0)
+    session.data_to_send()
     session.receive_data(encode_error(BadMessage("too big")), 0)
     assert nsqd.process_events() == [again]
     assert (again.is_answered, other.is_answered) == (False, True)
@@ -145,7 +145,7 @@ def test_pool_connection_is_awaited_until_the_answer():
     nsqd, _ = make(session)
     nsqd.offer(None, b"x", receipt())
     assert nsqd.is_awaited
-    session.data_to_send(0)
+    session.data_to_send()
     assert nsqd.is_awaited
     session.receive_data(OK_FRAME, 0)
     assert not nsqd.is_awaited
@@ -155,13 +155,13 @@ def test_commands_without_an_answer_are_sent_until_it_is_closed():
     session = connected()
     nsqd, connection = make(session)
     nsqd.send(NOP)
-    assert session.data_to_send(0) == NOP
+    assert session.data_to_send() == NOP
     assert nsqd.close()
     assert session.ended
     assert connection.calls == ["wake", "wake"]
     assert not nsqd.close()
     nsqd.send(NOP)
-    assert session.data_to_send(0) == b""
+    assert session.data_to_send() == b""
 
 
 def test_without_a_connection_nothing_is_outstanding():

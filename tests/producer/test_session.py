@@ -39,14 +39,14 @@ def publish(session: ProducerSession, count: int) -> None:
 def sent(count: int) -> ProducerSession:
     session = connected()
     publish(session, count)
-    session.data_to_send(0)
+    session.data_to_send()
     return session
 
 
 def test_publishes_share_a_write_and_are_answered_in_order():
     session = connected()
     publish(session, 3)
-    assert session.data_to_send(0) == b"PUB 0|PUB 1|PUB 2|"
+    assert session.data_to_send() == b"PUB 0|PUB 1|PUB 2|"
     session.receive_data(OK_FRAME + OK_FRAME, 0)
     assert session.outstanding_count == 1
     assert answers(session) == {0: None, 1: None}
@@ -59,7 +59,7 @@ def test_a_heartbeat_answers_no_publish():
     session = sent(1)
     session.receive_data(HEARTBEAT_FRAME + OK_FRAME, 0)
     assert answers(session) == {0: None}
-    assert session.data_to_send(0) == NOP
+    assert session.data_to_send() == NOP
 
 
 def test_after_a_fatal_error_nsqd_has_not_read_later_publishes():
@@ -128,7 +128,7 @@ def test_session_is_ready_while_few_bytes_wait():
     assert session.is_ready
     session.publish(b"x", 1)
     assert not session.is_ready
-    session.data_to_send(0)
+    session.data_to_send()
     assert session.is_ready
 
 
@@ -136,19 +136,19 @@ def test_the_first_publish_of_a_turn_requests_a_write_and_a_single_one_requests_
     session = connected()
     assert session.publish(b"1", 1) is Urgency.NOW
     assert session.publish(b"2", 2) is None
-    session.data_to_send(0)
+    session.data_to_send()
     assert session.publish(b"3", 3) is Urgency.SOON
     assert session.publish(b"4", 4) is None
 
 
 def test_session_is_ready_from_handshake_to_end():
     session = ProducerSession(IdentifyRequest(), read_timeout_ns=60, max_msg_size=1000, now_ns=0)
-    session.data_to_send(0)
+    session.data_to_send()
     assert not session.is_ready
     session.receive_data(encode_response(b"{}"), 0)
     assert session.is_ready
     session.end(None)
-    session.data_to_send(0)
+    session.data_to_send()
     assert not session.is_ready
 
 
@@ -159,7 +159,7 @@ def test_a_publish_that_is_withdrawn_before_it_was_taken_is_not_sent():
     session = connected()
     publish(session, 3)
     assert session.withdraw(1)
-    assert session.data_to_send(0) == b"PUB 0|PUB 2|"
+    assert session.data_to_send() == b"PUB 0|PUB 2|"
     session.receive_data(OK_FRAME + OK_FRAME, 0)
     assert answers(session) == {0: None, 2: None}
 
@@ -202,22 +202,22 @@ def lingering(*bodies: bytes) -> ProducerSession:
 def test_single_publishes_become_one_command_with_an_answer_for_each():
     session = lingering(b"a", b"bb")
     assert session.has_output
-    assert session.data_to_send(0) == encode_multi_publish(b"t", [b"a", b"bb"])
+    assert session.data_to_send() == encode_multi_publish(b"t", [b"a", b"bb"])
     assert not session.has_output
     session.receive_data(OK_FRAME, 0)
     assert answers(session) == {b"a": None, b"bb": None}
 
 
 def test_a_batch_of_one_is_a_pub():
-    assert lingering(b"a").data_to_send(0) == encode_publish(b"t", b"a")
+    assert lingering(b"a").data_to_send() == encode_publish(b"t", b"a")
 
 
 def test_a_batch_whose_messages_are_withdrawn_is_not_sent():
     session = lingering(b"a")
     assert session.withdraw(b"a")
-    assert session.data_to_send(0) == b""
+    assert session.data_to_send() == b""
     join(session, b"b")
-    assert session.data_to_send(0) == encode_publish(b"t", b"b")
+    assert session.data_to_send() == encode_publish(b"t", b"b")
     session.receive_data(OK_FRAME, 0)
     assert answers(session) == {b"b": None}
 
@@ -225,7 +225,7 @@ def test_a_batch_whose_messages_are_withdrawn_is_not_sent():
 def test_an_error_for_a_batch_is_an_error_of_its_own_for_each_message():
     session = lingering(b"a", b"b", b"c")
     session.withdraw(b"b")
-    session.data_to_send(0)
+    session.data_to_send()
     session.receive_data(encode_error(MultiPublishFailed("no space")), 0)
     found = answers(session)
     first, third = found[b"a"], found[b"c"]
@@ -240,7 +240,7 @@ def test_an_error_for_a_batch_is_an_error_of_its_own_for_each_message():
 )
 def test_a_refusal_of_a_batch_may_be_about_any_message(refusal):
     session = lingering(b"a", b"b")
-    session.data_to_send(0)
+    session.data_to_send()
     session.receive_data(encode_error(refusal), 0)
     found = [*answers(session).values()]
     assert [type(answer) for answer in found] == [BatchRefused, BatchRefused]
@@ -250,14 +250,14 @@ def test_a_refusal_of_a_batch_may_be_about_any_message(refusal):
 
 def test_a_refusal_of_a_batch_of_one_is_about_that_message():
     session = lingering(b"a")
-    session.data_to_send(0)
+    session.data_to_send()
     session.receive_data(encode_error(BadMessage("PUB message too big 11 > 10")), 0)
     assert isinstance(answers(session)[b"a"], BadMessage)
 
 
 def test_messages_that_linger_at_the_end_have_not_arrived():
     session = lingering(b"a")
-    session.data_to_send(0)
+    session.data_to_send()
     join(session, b"b")
     session.receive_eof(0)
     assert [type(answer) for answer in answers(session).values()] == [ConnectionLost, NotConnected]
@@ -268,7 +268,7 @@ def test_ready_batches_count_towards_the_bytes_that_wait():
     session = lingering(bytes(OUTBOX_SIZE_MAX))
     session.check_linger()
     assert not session.is_ready
-    session.data_to_send(0)
+    session.data_to_send()
     assert session.is_ready
 
 
@@ -357,7 +357,7 @@ class Pipeline(RuleBasedStateMachine):
 
     @rule()
     def write(self):
-        for command in self.decoder.feed(self.session.data_to_send(self.now_ns)):
+        for command in self.decoder.feed(self.session.data_to_send()):
             parts = [command.bodies] if command.verb == b"MPUB" else [(body,) for body in command.bodies]
             self.unread += parts
             seen = [*self.arrived, *[body for part in self.unread for body in part]]

@@ -41,7 +41,7 @@ class Client:
 
     def frames(self, now_ns: int) -> Iterator[tuple[int, bytes]]:
         self.session.process_input(now_ns)
-        data = self.session.data_to_send(now_ns)
+        data = self.session.data_to_send()
         position = 0
         while position < len(data):
             size, kind = struct.unpack_from(">ii", data, position)

@@ -59,7 +59,7 @@ class Node:
         while sessions := broker.take_sessions():
             for link in [self.links[session] for session in sessions if session in self.links]:
                 session = link.session
-                while (data := session.data_to_send(now_ns)) or session.has_input:
+                while (data := session.data_to_send()) or session.has_input:
                     self.oracle.frames(session, link.frames.feed(data), now_ns)
                     link.down.send(data, now_ns)
                     session.process_input(now_ns)
@@ -126,7 +126,7 @@ class Link(Generic[M]):
     def flush(self) -> None:
         """Send the client's output."""
         self._handle_events()
-        while data := self.machine.data_to_send(self._world.now_ns):
+        while data := self.machine.data_to_send():
             self.up.send(data, self._world.now_ns)
             self._handle_events()
         if self.machine.ended:

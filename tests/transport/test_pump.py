@@ -75,7 +75,7 @@ class Recorder:
         events, self.left_events = self.left_events, []
         return events
 
-    def data_to_send(self, now_ns: int) -> bytes:
+    def data_to_send(self) -> bytes:
         data = b"".join(self.outbox)
         self.outbox.clear()
         if b"event" in data:
@@ -346,14 +346,6 @@ class TestWriting:
             bench.feed(b"d")
             await settle()
             assert link.sent == [b"a", b"bc", b"d"]
-
-    async def test_after_is_called_when_full_outbox_is_taken(self):
-        async with pumping() as (bench, link):
-            bench.machine.outbox_full = True
-            bench.feed(b"a")
-            await settle()
-            assert link.sent == [b"a"]
-            assert bench.machine.after_count == 1
 
     async def test_after_is_called_when_data_to_send_left_event(self):
         async with pumping() as (bench, link):
@@ -755,15 +747,6 @@ class TestPushStream:
             assert it.machine.received == [b"a", b"b"]
             assert it.transport.written == [b"x", b"A", b"B"]
             assert it.transport.calls[-1] == "resume"
-
-    async def test_after_is_called_when_full_outbox_is_written_at_once(self):
-        # There may be no later input or output, as with a consumer that answers nothing.
-        async with pushing() as it:
-            it.machine.outbox_full = True
-            it.bench.feed(b"a")
-            await settle()
-            assert it.transport.written == [b"a"]
-            assert it.machine.after_count == 1
 
     async def test_after_is_called_when_data_to_send_left_event(self):
         async with pushing() as it:

@@ -18,7 +18,7 @@ import attrs
 
 from nsqkit.broker.core.disk.group_commit import GroupCommit
 from nsqkit.broker.core.disk.storage import DurableStorage, MemoryStorage
-from nsqkit.broker.core.session.session import Session
+from nsqkit.broker.core.session.session import ACTIONS, LOGGED_ACTIONS, Session
 from nsqkit.broker.core.session.sessions import Sessions
 from nsqkit.broker.core.timers import Timers
 from nsqkit.broker.core.topics.queue_scan import QueueScan, ScannedTimers
@@ -84,6 +84,7 @@ class Broker:
             output_buffer_timeout_ns=options.output_buffer_timeout_ns,
         )
         self.sessions: Sessions[Session] = Sessions(self.topics, limits, grant, self.group_commit, random)
+        self.log_commands(False)
 
     @property
     def health(self) -> str:
@@ -94,6 +95,10 @@ class Broker:
         """Grant TLS to clients that request it; ``make_tls`` makes the layer of one session."""
         self.sessions.make_tls = make_tls
         self.sessions.limits = attrs.evolve(self.sessions.limits, tls=True)
+
+    def log_commands(self, wanted: bool) -> None:
+        """Write a line in the log for each command, or for none."""
+        self.sessions.actions = LOGGED_ACTIONS if wanted else ACTIONS
 
     # ---- sessions ----------------------------------------------------------------------------------------------
 
@@ -125,7 +130,10 @@ class Broker:
 
     def take_sessions(self) -> list[Session]:
         """Return the sessions that have recorded output or events since the last call."""
-        return self.sessions.to_write.take()
+        to_write = self.sessions.to_write
+        sessions = [*to_write]
+        to_write.clear()
+        return sessions
 
     def take_news(self) -> bool:
         """Return whether deadlines, topics, wanted commits or the storage have changed since the last call."""
@@ -156,7 +164,9 @@ class Broker:
         """Deliver once from every channel that may have messages for a consumer; to be called after each call."""
         pending, by_subscription = self.changes.channels, self.sessions.by_subscription
         while pending:
-            for channel in pending.take():
+            channels = [*pending]
+            pending.clear()
+            for channel in channels:
                 try:
                     for subscription in channel.deliver(now_ns):
                         by_subscription[subscription].record_delivery()

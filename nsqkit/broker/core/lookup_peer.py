@@ -165,7 +165,7 @@ class LookupPeerSession:
         """Return nothing: the owner reads ``info`` and ``error``."""
         return ()
 
-    def data_to_send(self, now_ns: int) -> bytes:
+    def data_to_send(self) -> bytes:
         """Return the bytes to write and forget them."""
         data, self._outbox = self._outbox, b""
         return data

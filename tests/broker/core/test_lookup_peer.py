@@ -32,7 +32,7 @@ def opened(registrations=None) -> LookupPeerSession:
 
 def identified(registrations=None) -> LookupPeerSession:
     session = opened(registrations)
-    session.data_to_send(NOW_NS)
+    session.data_to_send()
     session.receive_data(encode_answer(encode_info(INFO)), NOW_NS)
     return session
 
@@ -40,7 +40,7 @@ def identified(registrations=None) -> LookupPeerSession:
 def said(session: LookupPeerSession, now_ns: int = NOW_NS) -> list[bytes]:
     """Answer all that is said until nothing more comes; return it."""
     lines = []
-    while data := session.data_to_send(now_ns):
+    while data := session.data_to_send():
         lines.append(data)
         session.receive_data(OK, now_ns)
     return lines
@@ -49,7 +49,7 @@ def said(session: LookupPeerSession, now_ns: int = NOW_NS) -> list[bytes]:
 def test_session_begins_with_identify():
     session = opened({b"t": [b"c"]})
     assert session.has_output
-    assert session.data_to_send(NOW_NS) == MAGIC_V1 + encode_identify(NODE)
+    assert session.data_to_send() == MAGIC_V1 + encode_identify(NODE)
     assert not session.has_output
     assert not session.outbox_full
     assert session.info is None
@@ -68,18 +68,18 @@ def test_present_topics_are_announced_after_identify():
 
 def test_command_waits_for_the_answer_to_the_previous_one():
     session = identified({b"t": [], b"u": []})
-    assert session.data_to_send(NOW_NS) == b"REGISTER t\n"
+    assert session.data_to_send() == b"REGISTER t\n"
     assert not session.has_output
     session.receive_data(OK[:5], NOW_NS)
     assert not session.has_output
     session.receive_data(OK[5:], NOW_NS)
-    assert session.data_to_send(NOW_NS) == b"REGISTER u\n"
+    assert session.data_to_send() == b"REGISTER u\n"
 
 
 def test_changes_before_the_first_answer_are_in_the_first_announcement():
     session = opened({b"t": [b"c"]})
     session.update({b"u": []}, NOW_NS)
-    session.data_to_send(NOW_NS)
+    session.data_to_send()
     session.receive_data(encode_answer(b"{}"), NOW_NS)
     assert session.info == LookupdInfo()
     assert said(session) == [b"REGISTER u\n"]
@@ -109,10 +109,10 @@ def test_difference_is_announced(before, after, lines):
 
 def test_changes_wait_in_order_for_the_outstanding_answer():
     session = identified({b"t": []})
-    assert session.data_to_send(NOW_NS) == b"REGISTER t\n"
+    assert session.data_to_send() == b"REGISTER t\n"
     session.update({b"t": [b"c"]}, NOW_NS)
     session.update({b"t": []}, NOW_NS)
-    assert session.data_to_send(NOW_NS) == b""
+    assert session.data_to_send() == b""
     session.receive_data(OK, NOW_NS)
     assert said(session) == [b"REGISTER t c\n", b"UNREGISTER t c\n"]
 
@@ -150,7 +150,7 @@ def test_missing_answer_ends_the_session():
     session.handle_deadline(NOW_NS + 5 + ANSWER_TIMEOUT_NS)
     assert session.ended
     assert session.has_output
-    assert session.data_to_send(NOW_NS) == b""
+    assert session.data_to_send() == b""
     assert session.next_deadline() is None
     assert isinstance(session.error, HeartbeatTimeout)
     assert str(session.error) == "no answer within 1 s"
@@ -159,7 +159,7 @@ def test_missing_answer_ends_the_session():
 def test_each_command_has_its_own_answer_timeout():
     session = identified({b"t": [], b"u": []})
     later_ns = NOW_NS + ANSWER_TIMEOUT_NS - 1
-    assert session.data_to_send(NOW_NS) == b"REGISTER t\n"
+    assert session.data_to_send() == b"REGISTER t\n"
     session.receive_data(OK, later_ns)
     assert session.next_deadline() == later_ns + ANSWER_TIMEOUT_NS
     session.receive_data(OK, later_ns)
@@ -195,9 +195,9 @@ def test_answer_without_a_command_ends_the_session():
 
 def test_close_after_a_refusal_names_the_refusal():
     session = identified({b"t": [], b"u": []})
-    session.data_to_send(NOW_NS)
+    session.data_to_send()
     session.receive_data(encode_answer(b"E_BAD_TOPIC no"), NOW_NS)
-    assert session.data_to_send(NOW_NS) == b"REGISTER u\n"  # as nsqd does
+    assert session.data_to_send() == b"REGISTER u\n"  # as nsqd does
     session.receive_eof(NOW_NS)
     with pytest.raises(ConnectionLost, match=r"has closed the connection after it said b'E_BAD_TOPIC no'$"):
         raise session.error or AssertionError
@@ -219,7 +219,7 @@ def test_ended_session_ignores_input():
     session.update({b"t": []}, NOW_NS)
     session.handle_deadline(NOW_NS + PING_INTERVAL_NS)
     assert session.error is first
-    assert session.data_to_send(NOW_NS) == b""
+    assert session.data_to_send() == b""
 
 
 # ---- any course of things ------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class Conversation(RuleBasedStateMachine):
 
     @rule()
     def deliver(self) -> None:
-        self.lookupd.receive(self.session.data_to_send(self.now_ns))
+        self.lookupd.receive(self.session.data_to_send())
 
     @precondition(lambda self: self.lookupd.replies)
     @rule(cut=st.integers(0, 20))

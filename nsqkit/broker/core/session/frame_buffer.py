@@ -42,6 +42,8 @@ class FrameBuffer:
     Attributes:
         decoded_size: bytes that layers have decoded so far.
         size: bytes of the frames that wait to be sent.
+        is_full: True while the client does not read the bytes that it was sent.
+        unread: buffers received and not processed, to which a session adds.
         is_suspended: no commands are processed for now.
         is_plain: there are no layers.
     """
@@ -57,14 +59,14 @@ class FrameBuffer:
             "_rest",
             "_rest_depth",
             "_sendable",
-            "_unread",
         ),
-        *("decoded_size", "is_plain", "is_suspended", "size"),
+        *("decoded_size", "is_full", "is_plain", "is_suspended", "size", "unread"),
     )
 
     def __init__(self, decoder: CommandDecoder) -> None:
         self.decoded_size = 0
         self.size = 0
+        self.is_full = False
         self.is_suspended = False
         self.is_plain = True
         self._decoder = decoder
@@ -78,7 +80,7 @@ class FrameBuffer:
         # layers have yet to decode (the last iterator first), and buffers.
         self._begun: list[Iterator[Command]] = []
         self._pieces: list[Iterator[bytes]] = []
-        self._unread: list[bytes] = []
+        self.unread: list[bytes] = []
 
     # ---- out ---------------------------------------------------------------------------------------------------
 
@@ -86,11 +88,13 @@ class FrameBuffer:
         """Add one frame."""
         self._last.append(frame)
         self.size += len(frame)
+        self.is_full = self.size >= OUTBOX_SIZE_MAX
 
     def send_all(self, frames: list[bytes]) -> None:
         """Add frames."""
         self._last += frames
         self.size += sum(map(len, frames))
+        self.is_full = self.size >= OUTBOX_SIZE_MAX
 
     def send_messages(self, frames: list[bytes], buffer_size: int, now_ns: int) -> None:
         """Add messages; with nsqd's timing they wait until there are ``buffer_size`` bytes of them."""
@@ -112,11 +116,6 @@ class FrameBuffer:
         """True while bytes can be sent now."""
         return bool(self._sendable) or (not self.is_plain and self._layers.has_output)
 
-    @property
-    def is_full(self) -> bool:
-        """True while the client does not read the bytes that it was sent."""
-        return self.size >= OUTBOX_SIZE_MAX
-
     def take(self) -> bytes:
         """Remove and return the bytes that can be sent now."""
         data = self._take_frames()
@@ -126,6 +125,7 @@ class FrameBuffer:
         frames = self._sendable
         data = b"".join(frames)
         self.size -= len(data)
+        self.is_full = self.size >= OUTBOX_SIZE_MAX
         frames.clear()
         return data
 
@@ -149,10 +149,6 @@ class FrameBuffer:
 
     # ---- in ----------------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes) -> None:
-        """Add the bytes that one read has returned."""
-        self._unread.append(data)
-
     def next_commands(self) -> Iterator[Command] | None:
         """Return the commands of the next piece, to be processed one by one; None if nothing is left.
 
@@ -164,7 +160,7 @@ class FrameBuffer:
         if self._begun:
             return self._begun.pop()
         if self.is_plain:
-            return self._decoder.feed(self._unread.pop(0)) if self._unread else None
+            return self._decoder.feed(self.unread.pop(0)) if self.unread else None
         while True:
             if self._rest:
                 rest, self._rest = self._rest, b""
@@ -174,8 +170,8 @@ class FrameBuffer:
                     self.decoded_size += len(piece)
                     return self._decoder.feed(piece)
                 self._pieces.pop()
-            elif self._unread:
-                self._pieces.append(self._layers.decode(self._unread.pop(0)))
+            elif self.unread:
+                self._pieces.append(self._layers.decode(self.unread.pop(0)))
             else:
                 return None
 
@@ -187,7 +183,7 @@ class FrameBuffer:
     @property
     def has_unread(self) -> bool:
         """True while ``next_commands`` may return commands."""
-        return bool(self._begun or self._pieces or self._unread or self._rest)
+        return bool(self._begun or self._pieces or self.unread or self._rest)
 
     def put_back(self, *begun: Iterator[Command]) -> None:
         """Let ``next_commands`` return these first, in this order."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqkit.broker.core.session.frame_buffer import FrameBuffer
+from nsqkit.broker.core.session.frame_buffer import OUTBOX_SIZE_MAX, FrameBuffer
 
 if TYPE_CHECKING:
     from nsqkit.wire.commands import CommandDecoder
@@ -43,6 +43,7 @@ class NsqdFrameBuffer(FrameBuffer):
         self._buffered += frames
         self._buffered_size += size
         self.size += size
+        self.is_full = self.size >= OUTBOX_SIZE_MAX
         if self._buffered_size >= buffer_size:
             self.flush()
         elif self._interval_ns and now_ns >= self._flush_ns:

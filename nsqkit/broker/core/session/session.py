@@ -10,7 +10,7 @@ nothing itself: the broker does so once, after the whole receive buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.disk.error_text import error_text
@@ -19,7 +19,7 @@ from nsqkit.broker.core.session.command_log import logged
 from nsqkit.broker.core.session.command_rules import CommandRules, State, log_text, parse_word, text
 from nsqkit.broker.core.session.frame_buffer import Unfinished, Wait
 from nsqkit.broker.core.session.heartbeat import Heartbeat
-from nsqkit.broker.core.session.sessions import AuthorizationRequested, SessionEnded, Sessions
+from nsqkit.broker.core.session.sessions import AuthorizationRequested, OutputTaken, SessionEnded, Sessions
 from nsqkit.broker.core.session.turns import Turns
 from nsqkit.broker.core.topics.batch import PART_COUNT_MAX, Batch
 from nsqkit.broker.core.topics.subscription import Subscription
@@ -78,21 +78,29 @@ class Session(Turns):
     """
 
     __slots__ = (
-        *("_batch", "_events", "_first_grant", "_options", "_rules", "_sessions", "_topics"),
-        *("authorization", "channel", "compression", "connect_time_ns", "due_ns", "grant", "identity"),
+        *("_batch", "_events", "_first_grant", "_options", "_rules", "_topics"),
+        *(
+            "authorization",
+            "channel",
+            "compression",
+            "connect_time_ns",
+            "due_ns",
+            "grant",
+            "has_events",
+            "identity",
+        ),
         *("pub_counts", "remote_address", "subscription", "tls", "topic_name"),
     )
 
     def __init__(self, sessions: Sessions[Session], remote_address: str, now_ns: int) -> None:
         topics, grant = sessions.topics, sessions.grant
-        self._sessions = sessions
         self._topics = topics
         self._options = options = topics.options
         lacks_tls = options.tls_demanded != "false"
         self._rules = CommandRules(max_req_timeout_ns=options.max_req_timeout_ns, lacks_tls=lacks_tls)
         self._rules.has_heartbeats = grant.heartbeat_interval_ns > 0
         heartbeat = Heartbeat(grant.heartbeat_interval_ns, now_ns)
-        super().__init__(sessions.make_buffer(self._rules), heartbeat, now_ns)
+        super().__init__(sessions, sessions.make_buffer(self._rules), heartbeat, now_ns)
         self._buffer.flush_every(grant.output_buffer_timeout_ns, now_ns)
         self.remote_address = remote_address
         self.connect_time_ns = now_ns
@@ -107,6 +115,7 @@ class Session(Turns):
         self.pub_counts: dict[bytes, int] = {}
         self.authorization = Authorization() if options.auth_http_addresses else None
         self.due_ns: int | None = None
+        self.has_events = False
         self._events: tuple[Event, ...] = ()  # nearly always empty, and then a list would cost memory
         self._batch: Batch | None = None  # of which a part was put
         self._first_grant = grant  # nsqd's message pump uses the first IDENTIFY, all else the last
@@ -118,10 +127,6 @@ class Session(Turns):
     def state(self) -> State:
         """The state that ``command_rules.TRANSITIONS`` describes."""
         return self._rules.state
-
-    @property
-    def _actions(self) -> Mapping[bytes, Callable[[Session, Command], None]]:
-        return LOGGED_ACTIONS if self._sessions.log_commands else ACTIONS
 
     @property
     def _has_short_turns(self) -> bool:
@@ -149,30 +154,20 @@ class Session(Turns):
         """True while there are bytes to send, or the connection has to be closed."""
         return self.ended or self._buffer.has_output
 
-    @property
-    def outbox_full(self) -> bool:
-        """True while nothing more must be read: the client does not read its bytes, or a command waits."""
-        return self._buffer.is_full or self._buffer.is_suspended
-
-    @property
-    def has_events(self) -> bool:
-        """True if ``events`` returns anything."""
-        return bool(self._events)
-
     def events(self) -> tuple[Event, ...]:
         """Return everything that happened since the last call, in order, and forget it."""
-        events = self._events
-        if events:
-            self._events = ()
+        events, self._events = self._events, ()
+        self.has_events = False
         return events
 
-    def data_to_send(self, now_ns: int) -> bytes:
+    def data_to_send(self) -> bytes:
         """Return the bytes to write and forget them; call again only after they were written."""
         was_full = self.subscription is not None and self._buffer.is_full
         data = self._buffer.take()
         self._heartbeat.has_sent = True
         if was_full:
             self._update_ready()
+            self._leave(OutputTaken())
         return data
 
     def handle_deadline(self, now_ns: int) -> int | None:
@@ -202,7 +197,7 @@ class Session(Turns):
         if not self.ended:
             self.ended = True
             self._rules.move("end")
-            self._events += (SessionEnded(reason),)
+            self._leave(SessionEnded(reason))
             if self._batch is not None:
                 self._batch.put_rest(self._now_ns)
             self._stop_delivery()
@@ -300,8 +295,7 @@ class Session(Turns):
             self._request_authorization(authorization)
 
     def _request_authorization(self, authorization: Authorization) -> None:
-        self._events += (AuthorizationRequested(authorization.secret),)
-        self._record_output()
+        self._leave(AuthorizationRequested(authorization.secret))
         raise Wait
 
     def _subscribe(self, command: Command) -> None:
@@ -431,6 +425,11 @@ class Session(Turns):
 
     def _record_output(self) -> None:
         self._sessions.to_write[self] = None
+
+    def _leave(self, event: Event) -> None:
+        self._events += (event,)
+        self.has_events = True
+        self._record_output()
 
     def _refuse(self, error: BrokerError) -> None:
         self._send(encode_error(error))

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import attrs
 
-from nsqkit.broker.core.pending import Pending
 from nsqkit.broker.core.session.frame_buffer import FrameBuffer
 from nsqkit.broker.core.session.nsqd_frame_buffer import NsqdFrameBuffer
-from nsqkit.wire.commands import CommandDecoder
+from nsqkit.wire.commands import Command, CommandDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from random import Random
 
     from nsqkit.broker.core.disk.group_commit import GroupCommit
@@ -37,7 +36,12 @@ class SessionEnded:
     reason: str | None
 
 
-Event: TypeAlias = AuthorizationRequested | SessionEnded
+@attrs.frozen
+class OutputTaken:
+    """The output was full and was taken, so the channel may have messages for the session."""
+
+
+Event: TypeAlias = AuthorizationRequested | OutputTaken | SessionEnded
 
 S = TypeVar("S")
 
@@ -54,13 +58,15 @@ class Sessions(dict[S, None]):
 
     Attributes:
         make_tls: makes the TLS layer of a session; None if TLS is not offered.
-        log_commands: write a line in the log for each command.
+        actions: called with a session and a command, by the command's first word. An action may raise a BrokerError to
+            refuse the command, which ends the session; ``Wait`` to be called again after the session has resumed;
+            ``Unfinished`` to be called again in the next turn.
         to_write: those that have output or events.
         by_subscription: those that have subscribed.
     """
 
     __slots__ = (
-        *("by_subscription", "grant", "group_commit", "limits", "log_commands", "make_tls"),
+        *("actions", "by_subscription", "grant", "group_commit", "limits", "make_tls"),
         *("random", "to_write", "topics"),
     )
 
@@ -79,8 +85,8 @@ class Sessions(dict[S, None]):
         self.group_commit = group_commit
         self.random = random
         self.make_tls: Callable[[], SecureTransform] | None = None
-        self.log_commands = False
-        self.to_write: Pending[S] = Pending()
+        self.actions: Mapping[bytes, Callable[[S, Command], None]] = {}
+        self.to_write: dict[S, None] = {}
         self.by_subscription: dict[Subscription, S] = {}
 
     def make_buffer(self, rules: CommandRules) -> FrameBuffer:

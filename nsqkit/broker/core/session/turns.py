@@ -11,7 +11,6 @@ commands are in ``nsqkit.broker.core.session.session``, which builds on this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from nsqkit.broker.core.session.frame_buffer import Unfinished, Wait
@@ -20,7 +19,7 @@ from nsqkit.errors import BrokerError, ProtocolError
 if TYPE_CHECKING:
     from nsqkit.broker.core.session.frame_buffer import FrameBuffer
     from nsqkit.broker.core.session.heartbeat import Heartbeat
-    from nsqkit.wire.commands import Command
+    from nsqkit.broker.core.session.sessions import Sessions
 
 TURN_COMMANDS_MAX: Final = 1000
 """Commands that are processed in one turn; a run of FINs counts as one, and so does a run of PUBs."""
@@ -41,6 +40,7 @@ class Turns:
     """The input of one session.
 
     Args:
+        sessions: the things that it shares with the broker's other sessions.
         buffer: the commands.
         heartbeat: where the time of the last command is kept.
         now_ns: the time at which the client connected.
@@ -49,10 +49,13 @@ class Turns:
         ended: no more commands are processed.
     """
 
-    __slots__ = ("_buffer", "_eof_received", "_has_more", "_heartbeat", "_now_ns", "ended")
+    __slots__ = ("_buffer", "_eof_received", "_has_more", "_heartbeat", "_now_ns", "_sessions", "ended")
 
-    def __init__(self, buffer: FrameBuffer, heartbeat: Heartbeat, now_ns: int) -> None:
+    def __init__(
+        self, sessions: Sessions[Any], buffer: FrameBuffer, heartbeat: Heartbeat, now_ns: int
+    ) -> None:
         self.ended = False
+        self._sessions = sessions
         self._buffer = buffer
         self._heartbeat = heartbeat
         self._now_ns = now_ns
@@ -64,7 +67,7 @@ class Turns:
         if self.ended:
             return
         self._now_ns = now_ns
-        self._buffer.receive(data)
+        self._buffer.unread.append(data)
         if not (self._buffer.is_suspended or self._has_more):
             self._take_turn()
 
@@ -72,6 +75,11 @@ class Turns:
     def has_input(self) -> bool:
         """True while input is left for the next turn and can be processed."""
         return self._has_more and not (self.ended or self._buffer.is_full)
+
+    @property
+    def outbox_full(self) -> bool:
+        """True while nothing more must be read: the client does not read its bytes, or a command waits."""
+        return self._buffer.is_full or self._buffer.is_suspended
 
     def process_input(self, now_ns: int) -> None:
         """Process the input that is left, as far as one turn goes."""
@@ -111,7 +119,7 @@ class Turns:
 
     def _process(self) -> None:
         """Process commands until none is left, one has to wait, or the turn is over."""
-        buffer, heartbeat, actions = self._buffer, self._heartbeat, self._actions
+        buffer, heartbeat, actions = self._buffer, self._heartbeat, self._sessions.actions
         words, count, decoded_size = 0, 0, buffer.decoded_size
         while (commands := buffer.next_commands()) is not None:
             if buffer.decoded_size != decoded_size:
@@ -152,15 +160,6 @@ class Turns:
         )
 
     # ---- implemented by Session --------------------------------------------------------------------------------------
-
-    @property
-    def _actions(self) -> Mapping[bytes, Callable[[Any, Command], None]]:
-        """The action of each command, by its first word.
-
-        An action may raise a BrokerError to refuse the command, which ends the session; ``Wait`` to wait until
-        ``_resume`` is called, and be called again; ``Unfinished`` to be called again in the next turn.
-        """
-        raise NotImplementedError
 
     @property
     def _has_short_turns(self) -> bool:

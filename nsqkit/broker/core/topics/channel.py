@@ -23,8 +23,8 @@ from nsqkit.wire.messages import for_redelivery, id_of
 from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
+    from nsqkit.broker.core.changes import Changes
     from nsqkit.broker.core.disk.deferred_times import DeferredTimes
-    from nsqkit.broker.core.pending import Changes
     from nsqkit.broker.core.timers import Timers
     from nsqkit.broker.core.topics.latency import Latency
     from nsqkit.broker.core.topics.queue import MessageQueue
@@ -69,6 +69,7 @@ class Channel:
         subscriptions: its consumers in the order in which they subscribed, each with its timer.
         message_count: messages put so far; requeue_count and timeout_count likewise.
         delivery_counts: messages delivered so far, for each proximity.
+        needs_finished: True if ``finish`` has an effect, so that it has to be called.
         due_ns: the deadline of deferred messages, or of another attempt to read the disk.
     """
 
@@ -90,6 +91,7 @@ class Channel:
         self.delivery_counts = [0] * len(PROXIMITIES)
         self.latency = latency
         self.queue = queue
+        self.needs_finished = latency is not None or queue.finishes
         self.deferred = Deferred()
         self.due_ns: int | None = None
         self.subscriptions: dict[Subscription, TimeoutTimer] = {}
@@ -199,11 +201,6 @@ class Channel:
             self._changes.channels[self] = None
 
     # ---- in flight: the calls of the session that owns the messages ---------------------------------------------
-
-    @property
-    def needs_finished(self) -> bool:
-        """True if ``finish`` has an effect, so that it has to be called."""
-        return self.latency is not None or self.queue.finishes
 
     def finish(self, frames: Sequence[bytes], now_ns: int) -> None:
         """Record that messages are finished."""

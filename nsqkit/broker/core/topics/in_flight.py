@@ -26,24 +26,28 @@ class InFlight:
 
     Args:
         guids: the source of the broker's message ids.
+
+    Attributes:
+        untouched: the messages by id, in the order of their deadlines.
+        touched: those whose timeout was restarted.
     """
 
-    __slots__ = ("_guids", "_touched", "_untouched")
+    __slots__ = ("_guids", "touched", "untouched")
 
     def __init__(self, guids: GuidFactory) -> None:
         self._guids = guids
-        self._untouched: dict[bytes, InFlightMessage] = {}
-        self._touched: dict[bytes, InFlightMessage] = {}
+        self.untouched: dict[bytes, InFlightMessage] = {}
+        self.touched: dict[bytes, InFlightMessage] = {}
 
     def __len__(self) -> int:
-        return len(self._untouched) + len(self._touched)
+        return len(self.untouched) + len(self.touched)
 
     def __contains__(self, message_id: bytes) -> bool:
-        return message_id in self._untouched or message_id in self._touched
+        return message_id in self.untouched or message_id in self.touched
 
     def add(self, ids: list[bytes], frames: list[bytes], now_ns: int, deadline_ns: int) -> list[bytes]:
         """Add messages that are being delivered; return their frames as they have to be sent."""
-        untouched, touched = self._untouched, self._touched
+        untouched, touched = self.untouched, self.touched
         if not self._guids.gave_all and (
             not untouched.keys().isdisjoint(ids) or (touched and not touched.keys().isdisjoint(ids))
         ):
@@ -65,26 +69,26 @@ class InFlight:
         added = []
         for frame in frames:
             unique = self._guids.renew(frame) if id_of(frame) in self else frame
-            self._untouched[id_of(unique)] = (unique, now_ns, deadline_ns)
+            self.untouched[id_of(unique)] = (unique, now_ns, deadline_ns)
             added.append(unique)
         return added
 
     def remove(self, message_id: bytes) -> bytes | None:
         """Remove a message; return its frame, None if it was not in flight."""
-        message = self._untouched.pop(message_id, None) or self._touched.pop(message_id, None)
+        message = self.untouched.pop(message_id, None) or self.touched.pop(message_id, None)
         return message[0] if message else None
 
     def find_all(self, ids: Sequence[bytes]) -> list[bytes]:
         """Return the frames of those of the messages that are in flight."""
-        held = (self._untouched.get(message_id) or self._touched.get(message_id) for message_id in ids)
+        held = (self.untouched.get(message_id) or self.touched.get(message_id) for message_id in ids)
         return [message[0] for message in held if message]
 
     def remove_all(self, ids: Sequence[bytes]) -> list[bytes]:
         """Remove messages that are finished; return the ids of those that were not in flight."""
-        pop = self._untouched.pop
+        pop = self.untouched.pop
         missing = [message_id for message_id in ids if pop(message_id, None) is None]
-        if missing and self._touched:
-            pop = self._touched.pop
+        if missing and self.touched:
+            pop = self.touched.pop
             missing = [message_id for message_id in missing if pop(message_id, None) is None]
         return missing
 
@@ -93,27 +97,27 @@ class InFlight:
 
         The new deadline may be earlier than the old one (nsqd/channel.go). None: not in flight.
         """
-        message = self._untouched.pop(message_id, None) or self._touched.get(message_id)
+        message = self.untouched.pop(message_id, None) or self.touched.get(message_id)
         if message is None:
             return None
         frame, delivered_ns, _ = message
         deadline_ns = min(now_ns + timeout_ns, delivered_ns + max_timeout_ns)
-        self._touched[message_id] = (frame, delivered_ns, deadline_ns)
+        self.touched[message_id] = (frame, delivered_ns, deadline_ns)
         return deadline_ns
 
     def remove_everything(self) -> list[bytes]:
         """Remove all messages; return their frames."""
-        frames = [frame for held in (self._untouched, self._touched) for frame, _, _ in held.values()]
-        self._untouched.clear()
-        self._touched.clear()
+        frames = [frame for held in (self.untouched, self.touched) for frame, _, _ in held.values()]
+        self.untouched.clear()
+        self.touched.clear()
         return frames
 
     def remove_due(self, now_ns: int) -> list[bytes]:
         """Remove the messages that have timed out; return their frames."""
         due = [
-            message_id for message_id, (_, _, deadline_ns) in self._touched.items() if deadline_ns <= now_ns
+            message_id for message_id, (_, _, deadline_ns) in self.touched.items() if deadline_ns <= now_ns
         ]
-        for message_id, (_, _, deadline_ns) in self._untouched.items():
+        for message_id, (_, _, deadline_ns) in self.untouched.items():
             if deadline_ns > now_ns:
                 break
             due.append(message_id)
@@ -121,7 +125,7 @@ class InFlight:
 
     def next_deadline(self) -> int | None:
         """Return the earliest deadline of a message, None without messages."""
-        deadlines_ns = [deadline_ns for _, _, deadline_ns in self._touched.values()]
-        if self._untouched:
-            deadlines_ns.append(next(iter(self._untouched.values()))[2])
+        deadlines_ns = [deadline_ns for _, _, deadline_ns in self.touched.values()]
+        if self.untouched:
+            deadlines_ns.append(next(iter(self.untouched.values()))[2])
         return min(deadlines_ns, default=None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqkit.broker.core.pending import Changes
+from nsqkit.broker.core.changes import Changes
 from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.broker.core.topics.topic import Topic
 

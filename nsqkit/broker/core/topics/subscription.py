@@ -71,7 +71,8 @@ class Subscription:
         output = self._output
         if output is None or output.is_full:
             return 0
-        return self.rdy_count - len(self.in_flight)
+        in_flight = self.in_flight
+        return self.rdy_count - len(in_flight.untouched) - len(in_flight.touched)
 
     def close(self) -> None:
         """Take no more messages."""

@@ -18,10 +18,10 @@ from nsqkit.wire.messages import encode_messages, id_of
 from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
+    from nsqkit.broker.core.changes import Changes
     from nsqkit.broker.core.disk.guid import Run
     from nsqkit.broker.core.disk.storage import Storage
     from nsqkit.broker.core.options import BrokerOptions
-    from nsqkit.broker.core.pending import Changes
     from nsqkit.broker.core.timers import Timers
 
 PART_COUNT: Final = 10_000

@@ -43,7 +43,7 @@ def connected(broker: Broker) -> Session:
 
 def sent(session: Session) -> bytes:
     session.process_input(NOW_NS)
-    return session.data_to_send(NOW_NS)
+    return session.data_to_send()
 
 
 def test_publisher_is_answered_when_the_commit_has_ended(broker):

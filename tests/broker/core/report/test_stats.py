@@ -126,7 +126,7 @@ def full(broker):
     topic = broker.topics.get_or_create(b"t")
     topic.put([b"11"] * 7, START_NS)
     broker.settle(START_NS)
-    first, second, third, *_ = held(consumer)._untouched
+    first, second, third, *_ = held(consumer).untouched
     consumer.receive_data(encode_finish(first) + encode_requeue(second, 60_000), START_NS + S)
     consumer.receive_data(encode_requeue(third, 0), START_NS + S)
     broker.settle(START_NS + S)

@@ -19,7 +19,7 @@ def test_each_command_is_logged_while_enabled(caplog):
     client = driven.client()
     client.say(encode_publish(b"t", b"x"))
     assert not caplog.messages
-    driven.broker.sessions.log_commands = True
+    driven.broker.log_commands(True)
     client.say(
         encode_publish(b"t", b"x") * 2, b"MPUB t\n\0\0\0\x0d\0\0\0\1\0\0\0\5hello", b"SUB t c\nRDY 5\nNOP\n"
     )
@@ -28,14 +28,14 @@ def test_each_command_is_logged_while_enabled(caplog):
     lines += ["FIN 0123456789abcdef", "FIN 0123456789abcdeg"]
     assert caplog.messages == [f"PROTOCOL(V2): [10.0.0.1:1] [{line}]" for line in lines]
     assert {record.levelname for record in caplog.records} == {"DEBUG"}
-    driven.broker.sessions.log_commands = False
+    driven.broker.log_commands(False)
     client.say(b"NOP\n")
     assert len(caplog.messages) == len(lines)
 
 
 def test_refused_or_suspended_command_is_logged_once(caplog):
     driven = DrivenBroker(auth_http_addresses=("127.0.0.1:1",))
-    driven.broker.sessions.log_commands = True
+    driven.broker.log_commands(True)
     client = driven.client()
     client.say(b"AUTH\n\0\0\0\1s")
     assert not caplog.messages
@@ -47,7 +47,7 @@ def test_refused_or_suspended_command_is_logged_once(caplog):
 
 def test_logged_commands_are_processed():
     driven = DrivenBroker()
-    driven.broker.sessions.log_commands = True
+    driven.broker.log_commands(True)
     client = driven.client()
     assert client.say(encode_publish(b"t", b"x"), b"SUB t c\n") == [b"OK", b"OK"]
     assert driven.topic().message_count == 1

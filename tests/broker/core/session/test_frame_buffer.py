@@ -26,7 +26,7 @@ def begun() -> FrameBuffer:
 def verbs(buffer: FrameBuffer, *data: bytes) -> list[bytes]:
     """Return the verbs of all commands that ``buffer`` has, after it was given ``data``."""
     for piece in data:
-        buffer.receive(piece)
+        buffer.unread.append(piece)
     found = []
     while (commands := buffer.next_commands()) is not None:
         found += [command.verb for command in commands]
@@ -78,14 +78,14 @@ def test_buffer_is_full_until_its_bytes_are_taken():
 
 def test_suspended_command_and_later_ones_wait():
     buffer = begun()
-    buffer.receive(b"NOP\nRDY 1\nCLS\n")
+    buffer.unread.append(b"NOP\nRDY 1\nCLS\n")
     commands = buffer.next_commands()
     assert commands is not None
     assert next(commands).verb == b"NOP"
     buffer.suspend(next(commands), commands)
     assert buffer.is_suspended
-    buffer.receive(b"RDY 2\nRD")
-    buffer.receive(b"Y 3\n")
+    buffer.unread.append(b"RDY 2\nRD")
+    buffer.unread.append(b"Y 3\n")
     again = buffer.next_commands()
     assert again is not None
     buffer.suspend(next(again), again)
@@ -95,7 +95,7 @@ def test_suspended_command_and_later_ones_wait():
 
 def test_started_input_comes_before_later_input():
     buffer = begun()
-    buffer.receive(b"NOP\nCLS\nRDY 1\n")
+    buffer.unread.append(b"NOP\nCLS\nRDY 1\n")
     for verb in (b"NOP", b"CLS", b"RDY"):
         commands = buffer.next_commands()
         assert commands is not None
@@ -103,19 +103,19 @@ def test_started_input_comes_before_later_input():
         assert buffer.is_drained == (verb == b"RDY")
         buffer.put_back(commands)
         assert buffer.has_unread
-        buffer.receive(b"SUB a b\n")
+        buffer.unread.append(b"SUB a b\n")
     assert verbs(buffer) == [b"SUB"] * 3
 
 
 def test_many_interruptions_do_not_nest():
     buffer = begun()
     count = 3 * sys.getrecursionlimit()
-    buffer.receive(b"NOP\n" * count)
+    buffer.unread.append(b"NOP\n" * count)
     for _ in range(count):
         commands = buffer.next_commands()
         assert commands is not None
         buffer.suspend(next(commands), commands)
-        buffer.receive(b"CLS\n")
+        buffer.unread.append(b"CLS\n")
     assert verbs(buffer) == [b"NOP"] * count + [b"CLS"] * count
 
 
@@ -135,7 +135,7 @@ def test_upgrade_takes_effect_between_two_bytes(layers, data):
     seen, answers = [], b""
 
     for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True):
-        buffer.receive(sent[start:end])
+        buffer.unread.append(sent[start:end])
         while (commands := buffer.next_commands()) is not None:
             for command in commands:
                 seen.append(command.params[0])
@@ -174,7 +174,7 @@ class Loud:
 def test_bytes_behind_two_upgrades_go_through_both():
     buffer = begun()
     inner, outer = Deflate(6), Loud()
-    buffer.receive(b"NOP\n" + outer.encode(Deflate(6).encode(b"CLS\n")))
+    buffer.unread.append(b"NOP\n" + outer.encode(Deflate(6).encode(b"CLS\n")))
     commands = buffer.next_commands()
     assert commands is not None
     assert next(commands).verb == b"NOP"
@@ -188,11 +188,11 @@ def test_bytes_behind_two_upgrades_go_through_both():
 
 def test_bytes_behind_an_upgrade_are_processed_before_later_ones():
     buffer = begun()
-    buffer.receive(b"NOP\nrdy 1\n")
+    buffer.unread.append(b"NOP\nrdy 1\n")
     commands = buffer.next_commands()
     assert commands is not None
     buffer.suspend(next(commands), commands)
-    buffer.receive(b"rdy 2\n")
+    buffer.unread.append(b"rdy 2\n")
     seen = []
     while (commands := buffer.next_commands()) is not None:
         for command in commands:
@@ -208,7 +208,7 @@ def test_many_upgrades_do_not_nest():
     for _ in range(count):
         sent = b"NOP\n" + sent.swapcase()
     buffer = begun()
-    buffer.receive(sent)
+    buffer.unread.append(sent)
     seen = 0
     while (commands := buffer.next_commands()) is not None:
         for _ in commands:
@@ -220,7 +220,7 @@ def test_many_upgrades_do_not_nest():
 def test_layers_decode_one_piece_at_a_time():
     buffer = begun()
     buffer.upgrade(Deflate(6))
-    buffer.receive(Deflate(6).encode(b"NOP\n" * PIECE_SIZE_MAX))
+    buffer.unread.append(Deflate(6).encode(b"NOP\n" * PIECE_SIZE_MAX))
     counts = []
     while (commands := buffer.next_commands()) is not None:
         counts.append(len(list(commands)))

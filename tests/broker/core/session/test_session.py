@@ -129,7 +129,7 @@ def test_state_is_checked_before_anything_else(driven, verb):
 def test_wrong_magic_is_refused_by_the_session(driven):
     session = driven.broker.open_session("10.0.0.1:1", START_NS)
     session.receive_data(b"  V1", START_NS)
-    assert session.data_to_send(START_NS).endswith(b"E_BAD_PROTOCOL")
+    assert session.data_to_send().endswith(b"E_BAD_PROTOCOL")
     assert session.ended
 
 
@@ -671,11 +671,11 @@ def test_full_outbox_stops_delivery_until_it_is_taken(driven):
     assert len(driven.topic().channels[b"c"].queue) == 6
     driven.publish(b"more")
     assert len(in_flight) == 4
-    assert len(session.data_to_send(driven.now_ns)) == OUTBOX_SIZE_MAX
+    assert len(session.data_to_send()) == OUTBOX_SIZE_MAX
     assert driven.broker.next_deadline() == 0, "the channel waits for delivery"
     driven.broker.handle_deadline(driven.now_ns)
     assert len(in_flight) == 8, "the next messages are delivered after the first were taken"
-    assert len(session.data_to_send(driven.now_ns)) == OUTBOX_SIZE_MAX
+    assert len(session.data_to_send()) == OUTBOX_SIZE_MAX
     driven.settle()
     assert len(consumer.messages()) == 3
     assert len(in_flight) == 11
@@ -708,7 +708,7 @@ def test_answers_fill_the_outbox_of_a_producer(driven):
     client.feed(PUB * (OUTBOX_SIZE_MAX // len(OK_FRAME) + 1))
     client.work()
     assert client.session.outbox_full
-    assert client.session.data_to_send(driven.now_ns) == OK_FRAME * (OUTBOX_SIZE_MAX // len(OK_FRAME) + 1)
+    assert client.session.data_to_send() == OK_FRAME * (OUTBOX_SIZE_MAX // len(OK_FRAME) + 1)
     assert not client.session.outbox_full
 
 
@@ -769,7 +769,7 @@ def test_each_word_counts_for_a_turn(driven):
 def test_many_publishes_are_processed_at_once(driven):
     client = driven.client()
     client.feed(PUB * 2 * SHORT_TURN_WORDS_MAX, COMMANDS[b"DPUB"] * 2 * SHORT_TURN_WORDS_MAX)
-    assert client.session.data_to_send(driven.now_ns) == OK_FRAME * 4 * SHORT_TURN_WORDS_MAX
+    assert client.session.data_to_send() == OK_FRAME * 4 * SHORT_TURN_WORDS_MAX
     assert 4 * SHORT_TURN_WORDS_MAX < TURN_WORDS_MAX
 
 
@@ -835,7 +835,7 @@ class Deflated:
 
     def say(self, *commands: bytes) -> list[object]:
         self._session.receive_data(self.deflate(b"".join(commands)), self._driven.now_ns)
-        return self.inflate(self._session.data_to_send(self._driven.now_ns))
+        return self.inflate(self._session.data_to_send())
 
 
 IDENTIFY_DEFLATE = encode_identify(b'{"feature_negotiation": true, "deflate": true}')
@@ -854,7 +854,7 @@ def upgraded(driven: DrivenBroker, behind: bytes = b"", cut: int | None = None) 
     data = IDENTIFY_DEFLATE + (deflated.deflate(behind) if behind else b"")
     for piece in (data,) if cut is None else (data[:cut], data[cut:]):
         client.feed(piece)
-    granted, rest = split_answer(client.session.data_to_send(driven.now_ns))
+    granted, rest = split_answer(client.session.data_to_send())
     assert (granted["deflate"], granted["deflate_level"]) == (True, 6)
     return deflated, rest
 
@@ -879,7 +879,7 @@ def test_bytes_directly_after_identify_are_deflated(driven):
 def test_answers_before_the_upgrade_are_plain(driven):
     client = driven.client()
     client.feed(PUB, PUB, IDENTIFY_DEFLATE)
-    data = client.session.data_to_send(driven.now_ns)
+    data = client.session.data_to_send()
     assert data.startswith(OK_FRAME * 2)
     _, rest = split_answer(data[2 * len(OK_FRAME) :])
     assert Deflated(client, driven).inflate(rest) == [b"OK"]
@@ -917,7 +917,7 @@ def test_refusal_is_deflated(driven):
 def test_bytes_that_are_not_deflate_end_the_session_without_an_answer(driven):
     client = driven.client()
     client.feed(IDENTIFY_DEFLATE, b"\xff" * 20)
-    _, rest = split_answer(client.session.data_to_send(driven.now_ns))
+    _, rest = split_answer(client.session.data_to_send())
     assert Deflated(client, driven).inflate(rest) == [b"OK"]
     assert (client.session.ended, client.end_reason[:28]) == (True, "the stream is not deflate: E")
 
@@ -928,10 +928,10 @@ def test_second_upgrade_is_answered_in_the_first_and_replaces_it(driven):
     client = driven.client()
     deflated = Deflated(client, driven)
     client.feed(IDENTIFY_DEFLATE)
-    _, rest = split_answer(client.session.data_to_send(driven.now_ns))
+    _, rest = split_answer(client.session.data_to_send())
     assert deflated.inflate(rest) == [b"OK"]
     client.feed(deflated.deflate(IDENTIFY_DEFLATE))
-    data = client.session.data_to_send(driven.now_ns)
+    data = client.session.data_to_send()
     again = Deflated(client, driven)
     # The old stream ends somewhere in these bytes, where a flush has left it at a whole byte: 00 00 ff ff.
     end = data.index(b"\0\0\xff\xff") + 4
@@ -1054,4 +1054,4 @@ def test_magic_can_be_received_byte_by_byte(driven):
     session = driven.broker.open_session("10.0.0.1:1", START_NS)
     for byte in strategies.single_bytes(MAGIC_V2 + PUB):
         session.receive_data(byte, START_NS)
-    assert session.data_to_send(START_NS) == OK_FRAME
+    assert session.data_to_send() == OK_FRAME

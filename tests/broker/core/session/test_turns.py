@@ -58,7 +58,7 @@ def turns(client: DrivenClient, heard: list[int], driven: DrivenBroker, limit: i
         heard.clear()
         client.session.process_input(driven.now_ns)
         found.append(sum(heard))
-        client.session.data_to_send(driven.now_ns)
+        client.session.data_to_send()
     return found
 
 
@@ -70,7 +70,7 @@ def deflated(data: bytes) -> bytes:
 def deflating(driven: DrivenBroker) -> DrivenClient:
     client = driven.client()
     client.feed(IDENTIFY)
-    client.session.data_to_send(driven.now_ns)
+    client.session.data_to_send()
     return client
 
 
@@ -119,7 +119,7 @@ def test_highly_compressed_bodies_are_processed_one_piece_at_a_time(driven, hear
         heard.clear()
         client.session.process_input(driven.now_ns)
         counts.append(len(heard))
-        client.session.data_to_send(driven.now_ns)
+        client.session.data_to_send()
     assert max(counts) <= 1 + TURN_WORDS_MAX // 4096 + 1
     assert driven.topic().message_count == 64
 
@@ -136,7 +136,7 @@ def test_full_outbox_stops_processing_within_a_buffer(driven, command, is_deflat
     assert not client.session.has_input
     client.session.process_input(driven.now_ns)
     assert client.session._buffer.size < OUTBOX_SIZE_MAX + 100_000
-    client.session.data_to_send(driven.now_ns)
+    client.session.data_to_send()
     assert client.session.has_input
 
 
@@ -146,7 +146,7 @@ def test_publishers_between_turns_do_not_nest_calls(driven):
     for _ in range(2 * sys.getrecursionlimit()):
         driven.publish(b"m", topic=b"other")
         client.session.process_input(driven.now_ns)
-        client.session.data_to_send(driven.now_ns)
+        client.session.data_to_send()
     assert client.session.has_input
     assert not client.session.ended
 
@@ -179,4 +179,4 @@ def test_run_of_publishes_is_bounded(driven):
     client = driven.client()
     client.feed(PUB * 20_000)
     assert driven.topic().message_count <= 2 * TURN_WORDS_MAX
-    assert client.session.data_to_send(driven.now_ns) == OK_FRAME * driven.topic().message_count
+    assert client.session.data_to_send() == OK_FRAME * driven.topic().message_count

@@ -77,7 +77,7 @@ class LayeredClient:
         if compression:
             document[compression] = True
         self.feed(MAGIC_V2 + encode_identify(json.dumps(document).encode()))
-        answer = self.session.data_to_send(driven.now_ns)
+        answer = self.session.data_to_send()
         end = 4 + int.from_bytes(answer[:4], "big")
         self.granted = json.loads(answer[8:end])
         make = COMPRESSIONS[compression]
@@ -118,7 +118,7 @@ class LayeredClient:
         return answers
 
     def _go_on(self) -> None:
-        while data := self.session.data_to_send(self._driven.now_ns):
+        while data := self.session.data_to_send():
             self._take(data)
 
     def _take(self, data: bytes) -> None:
@@ -166,11 +166,11 @@ def test_bytes_behind_identify_in_one_buffer_go_through_the_layers(driven):
     session = driven.broker.open_session("10.0.0.1:1", driven.now_ns)
     identify = encode_identify(b'{"feature_negotiation": true, "tls_v1": true, "snappy": true}')
     session.receive_data(MAGIC_V2 + identify + tls.encode(snappy.encode(PUB)), driven.now_ns)
-    data = session.data_to_send(driven.now_ns)
+    data = session.data_to_send()
     data = data[4 + int.from_bytes(data[:4], "big") :]
     said = b"".join(tls.decode(data))
     session.receive_data(tls.encode(b""), driven.now_ns)
-    said += b"".join(tls.decode(session.data_to_send(driven.now_ns)))
+    said += b"".join(tls.decode(session.data_to_send()))
     assert said.startswith(OK_FRAME), "the first OK is said inside TLS, the others inside both"
     assert b"".join(snappy.decode(said[len(OK_FRAME) :])) == OK_FRAME * 2
 
@@ -250,7 +250,7 @@ def test_required_tls_allows_only_identify_without_it(required, line, verb):
 def answers_after(client: LayeredClient, data: bytes, now_ns: int = START_NS) -> tuple[bytes, bytes]:
     """Hand over raw bytes; return the alert and the plain frames that follow."""
     client.feed(data)
-    return split_alert(client.session.data_to_send(now_ns))
+    return split_alert(client.session.data_to_send())
 
 
 def split_alert(data: bytes) -> tuple[bytes, bytes]:
@@ -264,7 +264,7 @@ def asking_for_tls(driven: DrivenBroker, **asked: object) -> LayeredClient:
     client._driven, client._cut = driven, None
     document = {"feature_negotiation": True, "tls_v1": True, **asked}
     client.feed(MAGIC_V2 + encode_identify(json.dumps(document).encode()))
-    assert b'"tls_v1":true' in client.session.data_to_send(driven.now_ns)
+    assert b'"tls_v1":true' in client.session.data_to_send()
     assert not client.session.has_output, "the OK waits for the handshake"
     return client
 
@@ -286,7 +286,7 @@ def test_plain_command_in_the_buffer_of_identify_is_refused_without_tls(driven):
         MAGIC_V2 + encode_identify(b'{"feature_negotiation": true, "tls_v1": true}') + PUB, driven.now_ns
     )
     assert session.ended
-    data = session.data_to_send(driven.now_ns)
+    data = session.data_to_send()
     assert data[4 + int.from_bytes(data[:4], "big") :][8:].startswith(
         b"E_IDENTIFY_FAILED IDENTIFY failed tls: "
     )
@@ -301,9 +301,7 @@ def test_alert_precedes_the_refusal(driven):
 def test_eof_ends_the_tls_handshake(driven):
     client = asking_for_tls(driven)
     client.session.receive_eof(driven.now_ns)
-    assert (
-        split_alert(client.session.data_to_send(driven.now_ns))[1] == b"E_IDENTIFY_FAILED IDENTIFY failed EOF"
-    )
+    assert split_alert(client.session.data_to_send())[1] == b"E_IDENTIFY_FAILED IDENTIFY failed EOF"
 
 
 @pytest.mark.parametrize("interval", [-1, 1000, 60000])
@@ -313,7 +311,7 @@ def test_tls_handshake_times_out_after_five_seconds(driven, interval):
     assert not client.session.ended
     driven.advance(0.001)
     assert client.session.ended
-    _, told = split_alert(client.session.data_to_send(driven.now_ns))
+    _, told = split_alert(client.session.data_to_send())
     assert told == b"E_IDENTIFY_FAILED IDENTIFY failed read tcp 10.0.0.1:1: i/o timeout"
 
 
@@ -324,7 +322,7 @@ def test_heartbeat_timeout_begins_after_a_slow_handshake(driven):
     said = b""
     while tls.has_output:
         slow.feed(tls.encode(b""))
-        said += b"".join(tls.decode(slow.session.data_to_send(driven.now_ns)))
+        said += b"".join(tls.decode(slow.session.data_to_send()))
     assert tls.is_ready
     assert said.startswith(OK_FRAME)
     assert said.count(b"_heartbeat_") == 4
@@ -342,9 +340,7 @@ def test_damaged_record_ends_the_session_with_an_alert(driven):
     client.feed(b"\x17\x03\x03\x00\x20" + bytes(32))
     assert client.session.ended
     assert end_reason(client.session) == "tls: decryption failed or bad record mac"
-    assert client.session.data_to_send(driven.now_ns)[:1] == b"\x17", (
-        "an alert of TLS 1.3 looks like any record"
-    )
+    assert client.session.data_to_send()[:1] == b"\x17", "an alert of TLS 1.3 looks like any record"
 
 
 @pytest.mark.parametrize("compression", ["snappy", "deflate"])

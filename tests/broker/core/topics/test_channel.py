@@ -10,10 +10,10 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from nsqkit.broker.core.changes import Changes
 from nsqkit.broker.core.disk.deferred_times import DeferredTimes
 from nsqkit.broker.core.disk.guid import GuidFactory
 from nsqkit.broker.core.disk.storage import MemoryStorage
-from nsqkit.broker.core.pending import Changes
 from nsqkit.broker.core.timers import Timers
 from nsqkit.broker.core.topics.channel import DELIVERY_SIZE_MAX, Channel
 from nsqkit.broker.core.topics.in_flight import InFlight
@@ -88,7 +88,9 @@ class Channels:
         self.now_ns = 0
 
     def settle(self) -> None:
-        for channel in self.changes.channels.take():
+        channels = [*self.changes.channels]
+        self.changes.channels.clear()
+        for channel in channels:
             channel.deliver(self.now_ns)
 
     def put(self, *numbers: int) -> None:

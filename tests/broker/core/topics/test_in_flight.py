@@ -220,8 +220,8 @@ def test_million_finished_messages_leave_no_memory():
         ids = [*map(an_id, numbers)]
         held.add(ids, ids, batch, batch + 60)
         assert held.remove_all(ids) == []
-        sizes.add(held._untouched.__sizeof__())
-    assert len(held) == len(held._touched) == 0
+        sizes.add(held.untouched.__sizeof__())
+    assert len(held) == len(held.touched) == 0
     assert max(sizes) < 250_000, "as much as a thousand messages need"
 
 

@@ -6,10 +6,10 @@ import errno
 
 import pytest
 
+from nsqkit.broker.core.changes import Changes
 from nsqkit.broker.core.disk.guid import SEQUENCE_LENGTH
 from nsqkit.broker.core.disk.storage import DiskStorage, DurableStorage, MemoryStorage
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.pending import Changes
 from nsqkit.broker.core.timers import Timers
 from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.broker.core.topics.topic import PART_COUNT, Topic

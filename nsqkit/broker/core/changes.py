@@ -1,8 +1,7 @@
-"""What calls of a broker's parts have recorded, for the broker and its driver to act on once per receive buffer.
+"""The changes in the topics of a broker, on which the broker and its driver act once for each receive buffer.
 
-A command records what follows from it here. After the whole receive buffer, the broker delivers once from each channel
-that was recorded, and its driver writes once to each session that was. Both keep the order in which they were recorded,
-so that a run can be repeated.
+A command records its consequences here. After the whole receive buffer, the broker delivers once from each recorded
+channel, in the order in which they were recorded, so that a run can be repeated.
 """
 
 from __future__ import annotations
@@ -10,18 +9,6 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-
-
-class Pending(dict[T, None]):
-    """Things to act on, each once: ``pending[thing] = None`` records one."""
-
-    __slots__ = ()
-
-    def take(self) -> list[T]:
-        """Remove and return all, in the order in which they were recorded."""
-        things = list(self)
-        self.clear()
-        return things
 
 
 class Changes(Generic[T]):
@@ -37,7 +24,7 @@ class Changes(Generic[T]):
     __slots__ = ("channels", "has_news", "published_ns", "revision")
 
     def __init__(self) -> None:
-        self.channels: Pending[T] = Pending()
+        self.channels: dict[T, None] = {}
         self.revision = 0
         self.has_news = False
         self.published_ns = 0

@@ -61,10 +61,10 @@ async def query_auth_servers(
         RequestFailed: no server gave a usable answer; the text has a reason for each. It is for the log: the client
             gets only ``E_AUTH_FAILED``.
     """
-    fields: dict[str, str | bytes] = {
+    fields = {
         "common_name": common_name,
         "remote_ip": remote_ip,
-        "secret": secret,
+        "secret": secret.decode("utf-8", "surrogateescape"),
         "tls": "true" if tls else "false",
     }
     addresses = options.auth_http_addresses
@@ -82,7 +82,7 @@ async def query_auth_servers(
     raise RequestFailed("; ".join(failures))
 
 
-async def _fetch(address: str, options: BrokerOptions, fields: dict[str, str | bytes], clock: Clock) -> bytes:
+async def _fetch(address: str, options: BrokerOptions, fields: dict[str, str], clock: Clock) -> bytes:
     # Imported here, since the start does not need h11.
     from nsqkit.http.client import fetch_v1
     from nsqkit.http.messages import encode_json
@@ -90,7 +90,7 @@ async def _fetch(address: str, options: BrokerOptions, fields: dict[str, str | b
     url = address if "://" in address else f"http://{address}/auth"
     document = None
     if options.auth_http_request_method == "post":
-        document = encode_json({name: [_text(value)] for name, value in fields.items()})
+        document = encode_json({name: [value] for name, value in fields.items()})
     else:
         # As in nsqd, a question mark is added even to a URL that has one.
         url = f"{url}?{urlencode(fields, errors='surrogateescape')}"
@@ -100,20 +100,12 @@ async def _fetch(address: str, options: BrokerOptions, fields: dict[str, str | b
         url,
         document=document,
         clock=clock,
-        connect_timeout=_seconds(options.http_client_connect_timeout_ns),
-        request_timeout=_seconds(options.http_client_request_timeout_ns),
+        # As in Go, 0 means no limit.
+        connect_timeout=options.http_client_connect_timeout_ns / NS_PER_S or None,
+        request_timeout=options.http_client_request_timeout_ns / NS_PER_S or None,
         body_max=ANSWER_SIZE_MAX,
         tls=tls,
     )
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
-
-
-def _seconds(duration_ns: int) -> float | None:
-    """Return a timeout in seconds; None, no limit, for 0, as in Go."""
-    return duration_ns / NS_PER_S or None
 
 
 def _tls_context(options: BrokerOptions) -> ssl.SSLContext:

@@ -47,12 +47,9 @@ class ExternalServices:
     def check(self) -> None:
         """Start requests for changes in the engine and the options since the last call; cheap if there are none."""
         nsqd, revision = self._nsqd, self._nsqd.broker.changes.revision
-        if revision != self._revision or nsqd.options is not self._options:
-            self._revision, self._options = revision, nsqd.options
-            self._update_lookupds()
-
-    def _update_lookupds(self) -> None:
-        nsqd = self._nsqd
+        if revision == self._revision and nsqd.options is self._options:
+            return
+        self._revision, self._options = revision, nsqd.options
         addresses = nsqd.options.lookupd_tcp_addresses
         if self._announcer is None and addresses:
             self._announce()
@@ -61,8 +58,6 @@ class ExternalServices:
             self._announcer.changed()
         for topic in nsqd.broker.topics.take_new():
             self._tasks.start_soon(self._start_topic, topic)
-
-    # ---- nsqlookupds -------------------------------------------------------------------------------------------
 
     def _announce(self) -> None:
         from nsqkit.broker.lookup_announcer import LookupAnnouncer
@@ -98,8 +93,6 @@ class ExternalServices:
         if nsqd.broker.topics.get(topic.name) is topic:
             topic.start(names, nsqd.clock.now_ns())
             nsqd.process_changes()
-
-    # ---- auth servers ------------------------------------------------------------------------------------------
 
     def authorize(self, session: Session, secret: bytes) -> None:
         """Ask the auth servers for a secret, and give the answer to ``session``."""

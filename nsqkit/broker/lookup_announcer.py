@@ -115,8 +115,6 @@ class LookupAnnouncer:
             answer_size_max=self._options().max_body_size,
         )
 
-    # ---- requests --------------------------------------------------------------------------------------------------
-
     @property
     def http_addresses(self) -> list[str]:
         """The HTTP addresses of the configured nsqlookupds that have answered IDENTIFY at least once."""
@@ -175,9 +173,7 @@ class _Peer:
         """Connect again and again."""
         with self.scope:
             while True:
-                self._pause = (
-                    anyio.CancelScope()
-                )  # renewed first: the next session has all changes until here
+                self._pause = anyio.CancelScope()  # first: the next session has all changes until here
                 dialled_ns = clock.now_ns()
                 try:
                     await self._run_once(clock)

@@ -26,21 +26,16 @@ class RunningBroker(Protocol):
     @property
     def clock(self) -> Clock:
         """The time that is passed to the engine."""
-        ...
 
     @property
     def statsd_prefix(self) -> str:
         """The beginning of all keys that are sent to statsd."""
-        ...
 
     def process_changes(self) -> None:
         """Deliver messages, wake writers and start requests after a change to ``broker`` or ``options``."""
-        ...
 
     async def save(self) -> None:
         """Write the names of the present topics and channels to disk, if there is a data path."""
-        ...
 
     async def committed(self) -> bool:
         """Wait until everything published so far is as safe as ``durability`` demands; return False on failure."""
-        ...

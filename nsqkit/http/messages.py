@@ -76,7 +76,6 @@ class Body(Protocol):
 
     async def read(self, limit: int) -> bytes:
         """Return the next ``limit + 1`` bytes, or the rest of the body if that is less."""
-        ...
 
 
 @attrs.define(eq=False)

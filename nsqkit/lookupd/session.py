@@ -100,7 +100,7 @@ class Rules:
 
 
 class Session:
-    """One connection of an nsqd, whose IDENTIFY is answered with ``info``.
+    """One connection of an nsqd, whose IDENTIFY is answered with ``info``; see ``nsqkit.transport.machine``.
 
     Attributes:
         peer: the nsqd in the registry, from IDENTIFY to the end.
@@ -115,17 +115,13 @@ class Session:
         self._decoder = LookupCommandDecoder(self._rules)
         self._outbox: list[bytes] = []
         self._outbox_size = 0
-        self._commands: Iterator[LookupCommand] | None = (
-            None  # of a buffer that is not yet processed to its end
-        )
+        # Of a buffer that is not yet processed to its end.
+        self._commands: Iterator[LookupCommand] | None = None
         self._unread: list[bytes] = []  # the buffers after it
         self._eof_received = False
 
-    # ---- the interface of a machine ------------------------------------------------------------------------------
-
     @property
     def ended(self) -> bool:
-        """True once the connection is to be closed, after the outbox is sent."""
         return self._rules.state is State.ENDED
 
     @property
@@ -135,7 +131,6 @@ class Session:
 
     @property
     def has_output(self) -> bool:
-        """True while there are answers to send, or the connection is to be closed."""
         return self.ended or bool(self._outbox)
 
     @property
@@ -188,7 +183,6 @@ class Session:
         return ()
 
     def data_to_send(self) -> bytes:
-        """Return the bytes to write, and forget them."""
         data = b"".join(self._outbox)
         self._outbox.clear()
         self._outbox_size = 0

@@ -71,7 +71,7 @@ async def test_the_request_describes_the_client():
             remote_ip="::1",
             clock=ManualClock(NOW_NS),
         )
-    assert (state.identity, state.identity_url, state.permission_count) == ("me", "http://me", 1)
+    assert (state.identity, state.identity_url, len(state.authorizations)) == ("me", "http://me", 1)
     assert state.expires_ns == NOW_NS + 60 * 10**9
     assert server.requests[0].startswith(
         b"GET /auth?common_name=cn&remote_ip=%3A%3A1&secret=the+secret%26%2B%FF&tls=true HTTP/1.1\r\n"

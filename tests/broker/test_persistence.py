@@ -117,7 +117,7 @@ async def test_syncs_run_in_worker_threads(tmp_path, monkeypatch):
                 channel.queue.finish(channel.queue.take(9, 1 << 20))
                 nsqd.process_changes()
                 await nsqd.committed()
-                while nsqd.broker.storage.wants_sync:  # type: ignore[attr-defined]
+                while nsqd.broker.storage.wants_sync:  # type: ignore[union-attr]
                     await anyio.lowlevel.checkpoint()
             monkeypatch.undo()
         assert threads

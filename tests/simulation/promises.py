@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.disk_queue import DiskQueue
 from nsqkit.broker.core.disk.storage import DiskStorage
 from nsqkit.broker.core.disk.sync import SyncPlan, SyncState
 from nsqkit.broker.core.options import BrokerOptions
@@ -111,7 +111,7 @@ class Ledger:
 class WatchedQueue(DiskQueue):
     """A queue of the ordinary mode that records the messages in its files."""
 
-    def __init__(self, files: MemoryFileStore, name: str, limits: DiskLimits, state: SyncState) -> None:
+    def __init__(self, files: MemoryFileStore, name: str, limits: BrokerOptions, state: SyncState) -> None:
         self._synced: set[bytes] = set()
         self._syncing: set[bytes] = set()
         self._there: deque[bytes] = deque()
@@ -161,7 +161,7 @@ class WatchedQueue(DiskQueue):
         return there if killed else [frame for frame in there if frame in self._synced]
 
 
-def on_disk(files: MemoryFileStore, name: str, limits: DiskLimits) -> list[bytes]:
+def on_disk(files: MemoryFileStore, name: str, limits: BrokerOptions) -> list[bytes]:
     """Return the messages in the files of a queue, and leave the files unchanged."""
     queue = DiskQueue(files.kill(), name, limits, new_state())
     found: list[bytes] = []
@@ -179,7 +179,7 @@ class WatchedStorage(DiskStorage):
         self.queues: dict[str, WatchedQueue] = {}
 
     def _open(self, name: str) -> MessageQueue:
-        self.queues[name] = queue = WatchedQueue(self._disk, name, self._limits, self)
+        self.queues[name] = queue = WatchedQueue(self._disk, name, self._options, self)
         return MessageQueue(self._mem_queue_size, queue)
 
     def close(self) -> None:
@@ -190,6 +190,6 @@ class WatchedStorage(DiskStorage):
     def check(self, disk: MemoryFileStore, *, killed: bool) -> None:
         """Compare with the messages that were found after a restart."""
         for name, queue in self.queues.items():
-            found = set(on_disk(disk, name, self._limits))
+            found = set(on_disk(disk, name, self._options))
             lost = [frame for frame in queue.required(killed=killed) if frame not in found]
             assert not lost, f"{name} has lost {[frame[FRAME_HEADER_LENGTH:].decode() for frame in lost]}"

@@ -41,33 +41,15 @@ PING_INTERVAL_NS: Final = 15_000_000_000
 
 
 class LookupPeerSession:
-    """One connection to one nsqlookupd.
+    """One connection to one nsqlookupd, a machine as ``nsqkit.transport.machine`` describes it.
 
-    Args:
-        node: the description of this nsqd.
-        registrations: the channels of each topic.
-        now_ns: when the connection was made.
-        answer_size_max: bytes that an answer may have (nsqd: ``max_body_size``).
+    An answer may have ``answer_size_max`` bytes (nsqd: ``max_body_size``).
 
     Attributes:
         info: the nsqlookupd's description of itself; None before its first answer.
         ended: True once the connection is to be closed.
         error: why it has ended.
     """
-
-    __slots__ = (
-        "_announced",
-        "_answer_deadline_ns",
-        "_decoder",
-        "_outbox",
-        "_ping_ns",
-        "_queue",
-        "_refusal",
-        "_registrations",
-        "ended",
-        "error",
-        "info",
-    )
 
     def __init__(
         self,
@@ -89,10 +71,8 @@ class LookupPeerSession:
         self._decoder = AnswerDecoder(answer_size_max=answer_size_max)
         self._refusal = b""
 
-    # ---- what there is -----------------------------------------------------------------------------------------
-
     def update(self, registrations: Mapping[bytes, Collection[bytes]], now_ns: int) -> None:
-        """Say which topics there are, with the channels of each."""
+        """Announce the differences to these topics, with the channels of each."""
         self._registrations = registrations
         if self.info is None or self.ended:
             return
@@ -103,7 +83,7 @@ class LookupPeerSession:
         self._next(now_ns)
 
     def _withdraw(self, topic: bytes) -> None:
-        # nsqd lets go of the topic first.
+        # nsqd unregisters the topic first.
         self._queue.append(encode_unregister(topic))
         self._queue += (encode_unregister(topic, channel) for channel in sorted(self._announced.pop(topic)))
 
@@ -123,15 +103,12 @@ class LookupPeerSession:
             self._queue += (encode_register(topic, channel) for channel in channels or (b"",))
             self._announced[topic] = set(channels)
 
-    # ---- see transport.machine -----------------------------------------------------------------------------------
-
     has_input: Final = False
 
     def process_input(self, now_ns: int) -> None:
         """Do nothing: ``receive_data`` processes all input."""
 
     def receive_data(self, data: bytes, now_ns: int) -> None:
-        """Process the answers in the bytes of one read."""
         if self.ended:
             return
         if self._answer_deadline_ns is not None:
@@ -166,7 +143,6 @@ class LookupPeerSession:
         return ()
 
     def data_to_send(self) -> bytes:
-        """Return the bytes to write and forget them."""
         data, self._outbox = self._outbox, b""
         return data
 
@@ -189,11 +165,8 @@ class LookupPeerSession:
             self._queue.append(PING)
             self._next(now_ns)
 
-    # ---- for the pump --------------------------------------------------------------------------------------------
-
     @property
     def has_output(self) -> bool:
-        """True while there are bytes to send, or the connection has to be closed."""
         return self.ended or bool(self._outbox)
 
     @property

@@ -24,7 +24,6 @@ class Timed(Protocol):
 
     def handle_deadline(self, now_ns: int) -> int | None:
         """Do what is due at ``now_ns``; return the next deadline, None for none."""
-        ...
 
 
 class Timers:

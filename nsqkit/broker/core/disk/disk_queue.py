@@ -33,6 +33,7 @@ from nsqkit.broker.core.disk.read_ahead import ReadAhead
 from nsqkit.broker.core.disk.records import record_size, to_records
 from nsqkit.broker.core.disk.recovery import Recovery, rename_bad, size_of
 from nsqkit.broker.core.disk.sync import SyncPlan, SyncState
+from nsqkit.broker.core.options import BrokerOptions
 
 UNSYNCED_FILES_MAX: Final = 16
 """Files of one queue that are full, not synced, and still open."""
@@ -42,23 +43,14 @@ class _UnreadableError(Exception):
     """There is no valid message at the position to read."""
 
 
-@attrs.frozen(kw_only=True)
-class DiskLimits:
-    """The options of a queue on disk, as ``nsqkit.broker.core.options`` has them."""
-
-    max_bytes_per_file: int
-    max_msg_size: int
-    sync_every: int
-
-
 class DiskQueue:
     """One queue, in files whose names begin with ``name``; errors and wanted syncs are recorded in ``state``."""
 
-    def __init__(self, files: FileStore, name: str, limits: DiskLimits, state: SyncState) -> None:
+    def __init__(self, files: FileStore, name: str, options: BrokerOptions, state: SyncState) -> None:
         self._files = files
         self._name = name
         self._meta_name = positions.meta_name(name)
-        self._limits = limits
+        self._options = options
         self._state = state
         self._depth = 0
         self._read = Position()
@@ -66,13 +58,12 @@ class DiskQueue:
         self._first_file = 0  # older files have been removed
         self._write_handle: File | None = None
         self._unsynced_files: list[File] = []  # besides that
-        self._ahead = ReadAhead(files, limits.max_msg_size)
+        self._ahead = ReadAhead(files, options.max_msg_size)
         self._unsynced_count = 0  # messages put and taken since the last sync
         self._plan: SyncPlan | None = None  # of the sync that runs
         self._is_closing = False  # then positions are written once, at the end
-        self._meta = positions.to_meta(
-            0, self._read, self._write
-        )  # as on disk; a missing file means the same
+        # As on disk; a missing file means the same.
+        self._meta = positions.to_meta(0, self._read, self._write)
         self._open()
         self._first_file = self._read.file
 
@@ -93,7 +84,7 @@ class DiskQueue:
     # ---- open ----------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        found = Recovery(self._files, self._name, self._limits.max_msg_size, self._state)
+        found = Recovery(self._files, self._name, self._options.max_msg_size, self._state)
         if not found.run():
             return
         self._depth, self._read, self._write, self._meta = found.depth, found.read, found.write, found.meta
@@ -188,12 +179,12 @@ class DiskQueue:
 
     def _fitting(self, frames: list[bytes]) -> int:
         """Return how many of the messages fit into the current file; if none does, begin the next file."""
-        room = self._limits.max_bytes_per_file - self._write.offset
+        room = self._options.max_bytes_per_file - self._write.offset
         if sum(map(len, frames)) <= room:  # a record is a little shorter
             return len(frames)
         if self._write.offset and record_size(frames[0]) > room:
             self._begin_next_file()
-            room = self._limits.max_bytes_per_file
+            room = self._options.max_bytes_per_file
         size = record_size(frames[0])  # one that is longer than the limit gets a file of its own
         count = 1
         while count < len(frames) and size + record_size(frames[count]) <= room:
@@ -304,7 +295,7 @@ class DiskQueue:
         if not self._unsynced_count:
             self._state.unsynced[self] = None
         self._unsynced_count += messages
-        if self._unsynced_count >= self._limits.sync_every:
+        if self._unsynced_count >= self._options.sync_every:
             self._state.request_sync(self)
 
     def _request_sync(self) -> None:

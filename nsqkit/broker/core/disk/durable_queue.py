@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.disk_queue import DiskQueue
 from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.broker.core.disk.positions import Position
 from nsqkit.broker.core.disk.recovery import cut_off, rename_bad
@@ -28,17 +28,18 @@ from nsqkit.wire.messages import id_of
 if TYPE_CHECKING:
     from nsqkit.broker.core.disk.file_store import FileStore
     from nsqkit.broker.core.disk.sync import SyncPlan, SyncState
+    from nsqkit.broker.core.options import BrokerOptions
 
 
 class DurableQueue(DiskQueue):
     """One queue whose messages are finished one by one; the arguments are those of ``DiskQueue``."""
 
-    def __init__(self, files: FileStore, name: str, limits: DiskLimits, state: SyncState) -> None:
+    def __init__(self, files: FileStore, name: str, options: BrokerOptions, state: SyncState) -> None:
         self._unfinished: dict[bytes, tuple[int, int, int]] = {}  # by id: number, file, offset; in that order
         self._taken = 0
         self._aside: dict[bytes, bool] = {}  # written and not read; whether they are finished
         self._keeps_settled = False
-        super().__init__(files, name, limits, state)
+        super().__init__(files, name, options, state)
         self._settled = self._settling = self._progress()  # on disk; by the sync that runs
 
     def __len__(self) -> int:
@@ -97,12 +98,10 @@ class DurableQueue(DiskQueue):
         self._count(1)  # commits sync the messages, and a sync of the positions follows in its time
 
     def begin_sync(self, *, with_positions: bool = True) -> SyncPlan:
-        """Return what a sync, or a commit, has to do now; see ``nsqkit.broker.core.disk.sync``."""
         self._state.uncommitted.pop(self, None)
         return super().begin_sync(with_positions=with_positions)
 
     def end_sync(self, plan: SyncPlan) -> None:
-        """Act on the end of a sync."""
         if self.is_current(plan):
             if plan.error is not None:
                 self._state.uncommitted[self] = None
@@ -152,7 +151,6 @@ class DurableQueue(DiskQueue):
     # ---- end -----------------------------------------------------------------------------------------------------
 
     def empty(self) -> None:
-        """Drop all messages, and remove their files."""
         self._unfinished.clear()
         self._aside.clear()
         try:
@@ -183,7 +181,6 @@ class DurableQueue(DiskQueue):
             super().close()
 
     def leave(self) -> None:
-        """Close the files as they are."""
         self._keeps_settled = True
         self._settling = self._settled
         super().close()
@@ -203,18 +200,11 @@ class KeptQueue(MessageQueue):
         self._memory.extend(frames)
 
     def put_aside(self, frames: Sequence[bytes]) -> None:
-        """Write messages that are held elsewhere.
-
-        Raises:
-            OSError: not all of them could be written.
-        """
         self._durable.put_aside(frames)
 
     def leave(self) -> None:
-        """Close the files as they are: messages that were taken and not finished are read again at the next start."""
         self._durable.leave()
         self._memory.clear()
 
     def finish(self, frames: Iterable[bytes]) -> None:
-        """Let messages go: they need not be read again."""
         self._durable.finish(list(map(id_of, frames)))

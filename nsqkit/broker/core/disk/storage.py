@@ -1,16 +1,16 @@
 """Storage: where the queues of a broker keep the messages that memory does not hold.
 
-Topics and channels use ``Storage`` and do not depend on a disk. ``MemoryStorage`` is that of a broker without a data
-path, ``DiskStorage`` opens queues on disk, ``DurableStorage`` those of ``--durability=fsync``. Storage decides which
-queues are synced, and when; ``nsqkit.broker.persistence`` runs the syncs.
+Topics and channels do not depend on a disk: they use any ``Storage``. ``MemoryStorage`` is that of a broker without a
+data path, ``DiskStorage`` opens queues on disk, ``DurableStorage`` those of ``--durability=fsync``. Storage decides
+which queues are synced, and when; ``nsqkit.broker.persistence`` runs the syncs.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from nsqkit.broker.core.disk.deferred_times import DeferredTimes
-from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.disk_queue import DiskQueue
 from nsqkit.broker.core.disk.durable_queue import DurableQueue, KeptQueue
 from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.broker.core.disk.file_store import FileStore
@@ -22,34 +22,6 @@ from nsqkit.broker.core.topics.queue import DiscardBackend, MemoryBackend, Messa
 
 BATCH_QUEUES_MAX: Final = 64
 """Queues in one sync, unless all have to be."""
-
-
-class Storage(Protocol):
-    """Opens queues."""
-
-    health: str
-    """"OK", or "NOK - " and the error of the last write."""
-
-    has_news: bool
-    """There is something to do for ``nsqkit.broker.persistence``; the reader sets it to False."""
-
-    due_ns: int | None
-    """Kept by the timers."""
-
-    guids: GuidFactory
-    """Gives the ids of all messages in its queues."""
-
-    def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
-        """Return the queue of this name, with the messages that its files hold."""
-
-    def deferred_times(self, name: bytes, *, ephemeral: bool) -> DeferredTimes:
-        """Return when the deferred messages of the queue of this name are due."""
-
-    def sync_deadline(self, now_ns: int) -> int | None:
-        """Return when to call ``handle_deadline``, None if nothing has been written or read."""
-
-    def handle_deadline(self, now_ns: int) -> int | None:
-        """Have the queues synced that were used; return None."""
 
 
 class MemoryStorage:
@@ -68,15 +40,19 @@ class MemoryStorage:
         self._mem_queue_size = mem_queue_size
 
     def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
+        """Return the queue of this name, with the messages that its files hold."""
         return MessageQueue(self._mem_queue_size, DiscardBackend() if ephemeral else MemoryBackend())
 
     def deferred_times(self, name: bytes, *, ephemeral: bool) -> DeferredTimes:
+        """Return when the deferred messages of the queue of this name are due."""
         return DeferredTimes()
 
     def sync_deadline(self, now_ns: int) -> int | None:
+        """Return when to call ``handle_deadline``, None if nothing has been written or read."""
         return None
 
     def handle_deadline(self, now_ns: int) -> int | None:
+        """Have the queues synced that were used; return None."""
         return None
 
 
@@ -87,14 +63,8 @@ class DiskStorage(SyncState):
         super().__init__(GuidFactory(options.node_id))
         self.due_ns: int | None = None
         self._files = files
+        self._options = options
         self._mem_queue_size = options.mem_queue_size
-        self._sync_timeout_ns = options.sync_timeout_ns
-        self._keeps_deferred = options.keep_deferred
-        self._limits = DiskLimits(
-            max_bytes_per_file=options.max_bytes_per_file,
-            max_msg_size=options.max_msg_size,
-            sync_every=options.sync_every,
-        )
         self._marked_tick = -1
         self._mark_failed = False
 
@@ -122,10 +92,10 @@ class DiskStorage(SyncState):
         return queue
 
     def _open(self, name: str) -> MessageQueue:
-        return MessageQueue(self._mem_queue_size, DiskQueue(self._files, name, self._limits, self))
+        return MessageQueue(self._mem_queue_size, DiskQueue(self._files, name, self._options, self))
 
     def deferred_times(self, name: bytes, *, ephemeral: bool) -> DeferredTimes:
-        if ephemeral or not self._keeps_deferred:
+        if ephemeral or not self._options.keep_deferred:
             return DeferredTimes()
         return DeferredTimes(self._files, name.decode(), self)
 
@@ -134,13 +104,11 @@ class DiskStorage(SyncState):
         reports, self.reports = self.reports, []
         return reports
 
-    # ---- syncs ---------------------------------------------------------------------------------------------------
-
     def sync_deadline(self, now_ns: int) -> int | None:
         """Return when to sync, None if there is nothing to sync or the timers have the time already."""
         if self.guids.reserved_tick != self._marked_tick:
             self.has_news = True
-        return now_ns + self._sync_timeout_ns if self.unsynced and self.due_ns is None else None
+        return now_ns + self._options.sync_timeout_ns if self.unsynced and self.due_ns is None else None
 
     def handle_deadline(self, now_ns: int) -> int | None:
         self.due.update(self.unsynced)
@@ -185,7 +153,7 @@ class DurableStorage(DiskStorage):
     """Keeps every message in files until it is finished; the arguments are those of ``DiskStorage``."""
 
     def _open(self, name: str) -> MessageQueue:
-        return KeptQueue(DurableQueue(self._files, name, self._limits, self))
+        return KeptQueue(DurableQueue(self._files, name, self._options, self))
 
     def begin_sync(self, *, names_are_saved: bool) -> SyncBatch:
         """Return the next commit: all messages that have been put, and the positions of all queues if they are due."""
@@ -194,3 +162,6 @@ class DurableStorage(DiskStorage):
         plans = [queue.begin_sync() for queue in queues if queue.needs_sync]
         plans += [queue.begin_sync(with_positions=False) for queue in list(self.uncommitted)]
         return SyncBatch(self._files, plans, self._take_mark(), is_commit=True)
+
+
+Storage: TypeAlias = MemoryStorage | DiskStorage

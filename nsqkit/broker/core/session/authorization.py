@@ -64,7 +64,7 @@ class Authorization:
             AuthAnswer(
                 identity=state.identity,
                 identity_url=state.identity_url,
-                permission_count=state.permission_count,
+                permission_count=len(state.authorizations),
             )
         )
 
@@ -91,11 +91,10 @@ class Authorization:
 
     def is_expired(self, now_ns: int) -> bool:
         """Return whether the grant has expired."""
-        return self.state is not None and self.state.is_expired(now_ns)
+        return self.state is not None and now_ns > self.state.expires_ns
 
     def _known_state(self) -> AuthState:
         if self.state is None:
-            raise AuthFailed(
-                "AUTH failed"
-            ) from self._failure  # the log shows the reason, the client does not get it
+            # The log shows the reason; the client does not get it.
+            raise AuthFailed("AUTH failed") from self._failure
         return self.state

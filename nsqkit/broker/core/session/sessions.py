@@ -65,11 +65,6 @@ class Sessions(dict[S, None]):
         by_subscription: those that have subscribed.
     """
 
-    __slots__ = (
-        *("actions", "by_subscription", "grant", "group_commit", "limits", "make_tls"),
-        *("random", "to_write", "topics"),
-    )
-
     def __init__(
         self,
         topics: Topics,

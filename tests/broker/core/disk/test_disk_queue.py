@@ -13,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nsqkit.broker.core.disk.disk_queue import UNSYNCED_FILES_MAX, DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.disk_queue import UNSYNCED_FILES_MAX, DiskQueue
 from nsqkit.broker.core.disk.records import from_records, to_records
 from nsqkit.broker.core.disk.sync import SyncPlan
+from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.wire.messages import encode_message
 from tests.broker.core.disk.disks import Ended, MemoryFileStore, new_state
 
 META = "q.diskqueue.meta.dat"
 RECORD = 50
-LIMITS = DiskLimits(max_bytes_per_file=3 * RECORD, max_msg_size=1000, sync_every=100)
+LIMITS = BrokerOptions(max_bytes_per_file=3 * RECORD, max_msg_size=1000, sync_every=100)
 
 
 def frames(*numbers: int, size: int = RECORD) -> list[bytes]:
@@ -40,7 +41,7 @@ def data_name(number: int) -> str:
     return f"q.diskqueue.{number:06d}.dat"
 
 
-def opened(directory: MemoryFileStore, limits: DiskLimits = LIMITS) -> DiskQueue:
+def opened(directory: MemoryFileStore, limits: BrokerOptions = LIMITS) -> DiskQueue:
     return DiskQueue(directory, "q", limits, new_state())
 
 
@@ -110,7 +111,7 @@ def test_record_longer_than_the_limit_gets_its_own_file():
 
 
 def test_message_longer_than_the_read_size_is_read():
-    limits = DiskLimits(max_bytes_per_file=1 << 30, max_msg_size=1 << 20, sync_every=100)
+    limits = BrokerOptions(max_bytes_per_file=1 << 30, max_msg_size=1 << 20, sync_every=100)
     queue = opened(MemoryFileStore(), limits)
     messages = [*frames(1), *frames(2, size=700_000), *frames(3), *frames(4, size=300_000), *frames(5)]
     queue.put(messages)
@@ -475,7 +476,7 @@ class DiskQueueIsAList(RuleBasedStateMachine):
         sync_every=st.sampled_from([1, 2, 5, 40, 1000]), max_bytes_per_file=st.sampled_from([40, 150, 400])
     )
     def begin(self, sync_every: int, max_bytes_per_file: int) -> None:
-        self.limits = DiskLimits(
+        self.limits = BrokerOptions(
             sync_every=sync_every, max_bytes_per_file=max_bytes_per_file, max_msg_size=1000
         )
         self.notes = new_state()
@@ -583,7 +584,7 @@ class Workload:
 
     def go(self, random: Random, steps: int = 25) -> None:
         """Put and take at random; until the process ends, perhaps."""
-        limits = DiskLimits(max_bytes_per_file=300, max_msg_size=1000, sync_every=10)
+        limits = BrokerOptions(max_bytes_per_file=300, max_msg_size=1000, sync_every=10)
         state = new_state()
         queue = DiskQueue(self.directory, "q", limits, state)
         for _ in range(steps):
@@ -667,7 +668,7 @@ def test_power_cut_invents_no_message(seed, operations, in_order):
 )
 def test_queue_holds_the_accepted_messages_after_any_error(seed, after, times, number):
     directory, random = MemoryFileStore(), Random(seed)
-    limits = DiskLimits(max_bytes_per_file=300, max_msg_size=1000, sync_every=10)
+    limits = BrokerOptions(max_bytes_per_file=300, max_msg_size=1000, sync_every=10)
     queue = DiskQueue(directory, "q", limits, new_state())
     expected: list[bytes] = []
     directory.fail(number, after=after, times=times)

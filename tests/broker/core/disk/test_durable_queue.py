@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.disk.disk_queue import DiskLimits
 from nsqkit.broker.core.disk.durable_queue import DurableQueue, KeptQueue
+from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.file_store import DirectoryFileStore
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, encode_message, id_of
 from tests.broker.core.disk.disks import MemoryFileStore, new_state
 
-LIMITS = DiskLimits(max_bytes_per_file=200, max_msg_size=100, sync_every=3)
+LIMITS = BrokerOptions(max_bytes_per_file=200, max_msg_size=100, sync_every=3)
 
 
 def frame(number: int) -> bytes:

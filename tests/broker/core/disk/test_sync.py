@@ -6,12 +6,13 @@ import errno
 
 import pytest
 
-from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.disk_queue import DiskQueue
 from nsqkit.broker.core.disk.sync import SyncBatch
+from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.wire.messages import encode_message
 from tests.broker.core.disk.disks import MemoryFileStore, new_state
 
-LIMITS = DiskLimits(max_bytes_per_file=1000, max_msg_size=1000, sync_every=100)
+LIMITS = BrokerOptions(max_bytes_per_file=1000, max_msg_size=1000, sync_every=100)
 
 
 def begun(store: MemoryFileStore, *, is_commit: bool = False) -> tuple[list[DiskQueue], SyncBatch]:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.disk.disk_queue import DiskLimits, DiskQueue
+from nsqkit.broker.core.disk.disk_queue import DiskQueue
+from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.topics.queue import DiscardBackend, MemoryBackend, MessageQueue
 from nsqkit.wire.messages import encode_message
 from tests.broker.core.disk.disks import MemoryFileStore, new_state
@@ -135,7 +136,7 @@ def messages(*numbers: int) -> list[bytes]:
 
 
 def on_disk(mem_queue_size: int, directory: MemoryFileStore) -> MessageQueue:
-    limits = DiskLimits(max_bytes_per_file=10_000, max_msg_size=100, sync_every=100)
+    limits = BrokerOptions(max_bytes_per_file=10_000, max_msg_size=100, sync_every=100)
     return MessageQueue(mem_queue_size, DiskQueue(directory, "q", limits, new_state()))
 
 

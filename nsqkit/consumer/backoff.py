@@ -138,7 +138,6 @@ class Backoff:
         return Action.PROBE
 
     def handle_deadline(self, now_ns: int) -> Action | None:
-        """Begin to probe if the wait is over."""
         if self.deadline_ns is None or now_ns < self.deadline_ns:
             return None
         self.deadline_ns = None
@@ -154,11 +153,8 @@ class Backoff:
         self.test_message = None
         # A step up that does not prolong the wait is left out: it would only require one more success later for each
         # failure of a long outage.
-        if (
-            step < 0
-            or not self.counter
-            or self._ceiling_ns(self.counter + 1) > self._ceiling_ns(self.counter)
-        ):
+        counter, ceiling_ns = self.counter, self._ceiling_ns
+        if step < 0 or not counter or ceiling_ns(counter + 1) > ceiling_ns(counter):
             self.counter += step
         return self._wait(now_ns) if self.counter else self._run()
 

@@ -15,6 +15,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import attrs
 
 from nsqkit.consumer.handler import check_result
 
@@ -27,23 +28,15 @@ if TYPE_CHECKING:
     from nsqkit.consumer.subscription import Subscription
 
 
+@attrs.define(eq=False)
 class BatchHandling:
     """One call of ``run_batches``; ``single`` handles the messages that are given up or have failed."""
 
-    def __init__(
-        self,
-        subscription: Subscription,
-        batches: Batches,
-        handler: Callable[[list[Message]], Any],
-        concurrency: int,
-        single: Handling,
-    ) -> None:
-        self._subscription = subscription
-        self._batches = batches
-        self._handler = handler
-        self._concurrency = concurrency
-        self._single = single
-        self._last_attempts = subscription.core.last_attempts
+    _subscription: Subscription
+    _batches: Batches
+    _handler: Callable[[list[Message]], Any]
+    _concurrency: int
+    _single: Handling
 
     async def run(self) -> None:
         """Return when the consumer is closed and the handlers that had begun have returned."""
@@ -55,7 +48,7 @@ class BatchHandling:
                 workers.start_soon(self._work)
 
     async def _work(self) -> None:
-        single, last_attempts = self._single, self._last_attempts
+        single, last_attempts = self._single, self._subscription.core.last_attempts
         async for batch in self._batches:
             last = [message for message in batch if message.attempts >= single.attempts_max]
             refused = [message for message in last if not last_attempts.begin(message)]
@@ -77,7 +70,7 @@ class BatchHandling:
         in_time = [message for message in last if not message.is_answered]
         self._subscription.finish_all(begun)
         for message in in_time:
-            self._last_attempts.forget(message)
+            self._subscription.core.last_attempts.forget(message)
 
     async def _handle(self, batch: list[Message]) -> bool:
         """Call the handler; return False if it has failed."""

@@ -22,12 +22,7 @@ M = TypeVar("M")
 
 
 class Batch(list[M]):
-    """A list of messages that were received together.
-
-    Args:
-        messages: the messages.
-        finish_all: finishes those messages of a list that are not answered.
-    """
+    """A list of messages that were received together; ``finish_all`` finishes those that are not answered."""
 
     __slots__ = ("_finish_all",)
 

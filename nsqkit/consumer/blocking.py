@@ -262,8 +262,6 @@ class BlockingConsumer(BlockingClient[Consumer]):
         """
         self._opened().put(partial(self._entered().stop, take_timeout(timeout)))
 
-    # ---- within --------------------------------------------------------------------------------------------------
-
     def _on_signal(self, is_first: bool) -> None:
         if self._loop_client is not None and self._receiver is not None:
             with suppress(Closed):

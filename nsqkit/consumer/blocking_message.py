@@ -20,23 +20,12 @@ if TYPE_CHECKING:
 class EventLoop(Protocol):
     """Answers messages in the event loop; see ``ThreadReceiver``."""
 
-    def finish(self, message: Message) -> None:
-        """Finish a message soon."""
-
-    def call(self, function: Callable[[], None]) -> None:
-        """Call a function in the event loop, wait for it, and raise what it raises."""
+    def finish(self, message: Message) -> None: ...
+    def call(self, function: Callable[[], None]) -> None: ...
 
 
 class BlockingMessage(Message):
-    """One delivery of a message, for threads: as ``Message``.
-
-    Args:
-        event_loop: the consumer's.
-        delivery: the message in the event loop.
-
-    Attributes:
-        delivery: as given.
-    """
+    """One delivery of a message, for threads: as ``Message``; ``delivery`` is the message in the event loop."""
 
     __slots__ = ("_event_loop", "_is_finished", "delivery")
 

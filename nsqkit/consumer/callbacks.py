@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -27,43 +28,34 @@ logger = logging.getLogger("nsqkit.consumer")
 
 
 def guard_callbacks(options: ConsumerOptions, log_fields: dict[str, object]) -> ConsumerOptions:
-    """Return the options with functions that do not raise and return only seconds.
-
-    Args:
-        options: the consumer's options.
-        log_fields: fields of each log line.
-    """
+    """Return the options with functions that do not raise and return only seconds."""
     changes: dict[str, Any] = {}
+    guarded = partial(_guarded, log_fields)
     policy, strategy = options.requeue_delay_policy, options.backoff_strategy
     if policy is not None:
-        changes["requeue_delay_policy"] = _guarded(
-            policy,
-            "requeue_delay_policy",
-            lambda attempts: options.default_requeue_delay * attempts,
-            log_fields,
+        changes["requeue_delay_policy"] = guarded(
+            policy, "requeue_delay_policy", lambda attempts: options.default_requeue_delay * attempts
         )
     if not isinstance(strategy, str):
-        changes["backoff_strategy"] = _guarded(
+        changes["backoff_strategy"] = guarded(
             strategy,
             "backoff_strategy",
             # The result is bounded by max_backoff_duration, which is at most an hour, so the exponent may be, too.
             lambda attempt: options.backoff_multiplier * 2.0 ** min(attempt, 64),
-            log_fields,
         )
     return attrs.evolve(options, **changes) if changes else options
 
 
 def _guarded(
-    function: Callable[[int], Any], name: str, default: Callable[[int], float], log_fields: dict[str, object]
+    log_fields: dict[str, object], function: Callable[[int], Any], name: str, default: Callable[[int], float]
 ) -> Callable[[int], float]:
     def guarded(attempt: int) -> float:
         try:
             return _seconds(function(attempt), name)
         except Exception:
             seconds = default(attempt)
-            logger.exception(
-                "%s failed for attempt %d; %g s instead", name, attempt, seconds, extra=log_fields
-            )
+            text = "%s failed for attempt %d; %g s instead"
+            logger.exception(text, name, attempt, seconds, extra=log_fields)
             return seconds
 
     return guarded

@@ -102,8 +102,7 @@ def discard(message: Message) -> None:
 class Publisher(Protocol):
     """A producer, as ``DeadLetter`` uses it: async or blocking."""
 
-    def publish(self, topic: str, body: bytes, /) -> object:
-        """Publish one message; it is acknowledged when this returns, or when the result was awaited."""
+    def publish(self, topic: str, body: bytes, /) -> object: ...
 
 
 class DeadLetter:
@@ -141,11 +140,7 @@ Policy: TypeAlias = "Callable[[Message, GivenUp], object]"
 
 
 def check_policy(giving_up: object) -> None:
-    """Check ``giving_up`` when it is given.
-
-    Raises:
-        OptionError: it is not a function of a message, or of a message and a ``GivenUp``.
-    """
+    """Check ``giving_up`` when it is given; the error is that of ``with_two_arguments``."""
     check_handler(giving_up, can_await=True, name="giving_up")
     with_two_arguments(giving_up)  # type: ignore[arg-type]
 
@@ -160,9 +155,8 @@ def with_two_arguments(giving_up: Callable[..., Any]) -> Policy:
         parameters = signature(giving_up).parameters.values()
     except (TypeError, ValueError):  # some built-in functions have no signature
         return giving_up
-    positional = [
-        p for p in parameters if p.kind in {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
-    ]
+    by_position = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
+    positional = [parameter for parameter in parameters if parameter.kind in by_position]
     required_count = sum(parameter.default is Parameter.empty for parameter in positional)
     takes_any = any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters)
     if required_count <= 2 and (takes_any or len(positional) >= 2):
@@ -194,7 +188,6 @@ class LastAttempts:
         return True
 
     def fail(self, message: Message, error: Exception) -> None:
-        """Record the error of the last attempt."""
         self._errors[_key(message)] = error
 
     def error(self, message: Message) -> Exception | None:

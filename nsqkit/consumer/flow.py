@@ -195,10 +195,7 @@ class Flow(Generic[K]):
     def add(self, key: K, max_rdy_count: int, now_ns: int) -> Sequence[SetRdy[K]]:
         """Add a connection; it gets its share at once, as far as the claims of others allow.
 
-        Args:
-            key: its name, not used before.
-            max_rdy_count: from the answer to IDENTIFY. With 0 it never gets RDY.
-            now_ns: the time.
+        The key was not used before. With a ``max_rdy_count`` (from the answer to IDENTIFY) of 0 it never gets RDY.
         """
         assert key not in self._windows, f"connection {key!r} was added before"
         self._windows[key] = Window(key, max_rdy_count, self._next_turn())
@@ -248,11 +245,6 @@ class Flow(Generic[K]):
     # For users.
 
     def set_max_in_flight(self, max_in_flight: int, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Change the limit.
-
-        Raises:
-            OptionError: it is negative.
-        """
         if max_in_flight < 0:
             raise OptionError(f"max_in_flight is {max_in_flight}, it must be at least 0")
         self.max_in_flight = max_in_flight
@@ -264,14 +256,12 @@ class Flow(Generic[K]):
         return self._reshare(now_ns)
 
     def resume(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        """End ``pause``."""
         self.paused = False
         return self._reshare(now_ns)
 
     # For backoff.
 
     def block(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Allow no messages."""
         self.gate = Gate.BLOCKED
         return self._reshare(now_ns)
 
@@ -290,14 +280,12 @@ class Flow(Generic[K]):
         return self._reshare(now_ns)
 
     def unblock(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Allow all messages."""
         self.gate = Gate.OPEN
         return self._reshare(now_ns)
 
     # Time.
 
     def handle_deadline(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Redistribute the seats if that is due."""
         if self.deadline_ns is None or now_ns < self.deadline_ns:
             return NOTHING
         self.deadline_ns = now_ns + self.rdy_redistribute_interval_ns
@@ -321,16 +309,13 @@ class Flow(Generic[K]):
 
     @property
     def in_flight(self) -> int:
-        """Messages received and not answered."""
         return sum(window.in_flight for window in self._windows.values())
 
     @property
     def total_rdy_count(self) -> int:
-        """The sum of the RDY last sent on all connections."""
         return sum(window.rdy_count for window in self._windows.values())
 
     def rdy_count(self, key: K) -> int:
-        """Return the RDY last sent on a connection."""
         return self._windows[key].rdy_count
 
     # The algorithm: shares, then the part of them that can be sent.

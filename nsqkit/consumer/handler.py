@@ -29,12 +29,7 @@ def is_async(function: Callable[..., object]) -> bool:
 
 
 def check_handler(handler: object, *, can_await: bool, name: str = "handler") -> None:
-    """Check a function of a message.
-
-    Args:
-        handler: the function.
-        can_await: whether its result is awaited.
-        name: its name in errors.
+    """Check a function of a message; ``name`` is its name in errors.
 
     Raises:
         OptionError: it cannot be called, is a generator function, or is async where nothing is awaited.
@@ -72,11 +67,7 @@ def check_result(result: object, *, can_await: bool = False, name: str = "handle
 
 
 def call_plain(handler: Callable[[Any], object], argument: Any) -> None:
-    """Call a handler where nothing is awaited.
-
-    Raises:
-        OptionError: as ``check_result``.
-    """
+    """Call a handler where nothing is awaited, and check its result."""
     result = handler(argument)
     if result is not None:
         check_result(result)

@@ -18,18 +18,9 @@ if TYPE_CHECKING:
 
 
 class KeyedQueues:
-    """Waiting messages, each in the queue of its key.
+    """Waiting messages, each in the queue of its key."""
 
-    Attributes:
-        queues: the queues.
-    """
-
-    def __init__(
-        self,
-        inbox: deque[Message],
-        count: int,
-        key: Callable[[Message], Hashable],
-    ) -> None:
+    def __init__(self, inbox: deque[Message], count: int, key: Callable[[Message], Hashable]) -> None:
         self.queues: list[deque[Message]] = [deque() for _ in range(count)]
         self._inbox = inbox
         self._key = key

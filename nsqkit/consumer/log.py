@@ -24,20 +24,16 @@ class TopicLog(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: object, kwargs: MutableMapping[str, Any]
     ) -> tuple[object, MutableMapping[str, Any]]:
-        """Return the message with topic and channel, and its arguments with all fields."""
         fields = self.extra or {}
-        return f"[{fields.get('topic')}/{fields.get('channel')}] {msg}", {
-            **kwargs,
-            "extra": {**fields, **kwargs.get("extra", {})},
-        }
+        kwargs["extra"] = {**fields, **kwargs.get("extra", {})}
+        return f"[{fields.get('topic')}/{fields.get('channel')}] {msg}", kwargs
 
 
 class ConsumerLog:
     """The log lines of one consumer.
 
-    Attributes:
-        fields: ``topic`` and ``channel``, for the ``extra`` of log lines.
-        warned: the warnings that were logged, of those that are logged once.
+    ``fields`` are ``topic`` and ``channel``, for the ``extra`` of log lines; ``warned`` has the warnings that were
+    logged, of those that are logged once.
     """
 
     def __init__(self, topic: str, channel: str) -> None:
@@ -51,22 +47,16 @@ class ConsumerLog:
 
     def backoff(self, backoff: BackoffStats) -> None:
         """Log a change of the backoff's state."""
-        extra = {**self.fields, "backoff_state": backoff.state.value, "backoff_counter": backoff.counter}
+        name, wait, counter = self._name, backoff.wait, backoff.counter
+        extra = {**self.fields, "backoff_state": backoff.state.value, "backoff_counter": counter}
         if backoff.state is BackoffState.WAITING:
-            logger.warning(
-                "[%s] backing off for %.3f s, counter %d",
-                self._name,
-                backoff.wait,
-                backoff.counter,
-                extra=extra,
-            )
+            logger.warning("[%s] backing off for %.3f s, counter %d", name, wait, counter, extra=extra)
         elif backoff.state is BackoffState.PROBING:
-            logger.info("[%s] backoff: waiting for a test message", self._name, extra=extra)
+            logger.info("[%s] backoff: waiting for a test message", name, extra=extra)
         else:
-            logger.info("[%s] backoff is over", self._name, extra=extra)
+            logger.info("[%s] backoff is over", name, extra=extra)
 
     def callback_failed(self, option: str, error: Exception) -> None:
-        """Log that a function of the user has raised."""
         logger.error("[%s] %s failed", self._name, option, exc_info=error, extra=self.fields)
 
     def stop_timeout(self, count: int) -> None:

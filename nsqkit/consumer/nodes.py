@@ -12,12 +12,7 @@ from itertools import islice
 
 
 class Nodes:
-    """The addresses that are wanted.
-
-    Args:
-        named: those that the user has named.
-        count_max: the maximum of wanted addresses; the named ones are wanted in any case.
-    """
+    """The addresses that are wanted, at most ``count_max``; the named ones are wanted in any case."""
 
     def __init__(self, named: Iterable[str] = (), *, count_max: int) -> None:
         self._named = dict.fromkeys(named)
@@ -34,12 +29,10 @@ class Nodes:
         return [*self._wanted]
 
     def is_named(self, address: str) -> bool:
-        """Return whether the user has named an address."""
         return address in self._named
 
     @property
     def listed_count(self) -> int:
-        """How many are listed."""
         return len(self._listed)
 
     @property
@@ -48,7 +41,6 @@ class Nodes:
         return len(self._listed.keys() - self._wanted.keys())
 
     def add(self, address: str) -> None:
-        """Add a named address."""
         self._named[address] = None
         self._choose()
 

@@ -30,11 +30,7 @@ def policy_of(giving_up: Callable[..., Any]) -> Policy:
 
 
 def policy_in_thread(giving_up: Callable[..., Any], wrap: Callable[[Message], Message]) -> Policy:
-    """Return a policy for the event loop that calls a plain function in a worker thread.
-
-    Args:
-        giving_up: the function.
-        wrap: returns the message for the thread.
+    """Return a policy for the event loop that calls a plain function in a worker thread, with a wrapped message.
 
     Raises:
         OptionError: as ``policy_of``; or the function is async, or publishes through an async producer.

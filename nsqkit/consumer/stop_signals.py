@@ -26,26 +26,20 @@ _previous: Final[dict[int, Any]] = {}
 
 
 def check_signals(stop_signals: object) -> tuple[signal.Signals, ...]:
-    """Return the signals.
-
-    Raises:
-        OptionError: it is not a collection of signals.
-    """
+    """Return the signals; raise OptionError if it is not a collection of signals."""
+    text = f"stop_signals is {stop_signals!r}; allowed is a list such as [signal.SIGTERM]"
     if isinstance(stop_signals, str | bytes) or not isinstance(stop_signals, Collection):
-        raise OptionError(f"stop_signals is {stop_signals!r}; allowed is a list such as [signal.SIGTERM]")
+        raise OptionError(text)
     try:
         return tuple(signal.Signals(number) for number in stop_signals)
     except ValueError as error:
-        raise OptionError(
-            f"stop_signals is {stop_signals!r}; allowed is a list such as [signal.SIGTERM]: {error}"
-        ) from error
+        raise OptionError(f"{text}: {error}") from error
 
 
 class StopSignals:
     """The signals of one consumer, for ``with``.
 
     Args:
-        signals: the signals.
         notify: called in the main thread between any two bytecodes of the program, with True for the first signal and
             False for all others. It hands the stop to the event loop and does not raise.
 

@@ -57,7 +57,7 @@ class DrivenBroker:
     ) -> DrivenClient:
         """Return a new client that has subscribed and sent RDY."""
         client = self.client(**identify)
-        assert client.say(encode_subscribe(topic, channel)) == [b"OK"]
+        assert client.exchange(encode_subscribe(topic, channel)) == [b"OK"]
         client.feed(encode_ready(rdy_count))
         return client
 
@@ -135,7 +135,7 @@ class DrivenClient:
             if not data and (had_ended or not (session.has_output or session.has_input)):
                 break
 
-    def say(self, *commands: bytes) -> list[Answer]:
+    def exchange(self, *commands: bytes) -> list[Answer]:
         """Send, and return the answers."""
         self.feed(*commands)
         return self.answers()
@@ -158,14 +158,16 @@ class DrivenClient:
 
     def identify(self, **fields: object) -> dict[str, object]:
         """Send IDENTIFY with feature negotiation; return the answer."""
-        (said,) = self.say(encode_identify(json.dumps({"feature_negotiation": True, **fields}).encode()))
-        assert isinstance(said, bytes)
-        granted: dict[str, object] = json.loads(said)
+        (answer,) = self.exchange(
+            encode_identify(json.dumps({"feature_negotiation": True, **fields}).encode())
+        )
+        assert isinstance(answer, bytes)
+        granted: dict[str, object] = json.loads(answer)
         return granted
 
     def publish(self, *bodies: bytes, topic: bytes = b"t") -> None:
         """Publish each body with a PUB, which must succeed."""
-        assert self.say(*(encode_publish(topic, body) for body in bodies)) == [b"OK"] * len(bodies)
+        assert self.exchange(*(encode_publish(topic, body) for body in bodies)) == [b"OK"] * len(bodies)
 
     def disconnect(self) -> None:
         """Send the end of the stream, read the answers, and close the connection."""

@@ -1,6 +1,6 @@
 """Requests to the other servers of a broker: auth servers, nsqlookupds and statsd.
 
-The engine lists what it needs from them; the requests run here, in tasks of their own, and the answers go back into the
+The engine lists what it needs from them; the requests run here, in separate tasks, and the answers go back into the
 engine between two commands. Only the client or topic that needs an answer is held up by a slow server, and a server
 that is down is a line in the log.
 """

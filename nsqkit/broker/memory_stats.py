@@ -1,7 +1,7 @@
 """The memory of this process, for ``/stats``.
 
 The keys are nsqd's. The values are those of Python, and 0 where it has none: its garbage collector measures no pauses,
-and has no heap of its own that could be idle or released.
+and has no separate heap that could be idle or released.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sends a report on the broker to a statsd daemon every interval.
 
-Nothing waits for statsd, and a failure ends only that report. The address is resolved anew for each report. The packets
+Nothing waits for statsd, and a failure ends only that report. The address is resolved for each report. The packets
 of a report are spread over the interval except for its last second, as in nsqd (internal/writers), so that the daemon's
 buffers do not overflow; at the stop of the broker the rest is sent at once.
 """

@@ -1,9 +1,9 @@
 """The handshake of a client: everything from the magic to the answer to AUTH.
 
     IDENTIFY ─▶ answer ─▶ TLS ─▶ OK ─▶ snappy or deflate ─▶ OK ─▶ AUTH ─▶ answer
-                          ╰─ if asked for and granted ─╯          ╰ if required ╯
+                          ╰─ if requested and granted ─╯          ╰ if required ╯
 
-A connection without a safety measure that was asked for is not used: if the broker does not grant TLS, the handshake
+A connection without a safety measure that was requested is not used: if the broker does not grant TLS, the handshake
 fails before anything confidential is sent, and the secret is sent only to a broker that requires AUTH. Compression
 only saves cost, so a connection without it is used.
 """
@@ -59,7 +59,7 @@ Handshake: TypeAlias = "Generator[Send | Upgrade, bytes, HandshakeResult]"
 def handshake(
     identity: IdentifyRequest, *, make_tls: Callable[[], SecureTransform] | None = None, auth_secret: str = ""
 ) -> Handshake:
-    """Yield the steps of one handshake; ``make_tls`` is needed if ``identity`` asks for TLS.
+    """Yield the steps of one handshake; ``make_tls`` is needed if ``identity`` requests TLS.
 
     Raises:
         ProtocolError: a response cannot be decoded.
@@ -88,7 +88,7 @@ def _check_grant(identity: IdentifyRequest, answer: IdentifyAnswer) -> None:
         raise NegotiationFailed("tls_v1 is set, and the broker does not offer TLS")
     for feature in ("tls_v1", "snappy", "deflate"):
         if getattr(answer, feature) and not getattr(identity, feature):
-            raise ProtocolError(f"the broker granted {feature}, which was not asked for")
+            raise ProtocolError(f"the broker granted {feature}, which was not requested")
 
 
 def _check_ok(payload: bytes) -> None:

@@ -5,7 +5,7 @@ so are the thousand that succeed afterwards. In each state only some results cou
 
 - while running, any failure counts, and the first one ends the window;
 - while waiting, none does: these messages were delivered before the backoff began;
-- while probing, only the result of *the test message* does, the one message that nsqd was asked for.
+- while probing, only the result of *the test message* does, the one message that was requested from nsqd.
 
 So messages need no marks: the caller passes the test message when it arrives (``Flow`` recognizes it), and it is
 compared with those whose results arrive. go-nsq takes any result for the probe's.
@@ -49,7 +49,7 @@ class Result(enum.Enum):
 
 
 class Action(enum.Enum):
-    """What the caller has to do; each value is the name of a method of ``Flow``."""
+    """The action for the caller; each value is the name of a method of ``Flow``."""
 
     BLOCK = "block"
     PROBE = "probe"

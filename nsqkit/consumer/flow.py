@@ -251,7 +251,7 @@ class Flow(Generic[K]):
         return self._reshare(now_ns)
 
     def pause(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Set RDY to 0 until ``resume``, whatever the gate allows."""
+        """Set RDY to 0 until ``resume``, in any state of the gate."""
         self.paused = True
         return self._reshare(now_ns)
 

@@ -94,7 +94,7 @@ class Message:
     body: bytes
 
     def finish(self) -> None:
-        """Queue FIN: the message is done, and nsqd forgets it.
+        """Queue FIN: the message is done, and nsqd drops it.
 
         This does nothing if the message has timed out or its connection was lost: nsqd delivers it again.
 
@@ -126,7 +126,7 @@ class Message:
             self.session.check_not_answered(self)
 
     def touch(self) -> None:
-        """Queue TOUCH: the message timeout starts anew, up to nsqd's ``--max-msg-timeout`` after delivery.
+        """Queue TOUCH: the message timeout restarts, up to nsqd's ``--max-msg-timeout`` after delivery.
 
         This does nothing if the message has timed out or its connection was lost.
 

@@ -50,7 +50,7 @@ class MessageCounts:
 
 @attrs.frozen(kw_only=True)
 class ConnectionStats:
-    """One nsqd of a consumer. The counts start anew with each connection to it.
+    """One nsqd of a consumer. The counts restart with each connection to it.
 
     Attributes:
         address: of the nsqd.

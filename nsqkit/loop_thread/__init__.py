@@ -1,7 +1,7 @@
 """The event-loop thread behind everything that is called without ``await``.
 
     threads ── put ──▶ queue ── one wake-up ──▶ event loop      functions
-            ── run ──▶ a task of its own ─────▶ event loop      async functions
+            ── run ──▶ a new task ────────────▶ event loop      async functions
 
 Every call ends with a result, an error, or ``Closed``. Objects from before a fork are not used in the child: their
 sockets and locks are the parent's.

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class _ThreadWaiter:
-    """What a thread waits with; it has the methods of a future that ``OneShot`` calls."""
+    """The object with which a thread waits; it has the methods of a future that ``OneShot`` calls."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

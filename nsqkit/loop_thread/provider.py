@@ -1,6 +1,6 @@
 """The event-loop thread of a process: started for its first user and ended with its last.
 
-It is kept by process id, so that a forked process gets a thread of its own.
+It is kept by process id, so that each forked process gets its own thread.
 """
 
 from __future__ import annotations

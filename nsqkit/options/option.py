@@ -27,7 +27,7 @@ _SWITCH_WORDS: Final = {
 
 
 class Kind(enum.Enum):
-    """What an option's value is. nsqd's flags have kinds of their own, since their texts are in Go's notation."""
+    """The kind of an option's value. nsqd's flags have separate kinds, since their texts are in Go's notation."""
 
     STRING = "a text"
     BOOL = "true or false"
@@ -103,7 +103,7 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """What is allowed, as the end of a sentence."""
+        """The allowed values, as the end of a sentence."""
         if self.expected:
             return self.expected
         if self.choices:

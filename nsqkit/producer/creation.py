@@ -1,6 +1,6 @@
 """Creating topics and channels over nsqd's HTTP interface.
 
-Each nsqd has topics and channels of its own, so a request goes to all of them. To create one that exists changes
+Each nsqd has its own topics and channels, so a request goes to all of them. To create one that exists changes
 nothing.
 """
 

@@ -1,6 +1,6 @@
 """The producer over HTTP, for programs that publish seldom or can only use HTTP.
 
-It has the same methods and checks as ``Producer``. Each request has a connection of its own, so there is nothing to
+It has the same methods and checks as ``Producer``. Each request has its own connection, so there is nothing to
 open or close, and it is many times slower.
 """
 
@@ -47,7 +47,7 @@ class HTTPProducerOptions:
         connect_timeout: seconds to make a connection, 0.1 to 300; 2 as in nsqd's clients.
         publish_timeout: seconds for a request with its answer, 0.1 to 3600.
         publish_attempts: requests for one publish, 1 to 100. With more than 1, the next nsqd gets it when one does not
-            answer or has an error of its own, and it may arrive **more than once**.
+            answer or has its own error, and it may arrive **more than once**.
         max_msg_size: the limit of a message, in bytes; nsqd's default, 1 MiB.
         max_body_size: the limit of the messages of one call together, in bytes; nsqd's default, 5 MiB.
         max_defer_timeout: the longest delay of a deferred publish, in seconds; nsqd's default for

@@ -54,7 +54,7 @@ class PartitionStats:
 
 
 def drain_partition(spec: ConsumerSpec, plan: PartitionPlan, process: Process) -> PartitionStats:
-    """Consume a partition's share, in an event loop of its own.
+    """Consume a partition's share, in its own event loop.
 
     Args:
         spec: the channel and the limits.

@@ -1,6 +1,6 @@
 """A broker and an nsqlookupd for tests: asyncio, trio, or plain functions.
 
-A server runs in the process of the test, in a thread of its own, on a free port. It answers when ``with`` has entered
+A server runs in the process of the test, in its own thread, on a free port. It answers when ``with`` has entered
 it; after the ``with`` its port is closed and its tasks have ended. For a server in the test's own event loop use
 ``nsqkit.broker.server.Nsqd`` and ``nsqkit.lookupd.server.Nsqlookupd``.
 """

@@ -3,7 +3,7 @@
       socket ─▶ TLS ─▶ snappy or deflate ─▶ session
       socket ◀─ TLS ◀─ snappy or deflate ◀─ session
 
-An upgrade takes effect between two bytes, in both directions, whatever the buffers contain at that moment. Bytes that
+An upgrade takes effect between two bytes, in both directions, with any content of the buffers. Bytes that
 were to be sent before it pass through the earlier layers; bytes that were received after it are decoded again from the
 depth of the new layer.
 

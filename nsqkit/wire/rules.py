@@ -13,7 +13,7 @@ class Rules(Protocol):
     """Which commands are allowed in the present state of a session."""
 
     def check(self, verb: bytes, params: list[bytes]) -> None:
-        """Return if a command is allowed; ``params`` is the same list object when the same line comes again.
+        """Return if a command is allowed; ``params`` is the same list object for a repeated line.
 
         Raises:
             BrokerError: refused; the error to answer.

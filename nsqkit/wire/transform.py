@@ -16,7 +16,7 @@ class Transform(Protocol):
 
     @property
     def has_output(self) -> bool:
-        """True while the layer has bytes of its own to send, which ``encode(b"")`` returns."""
+        """True while the layer itself has bytes to send, which ``encode(b"")`` returns."""
 
     @property
     def at_end(self) -> bool:

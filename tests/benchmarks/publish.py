@@ -20,7 +20,7 @@ RATE = (Figure("per_second", "msg/s", floors=FLOORS),)
 BATCHES = (*RATE, Figure("cpu_per_100k", "CPU s/100 k", less_is_better=True, floors=FLOORS))
 """For batches also the CPU time: their rate depends on the broker, which is as busy."""
 
-# What the row is called, messages, commands outstanding, messages in a command, figures.
+# Name of the row, messages, commands outstanding, messages in a command, figures.
 WAYS = (
     ("PUB, 1 outstanding", 4_000, 1, 1, ALONE),
     ("PUB, 100 outstanding", 40_000, 100, 1, RATE),

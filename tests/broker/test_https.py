@@ -63,7 +63,7 @@ async def ask_securely(address: str, request: bytes = PING, certificate: str | N
         await secure.handshake()
         await secure.send(request)
         answer = await read_all(secure)
-        assert tls.at_end, "the end was said inside TLS"
+        assert tls.at_end, "the end is sent inside TLS"
         return answer
 
 

@@ -66,7 +66,7 @@ class Lookupd:
     Attributes:
         address: where it listens.
         received: the commands of each connection; IDENTIFY without its body.
-        info: what it tells of itself.
+        info: its answer to IDENTIFY.
         silent: while True it does not answer.
     """
 

@@ -59,7 +59,7 @@ class Client:
         frame = self._frames.pop(0)
         return frame.payload if isinstance(frame, Response) else frame
 
-    async def say(self, command: bytes) -> None:
+    async def send_command(self, command: bytes) -> None:
         """Send a command that is answered with OK."""
         await self.send(command)
         assert await self.frame() == b"OK"
@@ -83,7 +83,7 @@ async def connected(nsqd: Nsqd, way: str = "tcp") -> AsyncIterator[Client]:
 
 
 async def subscribed(client: Client, rdy_count: int = 1) -> None:
-    await client.say(encode_subscribe(b"t", b"c"))
+    await client.send_command(encode_subscribe(b"t", b"c"))
     await client.send(encode_ready(rdy_count))
 
 
@@ -101,7 +101,7 @@ class TestStarting:
         async with Nsqd(options()) as nsqd, connected(nsqd) as client:
             assert nsqd.tcp_address.startswith("127.0.0.1:")
             assert nsqd.http_address == ""
-            await client.say(encode_publish(b"t", b"x"))
+            await client.send_command(encode_publish(b"t", b"x"))
 
     async def test_server_serves_http(self):
         async with Nsqd(options(http_address="127.0.0.1:0")) as nsqd:
@@ -164,7 +164,7 @@ class TestStopping:
         async with Nsqd(options()) as nsqd:
             context = connected(nsqd, way)
             client = await context.__aenter__()
-            await client.say(encode_publish(b"t", b"x"))
+            await client.send_command(encode_publish(b"t", b"x"))
         assert await client.is_closed()
         await context.__aexit__(None, None, None)
         assert refused(nsqd.tcp_address)
@@ -196,7 +196,7 @@ class TestStopping:
                 await client.send(encode_subscribe(b"t", b"c"), encode_ready(2500))
                 async with connected(nsqd) as other:
                     for _ in range(30):
-                        await other.say(encode_publish(b"t", bytes(1 << 20)))
+                        await other.send_command(encode_publish(b"t", bytes(1 << 20)))
                 tasks.start_soon(advance)
             assert clock.now_ns() > start_ns
         await context.__aexit__(None, None, None)
@@ -229,7 +229,7 @@ class TestStopping:
         nsqd = Nsqd(options())
         for n in range(2):
             async with nsqd, connected(nsqd) as client:
-                await client.say(encode_publish(b"t", b"%d" % n))
+                await client.send_command(encode_publish(b"t", b"%d" % n))
         assert len(nsqd.broker.topics[b"t"].queue) == 2
 
     async def test_connect_outside_of_the_block_is_refused(self):
@@ -246,7 +246,7 @@ class TestTime:
         flags = options(msg_timeout_ns=20 * 10**9)
         async with Nsqd(flags, clock=clock) as nsqd, connected(nsqd, "memory") as client:
             await subscribed(client)
-            await client.say(encode_publish(b"t", b"x"))
+            await client.send_command(encode_publish(b"t", b"x"))
             assert (await client.frame()).attempts == 1
             await settle()
             clock.advance(19.999)
@@ -259,18 +259,20 @@ class TestTime:
         clock = ManualClock()
         async with Nsqd(options(), clock=clock) as nsqd, connected(nsqd, "memory") as client:
             await subscribed(client)
-            await client.say(encode_deferred_publish(b"t", b"later", 5000))
+            await client.send_command(encode_deferred_publish(b"t", b"later", 5000))
             await settle()
             clock.advance(4.999)
             await settle()
-            await client.say(encode_publish(b"other", b"x"))  # no message was delivered before this answer
+            await client.send_command(
+                encode_publish(b"other", b"x")
+            )  # no message was delivered before this answer
             clock.advance(0.001)
             assert (await client.frame()).body == b"later"
 
     async def test_heartbeats_are_sent_and_a_silent_client_is_disconnected(self):
         clock = ManualClock()
         async with Nsqd(options(), clock=clock) as nsqd, connected(nsqd, "memory") as client:
-            await client.say(encode_identify(b'{"heartbeat_interval": 1000}'))
+            await client.send_command(encode_identify(b'{"heartbeat_interval": 1000}'))
             for _ in range(3):
                 await settle()
                 clock.advance(1)
@@ -298,7 +300,7 @@ class TestTime:
         for _ in range(2):
             async with Nsqd(options(), random=Random(5), clock=ManualClock()) as nsqd:
                 async with connected(nsqd, "memory") as client:
-                    await client.say(encode_identify(b'{"sample_rate": 50}'))
+                    await client.send_command(encode_identify(b'{"sample_rate": 50}'))
                     await subscribed(client, 100)
                     for n in range(30):
                         await client.send(encode_publish(b"t", b"%d" % n))
@@ -315,10 +317,10 @@ class TestBackpressure:
         # More than an outbox holds, in large messages, so that the rest is sent only after a write.
         body, count = b"x" * 400_000, 20
         async with Nsqd(options()) as nsqd, connected(nsqd, way) as client:
-            await client.say(encode_subscribe(b"t", b"c"))
+            await client.send_command(encode_subscribe(b"t", b"c"))
             async with connected(nsqd, way) as publisher:
                 for _ in range(count):
-                    await publisher.say(encode_publish(b"t", body))
+                    await publisher.send_command(encode_publish(b"t", body))
             await client.send(encode_ready(count))
             bodies = [(await client.frame()).body for _ in range(count)]
             assert bodies == [body] * count
@@ -331,7 +333,7 @@ class TestBadClients:
             await bad.send(b"\xff" * 30 + b"\n")
             assert str(await bad.frame()).startswith("E_INVALID invalid command")
             assert await bad.is_closed()
-            await good.say(encode_publish(b"t", b"x"))
+            await good.send_command(encode_publish(b"t", b"x"))
 
     async def test_the_reason_for_a_disconnect_is_logged(self, caplog):
         caplog.set_level(logging.INFO, "nsqkit.broker")
@@ -359,7 +361,7 @@ class TestBadClients:
         for _ in range(3):
             async with Nsqd(options()) as nsqd:
                 async with connected(nsqd) as client:
-                    await client.say(encode_publish(b"t", b"x"))
+                    await client.send_command(encode_publish(b"t", b"x"))
                 late = [socket.create_connection(split_address(nsqd.tcp_address)) for _ in range(5)]
                 for _ in range(3):
                     await anyio.lowlevel.checkpoint()
@@ -380,7 +382,7 @@ async def test_clients_that_disconnect_before_they_are_accepted(anyio_backend):
                     gone.sendall(sent)
                     gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         async with connected(nsqd) as client:
-            await client.say(encode_publish(b"t", b"x"))
+            await client.send_command(encode_publish(b"t", b"x"))
 
 
 @pytest.mark.parametrize("busy_poll_ns", [0, 70_000])
@@ -399,7 +401,7 @@ async def test_busy_polling_follows_the_option(monkeypatch, anyio_backend_name, 
     clock = ManualClock()
     given = options(busy_poll_ns=busy_poll_ns)
     async with Nsqd(given, clock=clock) as nsqd, connected(nsqd) as client:
-        await client.say(encode_publish(b"t", b"x"))
+        await client.send_command(encode_publish(b"t", b"x"))
     polls = busy_poll_ns > 0 and anyio_backend_name == "asyncio"
     assert made == ([70_000] if polls else [])
     assert (clock.now_ns() in recorded) == polls
@@ -409,7 +411,7 @@ async def test_an_internal_error_with_one_client_does_not_affect_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Nsqd(options()) as nsqd, nsqd.connect("good:1") as good, nsqd.connect("bad:2") as bad:
-        await Client(good).say(MAGIC_V2 + encode_publish(b"t", b"x"))
+        await Client(good).send_command(MAGIC_V2 + encode_publish(b"t", b"x"))
         await settle()
         works = Session.receive_data
 
@@ -421,7 +423,7 @@ async def test_an_internal_error_with_one_client_does_not_affect_others(
         monkeypatch.setattr(Session, "receive_data", fails)
         await bad.send(MAGIC_V2)
         assert await Client(bad).is_closed()
-        await Client(good).say(encode_publish(b"t", b"y"))
+        await Client(good).send_command(encode_publish(b"t", b"y"))
     assert [record.getMessage() for record in caplog.records if record.exc_info] == [
         "[bad:2] - internal error"
     ]
@@ -440,7 +442,7 @@ async def test_an_internal_error_in_any_method_ends_one_connection(
         nsqd.connect("bad:2") as bad,
     ):
         for stream in (good, bad):
-            await Client(stream).say(MAGIC_V2 + encode_publish(b"t", b"x"))
+            await Client(stream).send_command(MAGIC_V2 + encode_publish(b"t", b"x"))
         await settle()
         works: Any = getattr(Session, verb)
         getter: Any = getattr(works, "fget", works)
@@ -474,7 +476,7 @@ async def test_an_internal_error_in_a_delivery_does_not_affect_the_publisher(
         nsqd.connect("good:1") as good,
         nsqd.connect("bad:2") as bad,
     ):
-        await Client(bad).say(MAGIC_V2 + encode_subscribe(b"t", b"c"))
+        await Client(bad).send_command(MAGIC_V2 + encode_subscribe(b"t", b"c"))
         await bad.send(encode_ready(1))
         await settle()
 
@@ -482,6 +484,6 @@ async def test_an_internal_error_in_a_delivery_does_not_affect_the_publisher(
             raise KeyError("a fault")
 
         monkeypatch.setattr(Subscription, "deliver", fails)
-        await Client(good).say(MAGIC_V2 + encode_publish(b"t", b"x"))
-        await Client(good).say(encode_publish(b"t", b"y"))
+        await Client(good).send_command(MAGIC_V2 + encode_publish(b"t", b"x"))
+        await Client(good).send_command(encode_publish(b"t", b"y"))
     assert {record.getMessage() for record in caplog.records if record.exc_info} == {"internal error"}

@@ -108,7 +108,7 @@ def test_required_auth_without_secret_ends_handshake():
 
 @pytest.mark.parametrize("feature", ["tls_v1", "snappy", "deflate"])
 def test_unrequested_feature_must_not_be_granted(feature):
-    with pytest.raises(ProtocolError, match=f"the broker granted {feature}, which was not asked for"):
+    with pytest.raises(ProtocolError, match=f"the broker granted {feature}, which was not requested"):
         begun(asking()).send(granted(**{feature: True}))
 
 

@@ -379,7 +379,7 @@ class TestLayers:
         assert str(error).startswith("tls: failed to verify server certificate: ")
         assert why in str(error)
         assert isinstance(error.__cause__, ProtocolError)
-        assert pair.session.ended, "it was told by an alert"
+        assert pair.session.ended, "it received an alert"
         reason = str(end_reason(pair.session))
         assert "alert" in reason or "certificate" in reason
 

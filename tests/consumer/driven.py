@@ -64,14 +64,14 @@ class DrivenConsumer:
     def connect(self, address: str = "nsqd:4150", **answer: object) -> DrivenSession:
         """Return a session that has subscribed."""
         link = self.handshake(address, **answer)
-        link.say(OK_FRAME)
+        link.send(OK_FRAME)
         return link
 
     def handshake(self, address: str = "nsqd:4150", **answer: object) -> DrivenSession:
         """Return a session that waits for the answer to SUB."""
         link = DrivenSession(self, address)
         link.session.data_to_send()
-        link.say(encode_response(json.dumps(answer).encode()))
+        link.send(encode_response(json.dumps(answer).encode()))
         assert link.lines() == ["SUB t c"]
         return link
 
@@ -101,7 +101,7 @@ class DrivenSession:
 
     flush = wake
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send bytes as the broker."""
         self.session.receive_data(data, self._consumer.now_ns)
         self.handle_events()
@@ -119,13 +119,13 @@ class DrivenSession:
 
     def deliver(self, *numbers: int, attempts: int = 1) -> list[Message]:
         """Deliver messages in one buffer as the broker; return the messages that the session made of them."""
-        self.say(encode_numbered(*numbers, attempts=attempts))
+        self.send(encode_numbered(*numbers, attempts=attempts))
         held = self.session.held
         return [held[message_id(number)] for number in numbers if message_id(number) in held]
 
     def dismiss(self) -> None:
         """Answer CLS as the broker."""
-        self.say(CLOSE_WAIT_FRAME)
+        self.send(CLOSE_WAIT_FRAME)
 
     def data_to_send(self) -> bytes:
         """Return the bytes to write now, with those that follow from the events of writing them."""

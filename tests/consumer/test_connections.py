@@ -136,7 +136,7 @@ async def test_reconnect_does_not_wait_for_the_closing_connection():
         assert len(consumer.stats().connections) == 2
 
 
-@pytest.mark.parametrize("state", ["dialling", "delayed", "greeting"])
+@pytest.mark.parametrize("state", ["dialling", "delayed", "handshake"])
 async def test_disconnect_from_unconnected_nsqd_is_immediate(state):
     bench = Bench(["one:1", "two:1"], close_timeout=0)
     bench.broker.hanging = True
@@ -144,7 +144,7 @@ async def test_disconnect_from_unconnected_nsqd_is_immediate(state):
     other.hanging = state == "dialling"
     other.refusal = ConnectionRefusedError() if state == "delayed" else None
     async with bench.consumer as consumer:
-        peer = await other.accept() if state == "greeting" else None
+        peer = await other.accept() if state == "handshake" else None
         await settle()
         consumer.disconnect_from_nsqd("two:1")
         assert list(consumer.unconnected) == ["one:1"]
@@ -256,7 +256,7 @@ class TestListed:
 
 
 class Town:
-    """nsqds and nsqlookupds, and a consumer that knows of two nsqlookupds."""
+    """nsqds and nsqlookupds, and a consumer with two nsqlookupds."""
 
     def __init__(self, *nsqds: str, **options: Any) -> None:
         self.clock = ManualClock()

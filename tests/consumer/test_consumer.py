@@ -493,10 +493,10 @@ class TestRunning:
                 tasks.start_soon(farewell, peer, b"RDY 0", b"CLS")
 
     async def test_on_backoff_is_called_for_each_change(self, caplog):
-        told: list[BackoffStats] = []
+        changes: list[BackoffStats] = []
 
         def hook(backoff: BackoffStats) -> None:
-            told.append(backoff)
+            changes.append(backoff)
             raise KeyError("broken hook")
 
         def step(state: BackoffState, counter: int, wait: float, seconds_left: float) -> BackoffStats:
@@ -510,14 +510,14 @@ class TestRunning:
                 (await anext(consumer)).requeue(0)
                 assert [await peer.line(), await peer.line()] == [req(1), b"RDY 0"]
                 await settle()
-                assert consumer.backoff == told[-1]
+                assert consumer.backoff == changes[-1]
                 bench.clock.advance(2)
                 assert await peer.line() == b"RDY 1"
                 await peer.deliver(1, attempts=2)
                 (await anext(consumer)).finish()
                 assert [await peer.line() for _ in range(3)] == [b"RDY 0", fin(1), b"RDY 5"]
                 tasks.start_soon(farewell, peer, b"RDY 0", b"CLS")
-        assert told == [
+        assert changes == [
             step(BackoffState.WAITING, 1, 2.0, 2.0),
             step(BackoffState.PROBING, 1, 2.0, 0.0),
             step(BackoffState.RUNNING, 0, 0.0, 0.0),
@@ -621,7 +621,7 @@ async def rest(peer: Peer) -> list[bytes]:
 @in_memory
 class TestBadBrokers:
     @pytest.mark.parametrize(
-        ("said", "kind"),
+        ("sent", "kind"),
         [
             (b"HTTP/1.1 400 Bad Request\r\n\r\n", ProtocolError),
             (b"\x7f\xff\xff\xff\0\0\0\x02", ProtocolError),
@@ -630,13 +630,13 @@ class TestBadBrokers:
             (b"\0\0\0\x06\0\0\0\0OK", ProtocolError),
         ],
     )
-    async def test_protocol_error_is_logged_and_connection_is_dialled_again(self, said, kind):
+    async def test_protocol_error_is_logged_and_connection_is_dialled_again(self, sent, kind):
         bench = Bench([ADDRESS], max_in_flight=3, close_timeout=0)
         async with bench.consumer as consumer:
             peer = await bench.subscribe(3)
             await peer.deliver(1)
             message = await anext(consumer)
-            await peer.send(said)
+            await peer.send(sent)
             await peer.wait_end()
             await peer.close()
             await settle()
@@ -816,14 +816,14 @@ class TestLeaving:
         assert await rest(peer) == [b"RDY 0", b"CLS"]
         await peer.close()
 
-    @pytest.mark.parametrize("state", ["dialling", "greeting", "subscribing", "delayed"])
+    @pytest.mark.parametrize("state", ["dialling", "handshake", "subscribing", "delayed"])
     async def test_close_does_not_wait_for_unopened_connections(self, state):
         bench = Bench([ADDRESS])
         bench.broker.hanging = state == "dialling"
         bench.broker.refusal = ConnectionRefusedError() if state == "delayed" else None
         peer = None
         async with bench.consumer:
-            if state == "greeting":
+            if state == "handshake":
                 peer = await bench.broker.accept()
             elif state == "subscribing":
                 peer = await bench.broker.handshake()

@@ -193,7 +193,7 @@ class TestBackoff:
         if is_closing:
             tester.session.start_close()
             assert tester.lines() == ["CLS"]
-        tester.say(encode_numbered(1, attempts=2) + encode_error(InvalidCommand("no")))
+        tester.send(encode_numbered(1, attempts=2) + encode_error(InvalidCommand("no")))
         assert tester.session.ended
         assert tester.lines() == []
         assert not consumer.core.inbox
@@ -324,11 +324,11 @@ class TestTime:
         link = consumer.connect(msg_timeout=20_000, max_msg_timeout=30_000)
         link.deliver(1)
         link.lines()
-        said = []
+        sent = []
         for second in range(1, 31):
             consumer.pass_time(1)
-            said += [(second, line) for line in link.lines()]
-        assert said == [(10, "TOUCH 1"), (25, "REQ 1 0")]
+            sent += [(second, line) for line in link.lines()]
+        assert sent == [(10, "TOUCH 1"), (25, "REQ 1 0")]
         assert inbox(consumer) == []
         assert (consumer.core.counts.timed_out, consumer.core.counts.requeued) == (0, 1)
 
@@ -459,7 +459,7 @@ class TestClosing:
         consumer = DrivenConsumer(max_in_flight=10)
         link = consumer.handshake()
         consumer.core.close(0, S)
-        link.say(b"\0\0\0\x06\0\0\0\0OK")
+        link.send(b"\0\0\0\x06\0\0\0\0OK")
         assert link.lines() == ["CLS"]
 
 
@@ -474,7 +474,7 @@ class TestFinishingTogether:
         count=st.integers(0, 30),
     )
     def test_finish_all_equals_single_finishes(self, addresses, steps, chosen, count):
-        said = []
+        sent = []
         for together in (True, False):
             consumer = DrivenConsumer(max_in_flight=100)
             links = [consumer.connect(f"nsqd-{number}:4150") for number in range(addresses)]
@@ -498,10 +498,10 @@ class TestFinishingTogether:
             else:
                 for message in messages:
                     consumer.subscription.finish(message)
-            said.append(
+            sent.append(
                 [(link.lines(), {*link.session.held}, consumer.core.counts.finished) for link in links]
             )
-        assert said[0] == said[1]
+        assert sent[0] == sent[1]
 
     def test_each_connection_is_flushed_once(self):
         consumer = DrivenConsumer(max_in_flight=10)
@@ -595,7 +595,7 @@ class Link:
             self.down += self.far.data_to_send()
             cut = random.randrange(len(self.down) + 1) if random.random() < 0.3 else len(self.down)
             if cut:
-                self.near.say(self.down[:cut])
+                self.near.send(self.down[:cut])
             self.down = self.down[cut:]
             assert self.near.session.error is None
             assert not self.far.ended

@@ -27,7 +27,7 @@ class Nsqd:
 
     Attributes:
         link: the consumer's side.
-        rdy_count: what was last asked for.
+        rdy_count: the last one sent.
         in_flight: until when each message may be answered, ns, by its number.
         answers: how often each delivery was answered, by number and attempts.
     """

@@ -27,7 +27,7 @@ def message(link) -> Message:
 
 
 def test_attributes_are_those_of_the_frame(link):
-    link.say(encode_message(1_700_000_000_123_456_789, 4, b"0123456789abcdef", b"\x00body"))
+    link.send(encode_message(1_700_000_000_123_456_789, 4, b"0123456789abcdef", b"\x00body"))
     message = link.session.held[b"0123456789abcdef"]
     assert (message.id, message.body) == (b"0123456789abcdef", b"\x00body")
     assert (message.attempts, message.timestamp_ns) == (4, 1_700_000_000_123_456_789)
@@ -41,8 +41,8 @@ def test_topic_and_channel(message):
 
 def test_value_is_decoded_by_the_serializer():
     link = DrivenConsumer(serializer=JSON).connect("nsqd.example:4150")
-    link.say(encode_message(1, 1, b"0123456789abcdef", b'{"n": 1}'))
-    link.say(encode_message(1, 1, b"0123456789abcdeg", b"{"))
+    link.send(encode_message(1, 1, b"0123456789abcdef", b'{"n": 1}'))
+    link.send(encode_message(1, 1, b"0123456789abcdeg", b"{"))
     good, bad = link.session.held.values()
     assert good.value == {"n": 1}
     assert good.body == b'{"n": 1}'
@@ -128,10 +128,10 @@ def test_time_left_follows_clock_and_touch():
     assert message.time_left == 0
 
 
-@pytest.mark.parametrize(("said", "delay_ms"), [(1.5, 3000), (-1, 0), (1e9, 7000), (float("nan"), 7000)])
-def test_requeue_delay_policy_is_limited_by_the_maximum(said, delay_ms):
+@pytest.mark.parametrize(("returned", "delay_ms"), [(1.5, 3000), (-1, 0), (1e9, 7000), (float("nan"), 7000)])
+def test_requeue_delay_policy_is_limited_by_the_maximum(returned, delay_ms):
     consumer = DrivenConsumer(
-        max_in_flight=10, requeue_delay_policy=lambda attempts: said * attempts, max_requeue_delay=7
+        max_in_flight=10, requeue_delay_policy=lambda attempts: returned * attempts, max_requeue_delay=7
     )
     link = consumer.connect()
     link.lines()

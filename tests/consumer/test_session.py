@@ -39,7 +39,7 @@ class TestOpening:
     def test_session_is_open_after_ok(self):
         link = DrivenConsumer(max_in_flight=5).handshake()
         assert not link.session.is_open
-        link.say(OK_FRAME)
+        link.send(OK_FRAME)
         assert link.session.is_open
         assert link.lines() == ["RDY 5"]
 
@@ -51,7 +51,7 @@ class TestOpening:
     )
     def test_refused_subscription_ends_the_session(self, error):
         link = DrivenConsumer().handshake()
-        link.say(encode_error(error))
+        link.send(encode_error(error))
         assert link.session.ended
         assert type(link.session.error) is type(error)
 
@@ -63,13 +63,13 @@ class TestOpening:
     def test_other_answers_to_sub_are_protocol_errors(self, frame):
         consumer = DrivenConsumer()
         link = consumer.handshake()
-        link.say(frame)
+        link.send(frame)
         assert isinstance(link.session.error, ProtocolError)
         assert not consumer.core.inbox
 
     def test_a_heartbeat_may_come_first(self):
         link = DrivenConsumer().handshake()
-        link.say(HEARTBEAT_FRAME + OK_FRAME)
+        link.send(HEARTBEAT_FRAME + OK_FRAME)
         assert link.lines() == ["NOP", "RDY 1"]
 
 
@@ -99,7 +99,7 @@ class TestMessages:
 
     def test_messages_between_other_frames(self, link):
         link.lines()
-        link.say(
+        link.send(
             encode_numbered(1)
             + HEARTBEAT_FRAME
             + encode_numbered(2, 3)
@@ -111,18 +111,18 @@ class TestMessages:
 
     @pytest.mark.parametrize("kind", [FinishFailed, RequeueFailed, TouchFailed])
     def test_an_answer_that_nsqd_refuses_is_counted(self, link, kind):
-        link.say(encode_error(kind("… failed ID not in flight")))
+        link.send(encode_error(kind("… failed ID not in flight")))
         assert link.session.counts.refused == 1
         assert not link.session.ended
 
     def test_fatal_error_ends_the_session(self, link):
-        link.say(encode_error(InvalidCommand("RDY count 9 out of range 0-5")) + encode_numbered(1))
+        link.send(encode_error(InvalidCommand("RDY count 9 out of range 0-5")) + encode_numbered(1))
         assert isinstance(link.session.error, InvalidCommand)
         assert link.session.held == {}
 
     @pytest.mark.parametrize("frame", [OK_FRAME, CLOSE_WAIT_FRAME])
     def test_unexpected_response_is_a_protocol_error(self, link, frame):
-        link.say(frame)
+        link.send(frame)
         assert isinstance(link.session.error, ProtocolError)
         assert "when nothing was asked" in str(link.session.error)
 
@@ -184,7 +184,7 @@ def test_messages_in_any_chunks_are_held_until_answered(data):
     link.lines()
     numbers = data.draw(st.lists(st.integers(0, 99), unique=True))
     for chunk in data.draw(chunkings(encode_numbered(*numbers))):
-        link.say(chunk)
+        link.send(chunk)
     held = [*link.session.held.values()]
     assert [int(message.id, 16) for message in held] == numbers
     for message in held:
@@ -193,7 +193,7 @@ def test_messages_in_any_chunks_are_held_until_answered(data):
 
 
 class TestTooManyMessages:
-    """nsqd keeps to RDY. What this end holds beyond it can only be what has timed out at nsqd meanwhile."""
+    """nsqd respects RDY. Messages held beyond it can only be those that have timed out at nsqd."""
 
     @pytest.mark.parametrize(("msg_timeout", "expected"), [(60_000, 3), (30_000, 4), (1_000, 62), (0, 62)])
     def test_broker_that_exceeds_rdy_ends_the_session(self, msg_timeout: int, expected: int):

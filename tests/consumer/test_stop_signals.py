@@ -33,32 +33,32 @@ def test_numbers_and_signals_are_accepted():
 
 
 def test_first_signal_differs_from_later_ones():
-    told: list[bool] = []
-    with StopSignals(USED, told.append) as signals:
+    received: list[bool] = []
+    with StopSignals(USED, received.append) as signals:
         signal.raise_signal(signal.SIGUSR1)
         signals.is_handled = True
         signal.raise_signal(signal.SIGUSR2)
         with pytest.raises(SystemExit) as caught:
             signal.raise_signal(signal.SIGUSR2)
-    assert told == [True, False, False]
+    assert received == [True, False, False]
     assert caught.value.code == 128 + signal.SIGUSR2
 
 
 def test_a_second_signal_interrupts_a_program_that_has_not_acted_on_the_first():
-    told: list[bool] = []
-    with StopSignals([signal.SIGINT], told.append):
+    received: list[bool] = []
+    with StopSignals([signal.SIGINT], received.append):
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-    assert told == [True, False]
+    assert received == [True, False]
 
 
 def test_several_consumers_share_a_signal():
-    told: list[str] = []
-    with StopSignals(USED[:1], lambda is_first: told.append("one")):
-        with StopSignals(USED[:1], lambda is_first: told.append("two")):
+    received: list[str] = []
+    with StopSignals(USED[:1], lambda is_first: received.append("one")):
+        with StopSignals(USED[:1], lambda is_first: received.append("two")):
             signal.raise_signal(signal.SIGUSR1)
-        assert told == ["one", "two"]
+        assert received == ["one", "two"]
 
 
 def test_signals_outside_of_the_main_thread_are_refused():

@@ -409,7 +409,7 @@ def test_a_lease_works_with_tls_and_compression(tmp_path, compression, is_secure
         assert depth(nsqd) == 200
 
 
-# ---- what goes wrong ------------------------------------------------------------------------------------------------
+# ---- errors ---------------------------------------------------------------------------------------------------------
 
 
 def test_wrong_arguments_are_refused_and_the_lease_goes_on(producer):

@@ -174,7 +174,7 @@ class Link(Generic[M]):
 
 
 class World:
-    """All of it. What kind of world it is, is drawn first."""
+    """A whole world; its kind is drawn first."""
 
     def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
         self.random = random = Random(seed)

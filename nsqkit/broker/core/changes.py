@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 
 class Changes(Generic[T]):
-    """What has changed in the topics of a broker.
+    """Changes in the topics of a broker.
 
     Attributes:
         channels: those that may have a message for a consumer that can take one.
         revision: goes up when a topic or channel is created, deleted, paused or unpaused.
-        has_news: the revision went up, or a session waits for a commit, since somebody has set it to False.
+        has_news: the revision went up, or a session waits for a commit, since it was last set to False.
         published_ns: the time of the last publish.
     """
 

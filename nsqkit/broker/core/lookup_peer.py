@@ -4,7 +4,7 @@
 
 The session keeps the announced names and sends differences only. Each command waits for the answer to the one before
 (nsqd/lookup_peer.go), so nothing is sent to an nsqlookupd that does not answer; after a second without an answer the
-connection ends. A new connection announces everything, since nsqlookupd forgets a lost nsqd.
+connection ends. A new connection announces everything, since nsqlookupd drops the registrations of a lost nsqd.
 
 ``update`` sets the present names, ``_queue`` holds the commands that wait, and ``_next`` sends one of them.
 """

@@ -87,7 +87,7 @@ class BrokerOptions:
         flag="lookupd-tcp-address",
     )
     auth_http_addresses: tuple[str, ...] = strings(
-        "HOST:PORT or URL of an auth server to ask; may be repeated",
+        "HOST:PORT or URL of an auth server; may be repeated",
         config_name="auth_http_addresses",
         flag="auth-http-address",
     )
@@ -112,7 +112,7 @@ class BrokerOptions:
         20, "with --timing=nsqd, channels looked at for timeouts in one go"
     )
     queue_scan_worker_pool_max: int = integer(
-        4, "accepted for nsqd's sake, without effect: workers that look for timeouts"
+        4, "accepted for compatibility with nsqd, without effect: workers that search for timeouts"
     )
 
     # Messages and commands.
@@ -124,20 +124,20 @@ class BrokerOptions:
     max_body_size: int = integer(5 * 1024 * 1024, "largest body of one command, in bytes", low=1)
     max_req_timeout_ns: int = duration(60 * _MINUTE, "longest time to requeue or defer a message")
 
-    # What a client may ask for.
-    max_heartbeat_interval_ns: int = duration(_MINUTE, "longest heartbeat interval that a client may ask for")
+    # Limits of the values that a client can request.
+    max_heartbeat_interval_ns: int = duration(_MINUTE, "longest heartbeat interval that a client can request")
     max_rdy_count: int = integer(2500, "greatest RDY count that a client may set", low=1)
     max_output_buffer_size: int = integer(
-        64 * 1024, "largest output buffer that a client may ask for, in bytes", low=1
+        64 * 1024, "largest output buffer that a client can request, in bytes", low=1
     )
     max_output_buffer_timeout_ns: int = duration(
-        30 * _SECOND, "longest time in the output buffer that a client may ask for"
+        30 * _SECOND, "longest time in the output buffer that a client can request"
     )
     min_output_buffer_timeout_ns: int = duration(
-        _SECOND // 40, "shortest time in the output buffer that a client may ask for"
+        _SECOND // 40, "shortest time in the output buffer that a client can request"
     )
     output_buffer_timeout_ns: int = duration(
-        _SECOND // 4, "time in the output buffer for clients that ask for none", low=1
+        _SECOND // 4, "time in the output buffer for clients that request none", low=1
     )
     max_channel_consumers: int = integer(0, "consumers that a channel may have; 0 for any number")
 
@@ -177,12 +177,12 @@ class BrokerOptions:
 
     # Compression.
     deflate: bool = boolean(True, "let clients compress with deflate")
-    max_deflate_level: int = integer(6, "greatest deflate level that a client may ask for", low=1, high=9)
+    max_deflate_level: int = integer(6, "greatest deflate level that a client can request", low=1, high=9)
     snappy: bool = boolean(True, "let clients compress with snappy")
 
     # Since 1.3.0.
     auth_http_request_method: str = string(
-        "get", "HTTP method to ask the auth server with", choices=("get", "post")
+        "get", "HTTP method of requests to the auth server", choices=("get", "post")
     )
     topology_region: str = string("", "region that this node is in, told to clients")
     topology_zone: str = string("", "zone that this node is in, told to clients")

@@ -30,7 +30,7 @@ class Timers:
     """A heap of deadlines.
 
     Attributes:
-        has_news: a deadline was added since somebody has set it to False.
+        has_news: a deadline was added since it was last set to False.
     """
 
     __slots__ = ("_count", "_heap", "_heap_length_max", "has_news")

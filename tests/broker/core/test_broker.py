@@ -1,4 +1,4 @@
-"""The whole broker: sessions that come and go, topics and channels that are deleted, time, and how it all settles."""
+"""The whole broker: sessions, deleted topics and channels, time, and deliveries."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_sessions_with_output_are_returned_once_in_order(driven):
 
 
 def test_same_calls_give_the_same_bytes():
-    said = []
+    outputs = []
     for _ in range(2):
         driven = DrivenBroker(seed=3)
         consumers = [driven.consumer(20, sample_rate=50) for _ in range(3)]
         driven.publish(*[b"%d" % number for number in range(40)])
         driven.advance(61)
-        said.append([consumer.answers() for consumer in consumers])
-    assert said[0] == said[1]
+        outputs.append([consumer.answers() for consumer in consumers])
+    assert outputs[0] == outputs[1]
 
 
 # Nearness.
@@ -108,7 +108,7 @@ def test_messages_of_a_lost_consumer_wait_for_their_timeout_without_an_owner(dri
     message_id = lost.message().id
     lost.disconnect()
     other.feed(encode_ready(5))
-    assert other.say(encode_finish(message_id)) == [
+    assert other.exchange(encode_finish(message_id)) == [
         b"E_FIN_FAILED FIN %b failed client does not own message" % message_id
     ]
     driven.advance(4.999)
@@ -292,12 +292,12 @@ def test_ephemeral_channel_is_deleted_with_its_last_consumer(driven):
     second.disconnect()
     assert list(driven.broker.topics) == [b"t"]
     assert list(driven.topic().channels) == []
-    assert driven.broker.next_deadline() is None, "what was in flight is forgotten"
+    assert driven.broker.next_deadline() is None, "messages in flight are dropped"
 
 
 def test_ephemeral_channel_remains_while_its_consumer_closes(driven):
     consumer = driven.consumer(1, channel=b"c#ephemeral")
-    assert consumer.say(CLS) == [b"CLOSE_WAIT"]
+    assert consumer.exchange(CLS) == [b"CLOSE_WAIT"]
     assert list(driven.topic().channels) == [b"c#ephemeral"]
     consumer.disconnect()
     assert list(driven.topic().channels) == []
@@ -318,7 +318,7 @@ def test_ephemeral_topic_is_deleted_with_its_last_channel_in_the_broker(driven):
     second = driven.consumer(1, topic=b"t#ephemeral", channel=b"b#ephemeral")
     second.disconnect()
     first.disconnect()
-    assert list(driven.broker.topics) == [b"t#ephemeral"], "channel a has no consumer, but is none to go"
+    assert list(driven.broker.topics) == [b"t#ephemeral"], "channel a has no consumer, but is not ephemeral"
     driven.broker.delete_channel(b"t#ephemeral", b"a")
     assert list(driven.broker.topics) == []
     third = driven.consumer(1, topic=b"t#ephemeral", channel=b"b#ephemeral")
@@ -424,7 +424,7 @@ def test_everything_due_is_handled_after_a_clock_jump(driven):
         assert [message.body for message in consumer.messages()] == [b"m", b"later"]
 
 
-# What it costs: counted, not measured.
+# Costs, counted and not measured.
 
 
 @pytest.fixture
@@ -464,7 +464,7 @@ def test_one_buffer_of_publishes_is_one_delivery(driven, delivered):
 
 def test_first_channel_gets_messages_that_waited_in_the_topic(driven):
     driven.client().publish(b"1", b"2")
-    assert driven.client().say(encode_subscribe(b"t", b"c"), encode_ready(1))[0] == b"OK"
+    assert driven.client().exchange(encode_subscribe(b"t", b"c"), encode_ready(1))[0] == b"OK"
     assert (len(driven.topic().queue), driven.topic().channels[b"c"].in_flight_count) == (0, 1)
 
 
@@ -472,7 +472,7 @@ def test_first_channel_gets_messages_that_waited_in_the_topic(driven):
 
 
 def fail(*_: object) -> None:
-    raise KeyError("an error of ours")
+    raise KeyError("an internal error")
 
 
 def test_error_in_handle_deadline_ends_one_session(driven, monkeypatch):
@@ -493,7 +493,7 @@ def test_failed_delivery_is_repeated_and_loses_nothing(driven, monkeypatch):
     consumer = driven.consumer(1)
     with monkeypatch.context() as patch:
         patch.setattr(Channel, "deliver", fail)
-        assert driven.client().say(b"PUB t\n\0\0\0\1m") == [b"OK"]
+        assert driven.client().exchange(b"PUB t\n\0\0\0\1m") == [b"OK"]
     driven.advance(FAULT_PAUSE_NS / NS_PER_S)
     assert consumer.bodies() == [b"m"]
 
@@ -508,5 +508,5 @@ def test_queue_that_cannot_be_opened_refuses_the_command(driven, monkeypatch, co
     monkeypatch.setattr(driven.broker.storage, "open_queue", cannot)
     client = driven.client()
     verb = command.split()[0]
-    assert client.say(command) == [b"E_%b_FAILED %b failed Permission denied" % (verb, verb)]
+    assert client.exchange(command) == [b"E_%b_FAILED %b failed Permission denied" % (verb, verb)]
     assert not client.is_alive

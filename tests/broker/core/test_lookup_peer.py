@@ -37,8 +37,8 @@ def identified(registrations=None) -> LookupPeerSession:
     return session
 
 
-def said(session: LookupPeerSession, now_ns: int = NOW_NS) -> list[bytes]:
-    """Answer all that is said until nothing more comes; return it."""
+def sent(session: LookupPeerSession, now_ns: int = NOW_NS) -> list[bytes]:
+    """Answer each command until none is left; return the commands."""
     lines = []
     while data := session.data_to_send():
         lines.append(data)
@@ -58,7 +58,7 @@ def test_session_begins_with_identify():
 def test_present_topics_are_announced_after_identify():
     session = identified({b"t": [b"c1", b"c2"], b"u": [], b"e#ephemeral": [b"x#ephemeral"]})
     assert session.info == INFO
-    assert said(session) == [
+    assert sent(session) == [
         b"REGISTER t c1\n",
         b"REGISTER t c2\n",
         b"REGISTER u\n",
@@ -82,7 +82,7 @@ def test_changes_before_the_first_answer_are_in_the_first_announcement():
     session.data_to_send()
     session.receive_data(encode_answer(b"{}"), NOW_NS)
     assert session.info == LookupdInfo()
-    assert said(session) == [b"REGISTER u\n"]
+    assert sent(session) == [b"REGISTER u\n"]
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_changes_before_the_first_answer_are_in_the_first_announcement():
 )
 def test_difference_is_announced(before, after, lines):
     session = identified(before)
-    said(session)
+    sent(session)
     session.update(after, NOW_NS)
-    assert said(session) == lines
+    assert sent(session) == lines
     session.update(after, NOW_NS)
-    assert said(session) == []
+    assert sent(session) == []
 
 
 def test_changes_wait_in_order_for_the_outstanding_answer():
@@ -114,17 +114,17 @@ def test_changes_wait_in_order_for_the_outstanding_answer():
     session.update({b"t": []}, NOW_NS)
     assert session.data_to_send() == b""
     session.receive_data(OK, NOW_NS)
-    assert said(session) == [b"REGISTER t c\n", b"UNREGISTER t c\n"]
+    assert sent(session) == [b"REGISTER t c\n", b"UNREGISTER t c\n"]
 
 
 def test_announcements_do_not_change_with_the_callers_objects():
     channels = [b"c"]
     registrations = {b"t": channels}
     session = identified(registrations)
-    said(session)
+    sent(session)
     channels.append(b"d")
     session.update(registrations, NOW_NS)
-    assert said(session) == [b"REGISTER t d\n"]
+    assert sent(session) == [b"REGISTER t d\n"]
 
 
 # ---- time --------------------------------------------------------------------------------------------------------
@@ -134,9 +134,9 @@ def test_ping_is_sent_after_each_interval():
     session = identified()
     assert session.next_deadline() == NOW_NS + PING_INTERVAL_NS
     session.handle_deadline(NOW_NS + PING_INTERVAL_NS - 1)
-    assert said(session) == []
+    assert sent(session) == []
     session.handle_deadline(NOW_NS + PING_INTERVAL_NS)
-    assert said(session, NOW_NS + PING_INTERVAL_NS) == [b"PING\n"]
+    assert sent(session, NOW_NS + PING_INTERVAL_NS) == [b"PING\n"]
     assert session.next_deadline() == NOW_NS + 2 * PING_INTERVAL_NS
 
 
@@ -222,11 +222,11 @@ def test_ended_session_ignores_input():
     assert session.data_to_send() == b""
 
 
-# ---- any course of things ------------------------------------------------------------------------------------------
+# ---- any sequence of events ----------------------------------------------------------------------------------------
 
 
 class Lookupd:
-    """What an nsqlookupd knows of one connection; it answers nothing by itself."""
+    """The registrations that an nsqlookupd has from one connection; the test sends its answers."""
 
     def __init__(self) -> None:
         self.known: dict[bytes, set[bytes]] = {}
@@ -323,7 +323,7 @@ def test_announcements_end_with_the_present_names(updates):
     lookupd.receive(MAGIC_V1)
     for registrations in updates:
         session.update(registrations, NOW_NS)
-    for line in said(session):
+    for line in sent(session):
         lookupd.receive(line)
         lookupd.unanswered = 0
     assert lookupd.known == {topic: {*channels} for topic, channels in (updates or [{}])[-1].items()}

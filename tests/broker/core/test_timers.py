@@ -1,4 +1,4 @@
-"""The timers alone: deadlines, notes, and what they cost when superseded."""
+"""The timers alone: deadlines, and the cost of superseded ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.pairs import NS_PER_S, DrivenBroker
 
 
 class Owner:
-    """Something that keeps time: it notes when it was called, and says what it was told to say."""
+    """An owner of deadlines: it records its calls, and returns the given answers."""
 
     def __init__(self, name: str = "", *answers: int | None) -> None:
         self.name = name
@@ -167,7 +167,7 @@ def test_due_owners_are_called_and_no_others(steps):
         assert heap_length(timers) <= 64
 
 
-# What it costs: counted, not measured.
+# Costs, counted and not measured.
 
 
 def test_superseded_times_do_not_accumulate():

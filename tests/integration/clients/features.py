@@ -40,7 +40,7 @@ LACKS = {
         "large+compressed": "closes a connection where one read brings too little to decompress to anything",
     },
     "ansq": {
-        "timeout": "asks for a timeout of its own in each IDENTIFY, a minute where it is told no other",
+        "timeout": "requests its own timeout in each IDENTIFY, a minute by default",
         "deflate": "raises NotImplementedError where a broker grants deflate",
         "snappy": "raises NotImplementedError where a broker grants snappy",
         "tls": "raises NotImplementedError where a broker grants TLS",

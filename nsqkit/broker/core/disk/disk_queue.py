@@ -12,7 +12,7 @@ and this is why:
 - reads, 256 KiB at a time and in order, which the kernel reads ahead;
 - creating, renaming and removing files, in an order that matters; these change names in memory, and the disk follows
   (the space of removed files is freed in a thread);
-- everything in the constructor, and in ``empty`` and ``delete``: it runs at the start, or when an operator asks for it;
+- everything in the constructor, and in ``empty`` and ``delete``: it runs at the start, or at an operator's request;
 - the syncs of ``close``, which runs in a thread; and one in ``put`` for every ``UNSYNCED_FILES_MAX`` files, so that a
   disk that is slower than the publishers does not use up the file descriptors.
 """
@@ -185,7 +185,7 @@ class DiskQueue:
         if self._write.offset and record_size(frames[0]) > room:
             self._begin_next_file()
             room = self._options.max_bytes_per_file
-        size = record_size(frames[0])  # one that is longer than the limit gets a file of its own
+        size = record_size(frames[0])  # one that is longer than the limit gets a separate file
         count = 1
         while count < len(frames) and size + record_size(frames[count]) <= room:
             size += record_size(frames[count])

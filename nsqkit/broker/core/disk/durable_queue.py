@@ -162,7 +162,7 @@ class DurableQueue(DiskQueue):
         """Write ``frames`` at the end, sync, and close the files.
 
         Args:
-            frames: the unfinished messages that are held; they are written anew, and then the old ones are dropped.
+            frames: the unfinished messages that are held; they are written again, and then the old ones are dropped.
                 Messages that were put aside, and not read yet, stay where they are.
 
         Raises:

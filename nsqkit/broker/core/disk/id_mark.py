@@ -3,7 +3,7 @@
     nsqkit.ids.dat    the tick, and its CRC-32
 
 The ids of one data path ascend over restarts, even if the clock was set back in between: messages on disk keep their
-ids, and two messages with one id cannot be told apart when they are finished. The mark is written ahead, a minute at a
+ids, and FIN cannot distinguish two messages with one id. The mark is written ahead, a minute at a
 time (see ``nsqkit.broker.core.disk.guid``), in a worker thread, and before the messages of the same sync.
 
 nsqd does not read this file. Its messages may be younger than the mark, but not younger than the newest modification
@@ -64,7 +64,7 @@ def write_mark(files: FileStore, tick: int) -> None:
     """Return when ``tick`` is on disk.
 
     Raises:
-        OSError: it is not. Ids are given all the same: ids that come again if the clock is set back do less harm than
+        OSError: it is not. Ids are given all the same: repeated ids after the clock is set back do less harm than
             messages that are refused.
     """
     digits = b"%d" % tick

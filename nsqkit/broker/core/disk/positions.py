@@ -76,7 +76,7 @@ def meta_name(queue: str) -> str:
 
 
 def replace_damaged(files: FileStore, queue: str, damaged: bytes | None, meta: bytes) -> None:
-    """Write the file of a queue's positions anew, and keep the old content as ``.bad``; None if it cannot be read.
+    """Replace the file of a queue's positions, and keep the old content as ``.bad``; None if it cannot be read.
 
     Raises:
         OSError: it cannot be written; the old content is still there, unless it could not be read.

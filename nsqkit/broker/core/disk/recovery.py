@@ -1,7 +1,7 @@
 """Recovery: what the files of a queue hold when it is opened, also after a crash.
 
 The positions on disk may be older than the records. Records behind the end that the positions name are found, and
-counted; the rest of a record that was not written to its end is moved to a file of its own (``….bad``). Without valid
+counted; the rest of a record that was not written to its end is moved to a separate file (``….bad``). Without valid
 positions all files are read from their beginnings. This runs when a queue is opened, and reads and syncs at once.
 """
 
@@ -24,7 +24,7 @@ READ_SIZE: Final = 256 * 1024
 
 @attrs.define
 class Recovery:
-    """What the files of one queue hold.
+    """The content of the files of one queue.
 
     Attributes:
         files: where they are.
@@ -159,7 +159,7 @@ def count_unrecorded(
 
 
 def cut_off(files: FileStore, file: File, name: str, position: int, state: SyncState) -> None:
-    """Move the bytes behind ``position`` to a file of their own, and leave those before it as they are."""
+    """Move the bytes behind ``position`` to a separate file, and leave those before it as they are."""
     try:
         count = file.size() - position
         if count <= 0:  # a damaged position; to truncate there would make the file longer

@@ -105,7 +105,7 @@ def _memory_lines(memory: Mapping[str, int], last: Mapping[str, int] | None) -> 
 
 
 def cut_packets(lines: Iterable[str], size: int) -> list[bytes]:
-    """Return packets of whole lines with their line ends; a line of more than ``size`` bytes is a packet of its own."""
+    """Return packets of whole lines with their line ends; one of more than ``size`` bytes is a packet by itself."""
     packets: list[bytes] = []
     packet = bytearray()
     for line in lines:

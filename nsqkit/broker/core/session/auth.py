@@ -5,7 +5,7 @@ that cannot be used, makes the whole answer invalid, so that no client is allowe
 
 An answer is ``{"ttl": 60, "identity": …, "identity_url": …, "authorizations": [{"topic": pattern,
 "channels": [pattern, …], "permissions": ["subscribe", "publish"]}, …]}``; ``decode_auth_state`` turns it into an
-``AuthState``. Patterns are Go's regular expressions and match anywhere in a name, unless they say ``^`` and ``$``.
+``AuthState``. Patterns are Go's regular expressions and match anywhere in a name, unless they contain ``^`` and ``$``.
 RE2 has the same syntax and, as Go's, searches in time linear in the length of the name. Its Python package,
 google-re2, is imported when the first pattern is compiled.
 """
@@ -39,7 +39,7 @@ PATTERN_MEMORY_MAX: Final = 256 * 1024
 """Bytes that RE2 may use for one pattern; a pattern that needs more is refused."""
 
 PATTERN_SHOWN_MAX: Final = 100
-"""Bytes of a pattern that stand in an error."""
+"""Bytes of a pattern that an error contains."""
 
 ANSWERS_KEPT_MAX: Final = 1000
 """Topics and channels whose answer is kept, so that patterns are not searched for each message."""

@@ -1,8 +1,7 @@
 """The grant of one client: its secret, the answer of an auth server, and the checks against it.
 
 With auth servers configured, a client can publish and subscribe only with a grant that has not expired (CheckAuth in
-nsqd/protocol_v2.go). When the grant has expired, the command waits until an auth server has answered again; the client
-does not notice.
+nsqd/protocol_v2.go). When the grant has expired, the command waits until an auth server has answered again.
 
 ``authenticate`` is AUTH; ``check`` comes before each command that needs a grant. Where one of them returns None or
 False, the session requests an answer of an auth server, gives it to ``answer``, and calls the method again.

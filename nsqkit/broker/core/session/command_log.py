@@ -3,7 +3,7 @@
     DEBUG: PROTOCOL(V2): [127.0.0.1:53124] [PUB orders]
 
 Without this level a command costs nothing more, since the lines are written by another table of actions (see
-``session.LOGGED_ACTIONS``). A command that is refused for its words has no line of its own; the line with the refusal
+``session.LOGGED_ACTIONS``). A command that is refused for its words has no separate line; the line with the refusal
 names it.
 """
 

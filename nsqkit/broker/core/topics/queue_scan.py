@@ -1,8 +1,8 @@
 """nsqd's own timing of messages that time out or are deferred: ``--timing=nsqd``.
 
 By default a broker is exact. With this option it can be as late as nsqd is, for the same reasons: a scan every 100 ms
-looks at some channels, chosen at random, and again at once while a quarter of them had something due. A new channel is
-scanned only after the list of channels was made anew, every 5 s (nsqd/nsqd.go, queueScanLoop).
+examines some channels, chosen at random, and again at once while a quarter of them had something due. A new channel is
+scanned only after the list of channels was rebuilt, every 5 s (nsqd/nsqd.go, queueScanLoop).
 
 ``session.nsqd_frame_buffer`` is the other half of that timing: nsqd's output buffer.
 """

@@ -99,7 +99,7 @@ class TestOverTheEnd:
         driven.advance(25)
         consumer.feed(b"NOP\n")
         driven.advance(14.999)
-        assert [said for said in consumer.answers() if not isinstance(said, bytes)] == []
+        assert [reported for reported in consumer.answers() if not isinstance(reported, bytes)] == []
         driven.advance(0.001)
         assert consumer.bodies() == [b"later"]
 

@@ -525,7 +525,7 @@ class DiskQueueIsAList(RuleBasedStateMachine):
 
     @rule()
     def open_again_after_a_kill(self) -> None:
-        """At most the messages taken since the last sync come again."""
+        """At most the messages taken since the last sync are delivered again."""
         possible = self.taken + self.expected
         self.directory = self.directory.kill()
         self.open()
@@ -623,14 +623,14 @@ def test_kill_loses_no_message_in_a_file(seed, operations):
     begin = everything.index(found[0]) if found else len(load.put)
     assert found == everything[begin : begin + len(found)], "in order, without a gap"
     assert load.taken_synced <= begin <= len(load.taken) + load.taking, (
-        "again comes only what was taken since the sync"
+        "only messages taken since the sync are delivered again"
     )
     assert begin + len(found) >= len(load.put)
 
 
 @given(st.integers(0, 1 << 30), st.booleans())
 def test_power_cut_loses_no_synced_message(seed, in_order):
-    """Messages that were taken may come again: names of positions, and removals, are not synced."""
+    """Messages that were taken may be delivered again: names of positions, and removals, are not synced."""
     random = Random(seed)
     load = Workload()
     load.go(random, random.randint(1, 25))
@@ -774,7 +774,7 @@ def test_file_that_cannot_be_removed_is_reported(monkeypatch):
     assert (len(queue), len(notes.reports)) == (0, 2)
 
 
-# What a stop does, which a supervisor does not wait for long.
+# A stop, which a supervisor does not await for long.
 
 
 def test_close_writes_and_syncs_two_files():

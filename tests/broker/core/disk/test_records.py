@@ -47,12 +47,12 @@ def test_record_has_the_format_of_nsqd():
     )
 
 
-@pytest.mark.parametrize(("told", "stored"), [(1, 0), (2, 1), (0xFFFF, 0xFFFE), (0, 0xFFFF)])
-def test_frame_has_one_attempt_more_than_its_record(told, stored):
-    record = to_records([frame(attempts=told)])
+@pytest.mark.parametrize(("frame_attempts", "stored"), [(1, 0), (2, 1), (0xFFFF, 0xFFFE), (0, 0xFFFF)])
+def test_frame_has_one_attempt_more_than_its_record(frame_attempts, stored):
+    record = to_records([frame(attempts=frame_attempts)])
     assert int.from_bytes(record[12:14], "big") == stored
     (found,), _ = from_records(record, 0, 1, LIMIT)
-    assert attempts_of(found) == told
+    assert attempts_of(found) == frame_attempts
 
 
 @given(FRAMES)

@@ -116,7 +116,7 @@ def test_keys_of_the_document_are_in_the_order_of_nsqd(broker):
 
 
 def full(broker):
-    """Bring the broker into a state in which no number is that of another."""
+    """Bring the broker into a state in which all numbers differ."""
     consumer = connect(
         broker,
         b"SUB t c\n",
@@ -310,10 +310,10 @@ def test_deliveries_are_counted_by_proximity(place, key):
 def test_consumer_without_identify_is_not_near():
     broker = Broker(BrokerOptions(enable_experiments=("topology-aware-consumption",)), Random(1))
     silent = connect(broker, b"SUB t c\n", encode_ready(5))
-    told = connect(broker, b"SUB t c\n", encode_ready(5), identity=b"{}")
+    identified = connect(broker, b"SUB t c\n", encode_ready(5), identity=b"{}")
     broker.topics.get_or_create(b"t").put([b"x"], START_NS)
     broker.settle(START_NS)
-    assert (len(held(silent)), len(held(told))) == (0, 1)
+    assert (len(held(silent)), len(held(identified))) == (0, 1)
 
 
 def test_nearest_consumers_are_served_first_and_others_get_the_rest():
@@ -335,10 +335,10 @@ def test_nearest_consumers_are_served_first_and_others_get_the_rest():
 
 
 @pytest.mark.parametrize(
-    ("latency_ns", "told"),
+    ("latency_ns", "shown"),
     [(0, "0.0ns"), (200, "200.0ns"), (1_500, "1.5us"), (2_500_000, "2.5ms"), (90 * S, "89.9s")],
 )
-def test_latencies_of_channels_and_their_topic(broker, latency_ns, told):
+def test_latencies_of_channels_and_their_topic(broker, latency_ns, shown):
     topic = broker.topics.get_or_create(b"t")
     for name in (b"c", b"d"):
         topic.channel(name, START_NS).latency = Latency((1.0, 0.5), 600 * S, START_NS)
@@ -356,7 +356,7 @@ def test_latencies_of_channels_and_their_topic(broker, latency_ns, told):
     ends = [
         line.partition("e2e%: ")[2] for line in text(collect(broker, NOW_NS)).splitlines() if "e2e%" in line
     ]
-    assert ends == [f"{told}, {told}", f"{told}, {told}", "0.0ns, 0.0ns"]
+    assert ends == [f"{shown}, {shown}", f"{shown}, {shown}", "0.0ns, 0.0ns"]
 
 
 def test_health_reports_an_error(broker):

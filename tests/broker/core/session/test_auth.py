@@ -290,14 +290,14 @@ def test_every_pattern_is_matched_in_a_short_time(pattern):
     ],
 )
 def test_accepted_and_refused_patterns_cost_little_time(entries):
-    """Once, this took seconds and half a gigabyte."""
+    """An earlier version took seconds and half a gigabyte."""
     body = json.dumps({"ttl": 60, "authorizations": entries}).encode()
     decode(entry())  # the library is imported
     compile_pattern.cache_clear()
     begun = time.process_time()
     with contextlib.suppress(ProtocolError):
         assert decode_auth_state(body, NOW_NS).is_allowed(b"orders-1999", b"c")
-    assert time.process_time() - begun < 0.25  # 5 to 40 ms on a machine with nothing else to do
+    assert time.process_time() - begun < 0.25  # 5 to 40 ms on an idle machine
 
 
 def test_cache_of_patterns_is_bounded():

@@ -153,7 +153,7 @@ def test_upgrade_takes_effect_between_two_bytes(layers, data):
 
 
 class Loud:
-    """A layer that has something of its own to say, and turns bytes around."""
+    """A layer that has output itself, and swaps the case of letters."""
 
     def __init__(self, own: bytes = b"") -> None:
         self.own = own

@@ -54,7 +54,7 @@ def test_messages_are_sent_when_the_buffer_is_full(driven):
 def test_messages_are_sent_before_an_answer(driven):
     consumer = driven.consumer(10)
     driven.publish(b"a")
-    message, closing = consumer.say(CLS)
+    message, closing = consumer.exchange(CLS)
     assert (message.body, closing) == (b"a", b"CLOSE_WAIT")
 
 

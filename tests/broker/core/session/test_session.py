@@ -1,4 +1,4 @@
-"""A session of the broker, in bytes: each command in each state, and what time does to it."""
+"""A session of the broker, in bytes: each command in each state, and timeouts."""
 
 from __future__ import annotations
 
@@ -73,27 +73,27 @@ def driven() -> DrivenBroker:
 def client_in(driven: DrivenBroker, state: State) -> DrivenClient:
     client = driven.client()
     if state is State.IDENTIFIED:
-        assert client.say(COMMANDS[b"IDENTIFY"]) == [b"OK"]
+        assert client.exchange(COMMANDS[b"IDENTIFY"]) == [b"OK"]
     elif state is not State.INIT:
-        assert client.say(COMMANDS[b"SUB"]) == [b"OK"]
+        assert client.exchange(COMMANDS[b"SUB"]) == [b"OK"]
     if state is State.CLOSING:
-        assert client.say(CLS) == [b"CLOSE_WAIT"]
+        assert client.exchange(CLS) == [b"CLOSE_WAIT"]
     assert client.session.state == state
     return client
 
 
 def refusal(client: DrivenClient, *commands: bytes) -> bytes:
-    """Say something that is fatal; return the one answer."""
-    (said,) = client.say(*commands, PUB)
-    assert isinstance(said, bytes)
+    """Send commands that are fatal; return the one answer."""
+    (answered,) = client.exchange(*commands, PUB)
+    assert isinstance(answered, bytes)
     assert not client.is_alive
-    assert client.say(PUB) == [], "after a refusal nothing is looked at"
-    assert client.end_reason == said.decode("utf-8", "surrogateescape")
-    return said
+    assert client.exchange(PUB) == [], "input after a refusal is ignored"
+    assert client.end_reason == answered.decode("utf-8", "surrogateescape")
+    return answered
 
 
-def said_after(ns: int, driven: DrivenBroker, client: DrivenClient) -> list[MessageFrame]:
-    """Let time go by at once, keep the client alive, and return what it got besides heartbeats."""
+def messages_after(ns: int, driven: DrivenBroker, client: DrivenClient) -> list[MessageFrame]:
+    """Advance the clock in one step, send a NOP, and return the answers other than heartbeats."""
     driven.now_ns += ns
     client.feed(b"NOP\n")
     driven.jump(0)
@@ -108,7 +108,7 @@ def said_after(ns: int, driven: DrivenBroker, client: DrivenClient) -> list[Mess
 def test_each_command_in_each_state(driven, verb, state):
     client = client_in(driven, state)
     if verb.decode() in TRANSITIONS[state]:
-        assert client.say(COMMANDS[verb]) == ANSWERS[verb]
+        assert client.exchange(COMMANDS[verb]) == ANSWERS[verb]
         assert client.is_alive == (verb != b"AUTH")
     else:
         assert refusal(client, COMMANDS[verb]) == b"E_INVALID cannot %b in current state" % verb
@@ -182,13 +182,13 @@ def test_invalid_words_are_refused_with_the_text_of_nsqd(driven, state, command,
 
 def test_further_words_are_ignored(driven):
     consumer = driven.consumer()
-    assert consumer.say(b"RDY 1 2 3\r\n", b"NOP x\n", b"FIN %b x\n" % NOBODYS_ID) == ANSWERS[b"FIN"]
-    assert driven.client().say(b"SUB t c x\n") == [b"OK"]
+    assert consumer.exchange(b"RDY 1 2 3\r\n", b"NOP x\n", b"FIN %b x\n" % NOBODYS_ID) == ANSWERS[b"FIN"]
+    assert driven.client().exchange(b"SUB t c x\n") == [b"OK"]
 
 
 def test_line_without_end_ends_the_session_without_an_answer(driven):
     client = driven.client()
-    assert client.say(b"x" * 16384 + b"\n") == []
+    assert client.exchange(b"x" * 16384 + b"\n") == []
     assert not client.is_alive
     assert client.end_reason == "a command line is longer than 16384 bytes"
 
@@ -198,7 +198,7 @@ def test_line_without_end_ends_the_session_without_an_answer(driven):
 
 def test_identify_is_answered_with_ok_or_the_grant(driven):
     client = driven.client()
-    assert client.say(encode_identify(b'{"heartbeat_interval": 2000}')) == [b"OK"]
+    assert client.exchange(encode_identify(b'{"heartbeat_interval": 2000}')) == [b"OK"]
     granted = client.identify(msg_timeout=2500, sample_rate=7, client_id="me", hostname="here")
     assert (granted["msg_timeout"], granted["sample_rate"], granted["max_rdy_count"]) == (2500, 7, 2500)
     assert (client.session.identity.client_id, client.session.identity.hostname) == ("me", "here")
@@ -225,10 +225,10 @@ def test_invalid_identify_is_refused(driven, document, answer):
 
 
 def test_first_identify_decides_sampling_and_timeout(driven):
-    """As in nsqd, whose message pump takes note of one IDENTIFY only; touching goes by the last."""
+    """As in nsqd, whose message pump uses one IDENTIFY only; TOUCH uses the last."""
     client = driven.client(msg_timeout=2000)
     client.identify(msg_timeout=5000, sample_rate=1)
-    assert client.say(COMMANDS[b"SUB"]) == [b"OK"]
+    assert client.exchange(COMMANDS[b"SUB"]) == [b"OK"]
     client.feed(encode_ready(50))
     driven.publish(*[b"%d" % number for number in range(50)])
     messages = client.messages()
@@ -250,7 +250,7 @@ def test_first_identify_decides_sampling_and_timeout(driven):
 
 def test_every_publish_command_publishes(driven):
     client, consumer = driven.client(), driven.consumer(10)
-    assert client.say(PUB, COMMANDS[b"MPUB"], COMMANDS[b"DPUB"]) == [b"OK"] * 3
+    assert client.exchange(PUB, COMMANDS[b"MPUB"], COMMANDS[b"DPUB"]) == [b"OK"] * 3
     assert consumer.bodies() == [b"m", b"1", b"2"]
     driven.advance(0.001)
     assert consumer.bodies() == [b"m"]
@@ -291,7 +291,7 @@ def test_batch_in_parts_waits_for_a_new_grant_before_its_body():
     authorize()
     assert not session.outbox_full
     assert driven.broker.topics[b"t"].message_count == 0
-    assert client.say(batch[20:]) == [b"OK"]
+    assert client.exchange(batch[20:]) == [b"OK"]
     assert driven.broker.topics[b"t"].message_count == 2
 
 
@@ -304,14 +304,14 @@ def test_message_that_is_too_large_is_refused():
 def test_deferred_message_is_delivered_exactly_after_its_delay(driven, delay_ms):
     consumer = driven.consumer(1)
     driven.client().feed(encode_deferred_publish(b"t", b"m", delay_ms))
-    assert said_after(delay_ms * NS_PER_MS - 1, driven, consumer) == []
-    (message,) = said_after(1, driven, consumer)
+    assert messages_after(delay_ms * NS_PER_MS - 1, driven, consumer) == []
+    (message,) = messages_after(1, driven, consumer)
     assert message.attempts == 1
 
 
 def test_deferred_message_without_a_delay_is_delivered_at_once(driven):
     consumer = driven.consumer()
-    assert driven.client().say(b"DPUB t \n\0\0\0\1m") == [b"OK"], "an empty word is 0"
+    assert driven.client().exchange(b"DPUB t \n\0\0\0\1m") == [b"OK"], "an empty word is 0"
     assert consumer.bodies() == [b"m"]
 
 
@@ -324,9 +324,9 @@ def test_rdy_limits_messages_in_flight(driven):
     first, second = consumer.messages()
     driven.publish(b"5")
     assert consumer.answers() == []
-    assert consumer.say(encode_finish(second.id))[0].body == b"3"
-    assert consumer.say(encode_requeue(first.id, 0))[0].body == b"4"
-    assert consumer.say(encode_ready(4), encode_ready(3))[0].body == b"5"
+    assert consumer.exchange(encode_finish(second.id))[0].body == b"3"
+    assert consumer.exchange(encode_requeue(first.id, 0))[0].body == b"4"
+    assert consumer.exchange(encode_ready(4), encode_ready(3))[0].body == b"5"
     assert len(consumer.subscription.in_flight) == 3
 
 
@@ -334,8 +334,8 @@ def test_lower_rdy_keeps_messages_in_flight(driven):
     consumer = driven.consumer(3)
     driven.publish(b"1", b"2", b"3", b"4")
     messages = consumer.messages()
-    assert consumer.say(encode_ready(1), *(encode_finish(message.id) for message in messages[:2])) == []
-    assert [message.body for message in consumer.say(encode_finish(messages[2].id))] == [b"4"]
+    assert consumer.exchange(encode_ready(1), *(encode_finish(message.id) for message in messages[:2])) == []
+    assert [message.body for message in consumer.exchange(encode_finish(messages[2].id))] == [b"4"]
 
 
 def test_rdy_without_a_number_is_1_and_with_an_empty_one_0(driven):
@@ -368,10 +368,10 @@ def test_only_the_owner_can_answer_a_message(driven):
         (b"TOUCH", encode_touch(message_id)),
     ):
         why = b"failed client does not own message"
-        assert other.say(command) == [b"E_%b_FAILED %b %b %b" % (verb, verb, message_id, why)]
-    assert owner.say(encode_touch(message_id), encode_finish(message_id)) == []
+        assert other.exchange(command) == [b"E_%b_FAILED %b %b %b" % (verb, verb, message_id, why)]
+    assert owner.exchange(encode_touch(message_id), encode_finish(message_id)) == []
     assert (owner.subscription.finish_count, other.subscription.finish_count) == (1, 0)
-    assert owner.say(encode_finish(message_id)) == [
+    assert owner.exchange(encode_finish(message_id)) == [
         b"E_FIN_FAILED FIN %b failed ID not in flight" % message_id
     ]
 
@@ -379,7 +379,7 @@ def test_only_the_owner_can_answer_a_message(driven):
 def test_any_sixteen_bytes_are_an_id(driven):
     consumer = driven.consumer()
     odd = bytes(range(0xF0, 0x100))
-    assert consumer.say(b"FIN %b\n" % odd) == [b"E_FIN_FAILED FIN %b failed ID not in flight" % odd]
+    assert consumer.exchange(b"FIN %b\n" % odd) == [b"E_FIN_FAILED FIN %b failed ID not in flight" % odd]
 
 
 def test_run_of_finishes_reports_the_failed_ones_and_finishes_the_others(driven):
@@ -387,8 +387,8 @@ def test_run_of_finishes_reports_the_failed_ones_and_finishes_the_others(driven)
     driven.publish(b"1", b"2", b"3")
     ids = [message.id for message in consumer.messages()]
     run = [ids[0], NOBODYS_ID, ids[1], ids[0], ids[2]]
-    said = consumer.say(*map(encode_finish, run))
-    assert said == [
+    answered = consumer.exchange(*map(encode_finish, run))
+    assert answered == [
         b"E_FIN_FAILED FIN %b failed ID not in flight" % message_id for message_id in (NOBODYS_ID, ids[0])
     ]
     assert (consumer.subscription.finish_count, len(consumer.subscription.in_flight)) == (3, 0)
@@ -398,7 +398,7 @@ def test_requeued_message_is_delivered_with_one_attempt_more(driven):
     consumer = driven.consumer()
     driven.publish(b"m")
     first = consumer.message()
-    (second,) = consumer.say(encode_requeue(first.id, 0))
+    (second,) = consumer.exchange(encode_requeue(first.id, 0))
     assert (second.id, second.attempts, second.body) == (first.id, 2, b"m")
     assert second.timestamp_ns == first.timestamp_ns == START_NS
     assert consumer.subscription.requeue_count == 1
@@ -421,8 +421,8 @@ def test_requeue_delay_is_exact_and_clamped(driven, word, delay):
     driven.publish(b"m")
     consumer.feed(b"REQ %b %b\n" % (consumer.message().id, word))
     if delay:
-        assert said_after(round(delay * NS_PER_S) - 1, driven, consumer) == []
-    (message,) = said_after(1, driven, consumer)
+        assert messages_after(round(delay * NS_PER_S) - 1, driven, consumer) == []
+    (message,) = messages_after(1, driven, consumer)
     assert message.attempts == 2
 
 
@@ -433,7 +433,7 @@ def test_touch_extends_the_timeout_up_to_max_msg_timeout():
     message_id = consumer.message().id
     for _ in range(4):
         driven.advance(1)
-        assert consumer.say(encode_touch(message_id)) == []
+        assert consumer.exchange(encode_touch(message_id)) == []
     driven.advance(0.999_999_999)
     assert consumer.answers() == []
     driven.advance(0.000_000_001)
@@ -458,10 +458,12 @@ def test_held_messages_can_be_answered_after_cls_and_no_others_come(driven):
     consumer = driven.consumer(3)
     driven.publish(b"1", b"2", b"3", b"4")
     first, second, third = consumer.messages()
-    assert consumer.say(CLS) == [b"CLOSE_WAIT"]
-    assert consumer.say(encode_touch(third.id), encode_finish(first.id), encode_requeue(second.id, 0)) == []
-    assert consumer.say(b"RDY nonsense\n", encode_ready(5)) == [], "ignored, and not even parsed"
-    assert consumer.say(PUB) == [b"OK"]
+    assert consumer.exchange(CLS) == [b"CLOSE_WAIT"]
+    assert (
+        consumer.exchange(encode_touch(third.id), encode_finish(first.id), encode_requeue(second.id, 0)) == []
+    )
+    assert consumer.exchange(b"RDY nonsense\n", encode_ready(5)) == [], "ignored and not parsed"
+    assert consumer.exchange(PUB) == [b"OK"]
     driven.advance(60)
     assert HEARTBEAT in consumer.answers()
     assert consumer.subscription.rdy_count == 0
@@ -698,9 +700,9 @@ def test_answers_fill_the_outbox(driven):
     assert consumer.session.outbox_full
     driven.publish(b"m")
     assert len(consumer.subscription.in_flight) == 0
-    said = consumer.answers()
-    assert {answer for answer in said if isinstance(answer, bytes)} == {*ANSWERS[b"FIN"]}
-    assert [answer.body for answer in said if not isinstance(answer, bytes)] == [b"m"]
+    answered = consumer.answers()
+    assert {answer for answer in answered if isinstance(answer, bytes)} == {*ANSWERS[b"FIN"]}
+    assert [answer.body for answer in answered if not isinstance(answer, bytes)] == [b"m"]
 
 
 def test_answers_fill_the_outbox_of_a_producer(driven):
@@ -712,7 +714,7 @@ def test_answers_fill_the_outbox_of_a_producer(driven):
     assert not client.session.outbox_full
 
 
-# A consumer that says much at once.
+# A consumer that sends much at once.
 
 
 def holding(driven: DrivenBroker, count: int) -> tuple[DrivenClient, bytes]:
@@ -797,7 +799,7 @@ def test_consumer_that_has_left_gets_nothing_while_its_input_is_processed(driven
 def test_input_for_the_next_turn_is_dropped_with_its_session(driven):
     consumer, finishes = holding(driven, 2 * SHORT_TURN_WORDS_MAX)
     consumer.feed(finishes)
-    consumer.session.end("somebody wants it so")
+    consumer.session.end("a test")
     assert not consumer.session.has_input
     consumer.session.process_input(driven.now_ns)
     consumer.session.receive_eof(driven.now_ns)
@@ -833,7 +835,7 @@ class Deflated:
             for frame in self._decoder.feed(self._inflater.decompress(data))
         ]
 
-    def say(self, *commands: bytes) -> list[object]:
+    def exchange(self, *commands: bytes) -> list[object]:
         self._session.receive_data(self.deflate(b"".join(commands)), self._driven.now_ns)
         return self.inflate(self._session.data_to_send())
 
@@ -848,7 +850,7 @@ def split_answer(data: bytes) -> tuple[dict[str, object], bytes]:
 
 
 def upgraded(driven: DrivenBroker, behind: bytes = b"", cut: int | None = None) -> tuple[Deflated, bytes]:
-    """Return a client that was deflated, with what the broker said in deflate."""
+    """Return a client with deflate, and the deflated answers of the broker."""
     client = driven.client()
     deflated = Deflated(client, driven)
     data = IDENTIFY_DEFLATE + (deflated.deflate(behind) if behind else b"")
@@ -862,18 +864,18 @@ def upgraded(driven: DrivenBroker, behind: bytes = b"", cut: int | None = None) 
 def test_deflate_begins_after_the_answer_to_identify(driven):
     deflated, rest = upgraded(driven)
     assert deflated.inflate(rest) == [b"OK"]
-    assert deflated.say(PUB, COMMANDS[b"SUB"], encode_ready(1))[:2] == [b"OK", b"OK"]
+    assert deflated.exchange(PUB, COMMANDS[b"SUB"], encode_ready(1))[:2] == [b"OK", b"OK"]
     driven.publish(b"m")
-    assert deflated.say(PUB)[-1] == b"OK"
+    assert deflated.exchange(PUB)[-1] == b"OK"
 
 
 def test_bytes_directly_after_identify_are_deflated(driven):
     deflated, rest = upgraded(driven, PUB + COMMANDS[b"SUB"] + encode_ready(1) + PUB)
-    *said, message = deflated.inflate(rest)
-    assert said == [b"OK"] * 4
+    *answered, message = deflated.inflate(rest)
+    assert answered == [b"OK"] * 4
     assert isinstance(message, MessageFrame)
     assert message.body == b"m"
-    assert deflated.say(encode_finish(message.id), PUB)[0] == b"OK"
+    assert deflated.exchange(encode_finish(message.id), PUB)[0] == b"OK"
 
 
 def test_answers_before_the_upgrade_are_plain(driven):
@@ -891,20 +893,20 @@ def test_upgrade_does_not_depend_on_the_pieces(driven):
     for cut in range(length + 1):
         deflated, rest = upgraded(driven, behind, cut)
         assert deflated.inflate(rest) == [b"OK"] * 3
-        assert deflated.say(PUB) == [b"OK"]
+        assert deflated.exchange(PUB) == [b"OK"]
 
 
 def test_command_can_span_deflate_blocks(driven):
     deflated, rest = upgraded(driven, PUB[:4])
     assert deflated.inflate(rest) == [b"OK"]
-    assert deflated.say(PUB[4:], PUB[:7]) == [b"OK"]
-    assert deflated.say(PUB[7:]) == [b"OK"]
+    assert deflated.exchange(PUB[4:], PUB[:7]) == [b"OK"]
+    assert deflated.exchange(PUB[7:]) == [b"OK"]
 
 
 def test_large_buffer_is_decoded_in_pieces(driven):
     deflated, rest = upgraded(driven)
     assert deflated.inflate(rest) == [b"OK"]
-    assert deflated.say(*[encode_publish(b"t", b"x" * 100_000)] * 8) == [b"OK"] * 8
+    assert deflated.exchange(*[encode_publish(b"t", b"x" * 100_000)] * 8) == [b"OK"] * 8
     assert driven.topic().message_bytes == 800_000
 
 
@@ -939,7 +941,7 @@ def test_second_upgrade_is_answered_in_the_first_and_replaces_it(driven):
     assert isinstance(granted, bytes)
     assert json.loads(granted)["deflate"] is True
     assert again.inflate(data[end:]) == [b"OK"]
-    assert again.say(PUB) == [b"OK"]
+    assert again.exchange(PUB) == [b"OK"]
 
 
 # The end.
@@ -981,7 +983,7 @@ def test_refusal_remains_the_reason_after_a_disconnect(driven):
 
 def test_commands_before_a_refusal_have_their_effect(driven):
     consumer, client = driven.consumer(5), driven.client()
-    assert client.say(PUB, b"nonsense\n", PUB) == [b"OK", b"E_INVALID invalid command nonsense"]
+    assert client.exchange(PUB, b"nonsense\n", PUB) == [b"OK", b"E_INVALID invalid command nonsense"]
     assert consumer.bodies() == [b"m"]
 
 
@@ -1022,13 +1024,19 @@ def test_garbage_ends_one_session_and_no_other(pieces):
     garbage = driven.client()
     for piece in pieces:
         garbage.feed(piece)
-        errors = [said for said in garbage.answers() if isinstance(said, bytes) and said.startswith(b"E_")]
-        fatal = [said for said in errors if said.split()[0][2:-7] not in (b"FIN", b"REQ", b"TOUCH")]
+        errors = [
+            answered
+            for answered in garbage.answers()
+            if isinstance(answered, bytes) and answered.startswith(b"E_")
+        ]
+        fatal = [
+            answered for answered in errors if answered.split()[0][2:-7] not in (b"FIN", b"REQ", b"TOUCH")
+        ]
         assert len(fatal) <= 1
         assert not fatal or not garbage.is_alive
     client.publish(b"m", topic=b"mine")
     message = consumer.message()
-    assert consumer.say(encode_finish(message.id)) == []
+    assert consumer.exchange(encode_finish(message.id)) == []
     driven.advance(30)
     assert client.answers() == consumer.answers() == [HEARTBEAT]
 
@@ -1038,16 +1046,18 @@ def test_answers_do_not_depend_on_chunks_and_turns(data, turn_words):
     verbs = [b"IDENTIFY", b"PUB", b"MPUB", b"SUB", b"DPUB", b"FIN", b"FIN", b"NOP", b"TOUCH", b"REQ", b"CLS"]
     stream = b"".join([COMMANDS[verb] for verb in verbs]) + b"bad\n" + PUB
     client = DrivenBroker().client()
-    said = []
+    answered = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nsqkit.broker.core.session.turns.SHORT_TURN_WORDS_MAX", turn_words)
         patch.setattr("nsqkit.broker.core.session.turns.TURN_WORDS_MAX", turn_words)
         for piece in data.draw(strategies.chunkings(stream)):
             client.feed(piece)
             if data.draw(st.booleans()):
-                said += client.answers()
-        said += client.answers()
-    assert said == [answer for verb in verbs for answer in ANSWERS[verb]] + [b"E_INVALID invalid command bad"]
+                answered += client.answers()
+        answered += client.answers()
+    assert answered == [answer for verb in verbs for answer in ANSWERS[verb]] + [
+        b"E_INVALID invalid command bad"
+    ]
 
 
 def test_magic_can_be_received_byte_by_byte(driven):

@@ -1,4 +1,4 @@
-"""How much a session does in one call: counted, not timed."""
+"""The work of a session in one call, counted and not timed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def driven() -> DrivenBroker:
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def word_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The words of each command that was acted on."""
     words: list[int] = []
 
@@ -51,13 +51,15 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return words
 
 
-def turns(client: DrivenClient, heard: list[int], driven: DrivenBroker, limit: int = 1_000_000) -> list[int]:
+def turns(
+    client: DrivenClient, word_counts: list[int], driven: DrivenBroker, limit: int = 1_000_000
+) -> list[int]:
     """Return how many words each of the next turns had, the answers taken in between."""
     found: list[int] = []
     while client.session.has_input and len(found) < limit:
-        heard.clear()
+        word_counts.clear()
         client.session.process_input(driven.now_ns)
-        found.append(sum(heard))
+        found.append(sum(word_counts))
         client.session.data_to_send()
     return found
 
@@ -75,13 +77,13 @@ def deflating(driven: DrivenBroker) -> DrivenClient:
 
 
 @pytest.mark.parametrize("command", [NOP, encode_publish(b"u", b"x"), b"DPUB t 1\n\0\0\0\1x"])
-def test_turn_has_a_limit_of_words_for_every_command(driven, heard, command):
+def test_turn_has_a_limit_of_words_for_every_command(driven, word_counts, command):
     client = driven.client()
     client.feed(command * 20_000)
-    assert sum(heard) <= 2 * TURN_WORDS_MAX
-    assert len(heard) <= TURN_COMMANDS_MAX
+    assert sum(word_counts) <= 2 * TURN_WORDS_MAX
+    assert len(word_counts) <= TURN_COMMANDS_MAX
     assert client.session.has_input
-    assert max(turns(client, heard, driven)) <= 2 * TURN_WORDS_MAX
+    assert max(turns(client, word_counts, driven)) <= 2 * TURN_WORDS_MAX
     assert not client.session.has_input
 
 
@@ -103,22 +105,22 @@ def test_processed_buffer_leaves_no_input(driven):
     assert client.session.has_input
 
 
-def test_commands_decompressed_from_64_kb_are_processed_in_turns(driven, heard):
+def test_commands_decompressed_from_64_kb_are_processed_in_turns(driven, word_counts):
     client = deflating(driven)
     client.feed(deflated(NOP * 16_000_000)[: 64 * 1024])
-    assert sum(heard) <= 2 * TURN_WORDS_MAX
-    assert max(turns(client, heard, driven, 100)) <= TURN_WORDS_MAX
+    assert sum(word_counts) <= 2 * TURN_WORDS_MAX
+    assert max(turns(client, word_counts, driven, 100)) <= TURN_WORDS_MAX
     assert client.session.has_input
 
 
-def test_highly_compressed_bodies_are_processed_one_piece_at_a_time(driven, heard):
+def test_highly_compressed_bodies_are_processed_one_piece_at_a_time(driven, word_counts):
     client = deflating(driven)
     client.feed(deflated(encode_publish(b"t", bytes(1 << 20)) * 64))
-    counts = [len(heard)]
+    counts = [len(word_counts)]
     while client.session.has_input:
-        heard.clear()
+        word_counts.clear()
         client.session.process_input(driven.now_ns)
-        counts.append(len(heard))
+        counts.append(len(word_counts))
         client.session.data_to_send()
     assert max(counts) <= 1 + TURN_WORDS_MAX // 4096 + 1
     assert driven.topic().message_count == 64
@@ -151,17 +153,17 @@ def test_publishers_between_turns_do_not_nest_calls(driven):
     assert not client.session.ended
 
 
-def test_consumer_has_short_turns_after_a_publish(driven, heard):
+def test_consumer_has_short_turns_after_a_publish(driven, word_counts):
     consumer = driven.consumer(1)
     driven.publish(b"m")
-    heard.clear()
+    word_counts.clear()
     consumer.feed(encode_touch(NOBODYS_ID) * 10 * SHORT_TURN_WORDS_MAX)
-    assert sum(heard) == SHORT_TURN_WORDS_MAX
-    assert max(turns(consumer, heard, driven)) == SHORT_TURN_WORDS_MAX
+    assert sum(word_counts) == SHORT_TURN_WORDS_MAX
+    assert max(turns(consumer, word_counts, driven)) == SHORT_TURN_WORDS_MAX
 
 
 def test_command_that_waited_for_an_answer_has_a_turn_of_its_own(driven):
-    """Not where the answer comes in: an error there would not be that connection's."""
+    """It does not run where the answer is received, where an error would not end its connection."""
     driven = DrivenBroker(auth_http_addresses=["127.0.0.1:1"])
     client = driven.client()
     client.feed(b"AUTH\n\0\0\0\1s", NOP)

@@ -1,4 +1,4 @@
-"""TLS and compression of a session, asked for in IDENTIFY: a client's side of the layers, against the broker's."""
+"""TLS and compression of a session, requested in IDENTIFY: a client's side of the layers, against the broker's."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def with_tls(**options) -> DrivenBroker:
 
 
 class LayeredClient:
-    """A client that identifies itself, and then speaks in the layers that were granted.
+    """A client that sends IDENTIFY, and then uses the granted layers.
 
     Args:
         driven: the broker.
@@ -98,13 +98,13 @@ class LayeredClient:
             self._driven.settle()
 
     def _compress(self) -> None:
-        """Begin with the compression, which is inside TLS: behind the OK that is said there."""
+        """Begin with the compression, which is inside TLS, after the OK that is sent there."""
         if self._compression is not None:
             self._layers.append(self._compression)
             self._compression = None
 
-    def say(self, *commands: bytes) -> list[object]:
-        """Send through the layers, and return what has been answered."""
+    def exchange(self, *commands: bytes) -> list[object]:
+        """Send through the layers, and return the answers."""
         data = b"".join(commands)
         for layer in reversed(self._layers):
             data = layer.encode(data)
@@ -112,7 +112,7 @@ class LayeredClient:
         return self.read()
 
     def read(self) -> list[object]:
-        """Return what has been answered."""
+        """Return the answers."""
         self._go_on()
         answers, self.answers = self.answers, []
         return answers
@@ -140,7 +140,7 @@ def _shown(frame: object) -> object:
     return encode_error_text(frame) if isinstance(frame, BrokerError) else frame
 
 
-# ---- what is granted --------------------------------------------------------------------------------------------
+# ---- granted layers ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", [None, 1])
@@ -151,14 +151,14 @@ def test_each_layer_begins_with_ok_and_encodes_all_that_follows(driven, tls, com
     assert client.granted["tls_v1"] is tls
     assert client.granted["snappy"] is (compression == "snappy")
     assert client.granted["deflate"] is (compression == "deflate")
-    assert client.say() == [b"OK"] * (tls + bool(compression))
-    assert client.say(PUB, SUB) == [b"OK", b"OK"]
+    assert client.exchange() == [b"OK"] * (tls + bool(compression))
+    assert client.exchange(PUB, SUB) == [b"OK", b"OK"]
     driven.publish(b"hello" * 30_000)
-    first, second = client.say(encode_ready(2))
+    first, second = client.exchange(encode_ready(2))
     assert isinstance(first, MessageFrame)
     assert isinstance(second, MessageFrame)
     assert [first.body, second.body] == [b"m", b"hello" * 30_000]
-    assert client.say(CLS) == [b"CLOSE_WAIT"]
+    assert client.exchange(CLS) == [b"CLOSE_WAIT"]
 
 
 def test_bytes_behind_identify_in_one_buffer_go_through_the_layers(driven):
@@ -168,18 +168,18 @@ def test_bytes_behind_identify_in_one_buffer_go_through_the_layers(driven):
     session.receive_data(MAGIC_V2 + identify + tls.encode(snappy.encode(PUB)), driven.now_ns)
     data = session.data_to_send()
     data = data[4 + int.from_bytes(data[:4], "big") :]
-    said = b"".join(tls.decode(data))
+    plain = b"".join(tls.decode(data))
     session.receive_data(tls.encode(b""), driven.now_ns)
-    said += b"".join(tls.decode(session.data_to_send()))
-    assert said.startswith(OK_FRAME), "the first OK is said inside TLS, the others inside both"
-    assert b"".join(snappy.decode(said[len(OK_FRAME) :])) == OK_FRAME * 2
+    plain += b"".join(tls.decode(session.data_to_send()))
+    assert plain.startswith(OK_FRAME), "the first OK is sent inside TLS, the others inside both"
+    assert b"".join(snappy.decode(plain[len(OK_FRAME) :])) == OK_FRAME * 2
 
 
 @given(st.integers(1, 300), st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=9))
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_messages_pass_layers_in_any_pieces(compression, cut, bodies):
     client = LayeredClient(with_tls(), tls=True, compression=compression, cut=cut)
-    answers = client.say(encode_multi_publish(b"t", bodies), SUB, encode_ready(100))
+    answers = client.exchange(encode_multi_publish(b"t", bodies), SUB, encode_ready(100))
     messages = [answer.body for answer in answers if isinstance(answer, MessageFrame)]
     assert messages == bodies
 
@@ -187,16 +187,16 @@ def test_messages_pass_layers_in_any_pieces(compression, cut, bodies):
 def test_tls_is_not_granted_unless_offered():
     client = DrivenBroker().client()
     assert client.identify(tls_v1=True)["tls_v1"] is False
-    assert client.say(PUB) == [b"OK"]
+    assert client.exchange(PUB) == [b"OK"]
 
 
 def test_second_identify_keeps_the_compression_inside_tls(driven):
     client = LayeredClient(driven, tls=True, compression="snappy")
     client.read()
-    (answer,) = client.say(encode_identify(b'{"feature_negotiation": true}'))
+    (answer,) = client.exchange(encode_identify(b'{"feature_negotiation": true}'))
     assert isinstance(answer, bytes)
     assert json.loads(answer)["snappy"] is False
-    assert client.say(PUB) == [b"OK"], "what there is stays"
+    assert client.exchange(PUB) == [b"OK"], "what there is stays"
     stats = _client_stats(driven)
     assert (stats["tls"], stats["snappy"], stats["deflate"]) == (True, True, False)
 
@@ -210,7 +210,7 @@ def _client_stats(driven: DrivenBroker) -> dict[str, object]:
 
 def test_stats_include_the_layers(driven):
     client = LayeredClient(driven, tls=True, compression="deflate")
-    client.say(PUB)
+    client.exchange(PUB)
     stats = _client_stats(driven)
     assert {
         key: stats[key] for key in ("tls", "tls_version", "tls_negotiated_protocol", "deflate", "snappy")
@@ -225,7 +225,7 @@ def test_stats_include_the_layers(driven):
     assert str(stats["tls_cipher_suite"]).startswith("Unknown ")
 
 
-# ---- what is required -------------------------------------------------------------------------------------------
+# ---- required TLS -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("required", ["true", "tcp-https"])
@@ -236,15 +236,15 @@ def test_required_tls_allows_only_identify_without_it(required, line, verb):
     driven = with_tls(tls_required=required)
     refusal = b"E_INVALID cannot %b in current state (TLS required)" % verb
     client = driven.client()
-    assert client.say(line) == [refusal]
+    assert client.exchange(line) == [refusal]
     assert client.session.ended
     client = driven.client()
     client.identify()
-    assert client.say(line) == [refusal]
-    assert LayeredClient(driven, tls=True).say(PUB) == [b"OK", b"OK"]
+    assert client.exchange(line) == [refusal]
+    assert LayeredClient(driven, tls=True).exchange(PUB) == [b"OK", b"OK"]
 
 
-# ---- what goes wrong --------------------------------------------------------------------------------------------
+# ---- errors -----------------------------------------------------------------------------------------------------
 
 
 def answers_after(client: LayeredClient, data: bytes, now_ns: int = START_NS) -> tuple[bytes, bytes]:
@@ -272,8 +272,8 @@ def asking_for_tls(driven: DrivenBroker, **asked: object) -> LayeredClient:
 @pytest.mark.parametrize("asked", [{}, {"snappy": True}, {"deflate": True}])
 def test_client_that_continues_without_tls_gets_a_plain_error(driven, asked):
     client = asking_for_tls(driven, **asked)
-    alert, told = answers_after(client, PUB)
-    assert (alert, told) == (
+    alert, refusal = answers_after(client, PUB)
+    assert (alert, refusal) == (
         b"",
         b"E_IDENTIFY_FAILED IDENTIFY failed tls: first record does not look like a TLS handshake",
     )
@@ -293,9 +293,9 @@ def test_plain_command_in_the_buffer_of_identify_is_refused_without_tls(driven):
 
 
 def test_alert_precedes_the_refusal(driven):
-    alert, told = answers_after(asking_for_tls(driven), b"\x16\x03\x01\x00\x05abcde")
+    alert, refusal = answers_after(asking_for_tls(driven), b"\x16\x03\x01\x00\x05abcde")
     assert alert[:1] == b"\x15"
-    assert told == b"E_IDENTIFY_FAILED IDENTIFY failed tls: unexpected message"
+    assert refusal == b"E_IDENTIFY_FAILED IDENTIFY failed tls: unexpected message"
 
 
 def test_eof_ends_the_tls_handshake(driven):
@@ -311,21 +311,21 @@ def test_tls_handshake_times_out_after_five_seconds(driven, interval):
     assert not client.session.ended
     driven.advance(0.001)
     assert client.session.ended
-    _, told = split_alert(client.session.data_to_send())
-    assert told == b"E_IDENTIFY_FAILED IDENTIFY failed read tcp 10.0.0.1:1: i/o timeout"
+    _, refusal = split_alert(client.session.data_to_send())
+    assert refusal == b"E_IDENTIFY_FAILED IDENTIFY failed read tcp 10.0.0.1:1: i/o timeout"
 
 
 def test_heartbeat_timeout_begins_after_a_slow_handshake(driven):
     slow = asking_for_tls(driven, heartbeat_interval=1000)
     driven.advance(4.9)
     tls = TLS(client_context(), server_hostname=HOST)
-    said = b""
+    plain = b""
     while tls.has_output:
         slow.feed(tls.encode(b""))
-        said += b"".join(tls.decode(slow.session.data_to_send()))
+        plain += b"".join(tls.decode(slow.session.data_to_send()))
     assert tls.is_ready
-    assert said.startswith(OK_FRAME)
-    assert said.count(b"_heartbeat_") == 4
+    assert plain.startswith(OK_FRAME)
+    assert plain.count(b"_heartbeat_") == 4
     driven.advance(1)
     assert not slow.session.ended
     slow.feed(tls.encode(NOP))
@@ -336,7 +336,7 @@ def test_heartbeat_timeout_begins_after_a_slow_handshake(driven):
 
 def test_damaged_record_ends_the_session_with_an_alert(driven):
     client = LayeredClient(driven, tls=True)
-    client.say(PUB)
+    client.exchange(PUB)
     client.feed(b"\x17\x03\x03\x00\x20" + bytes(32))
     assert client.session.ended
     assert end_reason(client.session) == "tls: decryption failed or bad record mac"
@@ -370,6 +370,6 @@ def test_tls_of_an_unsupported_version_is_refused(driven):
     rules = server_context()
     rules.minimum_version = ssl.TLSVersion.TLSv1_3
     driven.broker.offer_tls(partial(TLS, rules))
-    alert, told = answers_after(asking_for_tls(driven), TLS(context, server_hostname=HOST).encode(b""))
+    alert, refusal = answers_after(asking_for_tls(driven), TLS(context, server_hostname=HOST).encode(b""))
     assert alert[:1] == b"\x15"
-    assert told == b"E_IDENTIFY_FAILED IDENTIFY failed tls: unsupported protocol"
+    assert refusal == b"E_IDENTIFY_FAILED IDENTIFY failed tls: unsupported protocol"

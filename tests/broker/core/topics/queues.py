@@ -1,4 +1,4 @@
-"""What tests ask of a message queue, and production does not."""
+"""Calls on a message queue that only tests make."""
 
 from __future__ import annotations
 

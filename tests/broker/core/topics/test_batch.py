@@ -100,7 +100,7 @@ def test_full_disk_refuses_the_rest_of_a_batch(driven, monkeypatch):
 
 def test_first_messages_of_a_batch_are_delivered_before_the_last_is_put(driven):
     consumer = driven.client()
-    assert consumer.say(encode_subscribe(b"t", b"c"), b"RDY 1\n") == [b"OK"]
+    assert consumer.exchange(encode_subscribe(b"t", b"c"), b"RDY 1\n") == [b"OK"]
     client = driven.client()
     client.feed(MPUB)
     assert len(consumer.messages()) == 1

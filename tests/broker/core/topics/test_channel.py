@@ -365,7 +365,7 @@ def test_consumers_can_take_messages_after_empty(world):
 
 
 class ChannelMachine(RuleBasedStateMachine):
-    """Any calls in any order: each message is where a dict says it is, and what can be delivered is.
+    """Any calls in any order: each message is where a dict has it, and each that can be delivered is.
 
     A message is "queued", ("deferred", due) or (consumer, deadline), with its attempts beside it.
     """
@@ -383,7 +383,7 @@ class ChannelMachine(RuleBasedStateMachine):
             self.consumers.append(Consumer(self.channel, rdy_count))
 
     def settle(self) -> None:
-        """Deliver, and book what was delivered."""
+        """Deliver, and record the deliveries."""
         before = {consumer: len(consumer.in_flight) for consumer in self.consumers}
         self.world.settle()
         for consumer in self.consumers:

@@ -1,4 +1,4 @@
-"""Messages in flight: who holds what until when; and a state machine against a plain dict."""
+"""Messages in flight: owners and deadlines; and a state machine against a plain dict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def a_frame(number: int) -> bytes:
 
 
 class Held(InFlight):
-    """In-flight messages, with a note of what has timed out."""
+    """In-flight messages, with a list of those that have timed out."""
 
     def __init__(self) -> None:
         self.timed_out: list[bytes] = []
@@ -192,7 +192,7 @@ def test_touched_message_can_be_removed():
     assert not held
 
 
-# What it costs: counted, not measured.
+# Costs, counted and not measured.
 
 
 def test_deadline_examines_no_more_untouched_messages_than_are_due():
@@ -238,7 +238,7 @@ class InFlightMachine(RuleBasedStateMachine):
         self.expected: dict[int, tuple[int, int, int]] = {}
 
     def recent(self) -> st.SearchStrategy[int]:
-        """Draw a message of which it is likely that somebody holds it, or one that nobody has."""
+        """Draw the number of a recent message, which is probably in flight, or of none."""
         return st.integers(max(self.number - 8, 0), self.number)
 
     @rule(owner=st.integers(0, 1), count=st.integers(1, 4))

@@ -94,8 +94,8 @@ def test_message_counts_for_half_a_window_to_a_whole_one(steps):
         measured.add([value], now_ns)
         kept.append((-(-now_ns // HALF_NS), value))
         turn = max(-(-now_ns // HALF_NS), 1)
-        told = [value for when, value in kept if max(when, 1) >= turn - 1]
-        assert measured.result(now_ns)["count"] == len(told)
+        counted_values = [value for when, value in kept if max(when, 1) >= turn - 1]
+        assert measured.result(now_ns)["count"] == len(counted_values)
 
 
 def test_merge_ignores_values_older_than_the_window():

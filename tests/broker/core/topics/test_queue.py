@@ -1,4 +1,4 @@
-"""The queue: order, what overflows, and how much is taken at once."""
+"""The queue: order, overflow, and the amount that is taken at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic: ids, copies that are none, and what waits for a channel."""
+"""A topic: ids, shared frames, and messages that wait for a channel."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_delay_of_a_waiting_message_begins_when_a_channel_gets_it():
     assert deferred(channel) == [(50, b"later"), (50, b"too"), (70, b"much later")]
     assert waiting(channel) == [b"now"]
     topic.put([b"next"], NOW_NS)
-    assert waiting(channel) == [b"next"], "the delays of those before are forgotten"
+    assert waiting(channel) == [b"next"], "the earlier delays are dropped"
     assert topic._waiting_delays_ns == {}
 
 
@@ -203,7 +203,7 @@ def test_long_backlog_is_given_in_parts_and_new_messages_wait_behind_it(mem_queu
     topic.put([b"later"], NOW_NS, delay_ns=70)
     while topic.due_ns is not None:
         assert topic._timers.next_deadline() == NOW_NS, (
-            "the next part is given at once, but after what others want"
+            "the next part follows at once, but after other deadlines"
         )
         handle_due(topic, NOW_NS)
     assert len(topic.queue) == 0
@@ -283,7 +283,7 @@ def test_stored_messages_are_there_at_the_next_start():
     assert len(again.queue) == 1
     found = waiting(again.channel(b"c", NOW_NS))
     assert found == [b"1", b"2", b"0", b"deferred", b"in the topic"], (
-        "first what was on disk before, as in nsqd"
+        "first the messages that were on disk before, as in nsqd"
     )
     assert channel.deferred.remove_everything() == []
 

@@ -13,7 +13,7 @@ EXPERIMENT = ("topology-aware-consumption",)
     ("zone", "region", "proximity"),
     [
         ("z", "r", ZONE_LOCAL),
-        ("z", "elsewhere", ZONE_LOCAL),  # zones have names of their own; nsqd asks no further
+        ("z", "elsewhere", ZONE_LOCAL),  # an equal zone decides; nsqd does not compare the region
         ("y", "r", REGION_LOCAL),
         ("y", "elsewhere", GLOBAL),
         ("", "", GLOBAL),

@@ -36,11 +36,7 @@ class Dialler:
         self._context = client_context(options)
 
     async def __call__(self, address: str) -> ByteStream:
-        """Return a connection to ``host:port``, or to the path of a Unix socket.
-
-        Raises:
-            OSError: no connection could be made.
-        """
+        """Return a connection to ``host:port``, or to the path of a Unix socket; raise OSError if there is none."""
         return await self._dial(address)
 
     def secure(self, session: ClientSession[Any], address: str) -> None:

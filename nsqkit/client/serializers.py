@@ -68,11 +68,7 @@ class Text:
             raise _refusal(value, "text without surrogates") from error
 
     def decode(self, body: bytes, /) -> str:
-        """Return the text.
-
-        Raises:
-            ValueError: it is not UTF-8.
-        """
+        """Return the text; raise ValueError if it is not UTF-8."""
         return body.decode()
 
     def __repr__(self) -> str:
@@ -94,11 +90,7 @@ class Json:
             raise _refusal(value, "a value that JSON can represent") from error
 
     def decode(self, body: bytes, /) -> Any:
-        """Return the value.
-
-        Raises:
-            ValueError: it is not JSON.
-        """
+        """Return the value; raise ValueError if it is not JSON."""
         return json.loads(body)
 
     def __repr__(self) -> str:
@@ -138,11 +130,7 @@ class Typed(Generic[T]):
         return body
 
     def decode(self, body: bytes, /) -> T:
-        """Return the value.
-
-        Raises:
-            ValueError: it is no value of that type.
-        """
+        """Return the value; raise ValueError if it is no value of that type."""
         value: T = self._codec[1].decode(body)
         return value
 

@@ -28,11 +28,7 @@ _VERSIONS: Final = {
 
 
 def client_context(options: ConnectionOptions) -> Context | None:
-    """Return the context of all connections, or None without TLS.
-
-    Raises:
-        OptionError: a file cannot be used.
-    """
+    """Return the context of all connections, None without TLS; raise OptionError if a file cannot be used."""
     if not options.tls_v1 or options.tls_context is not None:
         return options.tls_context
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it verifies certificate and name

@@ -146,11 +146,7 @@ def check_policy(giving_up: object) -> None:
 
 
 def with_two_arguments(giving_up: Callable[..., Any]) -> Policy:
-    """Return the policy as a function of two arguments.
-
-    Raises:
-        OptionError: it is not a function of a message, or of a message and a ``GivenUp``.
-    """
+    """Return the policy as a function of two arguments; raise OptionError if it is no policy."""
     try:
         parameters = signature(giving_up).parameters.values()
     except (TypeError, ValueError):  # some built-in functions have no signature

@@ -48,11 +48,7 @@ def check_handler(handler: object, *, can_await: bool, name: str = "handler") ->
 
 
 def check_result(result: object, *, can_await: bool = False, name: str = "handler") -> None:
-    """Check the result of a handler, if it is not None.
-
-    Raises:
-        OptionError: it is a generator or an awaitable, whose code nothing would run.
-    """
+    """Raise OptionError if a result is a generator or an awaitable, whose code nothing would run."""
     if isgenerator(result) or isasyncgen(result):
         raise OptionError(
             f"{name} returned a generator, which nothing iterates; allowed is a function without yield"

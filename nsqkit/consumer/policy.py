@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def policy_of(giving_up: Callable[..., Any]) -> Policy:
-    """Return a policy for the event loop; a ``DeadLetter`` of a ``BlockingProducer`` is called in a thread.
-
-    Raises:
-        OptionError: it is not a function of a message, or of a message and a ``GivenUp``.
-    """
+    """Return a policy for the event loop; a ``DeadLetter`` of a ``BlockingProducer`` is called in a thread."""
     policy = with_two_arguments(giving_up)
     if isinstance(giving_up, DeadLetter) and not giving_up.is_async:
         return _in_thread(policy, lambda message: message)

@@ -2,7 +2,7 @@
 
 ``fetch_nsqds`` and ``fetch_topics`` send a request to one nsqlookupd; ``lookup_nsqds`` and ``lookup_topics`` send it
 to several and merge the responses. The answer TOPIC_NOT_FOUND is an empty list, since a topic exists only after its
-first message. Everything else that is no list is an error.
+first message. Everything else that is no list raises ``RequestFailed``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,7 @@ TOPIC_NOT_FOUND: Final = "TOPIC_NOT_FOUND"
 
 
 async def fetch_nsqds(daemon: Daemon, topic: str | None) -> dict[str, Node]:
-    """Return the nsqds that one nsqlookupd lists for a topic, by ``tcp_address``; for None, those of all topics.
-
-    Raises:
-        RequestFailed: there is no valid response.
-    """
+    """Return the nsqds that one nsqlookupd lists for a topic, by ``tcp_address``; for None, those of all topics."""
     try:
         if topic is None:
             document = await daemon.request_document("GET", "/nodes")
@@ -54,11 +50,7 @@ async def fetch_nsqds(daemon: Daemon, topic: str | None) -> dict[str, Node]:
 
 
 async def fetch_topics(daemon: Daemon, pattern: re.Pattern[str]) -> dict[str, str]:
-    """Return the topics of one nsqlookupd in which ``pattern`` is found, each by its own name.
-
-    Raises:
-        RequestFailed: there is no valid response.
-    """
+    """Return the topics of one nsqlookupd in which ``pattern`` is found, each by its own name."""
     document = await daemon.request_document("GET", "/topics")
     names = _decode(daemon, lambda document: decode_names(document, "topics"), document)
     return {name: name for name in names if pattern.search(name)}

@@ -49,20 +49,12 @@ def decode_nodes(document: Mapping[str, Any]) -> list[Node]:
 
 
 def decode_registered_nodes(document: Mapping[str, Any]) -> list[RegisteredNode]:
-    """Return the nsqds in a response to ``/nodes``.
-
-    Raises:
-        ValueError: as ``decode_nodes``.
-    """
+    """Return the nsqds in a response to ``/nodes``; the errors are those of ``decode_nodes``."""
     return _decode_list(document, "producers", _decode_registered_node)
 
 
 def decode_names(document: Mapping[str, Any], key: str) -> list[str]:
-    """Return the names of topics or channels under ``key`` of a response.
-
-    Raises:
-        ValueError: as ``decode_nodes``.
-    """
+    """Return the names of topics or channels under ``key`` of a response; errors as ``decode_nodes``."""
     return _decode_list(document, key, _decode_name)
 
 

@@ -45,7 +45,7 @@ Refuse: TypeAlias = Callable[[Exception], object]
 
 
 class LoopClient(Generic[C]):
-    """Runs one client in the event-loop thread, from its creation to ``end``.
+    """Runs one client in the event-loop thread, from its creation to ``end``; methods for threads begin with ``check``.
 
     Args:
         make: makes the client, in the event loop; it is entered there at once.
@@ -112,12 +112,7 @@ class LoopClient(Generic[C]):
     def put(self, function: Callable[[], object], refuse: Refuse | None = None) -> None:
         """Call a function in the event loop soon, in the order of the calls of this method.
 
-        Args:
-            function: must not raise; its result is ignored.
-            refuse: called instead, with an error, if the end comes first.
-
-        Raises:
-            Closed: as ``check``.
+        The function must not raise. If the end comes first, ``refuse`` is called instead, with an error.
         """
         self.check()
         self._queue.append((function, refuse))
@@ -182,9 +177,6 @@ class LoopClient(Generic[C]):
         """Return what ``make`` returns in the event loop; None if something runs or waits there.
 
         Until the lease is ended, nothing else is done with the client: what is put or started ends it first.
-
-        Raises:
-            Closed: as ``check``.
         """
         return self.ask(partial(self._start_lease, make))
 
@@ -212,11 +204,7 @@ class LoopClient(Generic[C]):
     # ---- async functions -----------------------------------------------------------------------------------------
 
     def start(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
-        """Start an async function in a task of the event loop, and return its future, which can cancel it.
-
-        Raises:
-            Closed: as ``check``.
-        """
+        """Start an async function in a task of the event loop, and return its future, which can cancel it."""
         self.check()
         try:
             return self._portal.start_task_soon(partial(self._run, function))
@@ -232,11 +220,7 @@ class LoopClient(Generic[C]):
             self._task_count -= 1
 
     def run(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run an async function in the event loop and return its result; an interrupt of the caller cancels it.
-
-        Raises:
-            Closed: as ``check``.
-        """
+        """Run an async function in the event loop and return its result; an interrupt of the caller cancels it."""
         is_left = False
         scope: anyio.CancelScope | None = None
 

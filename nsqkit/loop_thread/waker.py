@@ -32,11 +32,7 @@ class Waker:
             loop.add_reader(self._fd, self._on_wake)
 
     def wake(self) -> None:
-        """Call the function soon.
-
-        Raises:
-            RuntimeError: the event loop has ended; not raised in every case.
-        """
+        """Call the function soon; raise RuntimeError, not in every case, if the event loop has ended."""
         if sys.platform == "linux":
             os.eventfd_write(self._fd, 1)
         else:

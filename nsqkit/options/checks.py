@@ -38,15 +38,9 @@ def make_options(
     *,
     elsewhere: Mapping[str, type[AttrsInstance]] | None = None,
 ) -> T:
-    """Return ``cls(**values)``.
+    """Return ``cls(**values)``; raise OptionError for an unknown option, or a value that is not allowed.
 
-    Args:
-        cls: the class of the options.
-        values: the options.
-        elsewhere: calls that take other options, such as ``run(…)``, with the classes of those.
-
-    Raises:
-        OptionError: an unknown option, or a value that is not allowed.
+    ``elsewhere`` has the calls that take other options, such as ``run(…)``, with the classes of those.
     """
     known = attrs.fields_dict(cls)
     for name in values:
@@ -76,27 +70,17 @@ def unknown_name(
 
 
 def check_value(cls: type[AttrsInstance], name: str, value: object) -> None:
-    """Check a new value of one option.
-
-    Raises:
-        OptionError: it is not allowed.
-    """
+    """Raise OptionError if an option may not have a value."""
     field = attrs.fields_dict(cls)[name]
     assert field.validator is not None
     field.validator(None, field, value)
 
 
 def take_seconds(name: str, value: object, most: float = math.inf, *, least: float = 0.0) -> float:
-    """Return a length of time that is an argument of a method, in seconds.
-
-    Args:
-        name: of the argument.
-        value: a number, or a timedelta.
-        most: the longest that is allowed; by default any that is finite.
-        least: the shortest.
+    """Return a length of time, a number or a timedelta that is the argument ``name``, in seconds.
 
     Raises:
-        OptionError: it is neither, or outside of that range.
+        OptionError: it is neither, is not finite, or is outside of ``least`` to ``most``.
     """
     number = plain_seconds(value)
     # Comparisons with NaN are False, so it is refused.
@@ -108,21 +92,14 @@ def take_seconds(name: str, value: object, most: float = math.inf, *, least: flo
 
 
 def take_timeout(value: object) -> float | None:
-    """Return the argument ``timeout`` of a method, in seconds; None is for no limit.
-
-    Raises:
-        OptionError: it is neither None nor a length of time.
-    """
+    """Return the argument ``timeout`` of a method in seconds, None for no limit; raise OptionError for other values."""
     return None if value is None else take_seconds("timeout", value, WAIT_MAX)
 
 
 def check_addresses(addresses: object, name: str, *, or_url: bool = False) -> tuple[str, ...]:
     """Return the addresses, each once; each is ``host:port``, or the path of a Unix socket (``is_socket_path``).
 
-    Args:
-        addresses: a list of them.
-        name: of the argument.
-        or_url: whether an address may be a URL, which is not checked here.
+    With ``or_url`` an address may also be a URL, which is not checked here; ``name`` is that of the argument.
 
     Raises:
         OptionError: one of them is not an address, or ``addresses`` is not a list.

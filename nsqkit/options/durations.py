@@ -120,11 +120,7 @@ def _decimal(value: int, places: int) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """Return the seconds in a text: a plain number, or a duration in Go's notation.
-
-    Raises:
-        ValueError: the text is neither.
-    """
+    """Return the seconds in a text, a number or a duration in Go's notation; raise ValueError for others."""
     try:
         return float(text)
     except ValueError:

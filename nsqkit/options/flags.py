@@ -191,10 +191,7 @@ def _form(option: Option) -> str:
 def usage(command: str, options: Mapping[str, Option], defaults: object) -> str:
     """Return the output of ``-help``: each flag with its type, help and default, in alphabetical order.
 
-    Args:
-        command: the name of the command.
-        options: all options, by the name of the field.
-        defaults: an object whose attributes are the default values.
+    The options are by the name of the field; the attributes of ``defaults`` are the default values.
     """
     lines = [f"Usage of {command}:"]
     for name, option in sorted(options.items(), key=lambda item: item[1].flag):

@@ -113,12 +113,9 @@ class Option:
             case Kind.DURATION:
                 return f"a duration in nanoseconds of at least {self.low} ({format_duration(int(self.low))})"
             case Kind.INT:
-                below = self.high < INT64_MAX
-                return (
-                    f"an integer from {self.low} to {self.high}"
-                    if below
-                    else f"an integer of at least {self.low}"
-                )
+                if self.high < INT64_MAX:
+                    return f"an integer from {self.low} to {self.high}"
+                return f"an integer of at least {self.low}"
             case Kind.WHOLE | Kind.NUMBER | Kind.SECONDS:
                 noun = "a whole number" if self.kind is Kind.WHOLE else "a number"
                 unit = " seconds" if self.kind is Kind.SECONDS else ""
@@ -127,11 +124,7 @@ class Option:
         return str(self.kind.value)
 
     def read(self, text: str) -> Any:
-        """Return the value for which a text stands.
-
-        Raises:
-            ValueError: the text is not of this kind.
-        """
+        """Return the value for which a text stands; raise ValueError if it is not of this kind."""
         match self.kind:
             case Kind.BOOL:
                 return _read_bool(text)

@@ -47,11 +47,7 @@ class Bodies:
         self._max_body_size = max_body_size
 
     def take(self, body: Any, name: str = "body") -> bytes:
-        """Return the bytes of one body.
-
-        Raises:
-            OptionError: it is empty or too large, or not bytes.
-        """
+        """Return the bytes of one body; raise OptionError if it is empty or too large, or not bytes."""
         data = body if self._encode is None else self._encode(body)
         if isinstance(data, bytearray | memoryview):
             data = bytes(data)
@@ -64,11 +60,7 @@ class Bodies:
         return data
 
     def take_all(self, bodies: Sequence[Any]) -> Sequence[bytes]:
-        """Return the bytes of the bodies of one command.
-
-        Raises:
-            OptionError: they are not a list, or empty, or one is wrong, or they are too large together.
-        """
+        """Return the bytes of the bodies of one command; raise OptionError if they are no list, none, or too large."""
         if (
             isinstance(bodies, bytes | bytearray | memoryview | str)
             or not isinstance(bodies, Sequence)

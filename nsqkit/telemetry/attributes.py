@@ -39,12 +39,8 @@ def operation_attributes(
 ) -> Attributes:
     """Return the common attributes of the spans and metrics of an operation.
 
-    Args:
-        name: nsqkit's name of the operation.
-        kind: its type in the conventions: ``send`` or ``process``.
-        topic: its topic.
-        channel: the channel of a consumer; the conventions' subscription.
-        nsqd_address: the address of the nsqd; None if it is unknown.
+    The kind is its type in the conventions, ``send`` or ``process``. A consumer has a channel, which is the
+    conventions' subscription; the address is None if it is unknown.
     """
     attributes: Attributes = {SYSTEM: "nsq", OPERATION_NAME: name, OPERATION_TYPE: kind, DESTINATION: topic}
     if channel is not None:

@@ -19,12 +19,7 @@ R = TypeVar("R")
 def surrounded(
     handler: Callable[[Work], R], make_context: Callable[[Work], AbstractContextManager[object]]
 ) -> Callable[[Work], R]:
-    """Return a handler that calls this one, and awaits its result, within a context.
-
-    Args:
-        handler: of a message or of a batch, async or plain.
-        make_context: returns the context of one call, given the handler's argument.
-    """
+    """Return a handler that calls this one, async or plain, within a context that is made from its argument."""
 
     @wraps(handler)
     def within(work: Work) -> Any:

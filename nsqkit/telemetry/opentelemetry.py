@@ -161,11 +161,7 @@ class TracedBlockingProducer(_Traced["BlockingProducer", "Future[None]"]):
     """Publishes through a ``BlockingProducer``, otherwise as ``TracedProducer``; open either the producer or this."""
 
     def open(self) -> Self:
-        """Open the producer.
-
-        Raises:
-            Closed: it is open already.
-        """
+        """Open the producer; raise ``Closed`` if it is open already."""
         self._wrapped.open()
         return self
 
@@ -242,15 +238,7 @@ class ConsumerTracing:
         """
         parent, own = self._open(message)
         own[ATTEMPTS] = message.attempts
-        return Operation(
-            self._instruments,
-            self._name,
-            self._shared(message.nsqd_address),
-            own,
-            count=1,
-            parent=parent,
-            links=_links(parent, {}),
-        )
+        return self._operation(message.nsqd_address, own, count=1, parent=parent, links=_links(parent, {}))
 
     def process_batch(self, messages: Sequence[Message | BlockingMessage]) -> Operation:
         """Return a context manager for the handling of a batch: one span, with links to the publishers' spans."""
@@ -259,17 +247,12 @@ class ConsumerTracing:
             parent, own = self._open(message)
             links += _links(parent, own)
         addresses = {message.nsqd_address for message in messages}
-        return Operation(
-            self._instruments,
-            self._name,
-            self._shared(addresses.pop() if len(addresses) == 1 else None),
-            {BATCH_MESSAGE_COUNT: len(messages)},
-            count=len(messages),
-            links=links,
-        )
+        address, count = addresses.pop() if len(addresses) == 1 else None, len(messages)
+        return self._operation(address, {BATCH_MESSAGE_COUNT: count}, count=count, links=links)
 
-    def _shared(self, nsqd_address: str | None) -> Attributes:
-        return operation_attributes("process", "process", self._topic, self._channel, nsqd_address)
+    def _operation(self, nsqd_address: str | None, own: Attributes, **rest: Any) -> Operation:
+        shared = operation_attributes("process", "process", self._topic, self._channel, nsqd_address)
+        return Operation(self._instruments, self._name, shared, own, **rest)
 
     def _open(self, message: Message | BlockingMessage) -> tuple[Context | None, Attributes]:
         """Return the context in a message's envelope, or None, and the attributes of the message."""

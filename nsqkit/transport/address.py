@@ -18,11 +18,7 @@ _HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*):[^:\[\]]*")
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port.
-
-    Raises:
-        OptionError: not ``host:port`` with a port of 0 to 65535.
-    """
+    """Return host and port; raise OptionError if it is not ``host:port`` with a port of 0 to 65535."""
     host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
         raise OptionError(f"address {address!r} is not host:port with a port of 0 to {PORT_MAX}")

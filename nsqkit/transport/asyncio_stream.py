@@ -43,11 +43,7 @@ def asyncio_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class AsyncioStream(PushStream, asyncio.Protocol):
-    """One TCP connection, and the protocol of its asyncio transport.
-
-    Args:
-        on_connect: called with the stream once it is connected.
-    """
+    """One TCP connection, and the protocol of its asyncio transport; ``on_connect`` is called with the stream."""
 
     def __init__(self, on_connect: Callable[[AsyncioStream], None] | None = None) -> None:
         self._on_connect = on_connect

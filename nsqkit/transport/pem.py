@@ -1,8 +1,8 @@
 """Loading of certificates and keys from files, for either end of a connection.
 
-Each function loads the files of one or two options into an ``ssl.SSLContext``. An error for an unusable file names the
-option, the file and the reason. ``whose`` is the prefix of the option's name. An encrypted key is refused, since
-OpenSSL would read its password from the terminal.
+Each function loads the files of one or two options into an ``ssl.SSLContext``. The ``OptionError`` for an unusable file
+names the option, the file and the reason. ``whose`` is the prefix of the option's name. An encrypted key is refused,
+since OpenSSL would read its password from the terminal.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ from nsqkit.errors import OptionError
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str, *, whose: str = "") -> None:
-    """Load this end's certificate and key, from the files of ``tls_cert`` and ``tls_key``.
-
-    Raises:
-        OptionError: a file cannot be used.
-    """
+    """Load this end's certificate and key, from the files of ``tls_cert`` and ``tls_key``."""
 
     def refuse() -> NoReturn:
         raise OptionError(f"{whose}tls_key is {key!r}, which is encrypted; allowed is a key that is not")
@@ -36,11 +32,7 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str, *, who
 
 
 def load_authorities(context: ssl.SSLContext, path: str, *, whose: str = "") -> None:
-    """Load trusted certificates, from the file of ``tls_root_ca_file``.
-
-    Raises:
-        OptionError: the file cannot be used.
-    """
+    """Load trusted certificates, from the file of ``tls_root_ca_file``."""
     _check_readable(f"{whose}tls_root_ca_file", path)
     try:
         context.load_verify_locations(path)

@@ -119,11 +119,7 @@ def _exists(path: str) -> bool:
 
 
 class Listener:
-    """Listening sockets, for ``async with``.
-
-    Attributes:
-        address: the address for clients: ``host:port`` of the first socket, or the path of a Unix socket.
-    """
+    """Listening sockets, for ``async with``; clients use ``address``, which has the port or path of the first one."""
 
     def __init__(self, sockets: MultiListener[SocketStream], *, path: str = "") -> None:
         self._sockets = sockets

@@ -151,11 +151,7 @@ class Command:
 
 
 def parse_number(word: bytes) -> int:
-    """Return the number in ``word`` as nsqd reads it: digits, wrapped to 64 bits; an empty word is 0.
-
-    Raises:
-        ValueError: the word has other characters than digits.
-    """
+    """Return the number that nsqd reads: digits, wrapped to 64 bits, 0 if empty; raise ValueError for others."""
     if not word:
         return 0
     if not word.isdigit():
@@ -174,12 +170,9 @@ def _wrap(number: int) -> int:
 
 
 class CommandDecoder:
-    """Turn received bytes into commands.
+    """Turn received bytes into commands; the rules are applied to each before its body is read.
 
-    Args:
-        rules: applied to each command before its body is read.
-        max_msg_size: the limit of a message's body in bytes.
-        max_body_size: the limit of the body of IDENTIFY, AUTH and MPUB in bytes.
+    The limits are bytes: ``max_msg_size`` for a message, ``max_body_size`` for the body of IDENTIFY, AUTH and MPUB.
     """
 
     __slots__ = (

@@ -106,7 +106,7 @@ def silent_nsqd() -> Iterator[str]:
 
 
 @contextmanager
-def nobody() -> Iterator[str]:
+def unused_address() -> Iterator[str]:
     """Give an address that refuses connections."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))

@@ -21,7 +21,7 @@ _OVERHEAD = 4
 class BatchRefused(NotConnected):
     """The broker has kept nothing of a batch, because of one message, of its size, or of an earlier command.
 
-    nsqd does not say which message it was, so each is sent again by itself; users do not get this error.
+    nsqd does not name the message, so each is sent again by itself; users do not get this error.
     """
 
 

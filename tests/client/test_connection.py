@@ -452,7 +452,7 @@ class TestLog:
     async def test_log_records_have_the_address(self, caplog):
         caplog.set_level(logging.INFO, "nsqkit.client")
         async with running() as bench:
-            bench.broker.refusal = ConnectionRefusedError("nobody")
+            bench.broker.refusal = ConnectionRefusedError("refused")
             await bench.wait_error(NotConnected)
             bench.broker.refusal = None
             await bench.retry()
@@ -466,7 +466,7 @@ class TestLog:
             ("nsqkit.client", "INFO", ADDRESS),
         ]
         assert [record.getMessage() for record in caplog.records] == [
-            f"[{ADDRESS}] cannot connect to {ADDRESS}: nobody",
+            f"[{ADDRESS}] cannot connect to {ADDRESS}: refused",
             f"[{ADDRESS}] dialling again in 1.000 s",
             f"[{ADDRESS}] connected",
         ]
@@ -479,7 +479,7 @@ class TestHook:
         async with running(
             on_connection=lambda *what: reported.append((what[0], what[1] and type(what[1])))
         ) as bench:
-            bench.broker.refusal = ConnectionRefusedError("nobody")
+            bench.broker.refusal = ConnectionRefusedError("refused")
             await bench.wait_error(NotConnected)
             bench.broker.refusal = None
             await bench.retry()

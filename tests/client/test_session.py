@@ -273,10 +273,10 @@ class Pair:
     Args:
         cut: how many bytes arrive at once; None for all.
         secret: what the client has for AUTH.
-        context: the client's rules of TLS; None for those that know the broker's certificate.
+        context: the client's rules of TLS; None to trust the certificate of the broker.
         hostname: whose certificate the client expects.
         options: the broker's.
-        asked: what the client asks for in IDENTIFY.
+        asked: the fields that the client sends in IDENTIFY.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from nsqkit.consumer.dead_letter import DeadLetter, GivenUp
 from nsqkit.errors import Closed, NotConnected, OptionError
 from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.servers import NsqdServer
-from tests.threads import WAIT_LIMIT, interrupted_once, nobody, start, until
+from tests.threads import WAIT_LIMIT, interrupted_once, start, until, unused_address
 
 
 def make(nsqd: NsqdServer, **options) -> BlockingConsumer:
@@ -275,7 +275,7 @@ def test_state_can_be_read_and_changed(consumer, nsqd):
     consumer.resume()
     consumer.change_max_in_flight(7)
     assert consumer.stats().max_in_flight == 7
-    with nobody() as address, nobody() as lookupd:
+    with unused_address() as address, unused_address() as lookupd:
         consumer.connect_to_nsqd(address)
         assert list(consumer.unconnected) == [address]
         consumer.disconnect_from_nsqd(address)
@@ -293,7 +293,10 @@ def test_invalid_options_are_refused_by_constructor():
 
 
 def test_consumer_finds_nsqds_by_nsqlookupds():
-    with nobody() as lookupd, BlockingConsumer("t", "c", lookupd_http_addresses=[lookupd]) as consumer:
+    with (
+        unused_address() as lookupd,
+        BlockingConsumer("t", "c", lookupd_http_addresses=[lookupd]) as consumer,
+    ):
         with pytest.raises(NotConnected, match=rf"no connection to http://{lookupd} within 0.01 seconds"):
             consumer.wait_connected(timedelta(milliseconds=10))
         assert consumer.receive(timedelta(0)) is None

@@ -269,10 +269,10 @@ async def test_nothing_is_sent_to_a_broker_without_tls_after_identify():
 
 async def test_broker_that_refuses_connections():
     async with producing(connect_timeout=0.1) as (producer, broker):
-        broker.refusal = ConnectionRefusedError("nobody there")
+        broker.refusal = ConnectionRefusedError("no listener")
         with pytest.raises(NotConnected) as caught:
             await producer.publish(TOPIC, b"x")
-        assert "nobody there" in str(caught.value.__cause__)
+        assert "no listener" in str(caught.value.__cause__)
         assert broker.dial_count > 1
         broker.refusal = None
         await check_publishes(producer, broker)

@@ -1,6 +1,6 @@
 """Programs as users write them, an ``async def main()`` each, under every way to run one.
 
-The brokers run in threads of their own, so each program has an event loop that only its clients use.
+The brokers run in separate threads, so each program has an event loop that only its clients use.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from nsqkit.client.serializers import JSON
 from nsqkit.errors import Closed, NotConnected, OptionError, PublishTimeout, WouldWait
 from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.servers import NsqdServer
-from tests.threads import WAIT_LIMIT, interrupted_once, nobody, silent_nsqd, start, until
+from tests.threads import WAIT_LIMIT, interrupted_once, silent_nsqd, start, until, unused_address
 
 
 def depth(nsqd: NsqdServer, name: bytes = b"t") -> int:
@@ -50,7 +50,7 @@ def test_messages_of_nowait_methods_arrive(producer, nsqd):
 
 
 def test_nowait_methods_do_not_wait_for_a_connection():
-    with nobody() as address, BlockingProducer(address) as producer:
+    with unused_address() as address, BlockingProducer(address) as producer:
         assert not producer.is_connected
         with pytest.raises(NotConnected, match=rf"^no connection to {address} within 0\.01 seconds"):
             producer.wait_connected(timedelta(milliseconds=10))
@@ -112,7 +112,7 @@ def test_a_wrong_publish_is_refused(producer):
 @pytest.mark.parametrize("options", [{}, {"publish_attempts": 3}], ids=["short", "long"])
 def test_publish_without_an_nsqd_raises_not_connected(options):
     with (
-        nobody() as address,
+        unused_address() as address,
         BlockingProducer(address, connect_timeout=0.05, **options) as producer,
         pytest.raises(NotConnected),
     ):
@@ -143,7 +143,7 @@ def test_methods_outside_of_the_block_raise_closed(nsqd):
 
 @pytest.mark.parametrize("options", [{}, {"publish_attempts": 3}], ids=["short", "long"])
 def test_close_ends_calls_that_wait_for_a_connection(options):
-    with nobody() as address:
+    with unused_address() as address:
         producer = BlockingProducer(address, connect_timeout=3600.0, **options).open()
         publishing = [start(producer.publish, "t", b"1") for _ in range(3)]
         until(lambda: producer.stats().waiting_count == 3)

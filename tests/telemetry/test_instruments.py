@@ -68,7 +68,7 @@ def test_exception_is_passed_on_and_recorded(recorder):
 def test_publish_that_was_not_sent_is_not_counted(recorder):
     with pytest.raises(NotConnected):
         with operation(recorder):
-            raise NotConnected("nobody there")
+            raise NotConnected("no listener")
     assert recorder.points().keys() == {"messaging.client.operation.duration"}
 
 

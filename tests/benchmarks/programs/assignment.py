@@ -31,7 +31,7 @@ class Assignment:
     """The assignment of a client program.
 
     Attributes:
-        mode: see the table above; nsqkit's program knows more than one way to publish and to consume.
+        mode: see the table above; nsqkit's program has several ways to publish and to consume.
         address: the broker's.
         count: number of messages.
         topic: an existing topic; its channel is called ``channel``.

@@ -124,7 +124,7 @@ class DiskStorage(SyncState):
         """Return the next sync; run it, then call ``end_sync``.
 
         Args:
-            names_are_saved: all topics and channels are named on disk. Otherwise no queue forgets a message that went
+            names_are_saved: all topics and channels are named on disk. Otherwise no queue drops a message that went
                 to another one, whose name might be lost.
         """
         queues = list(self.due)[:BATCH_QUEUES_MAX]

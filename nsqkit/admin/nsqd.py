@@ -52,8 +52,6 @@ class NsqdAdmin(DaemonAdmin):
             params["channel"] = encode_channel(channel).decode()
         return await self._get("/stats", params, partial(read, NsqdStats))
 
-    # ---- topics --------------------------------------------------------------------------------------------------
-
     async def create_topic(self, topic: str) -> None:
         """Create a topic unless it exists."""
         await self._post("/topic/create", topic_params(topic))
@@ -74,8 +72,6 @@ class NsqdAdmin(DaemonAdmin):
         """Resume the flow of messages from a topic to its channels."""
         await self._post("/topic/unpause", topic_params(topic))
 
-    # ---- channels ------------------------------------------------------------------------------------------------
-
     async def create_channel(self, topic: str, channel: str) -> None:
         """Create a channel of an existing topic unless it exists."""
         await self._post("/channel/create", channel_params(topic, channel))
@@ -95,8 +91,6 @@ class NsqdAdmin(DaemonAdmin):
     async def unpause_channel(self, topic: str, channel: str) -> None:
         """Resume deliveries from a channel."""
         await self._post("/channel/unpause", channel_params(topic, channel))
-
-    # ---- options -------------------------------------------------------------------------------------------------
 
     async def get_config(self, option: str) -> Any:
         """Return the value of an option, under its name in the configuration file: ``mem_queue_size``.

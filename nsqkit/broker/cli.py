@@ -44,11 +44,7 @@ def _run(options: BrokerOptions) -> int:
 
 
 COMMAND: Final = Command(
-    name="nsqd",
-    options=OPTIONS,
-    make=BrokerOptions,
-    host_defaults=_host_defaults,
-    run=_run,
+    name="nsqd", options=OPTIONS, make=BrokerOptions, host_defaults=_host_defaults, run=_run
 )
 
 

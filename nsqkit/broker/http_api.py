@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import platform
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -26,14 +25,13 @@ from nsqkit.broker.memory_stats import read_memory_stats
 from nsqkit.errors import OptionError
 from nsqkit.http.access_log import logged
 from nsqkit.http.debug import MEMORY_ROUTES, pprof_routes
-from nsqkit.http.messages import BOOLEANS, PROGRAM, HTTPError, Query, Request, Response
+from nsqkit.http.messages import BOOLEANS, PROGRAM, HTTPError, Query, Request, Response, parse_integer
 from nsqkit.http.router import Router
 from nsqkit.http.server import serve_connection
 from nsqkit.program.version import version_line
 from nsqkit.transport.address import port_of
 from nsqkit.wire.bodies import batch_count_max, parse_int32
 from nsqkit.wire.commands import milliseconds_ns
-from nsqkit.wire.documents import INT64
 from nsqkit.wire.identify import BROKER_VERSION
 from nsqkit.wire.names import is_valid_name
 
@@ -50,8 +48,6 @@ Route: TypeAlias = Callable[["RunningBroker", Request], "Response | Awaitable[Re
 
 SPLIT_SIZE: Final = 64 * 1024
 """Bytes of a body that are split into lines at once."""
-
-_INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 # ---- about the broker -----------------------------------------------------------------------------------------
@@ -134,11 +130,10 @@ async def publish(nsqd: RunningBroker, request: Request) -> Response:
 
 def _delay_ns(text: str, delay_ns_max: int) -> int:
     try:
-        delay_ms = int(text) if _INTEGER.fullmatch(text) else -1
-    except ValueError:  # more digits than Python converts
-        delay_ms = -1
-    delay_ns = milliseconds_ns(delay_ms)
-    if delay_ms not in INT64 or not 0 <= delay_ns <= delay_ns_max:
+        delay_ns = milliseconds_ns(parse_integer(text))
+    except ValueError:
+        delay_ns = -1
+    if not 0 <= delay_ns <= delay_ns_max:
         raise HTTPError(400, "INVALID_DEFER")
     return delay_ns
 

@@ -7,6 +7,7 @@ answer in plain HTTP, every other one a TLS alert.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream, aclose_forcefully
@@ -39,15 +40,10 @@ async def serve_https(api: HTTPApi, context: Context, stream: ByteStream, remote
         reason = str(error) if isinstance(error, ProtocolError) else "EOF"
         logger.warning("http: TLS handshake error from %s: %s", remote_address, reason)
         if tls.head in HTTP_HEADS:
-            await _answer_plain(stream)
+            # trio's send_eof raises an OSError.
+            with suppress(BrokenResourceError, ClosedResourceError, OSError):
+                await stream.send(PLAIN_ANSWER)
+                await stream.send_eof()
         await aclose_forcefully(stream)
     else:
         await api.serve(secure, remote_address, secure=True)
-
-
-async def _answer_plain(stream: ByteStream) -> None:
-    try:
-        await stream.send(PLAIN_ANSWER)
-        await stream.send_eof()
-    except (BrokenResourceError, ClosedResourceError, OSError):  # an OSError comes from trio's send_eof
-        return

@@ -48,11 +48,8 @@ Registrations: TypeAlias = Mapping[bytes, Collection[bytes]]
 class LookupAnnouncer:
     """Announces topics and channels to all configured nsqlookupds.
 
-    Args:
-        options: returns the present options; ``lookupd_tcp_addresses`` may change while it runs.
-        clock: the time.
-        registrations: returns the topics and channels to announce; called in the event loop.
-        node: the data of this nsqd for IDENTIFY.
+    ``options`` returns the present options, whose ``lookupd_tcp_addresses`` may change while it runs; ``registrations``
+    returns the topics and channels to announce; both are called in the event loop. ``node`` is this nsqd, for IDENTIFY.
     """
 
     def __init__(

@@ -130,8 +130,6 @@ class Persistence:
             self._saved_revision = revision
             return True
 
-    # ---- syncs ---------------------------------------------------------------------------------------------------
-
     async def _sync(self, broker: Broker) -> None:
         """Do one sync; ``nsqkit.broker.core.disk.sync`` has its steps."""
         ticket, revision, failure = 0, broker.changes.revision, ""
@@ -185,8 +183,6 @@ class Persistence:
         while self._committed_ticket < ticket:
             await self._commit_ended.wait()
         return self._failed_ticket < ticket  # if a later one has failed as well, this one counts as failed
-
-    # ---- end -----------------------------------------------------------------------------------------------------
 
     def close(self, broker: Broker) -> None:
         """Write the names, then all messages, and give up the directory."""

@@ -18,7 +18,7 @@ import anyio
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.report.stats import collect
-from nsqkit.broker.core.report.statsd import NOTHING, Snapshot, cut_packets, report
+from nsqkit.broker.core.report.statsd import NOTHING, cut_packets, report
 from nsqkit.broker.memory_stats import read_memory_stats
 from nsqkit.clock import NS_PER_S, Clock, move_on_after
 from nsqkit.errors import OptionError
@@ -67,10 +67,8 @@ class StatsdReporter:
     def _packets(self) -> list[bytes]:
         """Return the packets of a report on the changes since the last one."""
         options = self._options
-        now = Snapshot(
-            collect(self._broker, self._clock.now_ns(), include_clients=False),
-            read_memory_stats() if options.statsd_mem_stats else None,
-        )
+        now = collect(self._broker, self._clock.now_ns(), include_clients=False)
+        now["memory"] = read_memory_stats() if options.statsd_mem_stats else None
         lines = report(now, self._last, exclude_ephemeral=options.statsd_exclude_ephemeral)
         self._last = now
         return cut_packets([self._prefix + line for line in lines], options.statsd_udp_packet_size)

@@ -61,20 +61,13 @@ def server_context(options: BrokerOptions) -> Context:
         # Go trusts every certificate in the file, whether it is a CA or not.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     elif options.tls_client_auth_policy == "require":
-        return _any_certificate_context(options, minimum_version, ciphers)
+        try:
+            from nsqkit.transport.openssl import AnyCertificateContext
+        except ImportError as error:
+            raise OptionError(
+                "option tls_client_auth_policy is 'require'; to take any certificate needs pyOpenSSL, which comes "
+                "with the extra nsqkit[server]; without it, allowed is '' and 'require-verify'"
+            ) from error
+        files = options.tls_cert, options.tls_key
+        return AnyCertificateContext(*files, minimum_version=minimum_version, ciphers=ciphers)
     return context
-
-
-def _any_certificate_context(
-    options: BrokerOptions, minimum_version: ssl.TLSVersion, ciphers: str
-) -> Context:
-    try:
-        from nsqkit.transport.openssl import AnyCertificateContext
-    except ImportError as error:
-        raise OptionError(
-            "option tls_client_auth_policy is 'require'; to take any certificate needs pyOpenSSL, which comes "
-            "with the extra nsqkit[server]; without it, allowed is '' and 'require-verify'"
-        ) from error
-    return AnyCertificateContext(
-        options.tls_cert, options.tls_key, minimum_version=minimum_version, ciphers=ciphers
-    )

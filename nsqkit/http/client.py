@@ -170,11 +170,7 @@ class _Target:
 
     def headers(self, others: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Return the headers of a request, with ``others`` at the end."""
-        headers = [
-            ("Host", self._address),
-            ("User-Agent", f"nsqkit/{__version__}"),
-            ("Connection", "close"),
-        ]
+        headers = [("Host", self._address), ("User-Agent", f"nsqkit/{__version__}"), ("Connection", "close")]
         user = self.parts.netloc.rpartition("@")[0]
         if user and all(name.lower() != "authorization" for name, _ in others):
             # A missing password is sent as an empty one.

@@ -7,7 +7,6 @@ Python's, as plain text. Nothing is measured before a request comes.
 from __future__ import annotations
 
 import gc
-import re
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ import anyio
 import anyio.to_thread
 
 from nsqkit.clock import NS_PER_S, Clock
-from nsqkit.http.messages import Handler, HTTPError, Query, Request, Response
+from nsqkit.http.messages import Handler, HTTPError, Query, Request, Response, parse_integer
 
 Routes: TypeAlias = tuple[tuple[str, str, Handler], ...]
 
@@ -40,12 +39,7 @@ _TEXT = ("Content-Type", "text/plain; charset=utf-8")
 _HTML = ("Content-Type", "text/html; charset=utf-8")
 _BYTES = ("Content-Type", "application/octet-stream")
 
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_INT64_MAX: Final = (1 << 63) - 1
 _PROFILING: Final = threading.Lock()
-
-
-# ---- profiles: counts of objects or tasks by a property ------------------------------------------------------------
 
 
 def _goroutine() -> Counter[str]:
@@ -101,9 +95,6 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _line(frame: FrameType) -> str:
     return f"#\t{frame.f_code.co_qualname}\t{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-# ---- routes -------------------------------------------------------------------------------------------------------
 
 
 def index(request: Request) -> Response:
@@ -186,7 +177,7 @@ def set_block_rate(request: Request) -> Response:
     """Check the rate; answer as nsqd does, whose answer to a valid one is an error."""
     text = Query(request).get("rate")
     try:
-        _parse_integer(text)
+        parse_integer(text)
     except ValueError as error:
         quoted = text.replace("\\", "\\\\").replace('"', '\\"')
         return Response.plain(f'invalid block rate : strconv.Atoi: parsing "{quoted}": {error}', status=400)
@@ -212,12 +203,7 @@ MEMORY_ROUTES: Final[Routes] = (
 
 
 def pprof_routes(index_path: str, clock: Clock) -> Routes:
-    """Return the routes of the profiles.
-
-    Args:
-        index_path: the path of their list: in nsqd it ends with a slash, in nsqlookupd it does not.
-        clock: the time.
-    """
+    """Return the routes of the profiles. The path of their list ends with a slash in nsqd, and not in nsqlookupd."""
     return (
         ("GET", index_path, index),
         ("GET", "/debug/pprof/cmdline", cmdline),
@@ -226,9 +212,6 @@ def pprof_routes(index_path: str, clock: Clock) -> Routes:
         ("GET", "/debug/pprof/profile", cpu_profile),
         *(("GET", f"/debug/pprof/{name}", partial(counted, name, clock)) for name in PROFILES),
     )
-
-
-# ---- answers ------------------------------------------------------------------------------------------------------
 
 
 def _text(text: str) -> Response:
@@ -247,21 +230,6 @@ def _refusal(status: int, text: str) -> Response:
 def _integer(text: str) -> int:
     """Return the number in a query; 0 if it is invalid."""
     try:
-        return _parse_integer(text)
+        return parse_integer(text)
     except ValueError:
         return 0
-
-
-def _parse_integer(text: str) -> int:
-    """Return a 64-bit integer.
-
-    Raises:
-        ValueError: the text is invalid; the reason has the words of Go's strconv.Atoi.
-    """
-    if not _INTEGER.fullmatch(text):
-        raise ValueError("invalid syntax")
-    digits = text.lstrip("+-").lstrip("0") or "0"
-    number = int(digits[:20]) * (-1 if text.startswith("-") else 1)
-    if not -_INT64_MAX - 1 <= number <= _INT64_MAX:
-        raise ValueError("value out of range")
-    return number

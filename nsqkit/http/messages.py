@@ -41,6 +41,7 @@ _LENGTH_LIST = re.compile(rb"\ncontent-length:[^\n]*,", re.IGNORECASE)
 PIECE_ITEMS: Final = 100
 """Keys of a JSON object in one piece, where it is sent in pieces."""
 
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ESCAPES = re.compile(rb"%([0-9A-Fa-f]{2})")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -255,12 +256,7 @@ Handler: TypeAlias = Callable[[Request], Response | Awaitable[Response]]
 def check_head(head: bytes, http_version: bytes, headers: Iterable[tuple[str, str]]) -> None:
     """Check the head of a request for errors that h11 accepts and Go's server refuses.
 
-    An attacker can exploit two servers that read a length or a host differently.
-
-    Args:
-        head: its bytes, perhaps with more data behind them.
-        http_version: ``b"1.1"`` or ``b"1.0"``.
-        headers: names in lower case, and values, as h11 returns them.
+    An attacker can exploit two servers that read a length or a host differently. More data may follow the head.
 
     Raises:
         ValueError: the head is refused; the text says why.
@@ -310,6 +306,21 @@ def parse_query(raw_query: str) -> dict[str, list[str]]:
     except ValueError as error:
         raise HTTPError(400, "INVALID_REQUEST", str(error)) from error
     return query
+
+
+def parse_integer(text: str) -> int:
+    """Return a 64-bit integer.
+
+    Raises:
+        ValueError: the text is invalid; the reason has the words of Go's strconv.Atoi.
+    """
+    if not _INTEGER.fullmatch(text):
+        raise ValueError("invalid syntax")
+    digits = text.lstrip("+-").lstrip("0") or "0"
+    number = int(digits[:20]) * (-1 if text.startswith("-") else 1)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError("value out of range")
+    return number
 
 
 def _unescape(text: str) -> str:

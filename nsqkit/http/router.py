@@ -13,15 +13,6 @@ import attrs
 from nsqkit.http.messages import Handler, Request, Response
 
 
-@attrs.frozen
-class _Route:
-    """A path whose last part is a parameter: ``/config/:opt``."""
-
-    prefix: str
-    param: str
-    handlers: dict[str, Handler] = attrs.Factory(dict)
-
-
 class Router:
     """A table of routes.
 
@@ -32,11 +23,12 @@ class Router:
 
     def __init__(self, routes: Iterable[tuple[str, str, Handler]]) -> None:
         self._static: dict[str, dict[str, Handler]] = {}
-        self._named: dict[str, _Route] = {}
+        # By the path before the parameter: its name, and the handlers.
+        self._named: dict[str, tuple[str, dict[str, Handler]]] = {}
         for method, path, handler in routes:
             prefix, colon, param = path.partition(":")
             if colon:
-                self._named.setdefault(prefix, _Route(prefix, param)).handlers[method] = handler
+                self._named.setdefault(prefix, (param, {}))[1][method] = handler
             else:
                 self._static.setdefault(path, {})[method] = handler
         self._lower = {path.rstrip("/").lower(): path for path in self._static}
@@ -65,7 +57,8 @@ class Router:
         route = self._named.get(head + slash)
         if route is None or not value:
             return {}, {}
-        return route.handlers, {route.param: value}
+        param, handlers = route
+        return handlers, {param: value}
 
     def _corrected(self, request: Request) -> str | None:
         """Return the path without errors in slashes, dots and case, if it has a handler for the method."""

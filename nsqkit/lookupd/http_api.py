@@ -37,9 +37,6 @@ _GO_ZERO_TIME_NS: Final = -6795364578871345152
 """Go's zero time in nanoseconds: the time of a tombstone that was never set, in ``/debug``."""
 
 
-# ---- about the nsqlookupd -------------------------------------------------------------------------------------
-
-
 def ping(api: HTTPApi, request: Request) -> Response:
     """Answer OK."""
     return Response.plain("OK")
@@ -74,9 +71,6 @@ def _debug_entry(peer: Peer, category: str, topic: bytes) -> dict[str, Any]:
         "topology_zone": peer.node.topology_zone,
         "version": peer.node.version,
     }
-
-
-# ---- lookups --------------------------------------------------------------------------------------------------
 
 
 def lookup(api: HTTPApi, request: Request) -> Response:
@@ -141,9 +135,6 @@ def _names(names: Iterable[bytes]) -> list[str]:
     return [name.decode() for name in names]
 
 
-# ---- changes --------------------------------------------------------------------------------------------------
-
-
 def create_topic(api: HTTPApi, request: Request) -> Response:
     """Create a topic before an nsqd has it."""
     topic = Query(request).required("topic")
@@ -201,8 +192,6 @@ def _topic_and_channel(request: Request) -> tuple[bytes, bytes]:
     return topic, channel
 
 
-# ---- serving --------------------------------------------------------------------------------------------------
-
 ROUTES: Final[tuple[tuple[str, str, Route], ...]] = (
     ("GET", "/ping", ping),
     ("GET", "/info", info),
@@ -234,9 +223,5 @@ class HTTPApi:
     async def serve(self, stream: ByteStream, remote_address: str) -> None:
         """Answer the requests of one connection until it ends, then close the stream."""
         await serve_connection(
-            stream,
-            self._handle,
-            clock=self.clock,
-            body_max=BODY_LENGTH_MAX,
-            remote_address=remote_address,
+            stream, self._handle, clock=self.clock, body_max=BODY_LENGTH_MAX, remote_address=remote_address
         )

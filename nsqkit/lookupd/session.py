@@ -237,8 +237,6 @@ class Session:
         self._outbox.append(answer)
         self._outbox_size += len(answer)
 
-    # ---- commands ------------------------------------------------------------------------------------------------
-
     def _answer(self, command: LookupCommand, now_ns: int) -> bytes:
         if command.verb == b"IDENTIFY":
             answer = self._identify(command.body, now_ns)

@@ -35,20 +35,18 @@ _WORD: Final = re.compile(r"'[^']*'|\w+")
 """A quoted value, or a word."""
 
 
-def _command_flag(flag: str, kind: Kind, text: str) -> Option:
-    return Option(flag=flag, config_name="", kind=kind, help=text)
-
-
 COMMAND_FLAGS: Final[Mapping[str, Option]] = {
-    "help": _command_flag("help", Kind.BOOL, "print this text"),
-    "h": _command_flag("h", Kind.BOOL, "print this text"),
-    "version": _command_flag("version", Kind.BOOL, "print the version"),
-    "config": _command_flag("config", Kind.STRING, "path of a configuration file in TOML; flags win over it"),
-    "verbose": _command_flag(
-        "verbose", Kind.BOOL, "accepted for old scripts' sake, without effect: see log-level"
+    "help": Option(flag="help", kind=Kind.BOOL, help="print this text"),
+    "h": Option(flag="h", kind=Kind.BOOL, help="print this text"),
+    "version": Option(flag="version", kind=Kind.BOOL, help="print the version"),
+    "config": Option(
+        flag="config", kind=Kind.STRING, help="path of a configuration file in TOML; flags win over it"
     ),
-    "worker_id": _command_flag(
-        "worker-id", Kind.BOOL, "accepted for old scripts' sake, without effect: see node-id"
+    "verbose": Option(
+        flag="verbose", kind=Kind.BOOL, help="accepted for old scripts' sake, without effect: see log-level"
+    ),
+    "worker_id": Option(
+        flag="worker-id", kind=Kind.BOOL, help="accepted for old scripts' sake, without effect: see node-id"
     ),
 }
 """The flags that are not options of the program."""
@@ -87,7 +85,7 @@ class Command:
             return self._fail(error, EXIT_USAGE)
         command = {name: given.pop(name) for name in self.flags if name in given}
         if command.get("help") or command.get("h"):
-            print(self._usage(), end="")
+            print(usage(self.name, {**self.flags, **self.options}, self.make()), end="")
             return 0
         if command.get("version"):
             from nsqkit.program.version import version_line
@@ -134,9 +132,6 @@ class Command:
             hint = _nearest(key, known, '"{}"').rstrip()
             text = f'in the configuration file "{path}": the unknown option "{key}" is ignored'
             print(f"{self.name}: warning: {text}{hint and '; '}{hint}", file=sys.stderr)
-
-    def _usage(self) -> str:
-        return usage(self.name, {**self.flags, **self.options}, self.make())
 
     def _fail(self, error: OptionError, code: int) -> int:
         print(f"{self.name}: {error}", file=sys.stderr)

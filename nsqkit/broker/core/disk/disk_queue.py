@@ -72,7 +72,6 @@ class DiskQueue:
 
     @property
     def needs_sync(self) -> bool:
-        """Whether anything was put or taken since the last sync."""
         return self._unsynced_count > 0
 
     def _file_name(self, number: int) -> str:
@@ -304,7 +303,6 @@ class DiskQueue:
         self._state.request_sync(self)
 
     def begin_sync(self, *, with_positions: bool = True) -> SyncPlan:
-        """Return what a sync has to do now; see ``nsqkit.broker.core.disk.sync``."""
         self._state.due.pop(self, None)
         files = [file.share() for file in self._unsynced_files]
         if self._write_handle is not None:
@@ -321,7 +319,6 @@ class DiskQueue:
         return plan
 
     def is_current(self, plan: SyncPlan) -> bool:
-        """Return whether the plan is the newest, and the queue was not emptied since."""
         return plan is self._plan
 
     def end_sync(self, plan: SyncPlan) -> None:

@@ -87,8 +87,6 @@ class DurableQueue(DiskQueue):
             offset += len(frame) - 4  # a record has one number less than a frame
         return frames
 
-    # ---- sync ----------------------------------------------------------------------------------------------------
-
     def _count(self, messages: int) -> None:
         self._unsynced_count += messages
         self._state.unsynced[self] = None
@@ -147,8 +145,6 @@ class DurableQueue(DiskQueue):
             cut_off(self._files, file, name, offset, self._state)
         finally:
             file.close()
-
-    # ---- end -----------------------------------------------------------------------------------------------------
 
     def empty(self) -> None:
         self._unfinished.clear()

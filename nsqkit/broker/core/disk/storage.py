@@ -25,12 +25,7 @@ BATCH_QUEUES_MAX: Final = 64
 
 
 class MemoryStorage:
-    """Keeps everything in memory.
-
-    Args:
-        mem_queue_size: messages that count as kept in memory; the others count as the backend's.
-        node_id: the broker's, for ids.
-    """
+    """Keeps everything in memory; messages over ``mem_queue_size`` count as the backend's."""
 
     def __init__(self, mem_queue_size: int, node_id: int = 0) -> None:
         self.health = HEALTHY

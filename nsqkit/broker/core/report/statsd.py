@@ -12,37 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-import attrs
-
 from nsqkit.broker.core.report.stats import Document
 
 _EPHEMERAL: Final = "#ephemeral"
 
 
-@attrs.frozen
-class Snapshot:
-    """The content of one report.
-
-    Attributes:
-        stats: the state of topics and channels.
-        memory: that of the process; None if it is not reported.
-    """
-
-    stats: Document
-    memory: Mapping[str, int] | None = None
-
-
-NOTHING: Final = Snapshot({"topics": None, "producers": None})
+NOTHING: Final[Document] = {"topics": None, "memory": None}
 """The first report is compared to it."""
 
 
 def resolve_prefix(prefix: str, broadcast_address: str, broadcast_http_port: int) -> str:
-    """Return the prefix of the keys.
+    """Return the prefix of the keys, where ``%s`` in the option stands for host and port of the HTTP routes.
 
-    Args:
-        prefix: the option; ``%s`` in it stands for the address, whose dots and colons become underscores.
-        broadcast_address: the host that this broker is known by.
-        broadcast_http_port: its HTTP port there.
+    The dots and colons of the host become underscores.
     """
     if not prefix:
         return ""
@@ -52,18 +34,19 @@ def resolve_prefix(prefix: str, broadcast_address: str, broadcast_http_port: int
     return prefix if prefix.endswith(".") else prefix + "."
 
 
-def report(now: Snapshot, last: Snapshot, *, exclude_ephemeral: bool = False) -> Iterator[str]:
+def report(now: Document, last: Document, *, exclude_ephemeral: bool = False) -> Iterator[str]:
     """Yield the lines of a report, without a prefix and without line ends.
 
-    The counters are the differences to ``last``, the content of the last report.
+    ``now`` has the ``topics`` of ``stats.collect``, and under ``memory`` that of the process, None to leave it out. The
+    counters are the differences to ``last``, the content of the last report.
     """
-    last_topics = {topic["topic_name"]: topic for topic in last.stats["topics"] or ()}
-    for topic in now.stats["topics"] or ():
+    last_topics = {topic["topic_name"]: topic for topic in last["topics"] or ()}
+    for topic in now["topics"] or ():
         name = topic["topic_name"]
         if not (exclude_ephemeral and name.endswith(_EPHEMERAL)):
             yield from _topic_lines(topic, last_topics.get(name), exclude_ephemeral)
-    if now.memory is not None:
-        yield from _memory_lines(now.memory, last.memory)
+    if now["memory"] is not None:
+        yield from _memory_lines(now["memory"], last["memory"])
 
 
 def _topic_lines(topic: Document, last: Document | None, exclude_ephemeral: bool) -> Iterator[str]:

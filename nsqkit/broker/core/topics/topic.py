@@ -30,15 +30,7 @@ PART_SIZE: Final = 4 << 20
 
 
 class Topic:
-    """A topic.
-
-    Args:
-        name: its name, as on the wire.
-        timers: its deadlines and those of its channels.
-        changes: where it and its channels record what the broker has to act on.
-        storage: where its queue and theirs are.
-        options: nsqd's flags.
-        started: False to have messages wait until ``start``.
+    """A topic; its messages wait until ``start``, unless it is ``started``.
 
     Attributes:
         paused: messages wait in the topic.

@@ -85,7 +85,7 @@ class NSQError(Exception):
 
 
 class OptionError(NSQError, ValueError):
-    """An option, a name or an argument is wrong; the text has its name, the value and what is allowed."""
+    """An option, a name or an argument is wrong; the text has its name, the value and the allowed values."""
 
 
 class ProtocolError(NSQError):

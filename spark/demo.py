@@ -184,7 +184,7 @@ def read_back(output):
 
 
 def missing_for_spark():
-    """Return a line that says what is missing for Spark and how to install it; empty if nothing is."""
+    """Return a line with the requirement of Spark that is missing and how to install it; empty if nothing is."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
     output = (

@@ -1,6 +1,6 @@
 """Wrong values of options and their errors.
 
-The error of a wrong value has the option's name, the value and what is allowed. The limits are read from the error for
+The error of a wrong value has the option's name, the value and the limits. The limits are read from the error for
 a meaningless value, and then tested.
 """
 

@@ -86,7 +86,7 @@ class Persistence:
             logger.error(sentence)
 
     def check(self, broker: Broker) -> None:
-        """Have ``run`` do what is due; cheap, to be called often."""
+        """Wake ``run`` if work is due; cheap, to be called often."""
         self._log_reports()
         names_changed = broker.changes.revision != self._saved_revision
         if names_changed or self._sync_is_due(broker) or self._files.has_removed:

@@ -172,7 +172,7 @@ class Registry:
         self._channels.setdefault(topic, {}).setdefault(channel, {})
 
     def delete_topic(self, topic: bytes) -> list[Registration]:
-        """Delete a topic, or every topic, with its channels, also from all peers; return what was deleted."""
+        """Delete a topic, or every topic, with its channels, also from all peers; return their registrations."""
         removed = []
         for name in _matching(self._channels, topic):
             for channel in list(self._channels[name]):

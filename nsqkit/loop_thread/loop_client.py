@@ -117,7 +117,7 @@ class LoopClient(Generic[C]):
         self.check()
         self._queue.append((function, refuse))
         # All calls before the loop works off the queue share a wake-up. The order matters: the loop clears the flag
-        # before it reads the queue, so what is in the queue when the flag is set is found.
+        # before it reads the queue, so functions in the queue when the flag is set are found.
         if not self._wake_is_due:
             try:
                 self._wake_is_due = True

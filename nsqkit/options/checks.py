@@ -1,6 +1,6 @@
 """Checks of arguments: names of options, lengths of time, addresses, and objects that a client is given.
 
-Each refusal is an OptionError: one sentence with the name of the argument, the value and what is allowed.
+Each refusal is an OptionError: one sentence with the name of the argument, the value and the allowed values.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def check_limits(option: Option, value: object, place: str) -> None:
     """Compare a value with the limits of its option; ``place`` is its origin.
 
     Raises:
-        OptionError: it is outside; the text has the value as it was written, and what is allowed.
+        OptionError: it is outside; the text has the value as it was written, and the limits.
     """
     if option.accepts(value):
         return

@@ -37,7 +37,7 @@ class BlockingProducer(BlockingClient[Producer]):
         addresses: as for ``Producer``; so are the following ones.
         nsqd_tcp_addresses: more of them, as a list.
         nsqd_http_addresses: HTTP addresses of the same nsqds.
-        serializer: makes a body of what is published; it runs in the event-loop thread, in the context of the caller.
+        serializer: makes a body of each published value; it runs in the event-loop thread, in the caller's context.
         options: see ``ProducerOptions``.
 
     Attributes:

@@ -71,7 +71,7 @@ class HTTPProducer:
     Args:
         addresses: one ``host:port``, URL or Unix socket, or more of them.
         nsqd_http_addresses: more of them, as a list.
-        serializer: makes a body of what is published, see ``nsqkit.client.serializers``; by default bodies are bytes.
+        serializer: makes a body of each published value, see ``nsqkit.client.serializers``; by default bytes.
         tls_context: for https; by default the system's certificates are trusted.
         options: see ``HTTPProducerOptions``.
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from nsqkit.wire.identify import IdentifyRequest
 
 DRAIN_TIMEOUT = 5.0
-"""Seconds that brokers have to answer what was published before the end."""
+"""Seconds that brokers have to answer the publishes before the end."""
 
 CLOSE_TIMEOUT = 1.0
-"""Seconds that they have, after that, to read what was sent."""
+"""Seconds that they have, after that, to read the sent bytes."""
 
 
 class Pool:

@@ -225,7 +225,7 @@ class ThreadPublisher:
     def _make(self) -> ThreadLease | None:
         pool, loop_client = self._loop_client.client.pool, self._loop_client
         connection = None if pool is None else pool.publisher.idle_connection()
-        # On Windows, an event loop that waits for a socket cannot be kept from taking what is received.
+        # On Windows, an event loop that waits for a socket cannot be kept from taking the received bytes.
         if sys.platform == "win32" or pool is None or connection is None:
             return None
         session = connection.connection.session

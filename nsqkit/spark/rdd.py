@@ -67,7 +67,7 @@ def map_partitions(
 ) -> Callable[[int, Iterable[object]], Iterator[T]]:
     """Return a function for ``mapPartitionsWithIndex`` that consumes and returns the results of ``fn``.
 
-    The messages of a chunk are finished when ``fn`` has returned, so ``fn`` must store what has to be durable. Its
+    The messages of a chunk are finished when ``fn`` has returned, so ``fn`` must store durable results itself. Its
     results are in memory until the partition ends. If Spark computes a partition again, it consumes other messages.
 
     Args:

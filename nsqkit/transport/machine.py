@@ -11,7 +11,7 @@ the time, and takes bytes and events from it. A machine never calls its owner, n
 | ``events()`` | return what happened since the last call |
 | ``data_to_send()`` | return the bytes to write |
 | ``next_deadline()`` | return when to call ``handle_deadline`` |
-| ``handle_deadline(now_ns)`` | do what is due |
+| ``handle_deadline(now_ns)`` | do the work that is due |
 
 A machine that shares its event loop with others processes a bounded part of its input in each call of ``receive_data``
 and ``process_input``. While ``has_input`` is True, its driver calls ``process_input`` again after the other connections
@@ -72,4 +72,4 @@ class Timed(Protocol):
         """Return the time, in ns, at which to call ``handle_deadline``; None for never."""
 
     def handle_deadline(self, now_ns: int) -> None:
-        """Do what is due."""
+        """Do the work that is due."""

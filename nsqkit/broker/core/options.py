@@ -99,7 +99,7 @@ class BrokerOptions:
     # The queue on disk.
     data_path: str = string("", "directory for messages on disk and metadata (default: the current one)")
     mem_queue_size: int = integer(
-        10_000, "messages kept in memory per topic and per channel; what is over goes to disk"
+        10_000, "messages kept in memory per topic and per channel; the rest goes to disk"
     )
     max_bytes_per_file: int = integer(
         100 * 1024 * 1024, "bytes in a queue's file before the next one is begun", low=1

@@ -23,7 +23,7 @@ class Timed(Protocol):
     """The deadline, set by ``Timers``; None without one."""
 
     def handle_deadline(self, now_ns: int) -> int | None:
-        """Do what is due at ``now_ns``; return the next deadline, None for none."""
+        """Do the work that is due at ``now_ns``; return the next deadline, None for none."""
 
 
 class Timers:

@@ -1,6 +1,6 @@
 """The operations on files that the engine uses, as protocols.
 
-The engine decides what is written, when it is synced and in which order, and touches no file itself. So it runs on the
+The engine decides on writes, syncs and their order, and touches no file itself. So it runs on the
 data path (``nsqkit.broker.file_store.DirectoryFileStore``), and in tests on files in memory that fail, fill up, or lose
 unsynced bytes.
 

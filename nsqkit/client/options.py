@@ -198,12 +198,9 @@ class ConnectionOptions:
     def identify_request(
         self, own_hostname: str, *, msg_timeout_ms: int = 0, sample_rate: int = 0
     ) -> IdentifyRequest:
-        """Return the body of IDENTIFY.
+        """Return the body of IDENTIFY; ``own_hostname`` is the name of this machine, the default of ``hostname``.
 
-        Args:
-            own_hostname: the name of this machine, the default of ``hostname``.
-            msg_timeout_ms: of a consumer; 0 for the broker's default.
-            sample_rate: of a consumer; 0 for all messages.
+        A consumer has a message timeout, 0 for the broker's default, and a sample rate, 0 for all messages.
         """
         hostname = self.hostname or own_hostname
         return IdentifyRequest(

@@ -98,13 +98,7 @@ class Json:
 
 
 class Typed(Generic[T]):
-    """Values of one type, encoded by msgspec.
-
-    Args:
-        module: the module of msgspec, ``json`` or ``msgpack``.
-        kind: the type that decoding checks.
-        name: the repr.
-    """
+    """Values of one type, which decoding checks, encoded by msgspec's module ``json`` or ``msgpack``."""
 
     def __init__(self, module: str, kind: Any, name: str) -> None:
         self._module = module

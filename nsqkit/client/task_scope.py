@@ -43,10 +43,7 @@ class TaskScope:
         self._added.set()
 
     async def end(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         """Cancel the tasks and close the task group; return the value for ``__aexit__`` to return.
 

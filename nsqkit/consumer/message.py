@@ -31,13 +31,10 @@ NOT_HELD: Final = Outcome.NOT_HELD
 
 
 class Wakeable(Protocol):
-    """A connection that sends the output of a session."""
+    """A connection that sends the output of a session: soon, or now if that does not block."""
 
-    def wake(self) -> None:
-        """Send the output soon, once for all calls in one iteration of the event loop."""
-
-    def flush(self) -> None:
-        """Send the output now if that does not block."""
+    def wake(self) -> None: ...
+    def flush(self) -> None: ...
 
 
 class Answering(Protocol):

@@ -12,11 +12,4 @@ from nsqkit.lookup.options import LookupOptions
 from nsqkit.lookup.poller import LookupdStatus
 from nsqkit.lookup.topics import TopicDiscovery
 
-__all__ = [
-    "Discovery",
-    "LookupOptions",
-    "LookupdStatus",
-    "TopicDiscovery",
-    "lookup_nsqds",
-    "lookup_topics",
-]
+__all__ = ["Discovery", "LookupOptions", "LookupdStatus", "TopicDiscovery", "lookup_nsqds", "lookup_topics"]

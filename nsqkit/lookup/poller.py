@@ -64,12 +64,9 @@ class _Lookupd:
 
 
 class LookupdPoller(Generic[T]):
-    """Polls nsqlookupds for as long as ``run`` runs; the base of ``Discovery`` and ``TopicDiscovery``.
+    """Polls nsqlookupds for as long as ``run`` runs; the base of ``Discovery``, which has most arguments.
 
-    Args:
-        lookupd_http_addresses, on_failure, options, clock, random, log: as for ``Discovery``.
-        query: sends the request to one of them.
-        on_merged: called in the event loop with all entries, after each successful response and each removal.
+    ``on_merged`` is called in the event loop with all entries, after each successful response and each removal.
     """
 
     def __init__(

@@ -23,12 +23,7 @@ _HOST: Final = re.compile(r"[^\s/@\[\]\x00-\x1f\x7f]+")
 
 @attrs.frozen
 class RegisteredNode:
-    """An nsqd and its registrations.
-
-    Attributes:
-        node: the nsqd.
-        topics: its topics; the value is True for a topic that a tombstone hides from consumers.
-    """
+    """An nsqd and its topics; the value is True for a topic that a tombstone hides from consumers."""
 
     node: Node
     topics: Mapping[str, bool]

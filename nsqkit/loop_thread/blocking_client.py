@@ -43,11 +43,7 @@ class BlockingClient(Generic[C]):
         self._closed: C | None = None
 
     def open(self) -> Self:
-        """Start; connections are made meanwhile.
-
-        Raises:
-            Closed: it is open already.
-        """
+        """Start; connections are made meanwhile. Raises ``Closed`` if it is open already."""
         if self._loop_client is not None and self._loop_client.is_here:
             raise Closed(f"the {self._name} is open already; make another one")
         self._loop_client = LoopClient(self._make, self._name, self._interrupt)

@@ -33,10 +33,7 @@ _TOOLS: Final = {
 
 
 def make_options(
-    cls: type[T],
-    values: dict[str, Any],
-    *,
-    elsewhere: Mapping[str, type[AttrsInstance]] | None = None,
+    cls: type[T], values: dict[str, Any], *, elsewhere: Mapping[str, type[AttrsInstance]] | None = None
 ) -> T:
     """Return ``cls(**values)``; raise OptionError for an unknown option, or a value that is not allowed.
 
@@ -50,10 +47,7 @@ def make_options(
 
 
 def unknown_name(
-    name: str,
-    cls: type[AttrsInstance],
-    *,
-    elsewhere: Mapping[str, type[AttrsInstance]] | None = None,
+    name: str, cls: type[AttrsInstance], *, elsewhere: Mapping[str, type[AttrsInstance]] | None = None
 ) -> OptionError:
     """Return the refusal of a name that ``cls`` does not have, with the most similar name; see ``make_options``."""
     for call, other in (elsewhere or {}).items():

@@ -97,17 +97,11 @@ def load_settings(
 
 @attrs.frozen
 class Setting:
-    """A value that is set somewhere.
-
-    Attributes:
-        value: the value; a text if the place holds only texts.
-        place: where it is set; empty for an argument.
-        is_written: the value is a text that stands for another one.
-    """
+    """A value that is set somewhere."""
 
     value: object
-    place: str
-    is_written: bool = False
+    place: str  # empty for an argument
+    is_written: bool = False  # the value is a text that stands for another one
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, Setting]:

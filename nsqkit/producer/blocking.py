@@ -74,11 +74,7 @@ class BlockingProducer(BlockingClient[Producer]):
         self._thread_publisher: ThreadPublisher | None = None
 
     def open(self) -> Self:
-        """Start; connections are made meanwhile.
-
-        Raises:
-            Closed: it is open already.
-        """
+        """Start; connections are made meanwhile. Raises ``Closed`` if it is open already."""
         super().open()
         self._thread_publisher = None if self._has_serializer else ThreadPublisher(self._opened())
         return self
@@ -88,10 +84,9 @@ class BlockingProducer(BlockingClient[Producer]):
     def publish(
         self, topic: str, body: Any, *, key: str | Bytes | None = None, timeout: Seconds | None = None
     ) -> None:
-        """Publish one message; return when the broker has acknowledged it. The arguments are those of ``Producer``.
+        """Publish one message; return when the broker has acknowledged it.
 
-        Raises:
-            NSQError: as ``Producer.publish``; ``Closed`` while it is not open in this process.
+        The arguments and errors are those of ``Producer.publish``.
         """
         self._publish(Producer.publish_nowait, Producer.publish, topic, body, key=key, timeout=timeout)
 

@@ -53,12 +53,9 @@ class Batch:
 
 
 class Linger:
-    """The batches of one connection.
+    """The batches of one connection, each open for ``linger_ns``, of at most ``count_max`` messages.
 
-    Args:
-        linger_ns: how long a batch stays open.
-        count_max: messages in a batch.
-        size_max: bytes of a batch; a larger message is sent alone.
+    A batch has at most ``size_max`` bytes, but a larger message is sent alone.
     """
 
     def __init__(self, *, linger_ns: int, count_max: int, size_max: int) -> None:

@@ -22,10 +22,7 @@ from nsqkit.transport.push_stream import PushStream
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-ADDRESSES = (
-    (SocketAttribute.remote_address, "peername"),
-    (SocketAttribute.local_address, "sockname"),
-)
+ADDRESSES = ((SocketAttribute.remote_address, "peername"), (SocketAttribute.local_address, "sockname"))
 
 READ_AHEAD_MAX = 256 * 1024
 """Bytes that may wait for ``receive`` before the socket is not read any more."""

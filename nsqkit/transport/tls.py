@@ -149,13 +149,11 @@ class TLS:
 
     @property
     def version(self) -> str:
-        """The protocol: ``TLS1.0`` to ``TLS1.3``; empty before the end of the handshake."""
         name = self._engine.version() if self._is_open else None
         return _VERSIONS.get(name, name) if name else ""
 
     @property
     def cipher_suite(self) -> str:
-        """The cipher suite in Go's words, or ``Unknown`` and its number; empty before the end of the handshake."""
         cipher = self._engine.cipher() if self._is_open else None
         if cipher is None:
             return ""
@@ -164,18 +162,14 @@ class TLS:
 
     @property
     def negotiated_protocol(self) -> str:
-        """The protocol that ALPN selected; empty if none."""
         return (self._engine.selected_alpn_protocol() if self._is_open else None) or ""
 
     @property
     def common_name(self) -> str:
-        """The last common name in the subject of the peer's certificate; empty without a certificate."""
         certificate = self._engine.getpeercert() if self._is_open else None
         subject = certificate.get("subject", ()) if certificate else ()
         names = [value for part in subject for key, value in part if key == "commonName"]
         return names[-1] if names else ""
-
-    # ---- helpers -------------------------------------------------------------------------------------------------
 
     @property
     def _is_open(self) -> bool:

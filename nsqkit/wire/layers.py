@@ -30,12 +30,9 @@ class Layers(list["Transform"]):
         self._unsent = b""  # encoded before the last layer was added
 
     def add(self, layer: Transform, *, above: int, unsent: bytes) -> None:
-        """Pass all later bytes in both directions through ``layer``.
+        """Pass all later bytes in both directions through ``layer``, next to the session, once ``unsent`` is sent.
 
-        Args:
-            layer: the new layer, next to the session.
-            above: the number of layers that stay, from the socket on; the others are replaced.
-            unsent: bytes to send before the new layer takes effect.
+        ``above`` is the number of layers that stay, from the socket on; the others are replaced.
         """
         self._unsent = self.encode(unsent)
         self[above:] = [layer]

@@ -41,13 +41,8 @@ def encode_messages(
 ) -> list[bytes]:
     """Return the frames of messages that were published together, each with attempts 1.
 
-    The heads of equal sizes are packed once, since a batch usually has few sizes.
-
-    Args:
-        timestamp_ns: the time of the publish, in ns since the Unix epoch.
-        ids: as many as bodies, without ``prefix``.
-        bodies: the bodies.
-        prefix: the beginning of each id.
+    The heads of equal sizes are packed once, since a batch usually has few sizes. The time is ns since the Unix epoch;
+    each id begins with ``prefix``.
     """
     if len(bodies) == 1:
         return [encode_message(timestamp_ns, 1, prefix + ids[0], bodies[0])]

@@ -37,12 +37,10 @@ class SecureTransform(Transform, Protocol):
     """TLS: a layer that is ready after a handshake. The texts are empty before."""
 
     @property
-    def is_ready(self) -> bool:
-        """True after the handshake."""
-
+    def is_ready(self) -> bool: ...
     @property
     def version(self) -> str:
-        """The protocol, as nsqd names it: ``TLS1.3``."""
+        """The protocol, as nsqd names it: ``TLS1.0`` to ``TLS1.3``."""
 
     @property
     def cipher_suite(self) -> str:
@@ -50,8 +48,8 @@ class SecureTransform(Transform, Protocol):
 
     @property
     def negotiated_protocol(self) -> str:
-        """The result of ALPN, empty if there is none."""
+        """The protocol that ALPN selected, empty if none."""
 
     @property
     def common_name(self) -> str:
-        """The common name in the peer's certificate, empty without a certificate."""
+        """The last common name in the subject of the peer's certificate, empty without a certificate."""

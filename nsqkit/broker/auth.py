@@ -31,11 +31,7 @@ _USER: Final = re.compile("//[^/]*@")
 
 
 def check_library() -> None:
-    """Check that google-re2 is installed, which compiles the patterns of auth servers.
-
-    Raises:
-        OptionError: it is not; the text has the command that installs it.
-    """
+    """Raise OptionError, with the command that installs it, if google-re2 is missing; it compiles the patterns."""
     if find_spec("re2") is None:
         raise OptionError(
             "option auth_http_addresses is set, and the package google-re2, which the patterns of auth servers need, "

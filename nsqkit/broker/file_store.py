@@ -71,11 +71,7 @@ class DirectoryFileStore:
         self._removed: list[int] = []  # descriptors
 
     def lock(self) -> None:
-        """Lock the directory for this process.
-
-        Raises:
-            OSError: it does not exist, or another broker uses it.
-        """
+        """Lock the directory; raise OSError if it does not exist, or another broker uses it."""
         try:
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:

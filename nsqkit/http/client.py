@@ -77,10 +77,7 @@ class _Options(TypedDict):
 async def fetch_v1(url: str, *, document: bytes | None = None, **options: Unpack[_Options]) -> bytes:
     """Return the body of a successful answer in the form of NSQ's daemons: to GET, or to POST with a JSON document.
 
-    The options are those of ``fetch``.
-
-    Raises:
-        RequestFailed: no answer, or an answer with another status than 200.
+    The options are those of ``fetch``; another status than 200 is a RequestFailed, too.
     """
     response = await fetch(
         "GET" if document is None else "POST",
@@ -248,11 +245,7 @@ async def _exchange(stream: ByteStream, request: h11.Request, body: bytes, body_
 
 
 def _check_beginning(data: bytes) -> None:
-    """Recognize servers of other protocols by the first bytes of an answer.
-
-    Raises:
-        WrongServer: the server speaks NSQ's protocol or TLS.
-    """
+    """Raise WrongServer if an answer begins with the first bytes of NSQ's protocol or of TLS."""
     if data.startswith(b"\0\0\0"):  # the size of nsqd's error frame for an unknown magic
         raise WrongServer(
             "the server speaks NSQ's TCP protocol; give its HTTP port, "

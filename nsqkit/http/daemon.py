@@ -208,11 +208,7 @@ def _seconds(name: str, value: Seconds) -> float:
 
 
 def _check_authorization(authorization: str) -> None:
-    """Check the value of a header.
-
-    Raises:
-        OptionError: it has characters other than visible ASCII and blanks; the text does not contain it.
-    """
+    """Refuse a header that is not of visible ASCII characters and blanks, with an OptionError that does not show it."""
     if (
         not isinstance(authorization, str)
         or not (authorization.isascii() and authorization.isprintable())

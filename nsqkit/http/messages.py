@@ -124,11 +124,7 @@ class Request:
         body: Body | None = None,
         remote_address: str = "",
     ) -> Request:
-        """Return the request for a target.
-
-        Raises:
-            ValueError: the target is invalid; the text says why.
-        """
+        """Return the request for a target; raise ValueError, with the reason, if the target is invalid."""
         path, raw_query = parse_target(target)
         return cls(method, target, path, raw_query, headers, remote_address, body=body or StoredBody())
 
@@ -162,11 +158,7 @@ BOOLEANS: Final[Mapping[str, bool]] = {"true": True, "1": True, "false": False, 
 
 
 class Query:
-    """The decoded query of a request.
-
-    Raises:
-        HTTPError: 400 INVALID_REQUEST, for an invalid query.
-    """
+    """The decoded query of a request; an invalid one raises HTTPError, 400 INVALID_REQUEST."""
 
     __slots__ = ("_values",)
 
@@ -185,11 +177,7 @@ class Query:
         return self.get(key).encode("utf-8", "surrogateescape")
 
     def required(self, key: str) -> bytes:
-        """Return a value as bytes.
-
-        Raises:
-            HTTPError: 400 ``MISSING_ARG_KEY``, the key is missing.
-        """
+        """Return a value as bytes; raise HTTPError, 400 ``MISSING_ARG_KEY``, if the key is missing."""
         if key not in self._values:
             raise HTTPError(400, f"MISSING_ARG_{key.upper()}")
         return self.name(key)
@@ -273,11 +261,7 @@ def check_head(head: bytes, http_version: bytes, headers: Iterable[tuple[str, st
 
 
 def parse_target(target: str) -> tuple[str, str]:
-    """Split the target of a request into the decoded path and the encoded query.
-
-    Raises:
-        ValueError: the target is invalid; the text says why.
-    """
+    """Split the target of a request into the decoded path and the encoded query; raise ValueError if it is invalid."""
     location, _, raw_query = target.partition("?")
     if location[:1] != "/" and "://" in location:
         # Clients send the whole URL to a proxy, and every server must accept it.
@@ -288,10 +272,7 @@ def parse_target(target: str) -> tuple[str, str]:
 
 
 def parse_query(raw_query: str) -> dict[str, list[str]]:
-    """Decode a query.
-
-    Returns:
-        All values of each key, in order; bytes that are not UTF-8 become surrogate escapes.
+    """Decode a query: all values of each key, in order; bytes that are not UTF-8 become surrogate escapes.
 
     Raises:
         HTTPError: 400 INVALID_REQUEST, for a semicolon or a percent sign without two hexadecimal digits.
@@ -309,11 +290,7 @@ def parse_query(raw_query: str) -> dict[str, list[str]]:
 
 
 def parse_integer(text: str) -> int:
-    """Return a 64-bit integer.
-
-    Raises:
-        ValueError: the text is invalid; the reason has the words of Go's strconv.Atoi.
-    """
+    """Return a 64-bit integer, or raise ValueError with the reason in the words of Go's strconv.Atoi."""
     if not _INTEGER.fullmatch(text):
         raise ValueError("invalid syntax")
     digits = text.lstrip("+-").lstrip("0") or "0"

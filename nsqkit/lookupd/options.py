@@ -20,11 +20,7 @@ _SECOND: Final = 1_000_000_000
 
 @attrs.frozen(kw_only=True)
 class LookupdOptions:
-    """The options of an nsqlookupd.
-
-    Raises:
-        OptionError: a value is of the wrong type or out of range.
-    """
+    """The options of an nsqlookupd; a value of the wrong type or out of range raises OptionError."""
 
     log_level: str = choice("info", "least level that is logged", LEVELS)
     log_prefix: str = string("[nsqlookupd] ", "how every line of the log begins")

@@ -85,11 +85,7 @@ class Rules:
         self._transitions = TRANSITIONS[self.state]
 
     def check(self, verb: bytes, params: list[bytes]) -> None:
-        """Check a command and its parameters.
-
-        Raises:
-            BrokerError: refused; the error to answer.
-        """
+        """Check a command and its parameters; raise the BrokerError to answer if it is refused."""
         name = _text(verb)
         if name not in REFUSALS:
             raise InvalidCommand(f"invalid command {name}")

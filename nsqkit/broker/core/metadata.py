@@ -45,10 +45,7 @@ def _topic_entry(topic: Topic) -> dict[str, object]:
 
 
 def restore(broker: Broker, document: bytes, now_ns: int) -> list[str]:
-    """Create the topics and channels that ``document`` names.
-
-    Returns:
-        Those that are skipped because their names are invalid.
+    """Create the topics and channels that ``document`` names; return those that are skipped for their invalid names.
 
     Raises:
         OptionError: it is not nsqd's metadata; then nothing is created.
@@ -93,11 +90,7 @@ class _Entry:
 
     @classmethod
     def read(cls, found: object, key: str | None = None) -> _Entry:
-        """Read an entry, and its list under ``key``.
-
-        Raises:
-            TypeError: a value is of another type than nsqd writes.
-        """
+        """Read an entry, and its list under ``key``; raise TypeError if a value is of another type than nsqd writes."""
         below = [] if key is None else [cls.read(entry) for entry in _field(found, key, list)]
         return cls(
             _field(found, "name", str).encode("utf-8", "replace"), _field(found, "paused", bool), below

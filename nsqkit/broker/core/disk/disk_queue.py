@@ -132,8 +132,7 @@ class DiskQueue:
     def put(self, frames: Sequence[bytes]) -> int:
         """Write messages at the end; return how many stay in memory, which is none.
 
-        Raises:
-            OSError: not all could be written; ``len`` counts those that were.
+        If not all could be written, an OSError is raised, and ``len`` counts those that were.
         """
         if not frames:
             return 0
@@ -242,8 +241,7 @@ class DiskQueue:
     def take(self, count: int) -> list[bytes]:
         """Return up to ``count`` of the oldest messages; none only when none is left.
 
-        Raises:
-            OSError: they cannot be read now; they are not lost.
+        If they cannot be read now, an OSError is raised; they are not lost.
         """
         frames: list[bytes] = []
         try:
@@ -362,11 +360,7 @@ class DiskQueue:
         self.end_sync(plan)
 
     def sync_data(self) -> None:
-        """Sync the messages at once.
-
-        Raises:
-            OSError: they could not be synced.
-        """
+        """Sync the messages at once; raise OSError if that fails."""
         if self._write_handle is not None:
             self._write_handle.sync()
         for file in self._unsynced_files:
@@ -383,11 +377,7 @@ class DiskQueue:
     # ---- end -----------------------------------------------------------------------------------------------------
 
     def empty(self) -> None:
-        """Drop all messages, and remove their files.
-
-        Raises:
-            OSError: a file could not be removed; the messages are dropped all the same.
-        """
+        """Drop all messages, and remove their files; raise OSError at the end if a file could not be removed."""
         self._close_handles()
         numbers = self._numbers(self._first_file, self._write.file)
         self._read = Position(self._write.file + 1)
@@ -440,11 +430,7 @@ class DiskQueue:
     # ---- errors --------------------------------------------------------------------------------------------------
 
     def _skip_file(self, why: _UnreadableError | FileNotFoundError | IsADirectoryError) -> None:
-        """Give up the file that is read, and continue with the next one.
-
-        Raises:
-            OSError: the file is missing because the whole directory is missing now.
-        """
+        """Continue with the next file; raise FileNotFoundError if the whole directory is missing now."""
         is_missing = isinstance(why, FileNotFoundError)
         if is_missing and not self._files.exists(self._meta_name):
             raise why

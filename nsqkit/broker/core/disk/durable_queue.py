@@ -48,8 +48,7 @@ class DurableQueue(DiskQueue):
     def put_aside(self, frames: Sequence[bytes]) -> None:
         """Write messages that are held elsewhere until they are put back or finished; ``take`` passes them over.
 
-        Raises:
-            OSError: not all of them could be written.
+        If not all of them could be written, an OSError is raised.
         """
         ids = list(map(id_of, frames))
         self._aside.update(dict.fromkeys(ids, False))

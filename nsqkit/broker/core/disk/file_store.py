@@ -42,11 +42,7 @@ class FileStore(Protocol):
     """A directory of files. ``write_temporary``, ``replace`` and ``sync`` may be called in any thread."""
 
     def open(self, name: str, *, create: bool = False) -> File:
-        """Open a file.
-
-        Raises:
-            FileNotFoundError: it does not exist, and ``create`` is false.
-        """
+        """Open a file; raise FileNotFoundError if it does not exist and ``create`` is false."""
 
     def exists(self, name: str) -> bool:
         """Return whether there is such a file."""

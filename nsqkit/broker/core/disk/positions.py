@@ -97,8 +97,7 @@ def file_name(queue: str, number: int) -> str:
 def file_numbers(files: FileStore, queue: str, first: int, last: int) -> Sequence[int]:
     """Return the numbers of a queue's files from ``first`` to ``last``, in order; some of the files may not exist.
 
-    Raises:
-        OSError: the directory cannot be listed.
+    Where the directory has to be listed, an OSError is raised if that fails.
     """
     if last - first < FILES_TRIED:
         return range(first, last + 1)

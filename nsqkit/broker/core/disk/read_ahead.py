@@ -34,11 +34,7 @@ class ReadAhead:
         return self._handle is not None
 
     def open(self, name: str) -> None:
-        """Open a file to read; none may be open.
-
-        Raises:
-            OSError: it cannot be opened.
-        """
+        """Open a file to read, while none is open; raise OSError if that fails."""
         handle = self._files.open(name)
         try:
             self.size = handle.size()
@@ -88,8 +84,7 @@ class ReadAhead:
     def finds_record(self, offset: int, end: int) -> bool:
         """Return whether a record can begin at ``offset``: its length is valid, and it ends before ``end``.
 
-        Raises:
-            OSError: the file cannot be read.
+        If the file cannot be read, an OSError is raised.
         """
         assert self._handle is not None
         head = self._handle.read_at(offset, LENGTH_SIZE)

@@ -47,11 +47,7 @@ class Recovery:
     is_changed: bool = False
 
     def run(self) -> bool:
-        """Find out; return whether there is a file with positions.
-
-        Raises:
-            OSError: this process cannot open more files now.
-        """
+        """Return whether there is a file with positions; raise OSError if this process cannot open more files now."""
         try:
             meta = self.files.read(positions.meta_name(self.name))
         except OSError as error:
@@ -110,11 +106,7 @@ class Recovery:
 
 
 def size_of(files: FileStore, name: str, state: SyncState) -> int:
-    """Return the size of a file, 0 if there is none; a directory of that name is renamed.
-
-    Raises:
-        OSError: the size is unknown.
-    """
+    """Return the size of a file, 0 if there is none, or raise OSError; a directory of that name is renamed."""
     try:
         file = files.open(name)
     except FileNotFoundError:

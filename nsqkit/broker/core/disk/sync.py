@@ -190,11 +190,7 @@ class SyncBatch:
         return any(plan.meta_name for plan in self.plans)
 
     def sync_data(self) -> None:
-        """Sync the messages.
-
-        Raises:
-            OSError: in a commit, the messages of a queue could not be synced.
-        """
+        """Sync the messages; in a commit, raise the OSError of a queue whose messages could not be synced."""
         if self._reserved_tick is not None:
             try:
                 write_mark(self._store, self._reserved_tick)

@@ -178,11 +178,7 @@ class _Compiler:
         self._instruction_count = 0
 
     def compile(self, what: str, text: str) -> Pattern:
-        """Return the pattern.
-
-        Raises:
-            ValueError: it cannot be used; the text names it.
-        """
+        """Return the pattern; raise ValueError, with the pattern in its text, if it cannot be used."""
         try:
             return self._compile(text)
         except ValueError as error:
@@ -209,11 +205,7 @@ class _Compiler:
 
 @lru_cache(maxsize=1024)
 def compile_pattern(text: str) -> Pattern:
-    """Return a pattern; the same object for the same text, since auth servers repeat the same patterns.
-
-    Raises:
-        ValueError: RE2 refuses it; the text says why.
-    """
+    """Return a pattern, or raise ValueError with RE2's reason; kept, since auth servers repeat the same patterns."""
     import re2  # takes a few milliseconds, and only a broker with auth servers needs it
 
     options = re2.Options()

@@ -45,11 +45,7 @@ class Authorization:
         self._is_answered = True
 
     def authenticate(self, secret: bytes) -> bytes | None:
-        """Return the answer to AUTH; None if an auth server has to be queried first.
-
-        Raises:
-            BrokerError: refused.
-        """
+        """Return the answer to AUTH, None to query an auth server first; raise BrokerError if it is refused."""
         if not self._is_answered:
             if self.has_grant:
                 raise InvalidCommand("AUTH already set")
@@ -73,11 +69,7 @@ class Authorization:
         return self.state is not None and bool(self.state.authorizations)
 
     def check(self, verb: bytes, topic: bytes, channel: bytes, now_ns: int) -> bool:
-        """Return True if the client is allowed to do this, False if an auth server has to be asked again first.
-
-        Raises:
-            BrokerError: refused.
-        """
+        """Return True if the client is allowed to do this, False to query an auth server first; a refusal is raised."""
         if not self._is_answered:
             if not self.has_grant:
                 raise AuthFirst(f"AUTH required before {verb.decode()}")

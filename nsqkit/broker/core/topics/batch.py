@@ -30,11 +30,7 @@ class Batch:
         self._count = 0
 
     def put_part(self, now_ns: int) -> bool:
-        """Put the next messages; return whether further ones are left.
-
-        Raises:
-            OSError: they could not be stored, or not all of them.
-        """
+        """Put the next messages; return whether more are left. OSError: not all of them could be stored."""
         self._put(PART_COUNT_MAX, now_ns)
         return self._count < len(self._bodies)
 

@@ -40,11 +40,7 @@ class Topics(dict[bytes, Topic]):
         self.new: list[Topic] = []
 
     def get_or_create(self, name: bytes) -> Topic:
-        """Return the topic, created if it is new.
-
-        Raises:
-            OSError: its files cannot be opened.
-        """
+        """Return the topic, created if it is new; raise OSError if its files cannot be opened."""
         topic = self.get(name)
         if topic is None:
             started = not self.waits_for_channels
@@ -65,11 +61,7 @@ class Topics(dict[bytes, Topic]):
         return (channel for topic in self.values() for channel in topic.channels.values())
 
     def delete(self, name: bytes) -> None:
-        """Delete the topic, its channels and their messages.
-
-        Raises:
-            KeyError: there is no such topic.
-        """
+        """Delete the topic, its channels and their messages; raise KeyError if there is no such topic."""
         topic = self.pop(name)
         self.changes.raise_revision()
         for channel_name in list(topic.channels):
@@ -79,8 +71,7 @@ class Topics(dict[bytes, Topic]):
     def delete_channel(self, topic_name: bytes, name: bytes) -> None:
         """Delete the channel and its messages, and an ephemeral topic with its last channel.
 
-        Raises:
-            KeyError: there is no such topic or channel.
+        If there is no such topic or channel, a KeyError is raised.
         """
         topic = self[topic_name]
         topic.remove_channel(name).delete()

@@ -74,8 +74,7 @@ class Topic:
     def put(self, bodies: Sequence[bytes], now_ns: int, *, delay_ns: int = 0) -> None:
         """Publish messages, to be delivered after ``delay_ns``.
 
-        Raises:
-            OSError: they could not be stored, or not all of them, or not in all channels.
+        If they could not be stored, or not all of them or not in all channels, an OSError is raised.
         """
         self._changes.published_ns = now_ns
         runs = self._guids.take(len(bodies), now_ns)
@@ -193,11 +192,7 @@ class Topic:
     # ---- from outside ------------------------------------------------------------------------------------------
 
     def remove_channel(self, name: bytes) -> Channel:
-        """Remove a channel, and return it.
-
-        Raises:
-            KeyError: there is no such channel.
-        """
+        """Remove a channel, and return it; raise KeyError if there is none."""
         channel = self.channels.pop(name)
         self._flows = self._flows and bool(self.channels)
         self._changes.raise_revision()

@@ -1,9 +1,10 @@
-"""The rules of the house, as tests.
+"""The structure of nsqkit, as tests.
 
-A few tables say what the house looks like; each test below reads the code against them and lists every breach as
-``file:line``. Who changes the shape of the house changes a table here, and says why in docs/decisions/.
+A few tables describe the structure; each test reads the code against them and lists every breach as ``file:line``. A
+change of the structure changes a table here or in docs/architecture.md, and a record in docs/decisions/ gives the
+reason.
 
-A *room* is a package, or a module that stands alone, under nsqkit: the longest key of ARROWS that a module's dotted
+A *package* is a package, or a module that stands alone, under nsqkit: the longest key of ARROWS that a module's dotted
 name begins with.
 """
 
@@ -15,7 +16,7 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -25,7 +26,7 @@ import nsqkit
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Room -> the rooms that it may import; itself always. Arrows point down, and never sideways.
+# Package -> the packages that it may import, besides itself. Arrows point down.
 ARROWS = {
     "errors": "",
     "clock": "",
@@ -50,13 +51,18 @@ ARROWS = {
     "__main__": "broker lookupd",
 }
 
-# The modules that may do I/O, read a clock, start a thread or draw a random number. All others are pure: bytes and
-# time come in as arguments, and so does a random.Random.
-PERFORMERS = {
+# The modules that may do I/O, read a clock, start a thread or draw a random number. All others take bytes and the time
+# as arguments, and a random.Random. docs/architecture.md marks the same modules.
+IO_MODULES = {
+    "broker.file_store",
+    "broker.memory_stats",
+    "loop_thread.waker",
+    "options.settings",
+    "program.command",
+    "spark.sink",
     "transport.tls_stream",
     "transport.tls",
     "transport.openssl",
-    "transport.write_timeout",
     "transport.pem",
     "broker.tls",
     "broker.https",
@@ -68,7 +74,6 @@ PERFORMERS = {
     "transport.pump",
     "transport.push_stream",
     "transport.tcp",
-    "transport.busy_poll",
     "loop_thread.one_shot",
     "loop_thread.provider",
     "loop_thread.loop_client",
@@ -81,7 +86,6 @@ PERFORMERS = {
     "client.tls",
     "producer.thread_lease",
     "producer.publisher",
-    "producer.pool",
     "producer.producer",
     "producer.receipt",
     "consumer.active_handlers",
@@ -109,17 +113,17 @@ PERFORMERS = {
     "spark.drain",
     "telemetry.instruments",
     "telemetry.prometheus",
-    "testing.servers",
 }
-PERFORMING_LIBRARIES = {
+IO_LIBRARIES = {
     *("anyio", "asyncio", "sniffio", "trio", "uvloop"),
     *("select", "selectors", "signal", "socket", "ssl"),
+    *("fcntl", "mmap", "os", "shutil", "tempfile"),
     *("multiprocessing", "subprocess", "threading"),
     *("random", "secrets", "time"),
 }
 
 # Modules that something outside nsqkit opens: Python itself, pytest, or a user by name. Others must be imported.
-ENTRANCES = {"__init__", "__main__", "telemetry.opentelemetry", "telemetry.prometheus", "testing.plugin"}
+ENTRY_POINTS = {"__init__", "__main__", "telemetry.opentelemetry", "telemetry.prometheus", "testing.plugin"}
 
 # Modules of which nothing runs: they declare protocols, for types alone. All others have a test of their own.
 UNTESTED = {
@@ -137,9 +141,18 @@ NOT_LOADED = {
     *("pyarrow", "pyspark", "pytest", "re2", "trio", "uvloop"),
 }
 
+# The methods by which a driver calls a machine.
+MACHINE_METHODS = {
+    *("receive_data", "process_input", "receive_eof", "events", "data_to_send"),
+    *("next_deadline", "handle_deadline"),
+}
+
+# Functions that create a value, which a machine may keep.
+FACTORIES = {"make_tls"}
+
 LINES_PER_MODULE = 500
 LINES_PER_FUNCTION = 70
-WORDLESS_NAMES = {"base", "common", "helpers", "misc", "types", "util", "utils"}
+VAGUE_NAMES = {"base", "common", "helpers", "misc", "types", "util", "utils"}
 
 
 @attrs.frozen
@@ -158,7 +171,7 @@ class Module:
         return ast.parse(self.text, self.path)
 
     @property
-    def room(self) -> str | None:
+    def package(self) -> str | None:
         parts = self.name.split(".")
         heads = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
         return next((head for head in heads if head in ARROWS), None)
@@ -176,8 +189,8 @@ class Import:
     typing: bool
 
     @property
-    def performs(self) -> bool:
-        return self.target.split(".")[0] in PERFORMING_LIBRARIES
+    def does_io(self) -> bool:
+        return self.target.split(".")[0] in IO_LIBRARIES
 
 
 @functools.cache
@@ -209,6 +222,11 @@ def _imports(node: ast.AST, *, typing: bool) -> Iterator[Import]:
             yield from _imports(child, typing=typing)
 
 
+def imported(found: Import) -> Module | None:
+    """Find the module that is imported; None for other libraries, and for the version, a constant of the package."""
+    return None if found.target == "nsqkit.__version__" else resolve(found.target)
+
+
 def resolve(target: str) -> Module | None:
     """Find the module that a dotted import leads to; the name of something in a module leads to the module."""
     head, *parts = target.split(".")
@@ -236,45 +254,55 @@ def rule(sentence: str) -> Callable[[Callable[[], Iterable[str]]], Callable[[], 
     return decorate
 
 
-@rule("A room imports only what ARROWS grants it")
+@rule("A package imports only the packages that ARROWS grants it")
 def test_imports_follow_the_arrows() -> Iterator[str]:
     for module in modules().values():
-        granted = [module.room, *ARROWS.get(module.room or "", "").split()]
+        granted = [module.package, *ARROWS.get(module.package or "", "").split()]
         for found in imports(module):
             target = resolve(found.target)
-            if target and target.room not in granted and found.target != "nsqkit.__version__":
-                yield f"{module.at(found.line)}: {module.room} imports {found.target}, of {target.room}"
+            if target and target.package not in granted and found.target != "nsqkit.__version__":
+                yield f"{module.at(found.line)}: {module.package} imports {found.target}, of {target.package}"
 
 
-@rule("A module belongs to a room, and ARROWS says what that room may import")
-def test_every_module_has_a_room() -> Iterator[str]:
-    return (module.at(1) for module in modules().values() if module.room is None)
+@rule("A module belongs to a package of ARROWS")
+def test_every_module_has_a_package() -> Iterator[str]:
+    return (module.at(1) for module in modules().values() if module.package is None)
 
 
-@rule("ARROWS names rooms that the house does not have")
-def test_every_room_exists() -> Iterable[str]:
-    return ARROWS.keys() - {module.room for module in modules().values()}
+@rule("ARROWS names packages that do not exist")
+def test_every_package_exists() -> Iterable[str]:
+    return ARROWS.keys() - {module.package for module in modules().values()}
 
 
-@rule("Only PERFORMERS may import what does I/O, tells the time or draws random numbers (except for types)")
+@rule("Only IO_MODULES may do I/O, read a clock or draw random numbers")
 def test_pure_modules_do_no_io() -> Iterator[str]:
     for name, module in modules().items():
-        for found in imports(module):
-            if found.performs and not found.typing and name not in PERFORMERS:
-                yield f"{module.at(found.line)}: {found.target}"
+        if name not in IO_MODULES:
+            yield from (f"{module.at(line)}: {what}" for line, what in io_of(module))
 
 
-@rule("PERFORMERS names modules that are missing or pure")
-def test_performers_perform() -> Iterable[str]:
-    return PERFORMERS - {
-        name for name, module in modules().items() if any(i.performs for i in imports(module))
-    }
+def io_of(module: Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of each import of IO_LIBRARIES, except for types alone, and of each ``open()``."""
+    yield from ((found.line, found.target) for found in imports(module) if found.does_io and not found.typing)
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "open":
+            yield node.lineno, "open"
 
 
-@rule("Nothing in nsqkit imports this module, and it is none of ENTRANCES")
+@rule("IO_MODULES names modules that are missing or do no I/O")
+def test_io_modules_do_io() -> Iterable[str]:
+    return IO_MODULES - {name for name, module in modules().items() if any(io_of(module))}
+
+
+@rule("docs/architecture.md marks the modules of IO_MODULES")
+def test_io_modules_are_marked_in_the_documentation() -> Iterable[str]:
+    return IO_MODULES ^ {name for name, has_mark in listed_modules().items() if has_mark}
+
+
+@rule("Nothing in nsqkit imports this module, and it is none of ENTRY_POINTS")
 def test_every_module_is_used() -> Iterator[str]:
     targets = [resolve(found.target) for module in modules().values() for found in imports(module)]
-    used = {target.name for target in targets if target} | ENTRANCES
+    used = {target.name for target in targets if target} | ENTRY_POINTS
     return (
         module.at(1)
         for name, module in modules().items()
@@ -282,7 +310,7 @@ def test_every_module_is_used() -> Iterator[str]:
     )
 
 
-@rule("A module opens with a docstring: what it is, the rule it guards, how to read it")
+@rule("A module begins with a docstring")
 def test_every_module_says_what_it_is() -> Iterator[str]:
     return (module.at(1) for module in modules().values() if not ast.get_docstring(module.tree))
 
@@ -298,7 +326,7 @@ def test_every_module_has_its_test() -> Iterator[str]:
 
 @rule("A name that would fit any module tells nothing of this one")
 def test_modules_have_telling_names() -> Iterator[str]:
-    return (module.at(1) for name, module in modules().items() if WORDLESS_NAMES & set(name.split(".")))
+    return (module.at(1) for name, module in modules().items() if VAGUE_NAMES & set(name.split(".")))
 
 
 @rule("A module above the limit of LINES_PER_MODULE has two subjects")
@@ -351,3 +379,80 @@ def test_public_names_are_documented() -> Iterator[str]:
             documented = inspect.isfunction(value) or isinstance(value, property)
             if documented and not member.startswith("_") and not value.__doc__:
                 yield f"{name}.{member}"
+
+
+@rule("Modules import each other in a circle")
+def test_imports_have_no_circles() -> Iterator[str]:
+    below = {
+        name: {target.name for found in imports(module) if (target := imported(found))} - {name}
+        for name, module in modules().items()
+    }
+    # Leave out, one after the other, the modules that import none of the rest; the rest is in circles or above them.
+    while free := {name for name, targets in below.items() if not targets & below.keys()}:
+        for name in free:
+            del below[name]
+    for name, targets in below.items():
+        if name in _reachable(name, below):
+            yield f"{modules()[name].at(1)} imports {', '.join(sorted(targets & below.keys()))}"
+
+
+def _reachable(start: str, below: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    rest = [start]
+    while rest:
+        new = (below[rest.pop()] & below.keys()) - found
+        found |= new
+        rest += new
+    return found
+
+
+@rule("A module imports a module of its package that docs/architecture.md lists after it")
+def test_imports_inside_a_package_point_down() -> Iterator[str]:
+    position = {name: number for number, name in enumerate(listed_modules())}
+    for name, module in modules().items():
+        for found in imports(module):
+            target = resolve(found.target)
+            if target is None or target.package != module.package or "__init__" in name + target.name:
+                continue
+            if target.name != name and position.get(target.name, 0) > position.get(name, 0):
+                yield f"{module.at(found.line)} imports {target.name}"
+
+
+@rule("docs/architecture.md lists each module once, and no other module")
+def test_the_architecture_page_lists_each_module_once() -> Iterable[str]:
+    rows = [name for name, _ in module_rows()]
+    repeated = [name for name in rows if rows.count(name) > 1]
+    return [*repeated, *(set(rows) ^ {name for name in modules() if not name.endswith("__init__")})]
+
+
+def listed_modules() -> dict[str, bool]:
+    """Return the modules of docs/architecture.md, in their order, and whether each is marked as doing I/O."""
+    return dict(module_rows())
+
+
+def module_rows() -> Iterator[tuple[str, bool]]:
+    folder = None
+    for line in (ROOT / "docs/architecture.md").read_text(encoding="utf-8").splitlines():
+        if heading := re.match(r"### `([\w/]+)/`", line):
+            folder = "" if heading[1] == "nsqkit" else heading[1].replace("/", ".") + "."
+        elif folder is not None and (row := re.match(r"\| `(\w+)\.py`( ⚡)? \|", line)):
+            yield folder + row[1], bool(row[2])
+
+
+@rule("A machine keeps a function of its owner: it must return events instead")
+def test_machines_keep_no_functions() -> Iterator[str]:
+    for name, module in modules().items():
+        if name in IO_MODULES:
+            continue
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+            if not MACHINE_METHODS & methods.keys() or "__init__" not in methods:
+                continue
+            arguments = methods["__init__"].args
+            for argument in (*arguments.args, *arguments.kwonlyargs):
+                if argument.annotation is None or argument.arg in FACTORIES:
+                    continue
+                if "Callable" in ast.unparse(argument.annotation) or argument.arg.startswith("on_"):
+                    yield f"{module.at(argument.lineno)}: {node.name} takes {argument.arg}"

@@ -7,6 +7,7 @@ Each fenced block of a page is of one of these kinds:
   pyspark runs if that is installed (``tox -e spark``). No block can be excluded. ``tests/test_examples.py`` runs the
   blocks that are files of docs/examples. ``tests/integration/clients/test_migrating.py`` runs the blocks under
   docs/migrating, which are programs that run until a signal.
+* ``pycon``: the blocks of a page together are a doctest.
 * ``sh`` and ``console``: each command begins with an entry of COMMANDS, which names the file that runs it.
 * ``text``, ``toml``, ``json``: pictures, output and data, which no test reads. ``go``: programs for go-nsq.
 * ``{eval-rst}``: directives of Sphinx, which ``tox -e docs`` builds and ``tests/test_reference.py`` reads.
@@ -17,6 +18,7 @@ Links to other files of the project name a file.
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib.util
 import inspect
 import re
@@ -29,6 +31,7 @@ import anyio
 import pytest
 
 from tests.pages import EXAMPLES, MIGRATING, PAGES, ROOT, Block, blocks, blocks_of, name, rows
+from tests.stepping import step
 
 # Beginning of a command in the documentation -> the file that runs it, and the words in that file.
 COMMANDS = {
@@ -40,7 +43,7 @@ COMMANDS = {
     "pip install .": ("tox.ini", "-e ."),
 }
 
-LANGUAGES = ["python", "sh", "console", "text", "toml", "json", "go", "{eval-rst}"]
+LANGUAGES = ["python", "pycon", "sh", "console", "text", "toml", "json", "go", "{eval-rst}"]
 
 DECISION_LINES_MAX = 25
 
@@ -92,6 +95,30 @@ def run_tests(source: str, folder: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", str(folder)]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout
+
+
+SESSIONS = sorted({block.page for block in blocks("pycon")})
+
+
+@pytest.mark.parametrize("page", SESSIONS, ids=name)
+def test_pycon_blocks_are_doctests(page: Path):
+    source = "\n".join(block.text for block in blocks_of(page) if block.language == "pycon")
+    test = doctest.DocTestParser().get_doctest(source, {}, str(page), str(page), 0)
+    report: list[str] = []
+    result = doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF).run(test, out=report.append)
+    assert not result.failed, "".join(report)
+    assert result.attempted
+
+
+def test_loop_of_the_architecture_page_is_that_of_the_tests():
+    page = next(
+        block.text for block in blocks_of(ROOT / "docs" / "architecture.md") if block.language == "pycon"
+    )
+    (shown,) = ast.parse(doctest.DocTestParser().get_examples(page)[0].source).body
+    (used,) = ast.parse(inspect.getsource(step)).body
+    assert isinstance(shown, ast.FunctionDef)
+    assert isinstance(used, ast.FunctionDef)
+    assert [*map(ast.unparse, shown.body)] == [*map(ast.unparse, used.body)]
 
 
 @pytest.mark.parametrize("block", blocks("sh", "console"), ids=str)

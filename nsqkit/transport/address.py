@@ -6,7 +6,6 @@ the form of ``host:port`` is a path, as in nsqd (internal/util).
 
 from __future__ import annotations
 
-import os
 import re
 
 from nsqkit.errors import OptionError
@@ -40,7 +39,9 @@ def is_socket_path(address: str) -> bool:
 
 def path_of(name: str | bytes) -> str:
     """Return the address of a Unix socket from the kernel's name for it, which is bytes if it has no file."""
-    return name if name and isinstance(name, str) else "@" + os.fsdecode(name)[1:]
+    if isinstance(name, str):
+        return name or "@"
+    return "@" + name[1:].decode(errors="surrogateescape")
 
 
 def port_of(address: str) -> int:

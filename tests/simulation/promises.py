@@ -20,10 +20,10 @@ from collections.abc import Sequence
 import attrs
 
 from nsqkit.broker.core.disk.disk_queue import DiskQueue
+from nsqkit.broker.core.disk.queue import MessageQueue
 from nsqkit.broker.core.disk.storage import DiskStorage
 from nsqkit.broker.core.disk.sync import SyncPlan, SyncState
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.topics.queue import MessageQueue
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
 from tests.broker.core.disk.disks import MemoryFileStore, new_state
 

@@ -40,7 +40,10 @@ class Producer:
 
     def process_events(self) -> None:
         """Record the answers of the connection."""
-        for event in [] if self._link is None else self._link.machine.events():
+        if self._link is None:
+            return
+        events, self._link.events = self._link.events, []
+        for event in events:
             assert isinstance(event, Answers)
             publish: Publish
             for publish in event.ok:

@@ -29,6 +29,7 @@ from tests.simulation.checkers import check, check_bodies
 from tests.simulation.network import END, MS, Pipe
 from tests.simulation.oracle import Oracle
 from tests.simulation.workload import Consumer, Producer
+from tests.stepping import step
 
 M = TypeVar("M", bound=ClientSession[Any])
 
@@ -116,6 +117,7 @@ class Link(Generic[M]):
         self.session = node.broker.open_session(address, world.now_ns)
         self._commands = CommandDecoder(AllowAll(), max_msg_size=1 << 20, max_body_size=5 << 20)
         self.frames = FrameDecoder()
+        self.events: list[object] = []  # of a producer's machine
         node.links[self.session] = self
         node.oracle.opened(self.session)
 
@@ -125,10 +127,8 @@ class Link(Generic[M]):
 
     def flush(self) -> None:
         """Send the client's output."""
-        self._handle_events()
-        while data := self.machine.data_to_send():
-            self.up.send(data, self._world.now_ns)
-            self._handle_events()
+        while self._step(b""):
+            pass
         if self.machine.ended:
             self.up.send(END, self._world.now_ns)
 
@@ -141,21 +141,23 @@ class Link(Generic[M]):
             if not self.session.ended:
                 self._receive(data, now_ns)
         for data in self.down.receive(now_ns):
-            if data != END:
-                self.machine.receive_data(data, now_ns)
-            else:
+            if data == END:
                 self.machine.receive_eof(now_ns)
-            self._handle_events()
-        self.machine.handle_deadline(now_ns)
-        self._handle_events()
+            self._step(b"" if data == END else data)
+        self._step(b"")
 
-    def _handle_events(self) -> None:
+    def _step(self, data: bytes) -> bool:
+        """Drive the client's machine; return whether it had output or events."""
+        output, events = step(self.machine, data, self._world.now_ns)
+        if output:
+            self.up.send(output, self._world.now_ns)
         if self._core is None:
-            return
-        assert isinstance(self.machine, ConsumerSession)
-        while events := self.machine.events():
+            self.events += events
+        elif events:
+            assert isinstance(self.machine, ConsumerSession)
             self._core.handle_events(self.machine, events, self._world.now_ns)
             self._core.take_output()
+        return bool(output or events)
 
     def _receive(self, data: bytes, now_ns: int) -> None:
         session, oracle = self.session, self._node.oracle

@@ -21,8 +21,8 @@ import attrs
 from nsqkit.broker.core.disk.disk_queue import DiskQueue
 from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.broker.core.disk.positions import Position
+from nsqkit.broker.core.disk.queue import MessageQueue
 from nsqkit.broker.core.disk.recovery import cut_off, rename_bad
-from nsqkit.broker.core.topics.queue import MessageQueue
 from nsqkit.wire.messages import id_of
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.broker.core.disk.file_store import FileStore
 from nsqkit.broker.core.disk.guid import GuidFactory
 from nsqkit.broker.core.disk.id_mark import FILE_NAME, read_used_tick, write_mark
+from nsqkit.broker.core.disk.queue import DiscardBackend, MemoryBackend, MessageQueue
 from nsqkit.broker.core.disk.sync import HEALTHY, SyncBatch, SyncState
 from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.core.topics.queue import DiscardBackend, MemoryBackend, MessageQueue
 
 BATCH_QUEUES_MAX: Final = 64
 """Queues in one sync, unless all have to be."""

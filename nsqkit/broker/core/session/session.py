@@ -170,6 +170,9 @@ class Session(Turns):
             self._leave(OutputTaken())
         return data
 
+    def next_deadline(self) -> None:
+        """Return None: the deadlines of a session are among the broker's."""
+
     def handle_deadline(self, now_ns: int) -> int | None:
         """Send a heartbeat, or end the session of a client that does not respond; return the next deadline."""
         if self.ended:

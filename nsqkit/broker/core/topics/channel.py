@@ -25,9 +25,9 @@ from nsqkit.wire.names import is_ephemeral
 if TYPE_CHECKING:
     from nsqkit.broker.core.changes import Changes
     from nsqkit.broker.core.disk.deferred_times import DeferredTimes
+    from nsqkit.broker.core.disk.queue import MessageQueue
     from nsqkit.broker.core.timers import Timers
     from nsqkit.broker.core.topics.latency import Latency
-    from nsqkit.broker.core.topics.queue import MessageQueue
     from nsqkit.broker.core.topics.subscription import Subscription
 
 DELIVERY_SIZE_MAX: Final = 1 << 20

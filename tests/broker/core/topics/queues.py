@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsqkit.broker.core.topics.queue import MessageQueue
+from nsqkit.broker.core.disk.queue import MessageQueue
 
 
 def take_all(queue: MessageQueue) -> list[bytes]:

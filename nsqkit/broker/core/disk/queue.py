@@ -1,4 +1,4 @@
-"""The queue of a topic or a channel: memory first, what does not fit in a backend behind it.
+"""The queue of a topic or a channel: in memory first, the rest in a backend.
 
 Memory holds at most ``mem_queue_size`` messages. Further messages go to the backend, and all after them, until the
 backend is empty again; so the order is kept. The backend of an ephemeral queue drops messages, so that such a queue

@@ -311,7 +311,7 @@ def test_every_module_is_used() -> Iterator[str]:
 
 
 @rule("A module begins with a docstring")
-def test_every_module_says_what_it_is() -> Iterator[str]:
+def test_every_module_has_a_docstring() -> Iterator[str]:
     return (module.at(1) for module in modules().values() if not ast.get_docstring(module.tree))
 
 
@@ -324,8 +324,8 @@ def test_every_module_has_its_test() -> Iterator[str]:
             yield f"{module.at(1)} wants {expected}"
 
 
-@rule("A name that would fit any module tells nothing of this one")
-def test_modules_have_telling_names() -> Iterator[str]:
+@rule("A module has a name that would fit any module")
+def test_modules_have_specific_names() -> Iterator[str]:
     return (module.at(1) for name, module in modules().items() if VAGUE_NAMES & set(name.split(".")))
 
 
@@ -346,8 +346,8 @@ def test_functions_are_short() -> Iterator[str]:
                     yield f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} has {count} lines"
 
 
-@rule("A change is finished: no mark says what is left to do")
-def test_nothing_is_left_to_do() -> Iterator[str]:
+@rule("A change is finished: there is no mark of later work")
+def test_no_mark_of_unfinished_work_remains() -> Iterator[str]:
     marks = re.compile(r"\b(TO[D]O|FIX[M]E|XX[X])\b")  # brackets, so that this line does not find itself
     for path in (*python_files(), *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):

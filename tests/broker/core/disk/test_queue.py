@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.broker.core.disk.disk_queue import DiskQueue
-from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.disk.queue import DiscardBackend, MemoryBackend, MessageQueue
+from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.wire.messages import encode_message
 from tests.broker.core.disk.disks import MemoryFileStore, new_state
 from tests.broker.core.topics.queues import take_all

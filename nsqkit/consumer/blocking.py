@@ -97,11 +97,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
         self._receiver: ThreadReceiver | None = None
 
     def open(self) -> Self:
-        """Start the consumer, without waiting for connections.
-
-        Raises:
-            Closed: it is open already.
-        """
+        """Start the consumer, without waiting for connections. Raises ``Closed`` if it is open already."""
         signals = StopSignals(self._stop_signals, self._on_signal)
         with ExitStack() as stack:
             stack.enter_context(signals)

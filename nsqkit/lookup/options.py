@@ -67,11 +67,7 @@ class LookupOptions:
         return select(nodes, discovery_filter=self.discovery_filter, address_map=self.address_map)
 
     def daemon(self, address: str, clock: Clock | None = None) -> Daemon:
-        """Return the nsqlookupd at an address in any form that ``Daemon`` accepts.
-
-        Raises:
-            OptionError: the address is invalid, or a file cannot be used.
-        """
+        """Return the nsqlookupd at an address in any form that ``Daemon`` accepts; errors as ``daemons``."""
         (daemon,) = self.daemons([address], clock).values()
         return daemon
 

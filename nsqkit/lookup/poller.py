@@ -136,11 +136,7 @@ class LookupdPoller(Generic[T]):
                     lookupd.sleep.cancel()
 
     async def run(self) -> None:
-        """Poll until cancelled.
-
-        Raises:
-            Closed: it runs already.
-        """
+        """Poll until cancelled; raise ``Closed`` if it runs already."""
         if self._is_running:
             raise Closed("it runs already, and can run once at a time")
         self._clock = self._clock or LoopClock()

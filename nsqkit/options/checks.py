@@ -115,11 +115,7 @@ def check_addresses(addresses: object, name: str, *, or_url: bool = False) -> tu
 
 
 def check_tools(**tools: object) -> None:
-    """Check what a client may be given besides its options: its clock, dial, random, serializer and on_backoff.
-
-    Raises:
-        OptionError: one of them is neither None nor an object with the methods that it needs.
-    """
+    """Raise OptionError if a clock, dial, random, serializer or on_backoff is neither None nor has its methods."""
     for name, value in tools.items():
         methods, allowed = _TOOLS[name]
         if value is not None and not all(callable(getattr(value, method, None)) for method in methods):

@@ -45,11 +45,7 @@ class UnknownFlag(OptionError):
 
 
 def parse_flags(words: Iterable[str], options: Mapping[str, Option]) -> dict[str, Any]:
-    """Read a command line.
-
-    Args:
-        words: the words after the name of the command.
-        options: all options, by the name of the field.
+    """Read the words after the name of the command; the options are by the name of the field.
 
     Returns:
         The values that are set, by the name of the field. A list has the values of all its flags; of any other option
@@ -109,11 +105,7 @@ def _is_bare(option: Option) -> bool:
 
 
 def parse_document(document: Mapping[str, object], options: Mapping[str, Option]) -> dict[str, Any]:
-    """Return the values in a decoded configuration file, by the name of the field; unknown keys are ignored.
-
-    Raises:
-        OptionError: a value has the wrong form.
-    """
+    """Return the values in a decoded configuration file, by the name of the field; OptionError if one is wrong."""
     return {
         name: _parse_item(option, document[option.config_name], key_place(option))
         for name, option in options.items()

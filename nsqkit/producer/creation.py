@@ -64,12 +64,7 @@ async def create_topic(daemons: Sequence[Daemon], topic: str) -> None:
 
 
 async def create_channel(daemons: Sequence[Daemon], topic: str, channel: str) -> None:
-    """Create a channel and its topic on each nsqd that does not have them.
-
-    Raises:
-        OptionError: a wrong name, or there is no nsqd.
-        RequestFailed: an nsqd cannot be reached, or refuses.
-    """
+    """Create a channel and its topic on each nsqd that does not have them; the errors are those of ``create_topic``."""
     params = {"topic": topic_name(topic).decode(), "channel": encode_channel(channel).decode()}
     await create_topic(daemons, topic)  # nsqd creates channels only in topics that exist
     for daemon in daemons:

@@ -35,11 +35,7 @@ def encode_answer(answer: AuthAnswer) -> bytes:
 
 
 def decode_answer(payload: bytes) -> AuthAnswer:
-    """Return the answer in a JSON document.
-
-    Raises:
-        ProtocolError: the document is not a JSON object, or a value has another type than its field.
-    """
+    """Return the answer in a JSON object; raise ProtocolError if it is none, or a value has another type."""
     try:
         return AuthAnswer(**read_object(payload, _FIELD_TYPES))
     except ValueError as error:

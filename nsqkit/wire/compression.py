@@ -124,11 +124,7 @@ class Snappy:
 
 
 def _end_of_run(data: bytes, start: int) -> int:
-    """Return the end of the whole chunks from ``start`` on that decompress to at most one piece.
-
-    Raises:
-        ProtocolError: the first chunk is not valid.
-    """
+    """Return the end of the whole chunks from ``start`` on that decompress to at most one piece."""
     end = start
     plain_size = 0
     last_header = len(data) - _CHUNK_HEADER_LENGTH

@@ -98,11 +98,7 @@ def encode_request(request: IdentifyRequest) -> bytes:
 
 
 def decode_request(body: bytes) -> IdentifyRequest:
-    """Return the request in a JSON document.
-
-    Raises:
-        BadBody: the body is not a JSON object, or a value has another type than its field.
-    """
+    """Return the request in a JSON object; raise BadBody if it is none, or a value has another type."""
     try:
         return IdentifyRequest(**read_object(body, _FIELD_TYPES))
     except ValueError as error:

@@ -45,6 +45,11 @@ class GuidFactory:
         gave_all: all messages of the broker have ids of this factory. Otherwise two messages may have the same id.
     """
 
+    __slots__ = (
+        *("_node_id", "_prefix", "_reserve_after", "_sequence"),
+        *("gave_all", "reserved_tick", "tick", "used_tick"),
+    )
+
     def __init__(self, node_id: int) -> None:
         self.tick = -1
         self.used_tick = -1

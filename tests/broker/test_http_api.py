@@ -252,7 +252,7 @@ async def test_a_published_message_is_delivered():
         await consumer.aclose()
 
 
-@pytest.mark.parametrize("defer", ["400", "%2B400", "0400"])
+@pytest.mark.parametrize("defer", ["400", "%2B400", "0400", "0" * 5000 + "400"])
 async def test_publish_with_a_delay(defer):
     async with running() as api:
         channel = api.broker.topics.get_or_create(b"t").channel(b"c", START_NS)

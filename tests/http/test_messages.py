@@ -17,6 +17,7 @@ from nsqkit.http.messages import (
     StoredBody,
     check_head,
     encode_json,
+    parse_integer,
     parse_query,
     parse_target,
 )
@@ -223,3 +224,20 @@ def test_an_unreadable_query_is_refused(raw):
 
 def test_words_for_booleans():
     assert BOOLEANS == {"true": True, "1": True, "false": False, "0": False}
+
+
+@pytest.mark.parametrize("text", ["0", "-0", "+5", "007", str(-(1 << 63)), str((1 << 63) - 1)])
+def test_parse_integer_reads_64_bits(text):
+    assert parse_integer(text) == int(text)
+
+
+@pytest.mark.parametrize("text", [str(1 << 63), str(-(1 << 63) - 1), "9" * 5000])
+def test_parse_integer_refuses_what_64_bits_cannot_hold(text):
+    with pytest.raises(ValueError, match="value out of range"):
+        parse_integer(text)
+
+
+@pytest.mark.parametrize("text", ["", "+", "1_0", " 1", "1.0", "0x1", "\u0661"])
+def test_parse_integer_refuses_other_texts(text):
+    with pytest.raises(ValueError, match="invalid syntax"):
+        parse_integer(text)

@@ -11,23 +11,17 @@ versions are not affected: both sides choose the best common version.
 from __future__ import annotations
 
 import ssl
-import warnings
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.errors import OptionError
 from nsqkit.transport.pem import load_authorities, load_certificate
+from nsqkit.transport.tls import TLS_VERSIONS, set_minimum_version
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.options import BrokerOptions
     from nsqkit.transport.tls import Context
 
-_MINIMUM_VERSIONS: Final = {
-    "": ssl.TLSVersion.TLSv1,
-    "tls1.0": ssl.TLSVersion.TLSv1,
-    "tls1.1": ssl.TLSVersion.TLSv1_1,
-    "tls1.2": ssl.TLSVersion.TLSv1_2,
-    "tls1.3": ssl.TLSVersion.TLSv1_3,
-}
+_MINIMUM_VERSIONS: Final = {"": ssl.TLSVersion.TLSv1, **TLS_VERSIONS}
 
 # The ciphers of nsqd's Go without 3DES, in its order: forward secrecy first, then AES-128 first.
 _CIPHERS: Final = (
@@ -47,10 +41,7 @@ def server_context(options: BrokerOptions) -> Context:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(ciphers)
-    with warnings.catch_warnings():
-        # The warning is about an old version, which the option has chosen.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        context.minimum_version = minimum_version
+    set_minimum_version(context, minimum_version)
     load_certificate(context, options.tls_cert, options.tls_key, whose="option ")
     if options.tls_root_ca_file:
         load_authorities(context, options.tls_root_ca_file, whose="option ")

@@ -15,7 +15,7 @@ import attrs
 from nsqkit.errors import OptionError
 from nsqkit.options.durations import Seconds
 from nsqkit.options.fields import flag, function, instance_with, seconds, secret, text, whole, word
-from nsqkit.transport.tls import Context
+from nsqkit.transport.tls import TLS_VERSIONS, Context
 from nsqkit.wire.compression import snappy_available
 from nsqkit.wire.identify import IdentifyRequest
 
@@ -24,7 +24,6 @@ OnConnection: TypeAlias = Callable[[str, Exception | None], object]
 
 USER_AGENT: Final = "nsqkit/0.1.0"
 
-TLS_VERSIONS: Final = ("tls1.0", "tls1.1", "tls1.2", "tls1.3")
 DEFLATE_LEVEL_DEFAULT: Final = 6
 
 _SET_BY_CONTEXT: Final = (
@@ -133,7 +132,7 @@ class ConnectionOptions:
     tls_root_ca_file: str = text("")
     tls_cert: str = text("")
     tls_key: str = text("")
-    tls_min_version: str = word("tls1.2", TLS_VERSIONS)
+    tls_min_version: str = word("tls1.2", tuple(TLS_VERSIONS))
     tls_insecure_skip_verify: bool = flag(False)
     tls_server_name: str = text("")
     snappy: bool = flag(False)

@@ -7,24 +7,16 @@ so an unusable file is an error before anything is dialled.
 from __future__ import annotations
 
 import ssl
-import warnings
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nsqkit.errors import NegotiationFailed
 from nsqkit.transport.address import is_socket_path, split_address
 from nsqkit.transport.pem import load_authorities, load_certificate
-from nsqkit.transport.tls import TLS
+from nsqkit.transport.tls import TLS, TLS_VERSIONS, set_minimum_version
 
 if TYPE_CHECKING:
     from nsqkit.client.options import ConnectionOptions
     from nsqkit.transport.tls import Context
-
-_VERSIONS: Final = {
-    "tls1.0": ssl.TLSVersion.TLSv1,
-    "tls1.1": ssl.TLSVersion.TLSv1_1,
-    "tls1.2": ssl.TLSVersion.TLSv1_2,
-    "tls1.3": ssl.TLSVersion.TLSv1_3,
-}
 
 
 def client_context(options: ConnectionOptions) -> Context | None:
@@ -32,14 +24,11 @@ def client_context(options: ConnectionOptions) -> Context | None:
     if not options.tls_v1 or options.tls_context is not None:
         return options.tls_context
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it verifies certificate and name
-    minimum_version = _VERSIONS[options.tls_min_version]
+    minimum_version = TLS_VERSIONS[options.tls_min_version]
     if minimum_version < ssl.TLSVersion.TLSv1_2:
         # OpenSSL allows the old versions only at its lowest security level.
         context.set_ciphers("DEFAULT:@SECLEVEL=0")
-    with warnings.catch_warnings():
-        # Python warns of old versions; the user has chosen one by the option.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        context.minimum_version = minimum_version
+    set_minimum_version(context, minimum_version)
     if options.tls_insecure_skip_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -8,6 +8,7 @@ nsqd's words. A ``Context`` is an ``ssl.SSLContext`` or ``nsqkit.transport.opens
 from __future__ import annotations
 
 import ssl
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final, Protocol
@@ -41,6 +42,14 @@ _CIPHER_SUITES: Final = {
     "ECDHE-RSA-AES128-GCM-SHA256": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
     "ECDHE-ECDSA-AES128-GCM-SHA256": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
 }
+
+TLS_VERSIONS: Final = {
+    "tls1.0": ssl.TLSVersion.TLSv1,
+    "tls1.1": ssl.TLSVersion.TLSv1_1,
+    "tls1.2": ssl.TLSVersion.TLSv1_2,
+    "tls1.3": ssl.TLSVersion.TLSv1_3,
+}
+"""The versions, by their names in options."""
 
 # OpenSSL's reasons for which Go has other texts.
 _REASONS: Final = {"PEER_DID_NOT_RETURN_A_CERTIFICATE": "client didn't provide a certificate"}
@@ -225,6 +234,13 @@ class TLS:
             return ProtocolError(f"tls: failed to verify {whose} certificate: {error.verify_message}")
         reason = error.reason or str(error)
         return ProtocolError(f"tls: {_REASONS.get(reason) or reason.replace('_', ' ').lower()}")
+
+
+def set_minimum_version(context: ssl.SSLContext, minimum_version: ssl.TLSVersion) -> None:
+    with warnings.catch_warnings():
+        # The warning is about an old version, which the user has chosen by an option.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = minimum_version
 
 
 @cache

@@ -72,6 +72,6 @@ def test_a_forbidden_phrase_is_found(text: str):
     assert list(forbidden(text))
 
 
-@pytest.mark.parametrize("text", ["What is NSQ?", "The rest is kept.", "A blender is not a lender."])
+@pytest.mark.parametrize("text", ["The rest is kept.", "Record the end.", "A blender is not a lender."])
 def test_other_texts_are_allowed(text: str):
     assert not list(forbidden(text))

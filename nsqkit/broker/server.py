@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("nsqkit.broker")
 
 STOP_TIMEOUT = 0.05
-"""Seconds for which the broker goes on sending to its clients when it stops."""
+"""Seconds in which a stopping broker sends the rest of its output."""
 
 
 class Nsqd:
@@ -176,7 +176,7 @@ class Nsqd:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop: end every session, send what is left for its client within ``STOP_TIMEOUT``, close."""
+        """Stop: end every session, send the rest of its output within ``STOP_TIMEOUT``, and close."""
         assert self._tasks is not None
         for session in list(self.broker.sessions):
             session.end(None)

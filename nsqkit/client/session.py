@@ -103,7 +103,7 @@ class ClientSession(Generic[M]):
         is_open: True between the handshake, with a consumer's SUB, and the end.
         is_closing: True between a consumer's CLS and the end.
         ended: True once the connection is to be closed, after the bytes that ``data_to_send`` still returns are sent.
-        has_input: True while a part of what was received is left for ``process_input``.
+        has_input: True while a part of the received bytes is left for ``process_input``.
         has_events: True if ``events`` returns anything.
         outbox_full: False: a client never stops reading. It sends little in answer to what it reads, and two ends that
             both stopped reading would wait for ever.
@@ -153,7 +153,7 @@ class ClientSession(Generic[M]):
         """Set what the handshake may need. Call it before the first ``receive_data``.
 
         Args:
-            make_tls: makes the TLS layer; needed if IDENTIFY asks for TLS.
+            make_tls: makes the TLS layer; needed if IDENTIFY requests TLS.
             auth_secret: the content of AUTH, sent if the broker requires it.
         """
         self._handshake = handshake(self._identity, make_tls=make_tls, auth_secret=auth_secret)
@@ -332,7 +332,7 @@ class ClientSession(Generic[M]):
         if isinstance(frame, BrokerError):
             raise frame
         if not isinstance(frame, Response):
-            raise ProtocolError(f"the broker said {frame!r} during the handshake")
+            raise ProtocolError(f"the broker sent {frame!r} during the handshake")
         if self.state is not State.IDENTIFYING and self._answer_heartbeat(frame):
             return
         try:

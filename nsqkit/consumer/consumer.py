@@ -5,7 +5,7 @@ no handler has begun. Handlers that have begun may return within ``close_timeout
 messages requeued. Leaving the consumer stops it, and waits for all of this and for the CLOSE_WAIT of each nsqd.
 
 The file has the three ways of receiving (``async for message``, ``batches``, ``run``), then the methods for a running
-consumer, then start and stop. ``core`` decides what is sent when; ``connections`` has the nsqds.
+consumer, then start and stop. ``core`` decides when which command is sent; ``connections`` has the nsqds.
 """
 
 from __future__ import annotations

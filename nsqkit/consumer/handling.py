@@ -89,7 +89,7 @@ class Handling:
         self.attempts_max = subscription.options.max_attempts or ATTEMPTS_NO_LIMIT
         self.concurrency = options.concurrency
         self.scope: anyio.CancelScope | None = None
-        self._begun: dict[Message, anyio.CancelScope] = {}  # only where an option asks for it
+        self._begun: dict[Message, anyio.CancelScope] = {}  # only where an option requires it
         self._is_watched = options.auto_touch or options.cancel_at_timeout
         self._is_plain = not (self._is_watched or options.in_threads)
         self._threads = anyio.CapacityLimiter(options.concurrency) if options.in_threads else None
@@ -285,7 +285,7 @@ class Handling:
             )
 
     async def _call_in_thread(self, message: Message, limiter: anyio.CapacityLimiter) -> None:
-        """Wait for the handler even if this task is cancelled, since the thread goes on; ``cancel`` ends the wait."""
+        """Wait for the handler even if this task is cancelled, since the thread continues; ``cancel`` ends the wait."""
         with anyio.CancelScope(shield=True) as scope:
             self._thread_scopes.add(scope)
             try:

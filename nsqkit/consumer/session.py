@@ -403,7 +403,7 @@ class ConsumerSession(ClientSession[Message]):
             self._move("CLOSE_WAIT")
             self.end_if_answered()
         else:
-            raise ProtocolError(f"the broker said {frame.payload[:100]!r} when nothing was asked")
+            raise ProtocolError(f"the broker sent {frame.payload[:100]!r}, which answers no command")
 
     def _on_refused(self, error: BrokerError) -> None:
         if error.fatal:

@@ -176,7 +176,7 @@ class LoopClient(Generic[C]):
     def lease(self, make: Callable[[], L | None]) -> L | None:
         """Return what ``make`` returns in the event loop; None if something runs or waits there.
 
-        Until the lease is ended, nothing else is done with the client: what is put or started ends it first.
+        Until the lease is ended, no other call reaches the client: a call that is put or started ends the lease first.
         """
         return self.ask(partial(self._start_lease, make))
 

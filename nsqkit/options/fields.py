@@ -1,7 +1,7 @@
 """Declarations of options: functions that return the fields of an attrs class, one function for each kind of value.
 
-A value that cannot be used is refused when the object is made, by a sentence with the option's name, the value and what
-is allowed. The value of a secret is in no error and in no ``repr``.
+An invalid value is refused when the object is created, by a sentence with the option's name, the value and the allowed
+values. The value of a secret is in no error and in no ``repr``.
 
 The first half declares the options of clients, the second half the flags of nsqd and nsqlookupd, with Go's notation.
 Lists are empty by default, floats are percentiles, and a choice has nsqd's number for each word. All functions return

@@ -52,7 +52,7 @@ class Producer:
         addresses: one ``host:port`` or more; ``policy`` chooses one for each publish.
         nsqd_tcp_addresses: more of them, as a list, such as ``load_settings`` returns.
         nsqd_http_addresses: HTTP addresses of the same nsqds, for ``ensure_topic`` and ``ensure_channel``.
-        serializer: makes a body of what is published, see ``nsqkit.client.serializers``; by default bodies are bytes.
+        serializer: makes the body of a published value, see ``nsqkit.client.serializers``; by default bodies are bytes.
         clock: the time; by default the real one.
         dial: connects to an address; by default over TCP or a Unix socket.
         random: draws reconnect delays, and for the policy ``random``; by default seeded by the system.
@@ -325,7 +325,7 @@ class Producer:
         with move_on_after(self._clock, seconds):
             await publishing
             return
-        raise PublishTimeout(f"no answer within {seconds:g} seconds; what was published may have arrived")
+        raise PublishTimeout(f"no answer within {seconds:g} seconds; the message may have arrived")
 
     def _opened(self) -> Publisher:
         if self._publisher is None:

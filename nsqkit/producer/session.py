@@ -204,7 +204,7 @@ class ProducerSession(ClientSession[NoReturn]):
                     self.end(frame)
             elif not self._answer_heartbeat(frame):
                 if not sent:
-                    raise ProtocolError(f"the broker said {frame.payload[:100]!r} when nothing was asked")
+                    raise ProtocolError(f"the broker sent {frame.payload[:100]!r}, which answers no command")
                 self._on_answer(None)
         self.has_events = bool(ok or self._failed)
 

@@ -124,7 +124,7 @@ class TestMessages:
     def test_unexpected_response_is_a_protocol_error(self, link, frame):
         link.send(frame)
         assert isinstance(link.session.error, ProtocolError)
-        assert "when nothing was asked" in str(link.session.error)
+        assert "which answers no command" in str(link.session.error)
 
     def test_redelivered_message_has_timed_out(self):
         consumer = DrivenConsumer(max_in_flight=1)

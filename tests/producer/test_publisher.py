@@ -313,7 +313,7 @@ async def test_publish_raises_publish_timeout_without_an_answer():
             stage.clock.advance(seconds)
             await call.wait()
             assert isinstance(call.error, PublishTimeout)
-            assert f"no answer within {seconds} seconds; what was published may have" in str(call.error)
+            assert f"no answer within {seconds} seconds; the message may have" in str(call.error)
         call = Call()
         tasks.start_soon(lambda: call.run(lambda: stage.producer.publish("t", b"3", timeout=0)))
         for body in (b"1", b"\0\0\0\1\0\0\0\1" + b"2", b"3"):

@@ -100,7 +100,7 @@ def test_an_answer_without_a_publish_is_a_protocol_error(frame):
     session = connected()
     session.receive_data(frame, 0)
     assert isinstance(session.error, ProtocolError)
-    assert "when nothing was asked" in str(session.error)
+    assert "which answers no command" in str(session.error)
 
 
 def test_a_message_to_a_producer_is_a_protocol_error():

@@ -60,7 +60,7 @@ class Broker:
         topics: by name.
         sessions: the open ones, in the order in which they were opened.
         timers: the deadlines.
-        changes: what has changed in the topics.
+        changes: the changes in the topics.
         group_commit: the sessions that wait for a commit; None to answer publishers at once.
     """
 
@@ -149,7 +149,7 @@ class Broker:
         return 0 if self.changes.channels else self.timers.next_deadline()
 
     def handle_deadline(self, now_ns: int) -> None:
-        """Do what is due: heartbeats, message timeouts, deferred messages, deliveries."""
+        """Send heartbeats, time out messages, and deliver: everything that is due."""
         for owner in self.timers.take_due(now_ns):
             try:
                 again_ns = owner.handle_deadline(now_ns)

@@ -211,7 +211,7 @@ class FrameBuffer:
         Args:
             layer: the new layer, the one next to the session.
             above: how many of the layers stay, counted from the socket. A client may request compression again, and
-                nsqd then starts anew above TLS.
+                nsqd then starts again above TLS.
         """
         unsent = self._take_frames()
         if not self._rest:  # of two upgrades at once, the first one has done it

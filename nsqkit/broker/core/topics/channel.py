@@ -1,4 +1,4 @@
-"""A channel: a queue of its own, and the consumers that share it.
+"""A channel: a queue, and the consumers that share it.
 
     put ─▶ queue ─▶ deliver ─▶ in flight ─▶ finish
              ▲                    │

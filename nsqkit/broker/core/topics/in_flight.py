@@ -5,7 +5,7 @@ message. When the connection is lost, the set stays with the channel until its m
 
 A subscription has one message timeout, so messages that are delivered later time out later. The set is a dict in order
 of delivery and serves as its own queue of deadlines: only its front has to be examined. A touched message has a
-deadline of its own and moves to a second dict, which is searched as a whole; few messages are ever there.
+separate deadline and moves to a second dict, which is searched as a whole; few messages are ever there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a channel needs of one of its consumers: how many messages it can take, and where they go.
+"""A consumer of a channel: how many messages it can take, and where they go.
 
 A subscription is created by SUB and belongs to the channel and to the session of the consumer. The session changes its
 RDY count; the channel reads ``capacity`` and calls ``deliver``. Neither of them is reachable from here.

@@ -52,9 +52,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _usage() -> str:
     lines = [f"  {name:<12}{command.__doc__}" for name, command in COMMANDS.items()]
-    return "\n".join(
-        ["Usage: nsqkit COMMAND [FLAGS]", "", *lines, "", "nsqkit COMMAND --help lists its flags.\n"]
-    )
+    return "\n".join(["Usage: nsqkit COMMAND [FLAGS]", "", *lines, "", "nsqkit COMMAND --help lists its flags.\n"])
 
 
 if __name__ == "__main__":

@@ -137,9 +137,7 @@ class ManualClock:
 
 
 @contextmanager
-def move_on_after(
-    clock: Clock, seconds: float | None, *, shield: bool = False
-) -> Iterator[anyio.CancelScope]:
+def move_on_after(clock: Clock, seconds: float | None, *, shield: bool = False) -> Iterator[anyio.CancelScope]:
     """Cancel the block after ``seconds`` of ``clock``, as ``anyio.move_on_after`` does by the event loop's time.
 
     Args:

@@ -59,9 +59,7 @@ class Outcome:
         """Create it from a row for each carrier."""
         names = [field.name for field in attrs.fields(Figures)]
         figures = {row["carrier"]: Figures(*(row.get(name) or 0 for name in names)) for row in rows}
-        return cls(
-            figures, *(sum(row[name] for row in rows) for name in ("distinct_flights", "distinct_messages"))
-        )
+        return cls(figures, *(sum(row[name] for row in rows) for name in ("distinct_flights", "distinct_messages")))
 
     @property
     def row_count(self):
@@ -161,12 +159,9 @@ def read_back(output):
     from pyarrow import dataset
 
     table = dataset.dataset(output, partitioning="hive").to_table()
-    sums = table.group_by("carrier").aggregate(
-        [([], "count_all"), ("arr_delay", "count"), ("arr_delay", "sum")]
-    )
+    sums = table.group_by("carrier").aggregate([([], "count_all"), ("arr_delay", "count"), ("arr_delay", "sum")])
     flights, messages = (
-        Counter(table.group_by(["carrier", *key]).aggregate([])["carrier"].to_pylist())
-        for key in (KEY, KEY_COLUMNS)
+        Counter(table.group_by(["carrier", *key]).aggregate([])["carrier"].to_pylist()) for key in (KEY, KEY_COLUMNS)
     )
     return Outcome.of(
         [
@@ -187,9 +182,7 @@ def missing_for_spark():
     """Return a line with the requirement of Spark that is missing and how to install it; empty if nothing is."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
-    output = (
-        subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr if java else ""
-    )
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr if java else ""
     version = re.search(r' version "(\d+)', output)
     if version is None or int(version[1]) < JAVA_MIN:
         return f"no Java {JAVA_MIN} or newer: apt install openjdk-{JAVA_MIN}-jre-headless, or https://adoptium.net"
@@ -267,9 +260,7 @@ async def run(arguments, work):
         print(f"WRONG: {error}")
     if not found:
         seconds = time.monotonic() - start
-        print(
-            f"All {outcome.row_count:,} flights arrived, none twice, every figure agrees. {seconds:.0f} seconds"
-        )
+        print(f"All {outcome.row_count:,} flights arrived, none twice, every figure agrees. {seconds:.0f} seconds")
     return 1 if found else 0
 
 
@@ -282,12 +273,8 @@ def parse_arguments():
 
         return parse
 
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--rows", type=in_range(1, COUNT), default=COUNT, help="number of flights, from the first; all"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=in_range(1, COUNT), default=COUNT, help="number of flights, from the first; all")
     parser.add_argument("--partitions", type=in_range(1, 64), default=4, help="number of consuming tasks; 4")
     parser.add_argument("--output", type=Path, help="keep the Parquet files in this empty or new directory")
     arguments = parser.parse_args()

@@ -48,22 +48,14 @@ def figures(frame):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--nsqd-tcp-address", action="append", required=True, help="HOST:PORT; may be repeated"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nsqd-tcp-address", action="append", required=True, help="HOST:PORT; may be repeated")
     parser.add_argument("--topic", default="flights")
     parser.add_argument("--channel", default="spark")
     parser.add_argument("--output", required=True, help="a directory that all executors can write to")
     parser.add_argument("--partitions", type=int, help="tasks that consume; by default one for each nsqd")
-    parser.add_argument(
-        "--max-in-flight", type=int, default=2500, help="a partition writes half of its share at once"
-    )
-    parser.add_argument(
-        "--empty-for", type=float, default=2.0, help="seconds without messages that end a partition; 2"
-    )
+    parser.add_argument("--max-in-flight", type=int, default=2500, help="a partition writes half of its share at once")
+    parser.add_argument("--empty-for", type=float, default=2.0, help="seconds without messages that end a partition; 2")
     options = vars(parser.parse_args())
     sink = ParquetSink(options.pop("output"), to_table=flight_table, partition_by="carrier")
     spec = ConsumerSpec(nsqd_tcp_addresses=options.pop("nsqd_tcp_address"), **options)

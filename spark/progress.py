@@ -42,9 +42,7 @@ class Progress:
     def _show(self):
         columns = shutil.get_terminal_size().columns if self._is_terminal else 0
         numbers = {name: count() for name, count in self._counts.items()}
-        line = "   ".join(
-            f"{name} {self._bar(number, columns)}{number:>9,}" for name, number in numbers.items()
-        )
+        line = "   ".join(f"{name} {self._bar(number, columns)}{number:>9,}" for name, number in numbers.items())
         line = f"{line}   {self.stage()}".rstrip()
         timed = f"{time.monotonic() - self._start:4.0f} s  {line}"
         if self._is_terminal:

@@ -36,9 +36,7 @@ class Answering:
 
 def http_answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
     """Return an answer as a server sends it."""
-    return (
-        "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]).encode() + body
-    )
+    return "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", ""]).encode() + body
 
 
 @asynccontextmanager

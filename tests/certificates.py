@@ -69,9 +69,7 @@ class Files:
 def write_files(directory: Path) -> Files:
     """Write the server's files."""
     files = Files(*(str(directory / name) for name in ("server.pem", "server.key", "ca.pem")))
-    Path(files.certificate).write_bytes(
-        b"".join(blob.bytes() for blob in server_certificate().cert_chain_pems)
-    )
+    Path(files.certificate).write_bytes(b"".join(blob.bytes() for blob in server_certificate().cert_chain_pems))
     server_certificate().private_key_pem.write_to_path(files.key)
     authority().cert_pem.write_to_path(files.authority)
     return files

@@ -20,12 +20,8 @@ from hypothesis import HealthCheck, settings
 from tests.runners import RUNNERS, Run
 
 # Slow generation is more often due to a busy machine than to a strategy, and deadlines measure the machine.
-settings.register_profile(
-    "default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.register_profile(
-    "ci", settings.get_profile("default"), max_examples=100, derandomize=True, print_blob=True
-)
+settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("default"), max_examples=100, derandomize=True, print_blob=True)
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=5_000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
@@ -39,9 +35,7 @@ collect_ignore = [] if importlib.util.find_spec("pyspark") else NEED_SPARK
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup(
-        "nsq", "programs that the tests of tests/integration/anywhere are run against, too"
-    )
+    group = parser.getgroup("nsq", "programs that the tests of tests/integration/anywhere are run against, too")
     for program in ("nsqd", "nsqlookupd"):
         group.addoption(f"--{program}-binary", metavar="PATH", help=f"an {program}")
 

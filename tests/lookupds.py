@@ -94,9 +94,7 @@ class Lookupds:
     requests: list[tuple[str, str]] = attrs.field(factory=list)
     _asked: anyio.Event = attrs.field(factory=anyio.Event)
 
-    async def __call__(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes
-    ) -> tuple[int, bytes]:
+    async def __call__(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         parts = urlsplit(url)
         topic = "".join(parse_qs(parts.query).get("topic", []))
         self.requests.append((parts.netloc, parts.path + (f" {topic}" if topic else "")))

@@ -158,9 +158,7 @@ class DrivenClient:
 
     def identify(self, **fields: object) -> dict[str, object]:
         """Send IDENTIFY with feature negotiation; return the answer."""
-        (answer,) = self.exchange(
-            encode_identify(json.dumps({"feature_negotiation": True, **fields}).encode())
-        )
+        (answer,) = self.exchange(encode_identify(json.dumps({"feature_negotiation": True, **fields}).encode()))
         assert isinstance(answer, bytes)
         granted: dict[str, object] = json.loads(answer)
         return granted

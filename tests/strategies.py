@@ -52,9 +52,7 @@ def bodies(max_size: int = 64) -> SearchStrategy[bytes]:
 
 def batches(max_size: int = 12) -> SearchStrategy[list[bytes]]:
     """Draw the bodies of an MPUB, often all of one size."""
-    equal = st.integers(1, 20).flatmap(
-        lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1)
-    )
+    equal = st.integers(1, 20).flatmap(lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1))
     return st.one_of(st.lists(bodies(20), min_size=1, max_size=max_size), equal)
 
 
@@ -108,9 +106,7 @@ def commands() -> SearchStrategy[Sample]:
         ),
         number.map(lambda count: command(wire_commands.encode_ready(count), b"RDY", b"%d" % count)),
         st.builds(
-            lambda topic, channel: command(
-                wire_commands.encode_subscribe(topic, channel), b"SUB", topic, channel
-            ),
+            lambda topic, channel: command(wire_commands.encode_subscribe(topic, channel), b"SUB", topic, channel),
             names(),
             names(),
         ),
@@ -124,9 +120,7 @@ def commands_with_body() -> SearchStrategy[Sample]:
         bodies().map(lambda body: command(wire_commands.encode_identify(body), b"IDENTIFY", bodies=(body,))),
         bodies().map(lambda body: command(wire_commands.encode_auth(body), b"AUTH", bodies=(body,))),
         st.builds(
-            lambda topic, body: command(
-                wire_commands.encode_publish(topic, body), b"PUB", topic, bodies=(body,)
-            ),
+            lambda topic, body: command(wire_commands.encode_publish(topic, body), b"PUB", topic, bodies=(body,)),
             names(),
             bodies(),
         ),
@@ -164,9 +158,7 @@ def conversations() -> SearchStrategy[list[Sample]]:
 def broker_errors() -> SearchStrategy[errors.BrokerError]:
     """Draw an error of any code with any decoded description."""
     description = st.binary(max_size=40).map(lambda data: data.decode("utf-8", "surrogateescape"))
-    return st.builds(
-        lambda cls, text: cls(text), st.sampled_from(errors.BrokerError.__subclasses__()), description
-    )
+    return st.builds(lambda cls, text: cls(text), st.sampled_from(errors.BrokerError.__subclasses__()), description)
 
 
 def message_frames(body: SearchStrategy[bytes] | None = None) -> SearchStrategy[Sample]:
@@ -186,9 +178,7 @@ def frames() -> SearchStrategy[Sample]:
         st.binary(max_size=64).map(
             lambda payload: Sample(wire_frames.encode_response(payload), wire_frames.Response(payload))
         ),
-        broker_errors().map(
-            lambda error: Sample(wire_frames.encode_error(error), (type(error), error.description))
-        ),
+        broker_errors().map(lambda error: Sample(wire_frames.encode_error(error), (type(error), error.description))),
         message_frames(),
     )
 

@@ -303,11 +303,7 @@ def test_io_modules_are_marked_in_the_documentation() -> Iterable[str]:
 def test_every_module_is_used() -> Iterator[str]:
     targets = [resolve(found.target) for module in modules().values() for found in imports(module)]
     used = {target.name for target in targets if target} | ENTRY_POINTS
-    return (
-        module.at(1)
-        for name, module in modules().items()
-        if name not in used and not name.endswith("__init__")
-    )
+    return (module.at(1) for name, module in modules().items() if name not in used and not name.endswith("__init__"))
 
 
 @rule("A module begins with a docstring")
@@ -363,9 +359,7 @@ def python_files() -> Iterator[Path]:
 @rule("`import nsqkit` loads what it should leave alone")
 def test_importing_nsqkit_is_light() -> list[str]:
     program = f"import sys, nsqkit; print(*{NOT_LOADED} & set(sys.modules))"
-    run = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     return run.stdout.split()
 
 

@@ -71,9 +71,7 @@ def test_client_programs_run(program: str):
         if program == "nsqkit":
             assert run_program(program, attrs.evolve(task, mode="publish-nowait"))["per_second"] > 0
         fill(broker.address, "bench", 1000)
-        for mode in (
-            ["consume-sync", "consume-async", "consume-batches"] if program == "nsqkit" else ["consume"]
-        ):
+        for mode in ["consume-sync", "consume-async", "consume-batches"] if program == "nsqkit" else ["consume"]:
             assert run_program(program, attrs.evolve(task, mode=mode, count=30))["cpu_per_100k"] > 0
         if program == "nsqkit_blocking":
             return
@@ -132,10 +130,7 @@ def test_ratio_is_to_the_best_peer(row: Row, best: str | None, ratio: float | No
 def test_figures_of_several_rounds_are_compared_round_by_round(less_is_better: bool, best: str, ratio: float):
     turns = {"nsqkit": [2.0, 20.0, 30.0], "steady": [1.0, 10.0, 10.0], "rising": [0.5, 1.0, 6.0]}
     samples = Bench(Effort(rounds=3)).take_turns(
-        {
-            name: partial(next, iter([{"figure": figure} for figure in figures]))
-            for name, figures in turns.items()
-        }
+        {name: partial(next, iter([{"figure": figure} for figure in figures])) for name, figures in turns.items()}
     )
     assert {name: sample["figure"] for name, sample in samples.items()} == {
         "nsqkit": 20,

@@ -111,9 +111,7 @@ def test_pycon_blocks_are_doctests(page: Path):
 
 
 def test_loop_of_the_architecture_page_is_that_of_the_tests():
-    page = next(
-        block.text for block in blocks_of(ROOT / "docs" / "architecture.md") if block.language == "pycon"
-    )
+    page = next(block.text for block in blocks_of(ROOT / "docs" / "architecture.md") if block.language == "pycon")
     (shown,) = ast.parse(doctest.DocTestParser().get_examples(page)[0].source).body
     (used,) = ast.parse(inspect.getsource(step)).body
     assert isinstance(shown, ast.FunctionDef)
@@ -137,12 +135,7 @@ def test_table_of_commands_is_correct(command: str):
 
 
 def test_figures_of_the_readme_are_those_of_the_performance_page():
-    table = (
-        (ROOT / "README.md")
-        .read_text(encoding="utf-8")
-        .partition("\n## Performance\n")[2]
-        .partition("\n## ")[0]
-    )
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Performance\n")[2].partition("\n## ")[0]
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     figures = [figure for row in rows(table) for cell in row[1:] for figure in re.findall(r"[\d,.]+\d", cell)]
     commands = re.findall(r"`(make bench [^`]+)`", table)
@@ -176,6 +169,4 @@ def test_blocks_are_of_a_known_kind(page: Path):
     found = list(blocks_of(page))
     unknown = [f"{block}: {block.language!r}" for block in found if block.language not in LANGUAGES]
     assert not unknown, f"a block is one of {LANGUAGES}"
-    assert page.read_text(encoding="utf-8").count("```") == 2 * len(found), (
-        f"{name(page)}: a fence is not closed"
-    )
+    assert page.read_text(encoding="utf-8").count("```") == 2 * len(found), f"{name(page)}: a fence is not closed"

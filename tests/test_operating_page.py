@@ -42,9 +42,7 @@ def test_a_configuration_file_has_every_key_with_its_default(number: int, make: 
     assert list(document) == [option.config_name for option in options.values()]
     configured, defaults = make(**parse_document(document, options)), make()
     others = {field.name for field in attrs.fields(make)} - NAMES
-    assert {name: getattr(configured, name) for name in others} == {
-        name: getattr(defaults, name) for name in others
-    }
+    assert {name: getattr(configured, name) for name in others} == {name: getattr(defaults, name) for name in others}
 
 
 def test_configuration_of_tls_and_auth_is_valid():

@@ -30,9 +30,7 @@ WORDS = "|".join(r"\s+".join(map(re.escape, phrase.split())) for phrase in PHRAS
 FORBIDDEN = re.compile(rf"\b(?:{WORDS})\b", re.IGNORECASE)
 
 # A clause that stands for a noun, at the beginning of a sentence or a table cell. A question is allowed.
-CLAUSE = re.compile(
-    r"(?:^|[.:;|]\s+|\n\n)(?:What (?:is|was|has|comes)|Who [a-z]+s)\b[^?]*?[.|]", re.MULTILINE
-)
+CLAUSE = re.compile(r"(?:^|[.:;|]\s+|\n\n)(?:What (?:is|was|has|comes)|Who [a-z]+s)\b[^?]*?[.|]", re.MULTILINE)
 
 
 def forbidden(text: str) -> Iterator[str]:

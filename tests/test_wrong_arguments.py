@@ -220,15 +220,12 @@ def call(cls: type, client: Any, method: str, name: str, value: object) -> objec
     given = {
         other: GOOD[other]
         for other, parameter in parameters.items()
-        if other in GOOD
-        and (parameter.default is parameter.empty or method == "__init__" or other == "max_messages")
+        if other in GOOD and (parameter.default is parameter.empty or method == "__init__" or other == "max_messages")
     }
     if parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
         given.pop("nsqd_tcp_addresses", None)
         return cls(value)
-    if (
-        "addresses" in parameters and name != "nsqd_tcp_addresses"
-    ):  # one address, so that only the other is wrong
+    if "addresses" in parameters and name != "nsqd_tcp_addresses":  # one address, so that only the other is wrong
         given.pop("nsqd_tcp_addresses", None)
         return cls("127.0.0.1:1", **{**given, name: value})
     return (cls if method == "__init__" else getattr(client, method))(**{**given, name: value})
@@ -309,9 +306,7 @@ def test_option_of_run_is_refused_by_the_consumer():
 def test_option_of_the_consumer_is_refused_by_run(blocking):
     with pytest.raises(OptionError) as caught:
         blocking[BlockingConsumer].run(print, max_in_flight=5)
-    assert (
-        str(caught.value) == "there is no option 'max_in_flight' here; it is an option of BlockingConsumer(…)"
-    )
+    assert str(caught.value) == "there is no option 'max_in_flight' here; it is an option of BlockingConsumer(…)"
 
     async def run() -> None:
         await Consumer("t", "c", nsqd_tcp_addresses=["127.0.0.1:1"]).run(print, max_in_flight=5)  # type: ignore[call-arg]

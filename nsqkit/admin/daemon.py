@@ -76,9 +76,7 @@ class DaemonAdmin:
     async def _post(self, path: str, params: Mapping[str, str]) -> None:
         await self._daemon.request("POST", path, params)
 
-    async def _get(
-        self, path: str, params: Mapping[str, str] | None, decode: Callable[[Mapping[str, Any]], T]
-    ) -> T:
+    async def _get(self, path: str, params: Mapping[str, str] | None, decode: Callable[[Mapping[str, Any]], T]) -> T:
         document = await self._daemon.request_document("GET", path, params)
         try:
             return decode(document)

@@ -55,9 +55,7 @@ class LookupdAdmin(DaemonAdmin):
 
     async def channels(self, topic: str) -> list[str]:
         """Return the channels of a topic; an unknown topic has none."""
-        return await self._get(
-            "/channels", topic_params(topic), lambda document: decode_names(document, "channels")
-        )
+        return await self._get("/channels", topic_params(topic), lambda document: decode_names(document, "channels"))
 
     async def nodes(self) -> list[RegisteredNode]:
         """Return all nsqds with their topics."""

@@ -109,9 +109,7 @@ class NsqdAdmin(DaemonAdmin):
         try:
             body = value if isinstance(value, str) else json.dumps(value)
         except (TypeError, ValueError, RecursionError) as error:
-            raise OptionError(
-                f"value is {value!r:.100}; allowed is a text, or what JSON can carry"
-            ) from error
+            raise OptionError(f"value is {value!r:.100}; allowed is a text, or what JSON can carry") from error
         return _read_value(await self._daemon.request("PUT", _config_path(option), body=body.encode()))
 
 

@@ -43,9 +43,7 @@ def _run(options: BrokerOptions) -> int:
     return service.run(nsqd, logger)
 
 
-COMMAND: Final = Command(
-    name="nsqd", options=OPTIONS, make=BrokerOptions, host_defaults=_host_defaults, run=_run
-)
+COMMAND: Final = Command(name="nsqd", options=OPTIONS, make=BrokerOptions, host_defaults=_host_defaults, run=_run)
 
 
 def main(words: Sequence[str]) -> int:

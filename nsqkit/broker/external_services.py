@@ -74,9 +74,7 @@ class ExternalServices:
             topology_region=options.topology_region,
         )
         if not node.http_port:
-            logger.warning(
-                "nsqlookupd refuses a node without HTTP: set --broadcast-http-port or --http-address"
-            )
+            logger.warning("nsqlookupd refuses a node without HTTP: set --broadcast-http-port or --http-address")
         self._announcer = LookupAnnouncer(
             lambda: nsqd.options, clock=nsqd.clock, registrations=self._registrations, node=node
         )

@@ -31,9 +31,7 @@ class DiskFile:
 
     def read_at(self, position: int, size: int) -> bytes:
         data = os.pread(self._descriptor, size, position)
-        while 0 < len(data) < size and (
-            more := os.pread(self._descriptor, size - len(data), position + len(data))
-        ):
+        while 0 < len(data) < size and (more := os.pread(self._descriptor, size - len(data), position + len(data))):
             data += more
         return data
 

@@ -117,9 +117,7 @@ class LookupAnnouncer:
         """The HTTP addresses of the configured nsqlookupds that have answered IDENTIFY at least once."""
         infos = [peer.info for peer in self._peers.values()]
         return [
-            join_address(info.broadcast_address, info.http_port)
-            for info in infos
-            if info and info.broadcast_address
+            join_address(info.broadcast_address, info.http_port) for info in infos if info and info.broadcast_address
         ]
 
     async def channels_to_create(self, topic: bytes) -> list[bytes]:
@@ -218,9 +216,7 @@ class _Peer:
         timer.check()
 
 
-async def lookup_channels(
-    addresses: Iterable[str], topic: bytes, options: BrokerOptions, clock: Clock
-) -> set[bytes]:
+async def lookup_channels(addresses: Iterable[str], topic: bytes, options: BrokerOptions, clock: Clock) -> set[bytes]:
     """Return the channels of a topic that any nsqlookupd lists; all requests run at the same time.
 
     The addresses are ``host:port`` of HTTP routes. The timeouts are those of ``options``, where 0 means no limit.
@@ -241,9 +237,7 @@ async def lookup_channels(
             found.update(_decode_channels(body))
         except RequestFailed as error:
             name = topic.decode("ascii", "backslashreplace")
-            logger.warning(
-                "failed to query nsqlookupd %s for channels of topic %s - %s", address, name, error
-            )
+            logger.warning("failed to query nsqlookupd %s for channels of topic %s - %s", address, name, error)
 
     async with anyio.create_task_group() as tasks:
         for address in addresses:

@@ -194,9 +194,7 @@ class ConnectionOptions:
         fields = attrs.fields_dict(type(self))
         return next((name for name in names if getattr(self, name) != fields[name].default), None)
 
-    def identify_request(
-        self, own_hostname: str, *, msg_timeout_ms: int = 0, sample_rate: int = 0
-    ) -> IdentifyRequest:
+    def identify_request(self, own_hostname: str, *, msg_timeout_ms: int = 0, sample_rate: int = 0) -> IdentifyRequest:
         """Return the body of IDENTIFY; ``own_hostname`` is the name of this machine, the default of ``hostname``.
 
         A consumer has a message timeout, 0 for the broker's default, and a sample rate, 0 for all messages.

@@ -49,9 +49,7 @@ class ActiveHandlers:
         check_handler(handler, can_await=not options.in_threads)
         return Handling(self._subscription, handler, options)
 
-    async def serve(
-        self, handling: Handling, message_count: int, work: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def serve(self, handling: Handling, message_count: int, work: Callable[[], Awaitable[None]]) -> None:
         """Await ``work``, which calls handlers, until it returns or the handlers are cancelled."""
         self.add(handling, message_count)
         try:

@@ -56,9 +56,7 @@ class Batches:
     ) -> None:
         is_whole = isinstance(max_messages, int) and not isinstance(max_messages, bool)
         if max_messages is not None and (not is_whole or max_messages < 1):
-            raise OptionError(
-                f"max_messages is {max_messages!r}; allowed is None, or a whole number of at least 1"
-            )
+            raise OptionError(f"max_messages is {max_messages!r}; allowed is None, or a whole number of at least 1")
         max_wait = take_seconds("max_wait", max_wait)
         if max_wait and max_messages is None:
             raise OptionError(f"max_wait is {max_wait!r}; allowed is 0 where max_messages is None")

@@ -148,9 +148,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
         """
         return self._entered().next(take_timeout(timeout))
 
-    def batches(
-        self, max_messages: int | None = None, max_wait: Seconds = 0.0
-    ) -> Iterator[Batch[BlockingMessage]]:
+    def batches(self, max_messages: int | None = None, max_wait: Seconds = 0.0) -> Iterator[Batch[BlockingMessage]]:
         """Return an iterator over lists of at least one message, until the consumer is stopped.
 
         Each has a method ``finish`` for the whole list.
@@ -200,9 +198,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
         """
         check_handler(handler, can_await=False)
         loop_client = self._opened()
-        given = make_options(
-            HandlerOptions, dict(options), elsewhere={"BlockingConsumer(…)": ConsumerOptions}
-        )
+        given = make_options(HandlerOptions, dict(options), elsewhere={"BlockingConsumer(…)": ConsumerOptions})
         giving_up = given.giving_up
         if giving_up is not discard:
             giving_up = policy_in_thread(giving_up, ThreadMessage)
@@ -210,9 +206,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
             self._work(handler, attrs.evolve(given, giving_up=giving_up))
             return
         threaded = cast("HandlerKeywords", {**options, "giving_up": giving_up, "in_threads": True})
-        loop_client.run(
-            partial(loop_client.client.run, cast("Callable[[Message], None]", handler), **threaded)
-        )
+        loop_client.run(partial(loop_client.client.run, cast("Callable[[Message], None]", handler), **threaded))
 
     # ---- methods for a running consumer ------------------------------------------------------------------------
 
@@ -301,9 +295,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
         finally:
             receiver.call_soon(partial(self._end, begun))
 
-    def _begin(
-        self, handler: Callable[[Any], object], options: HandlerOptions, begun: list[Handling]
-    ) -> Handling:
+    def _begin(self, handler: Callable[[Any], object], options: HandlerOptions, begun: list[Handling]) -> Handling:
         handlers = self._opened().client.handlers
         handling = handlers.make(handler, options)
         handlers.add(handling, 1)
@@ -314,9 +306,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
         for handling in begun:
             self._opened().client.handlers.remove(handling)
 
-    def _work_on_last(
-        self, handling: Handling, handler: Callable[[Any], object], message: BlockingMessage
-    ) -> None:
+    def _work_on_last(self, handling: Handling, handler: Callable[[Any], object], message: BlockingMessage) -> None:
         """Handle a message at its last attempt, which is recorded in the event loop with its result."""
         loop_client, receiver, delivery = self._opened(), self._entered(), message.delivery
         last_attempts = loop_client.client.subscription.core.last_attempts

@@ -263,9 +263,7 @@ class Connections:
                 core.handle_events(session, events, now_ns)
                 if isinstance(events[-1], Ended):
                     self._on_lost()
-                elif isinstance(events[0], Answered) and not (
-                    len(events) > 1 or core.has_changes or session.ended
-                ):
+                elif isinstance(events[0], Answered) and not (len(events) > 1 or core.has_changes or session.ended):
                     return  # mostly, answers have no consequences
         self._changed.set()
         self._subscription.after()

@@ -139,9 +139,7 @@ class Consumer:
         )
         self._tasks: TaskScope | None = None
         self._timer: Timer | None = None
-        self.handlers = ActiveHandlers(
-            self.subscription, self._log, follows_concurrency="max_in_flight" not in options
-        )
+        self.handlers = ActiveHandlers(self.subscription, self._log, follows_concurrency="max_in_flight" not in options)
 
     # ---- three ways of receiving ---------------------------------------------------------------------------------
 
@@ -256,9 +254,7 @@ class Consumer:
 
     def stats(self) -> ConsumerStats:
         """Return the present statistics of the consumer."""
-        return self._core.stats(
-            self.subscription.now_ns(), self._connections.stats(), self._connections.left_out_count
-        )
+        return self._core.stats(self.subscription.now_ns(), self._connections.stats(), self._connections.left_out_count)
 
     async def wait_connected(self, timeout: Seconds | None = None) -> None:
         """Return when there is at least one nsqd, and all of them have accepted the subscription.

@@ -299,9 +299,7 @@ class ConsumerCore:
             seconds_left=0.0 if deadline_ns is None else max(deadline_ns - now_ns, 0) / NS_PER_S,
         )
 
-    def stats(
-        self, now_ns: int, connections: tuple[ConnectionStats, ...], left_out_count: int
-    ) -> ConsumerStats:
+    def stats(self, now_ns: int, connections: tuple[ConnectionStats, ...], left_out_count: int) -> ConsumerStats:
         """Return the statistics of the consumer, with those of its connections."""
         flow = self.flow
         return ConsumerStats(
@@ -410,9 +408,7 @@ class ConsumerCore:
             case Action.UNBLOCK:
                 self._send(self.flow.unblock(now_ns))
         self.is_probing = self.backoff.state is BackoffState.PROBING
-        if not (
-            was_probing and self.is_probing
-        ):  # another test message for a lost one is no change of the state
+        if not (was_probing and self.is_probing):  # another test message for a lost one is no change of the state
             self._events.append(self.backoff_stats(now_ns))
 
 

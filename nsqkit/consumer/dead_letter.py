@@ -159,9 +159,7 @@ def with_two_arguments(giving_up: Callable[..., Any]) -> Policy:
         return giving_up
     if required_count <= 1 and len(positional) == 1:
         return lambda message, given_up: giving_up(message)
-    raise OptionError(
-        f"giving_up is {giving_up!r}; allowed is a function of a message, or of a message and a GivenUp"
-    )
+    raise OptionError(f"giving_up is {giving_up!r}; allowed is a function of a message, or of a message and a GivenUp")
 
 
 class LastAttempts:

@@ -359,9 +359,7 @@ class Flow(Generic[K]):
             return False  # its time begins with its first RDY
         # While a message is in flight, the handler may be slow; only the longer limit counts.
         idle_ns = 0 if window.in_flight else now_ns - window.active_ns
-        return (
-            idle_ns >= self.low_rdy_idle_timeout_ns or now_ns - window.granted_ns >= self.low_rdy_timeout_ns
-        )
+        return idle_ns >= self.low_rdy_idle_timeout_ns or now_ns - window.granted_ns >= self.low_rdy_timeout_ns
 
     def _repay(self, now_ns: int) -> Sequence[SetRdy[K]]:
         # In steady state no share is above its RDY, and a read or a write costs no more than this.

@@ -37,9 +37,7 @@ def check_handler(handler: object, *, can_await: bool, name: str = "handler") ->
     if not callable(handler):
         raise OptionError(f"{name} is {handler!r}; allowed is a function of a message")
     call = getattr(handler, "__call__", None)  # noqa: B004
-    if any(
-        test(function) for test in (isgeneratorfunction, isasyncgenfunction) for function in (handler, call)
-    ):
+    if any(test(function) for test in (isgeneratorfunction, isasyncgenfunction) for function in (handler, call)):
         raise OptionError(f"{name} is {handler!r}, a generator function; allowed is one without yield")
     if not can_await and is_async(handler):
         raise OptionError(
@@ -50,9 +48,7 @@ def check_handler(handler: object, *, can_await: bool, name: str = "handler") ->
 def check_result(result: object, *, can_await: bool = False, name: str = "handler") -> None:
     """Raise OptionError if a result is a generator or an awaitable, whose code nothing would run."""
     if isgenerator(result) or isasyncgen(result):
-        raise OptionError(
-            f"{name} returned a generator, which nothing iterates; allowed is a function without yield"
-        )
+        raise OptionError(f"{name} returned a generator, which nothing iterates; allowed is a function without yield")
     if not can_await and isawaitable(result):
         if iscoroutine(result):
             result.close()  # else Python warns that it was never awaited

@@ -62,6 +62,4 @@ class HandlerOptions:
 
     def __attrs_post_init__(self) -> None:
         if self.in_threads and self.cancel_at_timeout:
-            raise OptionError(
-                "cancel_at_timeout is True; allowed is False with in_threads: no thread can be cancelled"
-            )
+            raise OptionError("cancel_at_timeout is True; allowed is False with in_threads: no thread can be cancelled")

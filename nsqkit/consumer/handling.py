@@ -75,9 +75,7 @@ class Handling:
         scope: cancels the handlers, where they run in the event loop; None before they do.
     """
 
-    def __init__(
-        self, subscription: Subscription, handler: Callable[[Message], Any], options: HandlerOptions
-    ) -> None:
+    def __init__(self, subscription: Subscription, handler: Callable[[Message], Any], options: HandlerOptions) -> None:
         core = subscription.core
         self._subscription = subscription
         self._core = core
@@ -250,9 +248,7 @@ class Handling:
                 if failure is None:
                     self._begun.pop(message, None)
         if scope.cancelled_caught:
-            logger.warning(
-                "the handler of %r was cancelled: its time was over", message, extra=_fields(message)
-            )
+            logger.warning("the handler of %r was cancelled: its time was over", message, extra=_fields(message))
         if failure is not None:
             try:
                 await self.fail(message, failure)
@@ -330,9 +326,7 @@ class Handling:
         """
         if message.is_answered:
             return
-        logger.warning(
-            "giving up on %r from %s", message, message.nsqd_address, exc_info=error, extra=_fields(message)
-        )
+        logger.warning("giving up on %r from %s", message, message.nsqd_address, exc_info=error, extra=_fields(message))
         try:
             result = self._give_up(message, self._given_up(message, error))
             if result is not None:
@@ -391,9 +385,7 @@ class Handling:
         last = [message for message in messages if message.attempts >= self.attempts_max]
         backoff = True
         for message in messages:
-            if message.attempts < self.attempts_max and self._subscription.requeue(
-                message, None, backoff=backoff
-            ):
+            if message.attempts < self.attempts_max and self._subscription.requeue(message, None, backoff=backoff):
                 backoff = False
         for message in last:
             await self.fail(message, error)
@@ -430,10 +422,7 @@ class Handling:
             now_ns = self._clock.now_ns()
             timeout_ns = min((session.msg_timeout_ns for session in self._core.sessions), default=TOUCH_NS)
             for message in list(self._begun):
-                if (
-                    message.deadline_ns - now_ns < message.session.msg_timeout_ns // 2
-                    and not message.is_answered
-                ):
+                if message.deadline_ns - now_ns < message.session.msg_timeout_ns // 2 and not message.is_answered:
                     message.touch()
             await self._clock.wait_until(now_ns + timeout_ns // TOUCH_PARTS)
 

@@ -21,9 +21,7 @@ logger = logging.getLogger("nsqkit.consumer")
 class TopicLog(logging.LoggerAdapter[logging.Logger]):
     """Adds topic and channel to log lines: to the text, and as fields."""
 
-    def process(
-        self, msg: object, kwargs: MutableMapping[str, Any]
-    ) -> tuple[object, MutableMapping[str, Any]]:
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
         fields = self.extra or {}
         kwargs["extra"] = {**fields, **kwargs.get("extra", {})}
         return f"[{fields.get('topic')}/{fields.get('channel')}] {msg}", kwargs

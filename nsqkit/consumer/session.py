@@ -185,9 +185,7 @@ class ConsumerSession(ClientSession[Message]):
     def finish_all(self, messages: list[Message]) -> None:
         """Do as ``finish`` for each message."""
         held = self.held
-        if (
-            len(held) == len(messages) and list(held.values()) == messages
-        ):  # mostly these are all that it holds
+        if len(held) == len(messages) and list(held.values()) == messages:  # mostly these are all that it holds
             self._finished += held
             held.clear()
             return
@@ -220,9 +218,7 @@ class ConsumerSession(ClientSession[Message]):
         if self.held.get(message.id) is not message:
             return NOT_HELD
         self.counts.touched += 1
-        message.deadline_ns = min(
-            now_ns + self.msg_timeout_ns, message.received_ns + self._max_msg_timeout_ns
-        )
+        message.deadline_ns = min(now_ns + self.msg_timeout_ns, message.received_ns + self._max_msg_timeout_ns)
         return self._queue(encode_touch(message.id))
 
     def check_not_answered(self, message: Message) -> None:

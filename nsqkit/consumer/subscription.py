@@ -107,9 +107,7 @@ class Subscription:
         Raises:
             OptionError: the delay is negative or not a duration.
         """
-        seconds = (
-            requeue_delay(self.options, message.attempts) if delay is None else take_seconds("delay", delay)
-        )
+        seconds = requeue_delay(self.options, message.attempts) if delay is None else take_seconds("delay", delay)
         return _send(message, message.session.requeue(message, round(seconds * 1000), backoff=backoff))
 
     def requeue_now(self, message: Message) -> None:

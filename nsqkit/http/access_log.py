@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from nsqkit.http.messages import Handler, Request
 
 
-def logged(
-    handle: Handler, *, logger: logging.Logger, clock: Clock, unlogged: Collection[str] = ()
-) -> Handler:
+def logged(handle: Handler, *, logger: logging.Logger, clock: Clock, unlogged: Collection[str] = ()) -> Handler:
     """Return a handler that answers as ``handle`` does, and logs each request whose path is not in ``unlogged``."""
 
     async def answer(request: Request) -> Response:

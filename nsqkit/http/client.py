@@ -248,8 +248,7 @@ def _check_beginning(data: bytes) -> None:
     """Raise WrongServer if an answer begins with the first bytes of NSQ's protocol or of TLS."""
     if data.startswith(b"\0\0\0"):  # the size of nsqd's error frame for an unknown magic
         raise WrongServer(
-            "the server speaks NSQ's TCP protocol; give its HTTP port, "
-            "by default 4161 for nsqlookupd and 4151 for nsqd"
+            "the server speaks NSQ's TCP protocol; give its HTTP port, by default 4161 for nsqlookupd and 4151 for nsqd"
         )
     if data.startswith((b"\x15\x03", b"\x16\x03")):
         raise WrongServer("the server speaks TLS; give a URL that begins with https://")

@@ -151,9 +151,7 @@ class Daemon:
         except ValueError as error:
             raise RequestFailed(f"{self.name}{path}: {error}") from error
 
-    async def _fetch(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes
-    ) -> tuple[int, bytes]:
+    async def _fetch(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         from nsqkit.http.client import fetch  # here, since importing h11 takes a while
 
         if self.tls_context is None and url.startswith("https:"):
@@ -175,9 +173,7 @@ class Daemon:
         )
         return response.status, response.body
 
-    async def _delegate(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes
-    ) -> tuple[int, bytes]:
+    async def _delegate(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         """Send a request by the user's own client."""
         assert self.http_request is not None
         with move_on_after(self.clock or LoopClock(), self.request_timeout):
@@ -231,9 +227,7 @@ def _parse_address(address: str) -> tuple[str, str, str, str]:
     except ValueError as error:
         raise OptionError(f"address {shown!r} is not host:port or a URL: {error}") from error
     if parts.scheme not in _SCHEMES or not parts.hostname or (port is None and not has_scheme):
-        raise OptionError(
-            f"address {shown!r} is not host:port, a URL of http or https, or a path with a slash"
-        )
+        raise OptionError(f"address {shown!r} is not host:port, a URL of http or https, or a path with a slash")
     path = parts.path.rstrip("/").removesuffix("/lookup")
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{parts.netloc}{path}", parts.query, f"{parts.scheme}://{host}{path}", ""

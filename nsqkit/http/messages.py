@@ -306,9 +306,7 @@ def _unescape(text: str) -> str:
     if bad := _BAD_ESCAPE.search(text):
         raise ValueError(f"{text[bad.start() :][:3]!r} is not a percent sign and two hexadecimal digits")
     raw = text.encode("utf-8", "surrogateescape")
-    return _ESCAPES.sub(lambda match: bytes.fromhex(match[1].decode()), raw).decode(
-        "utf-8", "surrogateescape"
-    )
+    return _ESCAPES.sub(lambda match: bytes.fromhex(match[1].decode()), raw).decode("utf-8", "surrogateescape")
 
 
 def encode_json(value: object) -> bytes:

@@ -78,9 +78,7 @@ class Discovery(LookupdPoller["Node"]):
         try:
             selected = self.options.select(nodes.values())
         except Exception:
-            self._log.exception(
-                "topic %s: discovery_filter or address_map has failed; the nsqds stay", self._topic
-            )
+            self._log.exception("topic %s: discovery_filter or address_map has failed; the nsqds stay", self._topic)
             return
         known, wanted = set(self.addresses), set(selected)
         came = [address for address in selected if address not in known]

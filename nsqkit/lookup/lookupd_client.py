@@ -56,9 +56,7 @@ async def fetch_topics(daemon: Daemon, pattern: re.Pattern[str]) -> dict[str, st
     return {name: name for name in names if pattern.search(name)}
 
 
-def _decode(
-    daemon: Daemon, decode: Callable[[Mapping[str, Any]], list[T]], document: Mapping[str, Any]
-) -> list[T]:
+def _decode(daemon: Daemon, decode: Callable[[Mapping[str, Any]], list[T]], document: Mapping[str, Any]) -> list[T]:
     try:
         return decode(document)
     except ValueError as error:

@@ -78,9 +78,7 @@ class LookupOptions:
             OptionError: an address is invalid, ``addresses`` is no list, or a file cannot be used.
         """
         if isinstance(addresses, str | bytes) or not isinstance(addresses, Sequence):
-            raise OptionError(
-                f'lookupd_http_addresses is {addresses!r}; allowed is a list such as ["127.0.0.1:4161"]'
-            )
+            raise OptionError(f'lookupd_http_addresses is {addresses!r}; allowed is a list such as ["127.0.0.1:4161"]')
         context = lookupd_context(
             self.lookupd_tls_context,
             root_ca_file=self.lookupd_tls_root_ca_file,

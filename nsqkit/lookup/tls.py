@@ -12,9 +12,7 @@ from nsqkit.errors import OptionError
 from nsqkit.transport.pem import load_authorities, load_certificate
 
 
-def lookupd_context(
-    context: ssl.SSLContext | None, *, root_ca_file: str, cert: str, key: str
-) -> ssl.SSLContext | None:
+def lookupd_context(context: ssl.SSLContext | None, *, root_ca_file: str, cert: str, key: str) -> ssl.SSLContext | None:
     """Return the context for the options of the same names with ``lookupd_tls_``; None stands for the default.
 
     Raises:
@@ -23,9 +21,7 @@ def lookupd_context(
     files = {"root_ca_file": root_ca_file, "cert": cert, "key": key}
     given = [name for name, path in files.items() if path]
     if context is not None and given:
-        raise OptionError(
-            f"lookupd_tls_{given[0]} is set; allowed is to set it only without lookupd_tls_context"
-        )
+        raise OptionError(f"lookupd_tls_{given[0]} is set; allowed is to set it only without lookupd_tls_context")
     if bool(cert) != bool(key):
         raise OptionError(
             f"lookupd_tls_cert and lookupd_tls_key go together: only one of them is set, to {cert or key!r}"

@@ -32,9 +32,7 @@ class BlockingClient(Generic[C]):
         interrupt: called in the event loop with the client if ``close`` is interrupted, so that leaving takes no time.
     """
 
-    def __init__(
-        self, make: Callable[[], C], name: str, interrupt: Callable[[C], object] | None = None
-    ) -> None:
+    def __init__(self, make: Callable[[], C], name: str, interrupt: Callable[[C], object] | None = None) -> None:
         make()
         self._make = make
         self._name = name
@@ -74,9 +72,7 @@ class BlockingClient(Generic[C]):
 
     def _opened(self) -> LoopClient[C]:
         if self._loop_client is None:
-            raise Closed(
-                f"the {self._name} is closed: use it inside of 'with', or between open() and close()"
-            )
+            raise Closed(f"the {self._name} is closed: use it inside of 'with', or between open() and close()")
         return self._loop_client
 
 

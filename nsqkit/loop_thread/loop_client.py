@@ -56,9 +56,7 @@ class LoopClient(Generic[C]):
         client: the client; use it in the event loop only.
     """
 
-    def __init__(
-        self, make: Callable[[], C], name: str, interrupt: Callable[[C], object] | None = None
-    ) -> None:
+    def __init__(self, make: Callable[[], C], name: str, interrupt: Callable[[C], object] | None = None) -> None:
         self._pid = os.getpid()
         self._name = name
         self._is_open = True
@@ -103,9 +101,7 @@ class LoopClient(Generic[C]):
         if not self._is_open:
             raise Closed(f"the {self._name} is closed")
         if threading.get_ident() == self._thread_id:
-            raise RuntimeError(
-                f"the {self._name} was used in the event-loop thread, which would wait for itself"
-            )
+            raise RuntimeError(f"the {self._name} was used in the event-loop thread, which would wait for itself")
 
     # ---- functions -----------------------------------------------------------------------------------------------
 

@@ -67,9 +67,7 @@ def parse_duration(text: str) -> int:
     if text[0] == "-":
         total = -total
     if not DURATION_NS_MIN <= total <= DURATION_NS_MAX:
-        raise OptionError(
-            f"{text!r} is too long a duration: allowed is at most {format_duration(DURATION_NS_MAX)}"
-        )
+        raise OptionError(f"{text!r} is too long a duration: allowed is at most {format_duration(DURATION_NS_MAX)}")
     return total
 
 

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from attrs import AttrsInstance
 
 
-def seconds(
-    default: float | None, least: float, most: float, *, or_zero: bool = False, or_none: bool = False
-) -> Any:
+def seconds(default: float | None, least: float, most: float, *, or_zero: bool = False, or_none: bool = False) -> Any:
     """Declare a length of time in seconds; a timedelta is converted. 0 may be allowed outside the range."""
     option = Option(kind=Kind.SECONDS, low=least, high=most, or_zero=or_zero, or_none=or_none)
     return _field(option, default, converter=plain_seconds)
@@ -64,9 +62,7 @@ def secret() -> Any:
         if not isinstance(value, str):
             raise OptionError(f"{attribute.name} is a {type(value).__name__}; allowed is a str")
         if not value.isprintable():  # nor can a lone surrogate be encoded
-            raise OptionError(
-                f"{attribute.name} has characters that cannot be printed; allowed is a str without them"
-            )
+            raise OptionError(f"{attribute.name} has characters that cannot be printed; allowed is a str without them")
 
     return attrs.field(default="", validator=check, repr=False, metadata={Option: Option(kind=Kind.STRING)})
 
@@ -80,9 +76,7 @@ def instance_with(method: str, example: str) -> Any:
 def function(*, or_mapping: bool = False) -> Any:
     """Declare a function, or None; or a mapping in its place."""
     if or_mapping:
-        return _object(
-            lambda value: callable(value) or isinstance(value, Mapping), "None, a mapping or a function"
-        )
+        return _object(lambda value: callable(value) or isinstance(value, Mapping), "None, a mapping or a function")
     return _object(callable, "None or a function")
 
 

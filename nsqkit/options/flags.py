@@ -188,9 +188,7 @@ def usage(command: str, options: Mapping[str, Option], defaults: object) -> str:
     lines = [f"Usage of {command}:"]
     for name, option in sorted(options.items(), key=lambda item: item[1].flag):
         lines.append(f"  -{option.flag}{_USAGE_WORDS.get(option.kind, ' value')}")
-        lines.append(
-            f"        {option.help}{_limits(option)}{_default(option, getattr(defaults, name, None))}"
-        )
+        lines.append(f"        {option.help}{_limits(option)}{_default(option, getattr(defaults, name, None))}")
     return "\n".join(lines) + "\n"
 
 

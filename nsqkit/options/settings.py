@@ -178,9 +178,7 @@ def _value(setting: Setting, field: attrs.Attribute[Any]) -> object:
     return value
 
 
-def _check_together(
-    cls: type[AttrsInstance], values: dict[str, object], settings: Mapping[str, Setting]
-) -> None:
+def _check_together(cls: type[AttrsInstance], values: dict[str, object], settings: Mapping[str, Setting]) -> None:
     """Refuse options that contradict each other; the error names the places of those that it mentions."""
     try:
         make_options(cls, _options_among(cls, values))

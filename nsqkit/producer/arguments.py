@@ -39,9 +39,7 @@ def topic_name(topic: str) -> bytes:
 class Bodies:
     """Makes and checks the bodies of one producer; without a serializer they are bytes."""
 
-    def __init__(
-        self, serializer: Serializer[Any, Any] | None, *, max_msg_size: int, max_body_size: int
-    ) -> None:
+    def __init__(self, serializer: Serializer[Any, Any] | None, *, max_msg_size: int, max_body_size: int) -> None:
         self._encode = None if serializer is None else serializer.encode
         self._max_msg_size = max_msg_size
         self._max_body_size = max_body_size
@@ -54,18 +52,12 @@ class Bodies:
         if not isinstance(data, bytes):
             raise OptionError(f"{name} is a {type(data).__name__}; allowed is bytes")
         if not 0 < len(data) <= self._max_msg_size:
-            raise OptionError(
-                f"{name} has {len(data)} bytes; allowed are 1 to max_msg_size, {self._max_msg_size}"
-            )
+            raise OptionError(f"{name} has {len(data)} bytes; allowed are 1 to max_msg_size, {self._max_msg_size}")
         return data
 
     def take_all(self, bodies: Sequence[Any]) -> Sequence[bytes]:
         """Return the bytes of the bodies of one command; raise OptionError if they are no list, none, or too large."""
-        if (
-            isinstance(bodies, bytes | bytearray | memoryview | str)
-            or not isinstance(bodies, Sequence)
-            or not bodies
-        ):
+        if isinstance(bodies, bytes | bytearray | memoryview | str) or not isinstance(bodies, Sequence) or not bodies:
             raise OptionError(f"bodies is {bodies!r:.100}; allowed is a list of at least one bytes")
         # The types and sizes are checked all at once, and one by one only to find a wrong one.
         plain = self._encode is None and set(map(type, bodies)) == {bytes}
@@ -77,8 +69,7 @@ class Bodies:
         size = equal_batch_size(len(bodies), max(lengths))
         if size > self._max_body_size and (size := batch_size(bodies)) > self._max_body_size:
             raise OptionError(
-                f"{len(bodies)} bodies are {size} bytes on the wire; allowed are max_body_size, "
-                f"{self._max_body_size}"
+                f"{len(bodies)} bodies are {size} bytes on the wire; allowed are max_body_size, {self._max_body_size}"
             )
         return bodies
 

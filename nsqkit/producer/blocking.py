@@ -81,9 +81,7 @@ class BlockingProducer(BlockingClient[Producer]):
 
     # ---- publishing ----------------------------------------------------------------------------------------------
 
-    def publish(
-        self, topic: str, body: Any, *, key: str | Bytes | None = None, timeout: Seconds | None = None
-    ) -> None:
+    def publish(self, topic: str, body: Any, *, key: str | Bytes | None = None, timeout: Seconds | None = None) -> None:
         """Publish one message; return when the broker has acknowledged it.
 
         The arguments and errors are those of ``Producer.publish``.

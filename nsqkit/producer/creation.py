@@ -33,9 +33,7 @@ def daemons_at(
 ) -> list[Daemon]:
     """Return the nsqds at their HTTP addresses; raise OptionError if one is not an address."""
     if isinstance(addresses, str | bytes) or not isinstance(addresses, Sequence):
-        raise OptionError(
-            f'nsqd_http_addresses is {addresses!r}; allowed is a list such as ["127.0.0.1:4151"]'
-        )
+        raise OptionError(f'nsqd_http_addresses is {addresses!r}; allowed is a list such as ["127.0.0.1:4151"]')
     return [
         Daemon(
             address,

@@ -125,9 +125,7 @@ class Producer:
             Closed: outside of ``async with``.
         """
         data, lane = self._lay_out(topic, body)
-        if (
-            timeout is None and not self._publish_timeout and key is None
-        ):  # the common case, with one call less
+        if timeout is None and not self._publish_timeout and key is None:  # the common case, with one call less
             await (self._publisher or self._opened()).publish(lane, data, None, 1)
         else:
             await self._publish(lane, data, 1, key, timeout)
@@ -161,9 +159,7 @@ class Producer:
         ``delay`` is 0 to ``max_defer_timeout``, rounded to milliseconds.
         """
         data, milliseconds = self._bodies.take(body), delay_ms(delay, self.options.max_defer_timeout)
-        await self._publish(
-            None, encode_deferred_publish(topic_name(topic), data, milliseconds), 1, key, timeout
-        )
+        await self._publish(None, encode_deferred_publish(topic_name(topic), data, milliseconds), 1, key, timeout)
 
     def publish_nowait(self, topic: str, body: Any, *, key: str | Bytes | None = None) -> Receipt:
         """Publish one message without waiting, and return a receipt, which gets the answer.
@@ -185,9 +181,7 @@ class Producer:
         publisher = self._publisher or self._opened()
         return publisher.publish_nowait(lane, data, None if key is None else encode_key(key), 1)
 
-    def multi_publish_nowait(
-        self, topic: str, bodies: Sequence[Any], *, key: str | Bytes | None = None
-    ) -> Receipt:
+    def multi_publish_nowait(self, topic: str, bodies: Sequence[Any], *, key: str | Bytes | None = None) -> Receipt:
         """Publish messages in one command without waiting, all or none; otherwise as ``publish_nowait``."""
         data = self._bodies.take_all(bodies)
         command = encode_multi_publish(topic_name(topic), data)

@@ -230,9 +230,7 @@ class Publisher:
             self._refused += refused
             self._has_refused.set()
         # Waking tasks that cannot go on costs a turn of the event loop for each, and thousands may wait.
-        if self._changes_are_awaited or (
-            self._waiting_count and (self._is_ready() or self._failure is not None)
-        ):
+        if self._changes_are_awaited or (self._waiting_count and (self._is_ready() or self._failure is not None)):
             self._announce()
 
     async def wait_ready(self) -> None:
@@ -303,9 +301,7 @@ class Publisher:
                 _admit(window.leave(waiter, size))
             raise
 
-    async def _wait_for_connection(
-        self, deadline_ns: int, lost: NSQError | None, *, again: bool = False
-    ) -> None:
+    async def _wait_for_connection(self, deadline_ns: int, lost: NSQError | None, *, again: bool = False) -> None:
         """Return when an nsqd is ready.
 
         A broker answers everything that it reads, so a connection becomes ready again with something received.

@@ -39,9 +39,7 @@ COMMAND_FLAGS: Final[Mapping[str, Option]] = {
     "help": Option(flag="help", kind=Kind.BOOL, help="print this text"),
     "h": Option(flag="h", kind=Kind.BOOL, help="print this text"),
     "version": Option(flag="version", kind=Kind.BOOL, help="print the version"),
-    "config": Option(
-        flag="config", kind=Kind.STRING, help="path of a configuration file in TOML; flags win over it"
-    ),
+    "config": Option(flag="config", kind=Kind.STRING, help="path of a configuration file in TOML; flags win over it"),
     "verbose": Option(
         flag="verbose", kind=Kind.BOOL, help="accepted for old scripts' sake, without effect: see log-level"
     ),

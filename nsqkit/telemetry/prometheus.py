@@ -135,9 +135,7 @@ class StatsCollector:
         """
         _add(self._producers, PRODUCER_LABELS, (name,), producer)
 
-    def add_consumer(
-        self, consumer: HasStats[ConsumerStats], topic: str, channel: str, name: str = ""
-    ) -> None:
+    def add_consumer(self, consumer: HasStats[ConsumerStats], topic: str, channel: str, name: str = "") -> None:
         """Add a consumer.
 
         Args:
@@ -242,9 +240,7 @@ class HandlerMetrics:
             self._seconds.labels(*labels).observe(self._timer() - began)
 
 
-def _add(
-    clients: dict[tuple[str, ...], Any], labels: Sequence[str], key: tuple[str, ...], client: object
-) -> None:
+def _add(clients: dict[tuple[str, ...], Any], labels: Sequence[str], key: tuple[str, ...], client: object) -> None:
     if key in clients:
         labelled = ", ".join(f"{label} {value!r}" for label, value in zip(labels, key, strict=True))
         raise OptionError(f"there is one with {labelled} already; allowed is another name")

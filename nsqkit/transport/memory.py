@@ -24,9 +24,7 @@ BUFFERED_WRITES_MAX = 16
 class MemoryByteStream(ByteStream):
     """One end of the pair."""
 
-    def __init__(
-        self, send: MemoryObjectSendStream[bytes], receive: MemoryObjectReceiveStream[bytes]
-    ) -> None:
+    def __init__(self, send: MemoryObjectSendStream[bytes], receive: MemoryObjectReceiveStream[bytes]) -> None:
         self._send = send
         self._receive = receive
         self._rest = b""

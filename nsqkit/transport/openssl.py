@@ -25,9 +25,7 @@ class AnyCertificateContext:
     The file of the server's certificate also has the intermediate ones; ``ciphers`` is OpenSSL's list.
     """
 
-    def __init__(
-        self, certificate_file: str, key_file: str, *, minimum_version: ssl.TLSVersion, ciphers: str
-    ) -> None:
+    def __init__(self, certificate_file: str, key_file: str, *, minimum_version: ssl.TLSVersion, ciphers: str) -> None:
         context = self._context = SSL.Context(SSL.TLS_SERVER_METHOD)
         context.use_certificate_chain_file(certificate_file)
         context.use_privatekey_file(key_file)

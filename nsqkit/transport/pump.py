@@ -299,9 +299,7 @@ class Pump:
                 self._writer_waits = False
             self._limit_time()
             if self._push is not None:
-                await send(
-                    b""
-                )  # returns when the kernel has taken the bytes that were written without the writer
+                await send(b"")  # returns when the kernel has taken the bytes that were written without the writer
             if self._wait_for_peer:
                 await self._stream.send_eof()
                 await self._read_ended.wait()

@@ -187,9 +187,7 @@ class TLS:
     def _check_head(self, data: bytes) -> None:
         """Refuse data that are not TLS, without an alert, which the peer could not decode."""
         self.head += data[: HEAD_LENGTH - len(self.head)]
-        if len(self.head) == HEAD_LENGTH and (
-            self.head[0] not in (_ALERT, _HANDSHAKE) or self.head[1] >= 0x10
-        ):
+        if len(self.head) == HEAD_LENGTH and (self.head[0] not in (_ALERT, _HANDSHAKE) or self.head[1] >= 0x10):
             self._failed = True
             raise ProtocolError("tls: first record does not look like a TLS handshake")
 

@@ -62,15 +62,11 @@ def _number(text: str) -> int | float:
 def check_type(name: str, value: object, field_type: FieldType) -> None:
     """Raise ValueError if a field may not have a value."""
     is_integer = type(value) is int  # not a bool
-    if not (
-        is_integer and value in field_type if isinstance(field_type, range) else type(value) is field_type
-    ):
+    if not (is_integer and value in field_type if isinstance(field_type, range) else type(value) is field_type):
         raise ValueError(f"{name} is {value!r}")
 
 
-def _known_fields(
-    pairs: Iterable[tuple[str, object]], field_types: Mapping[str, FieldType]
-) -> dict[str, Any]:
+def _known_fields(pairs: Iterable[tuple[str, object]], field_types: Mapping[str, FieldType]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, value in pairs:
         name = key.lower().replace("\u017f", "s")  # the one letter that Go folds to ASCII and Python does not

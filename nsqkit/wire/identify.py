@@ -251,9 +251,7 @@ class IdentifyAnswer:
 
 
 # The numbers that an answer may have. A deflate level of -1 is the library's default.
-_COUNTS: Final = {
-    field.name: range(1 << 63) for field in attrs.fields(IdentifyAnswer) if type(field.default) is int
-}
+_COUNTS: Final = {field.name: range(1 << 63) for field in attrs.fields(IdentifyAnswer) if type(field.default) is int}
 _ANSWER_RANGES: Final = {"deflate_level": range(-1, 10), "sample_rate": range(_SAMPLE_RATE_MAX + 1)}
 _ANSWER_TYPES: Final = field_types_of(IdentifyAnswer, **{**_COUNTS, **_ANSWER_RANGES})
 

@@ -148,9 +148,7 @@ async def test_refusals_have_nsqds_message(nsqd: NsqdServer, method, names, stat
     assert (caught.value.status, caught.value.message) == (status, message)
 
 
-@pytest.mark.parametrize(
-    "method", ["create_topic", "delete_topic", "empty_topic", "pause_topic", "unpause_topic"]
-)
+@pytest.mark.parametrize("method", ["create_topic", "delete_topic", "empty_topic", "pause_topic", "unpause_topic"])
 async def test_a_wrong_topic_is_not_sent(method):
     with pytest.raises(OptionError, match="topic name"):
         await getattr(NsqdAdmin("h:1"), method)("a b")
@@ -179,9 +177,7 @@ async def test_an_unusable_answer_fails(bad):
 async def test_stats_of_another_shape():
     body = json.dumps({"topics": [{"depth": "deep"}]}).encode()
     async with answering(lambda request: http_answer(body)) as server:
-        with pytest.raises(
-            RequestFailed, match=r"/stats: depth is of a kind that cannot be understood, str$"
-        ):
+        with pytest.raises(RequestFailed, match=r"/stats: depth is of a kind that cannot be understood, str$"):
             await NsqdAdmin(server.address, **PATIENT).stats()
 
 

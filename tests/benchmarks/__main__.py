@@ -80,16 +80,12 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m tests.benchmarks", description="Measure nsqkit beside its peers."
-    )
+    parser = argparse.ArgumentParser("python -m tests.benchmarks", description="Measure nsqkit beside its peers.")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"what to measure: {', '.join(MEASUREMENTS)}; all by default"
     )
     parser.add_argument("--quick", action="store_true", help="one round with a twentieth of the messages")
-    parser.add_argument(
-        "--rounds", type=int, default=Effort().rounds, help="turns of each subject; %(default)s"
-    )
+    parser.add_argument("--rounds", type=int, default=Effort().rounds, help="turns of each subject; %(default)s")
     parser.add_argument("--json", action="store_true", help="print JSON, with the figures of every peer")
     parser.add_argument(
         "--nsqd-binary", metavar="PATH", help="measure clients against this nsqd, and brokers beside it"

@@ -272,9 +272,7 @@ def measure(bench: Bench) -> Iterator[Row]:
     """Measure all attacks."""
     for attack in ATTACKS:
         servers = _lookupds(bench) if attack.lookupd else bench.brokers
-        samples = bench.take_turns(
-            {name: partial(_run, bench, attack, command) for name, command in servers.items()}
-        )
+        samples = bench.take_turns({name: partial(_run, bench, attack, command) for name, command in servers.items()})
         if "nsqkit" in samples:
             yield from _rows(attack, samples)
 
@@ -323,9 +321,7 @@ def _attack(attack: Attack, target: Target) -> None:
         attack.run(target)
 
 
-def _wait(
-    attacker: multiprocessing.process.BaseProcess, target: Target, attack: Attack
-) -> tuple[list[float], float]:
+def _wait(attacker: multiprocessing.process.BaseProcess, target: Target, attack: Attack) -> tuple[list[float], float]:
     """Send one request at a time during the attack; return the waits, and the duration of the attack."""
     question = b"PING\n" if attack.lookupd else publish("wait")
     waits = []

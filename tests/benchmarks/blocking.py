@@ -25,9 +25,7 @@ def measure(bench: Bench) -> Iterator[Row]:
     figures = [Figure("per_second", "msg/s", floors=FLOORS)]
     for what, count, batch in PUBLISHING:
         with bench.serve() as broker:
-            task = Assignment(
-                mode="publish", address=broker.address, count=bench.effort.count(count), batch=batch
-            )
+            task = Assignment(mode="publish", address=broker.address, count=bench.effort.count(count), batch=batch)
             prepare = partial(raw_client.make_channel, broker.address)
             subjects = nsqkit_subjects(bench, task, prepare, PROGRAM) | peer_subjects(bench, task, prepare)
             samples = bench.take_turns(subjects)

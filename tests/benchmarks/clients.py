@@ -38,9 +38,7 @@ class Figure:
     floors: Sequence[Floor] = ()
 
 
-def nsqkit_subjects(
-    bench: Bench, task: Assignment, prepare: Prepare, program: str = "nsqkit"
-) -> dict[str, Subject]:
+def nsqkit_subjects(bench: Bench, task: Assignment, prepare: Prepare, program: str = "nsqkit") -> dict[str, Subject]:
     """Return nsqkit on each event loop, by the loop's name; ``program`` is another program for it."""
     return {loop: _subject(bench, program, attrs.evolve(task, loop=loop), prepare) for loop in bench.loops}
 

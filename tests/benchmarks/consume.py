@@ -40,18 +40,14 @@ def measure(bench: Bench) -> Iterator[Row]:
         subjects = {
             f"{mode} {loop}": subject
             for mode, _, _ in WAYS
-            for loop, subject in nsqkit_subjects(
-                bench, attrs.evolve(task, mode=mode), filled(broker, task)
-            ).items()
+            for loop, subject in nsqkit_subjects(bench, attrs.evolve(task, mode=mode), filled(broker, task)).items()
         }
         peer_task = attrs.evolve(task, count=bench.effort.count(PEER_COUNT))
         subjects.update(peer_subjects(bench, peer_task, filled(broker, peer_task)))
         samples = bench.take_turns(subjects)
     for mode, what, cpu_seconds_max in WAYS:
         own = {name.removeprefix(f"{mode} "): sample for name, sample in samples.items()}
-        floors = (
-            () if cpu_seconds_max is None else (Floor(at_most=cpu_seconds_max), Floor(ratio=10, peer="pynsq"))
-        )
+        floors = () if cpu_seconds_max is None else (Floor(at_most=cpu_seconds_max), Floor(ratio=10, peer="pynsq"))
         cpu = Figure("cpu_per_100k", "CPU s/100 k", less_is_better=True, floors=floors)
         yield from rows(bench, what, own, [Figure("per_second", "msg/s"), cpu])
 

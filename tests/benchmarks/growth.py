@@ -43,9 +43,7 @@ def measure(bench: Bench) -> Iterator[Row]:
     for what, sizes in SIZES.items():
         counts = [bench.effort.count(size) for size in sizes]
         if what == "connections" and not allow_connections(counts[-1]):
-            bench.notes.append(
-                f"the limit of open files (ulimit -Hn) does not allow {counts[-1]:,} connections"
-            )
+            bench.notes.append(f"the limit of open files (ulimit -Hn) does not allow {counts[-1]:,} connections")
             continue
         samples = bench.take_turns(
             {
@@ -56,9 +54,7 @@ def measure(bench: Bench) -> Iterator[Row]:
         )
         first = 0.0
         for count in counts:
-            figures = {
-                name: samples[key]["ns"] for name in bench.brokers if (key := f"{name} {count}") in samples
-            }
+            figures = {name: samples[key]["ns"] for name in bench.brokers if (key := f"{name} {count}") in samples}
             if "nsqkit" in figures:
                 row = _row(f"a delivery with {count:,} {what}", figures, GROWTH_MAX * first)
                 first = first or row.value

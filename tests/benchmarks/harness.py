@@ -139,9 +139,7 @@ def run_program(name: str, assignment: Assignment) -> Sample:
     """
     command = [sys.executable, "-m", f"tests.benchmarks.programs.with_{name}", assignment.as_argument()]
     try:
-        run = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT, check=False
-        )
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT, check=False)
     except subprocess.TimeoutExpired as error:
         raise RunFailed(f"{assignment.mode} took more than {PROGRAM_TIMEOUT:g} seconds") from error
     if run.returncode != 0 or not run.stdout:

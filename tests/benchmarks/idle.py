@@ -46,9 +46,7 @@ def measure(bench: Bench) -> Iterator[Row]:
     once = Bench(attrs.evolve(bench.effort, rounds=1), notes=bench.notes)
     count = bench.effort.count(CONNECTIONS)
     if allow_connections(count):
-        runs = {
-            name: partial(_connections, command, count, seconds) for name, command in bench.brokers.items()
-        }
+        runs = {name: partial(_connections, command, count, seconds) for name, command in bench.brokers.items()}
         yield from _rows(f"idle, {count:,} subscribed connections", once.take_turns(runs), MEMORY_MAX)
     else:
         bench.notes.append(f"the limit of open files (ulimit -Hn) does not allow {count:,} connections")

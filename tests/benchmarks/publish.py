@@ -55,9 +55,7 @@ def measure(bench: Bench) -> Iterator[Row]:
         yield from rows(bench, what, samples, figures)
     for what, mode, floors in LINGERING_WAYS:
         with bench.serve() as broker:
-            task = attrs.evolve(
-                LINGERING, mode=mode, address=broker.address, count=bench.effort.count(LINGERING.count)
-            )
+            task = attrs.evolve(LINGERING, mode=mode, address=broker.address, count=bench.effort.count(LINGERING.count))
             subjects = nsqkit_subjects(bench, task, partial(raw_client.make_channel, broker.address))
             samples = bench.take_turns(subjects)
         yield from rows(bench, what, samples, [Figure("per_second", "msg/s", floors=floors)])

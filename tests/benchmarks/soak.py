@@ -63,9 +63,7 @@ def _memory(task: Assignment) -> Sample:
     """Let a program consume a topic that is filled in parts; return its memory at the end."""
     command = [sys.executable, "-m", "tests.benchmarks.programs.staying", task.as_argument()]
     sizes: list[float] = []
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as program:
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdin is not None
         assert program.stdout is not None
         limit = threading.Timer(TIMEOUT, program.kill)

@@ -43,9 +43,7 @@ def measure(bench: Bench) -> Iterator[Row]:
     yield _row(
         f"the same with {topics:,} topics of one message",
         "stop",
-        bench.take_turns(
-            {name: partial(_stop_wide, command, topics) for name, command in bench.brokers.items()}
-        ),
+        bench.take_turns({name: partial(_stop_wide, command, topics) for name, command in bench.brokers.items()}),
         None,
     )
 

@@ -47,9 +47,7 @@ def measure(bench: Bench) -> Iterator[Row]:
     peer = _pynsq() if "pynsq" in bench.peers else {}
     for what, function in _nsqkit().items():
         peers = {"pynsq": _nanoseconds(peer[what], runs)} if what in peer else {}
-        yield Row(
-            what=what, unit="ns/msg", value=_nanoseconds(function, runs), peers=peers, less_is_better=True
-        )
+        yield Row(what=what, unit="ns/msg", value=_nanoseconds(function, runs), peers=peers, less_is_better=True)
 
 
 def _nanoseconds(function: Callable[[], object], runs: int) -> float:

@@ -47,9 +47,7 @@ async def query(*addresses: str, first: int = 0, **given) -> AuthState:
         "tls_root_ca_file",
         "tls_min_version",
     }
-    options = BrokerOptions(
-        auth_http_addresses=addresses, **{name: given.pop(name) for name in names & given.keys()}
-    )
+    options = BrokerOptions(auth_http_addresses=addresses, **{name: given.pop(name) for name in names & given.keys()})
     question: Any = {"secret": b"s", "remote_ip": "1.2.3.4", "tls": False, "common_name": ""} | given
     clock = question.pop("clock", None) or LoopClock()
     return await query_auth_servers(options, clock=clock, random=First(first), **question)
@@ -146,9 +144,7 @@ async def test_the_error_lists_the_failure_of_each_server():
         with pytest.raises(RequestFailed) as caught:
             await query("ftp://x", silent.address, unused, first=1, http_client_request_timeout_ns=50_000_000)
     first, second, third = str(caught.value).split("; ")
-    assert first.startswith(
-        f"failed to auth against {silent.address} - http://{silent.address}/auth: no answer"
-    )
+    assert first.startswith(f"failed to auth against {silent.address} - http://{silent.address}/auth: no answer")
     assert second.startswith(f"failed to auth against {unused} - ")
     assert third.startswith("failed to auth against ftp://x - ")
 
@@ -157,9 +153,7 @@ async def test_the_error_contains_no_secret_of_a_url():
     unused = await unused_address()
     with pytest.raises(RequestFailed) as caught:
         await query(f"http://user:hush@{unused}/auth?token=hush")
-    assert str(caught.value).startswith(
-        f"failed to auth against http://{unused}/auth - http://{unused}/auth: "
-    )
+    assert str(caught.value).startswith(f"failed to auth against http://{unused}/auth - http://{unused}/auth: ")
     assert "user" not in str(caught.value)
     assert "hush" not in str(caught.value)
 
@@ -167,9 +161,7 @@ async def test_the_error_contains_no_secret_of_a_url():
 def test_without_google_re2_the_error_has_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "re2", None)
     monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(
-        OptionError, match=r"google-re2, .* is not installed: pip install 'nsqkit\[server\]'$"
-    ):
+    with pytest.raises(OptionError, match=r"google-re2, .* is not installed: pip install 'nsqkit\[server\]'$"):
         check_library()
 
 

@@ -44,9 +44,7 @@ def test_without_flags_a_broker_runs_with_the_defaults_of_this_host(started):
 
 def test_flags_become_options(started):
     words = "-tcp-address 127.0.0.1:0 --max-rdy-count=42 --snappy=false -deflate --msg-timeout 5s --node-id=3"
-    cli.main(
-        [*words.split(), "--lookupd-tcp-address=a:1", "-lookupd-tcp-address", "b:1", "-tls-key=", "--verbose"]
-    )
+    cli.main([*words.split(), "--lookupd-tcp-address=a:1", "-lookupd-tcp-address", "b:1", "-tls-key=", "--verbose"])
     assert started == [
         default_options(
             tcp_address="127.0.0.1:0",
@@ -83,9 +81,7 @@ def test_help_lists_every_flag(flag, started, capsys):
 def test_an_unknown_flag_is_refused_in_the_words_of_go_with_a_hint(flag, hint, started, capsys):
     assert cli.main([f"--{flag}"]) == 2
     captured = capsys.readouterr()
-    assert (
-        captured.err == f'flag provided but not defined: -{flag}\nnsqd: {hint}"nsqd --help" lists all flags\n'
-    )
+    assert captured.err == f'flag provided but not defined: -{flag}\nnsqd: {hint}"nsqd --help" lists all flags\n'
     assert not captured.out
     assert not started
 
@@ -184,9 +180,7 @@ def test_contradicting_options_are_named_as_written(started, tmp_path, capsys):
     path = tmp_path / "nsqd.cfg"
     path.write_text("tls_client_auth_policy = 'require'\n")
     assert cli.main([f"--config={path}", "--tls-required"]) == 1
-    assert (
-        "option --tls-required is 'true' and tls_client_auth_policy is 'require'" in capsys.readouterr().err
-    )
+    assert "option --tls-required is 'true' and tls_client_auth_policy is 'require'" in capsys.readouterr().err
     assert not started
 
 
@@ -301,9 +295,7 @@ def test_each_command_is_logged_at_debug_also_when_that_is_set_later():
         url = f"http://127.0.0.1:{port(log, 'HTTP')}/config/log_level"
         with socket.create_connection(("127.0.0.1", port(log, "TCP")), timeout=60) as client:
             for level, topic in (("debug", b"a"), ("info", b"b"), ("debug", b"c")):
-                urllib.request.urlopen(
-                    urllib.request.Request(url, level.encode(), method="PUT"), timeout=60
-                ).close()
+                urllib.request.urlopen(urllib.request.Request(url, level.encode(), method="PUT"), timeout=60).close()
                 client.sendall((b"  V2" if topic == b"a" else b"") + b"PUB %b\n\0\0\0\1x" % topic)
                 assert client.recv(100)[8:] == b"OK"
             name = f"127.0.0.1:{client.getsockname()[1]}"
@@ -329,9 +321,7 @@ def test_an_address_in_use_is_one_line_and_exit_code_1():
         with program("--log-level=warn", f"--http-address={address}") as process:
             log = process.stderr.read()
             assert process.wait(timeout=60) == 1
-    assert re.fullmatch(
-        LINE + f"FATAL: listen \\({re.escape(address)}\\) failed - Address already in use\n", log
-    )
+    assert re.fullmatch(LINE + f"FATAL: listen \\({re.escape(address)}\\) failed - Address already in use\n", log)
 
 
 def test_a_missing_certificate_is_one_line_and_exit_code_1():

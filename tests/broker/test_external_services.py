@@ -40,9 +40,7 @@ async def frame(stream) -> bytes:
     data = b""
     with anyio.fail_after(60):
         while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
-            data += await stream.receive(
-                1 if len(data) < 4 else 4 + int.from_bytes(data[:4], "big") - len(data)
-            )
+            data += await stream.receive(1 if len(data) < 4 else 4 + int.from_bytes(data[:4], "big") - len(data))
     return data[8:]
 
 
@@ -84,9 +82,7 @@ async def test_a_refusal_of_the_auth_server_is_a_failed_auth():
 async def test_a_failed_auth_is_one_line_of_the_log_without_secrets(caplog):
     caplog.set_level(logging.INFO, "nsqkit.broker")
     async with answering(lambda request: http_answer(b"who?\n", status="403 Forbidden")) as server:
-        options = BrokerOptions(
-            **ADDRESSES, auth_http_addresses=(f"http://user:hush@{server.address}/auth?k=v",)
-        )
+        options = BrokerOptions(**ADDRESSES, auth_http_addresses=(f"http://user:hush@{server.address}/auth?k=v",))
         async with Nsqd(options) as nsqd, nsqd.connect("10.0.0.1:5") as client:
             await client.send(b"  V2AUTH\n" + body(b"my secret"))
             assert await frame(client) == b"E_AUTH_FAILED AUTH failed"

@@ -136,10 +136,7 @@ async def test_percentiles_are_written_as_in_go():
         await api.post("/topic/create?topic=t")
         await api.post("/channel/create?topic=t&channel=c")
         _, text = await api.ask("GET", "/stats?format=json")
-        assert (
-            text.count('{"count":0,"percentiles":[{"quantile":1,"value":0},{"quantile":0.99,"value":0}]}')
-            == 2
-        )
+        assert text.count('{"count":0,"percentiles":[{"quantile":1,"value":0},{"quantile":0.99,"value":0}]}') == 2
 
 
 async def test_requests_for_profiles_are_not_logged(caplog):

@@ -97,9 +97,7 @@ async def test_plain_http_is_allowed_with_tcp_https(files):
         assert (await ask(nsqd.http_address, PING)).endswith(b"\r\n\r\nOK")
 
 
-@pytest.mark.parametrize(
-    "request_head", [b"GET /ping", b"POST /pub", b"HEAD /ping", b"PUT /config/x", b"OPTIONS /"]
-)
+@pytest.mark.parametrize("request_head", [b"GET /ping", b"POST /pub", b"HEAD /ping", b"PUT /config/x", b"OPTIONS /"])
 async def test_plain_http_on_the_https_port_is_answered_in_http(files, request_head, caplog):
     async with broker(files) as nsqd:
         assert await ask(nsqd.https_address, request_head + b" HTTP/1.1\r\n\r\n") == PLAIN_ANSWER
@@ -119,9 +117,7 @@ async def test_a_disconnect_during_the_handshake_is_logged(files, caplog):
             await stream.send_eof()
             assert await read_all(stream) == b""
         assert (await ask_securely(nsqd.https_address)).endswith(b"OK")
-    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records if record.levelno == 30] == [
-        "EOF"
-    ]
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records if record.levelno == 30] == ["EOF"]
 
 
 @pytest.mark.parametrize("policy", ["require", "require-verify"])

@@ -106,9 +106,7 @@ async def test_syncs_run_in_worker_threads(tmp_path, monkeypatch):
     for durability in ("nsqd", "fsync"):
         path = tmp_path / durability
         path.mkdir()
-        async with make(
-            path, durability=durability, mem_queue_size=0, sync_every=2, max_bytes_per_file=100
-        ) as nsqd:
+        async with make(path, durability=durability, mem_queue_size=0, sync_every=2, max_bytes_per_file=100) as nsqd:
             monkeypatch.setattr(os, "fsync", record)
             topic = nsqd.broker.topics.get_or_create(b"t")
             channel = topic.channel(b"c", 1)
@@ -285,9 +283,7 @@ async def test_stop_keeps_the_messages_of_many_topics(tmp_path, durability):
             nsqd.broker.topics.get_or_create(name).put(bodies, 1)
     async with make(tmp_path, durability=durability) as nsqd:
         found = {name: take_all(topic.queue) for name, topic in nsqd.broker.topics.items()}
-    assert {
-        name: [frame[FRAME_HEADER_LENGTH:] for frame in frames] for name, frames in found.items()
-    } == wanted
+    assert {name: [frame[FRAME_HEADER_LENGTH:] for frame in frames] for name, frames in found.items()} == wanted
 
 
 async def test_stop_syncs_each_file_and_all_names_once():
@@ -297,9 +293,7 @@ async def test_stop_syncs_each_file_and_all_names_once():
             broker.topics.get_or_create(b"t%d" % number).put([b"m"], 1)
         assert broker.storage.guids.tick >= 0
         before = disk.sync_count, disk.operation_count
-    assert disk.sync_count - before[0] == 2 * 50 + 2, (
-        "two files of each topic, nsqd.dat and the mark of the ids"
-    )
+    assert disk.sync_count - before[0] == 2 * 50 + 2, "two files of each topic, nsqd.dat and the mark of the ids"
     assert disk.operation_count - before[1] <= 12 * 50 + 20
     names = set(disk.files)
     assert set(disk.power_cut(Random(1)).files) == names, "all names are synced"

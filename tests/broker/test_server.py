@@ -263,9 +263,7 @@ class TestTime:
             await settle()
             clock.advance(4.999)
             await settle()
-            await client.send_command(
-                encode_publish(b"other", b"x")
-            )  # no message was delivered before this answer
+            await client.send_command(encode_publish(b"other", b"x"))  # no message was delivered before this answer
             clock.advance(0.001)
             assert (await client.frame()).body == b"later"
 
@@ -424,14 +422,10 @@ async def test_an_internal_error_with_one_client_does_not_affect_others(
         await bad.send(MAGIC_V2)
         assert await Client(bad).is_closed()
         await Client(good).send_command(encode_publish(b"t", b"y"))
-    assert [record.getMessage() for record in caplog.records if record.exc_info] == [
-        "[bad:2] - internal error"
-    ]
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == ["[bad:2] - internal error"]
 
 
-@pytest.mark.parametrize(
-    "verb", ["process_input", "receive_eof", "data_to_send", "handle_deadline", "discard"]
-)
+@pytest.mark.parametrize("verb", ["process_input", "receive_eof", "data_to_send", "handle_deadline", "discard"])
 async def test_an_internal_error_in_any_method_ends_one_connection(
     verb: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

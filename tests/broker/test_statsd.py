@@ -113,9 +113,7 @@ async def test_a_report_is_sent_after_each_interval(broker, daemon, clock):
         broker.topics[b"t"].put([b"z"] * 3, clock.now_ns())
         await elapsed(clock, INTERVAL)
         assert await packet(daemon) == (
-            FIRST.replace(b"count:1", b"count:3")
-            .replace(b"bytes:2", b"bytes:3")
-            .replace(b"depth:1", b"depth:4")
+            FIRST.replace(b"count:1", b"count:3").replace(b"bytes:2", b"bytes:3").replace(b"depth:1", b"depth:4")
         )
 
 

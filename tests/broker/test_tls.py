@@ -151,9 +151,7 @@ def test_a_missing_file_is_named(files, tmp_path, name):
     missing = str(tmp_path / "missing.pem")
     with pytest.raises(OptionError) as refused:
         server_context(options(files, **{name: missing}))
-    assert str(refused.value) == (
-        f"option {name} is {missing!r}, which cannot be read: No such file or directory"
-    )
+    assert str(refused.value) == (f"option {name} is {missing!r}, which cannot be read: No such file or directory")
 
 
 def test_a_key_of_another_certificate_is_refused(files, tmp_path):
@@ -170,16 +168,12 @@ def test_a_file_that_is_not_pem_is_refused(files, tmp_path, name):
 
 
 def test_an_encrypted_key_is_refused_without_a_prompt(files, tmp_path):
-    with pytest.raises(
-        OptionError, match=r"option tls_key is .*, which is encrypted; allowed is a key that is not"
-    ):
+    with pytest.raises(OptionError, match=r"option tls_key is .*, which is encrypted; allowed is a key that is not"):
         server_context(options(files, tls_key=encrypted_key(tmp_path)))
 
 
 def test_authorities_have_to_be_certificates(files):
-    with pytest.raises(
-        OptionError, match=r"option tls_root_ca_file is .*; allowed is a file of certificates"
-    ):
+    with pytest.raises(OptionError, match=r"option tls_root_ca_file is .*; allowed is a file of certificates"):
         server_context(options(files, tls_root_ca_file=files.key))
 
 

@@ -88,9 +88,7 @@ class Bench:
         options: of the connection.
     """
 
-    def __init__(
-        self, dial: Dial | None = None, *, dial_timeout: float = DIAL_TIMEOUT, **options: Any
-    ) -> None:
+    def __init__(self, dial: Dial | None = None, *, dial_timeout: float = DIAL_TIMEOUT, **options: Any) -> None:
         self.broker = ScriptedBroker()
         self.options = ConnectionOptions(**options)
         self.clock = ManualClock()
@@ -410,9 +408,7 @@ class TestAuth:
             await bench.wait_open()
 
     async def test_auth_times_out_despite_heartbeats(self):
-        async with running(
-            dial_timeout=0.05, auth_secret="hush", read_timeout=2.0, heartbeat_interval=1.0
-        ) as bench:
+        async with running(dial_timeout=0.05, auth_secret="hush", read_timeout=2.0, heartbeat_interval=1.0) as bench:
             async with await self.asked(bench) as peer:
                 for _ in range(4):
                     await peer.send(HEARTBEAT_FRAME)
@@ -458,9 +454,7 @@ class TestLog:
             await bench.retry()
             async with await bench.broker.handshake():
                 await settle()
-        assert [
-            (record.name, record.levelname, vars(record)["nsqd_address"]) for record in caplog.records
-        ] == [
+        assert [(record.name, record.levelname, vars(record)["nsqd_address"]) for record in caplog.records] == [
             ("nsqkit.client", "WARNING", ADDRESS),
             ("nsqkit.client", "INFO", ADDRESS),
             ("nsqkit.client", "INFO", ADDRESS),
@@ -476,9 +470,7 @@ class TestLog:
 class TestHook:
     async def test_on_connection_is_called_for_each_connection_and_failure(self):
         reported: list[tuple[str, type[Exception] | None]] = []
-        async with running(
-            on_connection=lambda *what: reported.append((what[0], what[1] and type(what[1])))
-        ) as bench:
+        async with running(on_connection=lambda *what: reported.append((what[0], what[1] and type(what[1])))) as bench:
             bench.broker.refusal = ConnectionRefusedError("refused")
             await bench.wait_error(NotConnected)
             bench.broker.refusal = None
@@ -520,9 +512,7 @@ class TestLayers:
     async def reaching(self, dial: Dial | None, nsqd: Nsqd, **options: Any) -> AsyncIterator[Bench]:
         async with nsqd:
             address = nsqd.tcp_address
-            bench = Bench(
-                dial or (lambda _: Dialler(ConnectionOptions())(address)), dial_timeout=15, **options
-            )
+            bench = Bench(dial or (lambda _: Dialler(ConnectionOptions())(address)), dial_timeout=15, **options)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(bench.connection.run)
                 yield bench

@@ -75,9 +75,7 @@ def test_advice_for_errors() -> None:
 def test_not_connected_has_cause_of_each_address() -> None:
     refused = NotConnected("cannot connect to a:1: Connection refused")
     error = not_connected("no connection", {"a:1": refused, "b:1": None, "c:1": AuthFailed("AUTH failed")})
-    assert str(error) == (
-        "no connection: cannot connect to a:1: Connection refused; c:1: E_AUTH_FAILED AUTH failed"
-    )
+    assert str(error) == ("no connection: cannot connect to a:1: Connection refused; c:1: E_AUTH_FAILED AUTH failed")
     assert error.__cause__ is refused
 
 

@@ -53,9 +53,7 @@ def upgrade(step: Send | Upgrade, layer: type) -> Upgrade:
 
 
 def test_handshake_without_layers_ends_with_answer():
-    assert end(begun(asking()), granted(max_rdy_count=7)) == HandshakeResult(
-        IdentifyAnswer(max_rdy_count=7), None
-    )
+    assert end(begun(asking()), granted(max_rdy_count=7)) == HandshakeResult(IdentifyAnswer(max_rdy_count=7), None)
 
 
 def test_old_broker_answers_ok():

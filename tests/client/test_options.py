@@ -216,9 +216,7 @@ def test_identify_has_the_options_in_the_units_of_the_wire():
 
 
 def test_disabled_options_are_minus_one_in_identify():
-    options = ConnectionOptions(
-        heartbeat_interval=0, output_buffer_size=0, output_buffer_timeout=0, snappy=True
-    )
+    options = ConnectionOptions(heartbeat_interval=0, output_buffer_size=0, output_buffer_timeout=0, snappy=True)
     request = options.identify_request("h")
     assert (request.heartbeat_interval, request.output_buffer_size, request.output_buffer_timeout) == (
         -1,

@@ -102,9 +102,7 @@ def test_invalid_body_is_value_error(serializer, body):
 
 def test_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "msgspec", None)
-    with pytest.raises(
-        OptionError, match=r"typed_json\(Order\) needs msgspec: pip install 'nsqkit\[msgspec\]'"
-    ):
+    with pytest.raises(OptionError, match=r"typed_json\(Order\) needs msgspec: pip install 'nsqkit\[msgspec\]'"):
         typed_json(Order).encode(Order(1, "tea"))
 
 

@@ -229,9 +229,7 @@ class TestTime:
 
 @given(
     st.lists(frames(), max_size=8).flatmap(
-        lambda samples: st.tuples(
-            st.just(samples), chunkings(ANSWER + b"".join(sample.data for sample in samples))
-        )
+        lambda samples: st.tuples(st.just(samples), chunkings(ANSWER + b"".join(sample.data for sample in samples)))
     )
 )
 def test_frames_in_any_pieces_are_equal(case):
@@ -400,9 +398,7 @@ class TestLayers:
 
     def test_decompressed_data_are_limited(self):
         client = Client(deflate=True)
-        client.receive_data(
-            encode_response(b'{"deflate":true}') + Deflate(9).encode(OK_FRAME + bytes(1 << 26)), 0
-        )
+        client.receive_data(encode_response(b'{"deflate":true}') + Deflate(9).encode(OK_FRAME + bytes(1 << 26)), 0)
         assert isinstance(client.error, ProtocolError)
         assert "frame size 0 is out of range" in str(client.error)
 
@@ -489,9 +485,7 @@ class TestAuth:
         assert client.data_to_send() == NOP
         assert client.is_authenticating
 
-    @pytest.mark.parametrize(
-        "error", [AuthFailed("AUTH failed"), Unauthorized("AUTH no authorizations found")]
-    )
+    @pytest.mark.parametrize("error", [AuthFailed("AUTH failed"), Unauthorized("AUTH no authorizations found")])
     def test_refused_auth_ends_session(self, error):
         client = self.opened()
         client.receive_data(encode_error(error), 0)

@@ -18,9 +18,7 @@ async def test_a_batch_is_finished_when_the_handler_returns():
         await peer.deliver(1, 2, 3)
         await settle()
         tasks.start_soon(
-            lambda: consumer.run_batches(
-                lambda batch: handled.append([it.body for it in batch]), max_messages=2
-            )
+            lambda: consumer.run_batches(lambda batch: handled.append([it.body for it in batch]), max_messages=2)
         )
         assert [await peer.line() for _ in range(3)] == [fin(1), fin(2), fin(3)]
         assert handled == [[body_of(1), body_of(2)], [body_of(3)]]

@@ -20,9 +20,7 @@ from tests.threads import WAIT_LIMIT, interrupted_once, start, until, unused_add
 
 
 def make(nsqd: NsqdServer, **options) -> BlockingConsumer:
-    return BlockingConsumer(
-        "t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], **{"max_in_flight": 100, **options}
-    )
+    return BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], **{"max_in_flight": 100, **options})
 
 
 @pytest.fixture
@@ -400,9 +398,7 @@ def test_ctrl_c_in_a_handler_requeues_its_message(nsqd):
     assert waiting(nsqd) == 5
 
 
-@pytest.mark.parametrize(
-    "options", [{"concurrency": 2}, {"in_threads": True}, {"auto_touch": True}], ids=repr
-)
+@pytest.mark.parametrize("options", [{"concurrency": 2}, {"in_threads": True}, {"auto_touch": True}], ids=repr)
 def test_after_ctrl_c_handlers_in_threads_complete_and_their_messages_are_finished(nsqd, options):
     consumer: BlockingConsumer
     may_end, begun = threading.Event(), threading.Event()

@@ -24,9 +24,7 @@ def guarded(**options: Any) -> ConsumerOptions:
     return guard_callbacks(ConsumerOptions(**options), {"topic": "t", "channel": "c"})
 
 
-@pytest.mark.parametrize(
-    "function", [fail, *(lambda attempt, value=value: value for value in NONSENSE)], ids=range(7)
-)
+@pytest.mark.parametrize("function", [fail, *(lambda attempt, value=value: value for value in NONSENSE)], ids=range(7))
 def test_failing_function_is_logged_and_default_applies(function, caplog):
     options = guarded(requeue_delay_policy=function, backoff_strategy=function, default_requeue_delay=7)
     assert options.requeue_delay_policy is not None
@@ -52,9 +50,7 @@ def test_options_without_functions_are_unchanged():
     assert guard_callbacks(options, {}) is options
 
 
-@given(
-    st.lists(st.sampled_from([fail, *(lambda attempt, value=value: value for value in NONSENSE)]), min_size=1)
-)
+@given(st.lists(st.sampled_from([fail, *(lambda attempt, value=value: value for value in NONSENSE)]), min_size=1))
 def test_consumer_continues_when_functions_fail(functions):
     calls = iter(functions)
 

@@ -389,9 +389,7 @@ async def test_unexpected_dial_error_ends_the_consumer_and_is_raised_once():
 class TestMaxConnections:
     async def test_at_most_max_connections_are_dialled(self, caplog):
         addresses = [f"n{number}:1" for number in range(10_000)]
-        town = Town(
-            "a:1", *addresses, nsqd_tcp_addresses=["a:1"], lookupd_http_addresses=["l:1"], max_connections=20
-        )
+        town = Town("a:1", *addresses, nsqd_tcp_addresses=["a:1"], lookupd_http_addresses=["l:1"], max_connections=20)
         for nsqd in town.nsqds.values():
             nsqd.hanging = True
         town.lookupds.behaviours = {"l:1": lists(*addresses)}

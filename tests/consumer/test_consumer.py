@@ -75,9 +75,7 @@ async def farewell(peer: Peer, *expected: bytes) -> None:
 
 
 @asynccontextmanager
-async def consuming(
-    *expected: bytes, max_in_flight: int = 10, **options: Any
-) -> AsyncIterator[tuple[Consumer, Peer]]:
+async def consuming(*expected: bytes, max_in_flight: int = 10, **options: Any) -> AsyncIterator[tuple[Consumer, Peer]]:
     """Yield a subscribed consumer and its broker's end, which expects the lines at the close."""
     bench = Bench([ADDRESS], max_in_flight=max_in_flight, **options)
     async with anyio.create_task_group() as tasks:
@@ -296,9 +294,7 @@ class TestReceiving:
 
         async with consuming(max_attempts=5) as (consumer, peer), anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: consumer.run(handle, giving_up=wait))
-            await peer.send(
-                encode_numbered(1) + encode_numbered(2, attempts=1 if waits_for == "handler" else 6)
-            )
+            await peer.send(encode_numbered(1) + encode_numbered(2, attempts=1 if waits_for == "handler" else 6))
             assert await peer.line() == fin(1)
             gate.set()
             assert await peer.line() == fin(2)
@@ -380,9 +376,7 @@ class TestReceiving:
         consumer = Consumer("t", "c", nsqd_tcp_addresses=[ADDRESS])
         with pytest.raises(OptionError) as caught:
             await consumer.run(print, concurrency=concurrency)
-        assert str(caught.value) == (
-            f"concurrency is {concurrency!r}; allowed is a whole number from 1 to 1000000"
-        )
+        assert str(caught.value) == (f"concurrency is {concurrency!r}; allowed is a whole number from 1 to 1000000")
 
     async def test_receiving_outside_of_the_block_raises_closed(self):
         consumer = Consumer("t", "c", nsqd_tcp_addresses=[ADDRESS])
@@ -424,9 +418,7 @@ class TestRunning:
             for wrong in (-1, 1.5, "2", None, True, 10**7):
                 with pytest.raises(OptionError) as caught:
                     consumer.change_max_in_flight(wrong)  # type: ignore[arg-type]
-                assert str(caught.value) == (
-                    f"max_in_flight is {wrong!r}; allowed is a whole number from 0 to 1000000"
-                )
+                assert str(caught.value) == (f"max_in_flight is {wrong!r}; allowed is a whole number from 0 to 1000000")
 
     async def test_consumer_can_be_paused(self):
         async with consuming() as (consumer, peer):
@@ -536,9 +528,7 @@ class TestRunning:
         async with bench.consumer:
             await settle()
         record = next(record for record in caplog.records if record.name == "nsqkit.lookup")
-        assert record.getMessage().startswith(
-            "[t/c] nsqlookupd http://lookupd:4161 has failed 1 times in a row"
-        )
+        assert record.getMessage().startswith("[t/c] nsqlookupd http://lookupd:4161 has failed 1 times in a row")
         assert (vars(record)["topic"], vars(record)["channel"]) == ("t", "c")
 
     async def test_unconnected_has_the_last_errors(self):

@@ -335,9 +335,7 @@ class TestTime:
     @given(
         msg_timeout=st.integers(1, 60),
         maximum=st.integers(1, 20),
-        steps=st.lists(
-            st.tuples(st.sampled_from(["deliver", "begin", "pass"]), st.floats(0, 5)), max_size=60
-        ),
+        steps=st.lists(st.tuples(st.sampled_from(["deliver", "begin", "pass"]), st.floats(0, 5)), max_size=60),
     )
     def test_a_message_is_begun_with_a_quarter_of_its_timeout_left(self, msg_timeout, maximum, steps):
         consumer = DrivenConsumer(max_in_flight=1000)
@@ -498,9 +496,7 @@ class TestFinishingTogether:
             else:
                 for message in messages:
                     consumer.subscription.finish(message)
-            sent.append(
-                [(link.lines(), {*link.session.held}, consumer.core.counts.finished) for link in links]
-            )
+            sent.append([(link.lines(), {*link.session.held}, consumer.core.counts.finished) for link in links])
         assert sent[0] == sent[1]
 
     def test_each_connection_is_flushed_once(self):

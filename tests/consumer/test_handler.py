@@ -46,9 +46,7 @@ def test_plain_functions_are_accepted(handler, can_await):
 @pytest.mark.parametrize("handler", [async_function, Async(), functools.partial(async_function)])
 def test_async_functions_are_accepted_where_awaited(handler):
     check_handler(handler, can_await=True)
-    with pytest.raises(
-        OptionError, match="is async; allowed is a plain function in a thread or a BlockingConsumer"
-    ):
+    with pytest.raises(OptionError, match="is async; allowed is a plain function in a thread or a BlockingConsumer"):
         check_handler(handler, can_await=False)
 
 

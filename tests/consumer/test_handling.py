@@ -130,9 +130,7 @@ class TestLanes:
         assert "the handler failed on <Message" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "anyio_backend", ["asyncio", "trio"]
-)  # a clock that jumps would not wait for a thread
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  # a clock that jumps would not wait for a thread
 class TestThreads:
     async def test_a_handler_may_block_and_answer_there(self):
         threads: set[int] = set()
@@ -481,9 +479,7 @@ class TestWarnings:
             await peer.deliver(1, 2)
             assert {await peer.line(), await peer.line()} == {fin(1), fin(2)}
             tasks.cancel_scope.cancel()
-        assert (
-            len([message for message in caplog.messages if "cancel_at_timeout does nothing" in message]) == 1
-        )
+        assert len([message for message in caplog.messages if "cancel_at_timeout does nothing" in message]) == 1
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

@@ -84,9 +84,7 @@ def test_requeue_sends_its_delay(link, message, delay, delay_ms):
 
 
 def test_a_requeue_without_a_delay_grows_with_attempts_up_to_a_maximum():
-    consumer = DrivenConsumer(
-        max_in_flight=10, default_requeue_delay=2, max_requeue_delay=5, max_backoff_duration=0
-    )
+    consumer = DrivenConsumer(max_in_flight=10, default_requeue_delay=2, max_requeue_delay=5, max_backoff_duration=0)
     link = consumer.connect()
     link.lines()
     for attempts in (1, 2, 3, 65535):

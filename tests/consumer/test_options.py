@@ -56,9 +56,7 @@ def test_error_texts(options, sentence):
 
 
 def test_an_option_that_does_not_exist_is_refused_by_name():
-    with pytest.raises(
-        OptionError, match=r"^there is no option 'max_inflight'; did you mean 'max_in_flight'\?$"
-    ):
+    with pytest.raises(OptionError, match=r"^there is no option 'max_inflight'; did you mean 'max_in_flight'\?$"):
         make(max_inflight=5)
 
 

@@ -33,9 +33,7 @@ class TestDeadLetter:
         await policy(MESSAGE, given_up_of())  # type: ignore[misc]
         assert publisher.published == [("dead", b"x")]
         for producer in (Publisher(), Producer("127.0.0.1:4150")):
-            with pytest.raises(
-                OptionError, match="allowed in a BlockingConsumer is one with a BlockingProducer"
-            ):
+            with pytest.raises(OptionError, match="allowed in a BlockingConsumer is one with a BlockingProducer"):
                 policy_in_thread(DeadLetter(producer, "dead"), lambda message: message)
 
 

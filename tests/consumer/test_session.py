@@ -46,9 +46,7 @@ class TestOpening:
     def test_rdy_is_limited_by_max_rdy_count(self):
         assert DrivenConsumer(max_in_flight=5000).connect(max_rdy_count=77).lines() == ["RDY 77"]
 
-    @pytest.mark.parametrize(
-        "error", [BadTopic("!"), BadChannel("!"), SubscribeFailed("full"), Unauthorized("no")]
-    )
+    @pytest.mark.parametrize("error", [BadTopic("!"), BadChannel("!"), SubscribeFailed("full"), Unauthorized("no")])
     def test_refused_subscription_ends_the_session(self, error):
         link = DrivenConsumer().handshake()
         link.send(encode_error(error))

@@ -67,9 +67,7 @@ def test_signals_outside_of_the_main_thread_are_refused():
     assert start(StopSignals([], print).__enter__).exception(WAIT_LIMIT) is None
 
 
-@pytest.mark.parametrize(
-    "run", [asyncio.run, lambda coroutine: trio.run(lambda: coroutine)], ids=["asyncio", "trio"]
-)
+@pytest.mark.parametrize("run", [asyncio.run, lambda coroutine: trio.run(lambda: coroutine)], ids=["asyncio", "trio"])
 def test_a_signal_reaches_the_event_loop(run):
     async def program() -> None:
         came = []

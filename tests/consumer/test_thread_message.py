@@ -13,9 +13,7 @@ from tests.peers import body_of, message_id
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize(
-    "anyio_backend", ["asyncio", "trio"]
-)  # a clock that jumps would not wait for a thread
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  # a clock that jumps would not wait for a thread
 async def test_thread_message_is_the_same_delivery():
     def use(message: Message) -> None:
         assert (message.id, message.body, message.attempts) == (message_id(1), body_of(1), 1)

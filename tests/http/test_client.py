@@ -219,14 +219,10 @@ async def test_invalid_characters_of_a_url_are_escaped():
 )
 async def test_redirects_are_followed(status, method, again):
     def answer(request: bytes) -> bytes:
-        return (
-            http_answer(b"", "Location: /b?c", status=status) if b" /a" in request else http_answer(b"there")
-        )
+        return http_answer(b"", "Location: /b?c", status=status) if b" /a" in request else http_answer(b"there")
 
     async with answering(answer) as server:
-        response = await fetch(
-            method, f"http://{server.address}/a", body=b"x" if method == "POST" else b"", **limits()
-        )
+        response = await fetch(method, f"http://{server.address}/a", body=b"x" if method == "POST" else b"", **limits())
     assert response.body == b"there"
     first, second = server.requests
     assert first.startswith(f"{method} /a ".encode())

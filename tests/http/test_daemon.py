@@ -133,9 +133,7 @@ async def test_authorization(options, header):
     assert b"\r\nAuthorization: " + header + b"\r\n" in server.requests[0]
 
 
-@pytest.mark.parametrize(
-    "authorization", ["Bearer secret\r\nX: y", "secret\x00", "sécret", " secret", b"secret"]
-)
+@pytest.mark.parametrize("authorization", ["Bearer secret\r\nX: y", "secret\x00", "sécret", " secret", b"secret"])
 async def test_an_invalid_header_is_refused_and_not_shown(authorization):
     with pytest.raises(OptionError, match=r"^authorization is not the value of a header") as caught:
         daemon("h:1", authorization=authorization)
@@ -165,9 +163,7 @@ async def test_an_answer_that_is_not_a_json_object_is_refused():
             await daemon(server.address).request_document("GET", "/x")
 
 
-@pytest.mark.parametrize(
-    "answer", [b"", b"HTTP/1.1 200 OK\r\n", b"garbage\r\n\r\n", http_answer(b"x" * 1001), None]
-)
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n", b"garbage\r\n\r\n", http_answer(b"x" * 1001), None])
 async def test_no_answer(answer):
     async with answering(lambda _: answer) as server:
         with pytest.raises(RequestFailed, match=f"^http://{server.address}/x: |more than 1000 bytes"):
@@ -238,9 +234,7 @@ async def test_an_exception_of_http_request_shows_no_secrets():
         raise LookupError(f"{method} {url} {headers}")
 
     known = daemon("http://me:pass@h:1/?key=k", authorization="Bearer t", http_request=request)
-    with pytest.raises(
-        RequestFailed, match=r"^http://h:1: LookupError\(.*GET http://\.\.\.@h:1/x\?\.\.\. "
-    ) as caught:
+    with pytest.raises(RequestFailed, match=r"^http://h:1: LookupError\(.*GET http://\.\.\.@h:1/x\?\.\.\. ") as caught:
         await known.request("GET", "/x")
     assert isinstance(caught.value.__cause__, LookupError)
     assert "pass" not in str(caught.value)

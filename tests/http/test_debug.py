@@ -161,9 +161,7 @@ class TestProfiles:
             shown = await text("/debug/pprof/heap?debug=1")
         finally:
             tracemalloc.stop()
-        assert any(
-            line.startswith("3210") and "test_debug.py:" in line and len(taken) for line in shown.split("\n")
-        )
+        assert any(line.startswith("3210") and "test_debug.py:" in line and len(taken) for line in shown.split("\n"))
 
     async def test_seconds_gives_the_changes_in_that_time(self, monkeypatch):
         counts = iter([{"a": 1, "b": 5, "same": 2}, {"a": 4, "b": 3, "same": 2}])

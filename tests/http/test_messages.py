@@ -72,9 +72,7 @@ def test_a_fully_escaped_query_is_decoded(pairs):
     read = [(key, value) for key, values in query.items() for value in values]
     expected: dict[str, list[str]] = {}
     for key, value in pairs:
-        expected.setdefault(key.decode("utf-8", "surrogateescape"), []).append(
-            value.decode("utf-8", "surrogateescape")
-        )
+        expected.setdefault(key.decode("utf-8", "surrogateescape"), []).append(value.decode("utf-8", "surrogateescape"))
     assert read == [(key, value) for key, values in expected.items() for value in values]
 
 

@@ -133,9 +133,7 @@ async def test_a_request_is_answered():
 async def test_a_connection_is_kept_for_the_next_request():
     client, server = memory_pair()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(
-            lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock())
-        )
+        tasks.start_soon(lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock()))
         for text in (b"one", b"two", b"three"):
             await client.send(post("/echo", text))
             assert (await client.receive()).endswith(text)
@@ -144,9 +142,7 @@ async def test_a_connection_is_kept_for_the_next_request():
 
 @pytest.mark.parametrize("size", [1, 2, 7, 10_000])
 async def test_pipelined_requests_are_answered_in_order_in_any_pieces(size):
-    stream = (
-        post("/echo", b"first") + CHUNKED + get("/ping") + post("/ignore", b"x" * 50) + post("/echo", b"z")
-    )
+    stream = post("/echo", b"first") + CHUNKED + get("/ping") + post("/ignore", b"x" * 50) + post("/echo", b"z")
     pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
     assert await talk(*pieces) == ok("first") + ok("abcde") + PING + plain("200 OK", "/ignore") + ok("z")
 
@@ -188,9 +184,7 @@ async def test_a_handler_may_read_a_body_in_parts():
 async def test_a_read_body_is_invited_by_100_continue():
     client, server = memory_pair()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(
-            lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock())
-        )
+        tasks.start_soon(lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock()))
         await client.send(post("/echo", b"", "Expect: 100-continue").replace(b"Length: 0", b"Length: 3"))
         assert await client.receive() == b"HTTP/1.1 100 Continue\r\n\r\n"
         await client.send(b"abc")
@@ -208,9 +202,7 @@ async def test_head_is_answered_without_a_body():
 
 
 async def test_connection_close_ends_the_connection():
-    assert await talk(get("/ping", "Connection: close"), get("/ping")) == plain(
-        "200 OK", "/ping", "Connection: close"
-    )
+    assert await talk(get("/ping", "Connection: close"), get("/ping")) == plain("200 OK", "/ping", "Connection: close")
 
 
 async def test_http_1_0_is_answered_once():
@@ -264,10 +256,7 @@ async def test_a_refusal_of_head_has_no_body():
 
 async def test_a_repeated_length_and_one_in_a_body_are_accepted():
     assert await talk(post("/echo", b"x", "Content-Length: 1"), get("/ping")) == ok("x") + PING
-    assert (
-        await talk(post("/ignore", b"\nContent-Length: 1, 1\n"), get("/ping"))
-        == plain("200 OK", "/ignore") + PING
-    )
+    assert await talk(post("/ignore", b"\nContent-Length: 1, 1\n"), get("/ping")) == plain("200 OK", "/ignore") + PING
 
 
 async def test_the_reason_of_a_refusal_is_short():
@@ -325,9 +314,7 @@ async def test_an_error_of_the_handler_is_logged_and_hidden(is_async, caplog):
 async def test_a_refused_client_may_finish_sending():
     client, server = memory_pair()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(
-            lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock())
-        )
+        tasks.start_soon(lambda: serve_connection(server, ROUTES.handle, body_max=BODY_MAX, clock=LoopClock()))
         for _ in range(100):  # more than the buffers hold, so this ends only if the server reads
             await client.send(b"nonsense\r\n\r\n")
         await client.send_eof()
@@ -493,10 +480,7 @@ async def test_other_tasks_run_during_a_body_of_small_chunks():
     # Other tasks also run while the system transfers the bytes; the minimum of several runs has few such turns.
     least = min([await turns_of_others(head + b"0\r\n\r\n") for _ in range(5)])
     chunks = BODY_MAX
-    assert (
-        await turns_of_others(head + b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
-        >= least + chunks // TURN_EVENTS - 1
-    )
+    assert await turns_of_others(head + b"1\r\nx\r\n" * chunks + b"0\r\n\r\n") >= least + chunks // TURN_EVENTS - 1
 
 
 def in_pieces(*pieces: bytes):
@@ -505,8 +489,7 @@ def in_pieces(*pieces: bytes):
 
 async def test_an_answer_in_pieces_that_is_short_has_a_length():
     assert (
-        await talk(get("/"), handle=in_pieces(b"ab", b"c"))
-        == "HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 3\r\n\r\nabc"
+        await talk(get("/"), handle=in_pieces(b"ab", b"c")) == "HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 3\r\n\r\nabc"
     )
     assert await talk(get("/"), handle=in_pieces()) == "HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 0\r\n\r\n"
 

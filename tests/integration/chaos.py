@@ -145,9 +145,7 @@ class Wire:
             await anyio.aclose_forcefully(broker)
 
     @staticmethod
-    async def _copy(
-        source: ByteStream, target: ByteStream, scope: anyio.CancelScope, left: list[int]
-    ) -> None:
+    async def _copy(source: ByteStream, target: ByteStream, scope: anyio.CancelScope, left: list[int]) -> None:
         try:
             async for data in source:
                 await target.send(data[: left[0]])

@@ -91,9 +91,7 @@ def half_batch(random: Random) -> bytes:
     """Return a large batch without its end."""
     count = random.randint(1, 5)
     batch = pack(">ii", 5 << 20, count) + pack(">i", 1 << 20)
-    return (
-        MAGIC_V2 + b"MPUB %b\n" % random.choice(TOPICS) + batch + bytes(random.choice((0, 60_000, 500_000)))
-    )
+    return MAGIC_V2 + b"MPUB %b\n" % random.choice(TOPICS) + batch + bytes(random.choice((0, 60_000, 500_000)))
 
 
 def flipped(random: Random) -> bytes:

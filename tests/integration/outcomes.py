@@ -69,9 +69,7 @@ class Cell:
             return is_cancellable
         if self.end == "ctrl-c":
             # asyncio cancels the main task; trio and a BlockingConsumer raise KeyboardInterrupt in the main thread.
-            return (
-                is_cancellable or self.kind == "blocking" or (self.kind == "plain" and self.runner == "trio")
-            )
+            return is_cancellable or self.kind == "blocking" or (self.kind == "plain" and self.runner == "trio")
         return self.kind == "async for" and self.end == "leave"
 
 
@@ -241,9 +239,7 @@ class Play:
                 if goes_on:
                     self._act("stop")
                 if self.cell.kind in {"blocking", "async for"}:  # nothing can end the program's own code
-                    until(
-                        lambda: self.count(lambda channel: len(channel.queue)) == 2 or self.is_over.is_set()
-                    )
+                    until(lambda: self.count(lambda channel: len(channel.queue)) == 2 or self.is_over.is_set())
                     self.open_gate()
                 return
             if self.cell.outcome == "late" and not goes_on:
@@ -289,9 +285,7 @@ class Play:
 
     def left(self) -> int:
         """Return how many messages the broker has."""
-        return self.count(
-            lambda channel: len(channel.queue) + len(channel.deferred) + channel.in_flight_count
-        )
+        return self.count(lambda channel: len(channel.queue) + len(channel.deferred) + channel.in_flight_count)
 
     # ---- the program ---------------------------------------------------------------------------------------------
 

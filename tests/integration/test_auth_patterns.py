@@ -59,9 +59,7 @@ async def ask_again_and_again(stream: ByteStream, waits: list[float]) -> None:
         pytest.param([f"^orders-{number}$" for number in range(2000)], b'{"identity":"', id="2,000 names"),
     ],
 )
-async def test_other_clients_are_served_while_patterns_are_compiled(
-    tmp_path: Path, patterns: list[str], answer: bytes
-):
+async def test_other_clients_are_served_while_patterns_are_compiled(tmp_path: Path, patterns: list[str], answer: bytes):
     grant = json.dumps({"ttl": 60, "authorizations": [entry(pattern) for pattern in patterns]}).encode()
     waits: list[float] = []
     async with answering(lambda _: http_answer(grant)) as auth:

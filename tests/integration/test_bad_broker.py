@@ -67,9 +67,7 @@ async def consuming(**options: Any) -> AsyncIterator[tuple[Consumer, ScriptedBro
     broker = ScriptedBroker()
     options = {"max_in_flight": 10, "close_timeout": 0, **IMPATIENT, **options}
     with anyio.fail_after(WAIT_LIMIT):
-        async with Consumer(
-            TOPIC, CHANNEL, nsqd_tcp_addresses=[ADDRESS], dial=broker.dial, **options
-        ) as consumer:
+        async with Consumer(TOPIC, CHANNEL, nsqd_tcp_addresses=[ADDRESS], dial=broker.dial, **options) as consumer:
             yield consumer, broker
         await broker.close()
 
@@ -143,9 +141,7 @@ async def test_invalid_answer_to_identify(answer: bytes):
         await check_consumes(consumer, broker)
 
 
-@pytest.mark.parametrize(
-    "error", [InvalidCommand("no"), Unauthorized("AUTH failed"), BrokerError("E_NEW what")]
-)
+@pytest.mark.parametrize("error", [InvalidCommand("no"), Unauthorized("AUTH failed"), BrokerError("E_NEW what")])
 async def test_identify_is_refused(error: BrokerError):
     async with consuming() as (consumer, broker):
         peer = await broker.accept()

@@ -217,9 +217,7 @@ async def test_readable_messages_of_a_damaged_data_path_are_delivered(
     assert set(range(COUNT + 1)) - set(seen) <= in_danger
     whole = set() if damage in (no_size, missing) else {min(in_danger)}
     assert whole <= set(seen)
-    assert any(
-        record.levelno == logging.ERROR and damaged.name in record.message for record in caplog.records
-    )
+    assert any(record.levelno == logging.ERROR and damaged.name in record.message for record in caplog.records)
     assert damage is missing or damaged.with_name(f"{damaged.name}.bad").exists()
 
 

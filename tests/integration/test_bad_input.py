@@ -149,9 +149,7 @@ async def test_fatal_input_of_a_consumer_is_answered_and_ends_the_connection():
                 assert await client.answers() == [b"OK", error], name
 
 
-@pytest.mark.parametrize(
-    "magic", [b"  V9", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00", b"PUB t\n", b"\0" * 10_000]
-)
+@pytest.mark.parametrize("magic", [b"  V9", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00", b"PUB t\n", b"\0" * 10_000])
 async def test_wrong_magic_is_answered_and_ends_the_connection(magic: bytes):
     async with witnessed() as nsqd:
         async with raw_client(nsqd, magic=magic) as client:

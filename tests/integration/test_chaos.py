@@ -106,9 +106,7 @@ async def test_acknowledged_messages_are_finished_in_spite_of_faults(tmp_path, m
         async with AsyncExitStack() as stack:
             for broker in brokers:
                 await broker.start()
-            wires = [
-                await stack.enter_async_context(Wire(broker.port, run.random).running()) for broker in brokers
-            ]
+            wires = [await stack.enter_async_context(Wire(broker.port, run.random).running()) for broker in brokers]
             addresses = [wire.address for wire in wires]
             await live(run, brokers, wires, addresses)
     finally:
@@ -133,8 +131,7 @@ async def live(run: Run, brokers: list[BrokerProcess], wires: list[Wire], addres
     """Run producers and consumers during the faults, and then until all messages are finished."""
     async with AsyncExitStack() as stack:
         consumers = [
-            await stack.enter_async_context(make_consumer(addresses, max_in_flight=20 + number))
-            for number in range(4)
+            await stack.enter_async_context(make_consumer(addresses, max_in_flight=20 + number)) for number in range(4)
         ]
         producers = [
             await stack.enter_async_context(

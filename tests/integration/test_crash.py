@@ -73,9 +73,7 @@ def test_kill_loses_the_messages_in_memory_alone(tmp_path, seed):
             held = [int(body) for body in received(frames)]
         process.wait(timeout=WAIT_LIMIT)
     assert held == list(range(IN_FLIGHT)), "in flight, and never finished"
-    lost_max = (
-        MEMORY + IN_FLIGHT
-    )  # the fewer, the more came in one read: memory was full before any was delivered
+    lost_max = MEMORY + IN_FLIGHT  # the fewer, the more came in one read: memory was full before any was delivered
     with broker(tmp_path, *flags) as (_, address):
         found = consume(address, "c", answered, first=lost_max)
     first = min(found, default=lost_max)

@@ -127,9 +127,7 @@ def http(address: str, method: str, target: str) -> Any:
 
 
 def test_deferred_messages_wait_in_the_topic_while_the_disk_is_full(tmp_path: Path):
-    names = (
-        '{"topics":[{"name":"t","paused":true,"channels":[{"name":"c","paused":false}]}],"version":"1.3.0"}'
-    )
+    names = '{"topics":[{"name":"t","paused":true,"channels":[{"name":"c","paused":false}]}],"version":"1.3.0"}'
     tmp_path.joinpath("nsqd.dat").write_text(names)
     count = 50
     with broker(tmp_path, "--durability=fsync", "--keep-deferred", "--http-address=127.0.0.1:0") as (
@@ -141,9 +139,7 @@ def test_deferred_messages_wait_in_the_topic_while_the_disk_is_full(tmp_path: Pa
         assert found is not None
         with socket.create_connection(address, timeout=60) as client, client.makefile("rb") as file:
             bodies = [b"%d" % number for number in range(count)]
-            client.sendall(
-                b"  V2" + b"".join(b"DPUB t 100\n" + struct.pack(">i", len(body)) + body for body in bodies)
-            )
+            client.sendall(b"  V2" + b"".join(b"DPUB t 100\n" + struct.pack(">i", len(body)) + body for body in bodies))
             assert [read_frame(file) for _ in bodies] == [(0, b"OK")] * count
         _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, most))

@@ -59,9 +59,7 @@ class Footprint:
         return cls(len(nsqd.broker.sessions), tasks, len(os.listdir("/dev/fd")))
 
     def is_within(self, other: Footprint) -> bool:
-        return all(
-            mine <= theirs for mine, theirs in zip(attrs.astuple(self), attrs.astuple(other), strict=True)
-        )
+        return all(mine <= theirs for mine, theirs in zip(attrs.astuple(self), attrs.astuple(other), strict=True))
 
 
 def memory() -> int:
@@ -136,9 +134,7 @@ async def be_served(nsqd: Nsqd, producer: Producer, consumer: Consumer, seconds:
 
 async def ask(nsqd: Nsqd, method: str, target: str) -> bytes:
     url = f"http://{nsqd.http_address}{target}"
-    answer = await fetch(
-        method, url, clock=LoopClock(), connect_timeout=None, request_timeout=None, body_max=MIB
-    )
+    answer = await fetch(method, url, clock=LoopClock(), connect_timeout=None, request_timeout=None, body_max=MIB)
     return answer.body
 
 

@@ -158,9 +158,7 @@ async def test_many_connections_use_bounded_memory_and_leave_nothing(traced: Non
             clients = await connect(nsqd, stack, 150)
             assert peak() - before < 150 * 64 * KIB
             for client in clients:
-                await client.send(
-                    b"MPUB other\n", (5 * MIB).to_bytes(4, "big"), b"\0\0\0\5", sized(bytes(64 * KIB))
-                )
+                await client.send(b"MPUB other\n", (5 * MIB).to_bytes(4, "big"), b"\0\0\0\5", sized(bytes(64 * KIB)))
             await until(lambda: b"other" in nsqd.broker.topics)
             assert peak() - before < 150 * 3 * 64 * KIB
         await until(lambda: not nsqd.broker.sessions)
@@ -202,9 +200,7 @@ async def test_many_answers_at_once_are_all_processed(leaves: bool):
         answers = [await client.answer() for _ in range(2 * count + 1)]
         channel = channel_of(nsqd)
         assert channel.in_flight_count == count
-        await client.send(
-            *(encode_finish(answer.id) for answer in answers if isinstance(answer, MessageFrame))
-        )
+        await client.send(*(encode_finish(answer.id) for answer in answers if isinstance(answer, MessageFrame)))
         if leaves:
             await client.send_eof()
         await until(lambda: channel.in_flight_count == 0)

@@ -90,9 +90,7 @@ def flood(peer: socket.socket) -> None:
         number += 1000
 
 
-def test_broker_that_ignores_rdy_is_dialled_with_growing_delays(
-    run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_broker_that_ignores_rdy_is_dialled_with_growing_delays(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "nsqkit")
 
     async def main() -> None:

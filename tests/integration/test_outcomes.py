@@ -20,9 +20,7 @@ def exists(cell: Cell) -> bool:
         return False
     if cell.keeps_loop and cell.outcome in {"hangs", "late"}:
         return False  # nothing but a signal ends a function that keeps the event loop
-    return not (
-        cell.kind == "async for" and cell.outcome in {"raises", "answers twice"} and cell.end == "leave"
-    )
+    return not (cell.kind == "async for" and cell.outcome in {"raises", "answers twice"} and cell.end == "leave")
 
 
 CELLS = [

@@ -133,9 +133,7 @@ async def test_tcp_port_of_nsqlookupd_is_refused_for_http(nsqlookupd: Nsqlookupd
     caplog.set_level(logging.WARNING, "nsqkit")
     address, url = nsqlookupd.tcp_address, f"http://{nsqlookupd.tcp_address}"
     with anyio.fail_after(WAIT_LIMIT):
-        async with Consumer(
-            "t", "c", lookupd_http_addresses=[address], lookupd_poll_interval=0.01
-        ) as consumer:
+        async with Consumer("t", "c", lookupd_http_addresses=[address], lookupd_poll_interval=0.01) as consumer:
             await until(lambda: url in consumer.unconnected)
             error = consumer.unconnected[url]
             assert isinstance(error, WrongServer)
@@ -155,9 +153,7 @@ async def test_refusing_nsqlookupd_is_in_unconnected_until_it_answers():
     async with answering(lambda _: next(answers, good)) as server:
         address, url = server.address, f"http://{server.address}"
         with anyio.fail_after(WAIT_LIMIT):
-            async with Consumer(
-                "t", "c", lookupd_http_addresses=[address], lookupd_poll_interval=0.1
-            ) as consumer:
+            async with Consumer("t", "c", lookupd_http_addresses=[address], lookupd_poll_interval=0.1) as consumer:
                 await until(lambda: url in consumer.unconnected)
                 assert isinstance(consumer.unconnected[url], RequestRefused)
                 await until(lambda: consumer.unconnected == {})
@@ -276,9 +272,7 @@ async def test_a_consumer_ends_with_the_permanent_error(refusal, kind: type[NSQE
 )
 async def test_every_way_to_receive_ends(receive, nsqd: NsqdServer):
     with anyio.fail_after(WAIT_LIMIT):
-        async with Consumer(
-            "t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], tls_v1=True, **ENDING
-        ) as consumer:
+        async with Consumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], tls_v1=True, **ENDING) as consumer:
             with pytest.raises(NegotiationFailed):
                 await receive(consumer)
 
@@ -373,9 +367,7 @@ class TestBlocking:
     @pytest.mark.parametrize("way", ["run", "run in threads", "for", "receive", "batches", "wait_connected"])
     def test_a_blocking_consumer_ends(self, way: str, nsqd: NsqdServer):
         with (
-            BlockingConsumer(
-                "t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], tls_v1=True, **ENDING
-            ) as consumer,
+            BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], tls_v1=True, **ENDING) as consumer,
             pytest.raises(NegotiationFailed),
         ):
             match way:

@@ -250,9 +250,7 @@ def test_a_consumer_is_changed_and_stopped_by_callbacks(run: Run, nsqd: NsqdServ
 
 def test_a_client_is_made_before_the_event_loop_runs(run: Run, nsqd: NsqdServer) -> None:
     producer = Producer(nsqd.tcp_address)
-    consumer = Consumer(
-        "t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], lookupd_http_addresses=["127.0.0.1:1"]
-    )
+    consumer = Consumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], lookupd_http_addresses=["127.0.0.1:1"])
 
     async def main() -> None:
         async with producer, consumer:

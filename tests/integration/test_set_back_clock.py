@@ -21,9 +21,7 @@ def publish(address: tuple[str, int], numbers: range) -> None:
     """Publish these numbers, each of which is answered."""
     with socket.create_connection(address, timeout=60) as client, client.makefile("rb") as file:
         bodies = [b"%d" % number for number in numbers]
-        client.sendall(
-            b"  V2" + b"".join(b"PUB t\n" + struct.pack(">i", len(body)) + body for body in bodies)
-        )
+        client.sendall(b"  V2" + b"".join(b"PUB t\n" + struct.pack(">i", len(body)) + body for body in bodies))
         for _ in bodies:
             assert read_frame(file) == (0, b"OK")
 
@@ -63,9 +61,7 @@ def test_two_runs_at_the_same_time_share_no_id(tmp_path: Path, storage: str, end
 
 @pytest.mark.parametrize("mark", [None, b"", b"1625125122070 00000000\n", "a directory"])
 @pytest.mark.parametrize("storage", ["memory", "fsync"])
-def test_ids_begin_after_the_newest_file_without_a_mark(
-    tmp_path: Path, storage: str, mark: bytes | str | None
-):
+def test_ids_begin_after_the_newest_file_without_a_mark(tmp_path: Path, storage: str, mark: bytes | str | None):
     now_ns = time.time_ns()
     path = tmp_path / "nsqkit.ids.dat"
     with broker(tmp_path, *STORAGE[storage], now_ns=now_ns) as (process, address):

@@ -49,9 +49,7 @@ class Slow:
 
 
 async def consume(slow: Slow, address: str, how: str) -> None:
-    async with Consumer(
-        "t", "c", nsqd_tcp_addresses=[address], max_in_flight=COUNT, max_attempts=2
-    ) as consumer:
+    async with Consumer("t", "c", nsqd_tcp_addresses=[address], max_in_flight=COUNT, max_attempts=2) as consumer:
         options: dict[str, Any] = {"giving_up": slow.give_up, "auto_touch": how == "auto_touch"}
         if how == "threads":
             run = partial(consumer.run, slow.block, in_threads=True, **options)

@@ -137,9 +137,7 @@ JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda children: (
         st.lists(children)
-        | st.dictionaries(
-            st.sampled_from(["producers", "topics", "tombstones", *ENTRY]) | st.text(), children
-        )
+        | st.dictionaries(st.sampled_from(["producers", "topics", "tombstones", *ENTRY]) | st.text(), children)
     ),
     max_leaves=20,
 )

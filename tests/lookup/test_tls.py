@@ -52,9 +52,7 @@ async def test_certificate_authority_and_certificate_are_read_from_files(tmp_pat
                 await lookup_topics(where, options=LookupOptions(**less))
 
 
-async def test_own_certificate_leaves_system_certificates_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_own_certificate_leaves_system_certificates_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trusting: list[ssl.SSLContext] = []
 
     def load(context: ssl.SSLContext) -> None:

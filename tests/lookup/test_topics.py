@@ -17,9 +17,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_topics_are_added_and_removed():
     clock, changes = ManualClock(), Changes()
-    network = Lookupds(
-        {"l:1": says({"topics": ["log.a", "audit", "catalog"]}), "m:1": says({"topics": ["log.b"]})}
-    )
+    network = Lookupds({"l:1": says({"topics": ["log.a", "audit", "catalog"]}), "m:1": says({"topics": ["log.b"]})})
     discovery = TopicDiscovery(
         ["l:1", "m:1"],
         pattern=r"^log\.",

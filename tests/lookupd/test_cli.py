@@ -125,6 +125,4 @@ def test_level_and_prefix_of_the_log_are_options():
     with program("--log-level=fatal", "--log-prefix=<l> ", "--tcp-address=nowhere") as process:
         log = process.stderr.read()
         assert process.wait(timeout=60) == 1
-    assert re.fullmatch(
-        r"<l> \S+ \S+ FATAL: address 'nowhere' is not host:port with a port of 0 to 65535\n", log
-    )
+    assert re.fullmatch(r"<l> \S+ \S+ FATAL: address 'nowhere' is not host:port with a port of 0 to 65535\n", log)

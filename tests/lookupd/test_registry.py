@@ -80,9 +80,7 @@ def test_an_ephemeral_channel_is_deleted_with_its_last_peer(registry: Registry, 
     assert registry.channels(b"t") == []
 
 
-def test_an_ephemeral_channel_without_peers_is_deleted_by_any_unregister(
-    registry: Registry, peer: Peer
-) -> None:
+def test_an_ephemeral_channel_without_peers_is_deleted_by_any_unregister(registry: Registry, peer: Peer) -> None:
     registry.create_channel(b"t", b"c#ephemeral")
     assert registry.unregister(peer, b"t", b"c#ephemeral") == []
     assert registry.channels(b"t") == []
@@ -365,9 +363,7 @@ class Pair:
             if registration is not CLIENT
         }
         assert seen == self.oracle.found
-        active = {
-            n for n, (_, heard_ns) in self.oracle.peers.items() if self.now_ns - heard_ns <= INACTIVE_NS
-        }
+        active = {n for n, (_, heard_ns) in self.oracle.peers.items() if self.now_ns - heard_ns <= INACTIVE_NS}
         assert {number_of[peer] for peer in self.registry.active_peers(self.now_ns)} == active
         for name in (b"t", b"u", b"t#ephemeral"):
             producers = {number_of[peer] for peer in self.registry.producers(name, self.now_ns)}

@@ -131,9 +131,7 @@ def test_refusals(sent: bytes, answer: bytes, talk: Conversation) -> None:
         ),
     ],
 )
-def test_refusals_of_a_known_peer_end_its_registrations(
-    sent: bytes, answer: bytes, known: Conversation
-) -> None:
+def test_refusals_of_a_known_peer_end_its_registrations(sent: bytes, answer: bytes, known: Conversation) -> None:
     known.exchange(encode_register(b"t", b"c"))
     assert known.exchange(sent) == [answer]
     assert known.session.ended
@@ -213,9 +211,7 @@ def test_any_bytes_in_any_pieces_have_the_same_result(data: st.DataObject, sent:
     stream = MAGIC_V1 + b"".join(sent)
     whole, cut = Conversation(), Conversation()
     answers = whole.exchange(stream)
-    assert [
-        answer for piece in data.draw(strategies.chunkings(stream)) for answer in cut.exchange(piece)
-    ] == answers
+    assert [answer for piece in data.draw(strategies.chunkings(stream)) for answer in cut.exchange(piece)] == answers
     assert [list(each.registry.registrations())[1:] == [] for each in (whole, cut)].count(True) != 1
     for each in (whole, cut):
         each.session.receive_eof(0)

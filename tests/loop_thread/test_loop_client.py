@@ -154,9 +154,7 @@ def test_calls_that_wait_at_the_end_get_closed(loop_client):
     loop_client.ask(hold)
     ending = start(loop_client.end)
     assert client.leaving.wait(WAIT_LIMIT)
-    loop_client._queue.append(
-        (lambda: None, refused.append)
-    )  # a caller that has checked just before the end began
+    loop_client._queue.append((lambda: None, refused.append))  # a caller that has checked just before the end began
     loop_client._loop.call_soon_threadsafe(client.may_leave.set)
     ending.result(WAIT_LIMIT)
     assert [type(error) for error in refused] == [Closed]

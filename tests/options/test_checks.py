@@ -38,9 +38,7 @@ class TestMakeOptions:
     def test_unknown_name_is_refused_with_all_names(self):
         with pytest.raises(OptionError) as caught:
             make_options(ConnectionOptions, {"qqq": "me"})
-        assert (
-            str(caught.value) == f"there is no option 'qqq'; there are {', '.join(names(ConnectionOptions))}"
-        )
+        assert str(caught.value) == f"there is no option 'qqq'; there are {', '.join(names(ConnectionOptions))}"
 
     def test_option_of_another_call_is_refused_with_that_call(self):
         with pytest.raises(OptionError) as caught:
@@ -50,17 +48,13 @@ class TestMakeOptions:
     def test_seconds_may_be_a_timedelta(self):
         options = make_options(ConnectionOptions, {"read_timeout": timedelta(minutes=1.5)})
         assert options == ConnectionOptions(read_timeout=90.0)
-        with pytest.raises(
-            OptionError, match=r"^read_timeout is 3600\.0; allowed is a number from 0\.1 to 300 sec"
-        ):
+        with pytest.raises(OptionError, match=r"^read_timeout is 3600\.0; allowed is a number from 0\.1 to 300 sec"):
             make_options(ConnectionOptions, {"read_timeout": timedelta(hours=1)})
 
 
 class TestCheckAddresses:
     def test_addresses_are_in_order_without_duplicates(self):
-        addresses = check_addresses(
-            ["b:1", "[::1]:1", "b:1", "/run/nsqd:1.sock", "@nsqd"], "nsqd_tcp_addresses"
-        )
+        addresses = check_addresses(["b:1", "[::1]:1", "b:1", "/run/nsqd:1.sock", "@nsqd"], "nsqd_tcp_addresses")
         assert addresses == ("b:1", "[::1]:1", "/run/nsqd:1.sock", "@nsqd")
 
     @pytest.mark.parametrize("addresses", ["a:1", b"b:1", None, 5, {"a:1"}])

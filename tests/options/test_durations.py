@@ -68,13 +68,9 @@ def test_long_text_is_refused_quickly():
         parse_duration("9" * 100_000 + "s")
 
 
-@pytest.mark.parametrize(
-    "text", ["9223372036854775808ns", "-9223372036854775809ns", "2562048h", "9999999999h1s"]
-)
+@pytest.mark.parametrize("text", ["9223372036854775808ns", "-9223372036854775809ns", "2562048h", "9999999999h1s"])
 def test_a_duration_of_more_than_64_bits_is_refused(text):
-    with pytest.raises(
-        OptionError, match=r"too long a duration: allowed is at most 2562047h47m16\.854775807s"
-    ):
+    with pytest.raises(OptionError, match=r"too long a duration: allowed is at most 2562047h47m16\.854775807s"):
         parse_duration(text)
 
 

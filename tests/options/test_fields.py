@@ -111,9 +111,7 @@ OPTIONS = flags_of(Flags)
 
 
 def test_field_of_a_flag_has_its_description():
-    assert OPTIONS["size"] == Option(
-        flag="size", config_name="the_size", kind=Kind.INT, help="a size", low=1, high=9
-    )
+    assert OPTIONS["size"] == Option(flag="size", config_name="the_size", kind=Kind.INT, help="a size", low=1, high=9)
     assert {name: (option.flag, option.config_name) for name, option in OPTIONS.items()} == {
         "the_name": ("the-name", "the_name"),
         "colour": ("colour", "colour"),

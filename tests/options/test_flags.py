@@ -167,9 +167,7 @@ def test_unknown_flag_has_the_error_of_go(words):
 
 @pytest.mark.parametrize("words", [["x"], ["--on", "x"], ["-"], [""], ["--", "x"], ["--tls", "x", "--nope"]])
 def test_word_that_is_not_a_flag_is_refused(words):
-    with pytest.raises(
-        OptionError, match=r'^unexpected argument ".?"; allowed are flags, -name=value, and a bool'
-    ):
+    with pytest.raises(OptionError, match=r'^unexpected argument ".?"; allowed are flags, -name=value, and a bool'):
         flags(*words)
 
 

@@ -130,9 +130,7 @@ def test_each_client_loads_its_own_addresses():
     }
     classes: list[Any] = [nsqkit.ProducerOptions, nsqkit.ConsumerOptions, HTTPProducerOptions]
     loaded = {cls: load_settings(cls, environ=environ, beside=classes) for cls in classes}
-    assert {cls: tuple(settings) for cls, settings in loaded.items()} == {
-        cls: cls.addresses for cls in classes
-    }
+    assert {cls: tuple(settings) for cls, settings in loaded.items()} == {cls: cls.addresses for cls in classes}
     for client in (nsqkit.Producer, nsqkit.BlockingProducer):
         client(**loaded[nsqkit.ProducerOptions])
     nsqkit.Consumer("t", "c", **loaded[nsqkit.ConsumerOptions])
@@ -150,9 +148,7 @@ def test_addresses_are_loaded_as_lists(write):
         "max_in_flight": 5,
     }
     assert load_options(ConsumerOptions, environ=environ, toml_path=path) == ConsumerOptions(max_in_flight=5)
-    assert load_settings(ConsumerOptions, environ={"NSQKIT_NSQD_TCP_ADDRESSES": ""}) == {
-        "nsqd_tcp_addresses": []
-    }
+    assert load_settings(ConsumerOptions, environ={"NSQKIT_NSQD_TCP_ADDRESSES": ""}) == {"nsqd_tcp_addresses": []}
 
 
 @pytest.mark.parametrize(
@@ -200,9 +196,7 @@ def test_seconds_may_be_a_timedelta_in_the_program():
 def test_refusal_of_an_argument_names_no_place():
     assert refusal(max_in_flight=-1) == "max_in_flight is -1; allowed is a whole number from 0 to 1000000"
     assert refusal(read_timeout="1m") == "read_timeout is '1m'; allowed is a number from 0.1 to 300 seconds"
-    assert refusal(max_inflight=5).startswith(
-        "there is no option 'max_inflight'; did you mean 'max_in_flight'?"
-    )
+    assert refusal(max_inflight=5).startswith("there is no option 'max_inflight'; did you mean 'max_in_flight'?")
     assert refusal(linger=5, beside=[ProducerOptions]).startswith("there is no option 'linger'; there are ")
 
 
@@ -212,18 +206,14 @@ def test_contradiction_is_refused_with_the_places_of_the_options(write):
         "snappy and deflate are both True; allowed is at most one of them "
         f"(snappy in [nsqkit] of {path}, environment variable NSQKIT_DEFLATE)"
     )
-    assert refusal(snappy=True, deflate=True) == (
-        "snappy and deflate are both True; allowed is at most one of them"
-    )
+    assert refusal(snappy=True, deflate=True) == ("snappy and deflate are both True; allowed is at most one of them")
 
 
 def test_options_of_another_client_are_ignored(write):
     environ = {"NSQKIT_MAX_IN_FLIGHT": "5", "NSQKIT_LINGER": "10ms"}
     path = write("[nsqkit]\nmax_in_flight = -1\n")
     assert refusal(ProducerOptions, environ=environ).startswith("environment variable NSQKIT_MAX_IN_FLIGHT: ")
-    assert load_settings(ProducerOptions, environ=environ, toml_path=path, beside=[ConsumerOptions]) == {
-        "linger": 0.01
-    }
+    assert load_settings(ProducerOptions, environ=environ, toml_path=path, beside=[ConsumerOptions]) == {"linger": 0.01}
 
 
 @pytest.mark.parametrize(
@@ -242,9 +232,7 @@ def test_file_that_cannot_be_used_is_named(write, content, sentence):
 
 
 def test_missing_file_is_named(tmp_path):
-    assert (
-        refusal(toml_path=tmp_path / "none") == f"{tmp_path}/none cannot be read: No such file or directory"
-    )
+    assert refusal(toml_path=tmp_path / "none") == f"{tmp_path}/none cannot be read: No such file or directory"
 
 
 def test_secret_is_in_no_error(write):

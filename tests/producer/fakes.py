@@ -23,9 +23,7 @@ class FakeNsqd:
 
 def connected(linger: Linger | None = None) -> ProducerSession:
     """Return a session whose handshake is over and was sent."""
-    session = ProducerSession(
-        IdentifyRequest(), read_timeout_ns=60, max_msg_size=1000, now_ns=0, linger=linger
-    )
+    session = ProducerSession(IdentifyRequest(), read_timeout_ns=60, max_msg_size=1000, now_ns=0, linger=linger)
     session.data_to_send()
     session.receive_data(encode_response(b"{}"), 0)
     return session

@@ -69,9 +69,7 @@ def test_wrong_body_is_refused_with_its_index(body, sentence):
     assert str(caught.value) == f"bodies[1] {sentence}"
 
 
-@pytest.mark.parametrize(
-    "many", [[], (), b"x", bytearray(b"x"), memoryview(b"x"), "x", None, 5, {b"x"}], ids=type
-)
+@pytest.mark.parametrize("many", [[], (), b"x", bytearray(b"x"), memoryview(b"x"), "x", None, 5, {b"x"}], ids=type)
 def test_bodies_that_are_not_a_list_are_refused(many):
     with pytest.raises(OptionError, match=r"^bodies is .*; allowed is a list of at least one bytes$"):
         bodies().take_all(many)

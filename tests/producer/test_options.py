@@ -20,9 +20,7 @@ def test_a_wrong_option_is_refused_by_name_value_and_limits(name):
 
 
 def test_an_option_that_does_not_exist_is_refused_by_name():
-    with pytest.raises(
-        OptionError, match=r"^there is no option 'conect_timeout'; did you mean 'connect_timeout'\?$"
-    ):
+    with pytest.raises(OptionError, match=r"^there is no option 'conect_timeout'; did you mean 'connect_timeout'\?$"):
         make(conect_timeout=5)
 
 

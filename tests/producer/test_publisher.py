@@ -422,9 +422,7 @@ async def play(n: int, options: dict[str, Any]) -> int:
     victim = CancelledAt(n)
     others = {topic: [Call() for _ in range(3)] for topic in ("taken", "refused")}
     async with anyio.create_task_group() as tasks:
-        async with Producer(
-            ADDRESS, dial=broker.broker.dial, clock=clock, publish_attempts=2, **options
-        ) as producer:
+        async with Producer(ADDRESS, dial=broker.broker.dial, clock=clock, publish_attempts=2, **options) as producer:
 
             async def publish_others() -> None:
                 for topic, calls in others.items():

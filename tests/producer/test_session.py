@@ -235,9 +235,7 @@ def test_an_error_for_a_batch_is_an_error_of_its_own_for_each_message():
     assert str(first) == str(third) == "E_MPUB_FAILED no space"
 
 
-@pytest.mark.parametrize(
-    "refusal", [BadMessage("MPUB message too big 11 > 10"), BadBody("MPUB body too big")]
-)
+@pytest.mark.parametrize("refusal", [BadMessage("MPUB message too big 11 > 10"), BadBody("MPUB body too big")])
 def test_a_refusal_of_a_batch_may_be_about_any_message(refusal):
     session = lingering(b"a", b"b")
     session.data_to_send()
@@ -274,16 +272,10 @@ def test_ready_batches_count_towards_the_bytes_that_wait():
 
 # ---- properties --------------------------------------------------------------------------------------------------
 
-ANSWERS = st.sampled_from(
-    [OK_FRAME, HEARTBEAT_FRAME, encode_error(FinishFailed("?")), encode_error(BadTopic("!"))]
-)
+ANSWERS = st.sampled_from([OK_FRAME, HEARTBEAT_FRAME, encode_error(FinishFailed("?")), encode_error(BadTopic("!"))])
 
 
-@given(
-    st.lists(ANSWERS, max_size=20).flatmap(
-        lambda frames: st.tuples(st.just(frames), chunkings(b"".join(frames)))
-    )
-)
+@given(st.lists(ANSWERS, max_size=20).flatmap(lambda frames: st.tuples(st.just(frames), chunkings(b"".join(frames)))))
 def test_answers_belong_to_their_publishes_for_any_chunking(case):
     frames, chunks = case
     session = sent(20)

@@ -569,9 +569,7 @@ class InterruptedAt:
         return exc_type is KeyboardInterrupt
 
 
-def interrupted_everywhere(
-    producer: BlockingProducer, prepare: Callable[[BlockingProducer], object]
-) -> Iterator[bool]:
+def interrupted_everywhere(producer: BlockingProducer, prepare: Callable[[BlockingProducer], object]) -> Iterator[bool]:
     """Interrupt a publish at each place in turn, publish in another thread, and yield whether it was interrupted."""
     n = 0
     was_raised = True

@@ -36,15 +36,11 @@ def check(broker: Broker, oracle: Oracle) -> None:
 def _check_channel(broker: Broker, channel: Channel, expected: ChannelOracle) -> None:
     counts = (len(channel.queue), len(channel.deferred), channel.in_flight_count)
     assert counts == (len(expected.queued), len(expected.deferred), len(expected.in_flight))
-    sessions = {
-        broker.sessions.by_subscription[subscription]: subscription for subscription in channel.subscriptions
-    }
+    sessions = {broker.sessions.by_subscription[subscription]: subscription for subscription in channel.subscriptions}
     assert (channel.paused, sessions.keys()) == (expected.paused, expected.sessions.keys())
     for session, subscription in sessions.items():
         assert len(subscription.in_flight) == expected.held_count(session)
-        assert subscription.capacity <= 0 or channel.paused or not expected.queued, (
-            "a ready consumer was left out"
-        )
+        assert subscription.capacity <= 0 or channel.paused or not expected.queued, "a ready consumer was left out"
 
 
 def check_bodies(broker: Broker, oracle: Oracle) -> None:

@@ -146,9 +146,7 @@ class Oracle:
             else:
                 client.channel.finished_count += 1
 
-    def frames(
-        self, session: Session, frames: list[Response | BrokerError | MessageFrame], now_ns: int
-    ) -> None:
+    def frames(self, session: Session, frames: list[Response | BrokerError | MessageFrame], now_ns: int) -> None:
         """Check the frames that the broker sends to a client: expected answers or allowed deliveries."""
         client = self.clients[session]
         for frame in frames:

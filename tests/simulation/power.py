@@ -126,9 +126,7 @@ class World:
         durability: ``fsync``, or ``nsqd`` for the ordinary mode.
     """
 
-    def __init__(
-        self, seed: int, tell: Callable[[str], None] | None = None, *, durability: str = "fsync"
-    ) -> None:
+    def __init__(self, seed: int, tell: Callable[[str], None] | None = None, *, durability: str = "fsync") -> None:
         self.random = random = Random(seed)
         self.now_ns = 1_700_000_000 * 1000 * MS
         self.options = BrokerOptions(
@@ -189,9 +187,7 @@ class World:
         self.ledger.deleting.clear()
         self.ledger.acknowledged.clear()  # channels whose names were not saved are lost
         self._dropped = set()
-        self.now_ns += (
-            1000 * MS
-        )  # ids contain the time, and a start takes longer than they can be ahead of it
+        self.now_ns += 1000 * MS  # ids contain the time, and a start takes longer than they can be ahead of it
         if self.options.durability == "fsync":
             self.ledger.check(Machine(self.disk.kill(), self.options, self.now_ns).contents())
         elif self._machine is not None and isinstance(self._machine.storage, WatchedStorage):

@@ -49,9 +49,7 @@ class Ledger:
     owed: dict[tuple[bytes, bytes], dict[bytes, None]] = attrs.field(factory=dict)  # by topic and place
     unanswered: dict[Publish, None] = attrs.field(factory=dict)
     finished: set[tuple[bytes, bytes]] = attrs.field(factory=set)  # channel and body
-    acknowledged: dict[bytes, set[bytes]] = attrs.field(
-        factory=dict
-    )  # by topic, since it was deleted, in this run
+    acknowledged: dict[bytes, set[bytes]] = attrs.field(factory=dict)  # by topic, since it was deleted, in this run
     deleted: set[bytes] = attrs.field(factory=set)  # with their topics, and committed
     deleting: set[bytes] = attrs.field(factory=set)
 

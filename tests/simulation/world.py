@@ -208,8 +208,7 @@ class World:
         self.nodes = [Node(self, broker_options) for _ in range(random.choice((1, 1, 2)))]
         self._producers = [Producer(self, random.choice(self.nodes)) for _ in range(random.randint(1, 2))]
         self._consumers = [
-            Consumer(self, random.choice(self.topics), random.choice(channels))
-            for _ in range(random.randint(1, 4))
+            Consumer(self, random.choice(self.topics), random.choice(channels)) for _ in range(random.randint(1, 4))
         ]
         self._body_count = self._link_count = 0
 

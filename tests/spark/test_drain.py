@@ -106,9 +106,7 @@ def test_one_partition_consumes_from_several_nsqds(make_broker: Callable[[], Bro
 
 def test_an_unreachable_nsqd_raises_not_connected():
     spec = ConsumerSpec(topic="t", channel="c", nsqd_tcp_addresses=["127.0.0.1:1"], connect_timeout=0.05)
-    with pytest.raises(
-        NotConnected, match=r"no subscription within 0.05 seconds: 127\.0\.0\.1:1: cannot conn"
-    ):
+    with pytest.raises(NotConnected, match=r"no subscription within 0.05 seconds: 127\.0\.0\.1:1: cannot conn"):
         drain_partition(spec, plan_partitions(spec)[0], print)
 
 
@@ -135,9 +133,7 @@ async def test_the_deadline_follows_the_clock():
     stats: list[PartitionStats] = []
     options = BrokerOptions(tcp_address="127.0.0.1:0", http_address="")
     async with Nsqd(options) as nsqd, anyio.create_task_group() as tasks:
-        spec = ConsumerSpec(
-            topic="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], empty_for=None, deadline=0.9
-        )
+        spec = ConsumerSpec(topic="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], empty_for=None, deadline=0.9)
         tasks.start_soon(consume)
         while not any(subscription.rdy_count for subscription in nsqd.broker.sessions.by_subscription):
             await anyio.lowlevel.checkpoint()

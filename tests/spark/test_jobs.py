@@ -46,14 +46,10 @@ def test_flights_to_parquet_by_spark_submit(
     command += ["--max-in-flight=4000"]
     for broker in brokers:
         command += ["--nsqd-tcp-address", broker.address]
-    run = subprocess.run(
-        command, env=os.environ | spark_environment, stdout=subprocess.PIPE, text=True, check=True
-    )
+    run = subprocess.run(command, env=os.environ | spark_environment, stdout=subprocess.PIPE, text=True, check=True)
     found = [json.loads(line) for line in run.stdout.splitlines()]
     names = ("flights", "delayed", "delay_sum")
-    assert {
-        row["carrier"]: flights.Figures(*(row[name] for name in names)) for row in found
-    } == source.figures
+    assert {row["carrier"]: flights.Figures(*(row[name] for name in names)) for row in found} == source.figures
     assert sum(row["distinct_flights"] for row in found) == ROWS
     assert sum(row["distinct_messages"] for row in found) == ROWS
     assert sum(broker.depth("flights", "spark") for broker in brokers) == 0

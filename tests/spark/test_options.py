@@ -10,9 +10,7 @@ from nsqkit.spark.options import ConsumerSpec
 
 
 def make_spec(**options):
-    return ConsumerSpec(
-        **{"topic": "t", "channel": "c", "nsqd_tcp_addresses": ["a:4150", "b:4150"], **options}
-    )
+    return ConsumerSpec(**{"topic": "t", "channel": "c", "nsqd_tcp_addresses": ["a:4150", "b:4150"], **options})
 
 
 def test_a_spec_pickles():

@@ -42,13 +42,9 @@ def test_max_in_flight_is_at_most_max_messages():
     spare=st.integers(0, 1000),
     max_messages=st.none() | st.integers(0, 1000),
 )
-def test_the_shares_add_up_to_the_spec(
-    nsqd_count: int, partitions: int, spare: int, max_messages: int | None
-):
+def test_the_shares_add_up_to_the_spec(nsqd_count: int, partitions: int, spare: int, max_messages: int | None):
     max_in_flight = max(nsqd_count, partitions) + spare
-    spec = make_spec(
-        nsqd_count, partitions=partitions, max_in_flight=max_in_flight, max_messages=max_messages
-    )
+    spec = make_spec(nsqd_count, partitions=partitions, max_in_flight=max_in_flight, max_messages=max_messages)
     plans = plan_partitions(spec)
     assert len(plans) == partitions
     assert {address for plan in plans for address in plan.nsqd_tcp_addresses} == set(spec.nsqd_tcp_addresses)

@@ -26,9 +26,7 @@ async def test_async_test_has_a_broker_on_either_backend(nsqd: NsqdServer) -> No
         message.finish()
 
 
-def test_program_has_a_broker_however_it_is_run(
-    nsqd: NsqdServer, nsqlookupd: NsqlookupdServer, run: Run
-) -> None:
+def test_program_has_a_broker_however_it_is_run(nsqd: NsqdServer, nsqlookupd: NsqlookupdServer, run: Run) -> None:
     async def main() -> None:
         async with Producer(nsqd.tcp_address) as producer:
             await producer.publish("t", b"x")

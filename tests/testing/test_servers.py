@@ -53,9 +53,7 @@ def test_options_are_those_of_nsqd():
 def test_server_with_a_data_path_keeps_its_messages(tmp_path):
     for kept in ([], [1]):
         with NsqdServer(data_path=str(tmp_path)) as server:
-            assert (
-                server.inspect(lambda broker: [len(topic.queue) for topic in broker.topics.values()]) == kept
-            )
+            assert server.inspect(lambda broker: [len(topic.queue) for topic in broker.topics.values()]) == kept
             publish(server, b"t", b"x")
 
 

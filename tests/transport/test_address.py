@@ -30,9 +30,7 @@ def test_split_and_join(address, host, port):
     assert join_address(host, port) == address
 
 
-@given(
-    st.one_of(st.ip_addresses().map(str), st.from_regex("[a-z0-9.-]+", fullmatch=True)), st.integers(0, 65535)
-)
+@given(st.one_of(st.ip_addresses().map(str), st.from_regex("[a-z0-9.-]+", fullmatch=True)), st.integers(0, 65535))
 def test_join_is_inverse_of_split(host, port):
     assert split_address(join_address(host, port)) == (host, port)
 

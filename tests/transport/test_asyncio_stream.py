@@ -348,8 +348,6 @@ async def test_idle_stream_is_detached() -> None:
     assert transport.calls == ["limit 0", "pause", "resume"]
 
 
-async def test_stream_without_socket_is_not_detached(
-    stream: AsyncioStream, transport: PlayedTransport
-) -> None:
+async def test_stream_without_socket_is_not_detached(stream: AsyncioStream, transport: PlayedTransport) -> None:
     assert stream.detach() is None
     assert transport.calls == ["limit 0"]

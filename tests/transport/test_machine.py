@@ -26,11 +26,7 @@ TIMED = [*CLIENTS, LookupdSession, Broker, ConsumerCore]  # the broker has the d
 def methods(cls: type) -> dict[str, list[str]]:
     """Return the methods of a class with the names of their parameters."""
     functions = inspect.getmembers(cls, inspect.isfunction)
-    return {
-        name: [*inspect.signature(function).parameters]
-        for name, function in functions
-        if not name.startswith("_")
-    }
+    return {name: [*inspect.signature(function).parameters] for name, function in functions if not name.startswith("_")}
 
 
 @pytest.mark.parametrize(

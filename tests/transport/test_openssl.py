@@ -88,9 +88,7 @@ def test_client_can_resume_session(context):
     for session in (None, "the first one's"):
         server = TLS(context)
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        engine = rules.wrap_bio(
-            incoming, outgoing, server_hostname=HOST, session=sessions[0] if session else None
-        )
+        engine = rules.wrap_bio(incoming, outgoing, server_hostname=HOST, session=sessions[0] if session else None)
         while True:
             try:
                 engine.do_handshake()

@@ -48,22 +48,16 @@ def test_missing_file_is_named(context, files, whose):
 
 
 def test_invalid_path_is_named(context):
-    with pytest.raises(
-        OptionError, match=r"tls_root_ca_file is .*, which cannot be read: embedded null byte"
-    ):
+    with pytest.raises(OptionError, match=r"tls_root_ca_file is .*, which cannot be read: embedded null byte"):
         load_authorities(context, "a\0b")
 
 
 def test_other_formats_than_pem_are_refused(context, files, tmp_path):
     text = tmp_path / "text"
     text.write_text("nothing of the kind")
-    with pytest.raises(
-        OptionError, match=r"^tls_root_ca_file is .*; allowed is a file of certificates, in PEM"
-    ):
+    with pytest.raises(OptionError, match=r"^tls_root_ca_file is .*; allowed is a file of certificates, in PEM"):
         load_authorities(context, str(text))
-    with pytest.raises(
-        OptionError, match=r"^tls_cert is .*; allowed is a certificate and its own key, in PEM"
-    ):
+    with pytest.raises(OptionError, match=r"^tls_cert is .*; allowed is a certificate and its own key, in PEM"):
         load_certificate(context, str(text), files.key)
 
 

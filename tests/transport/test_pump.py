@@ -583,9 +583,7 @@ class PushBench:
         self.stream = AsyncioStream()
         self.stream.connection_made(self.transport)
         self.machine = machine or Recorder()
-        self.bench = Bench(
-            self.machine, self.stream, wait_for_peer=wait_for_peer, write_timeout=write_timeout
-        )
+        self.bench = Bench(self.machine, self.stream, wait_for_peer=wait_for_peer, write_timeout=write_timeout)
 
     async def call(self, function: Callable[..., object], *args: object) -> None:
         """Have the event loop call ``function`` outside of any task; return when that was done."""
@@ -606,9 +604,7 @@ class PushBench:
 
 
 @asynccontextmanager
-async def pushing(
-    machine: Recorder | None = None, *, wait_for_peer: bool = False
-) -> AsyncIterator[PushBench]:
+async def pushing(machine: Recorder | None = None, *, wait_for_peer: bool = False) -> AsyncIterator[PushBench]:
     """Run a pump over such a stream; at the end of the block it is cancelled, and must close the stream."""
     it = PushBench(machine, wait_for_peer=wait_for_peer)
     async with anyio.create_task_group() as tasks:

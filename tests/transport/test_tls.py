@@ -137,9 +137,7 @@ def test_close_during_handshake_sends_nothing():
 # ---- errors -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "data", [b"NOP\nNOP\n", b"GET / HTTP/1.0\r\n\r\n", b"\x16\xff\x03\x00\x01x", bytes(5)]
-)
+@pytest.mark.parametrize("data", [b"NOP\nNOP\n", b"GET / HTTP/1.0\r\n\r\n", b"\x16\xff\x03\x00\x01x", bytes(5)])
 def test_other_protocol_is_refused_without_alert(data):
     server, _ = new_pair()
     assert decode(server, data[:4]) == b""

@@ -22,9 +22,7 @@ def test_answer_may_have_fewer_or_more_fields(payload: bytes) -> None:
     assert decode_answer(payload) == AuthAnswer()
 
 
-@pytest.mark.parametrize(
-    "payload", [b"", b"OK", b"[]", b'{"identity": 5}', b'{"permission_count": "3"}', b"[" * 9999]
-)
+@pytest.mark.parametrize("payload", [b"", b"OK", b"[]", b'{"identity": 5}', b'{"permission_count": "3"}', b"[" * 9999])
 def test_invalid_answer_is_a_protocol_error(payload: bytes) -> None:
     with pytest.raises(ProtocolError, match="the answer to AUTH cannot be understood: b") as refused:
         decode_answer(payload)
@@ -32,10 +30,7 @@ def test_invalid_answer_is_a_protocol_error(payload: bytes) -> None:
 
 
 def test_bytes_that_are_not_text_are_replaced() -> None:
-    assert (
-        encode_answer(AuthAnswer(identity="\ud800"))
-        == b'{"identity":"?","identity_url":"","permission_count":0}'
-    )
+    assert encode_answer(AuthAnswer(identity="\ud800")) == b'{"identity":"?","identity_url":"","permission_count":0}'
 
 
 @given(st.one_of(st.binary(max_size=30), strategies.damaged(DOCUMENT)))

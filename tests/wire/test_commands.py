@@ -296,9 +296,7 @@ def test_line_as_long_as_the_read_buffer_of_nsqd_is_accepted(
     whole = decode([MAGIC_V2 + before + line])
     assert whole == nsqd_reads(MAGIC_V2 + before + line)
     assert whole[1] == ending
-    assert (
-        decode([MAGIC_V2 + before, line[:16000], line[16000:16383], line[16383:16384], line[16384:]]) == whole
-    )
+    assert decode([MAGIC_V2 + before, line[:16000], line[16000:16383], line[16383:16384], line[16384:]]) == whole
 
 
 def test_line_without_an_end_is_refused_with_the_limit() -> None:
@@ -399,9 +397,7 @@ def test_sizes_of_messages_in_a_batch_take_precedence() -> None:
 
 
 @given(st.data(), strategies.conversations())
-def test_rules_are_checked_after_the_command_before_was_executed(
-    data: st.DataObject, samples: list[Sample]
-) -> None:
+def test_rules_are_checked_after_the_command_before_was_executed(data: st.DataObject, samples: list[Sample]) -> None:
     log: list[tuple[str, list[bytes]]] = []
 
     def note(step: str, verb: bytes, params: list[bytes]) -> None:
@@ -579,9 +575,7 @@ def test_number_wraps_as_in_nsqd(word: bytes) -> None:
     assert parse_number(word) == go_number(word)
 
 
-@pytest.mark.parametrize(
-    "word", [b"+1", b"-1", b"1.5", b"0x10", b"1 ", b"1_0", b"x", "\u0661".encode(), b"\xb2"]
-)
+@pytest.mark.parametrize("word", [b"+1", b"-1", b"1.5", b"0x10", b"1 ", b"1_0", b"x", "\u0661".encode(), b"\xb2"])
 def test_number_with_other_characters_than_digits_is_refused(word: bytes) -> None:
     with pytest.raises(ValueError, match=r"b[\"']"):
         parse_number(word)

@@ -33,9 +33,7 @@ def decode(transform: Transform, data: bytes) -> bytes:
 
 
 @given(st.data(), st.integers(1, 9), st.lists(st.binary(max_size=50), max_size=6))
-def test_deflated_bytes_are_inflated_to_themselves(
-    data: st.DataObject, level: int, writes: list[bytes]
-) -> None:
+def test_deflated_bytes_are_inflated_to_themselves(data: st.DataObject, level: int, writes: list[bytes]) -> None:
     sender, receiver = Deflate(level), Deflate(level)
     stream = b"".join(sender.encode(write) for write in writes)
     pieces = data.draw(strategies.chunkings(stream))
@@ -100,9 +98,7 @@ def test_decompression_bomb_is_decoded_piece_by_piece() -> None:
     bomb = raw_deflate(bytes(100 * PIECE_SIZE_MAX))
     assert len(bomb) < PIECE_SIZE_MAX / 5
     pieces = Deflate(6).decode(bomb)
-    assert (
-        len(next(pieces)) == PIECE_SIZE_MAX
-    )  # a receiver that refuses this piece does not decode the other 99
+    assert len(next(pieces)) == PIECE_SIZE_MAX  # a receiver that refuses this piece does not decode the other 99
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\xff\xff\xff", b"  V2PUB t\n", b"\x06hello"])

@@ -306,9 +306,7 @@ def test_limits_are_those_of_the_broker() -> None:
         max_output_buffer_timeout_ns=2 * S,
         max_msg_timeout_ns=90 * S,
     )
-    least = asking(
-        heartbeat_interval=5000, output_buffer_size=128, output_buffer_timeout=50, msg_timeout=90000
-    )
+    least = asking(heartbeat_interval=5000, output_buffer_size=128, output_buffer_timeout=50, msg_timeout=90000)
     assert negotiate(least, limits).output_buffer_timeout_ns == 50 * NS_PER_MS
     for field, value in {
         "heartbeat_interval": 5001,
@@ -366,9 +364,7 @@ def test_answer_has_the_limits_of_the_broker() -> None:
 
 
 def test_answer_has_the_order_and_form_of_nsqd() -> None:
-    assert encode_response(negotiate(asking(), LIMITS), LIMITS) == (
-        json.dumps(ANSWER, separators=(",", ":")).encode()
-    )
+    assert encode_response(negotiate(asking(), LIMITS), LIMITS) == (json.dumps(ANSWER, separators=(",", ":")).encode())
 
 
 def test_client_decodes_the_answer() -> None:

@@ -36,12 +36,8 @@ def test_parts_of_a_frame_are_at_the_constants(
 
 
 @given(strategies.INT64, st.lists(st.tuples(ANY_ID, st.binary(max_size=5)), max_size=20))
-def test_frames_of_a_batch_are_those_of_single_messages(
-    timestamp_ns: int, messages: list[tuple[bytes, bytes]]
-) -> None:
-    together = encode_messages(
-        timestamp_ns, [message_id for message_id, _ in messages], [body for _, body in messages]
-    )
+def test_frames_of_a_batch_are_those_of_single_messages(timestamp_ns: int, messages: list[tuple[bytes, bytes]]) -> None:
+    together = encode_messages(timestamp_ns, [message_id for message_id, _ in messages], [body for _, body in messages])
     assert together == [encode_message(timestamp_ns, 1, *message) for message in messages]
 
 
@@ -51,13 +47,9 @@ def test_different_numbers_of_ids_and_bodies_are_refused() -> None:
 
 
 @given(strategies.INT64, st.integers(0, ATTEMPTS_MAX), ANY_ID, st.binary(max_size=40))
-def test_redelivery_differs_in_attempts_only(
-    timestamp_ns: int, attempts: int, message_id: bytes, body: bytes
-) -> None:
+def test_redelivery_differs_in_attempts_only(timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> None:
     frame = encode_message(timestamp_ns, attempts, message_id, body)
-    assert for_redelivery(frame) == encode_message(
-        timestamp_ns, (attempts + 1) % (ATTEMPTS_MAX + 1), message_id, body
-    )
+    assert for_redelivery(frame) == encode_message(timestamp_ns, (attempts + 1) % (ATTEMPTS_MAX + 1), message_id, body)
 
 
 def test_attempts_wrap_as_a_uint16() -> None:

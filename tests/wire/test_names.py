@@ -11,9 +11,7 @@ from nsqkit.wire.names import encode_channel, encode_topic, is_ephemeral, is_val
 from tests import strategies
 
 
-@pytest.mark.parametrize(
-    "name", ["a", ".", "a" * 64, "aZ.0_9-x", "0123", "t#ephemeral", "a" * 54 + "#ephemeral"]
-)
+@pytest.mark.parametrize("name", ["a", ".", "a" * 64, "aZ.0_9-x", "0123", "t#ephemeral", "a" * 54 + "#ephemeral"])
 def test_valid_name_is_accepted(name: str) -> None:
     assert is_valid_name(name.encode())
     assert encode_topic(name) == encode_channel(name) == name.encode()

@@ -54,9 +54,7 @@ def restore(broker: Broker, document: bytes, now_ns: int) -> list[str]:
         whole = json.loads(document.decode("utf-8", "replace"))
         topics = [_Entry.read(entry, "channels") for entry in _field(whole, "topics", list)]
     except (ValueError, TypeError, RecursionError) as error:
-        raise OptionError(
-            f"failed to load metadata: {FILE_NAME} is not what nsqd writes: {error!r}"
-        ) from error
+        raise OptionError(f"failed to load metadata: {FILE_NAME} is not what nsqd writes: {error!r}") from error
     skipped = []
     for topic in topics:
         if is_valid_name(topic.name):
@@ -92,9 +90,7 @@ class _Entry:
     def read(cls, found: object, key: str | None = None) -> _Entry:
         """Read an entry, and its list under ``key``; raise TypeError if a value is of another type than nsqd writes."""
         below = [] if key is None else [cls.read(entry) for entry in _field(found, key, list)]
-        return cls(
-            _field(found, "name", str).encode("utf-8", "replace"), _field(found, "paused", bool), below
-        )
+        return cls(_field(found, "name", str).encode("utf-8", "replace"), _field(found, "paused", bool), below)
 
 
 def _field(found: object, key: str, kind: type[_Kind]) -> _Kind:

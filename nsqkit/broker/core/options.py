@@ -72,9 +72,7 @@ class BrokerOptions:
     https_address: str = string(
         "0.0.0.0:4152", "where to listen for HTTPS clients, if there is a certificate: HOST:PORT"
     )
-    broadcast_address: str = string(
-        _HOSTNAME, "address that nsqlookupd gives to consumers (default: the host's name)"
-    )
+    broadcast_address: str = string(_HOSTNAME, "address that nsqlookupd gives to consumers (default: the host's name)")
     broadcast_tcp_port: int = integer(
         0, "TCP port that nsqlookupd gives out; 0 for the one listened on", high=_PORT_MAX
     )
@@ -91,26 +89,18 @@ class BrokerOptions:
         config_name="auth_http_addresses",
         flag="auth-http-address",
     )
-    http_client_connect_timeout_ns: int = duration(
-        2 * _SECOND, "longest wait for a connection to an auth server"
-    )
+    http_client_connect_timeout_ns: int = duration(2 * _SECOND, "longest wait for a connection to an auth server")
     http_client_request_timeout_ns: int = duration(5 * _SECOND, "longest wait for an auth server's answer")
 
     # The queue on disk.
     data_path: str = string("", "directory for messages on disk and metadata (default: the current one)")
-    mem_queue_size: int = integer(
-        10_000, "messages kept in memory per topic and per channel; the rest goes to disk"
-    )
-    max_bytes_per_file: int = integer(
-        100 * 1024 * 1024, "bytes in a queue's file before the next one is begun", low=1
-    )
+    mem_queue_size: int = integer(10_000, "messages kept in memory per topic and per channel; the rest goes to disk")
+    max_bytes_per_file: int = integer(100 * 1024 * 1024, "bytes in a queue's file before the next one is begun", low=1)
     sync_every: int = integer(2500, "messages written or read between two fsyncs of a queue", low=1)
     sync_timeout_ns: int = duration(2 * _SECOND, "longest time between two fsyncs of a queue", low=1)
 
     # Search for timeouts: nsqd samples channels; here timeouts are exact without --timing=nsqd.
-    queue_scan_selection_count: int = integer(
-        20, "with --timing=nsqd, channels looked at for timeouts in one go"
-    )
+    queue_scan_selection_count: int = integer(20, "with --timing=nsqd, channels looked at for timeouts in one go")
     queue_scan_worker_pool_max: int = integer(
         4, "accepted for compatibility with nsqd, without effect: workers that search for timeouts"
     )
@@ -127,9 +117,7 @@ class BrokerOptions:
     # Limits of the values that a client can request.
     max_heartbeat_interval_ns: int = duration(_MINUTE, "longest heartbeat interval that a client can request")
     max_rdy_count: int = integer(2500, "greatest RDY count that a client may set", low=1)
-    max_output_buffer_size: int = integer(
-        64 * 1024, "largest output buffer that a client can request, in bytes", low=1
-    )
+    max_output_buffer_size: int = integer(64 * 1024, "largest output buffer that a client can request, in bytes", low=1)
     max_output_buffer_timeout_ns: int = duration(
         30 * _SECOND, "longest time in the output buffer that a client can request"
     )
@@ -147,9 +135,7 @@ class BrokerOptions:
     statsd_interval_ns: int = duration(_MINUTE, "time between two reports to statsd", low=1)
     statsd_mem_stats: bool = boolean(True, "report memory use to statsd, too")
     statsd_udp_packet_size: int = integer(508, "largest packet for statsd, in bytes", low=1, high=_PORT_MAX)
-    statsd_exclude_ephemeral: bool = boolean(
-        False, "leave ephemeral topics and channels out of reports to statsd"
-    )
+    statsd_exclude_ephemeral: bool = boolean(False, "leave ephemeral topics and channels out of reports to statsd")
 
     # Latency from publishing to finishing.
     e2e_processing_latency_window_time_ns: int = duration(
@@ -181,9 +167,7 @@ class BrokerOptions:
     snappy: bool = boolean(True, "let clients compress with snappy")
 
     # Since 1.3.0.
-    auth_http_request_method: str = string(
-        "get", "HTTP method of requests to the auth server", choices=("get", "post")
-    )
+    auth_http_request_method: str = string("get", "HTTP method of requests to the auth server", choices=("get", "post"))
     topology_region: str = string("", "region that this node is in, told to clients")
     topology_zone: str = string("", "zone that this node is in, told to clients")
     enable_experiments: tuple[str, ...] = strings(
@@ -204,9 +188,7 @@ class BrokerOptions:
         choices=("exact", "nsqd"),
     )
     keep_deferred: bool = boolean(False, "have deferred messages wait for their time after a restart, too")
-    requeue_on_disconnect: bool = boolean(
-        False, "requeue what a lost client has in flight at once, not at its timeout"
-    )
+    requeue_on_disconnect: bool = boolean(False, "requeue what a lost client has in flight at once, not at its timeout")
     busy_poll_ns: int = duration(
         0, "time to poll for the next publish instead of sleeping, up to a whole core; 0 for off"
     )

@@ -498,9 +498,7 @@ def test_failed_delivery_is_repeated_and_loses_nothing(driven, monkeypatch):
     assert consumer.bodies() == [b"m"]
 
 
-@pytest.mark.parametrize(
-    "command", [b"MPUB t\n\0\0\0\x09\0\0\0\1\0\0\0\1x", b"SUB t c\n", b"PUB t\n\0\0\0\1x"]
-)
+@pytest.mark.parametrize("command", [b"MPUB t\n\0\0\0\x09\0\0\0\1\0\0\0\1x", b"SUB t c\n", b"PUB t\n\0\0\0\1x"])
 def test_queue_that_cannot_be_opened_refuses_the_command(driven, monkeypatch, command):
     def cannot(*_: object, **__: object) -> None:
         raise OSError(13, "Permission denied")

@@ -126,9 +126,7 @@ def test_document_names_durable_topics_and_channels(broker: Broker) -> None:
 
 def test_each_restored_channel_gets_the_messages_of_the_topic(broker: Broker) -> None:
     broker.topics.get_or_create(b"t").put([b"1", b"2"], NOW_NS)
-    restore(
-        broker, document({"name": "t", "channels": [{"name": "c"}, {"name": "d", "paused": True}]}), NOW_NS
-    )
+    restore(broker, document({"name": "t", "channels": [{"name": "c"}, {"name": "d", "paused": True}]}), NOW_NS)
     assert [len(channel.queue) for channel in broker.topics[b"t"].channels.values()] == [2, 2]
     broker.topics.get_or_create(b"t").put([b"3"], NOW_NS)
     assert [len(channel.queue) for channel in broker.topics[b"t"].channels.values()] == [3, 3]

@@ -97,9 +97,7 @@ def test_fields_are_named_after_their_flags():
 
 
 # crc32(md5(hostname)) modulo 1024, as nsqd computes it.
-@pytest.mark.parametrize(
-    ("hostname", "node_id"), [("localhost", 16), ("", 812), ("nsqd-1", 958), ("h\xf6st", 218)]
-)
+@pytest.mark.parametrize(("hostname", "node_id"), [("localhost", 16), ("", 812), ("nsqd-1", 958), ("h\xf6st", 218)])
 def test_node_id_is_derived_from_the_host_name(hostname, node_id):
     assert default_node_id(hostname) == node_id
 
@@ -107,9 +105,7 @@ def test_node_id_is_derived_from_the_host_name(hostname, node_id):
 def test_wrong_value_is_refused_by_name():
     with pytest.raises(OptionError, match=r"^option node_id is 1024; allowed is an integer from 0 to 1023$"):
         BrokerOptions(node_id=1024)
-    with pytest.raises(
-        OptionError, match=r"^option max_deflate_level is 10; allowed is an integer from 1 to 9$"
-    ):
+    with pytest.raises(OptionError, match=r"^option max_deflate_level is 10; allowed is an integer from 1 to 9$"):
         BrokerOptions(max_deflate_level=10)
     with pytest.raises(OptionError, match="option log_level is 'loud'; allowed is debug or info or warn or"):
         BrokerOptions(log_level="loud")
@@ -151,9 +147,7 @@ def test_changed_copy_is_checked():
 
 
 def test_certificate_and_key_require_each_other():
-    with pytest.raises(
-        OptionError, match=r"option tls_key is empty and tls_cert is 'c\.pem'; allowed is both or"
-    ):
+    with pytest.raises(OptionError, match=r"option tls_key is empty and tls_cert is 'c\.pem'; allowed is both or"):
         BrokerOptions(tls_cert="c.pem")
     with pytest.raises(OptionError, match=r"option tls_cert is empty and tls_key is 'k\.pem'"):
         BrokerOptions(tls_key="k.pem")
@@ -170,18 +164,14 @@ def test_certificate_and_key_require_each_other():
     ],
 )
 def test_client_auth_policy_requires_tls(required, policy, demanded, shown):
-    options = BrokerOptions(
-        tls_cert="c.pem", tls_key="k.pem", tls_required=required, tls_client_auth_policy=policy
-    )
+    options = BrokerOptions(tls_cert="c.pem", tls_key="k.pem", tls_required=required, tls_client_auth_policy=policy)
     assert options.tls_demanded == demanded
     assert options.config_value("tls_required") == shown
 
 
 @pytest.mark.parametrize(("name", "value"), [("tls_required", "true"), ("tls_client_auth_policy", "require")])
 def test_required_tls_needs_a_certificate(name, value):
-    with pytest.raises(
-        OptionError, match=f"option tls_required is .*{value}'.*without tls_cert allowed is 'false'"
-    ):
+    with pytest.raises(OptionError, match=f"option tls_required is .*{value}'.*without tls_cert allowed is 'false'"):
         BrokerOptions(**{name: value})
 
 

@@ -38,16 +38,12 @@ async def producing(*nsqds: Server, **options: Any) -> AsyncIterator[Producer]:
     """Run a producer for these nsqds."""
     addresses = [nsqd.tcp_address for nsqd in nsqds]
     with anyio.fail_after(WAIT_LIMIT):
-        async with Producer(
-            *addresses, **{**_LONG_TIMEOUTS, "connect_timeout": WAIT_LIMIT, **options}
-        ) as producer:
+        async with Producer(*addresses, **{**_LONG_TIMEOUTS, "connect_timeout": WAIT_LIMIT, **options}) as producer:
             yield producer
 
 
 @asynccontextmanager
-async def consuming(
-    topic: str, *nsqds: Server, channel: str = CHANNEL, **options: Any
-) -> AsyncIterator[Consumer]:
+async def consuming(topic: str, *nsqds: Server, channel: str = CHANNEL, **options: Any) -> AsyncIterator[Consumer]:
     """Run a consumer of a topic at these nsqds. A requeued message returns at once unless a delay is given."""
     addresses = [nsqd.tcp_address for nsqd in nsqds]
     options = {**_LONG_TIMEOUTS, "max_in_flight": 10, "default_requeue_delay": 0, **options}
@@ -127,9 +123,7 @@ async def until_finished(count: int, nsqd: Server, topic: str, channel: str = CH
     A message on its way from the queue to a consumer is not counted for a moment. So call this only after the clients
     have answered all of them.
     """
-    return await until_channel(
-        lambda stats: stats.message_count == count and left_in(stats) == 0, nsqd, topic, channel
-    )
+    return await until_channel(lambda stats: stats.message_count == count and left_in(stats) == 0, nsqd, topic, channel)
 
 
 def left_in(stats: ChannelStats) -> int:

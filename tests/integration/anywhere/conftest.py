@@ -67,9 +67,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 @pytest.fixture(scope="module")
-def common_nsqd(
-    kinds: Kinds, certificates: Files, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+def common_nsqd(kinds: Kinds, certificates: Files, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     flags = [
         f"--tls-cert={certificates.certificate}",
         f"--tls-key={certificates.key}",

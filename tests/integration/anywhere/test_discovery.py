@@ -30,9 +30,7 @@ def discovering(topic: str, nsqlookupd: Server, **options: Any) -> AbstractAsync
     )
 
 
-async def test_nsqds_are_found_when_they_create_the_topic(
-    nsqlookupd: Server, start_nsqd: StartNsqd, topic: str
-):
+async def test_nsqds_are_found_when_they_create_the_topic(nsqlookupd: Server, start_nsqd: StartNsqd, topic: str):
     nsqds = [start_nsqd(f"--lookupd-tcp-address={nsqlookupd.tcp_address}") for _ in range(2)]
     async with discovering(topic, nsqlookupd) as consumer:
         for nsqd in nsqds:

@@ -105,9 +105,7 @@ async def test_max_in_flight_changes_at_run_time(nsqd: Server, topic: str):
         for message in messages:
             message.finish()
         await until_channel(
-            lambda stats: (
-                (stats.in_flight_count, stats.depth) == (1, 4) and stats.clients[0].finish_count == 5
-            ),
+            lambda stats: (stats.in_flight_count, stats.depth) == (1, 4) and stats.clients[0].finish_count == 5,
             nsqd,
             topic,
         )

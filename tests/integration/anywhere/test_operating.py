@@ -58,9 +58,7 @@ async def test_stats_of_topic_channel_and_clients(nsqd: Server, admin: NsqdAdmin
         assert (client.finish_count, client.requeue_count) == (1, 1)
         whole = await topic_stats(nsqd, topic)
         assert (whole.message_count, whole.message_bytes, whole.depth) == (4, 15, 0)
-        (publisher,) = [
-            client for client in (await admin.stats()).producers if client.client_id == "the producer"
-        ]
+        (publisher,) = [client for client in (await admin.stats()).producers if client.client_id == "the producer"]
         assert [(count.topic, count.count) for count in publisher.pub_counts] == [(topic, 4)]
 
 
@@ -113,8 +111,6 @@ async def test_emptied_and_deleted_messages_are_gone(nsqd: Server, admin: NsqdAd
             await until_finished(2, nsqd, topic)
             await admin.delete_channel(topic, CHANNEL)
             # nsqd has closed the connection. The consumer returns, to a new channel of the same name.
-            await until_channel(
-                lambda stats: (stats.message_count, stats.client_count) == (0, 1), nsqd, topic
-            )
+            await until_channel(lambda stats: (stats.message_count, stats.client_count) == (0, 1), nsqd, topic)
         await admin.delete_topic(topic)
         assert topic not in {one.topic_name for one in (await admin.stats()).topics}

@@ -71,9 +71,7 @@ async def check_round_trip(nsqd: Server, topic: str, **options: Any) -> list[Cli
 
 
 @pytest.mark.parametrize("layers", LAYERS, ids="-".join)
-async def test_messages_pass_through_layers(
-    nsqd: Server, topic: str, certificates: Files, layers: dict[str, Any]
-):
+async def test_messages_pass_through_layers(nsqd: Server, topic: str, certificates: Files, layers: dict[str, Any]):
     clients = await check_round_trip(nsqd, topic, **with_certificates(certificates, layers))
     for client in clients:
         assert client.tls == ("tls_v1" in layers)
@@ -92,9 +90,7 @@ async def test_certificate_of_an_unknown_authority_is_refused(nsqd: Server, topi
 async def why_not(nsqd: Server, topic: str, **options: Any) -> Exception | None:
     """Return why a consumer is refused; None if it is accepted."""
     async with consuming(topic, nsqd, **options) as consumer:
-        await until(
-            lambda: consumer.unconnected.get(nsqd.tcp_address) or nsqd.tcp_address not in consumer.unconnected
-        )
+        await until(lambda: consumer.unconnected.get(nsqd.tcp_address) or nsqd.tcp_address not in consumer.unconnected)
         return consumer.unconnected.get(nsqd.tcp_address)
 
 

@@ -105,9 +105,7 @@ async def test_nsqd_refuses_a_message_that_is_too_large(nsqd: Server, topic: str
     async with producing(nsqd) as producer:
         with pytest.raises(BadMessage):
             await producer.publish(topic, too_large)
-        await producer.publish(
-            topic, b"the next one"
-        )  # nsqd closed the connection; the producer has connected again
+        await producer.publish(topic, b"the next one")  # nsqd closed the connection; the producer has connected again
         assert (producer.stats().refused_count, producer.stats().message_count) == (1, 1)
     with pytest.raises(RequestRefused, match="MSG_TOO_BIG") as refusal:
         await HTTPProducer(nsqd.http_address, publish_timeout=WAIT_LIMIT).publish(topic, too_large)

@@ -22,9 +22,7 @@ from tests.integration.clients.protection import (
 )
 
 NEEDED = ["nsq", "ansq", "gnsq", "trustme"]
-collect_ignore = (
-    [] if all(map(importlib.util.find_spec, NEEDED)) else ["test_clients.py", "test_migrating.py"]
-)
+collect_ignore = [] if all(map(importlib.util.find_spec, NEEDED)) else ["test_clients.py", "test_migrating.py"]
 
 
 @pytest.fixture

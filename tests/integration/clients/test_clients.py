@@ -85,9 +85,7 @@ def all_is_finished(nsqd: Server, count: int = 1) -> bool:
 def test_our_consumer_receives_messages_of_the_client(client: str, feature: str, broker: RunNsqd):
     async def consume(address: str) -> list[str]:
         with anyio.fail_after(WAIT_LIMIT):
-            async with Consumer(
-                "topic", "channel", nsqd_tcp_addresses=[address], max_in_flight=4
-            ) as consumer:
+            async with Consumer("topic", "channel", nsqd_tcp_addresses=[address], max_in_flight=4) as consumer:
                 messages = [await anext(consumer) for _ in PUBLISHED]
                 for message in messages:
                     message.finish()

@@ -100,9 +100,7 @@ def theirs() -> list[Any]:
 def needs(page: Path) -> pytest.MarkDecorator:
     module = MODULES[page.stem]
     assert module is not None
-    return pytest.mark.skipif(
-        not importlib.util.find_spec(module), reason=f"needs {module}: run by tox -e clients"
-    )
+    return pytest.mark.skipif(not importlib.util.find_spec(module), reason=f"needs {module}: run by tox -e clients")
 
 
 def examples_of(section: str) -> pytest.MarkDecorator:
@@ -287,8 +285,7 @@ def test_page_has_both_programs_in_each_section(page: Path):
     headings = re.findall(r"^## (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert headings == [*SECTIONS, "Names", "Differences"]
     sides = {
-        section: sorted(side(block) for block in blocks_of(page) if block.section == section)
-        for section in headings
+        section: sorted(side(block) for block in blocks_of(page) if block.section == section) for section in headings
     }
     their_side = "python" if MODULES[page.stem] else "go"
     for section in SECTIONS:
@@ -302,9 +299,7 @@ def side(block: Block) -> str:
 
 
 OPTIONS = {
-    field.name
-    for options in (ConsumerOptions, ProducerOptions, HandlerOptions)
-    for field in attrs.fields(options)
+    field.name for options in (ConsumerOptions, ProducerOptions, HandlerOptions) for field in attrs.fields(options)
 } | {"nsqd_tcp_addresses", "lookupd_http_addresses", "on_backoff", "on_connection", "serializer"}
 
 OWNERS = {"producer": Producer, "consumer": Consumer, "message": Message}

@@ -31,9 +31,7 @@ class DeferredTimes:
         by_id: the times of messages in the queue's files; the owner removes those that it has used.
     """
 
-    def __init__(
-        self, files: FileStore | None = None, name: str = "", state: SyncState | None = None
-    ) -> None:
+    def __init__(self, files: FileStore | None = None, name: str = "", state: SyncState | None = None) -> None:
         self.by_id: dict[bytes, int] = {}
         self._files = files
         self._file_name = f"{name}.deferred.dat"

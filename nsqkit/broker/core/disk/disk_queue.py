@@ -459,8 +459,6 @@ class DiskQueue:
             self._depth = max(self._depth, 1)
         elif self._depth:
             if self._depth > 0:
-                self._state.report(
-                    f"{self._name} has no more messages, where {self._depth} should have been left"
-                )
+                self._state.report(f"{self._name} has no more messages, where {self._depth} should have been left")
             self._depth = 0
             self._count(1)

@@ -85,9 +85,7 @@ class Recovery:
     def _find_unrecorded(self) -> None:
         """Include the records behind the positions; writing continues in a new file."""
         number, offset = self.write.file, self.write.offset
-        while self._has_unrecorded(number, offset) or self.files.exists(
-            positions.file_name(self.name, number + 1)
-        ):
+        while self._has_unrecorded(number, offset) or self.files.exists(positions.file_name(self.name, number + 1)):
             number, offset = number + 1, 0
             self.write = Position(number)
             self.is_changed = True

@@ -175,9 +175,7 @@ class SyncBatch:
         mark_error: why the mark of ids could not be written.
     """
 
-    def __init__(
-        self, store: FileStore, plans: list[SyncPlan], reserved_tick: int | None, *, is_commit: bool
-    ) -> None:
+    def __init__(self, store: FileStore, plans: list[SyncPlan], reserved_tick: int | None, *, is_commit: bool) -> None:
         self.plans = plans
         self.mark_error: OSError | None = None
         self._store = store

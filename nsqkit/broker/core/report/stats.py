@@ -68,9 +68,7 @@ def _topic(
     names = [channel] if channel else sorted(topic.channels)
     return {
         "topic_name": topic.name.decode(),
-        "channels": [
-            _channel(broker, topic.channels[name], now_ns, topic_filter, include_clients) for name in names
-        ],
+        "channels": [_channel(broker, topic.channels[name], now_ns, topic_filter, include_clients) for name in names],
         "depth": len(topic.queue),
         "backend_depth": len(topic.queue.backend),
         "message_count": topic.message_count,
@@ -88,9 +86,7 @@ def _latency(channels: Iterable[Channel], now_ns: int) -> Document:
     return Latency.merged(latencies, now_ns).result(now_ns)
 
 
-def _channel(
-    broker: Broker, channel: Channel, now_ns: int, topic_filter: bytes, include_clients: bool
-) -> Document:
+def _channel(broker: Broker, channel: Channel, now_ns: int, topic_filter: bytes, include_clients: bool) -> Document:
     counts = channel.delivery_counts
     sessions = [broker.sessions.by_subscription[subscription] for subscription in channel.subscriptions]
     clients = [_client(session, topic_filter) for session in sessions] if include_clients else None
@@ -160,9 +156,7 @@ def _pub_counts(session: Session, topic_filter: bytes) -> list[Document]:
     return []
 
 
-def to_document(
-    stats: Document, *, health: str, start_time_ns: int, memory: Mapping[str, int] | None
-) -> Document:
+def to_document(stats: Document, *, health: str, start_time_ns: int, memory: Mapping[str, int] | None) -> Document:
     """Return the JSON document; without ``memory`` it has no such key."""
     document: Document = {
         "version": BROKER_VERSION,

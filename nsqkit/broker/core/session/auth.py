@@ -190,9 +190,7 @@ class _Compiler:
         if size > PATTERN_SIZE_MAX:
             raise ValueError(f"it has {size} bytes, allowed are {PATTERN_SIZE_MAX}")
         if self._size > PATTERNS_SIZE_MAX:
-            raise ValueError(
-                f"the patterns up to this one have {self._size} bytes, allowed are {PATTERNS_SIZE_MAX}"
-            )
+            raise ValueError(f"the patterns up to this one have {self._size} bytes, allowed are {PATTERNS_SIZE_MAX}")
         pattern = compile_pattern(text)
         self._instruction_count += pattern.programsize
         if self._instruction_count > INSTRUCTIONS_MAX:

@@ -72,8 +72,7 @@ TRANSITIONS: Final[dict[State, dict[str, State]]] = {
 """The next state after each command that is allowed in a state, and after the end of the session."""
 
 _ALLOWED: Final = {
-    state: frozenset(event.encode() for event in events if event != "end")
-    for state, events in TRANSITIONS.items()
+    state: frozenset(event.encode() for event in events if event != "end") for state, events in TRANSITIONS.items()
 }
 _VERBS: Final = frozenset().union(*_ALLOWED.values())
 
@@ -176,9 +175,7 @@ def _check_delay(word: bytes, delay_ns_max: int) -> None:
     delay_ms = parse_word(word, "DPUB could not parse timeout")
     if not 0 <= milliseconds_ns(delay_ms) <= delay_ns_max:
         # Here nsqd shows the number as it was read, without a sign.
-        raise InvalidCommand(
-            f"DPUB timeout {delay_ms % (1 << 64)} out of range 0-{delay_ns_max // NS_PER_MS}"
-        )
+        raise InvalidCommand(f"DPUB timeout {delay_ms % (1 << 64)} out of range 0-{delay_ns_max // NS_PER_MS}")
 
 
 def parse_word(word: bytes, what: str) -> int:

@@ -471,6 +471,4 @@ ACTIONS: Final[dict[bytes, Callable[[Session, Command], None]]] = {
     b"CLS": Session._start_close,
 }
 
-LOGGED_ACTIONS: Final = {
-    verb: action if verb == MPUB_HEAD else logged(action) for verb, action in ACTIONS.items()
-}
+LOGGED_ACTIONS: Final = {verb: action if verb == MPUB_HEAD else logged(action) for verb, action in ACTIONS.items()}

@@ -87,7 +87,5 @@ class Sessions(dict[S, None]):
     def make_buffer(self, rules: CommandRules) -> FrameBuffer:
         """Return the buffer of a session whose commands ``rules`` checks."""
         options = self.topics.options
-        decoder = CommandDecoder(
-            rules, max_msg_size=options.max_msg_size, max_body_size=options.max_body_size
-        )
+        decoder = CommandDecoder(rules, max_msg_size=options.max_msg_size, max_body_size=options.max_body_size)
         return NsqdFrameBuffer(decoder) if options.timing == "nsqd" else FrameBuffer(decoder)

@@ -51,9 +51,7 @@ class Turns:
 
     __slots__ = ("_buffer", "_eof_received", "_has_more", "_heartbeat", "_now_ns", "_sessions", "ended")
 
-    def __init__(
-        self, sessions: Sessions[Any], buffer: FrameBuffer, heartbeat: Heartbeat, now_ns: int
-    ) -> None:
+    def __init__(self, sessions: Sessions[Any], buffer: FrameBuffer, heartbeat: Heartbeat, now_ns: int) -> None:
         self.ended = False
         self._sessions = sessions
         self._buffer = buffer
@@ -131,11 +129,7 @@ class Turns:
                     actions[command.verb](self, command)
                     words += len(command.bodies) or len(command.params) or 1
                     count += 1
-                    if (
-                        words >= SHORT_TURN_WORDS_MAX
-                        and not buffer.is_drained
-                        and self._is_over(words, count)
-                    ):
+                    if words >= SHORT_TURN_WORDS_MAX and not buffer.is_drained and self._is_over(words, count):
                         buffer.put_back(commands)
                         break
             except Wait:
@@ -152,12 +146,7 @@ class Turns:
 
     def _is_over(self, words: int, count: int) -> bool:
         """Return whether a turn is over after so many words, SHORT_TURN_WORDS_MAX at least, of ``count`` commands."""
-        return (
-            count >= TURN_COMMANDS_MAX
-            or words >= TURN_WORDS_MAX
-            or self._buffer.is_full
-            or self._has_short_turns
-        )
+        return count >= TURN_COMMANDS_MAX or words >= TURN_WORDS_MAX or self._buffer.is_full or self._has_short_turns
 
     # ---- implemented by Session --------------------------------------------------------------------------------------
 

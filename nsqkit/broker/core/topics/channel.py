@@ -315,9 +315,7 @@ class Channel:
             OSError: they could not be stored, or not all of them.
         """
         self._deferred_times.write(self.deferred.times())
-        in_flight = [
-            frame for subscription in self._holders() for frame in subscription.in_flight.remove_everything()
-        ]
+        in_flight = [frame for subscription in self._holders() for frame in subscription.in_flight.remove_everything()]
         self.queue.close([for_redelivery(frame) for frame in in_flight], self.deferred.remove_everything())
 
     def _remove_held(self) -> None:

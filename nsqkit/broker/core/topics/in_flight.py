@@ -114,9 +114,7 @@ class InFlight:
 
     def remove_due(self, now_ns: int) -> list[bytes]:
         """Remove the messages that have timed out; return their frames."""
-        due = [
-            message_id for message_id, (_, _, deadline_ns) in self.touched.items() if deadline_ns <= now_ns
-        ]
+        due = [message_id for message_id, (_, _, deadline_ns) in self.touched.items() if deadline_ns <= now_ns]
         for message_id, (_, _, deadline_ns) in self.untouched.items():
             if deadline_ns > now_ns:
                 break

@@ -52,9 +52,7 @@ class Subscription:
         *("message_count", "proximity", "rdy_count", "requeue_count"),
     )
 
-    def __init__(
-        self, output: Output, grant: Grant, proximity: int, guids: GuidFactory, random: Random
-    ) -> None:
+    def __init__(self, output: Output, grant: Grant, proximity: int, guids: GuidFactory, random: Random) -> None:
         self.grant = grant
         self.proximity = proximity
         self.in_flight = InFlight(guids)

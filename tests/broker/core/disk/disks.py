@@ -49,9 +49,7 @@ class Content:
 
     data: bytearray = attrs.field(factory=bytearray)
     synced: bytes = b""
-    writes: list[tuple[int, bytes] | int] = attrs.field(
-        factory=list
-    )  # since the sync; a number cuts off there
+    writes: list[tuple[int, bytes] | int] = attrs.field(factory=list)  # since the sync; a number cuts off there
 
     def write(self, position: int, data: bytes) -> None:
         _write(self.data, position, data)
@@ -213,9 +211,7 @@ class MemoryFileStore:
         """Return the files after a power cut."""
         names = self._names_in_order(random) if in_order else self._names_in_any_order(random)
         contents = self._contents(names.values())
-        found = {
-            content: content.after_power_cut(random, zeros=zeros, sectors=sectors) for content in contents
-        }
+        found = {content: content.after_power_cut(random, zeros=zeros, sectors=sectors) for content in contents}
         return MemoryFileStore({name: bytes(found[content].data) for name, content in names.items()})
 
     @staticmethod
@@ -261,9 +257,7 @@ class MemoryFileStore:
         self.operate(content, data, position)
         if self.capacity is not None:
             more = max(position + len(data) - len(content.data), 0)
-            room = max(
-                self.capacity - sum(len(each.data) for each in self._contents(self._names.values())), 0
-            )
+            room = max(self.capacity - sum(len(each.data) for each in self._contents(self._names.values())), 0)
             if more > room:
                 content.write(position, data[: len(data) - (more - room)])
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

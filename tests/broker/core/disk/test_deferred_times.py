@@ -25,11 +25,7 @@ def times(directory: MemoryFileStore, state: SyncState | None = None) -> Deferre
 
 
 class TestFile:
-    @given(
-        st.dictionaries(
-            st.binary(min_size=8, max_size=8).map(lambda it: it.hex().encode()), st.integers(0, 2**63)
-        )
-    )
+    @given(st.dictionaries(st.binary(min_size=8, max_size=8).map(lambda it: it.hex().encode()), st.integers(0, 2**63)))
     def test_times_are_read_as_written(self, by_id):
         directory = MemoryFileStore()
         times(directory).write(by_id)
@@ -50,9 +46,7 @@ class TestFile:
         assert directory.files == {}
 
     def test_invalid_lines_are_ignored(self):
-        directory = MemoryFileStore(
-            {FILE_NAME: b"\xff\n0123456789abcdef 5\nfedcba9876543210 x\nfedcba98765432"}
-        )
+        directory = MemoryFileStore({FILE_NAME: b"\xff\n0123456789abcdef 5\nfedcba9876543210 x\nfedcba98765432"})
         assert times(directory).by_id == {AN_ID: 5}
 
     @pytest.mark.parametrize("verb", ["read", "written"])
@@ -66,9 +60,7 @@ class TestFile:
             found = times(directory, state)
             directory.fail(errno.EIO)
             found.write({AN_ID: 6})
-        assert state.reports == [
-            f"{FILE_NAME} cannot be {verb}, its messages come at once: Input/output error"
-        ]
+        assert state.reports == [f"{FILE_NAME} cannot be {verb}, its messages come at once: Input/output error"]
 
 
 class TestOverTheEnd:

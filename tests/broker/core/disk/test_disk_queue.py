@@ -27,10 +27,7 @@ LIMITS = BrokerOptions(max_bytes_per_file=3 * RECORD, max_msg_size=1000, sync_ev
 
 def frames(*numbers: int, size: int = RECORD) -> list[bytes]:
     """Make messages of which each has a record of ``size`` bytes."""
-    return [
-        encode_message(number, 1, b"%016d" % number, (b"%d" % number).ljust(size - 30, b"."))
-        for number in numbers
-    ]
+    return [encode_message(number, 1, b"%016d" % number, (b"%d" % number).ljust(size - 30, b".")) for number in numbers]
 
 
 def records(*numbers: int) -> bytes:
@@ -55,9 +52,7 @@ def left(queue: DiskQueue) -> list[bytes]:
 
 def sizes(directory: MemoryFileStore) -> dict[str, int]:
     """Return the sizes of the data files, by their names without ``q.diskqueue.``."""
-    return {
-        name.removeprefix("q.diskqueue."): len(data) for name, data in directory.files.items() if name != META
-    }
+    return {name.removeprefix("q.diskqueue."): len(data) for name, data in directory.files.items() if name != META}
 
 
 def meta(directory: MemoryFileStore) -> str:
@@ -435,18 +430,14 @@ def stored(directory: MemoryFileStore) -> list[bytes]:
     """Read the messages in the files by nsqd's rules."""
     if META not in directory.files:
         return []
-    depth, read_file, read_position, write_file, write_position = map(
-        int, re.findall(r"-?\d+", meta(directory))
-    )
+    depth, read_file, read_position, write_file, write_position = map(int, re.findall(r"-?\d+", meta(directory)))
     found: list[bytes] = []
     for number in range(read_file, write_file + 1):
         data = directory.files.get(data_name(number), b"")
         if number == write_file:
             data = data[:write_position]
         part, end = from_records(data, read_position if number == read_file else 0, 1 << 30, 1000)
-        assert end == max(len(data), read_position if number == read_file else 0), (
-            "there are whole records only"
-        )
+        assert end == max(len(data), read_position if number == read_file else 0), "there are whole records only"
         found += part
     assert len(found) == depth
     return found
@@ -472,13 +463,9 @@ class DiskQueueIsAList(RuleBasedStateMachine):
         self.number = 0
         self.taken: list[bytes] = []  # since the sync, at most
 
-    @initialize(
-        sync_every=st.sampled_from([1, 2, 5, 40, 1000]), max_bytes_per_file=st.sampled_from([40, 150, 400])
-    )
+    @initialize(sync_every=st.sampled_from([1, 2, 5, 40, 1000]), max_bytes_per_file=st.sampled_from([40, 150, 400]))
     def begin(self, sync_every: int, max_bytes_per_file: int) -> None:
-        self.limits = BrokerOptions(
-            sync_every=sync_every, max_bytes_per_file=max_bytes_per_file, max_msg_size=1000
-        )
+        self.limits = BrokerOptions(sync_every=sync_every, max_bytes_per_file=max_bytes_per_file, max_msg_size=1000)
         self.notes = new_state()
         self.open()
 
@@ -555,11 +542,7 @@ class DiskQueueIsAList(RuleBasedStateMachine):
                 assert len(from_records(data, 0, 9, 1000)[0]) == 1
 
     def data_files(self) -> dict[str, bytes]:
-        found = {
-            name.removeprefix("q.diskqueue."): data
-            for name, data in self.directory.files.items()
-            if name != META
-        }
+        found = {name.removeprefix("q.diskqueue."): data for name, data in self.directory.files.items() if name != META}
         assert all(re.fullmatch(r"\d{6}\.dat", name) for name in found)
         return found
 

@@ -112,9 +112,7 @@ def test_deleted_durable_queue_leaves_no_files(tmp_path):
 
 @given(
     st.lists(
-        st.tuples(
-            st.sampled_from(["put", "aside", "take", "finish", "sync", "settle", "kill"]), st.integers(1, 5)
-        )
+        st.tuples(st.sampled_from(["put", "aside", "take", "finish", "sync", "settle", "kill"]), st.integers(1, 5))
     )
 )
 def test_unfinished_messages_survive_any_kill(steps):

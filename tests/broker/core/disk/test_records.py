@@ -24,8 +24,7 @@ LIMIT = 100
 FRAMES = st.lists(
     st.builds(
         encode_message,
-        st.integers(-1, 1)
-        | st.integers(-(1 << 63), (1 << 63) - 1),  # often several in a row that begin alike
+        st.integers(-1, 1) | st.integers(-(1 << 63), (1 << 63) - 1),  # often several in a row that begin alike
         st.integers(0, 2) | st.integers(0, 0xFFFF),
         st.binary(min_size=16, max_size=16),
         st.sampled_from([b"", b"same", b"long"]) | st.binary(max_size=LIMIT),

@@ -18,9 +18,7 @@ def records(count: int, size: int = 50) -> bytes:
     return to_records([encode_message(1, 1, b"%016d" % number, bytes(size - 30)) for number in range(count)])
 
 
-def counted(
-    directory: MemoryFileStore, start: int, noted_end: int, limit: int = 1000
-) -> tuple[int, list[str]]:
+def counted(directory: MemoryFileStore, start: int, noted_end: int, limit: int = 1000) -> tuple[int, list[str]]:
     state = new_state()
     return count_unrecorded(directory, "f", start, noted_end, limit, state), state.reports
 

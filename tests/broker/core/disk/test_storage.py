@@ -67,9 +67,7 @@ def test_sync_is_due_after_sync_timeout():
 
 
 def synced(directory: MemoryFileStore) -> list[str]:
-    return [
-        name.removesuffix(".diskqueue.meta.dat") for name, data in directory.files.items() if data[:1] == b"2"
-    ]
+    return [name.removesuffix(".diskqueue.meta.dat") for name, data in directory.files.items() if data[:1] == b"2"]
 
 
 def filled(count: int) -> tuple[DiskStorage, MemoryFileStore]:

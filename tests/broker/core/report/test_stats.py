@@ -44,8 +44,7 @@ def connect(broker, *commands, address="10.0.0.1:4242", identity=b""):
 
 def names(stats):
     return {
-        topic["topic_name"]: [channel["channel_name"] for channel in topic["channels"]]
-        for topic in stats["topics"]
+        topic["topic_name"]: [channel["channel_name"] for channel in topic["channels"]] for topic in stats["topics"]
     }
 
 
@@ -293,9 +292,7 @@ def test_without_clients_only_their_number_is_returned(broker):
     ],
 )
 def test_deliveries_are_counted_by_proximity(place, key):
-    options = BrokerOptions(
-        enable_experiments=("topology-aware-consumption",), topology_zone="z", topology_region="r"
-    )
+    options = BrokerOptions(enable_experiments=("topology-aware-consumption",), topology_zone="z", topology_region="r")
     broker = Broker(options, Random(1))
     connect(broker, b"SUB t c\n", encode_ready(5), identity=place)
     broker.topics.get_or_create(b"t").put([b"x"] * 3, START_NS)
@@ -317,9 +314,7 @@ def test_consumer_without_identify_is_not_near():
 
 
 def test_nearest_consumers_are_served_first_and_others_get_the_rest():
-    options = BrokerOptions(
-        enable_experiments=("topology-aware-consumption",), topology_zone="z", topology_region="r"
-    )
+    options = BrokerOptions(enable_experiments=("topology-aware-consumption",), topology_zone="z", topology_region="r")
     broker = Broker(options, Random(1))
     far = connect(broker, b"SUB t c\n", encode_ready(5), identity=b'{"topology_zone": "y"}')
     near = connect(broker, b"SUB t c\n", encode_ready(3), identity=b'{"topology_zone": "z"}')
@@ -353,9 +348,7 @@ def test_latencies_of_channels_and_their_topic(broker, latency_ns, shown):
     none = {"count": 0, "percentiles": [{"quantile": 1, "value": 0}, {"quantile": 0.5, "value": 0}]}
     assert topics[0]["e2e_processing_latency"] == both
     assert [channel["e2e_processing_latency"] for channel in topics[0]["channels"]] == [both, none]
-    ends = [
-        line.partition("e2e%: ")[2] for line in text(collect(broker, NOW_NS)).splitlines() if "e2e%" in line
-    ]
+    ends = [line.partition("e2e%: ")[2] for line in text(collect(broker, NOW_NS)).splitlines() if "e2e%" in line]
     assert ends == [f"{shown}, {shown}", f"{shown}, {shown}", "0.0ns, 0.0ns"]
 
 
@@ -363,15 +356,11 @@ def test_health_reports_an_error(broker):
     stats = collect(broker, NOW_NS)
     document = to_document(stats, health="NOK - no space", start_time_ns=START_NS, memory=None)
     assert document["health"] == "NOK - no space"
-    lines = to_text(
-        stats, version_line="", health="NOK - x", start_time="", start_time_ns=0, now_ns=0, memory=None
-    )
+    lines = to_text(stats, version_line="", health="NOK - x", start_time="", start_time_ns=0, now_ns=0, memory=None)
     assert "\nHealth: NOK - x\n" in lines
 
 
 def test_client_of_a_unix_socket_has_no_port(broker):
-    connect(
-        broker, encode_publish(b"t", b"x"), address="@", identity=b'{"hostname": "h", "user_agent": "ua"}'
-    )
+    connect(broker, encode_publish(b"t", b"x"), address="@", identity=b'{"hostname": "h", "user_agent": "ua"}')
     assert the_producer(broker)["remote_address"] == "@"
     assert "\n   [V2 h: ua                ] msgs: 1 " in text(collect(broker, NOW_NS))

@@ -180,9 +180,7 @@ def test_answer_that_is_not_a_json_object_is_refused(body):
 def test_any_bytes_are_refused_or_decoded(data):
     # A document with garbage in the place of a value.
     try:
-        assert decode_auth_state(
-            b'{"ttl":60,"authorizations":[{"topic":' + data + b"}]}", NOW_NS
-        ).authorizations
+        assert decode_auth_state(b'{"ttl":60,"authorizations":[{"topic":' + data + b"}]}", NOW_NS).authorizations
     except ProtocolError:
         pass
 
@@ -218,9 +216,7 @@ LITERALS = st.lists(
 )
 
 
-@given(
-    LITERALS, st.sampled_from([b"a", b"b", b"x"]) | strategies.names(), st.sampled_from([b"", b"c", b"d1"])
-)
+@given(LITERALS, st.sampled_from([b"a", b"b", b"x"]) | strategies.names(), st.sampled_from([b"", b"c", b"d1"]))
 def test_grant_equals_the_oracle(entries, topic, channel):
     expected = any(
         ("subscribe" if channel else "publish") in e["permissions"]
@@ -283,9 +279,7 @@ def test_every_pattern_is_matched_in_a_short_time(pattern):
     [
         pytest.param([entry(topic="a" * 1_000_000)], id="one of a megabyte"),
         pytest.param([entry(topic="(" * 500_000 + ")" * 500_000)], id="one of a megabyte, nested"),
-        pytest.param(
-            [entry(topic=rf"^(\w{{30}}){{30}}{i}$") for i in range(2000)], id="2,000 that are large"
-        ),
+        pytest.param([entry(topic=rf"^(\w{{30}}){{30}}{i}$") for i in range(2000)], id="2,000 that are large"),
         pytest.param([entry(topic=f"^orders-{i}$") for i in range(2000)], id="2,000 names"),
     ],
 )

@@ -20,8 +20,7 @@ class TestSilence:
         it.received_ns = 1
         assert it.timeout_reason(20 * SECOND, has_output=False) is None
         assert (
-            it.timeout_reason(20 * SECOND + 1, has_output=False)
-            == "no command for two heartbeat intervals of 10000 ms"
+            it.timeout_reason(20 * SECOND + 1, has_output=False) == "no command for two heartbeat intervals of 10000 ms"
         )
 
     def test_without_an_interval_there_is_no_timeout(self):
@@ -73,10 +72,7 @@ class TestTaking:
         it.advance(10 * SECOND)
         it.received_ns = 19 * SECOND
         assert it.timeout_reason(20 * SECOND - 1, has_output=True) is None
-        assert (
-            it.timeout_reason(20 * SECOND, has_output=True)
-            == "took nothing for a heartbeat interval of 10000 ms"
-        )
+        assert it.timeout_reason(20 * SECOND, has_output=True) == "took nothing for a heartbeat interval of 10000 ms"
 
     def test_any_sent_bytes_count_as_read(self):
         it = heartbeat()

@@ -371,9 +371,7 @@ def test_only_the_owner_can_answer_a_message(driven):
         assert other.exchange(command) == [b"E_%b_FAILED %b %b %b" % (verb, verb, message_id, why)]
     assert owner.exchange(encode_touch(message_id), encode_finish(message_id)) == []
     assert (owner.subscription.finish_count, other.subscription.finish_count) == (1, 0)
-    assert owner.exchange(encode_finish(message_id)) == [
-        b"E_FIN_FAILED FIN %b failed ID not in flight" % message_id
-    ]
+    assert owner.exchange(encode_finish(message_id)) == [b"E_FIN_FAILED FIN %b failed ID not in flight" % message_id]
 
 
 def test_any_sixteen_bytes_are_an_id(driven):
@@ -459,9 +457,7 @@ def test_held_messages_can_be_answered_after_cls_and_no_others_come(driven):
     driven.publish(b"1", b"2", b"3", b"4")
     first, second, third = consumer.messages()
     assert consumer.exchange(CLS) == [b"CLOSE_WAIT"]
-    assert (
-        consumer.exchange(encode_touch(third.id), encode_finish(first.id), encode_requeue(second.id, 0)) == []
-    )
+    assert consumer.exchange(encode_touch(third.id), encode_finish(first.id), encode_requeue(second.id, 0)) == []
     assert consumer.exchange(b"RDY nonsense\n", encode_ready(5)) == [], "ignored and not parsed"
     assert consumer.exchange(PUB) == [b"OK"]
     driven.advance(60)
@@ -760,9 +756,7 @@ def test_each_word_counts_for_a_turn(driven):
     consumer = driven.consumer(1)
     driven.publish(b"m")
     (message,) = consumer.messages()
-    consumer.feed(
-        encode_touch(message.id) * (SHORT_TURN_WORDS_MAX - 1), encode_requeue(NOBODYS_ID, 0), encode_ready(5)
-    )
+    consumer.feed(encode_touch(message.id) * (SHORT_TURN_WORDS_MAX - 1), encode_requeue(NOBODYS_ID, 0), encode_ready(5))
     assert consumer.subscription.rdy_count == 1
     assert consumer.answers() == ANSWERS[b"REQ"]
     assert consumer.subscription.rdy_count == 5
@@ -1025,13 +1019,9 @@ def test_garbage_ends_one_session_and_no_other(pieces):
     for piece in pieces:
         garbage.feed(piece)
         errors = [
-            answered
-            for answered in garbage.answers()
-            if isinstance(answered, bytes) and answered.startswith(b"E_")
+            answered for answered in garbage.answers() if isinstance(answered, bytes) and answered.startswith(b"E_")
         ]
-        fatal = [
-            answered for answered in errors if answered.split()[0][2:-7] not in (b"FIN", b"REQ", b"TOUCH")
-        ]
+        fatal = [answered for answered in errors if answered.split()[0][2:-7] not in (b"FIN", b"REQ", b"TOUCH")]
         assert len(fatal) <= 1
         assert not fatal or not garbage.is_alive
     client.publish(b"m", topic=b"mine")
@@ -1055,9 +1045,7 @@ def test_answers_do_not_depend_on_chunks_and_turns(data, turn_words):
             if data.draw(st.booleans()):
                 answered += client.answers()
         answered += client.answers()
-    assert answered == [answer for verb in verbs for answer in ANSWERS[verb]] + [
-        b"E_INVALID invalid command bad"
-    ]
+    assert answered == [answer for verb in verbs for answer in ANSWERS[verb]] + [b"E_INVALID invalid command bad"]
 
 
 def test_magic_can_be_received_byte_by_byte(driven):

@@ -51,9 +51,7 @@ def word_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return words
 
 
-def turns(
-    client: DrivenClient, word_counts: list[int], driven: DrivenBroker, limit: int = 1_000_000
-) -> list[int]:
+def turns(client: DrivenClient, word_counts: list[int], driven: DrivenBroker, limit: int = 1_000_000) -> list[int]:
     """Return how many words each of the next turns had, the answers taken in between."""
     found: list[int] = []
     while client.session.has_input and len(found) < limit:

@@ -212,9 +212,7 @@ def test_stats_include_the_layers(driven):
     client = LayeredClient(driven, tls=True, compression="deflate")
     client.exchange(PUB)
     stats = _client_stats(driven)
-    assert {
-        key: stats[key] for key in ("tls", "tls_version", "tls_negotiated_protocol", "deflate", "snappy")
-    } == {
+    assert {key: stats[key] for key in ("tls", "tls_version", "tls_negotiated_protocol", "deflate", "snappy")} == {
         "tls": True,
         "tls_version": "TLS1.3",
         "tls_negotiated_protocol": "",
@@ -287,9 +285,7 @@ def test_plain_command_in_the_buffer_of_identify_is_refused_without_tls(driven):
     )
     assert session.ended
     data = session.data_to_send()
-    assert data[4 + int.from_bytes(data[:4], "big") :][8:].startswith(
-        b"E_IDENTIFY_FAILED IDENTIFY failed tls: "
-    )
+    assert data[4 + int.from_bytes(data[:4], "big") :][8:].startswith(b"E_IDENTIFY_FAILED IDENTIFY failed tls: ")
 
 
 def test_alert_precedes_the_refusal(driven):

@@ -24,9 +24,7 @@ from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, attempts_of, encode_me
 from nsqkit.wire.names import is_ephemeral
 
 TIMEOUT_NS = 60
-GRANT = Grant(
-    heartbeat_interval_ns=0, msg_timeout_ns=TIMEOUT_NS, output_buffer_size=0, output_buffer_timeout_ns=0
-)
+GRANT = Grant(heartbeat_interval_ns=0, msg_timeout_ns=TIMEOUT_NS, output_buffer_size=0, output_buffer_timeout_ns=0)
 
 
 class Consumer:
@@ -398,9 +396,7 @@ class ChannelMachine(RuleBasedStateMachine):
             assert len(consumer.in_flight) <= max(consumer.subscription.rdy_count, before[consumer])
 
     def held_by(self, consumers: list[Consumer]) -> list[int]:
-        return [
-            number for number, place in self.places.items() if place[0] in cast("list[object]", consumers)
-        ]
+        return [number for number, place in self.places.items() if place[0] in cast("list[object]", consumers)]
 
     @rule(count=st.integers(1, 4), delay_ns=st.sampled_from([0, 0, 20, 90]))
     def put(self, count, delay_ns):

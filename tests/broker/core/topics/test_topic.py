@@ -38,9 +38,7 @@ def waiting(channel: Channel) -> list[bytes]:
 
 def deferred(channel: Channel) -> list[tuple[int, bytes]]:
     """Look at the deferred messages of a channel: how long after NOW_NS, and the body."""
-    return sorted(
-        (due_ns - NOW_NS, frame[FRAME_HEADER_LENGTH:]) for due_ns, _, frame in channel.deferred._heap
-    )
+    return sorted((due_ns - NOW_NS, frame[FRAME_HEADER_LENGTH:]) for due_ns, _, frame in channel.deferred._heap)
 
 
 # Publishing.
@@ -202,9 +200,7 @@ def test_long_backlog_is_given_in_parts_and_new_messages_wait_behind_it(mem_queu
     topic.put(numbers(2, 2 * PART_COUNT + 1), NOW_NS)
     topic.put([b"later"], NOW_NS, delay_ns=70)
     while topic.due_ns is not None:
-        assert topic._timers.next_deadline() == NOW_NS, (
-            "the next part follows at once, but after other deadlines"
-        )
+        assert topic._timers.next_deadline() == NOW_NS, "the next part follows at once, but after other deadlines"
         handle_due(topic, NOW_NS)
     assert len(topic.queue) == 0
     expected = numbers(2 * PART_COUNT + 3)

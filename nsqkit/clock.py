@@ -69,12 +69,13 @@ class LoopClock:
 
 
 def _loop_time() -> Callable[[], float]:
-    """Return the function that reads the running event loop's time, in tasks and in callbacks."""
+    """Return the function that reads the running event loop's time: in tasks, in callbacks and in other threads."""
     try:
-        # Outside of a task, anyio does not find a running asyncio loop that anyio has not started.
         return asyncio.get_running_loop().time
     except RuntimeError:
-        return anyio.current_time
+        import trio
+
+        return trio.lowlevel.current_clock().current_time
 
 
 class ManualClock:

@@ -31,6 +31,12 @@ class TestLoopClock:
         assert passed_ns == pytest.approx((anyio.current_time() - before) * NS_PER_S, abs=NS_PER_S / 1000)
         assert passed_ns >= 2_900_000
 
+    async def test_loop_clock_can_be_read_in_another_thread(self):
+        clock = LoopClock()
+        before_ns = clock.now_ns()
+        read_ns = await anyio.to_thread.run_sync(clock.now_ns)
+        assert before_ns <= read_ns <= clock.now_ns()
+
     async def test_two_waits_reach_any_deadline_exactly(self, anyio_backend):
         # One wait may end a rounding error too early. trio's test clock stands still here until all tasks wait, so a
         # third wait would not end.

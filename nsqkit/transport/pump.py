@@ -238,7 +238,8 @@ class Pump:
             self._wake.set()
             self._limit_time()
         elif self._push is None or not self._push.is_writable:
-            self._wake.set()
+            if machine.has_output or self._reading_paused:  # else the writer would run for each read
+                self._wake.set()
         elif not self._flush_is_due:
             self._flush_is_due = True
             self._push.call_soon(self._flush_soon)

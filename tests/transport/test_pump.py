@@ -354,6 +354,22 @@ class TestWriting:
             assert link.sent == [b"event"]
             assert bench.machine.after_count == 1
 
+    async def test_read_without_output_does_not_run_the_writer(self, monkeypatch: pytest.MonkeyPatch):
+        async with pumping() as (bench, link):
+            await settle()
+            takes: list[int] = []
+
+            def take() -> bytes:
+                takes.append(1)
+                return b""
+
+            with monkeypatch.context() as patch:
+                patch.setattr(bench.machine, "data_to_send", take)
+                link.feed(b"a")
+                await settle()
+            assert bench.machine.received == [b"a"]
+            assert takes == []
+
     async def test_wake_without_output_sends_nothing(self):
         async with pumping() as (bench, link):
             bench.pump.wake()

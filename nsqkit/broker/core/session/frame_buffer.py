@@ -49,17 +49,7 @@ class FrameBuffer:
     """
 
     __slots__ = (
-        *(
-            "_begun",
-            "_decoder",
-            "_held",
-            "_last",
-            "_layers",
-            "_pieces",
-            "_rest",
-            "_rest_depth",
-            "_sendable",
-        ),
+        *("_begun", "_decoder", "_held", "_last", "_layers", "_pieces", "_rest", "_rest_depth", "_sendable"),
         *("decoded_size", "is_full", "is_plain", "is_suspended", "size", "unread"),
     )
 

@@ -45,7 +45,8 @@ ARROWS = {
     "broker": "errors clock options program wire transport http broker.core",
     "lookupd": "errors clock options program wire transport http",
     "telemetry": "errors options transport client producer consumer",
-    "testing": "errors clock transport loop_thread broker broker.core lookupd",
+    "testing.link": "errors options wire",
+    "testing": "errors clock options wire transport http loop_thread admin broker broker.core lookupd testing.link",
     "spark": "errors clock options producer consumer",
     "__init__": "errors options admin client producer consumer",
     "__main__": "broker lookupd",
@@ -113,6 +114,7 @@ IO_MODULES = {
     "spark.drain",
     "telemetry.instruments",
     "telemetry.prometheus",
+    "testing.proxy",
 }
 IO_LIBRARIES = {
     *("anyio", "asyncio", "sniffio", "trio", "uvloop"),

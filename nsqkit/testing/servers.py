@@ -7,26 +7,33 @@ it; after the ``with`` its port is closed and its tasks have ended. For a server
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+import attrs
+
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
+from nsqkit.clock import LoopClock
 from nsqkit.lookupd.options import LookupdOptions
 from nsqkit.lookupd.server import Nsqlookupd
 from nsqkit.loop_thread import portal_provider
+from nsqkit.testing.link.journal import Journal
+from nsqkit.testing.proxy import Proxy
+from nsqkit.transport.address import port_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from anyio.abc import ByteStream
     from anyio.from_thread import BlockingPortal
 
     from nsqkit.broker.core.broker import Broker
     from nsqkit.lookupd.registry import Registry
 
-S = TypeVar("S", bound=Nsqd | Nsqlookupd)
+S = TypeVar("S", bound="EmbeddedNsqd | Nsqlookupd")
 T = TypeVar("T")
 
 HOST = "127.0.0.1"
@@ -74,7 +81,57 @@ class _Server(Generic[S]):
         return self._portal.call(look, self._service)
 
 
-class NsqdServer(_Server[Nsqd]):
+class EmbeddedNsqd:
+    """A broker behind a proxy, both in this event loop, for ``async with``.
+
+    Args:
+        options: nsqd's flags; ``tcp_address`` is that of the proxy.
+
+    Attributes:
+        tcp_address: ``host:port`` that clients connect to.
+        http_address: ``host:port`` of the HTTP routes.
+        journal: what the clients and the broker have sent.
+    """
+
+    def __init__(self, options: BrokerOptions) -> None:
+        self.journal = Journal()
+        self.tcp_address = options.tcp_address
+        self.http_address = options.http_address
+        self._options = options
+        self._stack = AsyncExitStack()
+        self._nsqd: Nsqd | None = None
+
+    @property
+    def nsqd(self) -> Nsqd:
+        """The broker."""
+        assert self._nsqd is not None
+        return self._nsqd
+
+    async def __aenter__(self) -> Self:
+        clock = LoopClock()
+        async with AsyncExitStack() as stack:
+            proxy = await stack.enter_async_context(Proxy(self.tcp_address, self._connect, self.journal, clock))
+            self.tcp_address = proxy.address
+            options = attrs.evolve(
+                self._options,
+                tcp_address=f"{HOST}:0",
+                broadcast_tcp_port=self._options.broadcast_tcp_port or port_of(proxy.address),
+            )
+            self._nsqd = await stack.enter_async_context(
+                Nsqd(options, clock=clock, data_path=options.data_path or None)
+            )
+            self.http_address = self._nsqd.http_address
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    async def _connect(self, name: str) -> ByteStream:
+        return self.nsqd.connect(name)
+
+
+class NsqdServer(_Server[EmbeddedNsqd]):
     """A broker in a thread, for ``with``.
 
     Args:
@@ -90,12 +147,11 @@ class NsqdServer(_Server[Nsqd]):
     """
 
     def __init__(self, **options: Any) -> None:
-        made = BrokerOptions(**{**_ADDRESSES, **options})
-        super().__init__(partial(Nsqd, made, data_path=made.data_path or None))
+        super().__init__(partial(EmbeddedNsqd, BrokerOptions(**{**_ADDRESSES, **options})))
 
     def inspect(self, look: Callable[[Broker], T]) -> T:
         """Call ``look`` with the engine, in the broker's thread between two commands, and return its result."""
-        return self._call(lambda nsqd: look(nsqd.broker))
+        return self._call(lambda embedded: look(embedded.nsqd.broker))
 
 
 class NsqlookupdServer(_Server[Nsqlookupd]):

@@ -31,6 +31,7 @@ from nsqkit.options.durations import Seconds
 
 if TYPE_CHECKING:
     from nsqkit.client.serializers import Serializer
+    from nsqkit.clock import Clock
     from nsqkit.consumer.blocking_message import BlockingMessage
     from nsqkit.consumer.handling import Handling
     from nsqkit.consumer.message import Message
@@ -62,6 +63,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
         stop_signals: as for ``Consumer``; a second signal also interrupts the main thread. It is opened and closed in
             the main thread then.
         serializer: decodes bodies for ``message.value``, in the thread that reads it.
+        clock: the time of the consumer; by default the real one. The timeout of ``receive`` is real time.
         options: see ``ConsumerOptions``.
 
     Raises:
@@ -78,6 +80,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
         on_backoff: Callable[[BackoffStats], None] | None = None,
         stop_signals: Collection[int] = (),
         serializer: Serializer[Any, Any] | None = None,
+        clock: Clock | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         def make() -> Consumer:
@@ -88,6 +91,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
                 lookupd_http_addresses=lookupd_http_addresses,
                 on_backoff=on_backoff,
                 serializer=serializer,
+                clock=clock,
                 **options,
             )
 

@@ -24,6 +24,7 @@ from nsqkit.producer.thread_lease import ThreadPublisher
 
 if TYPE_CHECKING:
     from nsqkit.client.serializers import Serializer
+    from nsqkit.clock import Clock
     from nsqkit.producer.receipt import Receipt
 
 
@@ -38,6 +39,7 @@ class BlockingProducer(BlockingClient[Producer]):
         nsqd_tcp_addresses: more of them, as a list.
         nsqd_http_addresses: HTTP addresses of the same nsqds.
         serializer: makes a body of each published value; it runs in the event-loop thread, in the caller's context.
+        clock: the time; by default the real one.
         options: see ``ProducerOptions``.
 
     Attributes:
@@ -54,6 +56,7 @@ class BlockingProducer(BlockingClient[Producer]):
         nsqd_tcp_addresses: Sequence[str] = (),
         nsqd_http_addresses: Sequence[str] = (),
         serializer: Serializer[Any, Any] | None = None,
+        clock: Clock | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
         def make() -> Producer:
@@ -62,6 +65,7 @@ class BlockingProducer(BlockingClient[Producer]):
                 nsqd_tcp_addresses=nsqd_tcp_addresses,
                 nsqd_http_addresses=nsqd_http_addresses,
                 serializer=serializer,
+                clock=clock,
                 **options,
             )
 
@@ -70,13 +74,14 @@ class BlockingProducer(BlockingClient[Producer]):
         self.options = example.options
         self.nsqd_tcp_addresses = example.nsqd_tcp_addresses
         self._has_serializer = serializer is not None
+        self._has_clock = clock is not None
         self._sends_once = self.options.publish_attempts == 1 and not self.options.publish_timeout
         self._thread_publisher: ThreadPublisher | None = None
 
     def open(self) -> Self:
         """Start; connections are made meanwhile. Raises ``Closed`` if it is open already."""
         super().open()
-        self._thread_publisher = None if self._has_serializer else ThreadPublisher(self._opened())
+        self._thread_publisher = None if self._has_serializer or self._has_clock else ThreadPublisher(self._opened())
         return self
 
     # ---- publishing ----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 
 from nsqkit import BlockingConsumer, BlockingMessage, BlockingProducer, Producer
 from nsqkit.broker.core.broker import Broker
+from nsqkit.clock import ManualClock
 from nsqkit.consumer import BackoffState
 from nsqkit.consumer.dead_letter import DeadLetter, GivenUp
 from nsqkit.errors import Closed, NotConnected, OptionError
@@ -61,6 +62,17 @@ def numbers(count: int) -> list[bytes]:
 
 
 # ---- ways of receiving ----------------------------------------------------------------------------------------------
+
+
+def test_time_left_follows_the_clock(nsqd):
+    clock = ManualClock()
+    fill(nsqd, b"x")
+    with portal_provider() as portal, make(nsqd, clock=clock) as consumer:
+        message = take(consumer)
+        assert message.time_left == 60.0
+        portal.call(clock.advance, 20.0)
+        assert message.time_left == 40.0
+        message.finish()
 
 
 def test_iteration_ends_at_stop(consumer, nsqd):

@@ -4,11 +4,13 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from nsqkit import BlockingProducer
 from nsqkit.client.serializers import JSON
+from nsqkit.clock import ManualClock
 from nsqkit.errors import Closed, NotConnected, OptionError, PublishTimeout, WouldWait
 from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.servers import NsqdServer
@@ -124,6 +126,16 @@ def test_a_timeout_ends_a_publish():
         producer.ping()
         with pytest.raises(PublishTimeout):
             producer.publish("t", b"1", timeout=0.05)
+
+
+def test_timeout_of_a_publish_follows_the_clock():
+    clock = ManualClock()
+    with silent_nsqd() as address, portal_provider() as portal, BlockingProducer(address, clock=clock) as producer:
+        producer.ping()
+        publish = start(partial(producer.publish, "t", b"1", timeout=3600.0))
+        until(lambda: portal.call(clock.advance, 3600.0) or publish.done())
+        with pytest.raises(PublishTimeout):
+            publish.result()
 
 
 # ---- the end --------------------------------------------------------------------------------------------------------

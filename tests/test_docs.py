@@ -3,10 +3,11 @@
 Each fenced block of a page is of one of these kinds:
 
 * ``python``: runs unchanged, with ``await`` at top level if the block uses it, on asyncio and on trio, with its own
-  broker instead of 127.0.0.1:4150. pytest runs a block that defines ``test_…`` functions. A block that imports
-  pyspark runs if that is installed (``tox -e spark``). No block can be excluded. ``tests/test_examples.py`` runs the
-  blocks that are files of docs/examples. ``tests/integration/clients/test_migrating.py`` runs the blocks under
-  docs/migrating, which are programs that run until a signal.
+  broker instead of 127.0.0.1:4150. pytest runs the blocks of a page that define ``test_…`` functions, each as a file.
+  A block that imports pyspark runs if that is installed (``tox -e spark``). No block can be excluded.
+  ``tests/test_examples.py`` runs the blocks that are files of docs/examples.
+  ``tests/integration/clients/test_migrating.py`` runs the blocks under docs/migrating, which are programs that run
+  until a signal.
 * ``pycon``: the blocks of a page together are a doctest.
 * ``sh`` and ``console``: each command begins with an entry of COMMANDS, which names the file that runs it.
 * ``text``, ``toml``, ``json``: pictures, output and data, which no test reads. ``go``: programs for go-nsq.
@@ -51,6 +52,8 @@ DECISION_LINES_MAX = 25
 ADDRESS = "127.0.0.1:4150"
 
 
+TESTS = re.compile(r"^(async )?def test_", re.MULTILINE)
+
 EXAMPLE_TEXTS = {path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.py")}
 
 PYTHON = [
@@ -63,17 +66,13 @@ PYTHON = [
         ),
     )
     for block in blocks("python")
-    if MIGRATING not in block.page.parents and block.text not in EXAMPLE_TEXTS
+    if MIGRATING not in block.page.parents and block.text not in EXAMPLE_TEXTS and not TESTS.search(block.text)
 ]
 
 
 @pytest.mark.parametrize("block", PYTHON)
-def test_python_blocks_run(block: Block, anyio_backend: str, nsqd: Any, tmp_path: Path):
-    source = block.text.replace(ADDRESS, nsqd.tcp_address)
-    if re.search(r"^(async )?def test_", source, re.MULTILINE):
-        run_tests(source, tmp_path)
-    else:
-        run(source, block, anyio_backend)
+def test_python_blocks_run(block: Block, anyio_backend: str, nsqd: Any):
+    run(block.text.replace(ADDRESS, nsqd.tcp_address), block, anyio_backend)
 
 
 def run(source: str, block: Block, backend: str) -> None:
@@ -90,10 +89,16 @@ def run(source: str, block: Block, backend: str) -> None:
         exec(program, namespace)
 
 
-def run_tests(source: str, folder: Path) -> None:
-    (folder / "test_example.py").write_text(source)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", str(folder)]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+WITH_TESTS = sorted({block.page for block in blocks("python") if TESTS.search(block.text)})
+
+
+@pytest.mark.parametrize("page", WITH_TESTS, ids=name)
+def test_test_blocks_pass(page: Path, tmp_path: Path):
+    for block in blocks_of(page):
+        if block.language == "python" and TESTS.search(block.text):
+            (tmp_path / f"test_line_{block.line}.py").write_text(block.text)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", str(tmp_path)]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout
 
 

@@ -21,10 +21,11 @@ from nsqkit.lookupd.server import Nsqlookupd
 from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.proxy import Proxy
+from nsqkit.testing.state import of_broker
 from nsqkit.transport.address import port_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from anyio.abc import ByteStream
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from nsqkit.broker.core.broker import Broker
     from nsqkit.lookupd.registry import Registry
+    from nsqkit.testing.state import ClientState, NsqdState, TopicState
 
 S = TypeVar("S", bound="EmbeddedNsqd | Nsqlookupd")
 T = TypeVar("T")
@@ -152,6 +154,25 @@ class NsqdServer(_Server[EmbeddedNsqd]):
     def inspect(self, look: Callable[[Broker], T]) -> T:
         """Call ``look`` with the engine, in the broker's thread between two commands, and return its result."""
         return self._call(lambda embedded: look(embedded.nsqd.broker))
+
+    @property
+    def state(self) -> NsqdState:
+        """The present topics, channels, clients and counts; ``str(nsqd.state)`` is a table."""
+        return self.inspect(of_broker)
+
+    @property
+    def topics(self) -> Mapping[str, TopicState]:
+        """The present topics, by name."""
+        return self.state.topics
+
+    @property
+    def connections(self) -> tuple[ClientState, ...]:
+        """The present clients: consumers first."""
+        return self.state.connections
+
+    def topic(self, name: str) -> TopicState:
+        """Return the present state of a topic; with zeros and ``exists`` false if there is none."""
+        return self.state.topic(name)
 
 
 class NsqlookupdServer(_Server[Nsqlookupd]):

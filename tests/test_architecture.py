@@ -114,6 +114,7 @@ IO_MODULES = {
     "spark.drain",
     "telemetry.instruments",
     "telemetry.prometheus",
+    "testing.plugin",
     "testing.proxy",
 }
 IO_LIBRARIES = {

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import attrs
 
-from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
 from nsqkit.clock import LoopClock
-from nsqkit.lookupd.options import LookupdOptions
 from nsqkit.lookupd.server import Nsqlookupd
 from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.link.journal import Journal
+from nsqkit.testing.options import HOST, nsqd_options, nsqlookupd_options
 from nsqkit.testing.proxy import Proxy
 from nsqkit.testing.state import of_broker
 from nsqkit.transport.address import port_of
@@ -32,15 +31,12 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from nsqkit.broker.core.broker import Broker
+    from nsqkit.broker.core.options import BrokerOptions
     from nsqkit.lookupd.registry import Registry
     from nsqkit.testing.state import ClientState, NsqdState, TopicState
 
 S = TypeVar("S", bound="EmbeddedNsqd | Nsqlookupd")
 T = TypeVar("T")
-
-HOST = "127.0.0.1"
-
-_ADDRESSES = {"tcp_address": f"{HOST}:0", "http_address": f"{HOST}:0", "broadcast_address": HOST}
 
 
 class _Server(Generic[S]):
@@ -137,8 +133,8 @@ class NsqdServer(_Server[EmbeddedNsqd]):
     """A broker in a thread, for ``with``.
 
     Args:
-        options: ``BrokerOptions`` by name; the addresses default to free ports of 127.0.0.1. Without ``data_path``
-            messages are in memory only.
+        options: nsqd's flags in snake case, such as ``msg_timeout="2s"`` or ``msg_timeout=2`` (seconds); the
+            addresses default to free ports of 127.0.0.1. Without ``data_path`` messages are in memory only.
 
     Attributes:
         tcp_address: ``host:port`` that clients connect to.
@@ -149,7 +145,7 @@ class NsqdServer(_Server[EmbeddedNsqd]):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(partial(EmbeddedNsqd, BrokerOptions(**{**_ADDRESSES, **options})))
+        super().__init__(partial(EmbeddedNsqd, nsqd_options(options)))
 
     def inspect(self, look: Callable[[Broker], T]) -> T:
         """Call ``look`` with the engine, in the broker's thread between two commands, and return its result."""
@@ -179,7 +175,8 @@ class NsqlookupdServer(_Server[Nsqlookupd]):
     """An nsqlookupd in a thread, for ``with``.
 
     Args:
-        options: ``LookupdOptions`` by name; the addresses default to free ports of 127.0.0.1.
+        options: nsqlookupd's flags in snake case, such as ``tombstone_lifetime=5`` (seconds); the addresses default
+            to free ports of 127.0.0.1.
 
     Attributes:
         tcp_address: ``host:port`` that nsqds connect to.
@@ -190,7 +187,7 @@ class NsqlookupdServer(_Server[Nsqlookupd]):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(partial(Nsqlookupd, LookupdOptions(**{**_ADDRESSES, **options})))
+        super().__init__(partial(Nsqlookupd, nsqlookupd_options(options)))
 
     def inspect(self, look: Callable[[Registry], T]) -> T:
         """Call ``look`` with the registrations, in the thread of the nsqlookupd, and return its result."""

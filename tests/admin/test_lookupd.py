@@ -46,7 +46,7 @@ async def test_refusals_have_nsqlookupds_message(nsqlookupd: NsqlookupdServer):
 
 async def test_nodes_and_tombstones(nsqlookupd: NsqlookupdServer):
     admin = LookupdAdmin(nsqlookupd.http_address, **PATIENT)
-    with NsqdServer(lookupd_tcp_addresses=(nsqlookupd.tcp_address,), topology_zone="z") as nsqd:
+    with NsqdServer(lookupd_tcp_address=nsqlookupd.tcp_address, topology_zone="z") as nsqd:
         for topic in ("t", "u"):
             await NsqdAdmin(nsqd.http_address, **PATIENT).create_topic(topic)
         with anyio.fail_after(WAIT):

@@ -149,7 +149,7 @@ class Play:
         times_out = cell.outcome == "late" or cell.end == "lost"
         self._options = {
             "data_path": str(data_path),
-            **({"msg_timeout_ns": round(MSG_TIMEOUT * 1e9)} if times_out else {}),
+            **({"msg_timeout": MSG_TIMEOUT} if times_out else {}),
         }
         self._server = NsqdServer(**self._options).__enter__()
         self._proxy = Proxy(lambda: self._server.tcp_address)

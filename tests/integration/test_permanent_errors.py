@@ -199,10 +199,10 @@ def refusal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
             case "timeout":
                 yield stack.enter_context(NsqdServer()).tcp_address, {}
             case "secret":
-                nsqd = NsqdServer(auth_http_addresses=["127.0.0.1:1"])
+                nsqd = NsqdServer(auth_http_address="127.0.0.1:1")
                 yield stack.enter_context(nsqd).tcp_address, {"auth_secret": "wrong"}
             case "no secret":
-                nsqd = NsqdServer(auth_http_addresses=["127.0.0.1:1"])
+                nsqd = NsqdServer(auth_http_address="127.0.0.1:1")
                 yield stack.enter_context(nsqd).tcp_address, {}
             case "no tls":
                 yield stack.enter_context(NsqdServer()).tcp_address, {"tls_v1": True}

@@ -80,7 +80,7 @@ def test_messages_are_published_and_consumed(run: Run, nsqd: NsqdServer) -> None
 
 
 def test_client_with_a_secret_is_authorized(run: Run) -> None:
-    with auth_server() as auth, NsqdServer(auth_http_addresses=[auth]) as nsqd:
+    with auth_server() as auth, NsqdServer(auth_http_address=auth) as nsqd:
 
         async def main() -> None:
             await check_roundtrip(nsqd.tcp_address, auth_secret="hush")
@@ -165,7 +165,7 @@ def test_batches_are_handled(run: Run, nsqd: NsqdServer) -> None:
 def test_an_nsqd_is_found_by_nsqlookupd(run: Run) -> None:
     async def main() -> None:
         with NsqlookupdServer() as lookupd:
-            with NsqdServer(lookupd_tcp_addresses=[lookupd.tcp_address]) as nsqd:
+            with NsqdServer(lookupd_tcp_address=lookupd.tcp_address) as nsqd:
                 async with Producer(nsqd.tcp_address) as producer:
                     await producer.publish("t", b"found")
                 async with Consumer(
@@ -261,7 +261,7 @@ def test_a_client_is_made_before_the_event_loop_runs(run: Run, nsqd: NsqdServer)
 
 
 def test_a_blocking_consumer_finds_its_nsqd_by_nsqlookupd() -> None:
-    with NsqlookupdServer() as lookupd, NsqdServer(lookupd_tcp_addresses=[lookupd.tcp_address]) as nsqd:
+    with NsqlookupdServer() as lookupd, NsqdServer(lookupd_tcp_address=lookupd.tcp_address) as nsqd:
         with BlockingProducer(nsqd.tcp_address) as producer:
             producer.publish("t", b"one")
         with BlockingConsumer(

@@ -81,7 +81,7 @@ def check(slow: Slow, nsqd: NsqdServer, caplog: pytest.LogCaptureFixture) -> Non
 
 @pytest.fixture
 def nsqd():
-    with NsqdServer(msg_timeout_ns=round(MSG_TIMEOUT * 1e9)) as server:
+    with NsqdServer(msg_timeout=MSG_TIMEOUT) as server:
         with BlockingProducer(server.tcp_address) as producer:
             producer.multi_publish("t", [b"%d" % n for n in range(COUNT)])
         yield server

@@ -187,7 +187,7 @@ async def test_nsqd_is_found_and_lost_with_real_nsqlookupds(nsqlookupd: Nsqlooku
             tasks.start_soon(discovery.run)
             tasks.start_soon(everything.run)
             both = (nsqlookupd.tcp_address, other.tcp_address)
-            with NsqdServer(lookupd_tcp_addresses=both) as nsqd:
+            with NsqdServer(lookupd_tcp_address=both) as nsqd:
                 assert await found.wait(1) == ([nsqd.tcp_address], [])
                 assert changes.calls == []
                 await how.daemon(nsqd.http_address).request("POST", "/topic/create", {"topic": "t"})

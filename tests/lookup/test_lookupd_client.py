@@ -132,7 +132,7 @@ async def test_invalid_arguments_are_refused_before_any_request():
 async def test_lookup_with_real_nsqlookupd_and_nsqd(nsqlookupd: NsqlookupdServer):
     where = [nsqlookupd.http_address]
     assert await lookup_nsqds(where, "t") == []
-    with NsqdServer(lookupd_tcp_addresses=(nsqlookupd.tcp_address,)) as nsqd:
+    with NsqdServer(lookupd_tcp_address=nsqlookupd.tcp_address) as nsqd:
         await LookupOptions().daemon(nsqd.http_address).request("POST", "/topic/create", {"topic": "t"})
         with anyio.fail_after(WAIT):
             while await lookup_nsqds(where, "t") != [nsqd.tcp_address]:

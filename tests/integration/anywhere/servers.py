@@ -15,13 +15,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Condition, Thread
-from typing import IO, Final, Protocol, TypeAlias
+from typing import IO, Any, Final, Protocol, TypeAlias
 
 import attrs
 
-from nsqkit.broker.core.options import OPTIONS
-from nsqkit.lookupd.options import OPTIONS as LOOKUPD_OPTIONS
-from nsqkit.options.flags import parse_flags
 from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
 
 WAIT_LIMIT: Final = 60.0
@@ -192,18 +189,24 @@ class Kind:
         """Return an nsqd that is not started yet."""
         words = [*_COMMON, _HTTPS, f"--data-path={data_path}", *flags]
         if self.name == IN_PROCESS:
-            return OwnServer(lambda: NsqdServer(**parse_flags(words, OPTIONS)))
+            return OwnServer(lambda: NsqdServer(**_keywords(words)))
         return ServerProcess([*self._command("nsqd"), *words])
 
     def nsqlookupd(self, *flags: str) -> Server:
         """Return an nsqlookupd that is not started yet."""
         words = [*_COMMON, *flags]
         if self.name == IN_PROCESS:
-            return OwnServer(lambda: NsqlookupdServer(**parse_flags(words, LOOKUPD_OPTIONS)))
+            return OwnServer(lambda: NsqlookupdServer(**_keywords(words)))
         return ServerProcess([*self._command("nsqlookupd"), *words])
 
     def _command(self, name: str) -> list[str]:
         return [self.binary] if self.binary else [sys.executable, "-m", "nsqkit", name]
+
+
+def _keywords(words: Sequence[str]) -> dict[str, Any]:
+    """Return the options of a server in this process for flags of the form ``--name=value``."""
+    pairs = (word.removeprefix("--").partition("=") for word in words)
+    return {flag.replace("-", "_"): int(text) if text.isdigit() else text for flag, _, text in pairs}
 
 
 StartNsqd: TypeAlias = Callable[..., Server]

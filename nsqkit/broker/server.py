@@ -272,8 +272,9 @@ class Nsqd:
                     pump.fail(fault)
         if self._busy_poll is not None:
             self._busy_poll.record(self.broker.changes.published_ns)
-        if not self.broker.take_news():
+        if not self.broker.has_news:
             return
+        self.broker.has_news = False
         if self._external_services is not None:
             self._external_services.check()
         if self._persistence is not None:

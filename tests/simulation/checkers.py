@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 
 from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.disk.queue import MemoryBackend
 from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
 from tests.simulation.oracle import ChannelOracle, Oracle
@@ -47,7 +48,8 @@ def check_bodies(broker: Broker, oracle: Oracle) -> None:
     """Compare message by message."""
     for expected in oracle.channels():
         channel = broker.topics[expected.topic].channels[expected.name]
-        queued = [*channel.queue._memory, *getattr(channel.queue.backend, "_frames", ())]
+        backend = channel.queue.backend
+        queued = [*channel.queue._memory, *(backend if isinstance(backend, MemoryBackend) else ())]
         deferred = [frame for _, _, frame in channel.deferred._heap]
         for frames, bodies in ((queued, expected.queued), (deferred, expected.deferred)):
             assert Counter(frame[FRAME_HEADER_LENGTH:] for frame in frames) == Counter([*bodies])

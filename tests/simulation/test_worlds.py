@@ -10,8 +10,7 @@ import pytest
 from nsqkit.broker.core.timers import Timers
 from nsqkit.broker.core.topics import channel
 from nsqkit.broker.core.topics.channel import Channel
-from nsqkit.broker.core.topics.in_flight import InFlight
-from nsqkit.broker.core.topics.subscription import Subscription
+from nsqkit.broker.core.topics.subscription import InFlight, Subscription
 from tests.simulation.world import World
 
 WORLDS = 200
@@ -50,7 +49,7 @@ def test_world_is_determined_by_its_seed():
         (channel, "for_redelivery", lambda frame: frame),
         (InFlight, "remove_all", lambda self, ids: []),
         (InFlight, "touch", lambda self, message_id, now_ns, timeout_ns, max_timeout_ns: now_ns),
-        (Subscription, "capacity", property(lambda self: 0 if self._output is None else self.rdy_count)),
+        (Subscription, "capacity", property(lambda self: 0 if self.output is None else self.rdy_count)),
         (Timers, "schedule", lambda self, owner, due_ns: None),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 
 from nsqkit.broker.core.disk.group_commit import GroupCommit
-from nsqkit.broker.core.disk.storage import DurableStorage, MemoryStorage
+from nsqkit.broker.core.disk.storage import DiskStorage, DurableStorage, MemoryStorage
 from nsqkit.broker.core.session.session import ACTIONS, LOGGED_ACTIONS, Session
 from nsqkit.broker.core.session.sessions import Sessions
 from nsqkit.broker.core.timers import Timers
@@ -62,6 +62,8 @@ class Broker:
         timers: the deadlines.
         changes: the changes in the topics.
         group_commit: the sessions that wait for a commit; None to answer publishers at once.
+        has_news: deadlines, topics, wanted commits or the storage have changed; set by ``settle``, to be set to False
+            by the driver, which then acts on it.
     """
 
     def __init__(self, options: BrokerOptions, random: Random, storage: Storage | None = None) -> None:
@@ -71,6 +73,8 @@ class Broker:
         self.group_commit: GroupCommit[Session] | None = (
             GroupCommit() if isinstance(self.storage, DurableStorage) else None
         )
+        self._disk_storage = self.storage if isinstance(self.storage, DiskStorage) else None
+        self.has_news = False
         scans = options.timing == "nsqd"
         self.timers = ScannedTimers() if scans else Timers()
         self.topics = Topics(options, self.storage, self.timers)
@@ -135,13 +139,6 @@ class Broker:
         to_write.clear()
         return sessions
 
-    def take_news(self) -> bool:
-        """Return whether deadlines, topics, wanted commits or the storage have changed since the last call."""
-        if not (self.changes.has_news or self.timers.has_news or self.storage.has_news):
-            return False
-        self.changes.has_news = self.timers.has_news = self.storage.has_news = False
-        return True
-
     # ---- time --------------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
@@ -162,23 +159,28 @@ class Broker:
 
     def settle(self, now_ns: int) -> None:
         """Deliver once from every channel that may have messages for a consumer; to be called after each call."""
-        pending, by_subscription = self.changes.channels, self.sessions.by_subscription
+        pending, sessions = self.changes.channels, self.sessions
         while pending:
             channels = [*pending]
             pending.clear()
             for channel in channels:
                 try:
-                    for subscription in channel.deliver(now_ns):
-                        by_subscription[subscription].record_delivery()
+                    delivered = channel.deliver(now_ns)
                 except Exception as error:
-                    for subscription in channel.subscriptions:  # some may have got messages
-                        by_subscription[subscription].record_delivery()
+                    delivered = [*channel.subscriptions]  # some may have got messages
                     self._handle_fault(error, channel, now_ns)
-        sync_ns = self.storage.sync_deadline(now_ns)
-        if sync_ns is not None:
-            self.timers.schedule(self.storage, sync_ns)
+                for subscription in delivered:
+                    session = sessions.by_subscription[subscription]
+                    sessions.to_write[session] = None
+                    if self._scan is not None:
+                        session.schedule_flush()
+        if self._disk_storage is not None and (sync_ns := self._disk_storage.sync_deadline(now_ns)) is not None:
+            self.timers.schedule(self._disk_storage, sync_ns)
         if self._scan is not None and self._scan.due_ns is None:
             self.timers.schedule(self._scan, self._scan.start(now_ns))
+        if self.changes.has_news or self.timers.has_news or self.storage.has_news:
+            self.changes.has_news = self.timers.has_news = self.storage.has_news = False
+            self.has_news = True
 
     def _handle_fault(self, error: Exception, owner: Timed, now_ns: int) -> None:
         """Continue after an internal error: end the session in which it occurred, or try again later."""

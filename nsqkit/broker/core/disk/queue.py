@@ -52,29 +52,23 @@ class Backend(Protocol):
         ...
 
 
-class MemoryBackend:
+class MemoryBackend(deque[bytes]):
     """Keeps messages in memory."""
 
-    __slots__ = ("_frames",)
-
-    def __init__(self) -> None:
-        self._frames: deque[bytes] = deque()
-
-    def __len__(self) -> int:
-        return len(self._frames)
+    __slots__ = ()
 
     def put(self, frames: Sequence[bytes]) -> int:
         """Add messages, in order."""
-        self._frames.extend(frames)
+        self.extend(frames)
         return len(frames)
 
     def take(self, count: int) -> list[bytes]:
         """Remove and return up to ``count`` of the oldest messages."""
-        return _take(self._frames, count)
+        return _take(self, count)
 
     def empty(self) -> None:
         """Remove all messages."""
-        self._frames.clear()
+        self.clear()
 
     delete = empty
 

@@ -31,7 +31,6 @@ class MemoryStorage:
         self.health = HEALTHY
         self.has_news = False
         self.guids = GuidFactory(node_id)
-        self.due_ns: int | None = None
         self._mem_queue_size = mem_queue_size
 
     def open_queue(self, name: bytes, *, ephemeral: bool) -> MessageQueue:
@@ -41,14 +40,6 @@ class MemoryStorage:
     def deferred_times(self, name: bytes, *, ephemeral: bool) -> DeferredTimes:
         """Return when the deferred messages of the queue of this name are due."""
         return DeferredTimes()
-
-    def sync_deadline(self, now_ns: int) -> int | None:
-        """Return when to call ``handle_deadline``, None if nothing has been written or read."""
-        return None
-
-    def handle_deadline(self, now_ns: int) -> int | None:
-        """Have the queues synced that were used; return None."""
-        return None
 
 
 class DiskStorage(SyncState):
@@ -105,10 +96,10 @@ class DiskStorage(SyncState):
             self.has_news = True
         return now_ns + self._options.sync_timeout_ns if self.unsynced and self.due_ns is None else None
 
-    def handle_deadline(self, now_ns: int) -> int | None:
+    def handle_deadline(self, now_ns: int) -> None:
+        """Have the queues synced that were used."""
         self.due.update(self.unsynced)
         self.has_news = True
-        return None
 
     @property
     def wants_sync(self) -> bool:

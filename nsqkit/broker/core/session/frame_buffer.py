@@ -46,11 +46,12 @@ class FrameBuffer:
         unread: buffers received and not processed, to which a session adds.
         is_suspended: no commands are processed for now.
         is_plain: there are no layers.
+        flush_ns: when to call ``flush``; None while no message waits.
     """
 
     __slots__ = (
         *("_begun", "_decoder", "_held", "_last", "_layers", "_pieces", "_rest", "_rest_depth", "_sendable"),
-        *("decoded_size", "is_full", "is_plain", "is_suspended", "size", "unread"),
+        *("decoded_size", "flush_ns", "is_full", "is_plain", "is_suspended", "size", "unread"),
     )
 
     def __init__(self, decoder: CommandDecoder) -> None:
@@ -59,6 +60,7 @@ class FrameBuffer:
         self.is_full = False
         self.is_suspended = False
         self.is_plain = True
+        self.flush_ns: int | None = None
         self._decoder = decoder
         self._rest = b""  # the bytes behind the command that added a layer …
         self._rest_depth = 0  # … and how many layers have decoded them
@@ -92,11 +94,6 @@ class FrameBuffer:
 
     def flush_every(self, interval_ns: int, now_ns: int) -> None:
         """Let messages wait no longer than ``interval_ns``."""
-
-    @property
-    def flush_ns(self) -> int | None:
-        """When to call ``flush``; None while no message waits."""
-        return None
 
     def flush(self) -> None:
         """Let no message wait any longer."""

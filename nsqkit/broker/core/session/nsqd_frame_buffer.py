@@ -18,24 +18,22 @@ if TYPE_CHECKING:
 class NsqdFrameBuffer(FrameBuffer):
     """A frame buffer that holds messages back as nsqd's output buffer does."""
 
-    __slots__ = ("_buffered", "_buffered_size", "_flush_ns", "_interval_ns")
+    __slots__ = ("_buffered", "_buffered_size", "_interval_end_ns", "_interval_ns")
 
     def __init__(self, decoder: CommandDecoder) -> None:
         super().__init__(decoder)
         self._buffered: list[bytes] = []
         self._buffered_size = 0
         self._interval_ns = 0
-        self._flush_ns = 0
+        self._interval_end_ns = 0
 
     def flush_every(self, interval_ns: int, now_ns: int) -> None:
-        """Let messages wait no longer than ``interval_ns``; 0 is no limit."""
-        self._interval_ns = interval_ns
-        self._flush_ns = now_ns
+        """Let messages wait no longer than ``interval_ns``; 0 is no limit.
 
-    @property
-    def flush_ns(self) -> int | None:
-        """When to call ``flush``: intervals begin with the client's IDENTIFY, not with a message."""
-        return self._flush_ns if self._buffered and self._interval_ns else None
+        Intervals begin now, with the client's IDENTIFY, and not with a message.
+        """
+        self._interval_ns = interval_ns
+        self._interval_end_ns = now_ns
 
     def send_messages(self, frames: list[bytes], buffer_size: int, now_ns: int) -> None:
         """Add messages, which wait until there are ``buffer_size`` bytes of them."""
@@ -46,8 +44,11 @@ class NsqdFrameBuffer(FrameBuffer):
         self.is_full = self.size >= OUTBOX_SIZE_MAX
         if self._buffered_size >= buffer_size:
             self.flush()
-        elif self._interval_ns and now_ns >= self._flush_ns:
-            self._flush_ns += self._interval_ns * (1 + (now_ns - self._flush_ns) // self._interval_ns)
+        elif self._interval_ns:
+            if now_ns >= self._interval_end_ns:
+                count = 1 + (now_ns - self._interval_end_ns) // self._interval_ns
+                self._interval_end_ns += count * self._interval_ns
+            self.flush_ns = self._interval_end_ns
 
     def send(self, frame: bytes) -> None:
         """Add one frame behind the messages, which wait no longer."""
@@ -56,7 +57,7 @@ class NsqdFrameBuffer(FrameBuffer):
 
     def flush(self) -> None:
         """Let no message wait any longer."""
-        buffered, self._buffered = self._buffered, []
+        buffered, self._buffered, self.flush_ns = self._buffered, [], None
         self.size -= self._buffered_size  # send_all counts it again
         self._buffered_size = 0
         self.send_all(buffered)

@@ -213,9 +213,8 @@ class Session(Turns):
 
     # ---- called by the broker --------------------------------------------------------------------------------------
 
-    def record_delivery(self) -> None:
-        """Record that the channel has added messages to the output."""
-        self._sessions.to_write[self] = None
+    def schedule_flush(self) -> None:
+        """Set the deadline of messages in nsqd's output buffer, to which the channel has added some."""
         if (flush_ns := self._buffer.flush_ns) is not None:
             self._topics.timers.schedule(self, flush_ns)
 

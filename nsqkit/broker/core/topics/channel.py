@@ -98,8 +98,8 @@ class Channel:
         self._deferred_times = deferred_times
         self._timers = timers
         self._changes = changes
-        # The consumers that can take messages, for each proximity; the one that has waited longest first.
-        self._ready: list[OrderedDict[Subscription, None]] = [OrderedDict() for _ in PROXIMITIES]
+        # The consumers that can take messages, and how many, for each proximity; the one that has waited longest first.
+        self._ready: list[OrderedDict[Subscription, int]] = [OrderedDict() for _ in PROXIMITIES]
         self._abandoned: dict[Subscription, TimeoutTimer] = {}  # of lost connections, with messages in flight
 
     # ---- in ----------------------------------------------------------------------------------------------------
@@ -162,11 +162,15 @@ class Channel:
             turns = 0  # of consumers that have not had theirs in this round
             while waiting and ready:
                 turns = turns or len(ready)
-                subscription = next(iter(ready))
-                ready.move_to_end(subscription)
+                subscription, capacity = next(iter(ready.items()))
                 share = -(-waiting // turns)
                 turns -= 1
-                frames = queue.take(min(subscription.capacity, share), DELIVERY_SIZE_MAX)
+                output = subscription.output
+                if output is None or output.is_full:  # other frames may have filled it
+                    del ready[subscription]
+                    continue
+                frames = queue.take(min(capacity, share), DELIVERY_SIZE_MAX)
+                waiting = waiting - len(frames) if frames else len(queue)
                 if self._deferred_times.by_id:
                     frames = self._defer_again(frames, now_ns)
                 counts[proximity] += len(frames)
@@ -176,8 +180,11 @@ class Channel:
                 if frames:
                     self.schedule(subscription, subscription.deliver(frames, now_ns))
                     delivered.append(subscription)
-                self.update_ready(subscription)
-                waiting = len(queue)
+                    capacity -= len(frames)
+                ready[subscription] = capacity
+                ready.move_to_end(subscription)
+                if capacity <= 0 or output.is_full:
+                    del ready[subscription]
 
     def _defer_again(self, frames: list[bytes], now_ns: int) -> list[bytes]:
         """Defer messages that were deferred before the broker was stopped and are not due; return the others."""
@@ -192,12 +199,14 @@ class Channel:
         return rest
 
     def update_ready(self, subscription: Subscription) -> None:
-        """Record whether ``subscription`` can take messages; to be called when that may have changed."""
-        ready = self._ready[subscription.proximity]
-        if subscription.capacity <= 0:
+        """Record how many messages ``subscription`` can take; to be called when that may have changed."""
+        ready, capacity = self._ready[subscription.proximity], subscription.capacity
+        if capacity <= 0:
             ready.pop(subscription, None)
-        elif subscription not in ready:
-            ready[subscription] = None
+            return
+        was_ready = subscription in ready
+        ready[subscription] = capacity
+        if not was_ready and self.queue:
             self._changes.channels[self] = None
 
     # ---- in flight: the calls of the session that owns the messages ---------------------------------------------
@@ -219,7 +228,9 @@ class Channel:
 
     def schedule(self, subscription: Subscription, deadline_ns: int) -> None:
         """Set a deadline for messages that ``subscription`` holds."""
-        self._timers.schedule_messages(self.subscriptions[subscription], deadline_ns)
+        timer = self.subscriptions[subscription]
+        if timer.due_ns is None or deadline_ns < timer.due_ns:
+            self._timers.schedule_messages(timer, deadline_ns)
 
     def time_out(self, subscription: Subscription, now_ns: int) -> bool:
         """Take back messages of ``subscription`` that have timed out; return whether there were any."""

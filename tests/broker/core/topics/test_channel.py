@@ -16,8 +16,7 @@ from nsqkit.broker.core.disk.guid import GuidFactory
 from nsqkit.broker.core.disk.storage import MemoryStorage
 from nsqkit.broker.core.timers import Timers
 from nsqkit.broker.core.topics.channel import DELIVERY_SIZE_MAX, Channel
-from nsqkit.broker.core.topics.in_flight import InFlight
-from nsqkit.broker.core.topics.subscription import Subscription
+from nsqkit.broker.core.topics.subscription import InFlight, Subscription
 from nsqkit.broker.core.topics.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
 from nsqkit.wire.identify import Grant
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, attempts_of, encode_message
@@ -146,6 +145,24 @@ def test_single_messages_are_delivered_in_turns(world):
     for number in range(7):
         world.put(number)
     assert [consumer.numbers for consumer in consumers] == [[0, 3, 6], [1, 4], [2, 5]]
+
+
+def test_channel_without_messages_has_nothing_to_deliver(world):
+    consumer = Consumer(world.channel, rdy_count=1)
+    assert not world.changes.channels
+    world.put(1)
+    assert consumer.numbers == [1]
+
+
+def test_consumer_whose_output_was_filled_by_other_frames_gets_nothing(world):
+    full, other = Consumer(world.channel, rdy_count=2), Consumer(world.channel, rdy_count=2)
+    full.is_full = True
+    world.put(1, 2, 3)
+    assert (full.numbers, other.numbers) == ([], [1, 2])
+    full.is_full = False
+    full.set_ready(2)
+    world.settle()
+    assert full.numbers == [3]
 
 
 def test_consumer_with_a_small_rdy_count_gets_few_messages(world):

@@ -17,6 +17,7 @@ from nsqkit.broker.server import Nsqd
 from nsqkit.clock import LoopClock
 from nsqkit.lookupd.server import Nsqlookupd
 from nsqkit.loop_thread import portal_provider
+from nsqkit.testing.inject import inject, messages, publish
 from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.options import HOST, nsqd_options, nsqlookupd_options
 from nsqkit.testing.proxy import Proxy
@@ -25,6 +26,7 @@ from nsqkit.transport.address import port_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime, timedelta
     from types import TracebackType
 
     from anyio.abc import ByteStream
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.broker import Broker
     from nsqkit.broker.core.options import BrokerOptions
     from nsqkit.lookupd.registry import Registry
+    from nsqkit.testing.inject import MessageState
     from nsqkit.testing.state import ClientState, NsqdState, TopicState
 
 S = TypeVar("S", bound="EmbeddedNsqd | Nsqlookupd")
@@ -151,6 +154,17 @@ class NsqdServer(_Server[EmbeddedNsqd]):
         """Call ``look`` with the engine, in the broker's thread between two commands, and return its result."""
         return self._call(lambda embedded: look(embedded.nsqd.broker))
 
+    def _change(self, change: Callable[[Broker, int], T]) -> T:
+        """Call ``change`` with the engine and the time, then have the broker act on the changes."""
+
+        def run(embedded: EmbeddedNsqd) -> T:
+            try:
+                return change(embedded.nsqd.broker, embedded.nsqd.clock.now_ns())
+            finally:
+                embedded.nsqd.process_changes()
+
+        return self._call(run)
+
     @property
     def state(self) -> NsqdState:
         """The present topics, channels, clients and counts; ``str(nsqd.state)`` is a table."""
@@ -169,6 +183,33 @@ class NsqdServer(_Server[EmbeddedNsqd]):
     def topic(self, name: str) -> TopicState:
         """Return the present state of a topic; with zeros and ``exists`` false if there is none."""
         return self.state.topic(name)
+
+    def publish(self, topic: str, *bodies: bytes, defer: float | timedelta | None = None) -> None:
+        """Publish messages without a client; ``nsqkit.testing.inject.publish`` has the arguments and errors."""
+        self._change(lambda broker, now_ns: publish(broker, now_ns, topic, *bodies, defer=defer))
+
+    def inject(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        channel: str | None = None,
+        id: str | bytes | None = None,  # noqa: A002 - its name in a consumer's message
+        attempts: int = 1,
+        timestamp: datetime | int | None = None,
+        deferred: float | timedelta | None = None,
+    ) -> bytes:
+        """Place one message with these values; ``nsqkit.testing.inject.inject`` has the arguments and errors.
+
+        Returns:
+            Its id.
+        """
+        place = partial(inject, channel=channel, id=id, attempts=attempts, timestamp=timestamp, deferred=deferred)
+        return self._change(lambda broker, now_ns: place(broker, now_ns, topic, body))
+
+    def messages(self, topic: str, channel: str | None = None) -> list[MessageState]:
+        """Return the messages of a channel, or those that wait in a topic: in flight, waiting, then deferred ones."""
+        return self.inspect(lambda broker: messages(broker, topic, channel))
 
 
 class NsqlookupdServer(_Server[Nsqlookupd]):

@@ -29,6 +29,7 @@ id_of: Final[Callable[[bytes], bytes]] = itemgetter(ID)
 
 _HEAD = Struct(">iiqH")
 _ATTEMPTS = Struct(">H")
+_TIMESTAMP = Struct(">q")
 
 
 def encode_message(timestamp_ns: int, attempts: int, message_id: bytes, body: bytes) -> bytes:
@@ -55,6 +56,12 @@ def encode_messages(
 
 def _first_head(timestamp_ns: int, length: int) -> bytes:
     return _HEAD.pack(4 + RECORD_HEADER_LENGTH + length, MESSAGE_FRAME_TYPE, timestamp_ns, 1)
+
+
+def timestamp_of(frame: bytes) -> int:
+    """Return the time of publication in the frame, ns since the Unix epoch."""
+    timestamp_ns: int = _TIMESTAMP.unpack_from(frame, 8)[0]
+    return timestamp_ns
 
 
 def attempts_of(frame: bytes) -> int:

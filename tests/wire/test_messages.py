@@ -12,6 +12,7 @@ from nsqkit.wire.messages import (
     encode_message,
     encode_messages,
     for_redelivery,
+    timestamp_of,
 )
 from tests import strategies
 
@@ -30,6 +31,7 @@ def test_parts_of_a_frame_are_at_the_constants(
 ) -> None:
     frame = encode_message(timestamp_ns, attempts, message_id, body)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    assert timestamp_of(frame) == timestamp_ns
     assert attempts_of(frame) == attempts
     assert frame[ID] == message_id
     assert frame[FRAME_HEADER_LENGTH:] == body

@@ -286,6 +286,22 @@ class DiskQueue:
         self._ahead.close()
         self._read = Position(number)
 
+    def messages(self) -> list[bytes]:
+        """Return all messages, oldest first; they stay. Raise OSError if they cannot be read now."""
+        frames: list[bytes] = []
+        ahead = ReadAhead(self._files, self._options.max_msg_size)
+        for number in self._numbers(self._read.file, self._write.file) if self._read < self._write else ():
+            ahead.open(self._file_name(number))
+            try:
+                offset = self._read.offset if number == self._read.file else 0
+                end = self._write.offset if number == self._write.file else ahead.size
+                while offset < end and (found := ahead.take(offset, end, self._depth))[0]:
+                    frames += found[0]
+                    offset = found[1]
+            finally:
+                ahead.close()
+        return frames
+
     # ---- sync ----------------------------------------------------------------------------------------------------
 
     def _count(self, messages: int) -> None:

@@ -86,6 +86,9 @@ class DurableQueue(DiskQueue):
             offset += len(frame) - 4  # a record has one number less than a frame
         return frames
 
+    def messages(self) -> list[bytes]:
+        return [frame for frame in super().messages() if id_of(frame) not in self._aside]
+
     def _count(self, messages: int) -> None:
         self._unsynced_count += messages
         self._state.unsynced[self] = None

@@ -35,6 +35,10 @@ class Backend(Protocol):
         """Remove and return up to ``count`` of the oldest messages."""
         ...
 
+    def messages(self) -> list[bytes]:
+        """Return all messages, oldest first; they stay. Raise OSError if they cannot be read now."""
+        ...
+
     def empty(self) -> None:
         """Remove all messages."""
         ...
@@ -66,6 +70,10 @@ class MemoryBackend(deque[bytes]):
         """Remove and return up to ``count`` of the oldest messages."""
         return _take(self, count)
 
+    def messages(self) -> list[bytes]:
+        """Return all messages, oldest first; they stay."""
+        return list(self)
+
     def empty(self) -> None:
         """Remove all messages."""
         self.clear()
@@ -89,6 +97,10 @@ class DiscardBackend:
         return 0
 
     def take(self, count: int) -> list[bytes]:
+        """Return nothing."""
+        return []
+
+    def messages(self) -> list[bytes]:
         """Return nothing."""
         return []
 
@@ -182,6 +194,10 @@ class MessageQueue:
             self._memory.extendleft(reversed(frames[kept:]))
             del frames[kept:]
         return frames
+
+    def messages(self) -> list[bytes]:
+        """Return all messages, oldest first; they stay. Raise OSError if they cannot be read now."""
+        return [*self._memory, *self.backend.messages()]
 
     def empty(self) -> None:
         """Remove all messages."""

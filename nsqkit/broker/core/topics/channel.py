@@ -68,6 +68,8 @@ class Channel:
         paused: nothing is delivered.
         subscriptions: its consumers in the order in which they subscribed, each with its timer.
         message_count: messages put so far; requeue_count and timeout_count likewise.
+        queue: the messages that wait; ``deferred`` has those that are not due.
+        deferred_times: of messages in the queue that were deferred before the broker was stopped, by id.
         delivery_counts: messages delivered so far, for each proximity.
         needs_finished: True if ``finish`` has an effect, so that it has to be called.
         due_ns: the deadline of deferred messages, or of another attempt to read the disk.
@@ -95,7 +97,7 @@ class Channel:
         self.deferred = Deferred()
         self.due_ns: int | None = None
         self.subscriptions: dict[Subscription, TimeoutTimer] = {}
-        self._deferred_times = deferred_times
+        self.deferred_times = deferred_times
         self._timers = timers
         self._changes = changes
         # The consumers that can take messages, and how many, for each proximity; the one that has waited longest first.
@@ -171,7 +173,7 @@ class Channel:
                     continue
                 frames = queue.take(min(capacity, share), DELIVERY_SIZE_MAX)
                 waiting = waiting - len(frames) if frames else len(queue)
-                if self._deferred_times.by_id:
+                if self.deferred_times.by_id:
                     frames = self._defer_again(frames, now_ns)
                 counts[proximity] += len(frames)
                 if frames and subscription.grant.sample_rate:
@@ -188,7 +190,7 @@ class Channel:
 
     def _defer_again(self, frames: list[bytes], now_ns: int) -> list[bytes]:
         """Defer messages that were deferred before the broker was stopped and are not due; return the others."""
-        deferred_times = self._deferred_times.by_id
+        deferred_times = self.deferred_times.by_id
         rest = []
         for frame in frames:
             due_ns = deferred_times.pop(id_of(frame), now_ns)
@@ -258,19 +260,20 @@ class Channel:
 
     def queue_all_due(self, now_ns: int) -> bool:
         """Queue all messages that have timed out, and deferred ones that are due; return whether there were any."""
-        found = [self.time_out(subscription, now_ns) for subscription in self._holders()]
+        found = [self.time_out(subscription, now_ns) for subscription in self.holders()]
         return self._queue_due(now_ns) or any(found)
 
     def holds(self, message_id: bytes) -> bool:
         """Return whether the message is in flight to any consumer."""
-        return any(message_id in subscription.in_flight for subscription in self._holders())
+        return any(message_id in subscription.in_flight for subscription in self.holders())
 
     @property
     def in_flight_count(self) -> int:
         """Messages in flight, those of lost connections included."""
-        return sum(len(subscription.in_flight) for subscription in self._holders())
+        return sum(len(subscription.in_flight) for subscription in self.holders())
 
-    def _holders(self) -> list[Subscription]:
+    def holders(self) -> list[Subscription]:
+        """Return its consumers, and those of lost connections with messages in flight."""
         return [*self.subscriptions, *self._abandoned]
 
     # ---- consumers ---------------------------------------------------------------------------------------------
@@ -308,13 +311,13 @@ class Channel:
     def empty(self) -> None:
         """Remove all messages: queued, deferred and in flight."""
         self.queue.empty()
-        self._deferred_times.by_id.clear()
+        self.deferred_times.by_id.clear()
         self._remove_held()
 
     def delete(self) -> None:
         """Remove all messages and all files."""
         self.queue.delete()
-        self._deferred_times.delete()
+        self.deferred_times.delete()
         self._remove_held()
 
     def close(self) -> None:
@@ -325,8 +328,8 @@ class Channel:
         Raises:
             OSError: they could not be stored, or not all of them.
         """
-        self._deferred_times.write(self.deferred.times())
-        in_flight = [frame for subscription in self._holders() for frame in subscription.in_flight.remove_everything()]
+        self.deferred_times.write({id_of(frame): due_ns for due_ns, frame in self.deferred.messages()})
+        in_flight = [frame for subscription in self.holders() for frame in subscription.in_flight.remove_everything()]
         self.queue.close([for_redelivery(frame) for frame in in_flight], self.deferred.remove_everything())
 
     def _remove_held(self) -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from nsqkit.wire.messages import id_of
-
 
 class Deferred:
     """The deferred messages of one channel."""
@@ -27,13 +25,13 @@ class Deferred:
         self._count += 1
         heappush(self._heap, (due_ns, self._count, frame))
 
-    def times(self) -> dict[bytes, int]:
-        """Return the time of each message, by id."""
-        return {id_of(frame): due_ns for due_ns, _, frame in self._heap}
+    def messages(self) -> list[tuple[int, bytes]]:
+        """Return the time and the frame of each message, earliest first."""
+        return [(due_ns, frame) for due_ns, _, frame in sorted(self._heap)]
 
     def remove_everything(self) -> list[bytes]:
         """Remove all messages; return their frames, earliest first."""
-        frames = [frame for _, _, frame in sorted(self._heap)]
+        frames = [frame for _, frame in self.messages()]
         self._heap.clear()
         return frames
 

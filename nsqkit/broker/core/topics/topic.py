@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.topics.channel import READ_PAUSE_NS, Channel
 from nsqkit.broker.core.topics.latency import Latency
-from nsqkit.wire.messages import encode_messages, id_of
+from nsqkit.wire.messages import FRAME_HEADER_LENGTH, encode_messages, id_of
 from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Topic:
         paused: messages wait in the topic.
         channels: by name.
         message_count: messages published so far; message_bytes their bodies' bytes.
+        queue: the messages that wait here; waiting_delays_ns are the delays of the deferred ones, by id.
         due_ns: when the channels get the next part of the waiting messages.
     """
 
@@ -60,7 +61,7 @@ class Topic:
         self._started = started
         self._flows = False  # the channels get new messages at once
         self._delays = storage.deferred_times(name, ephemeral=self.ephemeral)
-        self._waiting_delays_ns = self._delays.by_id  # of deferred messages in the queue
+        self.waiting_delays_ns = self._delays.by_id  # of deferred messages in the queue
         # Channels that have got a deferred message which others could not store.
         self._given_to: dict[bytes, list[Channel]] = {}
         self._timers = timers
@@ -76,13 +77,17 @@ class Topic:
 
         If they could not be stored, or not all of them or not in all channels, an OSError is raised.
         """
-        self._changes.published_ns = now_ns
         runs = self._guids.take(len(bodies), now_ns)
         prefix, ids = runs[0]
         if len(runs) == 1:
             frames = encode_messages(now_ns, ids, bodies, prefix)
         else:
             frames = _encode_runs(now_ns, runs, bodies)
+        self.put_frames(frames, now_ns, delay_ns=delay_ns)
+
+    def put_frames(self, frames: Sequence[bytes], now_ns: int, *, delay_ns: int = 0) -> None:
+        """Publish messages that have their ids already; otherwise as ``put``."""
+        self._changes.published_ns = now_ns
         if self._flows:
             self._fan_out(frames, now_ns, delay_ns)
         else:
@@ -90,9 +95,9 @@ class Topic:
             if delay_ns:
                 # The delay of a message that does not fit in memory is lost, as in nsqd, without --keep-deferred.
                 kept = frames if self._delays.has_file else frames[:in_memory]
-                self._waiting_delays_ns.update(dict.fromkeys(map(id_of, kept), delay_ns))
-        self.message_count += len(bodies)
-        self.message_bytes += sum(map(len, bodies))
+                self.waiting_delays_ns.update(dict.fromkeys(map(id_of, kept), delay_ns))
+        self.message_count += len(frames)
+        self.message_bytes += sum(map(len, frames)) - FRAME_HEADER_LENGTH * len(frames)
 
     def _fan_out(self, frames: Sequence[bytes], now_ns: int, delay_ns: int) -> None:
         failed: OSError | None = None
@@ -162,7 +167,7 @@ class Topic:
         Raises:
             OSError: a deferred one could not be stored; it waits here again, and so do those behind it.
         """
-        delays_ns = self._waiting_delays_ns
+        delays_ns = self.waiting_delays_ns
         at_once = [frame for frame in frames if id_of(frame) not in delays_ns] if delays_ns else frames
         are_safe = [channel.put_waiting(at_once) for channel in self.channels.values()]
         if all(are_safe):
@@ -213,7 +218,7 @@ class Topic:
     def empty(self) -> None:
         """Remove the messages that wait in the topic; the channels keep theirs."""
         self.queue.empty()
-        self._waiting_delays_ns.clear()
+        self.waiting_delays_ns.clear()
         self._given_to.clear()
 
     def delete(self) -> None:

@@ -122,7 +122,7 @@ def test_delay_of_a_waiting_message_begins_when_a_channel_gets_it():
     assert waiting(channel) == [b"now"]
     topic.put([b"next"], NOW_NS)
     assert waiting(channel) == [b"next"], "the earlier delays are dropped"
-    assert topic._waiting_delays_ns == {}
+    assert topic.waiting_delays_ns == {}
 
 
 @pytest.mark.parametrize(("name", "kept"), [(b"t", 3), (b"t#ephemeral", 2)])
@@ -138,7 +138,7 @@ def test_dropped_message_leaves_no_delay():
     topic = make(b"t#ephemeral", mem_queue_size=2)
     topic.put([b"now"], NOW_NS)
     topic.put([b"kept", b"dropped"], NOW_NS, delay_ns=50)
-    assert len(topic._waiting_delays_ns) == 1
+    assert len(topic.waiting_delays_ns) == 1
     channel = topic.channel(b"c", NOW_NS)
     assert (waiting(channel), deferred(channel)) == ([b"now"], [(50, b"kept")])
 
@@ -177,7 +177,7 @@ def test_empty_removes_messages_of_the_topic_and_not_of_its_channels():
     topic.put([b"waits"], NOW_NS)
     topic.put([b"waits"], NOW_NS, delay_ns=50)
     topic.empty()
-    assert topic._waiting_delays_ns == {}
+    assert topic.waiting_delays_ns == {}
     topic.unpause(NOW_NS)
     assert (waiting(channel), deferred(channel)) == ([b"has"], [])
 

@@ -115,6 +115,7 @@ IO_MODULES = {
     "telemetry.instruments",
     "telemetry.prometheus",
     "testing.plugin",
+    "testing.link.recording",
     "testing.proxy",
 }
 IO_LIBRARIES = {

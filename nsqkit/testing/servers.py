@@ -18,6 +18,7 @@ from nsqkit.clock import LoopClock
 from nsqkit.lookupd.server import Nsqlookupd
 from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.inject import inject, messages, publish
+from nsqkit.testing.link.assertions import JournalAssertions
 from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.options import HOST, nsqd_options, nsqlookupd_options
 from nsqkit.testing.proxy import Proxy
@@ -87,15 +88,15 @@ class EmbeddedNsqd:
 
     Args:
         options: nsqd's flags; ``tcp_address`` is that of the proxy.
+        journal: records what the clients and the broker send.
 
     Attributes:
         tcp_address: ``host:port`` that clients connect to.
         http_address: ``host:port`` of the HTTP routes.
-        journal: what the clients and the broker have sent.
     """
 
-    def __init__(self, options: BrokerOptions) -> None:
-        self.journal = Journal()
+    def __init__(self, options: BrokerOptions, journal: Journal) -> None:
+        self._journal = journal
         self.tcp_address = options.tcp_address
         self.http_address = options.http_address
         self._options = options
@@ -111,7 +112,7 @@ class EmbeddedNsqd:
     async def __aenter__(self) -> Self:
         clock = LoopClock()
         async with AsyncExitStack() as stack:
-            proxy = await stack.enter_async_context(Proxy(self.tcp_address, self._connect, self.journal, clock))
+            proxy = await stack.enter_async_context(Proxy(self.tcp_address, self._connect, self._journal, clock))
             self.tcp_address = proxy.address
             options = attrs.evolve(
                 self._options,
@@ -132,7 +133,7 @@ class EmbeddedNsqd:
         return self.nsqd.connect(name)
 
 
-class NsqdServer(_Server[EmbeddedNsqd]):
+class NsqdServer(JournalAssertions, _Server[EmbeddedNsqd]):
     """A broker in a thread, for ``with``.
 
     Args:
@@ -142,13 +143,15 @@ class NsqdServer(_Server[EmbeddedNsqd]):
     Attributes:
         tcp_address: ``host:port`` that clients connect to.
         http_address: ``host:port`` of the HTTP routes.
+        journal: what the clients and the broker have sent; the methods ``assert_…`` are about it.
 
     Raises:
         OptionError: an option that cannot be used.
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(partial(EmbeddedNsqd, nsqd_options(options)))
+        self.journal = Journal()
+        super().__init__(partial(EmbeddedNsqd, nsqd_options(options), self.journal))
 
     def inspect(self, look: Callable[[Broker], T]) -> T:
         """Call ``look`` with the engine, in the broker's thread between two commands, and return its result."""

@@ -29,5 +29,5 @@ async def test_clients_reach_the_broker_through_the_proxy() -> None:
                 message = await anext(aiter(consumer))
                 assert message.body == b"x" * 500_000
                 message.finish()
-        names = [item.name for record in journal.records for item in record.items]
+        names = [entry.name for entry in journal]
         assert names.count("PUB") == names.count("MESSAGE") == names.count("FIN") == 1

@@ -44,10 +44,12 @@ class Item:
         name: of a command its first word, or ``MAGIC``; of a frame ``OK``, ``HEARTBEAT``, ``CLOSE_WAIT``, ``RESPONSE``,
             ``ERROR`` or ``MESSAGE``; ``BYTES`` for bytes that are not divided, such as those of TLS.
         data: all its bytes.
+        fault: the name of the fault that dropped, changed or added it; empty for an item that is passed on as it came.
     """
 
     name: str
     data: bytes
+    fault: str = ""
 
     @property
     def words(self) -> list[bytes]:

@@ -47,6 +47,8 @@ _PUBLISHES = frozenset((b"PUB", b"DPUB"))
 _FIN_PREFIX = b"FIN "
 _FIN_LENGTH = len(_FIN_PREFIX) + ID_LENGTH + 1
 _FIN_RUN_MAX = 100  # other sessions wait meanwhile; and a longer look ahead makes mixed commands quadratic
+_FINS_LENGTH_MAX = _FIN_RUN_MAX * _FIN_LENGTH
+_PLAIN_FINS = object()  # stands for the params of all runs of FINs, since their ids have the right length
 _PUB_RUN_MAX = 2000  # one read has about as many bodies of 100 bytes
 _CHUNKS_MAX = 1024  # pieces of an incomplete body before they are joined, since each piece has overhead
 _UINT64 = 1 << 64
@@ -176,8 +178,8 @@ class CommandDecoder:
     """
 
     __slots__ = (
-        *("_alone", "_alone_size", "_chunks", "_data", "_line", "_missing", "_need", "_params"),
-        *("_position", "_reader", "_rules", "_verb", "_words", "max_body_size", "max_msg_size"),
+        *("_alone", "_alone_size", "_checked", "_chunks", "_data", "_line", "_missing", "_need", "_params"),
+        *("_position", "_reader", "_rules", "_state", "_verb", "_words", "max_body_size", "max_msg_size"),
     )
 
     def __init__(self, rules: Rules, *, max_msg_size: int, max_body_size: int) -> None:
@@ -194,6 +196,8 @@ class CommandDecoder:
         self._params: list[bytes] = []
         self._line = b""  # the last line, since a producer repeats it …
         self._words: tuple[bytes, list[bytes]] = (b"", [])  # … with its verb and params
+        self._checked: object = None  # the params that the rules have allowed last …
+        self._state: object = None  # … in this state of theirs
         # The last command with one body that was a whole buffer: the bytes before the body, its words, and its size.
         # A producer that waits for each answer sends similar buffers.
         self._alone: tuple[bytes, bytes, list[bytes]] = (b"", b"", [])
@@ -201,7 +205,7 @@ class CommandDecoder:
         self._start(_read_magic())
 
     def feed(self, data: bytes) -> Iterator[Command]:
-        """Yield the commands that ``data`` completes, in order.
+        """Return an iterator over the commands that ``data`` completes, in order.
 
         The caller executes each command before it takes the next one, so that the rules see the state after it. If
         executing it takes the rest of the buffer, this iteration ends.
@@ -216,14 +220,32 @@ class CommandDecoder:
             if self._missing > 0:
                 if len(self._chunks) == _CHUNKS_MAX:
                     self._chunks = [b"".join(self._chunks)]
-                return
+                return iter(())
             data = self.take_rest()
-        elif len(data) == self._alone_size and self._reader is None:
-            head, verb, params = self._alone
-            if data.startswith(head):
-                self._rules.check(verb, params)
-                yield Command(verb, params, (data[len(head) :],))
-                return
+        elif self._reader is None and (command := self._whole_buffer(data)) is not None:
+            return iter((command,))
+        return self._decode(data)
+
+    def _whole_buffer(self, data: bytes) -> Command | None:
+        """Return the command that a buffer consists of, if it is a frequent one."""
+        head, verb, params = self._alone
+        if len(data) == self._alone_size and data.startswith(head):
+            if params is not self._checked or self._state is not self._rules.state:
+                self._check(verb, params, params)
+            return Command(verb, params, (data[len(head) :],))
+        if len(data) <= _FINS_LENGTH_MAX and len(data) % _FIN_LENGTH == 0 and data.startswith(_FIN_PREFIX):
+            ids = _finish_run(data, 0)
+            if len(ids) * _FIN_LENGTH == len(data):
+                if _PLAIN_FINS is not self._checked or self._state is not self._rules.state:
+                    self._check(b"FIN", ids, _PLAIN_FINS)
+                return Command(b"FIN", ids)
+        return None
+
+    def _check(self, verb: bytes, params: list[bytes], known_as: object) -> None:
+        self._rules.check(verb, params)
+        self._checked, self._state = known_as, self._rules.state
+
+    def _decode(self, data: bytes) -> Iterator[Command]:
         self._data = data
         self._position = 0
         self._missing = 0
@@ -293,7 +315,8 @@ class CommandDecoder:
         """Return the command of the current line, whose body, if it has one, begins at ``position``."""
         self._position = position
         verb, params = self._words
-        self._rules.check(verb, params)
+        if params is not self._checked or self._state is not self._rules.state:
+            self._check(verb, params, params)
         if verb not in READERS:
             return Command(verb, params)
         bodies = self._whole(verb, self._line)

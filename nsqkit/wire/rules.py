@@ -12,8 +12,12 @@ from typing import Protocol
 class Rules(Protocol):
     """Which commands are allowed in the present state of a session."""
 
+    @property
+    def state(self) -> object:
+        """The state: while it is the same object, a command that was allowed once is not checked again."""
+
     def check(self, verb: bytes, params: list[bytes]) -> None:
-        """Return if a command is allowed; ``params`` is the same list object for a repeated line.
+        """Return if a command is allowed.
 
         Raises:
             BrokerError: refused; the error to answer.

@@ -518,6 +518,24 @@ def test_buffers_like_the_one_before_are_decoded_as_by_nsqd(
     assert decode(reads) == nsqd_reads(b"".join(reads))
 
 
+@pytest.mark.parametrize("read", [ONE, FIN, FIN * 3, b"NOP\n"], ids=repr)
+def test_rules_are_checked_once_for_a_repeated_read_in_one_state(read: bytes) -> None:
+    class Counting(AllowAll):
+        state: object = "first"
+        count = 0
+
+        def check(self, verb: bytes, params: list[bytes]) -> None:
+            self.count += 1
+
+    rules = Counting()
+    decoder = CommandDecoder(rules, max_msg_size=9, max_body_size=9)
+    decode([MAGIC_V2, *[read] * 3], decoder)
+    assert rules.count == 1
+    rules.state = "second"
+    decode([read] * 3, decoder)
+    assert rules.count == 2
+
+
 def test_rules_are_checked_again_for_a_repeated_publish() -> None:
     def check(verb: bytes, params: Sequence[bytes]) -> None:
         if refused:

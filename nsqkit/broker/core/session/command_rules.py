@@ -104,7 +104,7 @@ class CommandRules:
         lacks_tls: the client has to begin with TLS and has not yet.
     """
 
-    __slots__ = ("_allowed", "_checked", "_max_req_timeout_ns", "has_heartbeats", "lacks_tls", "state")
+    __slots__ = ("_allowed", "_max_req_timeout_ns", "has_heartbeats", "lacks_tls", "state")
 
     def __init__(self, *, max_req_timeout_ns: int, lacks_tls: bool) -> None:
         self.state = State.INIT
@@ -112,13 +112,11 @@ class CommandRules:
         self.has_heartbeats = True
         self.lacks_tls = lacks_tls
         self._max_req_timeout_ns = max_req_timeout_ns
-        self._checked: list[bytes] | None = None  # the last words that were allowed in this state
 
     def move(self, event: str) -> None:
         """Change to the state that follows a command, or the end."""
         self.state = TRANSITIONS[self.state][event]
         self._allowed = _ALLOWED[self.state]
-        self._checked = None
 
     def check(self, verb: bytes, params: list[bytes]) -> None:
         """Refuse a command that is not allowed now, or whose words are wrong.
@@ -126,11 +124,9 @@ class CommandRules:
         Raises:
             BrokerError: the error to answer.
         """
-        if params is not self._checked:  # a producer repeats the same line many times
-            if verb not in self._allowed or self.lacks_tls or verb == b"SUB":
-                self._check_state(verb)
-            check_words(verb, params, max_req_timeout_ns=self._max_req_timeout_ns)
-            self._checked = params
+        if verb not in self._allowed or self.lacks_tls or verb == b"SUB":
+            self._check_state(verb)
+        check_words(verb, params, max_req_timeout_ns=self._max_req_timeout_ns)
 
     def _check_state(self, verb: bytes) -> None:
         if self.lacks_tls and verb != b"IDENTIFY":

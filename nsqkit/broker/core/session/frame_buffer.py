@@ -40,6 +40,8 @@ class FrameBuffer:
         decoder: turns the decoded bytes into commands.
 
     Attributes:
+        decoder: as given; to be fed directly while nothing waits here and ``is_plain``.
+        begun: commands of pieces that were begun, the first to be processed last.
         decoded_size: bytes that layers have decoded so far.
         size: bytes of the frames that wait to be sent.
         is_full: True while the client does not read the bytes that it was sent.
@@ -50,8 +52,8 @@ class FrameBuffer:
     """
 
     __slots__ = (
-        *("_begun", "_decoder", "_held", "_last", "_layers", "_pieces", "_rest", "_rest_depth", "_sendable"),
-        *("decoded_size", "flush_ns", "is_full", "is_plain", "is_suspended", "size", "unread"),
+        *("_held", "_last", "_layers", "_pieces", "_rest", "_rest_depth", "_sendable"),
+        *("begun", "decoded_size", "decoder", "flush_ns", "is_full", "is_plain", "is_suspended", "size", "unread"),
     )
 
     def __init__(self, decoder: CommandDecoder) -> None:
@@ -61,7 +63,7 @@ class FrameBuffer:
         self.is_suspended = False
         self.is_plain = True
         self.flush_ns: int | None = None
-        self._decoder = decoder
+        self.decoder = decoder
         self._rest = b""  # the bytes behind the command that added a layer …
         self._rest_depth = 0  # … and how many layers have decoded them
         self._layers = Layers()
@@ -70,7 +72,7 @@ class FrameBuffer:
         self._held: deque[tuple[int, list[bytes]]] = deque()
         # Unprocessed input, in this order: commands of a piece that was begun (the last iterator first), pieces that
         # layers have yet to decode (the last iterator first), and buffers.
-        self._begun: list[Iterator[Command]] = []
+        self.begun: list[Iterator[Command]] = []
         self._pieces: list[Iterator[bytes]] = []
         self.unread: list[bytes] = []
 
@@ -144,10 +146,10 @@ class FrameBuffer:
         Raises:
             ProtocolError: a layer cannot decode the bytes.
         """
-        if self._begun:
-            return self._begun.pop()
+        if self.begun:
+            return self.begun.pop()
         if self.is_plain:
-            return self._decoder.feed(self.unread.pop(0)) if self.unread else None
+            return self.decoder.feed(self.unread.pop(0)) if self.unread else None
         while True:
             if self._rest:
                 rest, self._rest = self._rest, b""
@@ -155,7 +157,7 @@ class FrameBuffer:
             if self._pieces:
                 for piece in self._pieces[-1]:
                     self.decoded_size += len(piece)
-                    return self._decoder.feed(piece)
+                    return self.decoder.feed(piece)
                 self._pieces.pop()
             elif self.unread:
                 self._pieces.append(self._layers.decode(self.unread.pop(0)))
@@ -165,16 +167,16 @@ class FrameBuffer:
     @property
     def is_drained(self) -> bool:
         """True after a command that was the last of its piece."""
-        return self._decoder.is_drained
+        return self.decoder.is_drained
 
     @property
     def has_unread(self) -> bool:
         """True while ``next_commands`` may return commands."""
-        return bool(self._begun or self._pieces or self.unread or self._rest)
+        return bool(self.begun or self._pieces or self.unread or self._rest)
 
     def put_back(self, *begun: Iterator[Command]) -> None:
         """Let ``next_commands`` return these first, in this order."""
-        self._begun += reversed(begun)
+        self.begun += reversed(begun)
 
     def suspend(self, command: Command, rest: Iterator[Command]) -> None:
         """Put back a command that has to wait, and the ``rest`` of its piece, until ``is_suspended`` is False."""
@@ -188,7 +190,7 @@ class FrameBuffer:
 
     def end(self) -> BrokerError | None:
         """End the input; return the error to answer if that cut a command off."""
-        return self._decoder.end()
+        return self.decoder.end()
 
     # ---- both --------------------------------------------------------------------------------------------------
 
@@ -202,7 +204,7 @@ class FrameBuffer:
         """
         unsent = self._take_frames()
         if not self._rest:  # of two upgrades at once, the first one has done it
-            self._rest = self._decoder.take_rest()
+            self._rest = self.decoder.take_rest()
             self._rest_depth = above
         self._layers.add(layer, above=above, unsent=unsent)
         self.is_plain = False

@@ -343,7 +343,8 @@ class Session(Turns):
             if count > PART_COUNT_MAX:
                 self._put_part(command)
             else:
-                self._topics.get_or_create(topic_name).put(command.bodies, self._now_ns, delay_ns=delay_ns)
+                topic = self._topics.get(topic_name) or self._topics.get_or_create(topic_name)
+                topic.put(command.bodies, self._now_ns, delay_ns=delay_ns)
         except OSError as error:
             raise _publish_failure(verb, error) from error
         self.pub_counts[topic_name] = self.pub_counts.get(topic_name, 0) + count
@@ -351,7 +352,8 @@ class Session(Turns):
         if group_commit is not None:  # the answer waits until the messages are on disk
             self._buffer.hold(group_commit.hold(self))
             self._topics.changes.has_news = True
-        self._send(OK_FRAME if verb == b"MPUB" else OK_FRAME * count)
+        self._buffer.send(OK_FRAME if verb == b"MPUB" else OK_FRAME * count)
+        self._sessions.to_write[self] = None
 
     def _put_part(self, command: Command) -> None:
         batch, self._batch = self._batch or Batch(self._topics, command.params[0], command.bodies), None

@@ -17,9 +17,12 @@ from nsqkit.broker.core.session.frame_buffer import Unfinished, Wait
 from nsqkit.errors import BrokerError, ProtocolError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nsqkit.broker.core.session.frame_buffer import FrameBuffer
     from nsqkit.broker.core.session.heartbeat import Heartbeat
     from nsqkit.broker.core.session.sessions import Sessions
+    from nsqkit.wire.commands import Command
 
 TURN_COMMANDS_MAX: Final = 1000
 """Commands that are processed in one turn; a run of FINs counts as one, and so does a run of PUBs."""
@@ -65,8 +68,13 @@ class Turns:
         if self.ended:
             return
         self._now_ns = now_ns
-        self._buffer.unread.append(data)
-        if not (self._buffer.is_suspended or self._has_more):
+        buffer = self._buffer
+        if buffer.is_suspended or self._has_more:
+            buffer.unread.append(data)
+        elif buffer.is_plain:
+            self._take_turn(data)
+        else:
+            buffer.unread.append(data)
             self._take_turn()
 
     @property
@@ -102,11 +110,11 @@ class Turns:
             self._buffer.is_suspended = False
             self._has_more = True
 
-    def _take_turn(self) -> None:
+    def _take_turn(self, data: bytes | None = None) -> None:
         buffer = self._buffer
         self._has_more = False
         try:
-            self._process()
+            self._process(buffer.next_commands() if data is None else buffer.decoder.feed(data))
         except (BrokerError, ProtocolError) as error:
             self._fail(error)
         if not buffer.is_plain:
@@ -115,11 +123,11 @@ class Turns:
             if buffer.at_end:
                 self.receive_eof(self._now_ns)
 
-    def _process(self) -> None:
+    def _process(self, commands: Iterator[Command] | None) -> None:
         """Process commands until none is left, one has to wait, or the turn is over."""
         buffer, heartbeat, actions = self._buffer, self._heartbeat, self._sessions.actions
         words, count, decoded_size = 0, 0, buffer.decoded_size
-        while (commands := buffer.next_commands()) is not None:
+        while commands is not None:
             if buffer.decoded_size != decoded_size:
                 words += (buffer.decoded_size - decoded_size) >> 8
                 decoded_size = buffer.decoded_size
@@ -140,9 +148,12 @@ class Turns:
                 words = TURN_WORDS_MAX
             if self.ended:
                 return
+            if buffer.is_plain and not (buffer.begun or buffer.unread):
+                return
             if words >= SHORT_TURN_WORDS_MAX and buffer.has_unread and self._is_over(words, count):
                 self._has_more = True
                 return
+            commands = buffer.next_commands()
 
     def _is_over(self, words: int, count: int) -> bool:
         """Return whether a turn is over after so many words, SHORT_TURN_WORDS_MAX at least, of ``count`` commands."""

@@ -88,29 +88,29 @@ class Topic:
     def put_frames(self, frames: Sequence[bytes], now_ns: int, *, delay_ns: int = 0) -> None:
         """Publish messages that have their ids already; otherwise as ``put``."""
         self._changes.published_ns = now_ns
-        if self._flows:
-            self._fan_out(frames, now_ns, delay_ns)
+        failed: OSError | None = None
+        if not self._flows:
+            self._put_waiting(frames, delay_ns)
         else:
-            in_memory = self.queue.put(frames)
-            if delay_ns:
-                # The delay of a message that does not fit in memory is lost, as in nsqd, without --keep-deferred.
-                kept = frames if self._delays.has_file else frames[:in_memory]
-                self.waiting_delays_ns.update(dict.fromkeys(map(id_of, kept), delay_ns))
+            for channel in self.channels.values():
+                try:
+                    if delay_ns:
+                        channel.put_deferred(frames, now_ns + delay_ns)
+                    else:
+                        channel.put(frames)
+                except OSError as error:
+                    failed = error
+        if failed is not None:
+            raise failed
         self.message_count += len(frames)
         self.message_bytes += sum(map(len, frames)) - FRAME_HEADER_LENGTH * len(frames)
 
-    def _fan_out(self, frames: Sequence[bytes], now_ns: int, delay_ns: int) -> None:
-        failed: OSError | None = None
-        for channel in self.channels.values():
-            try:
-                if delay_ns:
-                    channel.put_deferred(frames, now_ns + delay_ns)
-                else:
-                    channel.put(frames)
-            except OSError as error:
-                failed = error
-        if failed is not None:
-            raise failed
+    def _put_waiting(self, frames: Sequence[bytes], delay_ns: int) -> None:
+        in_memory = self.queue.put(frames)
+        if delay_ns:
+            # The delay of a message that does not fit in memory is lost, as in nsqd, without --keep-deferred.
+            kept = frames if self._delays.has_file else frames[:in_memory]
+            self.waiting_delays_ns.update(dict.fromkeys(map(id_of, kept), delay_ns))
 
     # ---- out ---------------------------------------------------------------------------------------------------
 

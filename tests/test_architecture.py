@@ -115,6 +115,9 @@ IO_MODULES = {
     "telemetry.instruments",
     "telemetry.prometheus",
     "testing.plugin",
+    "testing.blocking",
+    "testing.clock",
+    "testing.deadlines",
     "testing.link.recording",
     "testing.proxy",
 }

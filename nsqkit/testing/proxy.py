@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteStream, TaskGroup
 
-    from nsqkit.clock import Clock
+    from nsqkit.testing.clock import ControlledClock
     from nsqkit.testing.link.journal import Journal
 
 logger = logging.getLogger("nsqkit.testing")
@@ -35,7 +35,7 @@ class Proxy:
         listen_address: ``host:port``; port 0 for a free one.
         connect: returns a new connection to the broker, for a client of this name.
         journal: of all links.
-        clock: the time.
+        clock: the time; it waits for the links' traffic.
 
     Attributes:
         address: ``host:port`` that clients connect to.
@@ -47,7 +47,7 @@ class Proxy:
         listen_address: str,
         connect: Callable[[str], Awaitable[ByteStream]],
         journal: Journal,
-        clock: Clock,
+        clock: ControlledClock,
     ) -> None:
         self.address = listen_address
         self.links: dict[Link, None] = {}
@@ -91,9 +91,11 @@ class Proxy:
             broker.wake()
 
         self.links[link] = None
+        self._clock.attach(link)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(client.run)
                 await broker.run()
         finally:
             del self.links[link]
+            self._clock.detach(link)

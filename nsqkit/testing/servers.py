@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import attrs
 
 from nsqkit.broker.server import Nsqd
-from nsqkit.clock import LoopClock
 from nsqkit.lookupd.server import Nsqlookupd
 from nsqkit.loop_thread import portal_provider
+from nsqkit.testing.clock import ControlledClock, Mode
 from nsqkit.testing.inject import inject, messages, publish
 from nsqkit.testing.link.assertions import JournalAssertions
 from nsqkit.testing.link.journal import Journal
@@ -42,11 +42,15 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound="EmbeddedNsqd | Nsqlookupd")
 T = TypeVar("T")
 
+STOP_LIMIT = 0.1
+"""Real seconds after which a stop lets a clock that stands still follow the real time."""
+
 
 class _Server(Generic[S]):
-    """The common part of both: a thread and two addresses."""
+    """The common part of both: a thread, two addresses and a clock."""
 
-    def __init__(self, make: Callable[[], S]) -> None:
+    def __init__(self, make: Callable[[], S], clock: ControlledClock) -> None:
+        self.clock = clock
         self._make = make
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
@@ -89,13 +93,15 @@ class EmbeddedNsqd:
     Args:
         options: nsqd's flags; ``tcp_address`` is that of the proxy.
         journal: records what the clients and the broker send.
+        clock: the time.
 
     Attributes:
         tcp_address: ``host:port`` that clients connect to.
         http_address: ``host:port`` of the HTTP routes.
     """
 
-    def __init__(self, options: BrokerOptions, journal: Journal) -> None:
+    def __init__(self, options: BrokerOptions, journal: Journal, clock: ControlledClock) -> None:
+        self.clock = clock
         self._journal = journal
         self.tcp_address = options.tcp_address
         self.http_address = options.http_address
@@ -110,9 +116,8 @@ class EmbeddedNsqd:
         return self._nsqd
 
     async def __aenter__(self) -> Self:
-        clock = LoopClock()
         async with AsyncExitStack() as stack:
-            proxy = await stack.enter_async_context(Proxy(self.tcp_address, self._connect, self._journal, clock))
+            proxy = await stack.enter_async_context(Proxy(self.tcp_address, self._connect, self._journal, self.clock))
             self.tcp_address = proxy.address
             options = attrs.evolve(
                 self._options,
@@ -120,27 +125,35 @@ class EmbeddedNsqd:
                 broadcast_tcp_port=self._options.broadcast_tcp_port or port_of(proxy.address),
             )
             self._nsqd = await stack.enter_async_context(
-                Nsqd(options, clock=clock, data_path=options.data_path or None)
+                Nsqd(options, clock=self.clock, data_path=options.data_path or None)
             )
             self.http_address = self._nsqd.http_address
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._stack.aclose()
+        # A client that does not read holds up the stop until the broker's limits for it have passed.
+        with self.clock.released(after=STOP_LIMIT):
+            await self._stack.aclose()
 
     async def _connect(self, name: str) -> ByteStream:
         return self.nsqd.connect(name)
+
+
+def _clock_of(clock: Mode | ControlledClock) -> ControlledClock:
+    return clock if isinstance(clock, ControlledClock) else ControlledClock(clock)
 
 
 class NsqdServer(JournalAssertions, _Server[EmbeddedNsqd]):
     """A broker in a thread, for ``with``.
 
     Args:
+        clock: the time: the mode of a ``ControlledClock``, or one that other servers use, too.
         options: nsqd's flags in snake case, such as ``msg_timeout="2s"`` or ``msg_timeout=2`` (seconds); the
             addresses default to free ports of 127.0.0.1. Without ``data_path`` messages are in memory only.
 
     Attributes:
+        clock: the time; give it to nsqkit's clients to control their limits, too.
         tcp_address: ``host:port`` that clients connect to.
         http_address: ``host:port`` of the HTTP routes.
         journal: what the clients and the broker have sent; the methods ``assert_…`` are about it.
@@ -149,9 +162,10 @@ class NsqdServer(JournalAssertions, _Server[EmbeddedNsqd]):
         OptionError: an option that cannot be used.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, clock: Mode | ControlledClock = "running", **options: Any) -> None:
+        clock = _clock_of(clock)
         self.journal = Journal()
-        super().__init__(partial(EmbeddedNsqd, nsqd_options(options), self.journal))
+        super().__init__(partial(EmbeddedNsqd, nsqd_options(options), self.journal, clock), clock)
 
     def inspect(self, look: Callable[[Broker], T]) -> T:
         """Call ``look`` with the engine, in the broker's thread between two commands, and return its result."""
@@ -219,10 +233,12 @@ class NsqlookupdServer(_Server[Nsqlookupd]):
     """An nsqlookupd in a thread, for ``with``.
 
     Args:
+        clock: as for ``NsqdServer``.
         options: nsqlookupd's flags in snake case, such as ``tombstone_lifetime=5`` (seconds); the addresses default
             to free ports of 127.0.0.1.
 
     Attributes:
+        clock: the time.
         tcp_address: ``host:port`` that nsqds connect to.
         http_address: ``host:port`` of the HTTP routes, for consumers.
 
@@ -230,8 +246,9 @@ class NsqlookupdServer(_Server[Nsqlookupd]):
         OptionError: an option that cannot be used.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(partial(Nsqlookupd, nsqlookupd_options(options)))
+    def __init__(self, *, clock: Mode | ControlledClock = "running", **options: Any) -> None:
+        clock = _clock_of(clock)
+        super().__init__(partial(Nsqlookupd, nsqlookupd_options(options), clock=clock), clock)
 
     def inspect(self, look: Callable[[Registry], T]) -> T:
         """Call ``look`` with the registrations, in the thread of the nsqlookupd, and return its result."""

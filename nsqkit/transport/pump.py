@@ -106,6 +106,8 @@ class Pump:
             if self._error is not None:
                 raise self._error
         finally:
+            if self._is_lingering:
+                self._clock.cancel_at(self._scope, None)
             await anyio.aclose_forcefully(self._stream)
 
     # ---- reading ---------------------------------------------------------------------------------------------------

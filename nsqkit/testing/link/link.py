@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 OUTBOX_SIZE_MAX: Final = 1 << 20
 """With so many unsent bytes in a direction, nothing is read from its sender."""
 
+_HEARTBEATS: Final = {"HEARTBEAT", "NOP"}
+_PERHAPS_HEARTBEATS: Final = {"HEARTBEAT", "BYTES"}
+
 
 class Link:
     """One connection.
@@ -30,12 +33,18 @@ class Link:
         connection: the client, as its items describe it.
         client_end: the machine that faces the client.
         broker_end: the machine that faces the broker.
+        traffic_count: reads in either direction that contained more than heartbeats and their answers.
+        heartbeat_count: reads passed to the client with a heartbeat, or with bytes that may be one.
+        owes_answer: the client has sent nothing since the last of these.
     """
 
     def __init__(self, client: str, journal: Journal) -> None:
         self.connection = Connection(client)
         self.broker_end = LinkEnd(self, Direction.TO_BROKER)
         self.client_end = LinkEnd(self, Direction.TO_CLIENT)
+        self.traffic_count = 0
+        self.heartbeat_count = 0
+        self.owes_answer = False
         self._journal = journal
         self._splitters = {direction: Splitter(direction) for direction in Direction}
 
@@ -48,7 +57,17 @@ class Link:
         items = self._splitters[direction].feed(data)
         if items:
             self._journal.record(now_ns, self.connection, direction, items)
+            self._count({item.name for item in items}, direction)
             self.end_of(direction).send(b"".join([item.data for item in items]))
+
+    def _count(self, names: set[str], direction: Direction) -> None:
+        if names - _HEARTBEATS:
+            self.traffic_count += 1
+        if direction is Direction.TO_BROKER:
+            self.owes_answer = False
+        elif not names.isdisjoint(_PERHAPS_HEARTBEATS):
+            self.heartbeat_count += 1
+            self.owes_answer = True
 
 
 class LinkEnd:

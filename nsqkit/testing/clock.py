@@ -1,0 +1,365 @@
+"""A clock for tests: it follows the real time until a test moves it, or stands still.
+
+    test ── advance(60) ──▶ clock ──▶ deadline, deadline, … ──▶ every event loop that waits for the clock
+
+One clock serves the brokers and the clients of a test, in any number of threads and event loops. ``advance`` goes from
+deadline to deadline and waits at each until its effects are there. A jump would make a broker believe that its clients
+were silent for the whole time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
+
+import anyio
+
+from nsqkit.clock import NS_PER_S
+from nsqkit.errors import OptionError
+from nsqkit.options.checks import take_seconds
+from nsqkit.testing.blocking import wait
+from nsqkit.testing.deadlines import LoopDeadlines, running_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from nsqkit.options.durations import Seconds
+
+Mode = Literal["running", "manual", "auto", "real"]
+
+START_NS: Final = 1_704_067_200 * NS_PER_S
+"""2024-01-01: the first time of a clock that stands still, so that runs are repeatable."""
+
+WINDOW_NS: Final = 10_000_000
+"""Deadlines that follow each other within this time are handled together."""
+
+ANSWER_LIMIT: Final = 0.25
+"""Real seconds in which a client answers a heartbeat, and in which an event loop takes its turns."""
+
+QUIET: Final = 0.002
+"""Real seconds without traffic after which the clients have reacted to a step."""
+
+QUIET_LIMIT: Final = 0.025
+"""Real seconds for which a step waits for ``QUIET``."""
+
+POLL_INTERVAL: Final = 0.0005
+"""Real seconds between two looks at the connections."""
+
+IDLE: Final = 0.01
+"""Real seconds without traffic and without a new deadline after which a clock in mode "auto" moves."""
+
+ADVANCE_MAX: Final = 1e9
+"""Seconds of one ``advance``; 30 years."""
+
+
+class Participant(Protocol):
+    """A connection whose traffic ``advance`` waits for; the clock reads it in other threads.
+
+    Attributes:
+        traffic_count: grows with each read in either direction that contains more than heartbeats and their answers.
+        heartbeat_count: grows with each heartbeat that is passed to the client.
+        owes_answer: the client has sent nothing since the last heartbeat.
+    """
+
+    traffic_count: int
+    heartbeat_count: int
+    owes_answer: bool
+
+
+class ControlledClock:
+    """A clock that a test controls, for brokers and clients (``nsqkit.clock.Clock``).
+
+    Args:
+        mode: "running": the real time, and ``advance`` adds to it. "manual": it stands still but for ``advance``.
+            "auto": it stands still, and when there is no traffic on any connection and no new deadline for 10 ms, it
+            moves to the next deadline. "real": the real time; it cannot be moved.
+        start_ns: the first time, ns since the Unix epoch; by default the present time, for "manual" and "auto"
+            2024-01-01.
+
+    Attributes:
+        mode: the mode.
+
+    Raises:
+        OptionError: there is no such mode.
+    """
+
+    def __init__(self, mode: Mode = "running", start_ns: int | None = None) -> None:
+        if mode not in get_args(Mode):
+            raise OptionError(f'mode is {mode!r}; allowed are "running", "manual", "auto" and "real"')
+        self.mode: Mode = mode
+        self._lock = threading.Lock()
+        self._stepping = threading.Lock()  # held by the thread that moves the clock
+        self._loops: dict[object, LoopDeadlines] = {}
+        self._participants: dict[Participant, None] = {}
+        self._late: set[Participant] = set()  # did not answer in time, and have not answered since
+        self._traffic_count = 0
+        self._released: set[threading.Thread] = set()
+        self._driver: threading.Thread | None = None
+        if start_ns is None:
+            start_ns = time.time_ns() if mode in {"running", "real"} else START_NS
+        self._elapsed_ns: Callable[[], int] = time.monotonic_ns if mode in {"running", "real"} else _stand
+        # The time is the sum of both, in one attribute, so that a thread reads values that belong together.
+        self._time = (start_ns - self._elapsed_ns(), self._elapsed_ns)
+
+    # ---- as a Clock ------------------------------------------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        """Return the time, ns since the Unix epoch."""
+        base_ns, elapsed_ns = self._time
+        return base_ns + elapsed_ns()
+
+    async def wait_until(self, deadline_ns: int) -> None:
+        """Return at ``deadline_ns``, or a rounding error before it."""
+        if deadline_ns <= self.now_ns():
+            await anyio.lowlevel.checkpoint()
+            return
+        with anyio.CancelScope() as scope:
+            self.cancel_at(scope, deadline_ns)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self.cancel_at(scope, None)
+
+    def cancel_at(self, scope: anyio.CancelScope, deadline_ns: int | None) -> None:
+        """Cancel ``scope`` at ``deadline_ns``; None for never. A later call for the same scope replaces the time."""
+        loop = running_loop()
+        deadlines = self._loops.get(loop)
+        if deadline_ns is None:
+            if deadlines is not None:
+                deadlines.remove(scope)
+            return
+        if deadlines is None:
+            deadlines = self._add_loop(loop)
+        deadlines.set(scope, deadline_ns)
+        if self.mode == "auto":
+            self._start_driver()
+
+    def _add_loop(self, loop: object) -> LoopDeadlines:
+        deadlines = LoopDeadlines(loop, self)
+        with self._lock:
+            for other, known in list(self._loops.items()):
+                if known.has_ended:
+                    del self._loops[other]
+            self._loops[loop] = deadlines
+        return deadlines
+
+    # ---- for tests -------------------------------------------------------------------------------------------------
+
+    @property
+    def time(self) -> float:
+        """The time, in seconds since the Unix epoch."""
+        return self.now_ns() / NS_PER_S
+
+    @property
+    def stands(self) -> bool:
+        """True while the clock does not follow the real time."""
+        return self._time[1] is _stand
+
+    def advance(self, seconds: Seconds) -> Awaitable[None]:
+        """Move the clock forward; in an async test await the result.
+
+        The clock stops at each deadline of a broker or a client on the way, until it was handled, and until the
+        clients have answered their heartbeats, which may take 0.25 real seconds for a client that does not answer. A
+        client has no other time to react: a handler that waits for anything but this clock misses later deadlines.
+
+        Raises:
+            OptionError: ``seconds`` is negative.
+            RuntimeError: the mode is "real".
+        """
+        left_ns = round(take_seconds("seconds", seconds, ADVANCE_MAX) * NS_PER_S)
+        self._check_control()
+        return wait(partial(self._advance, left_ns))
+
+    def advance_to_next(self) -> Awaitable[None]:
+        """Move the clock to the next deadline of any broker or client; in an async test await the result.
+
+        Raises:
+            RuntimeError: nothing waits for the clock, or the mode is "real".
+        """
+        self._check_control()
+        return wait(self._advance_to_next)
+
+    @contextmanager
+    def released(self, *, after: float) -> Iterator[None]:
+        """Inside of ``with``, once it has lasted ``after`` real seconds, follow the real time.
+
+        A server stops inside of it, so that the limits of its stop pass.
+        """
+        if self._elapsed_ns is not _stand:
+            yield
+            return
+        timer = threading.Timer(after, self._release)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+            self._hold(timer)
+
+    def _release(self) -> None:
+        with self._lock:
+            self._released.add(threading.current_thread())
+            self._set_elapsed(time.monotonic_ns)
+        self._start_turns()
+
+    def _hold(self, timer: threading.Thread) -> None:
+        with self._lock:
+            self._released.discard(timer)
+            if not self._released:
+                self._set_elapsed(_stand)
+        self._start_turns()
+
+    def _set_elapsed(self, elapsed_ns: Callable[[], int]) -> None:
+        """Follow this time from now on; the caller has the lock."""
+        self._time = (self.now_ns() - elapsed_ns(), elapsed_ns)
+
+    def _check_control(self) -> None:
+        if self.mode == "real":
+            raise RuntimeError('the clock is in mode "real" and cannot be moved; allowed are the other modes')
+
+    # ---- for servers -----------------------------------------------------------------------------------------------
+
+    def attach(self, participant: Participant) -> None:
+        """Have ``advance`` wait for the traffic of a connection, until ``detach``."""
+        with self._lock:
+            self._participants[participant] = None
+
+    def detach(self, participant: Participant) -> None:
+        """Forget a connection."""
+        with self._lock:
+            self._participants.pop(participant, None)
+            self._late.discard(participant)
+
+    # ---- moving, in any thread without an event loop ---------------------------------------------------------------
+
+    def _advance(self, left_ns: int) -> None:
+        with self._stepping:
+            answered = self._begin()
+            handled_ns = -WINDOW_NS
+            while left_ns > 0:
+                now_ns = self.now_ns()
+                next_ns = self._next_deadline(now_ns)
+                if next_ns is None:
+                    next_ns = now_ns + left_ns
+                elif next_ns <= handled_ns + WINDOW_NS:
+                    next_ns = handled_ns + WINDOW_NS
+                handled_ns = next_ns
+                step_ns = max(min(next_ns - now_ns, left_ns), 0)
+                left_ns -= step_ns
+                self._step(step_ns, answered)
+
+    def _advance_to_next(self) -> None:
+        with self._stepping:
+            answered = self._begin()
+            now_ns = self.now_ns()
+            next_ns = self._next_deadline(now_ns)
+            if next_ns is None:
+                raise RuntimeError("nothing waits for the clock, so there is no next deadline")
+            self._step(next_ns - now_ns, answered)
+
+    def _begin(self) -> dict[Participant, int]:
+        """Let the effects of earlier actions come; return the heartbeats that are not waited for."""
+        self._settle({}, answers=False)
+        return {participant: participant.heartbeat_count for participant in self._all_participants()}
+
+    def _step(self, step_ns: int, answered: dict[Participant, int]) -> None:
+        with self._lock:
+            base_ns, elapsed_ns = self._time
+            self._time = (base_ns + step_ns, elapsed_ns)
+        self._settle(answered, answers=True)
+
+    def _settle(self, answered: dict[Participant, int], *, answers: bool) -> None:
+        """Wait until all event loops have handled the present time and the clients have reacted."""
+        start = changed = time.monotonic()
+        is_quiet = True
+        while True:
+            self._take_turns()
+            now = time.monotonic()
+            if (count := self._count_traffic()) != self._traffic_count:
+                self._traffic_count, changed, is_quiet = count, now, False
+            owing = self._owing(answered) if answers else []
+            if now - start >= ANSWER_LIMIT:
+                self._late.update(owing)
+                return
+            if not owing and (is_quiet or now - changed >= QUIET or now - start >= QUIET_LIMIT):
+                return
+            time.sleep(POLL_INTERVAL)
+
+    def _owing(self, answered: dict[Participant, int]) -> list[Participant]:
+        """Return the connections whose clients owe an answer and will probably give it."""
+        owing = []
+        for participant in self._all_participants():
+            if not participant.owes_answer:
+                self._late.discard(participant)
+            elif participant not in self._late and participant.heartbeat_count != answered.get(participant, 0):
+                owing.append(participant)
+        return owing
+
+    def _count_traffic(self) -> int:
+        return sum(participant.traffic_count for participant in self._all_participants())
+
+    def _all_participants(self) -> list[Participant]:
+        with self._lock:
+            return list(self._participants)
+
+    def _all_loops(self) -> list[LoopDeadlines]:
+        with self._lock:
+            return list(self._loops.values())
+
+    def _next_deadline(self, after_ns: int) -> int | None:
+        deadlines = (loop.next_deadline(after_ns) for loop in self._all_loops())
+        return min((deadline_ns for deadline_ns in deadlines if deadline_ns is not None), default=None)
+
+    def _start_turns(self) -> list[tuple[LoopDeadlines, threading.Event]]:
+        return [(loop, loop.start_turns()) for loop in self._all_loops()]
+
+    def _take_turns(self) -> None:
+        """Have all event loops handle the present time, and wait for them."""
+        end = time.monotonic() + ANSWER_LIMIT
+        for loop, done in self._start_turns():
+            if loop.is_running:
+                loop.is_late = not done.wait(0 if loop.is_late else max(end - time.monotonic(), 0))
+
+    # ---- mode "auto" -----------------------------------------------------------------------------------------------
+
+    def _start_driver(self) -> None:
+        with self._lock:
+            if self._driver is None:
+                self._driver = threading.Thread(target=self._drive, name="nsqkit clock", daemon=True)
+                self._driver.start()
+
+    def _drive(self) -> None:
+        """Move the clock whenever everything is idle, while something waits for it."""
+        seen = self._activity()
+        while True:
+            time.sleep(IDLE)
+            if self._ends_driver():
+                return
+            if (activity := self._activity()) != seen or self._released:
+                seen = activity
+                continue
+            try:
+                self._advance_to_next()
+            except RuntimeError:  # the last deadline was removed
+                continue
+            seen = self._activity()
+
+    def _ends_driver(self) -> bool:
+        """Return whether the driver has no work; a deadline that is set later starts another one."""
+        with self._lock:
+            if any(loop.next_deadline(-1) is not None for loop in self._loops.values() if not loop.has_ended):
+                return False
+            self._driver = None
+            return True
+
+    def _activity(self) -> tuple[int, int]:
+        return self._count_traffic(), sum(loop.set_count for loop in self._all_loops())
+
+
+def _stand() -> int:
+    return 0

@@ -120,6 +120,7 @@ IO_MODULES = {
     "testing.deadlines",
     "testing.link.recording",
     "testing.proxy",
+    "testing.snapshot",
 }
 IO_LIBRARIES = {
     *("anyio", "asyncio", "sniffio", "trio", "uvloop"),

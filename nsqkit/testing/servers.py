@@ -22,6 +22,7 @@ from nsqkit.testing.link.assertions import JournalAssertions
 from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.options import HOST, nsqd_options, nsqlookupd_options
 from nsqkit.testing.proxy import Proxy
+from nsqkit.testing.snapshot import reset, restore, snapshot
 from nsqkit.testing.state import of_broker
 from nsqkit.transport.address import port_of
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.options import BrokerOptions
     from nsqkit.lookupd.registry import Registry
     from nsqkit.testing.inject import MessageState
+    from nsqkit.testing.snapshot import Snapshot
     from nsqkit.testing.state import ClientState, NsqdState, TopicState
 
 S = TypeVar("S", bound="EmbeddedNsqd | Nsqlookupd")
@@ -227,6 +229,19 @@ class NsqdServer(JournalAssertions, _Server[EmbeddedNsqd]):
     def messages(self, topic: str, channel: str | None = None) -> list[MessageState]:
         """Return the messages of a channel, or those that wait in a topic: in flight, waiting, then deferred ones."""
         return self.inspect(lambda broker: messages(broker, topic, channel))
+
+    def snapshot(self) -> Snapshot:
+        """Return topics, channels, messages and counts as a value, without a change."""
+        return self._change(snapshot)
+
+    def restore(self, saved: Snapshot) -> None:
+        """Disconnect all clients, and have the topics, messages and counts of a snapshot, also of another server."""
+        self._change(lambda broker, now_ns: restore(broker, saved, now_ns))
+
+    def reset(self) -> None:
+        """Disconnect all clients, delete all topics, and clear the journal."""
+        self._change(lambda broker, _: reset(broker))
+        self.journal.clear()
 
 
 class NsqlookupdServer(_Server[Nsqlookupd]):

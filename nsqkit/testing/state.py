@@ -169,7 +169,7 @@ class NsqdState:
 def of_broker(broker: Broker) -> NsqdState:
     """Return the state of a broker of this process."""
     topics = {name.decode(): _topic(broker, broker.topics[name]) for name in sorted(broker.topics)}
-    others = [session for session in broker.sessions if session.subscription is None]
+    others = [session for session in broker.sessions if session.subscription is None and not session.ended]
     return NsqdState(
         health=broker.health, topics=topics, connections=(*_consumers(topics.values()), *map(_client, others))
     )

@@ -80,6 +80,12 @@ class GuidFactory:
         ((prefix, (suffix,)),) = self.take(1, 0)[-1:]
         return frame[: ID.start] + prefix + suffix + frame[ID.stop :]
 
+    def skip(self, tick: int) -> None:
+        """Give ids of later ticks only."""
+        if tick > self.tick:
+            self._begin(tick)
+            self._sequence = SEQUENCE_LENGTH
+
     def retry_reservation(self) -> None:
         """Have ``reserved_tick`` change soon: its value could not be written."""
         self._reserve_after = self.tick + RETRY_TICKS

@@ -121,3 +121,12 @@ def test_id_of_any_time_has_sixteen_digits(now_ns):
     assert {len(message_id) for message_id in ids} == {16}
     assert len(set(ids)) == SEQUENCE_LENGTH + 1
     assert int(ids[0], 16) >> 12 & 0x3FF == 5
+
+
+def test_ids_after_a_skip_are_of_later_ticks():
+    factory = GuidFactory(0)
+    factory.skip(FIRST_TICK + 5)
+    (first,) = take(factory, 1, NOW_NS)
+    assert (int(first, 16) >> 22) + EPOCH_TICKS == FIRST_TICK + 6
+    factory.skip(FIRST_TICK + 5)
+    assert int(take(factory, 1, NOW_NS)[0], 16) == int(first, 16) + 1

@@ -1,6 +1,6 @@
 """The journal: every command and frame that passed the links of a server, with time and client.
 
-A link records the items of a read by one call, which keeps the list and counts its bytes. Entries
+A link records the items of a read by one call, which joins and keeps their bytes. Entries
 (``nsqkit.testing.link.entries``) are made when the journal is read. It may be read from any thread while the server
 runs. Requests by HTTP, and messages that a test puts into the broker itself, do not pass a link.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 from nsqkit.errors import OptionError
 from nsqkit.testing.link.entries import COMMANDS, FRAMES, describe, lines, read_entry
 from nsqkit.testing.link.items import Direction
-from nsqkit.testing.link.recording import Record, Recording, load_recording, save_recording
+from nsqkit.testing.link.recording import Record, Recording, load_recording, pack, save_recording
 from nsqkit.wire.messages import id_of
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ RECORDS_MAX: Final = 100_000
 """Reads that a journal keeps; the oldest are dropped beyond it. A test of a few seconds has far fewer."""
 
 SIZE_MAX: Final = 64 << 20
-"""Bytes of memory for which a journal keeps items, in about; the oldest reads are dropped beyond it."""
-
-ITEM_OVERHEAD: Final = 128
-"""The bytes of memory for an item besides its data: two objects of Python and a place in a list."""
+"""Bytes of memory that a journal uses, in about; the oldest reads are dropped beyond it."""
 
 NS_PER_S: Final = 1_000_000_000
 
@@ -43,7 +40,7 @@ class Journal:
     Args:
         enabled: False to record nothing.
         records_max: reads that are kept.
-        size_max: bytes of memory for the items that are kept, in about.
+        size_max: bytes of memory for them, in about.
     """
 
     def __init__(self, *, enabled: bool = True, records_max: int = RECORDS_MAX, size_max: int = SIZE_MAX) -> None:
@@ -58,14 +55,15 @@ class Journal:
     # ---- writing: in the thread of the server ------------------------------------------------------------------------
 
     def record(self, at_ns: int, connection: Connection, direction: Direction, items: list[Item]) -> None:
-        """Keep the items of one read; the list must not be changed afterwards."""
+        """Keep the items of one read, one or more; the list must not be changed afterwards."""
         if not self.enabled:
             return
         kept = self._kept
         if not kept.start_ns:
             kept.start_ns = at_ns
-        kept.records.append(Record(at_ns, connection, direction, items))
-        kept.size += _size(items)
+        record = Record(at_ns, connection, direction, pack(items))
+        kept.records.append(record)
+        kept.size += record.size
         if kept.size > self._size_max or len(kept.records) > self._records_max:
             self._drop(kept)
 
@@ -75,7 +73,7 @@ class Journal:
 
     def _drop(self, kept: _Kept) -> None:
         while len(kept.records) > 1 and (kept.size > self._size_max or len(kept.records) > self._records_max):
-            kept.size -= _size(kept.records.popleft().items)
+            kept.size -= kept.records.popleft().size
             kept.dropped_count += 1
 
     # ---- reading: in any thread --------------------------------------------------------------------------------------
@@ -192,13 +190,9 @@ class _Kept:
         kept = cls()
         kept.records.extend(recording.records)
         kept.start_ns = recording.start_ns
-        kept.size = sum(_size(record.items) for record in recording.records)
+        kept.size = sum(record.size for record in recording.records)
         kept.dropped_count = recording.dropped_count
         return kept
-
-
-def _size(items: list[Item]) -> int:
-    return ITEM_OVERHEAD * len(items) + sum([len(item.data) for item in items])
 
 
 def _names(name: str | None, known: frozenset[str], kind: str) -> frozenset[str]:

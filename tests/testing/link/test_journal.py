@@ -7,8 +7,9 @@ import pytest
 
 from nsqkit.errors import OptionError
 from nsqkit.testing.link.items import Connection, Direction, Item
-from nsqkit.testing.link.journal import ITEM_OVERHEAD, Journal
+from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.link.link import Link
+from nsqkit.testing.link.recording import RECORD_OVERHEAD
 from nsqkit.wire.commands import MAGIC_V2, NOP
 from tests.testing.link.traffic import IDS, START_NS, Conversation, whole_conversation
 
@@ -84,7 +85,7 @@ def test_journal_that_is_off_records_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "journal", [Journal(records_max=3), Journal(size_max=3 * (ITEM_OVERHEAD + 4))], ids=["records", "size"]
+    "journal", [Journal(records_max=3), Journal(size_max=3 * (RECORD_OVERHEAD + 4))], ids=["records", "size"]
 )
 def test_the_oldest_reads_are_dropped_and_the_text_says_so(journal: Journal) -> None:
     for at_ns in range(1, 6):

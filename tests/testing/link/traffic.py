@@ -56,8 +56,8 @@ class Conversation:
             connection = Connection(f"127.0.0.1:{50_000 + len(self._clients)}")
             self._clients[client] = connection, {direction: Splitter(direction) for direction in Direction}
         connection, splitters = self._clients[client]
-        items = splitters[direction].feed(b"".join(parts))
-        self.journal.record(self.now_ns, connection, direction, items)
+        if items := splitters[direction].feed(b"".join(parts)):
+            self.journal.record(self.now_ns, connection, direction, items)
 
 
 def whole_conversation(journal: Journal | None = None) -> Conversation:

@@ -114,6 +114,8 @@ IO_MODULES = {
     "spark.drain",
     "telemetry.instruments",
     "telemetry.prometheus",
+    "testing.auth_server",
+    "testing.http_front",
     "testing.plugin",
     "testing.blocking",
     "testing.clock",
@@ -121,6 +123,7 @@ IO_MODULES = {
     "testing.link.recording",
     "testing.proxy",
     "testing.snapshot",
+    "testing.tls",
 }
 IO_LIBRARIES = {
     *("anyio", "asyncio", "sniffio", "trio", "uvloop"),

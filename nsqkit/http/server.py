@@ -53,8 +53,9 @@ async def serve_connection(
 ) -> None:
     """Answer requests on one connection until it ends, then close the stream.
 
-    An ``HTTPError`` of the handler becomes the answer that it names. Every other exception is logged and answered by
-    500 INTERNAL_ERROR, as nsqd answers a panic. No exception is raised: it would end all other connections.
+    An ``HTTPError`` of the handler becomes the answer that it names; ``ConnectionLost`` closes the connection without
+    an answer. Every other exception is logged and answered by 500 INTERNAL_ERROR, as nsqd answers a panic. No exception
+    is raised: it would end all other connections.
 
     Args:
         stream: the connection.
@@ -66,7 +67,7 @@ async def serve_connection(
     """
     try:
         await _Connection(stream, clock, body_max, remote_address).serve(handle)
-    except _ClientGone:
+    except ConnectionLost:
         pass
     except Exception:
         logger.exception("panic in HTTP connection")
@@ -259,7 +260,7 @@ async def _answer(handle: Handler, request: Request) -> Response:
     try:
         answer = handle(request)
         return answer if isinstance(answer, Response) else await answer
-    except _ClientGone:
+    except ConnectionLost:
         raise
     except HTTPError as error:
         return Response.v1_error(error.status, error.message)

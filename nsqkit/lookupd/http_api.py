@@ -209,7 +209,11 @@ ROUTES: Final[tuple[tuple[str, str, Route], ...]] = (
 
 
 class HTTPApi:
-    """Serves the HTTP connections of one nsqlookupd."""
+    """Serves the HTTP connections of one nsqlookupd.
+
+    Attributes:
+        handle: answers a request, and logs it.
+    """
 
     def __init__(self, registry: Registry, clock: Clock) -> None:
         self.registry = registry
@@ -218,10 +222,10 @@ class HTTPApi:
         pprof = pprof_routes("/debug/pprof", clock)
         # As in nsqlookupd, these requests are not logged.
         unlogged = {path for _, path, _ in pprof}
-        self._handle = logged(Router([*routes, *pprof]).handle, logger=logger, clock=clock, unlogged=unlogged)
+        self.handle = logged(Router([*routes, *pprof]).handle, logger=logger, clock=clock, unlogged=unlogged)
 
     async def serve(self, stream: ByteStream, remote_address: str) -> None:
         """Answer the requests of one connection until it ends, then close the stream."""
         await serve_connection(
-            stream, self._handle, clock=self.clock, body_max=BODY_LENGTH_MAX, remote_address=remote_address
+            stream, self.handle, clock=self.clock, body_max=BODY_LENGTH_MAX, remote_address=remote_address
         )

@@ -93,7 +93,7 @@ class Nsqlookupd:
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             self._tasks.start_soon(accept, tcp, self._serve_nsqd, self._tasks, logger, self.clock)
             logger.info("TCP: listening on %s", self.tcp_address)
-            self._tasks.start_soon(accept, http, self._serve_http, self._tasks, logger, self.clock)
+            self._tasks.start_soon(accept, http, self.serve_http, self._tasks, logger, self.clock)
             logger.info("HTTP: listening on %s", self.http_address)
             self._stack = stack.pop_all()
         return self
@@ -125,10 +125,16 @@ class Nsqlookupd:
                 session.process_input(self.clock.now_ns())
                 await anyio.lowlevel.checkpoint()
 
-    async def _serve_http(self, stream: ByteStream) -> None:
+    @property
+    def http_api(self) -> HTTPApi:
+        """The HTTP routes."""
         # h11 and the routes are imported for the first connection, so that the start does not take longer for them.
         if self._http_api is None:
             from nsqkit.lookupd.http_api import HTTPApi
 
             self._http_api = HTTPApi(self.registry, self.clock)
-        await self._http_api.serve(stream, remote_address(stream))
+        return self._http_api
+
+    async def serve_http(self, stream: ByteStream) -> None:
+        """Answer the HTTP requests of one connection until it ends; a subclass may do it in another way."""
+        await self.http_api.serve(stream, remote_address(stream))

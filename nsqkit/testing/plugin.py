@@ -17,7 +17,9 @@ from nsqkit.testing.markers import MARKERS, checks_leaks, merged_options, topic_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from nsqkit.testing.auth_server import AuthNsqdServer
     from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
+    from nsqkit.testing.tls import Certificates, TLSNsqdServer
 
 Server = TypeVar("Server", bound="NsqdServer | NsqlookupdServer")
 
@@ -69,7 +71,9 @@ def nsqd(request: pytest.FixtureRequest) -> Iterator[NsqdServer]:
 
     ``@pytest.mark.nsqd(msg_timeout="2s")`` sets its options.
     """
-    with _started(request.node, "nsqd", partial(_make_nsqd, request.config)) as server:
+    from nsqkit.testing.servers import NsqdServer
+
+    with _started(request.node, "nsqd", partial(_make_nsqd, request.config, NsqdServer)) as server:
         yield server
 
 
@@ -85,11 +89,55 @@ def nsqlookupd(request: pytest.FixtureRequest) -> Iterator[NsqlookupdServer]:
         yield server
 
 
+@pytest.fixture(scope=_scope)
+def nsqd_tls(request: pytest.FixtureRequest, nsq_certificates: Certificates) -> Iterator[TLSNsqdServer]:
+    """An nsqd that requires TLS (``nsqkit.testing.tls.TLSNsqdServer``): ``nsqd_tls.ca_file``, ``.ssl_context``."""
+    from nsqkit.testing.tls import TLSNsqdServer
+
+    make = partial(_make_nsqd, request.config, partial(TLSNsqdServer, nsq_certificates))
+    with _started(request.node, "nsqd", make) as server:
+        yield server
+
+
+@pytest.fixture(scope=_scope)
+def nsqd_mtls(request: pytest.FixtureRequest, nsq_certificates: Certificates) -> Iterator[TLSNsqdServer]:
+    """An nsqd that requires certificates of clients: ``.client_certificate``, ``.client_key``, ``.ssl_context``."""
+    from nsqkit.testing.tls import TLSNsqdServer
+
+    make = partial(_make_nsqd, request.config, partial(TLSNsqdServer, nsq_certificates, mutual=True))
+    with _started(request.node, "nsqd", make) as server:
+        yield server
+
+
+@pytest.fixture(scope=_scope)
+def nsqd_auth(request: pytest.FixtureRequest) -> Iterator[AuthNsqdServer]:
+    """An nsqd whose clients need a secret (``nsqkit.testing.auth_server``): ``nsqd_auth.auth.grant("secret")``."""
+    from nsqkit.testing.auth_server import AuthNsqdServer, AuthServer
+
+    with ExitStack() as stack:
+
+        def make(clock: Any = "running", **options: Any) -> AuthNsqdServer:
+            return AuthNsqdServer(stack.enter_context(AuthServer(clock)), **options)
+
+        with _started(request.node, "nsqd", partial(_make_nsqd, request.config, make)) as server:
+            yield server
+
+
+@pytest.fixture(scope="session")
+def nsq_certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """The authority and the certificates of a run of pytest (``nsqkit.testing.tls.Certificates``)."""
+    from nsqkit.testing.tls import Certificates
+
+    return Certificates.make(tmp_path_factory.mktemp("nsq-certificates"))
+
+
 @pytest.fixture
 def make_nsqd(request: pytest.FixtureRequest) -> Iterator[Callable[..., NsqdServer]]:
     """A function that starts an nsqd with the options of its keywords; all are stopped after the test."""
+    from nsqkit.testing.servers import NsqdServer
+
     with ExitStack() as stack:
-        yield lambda **options: stack.enter_context(_make_nsqd(request.config, **options))
+        yield lambda **options: stack.enter_context(_make_nsqd(request.config, NsqdServer, **options))
 
 
 @pytest.fixture
@@ -98,12 +146,10 @@ def nsq_topic(request: pytest.FixtureRequest) -> str:
     return topic_name(request.node.name, os.urandom(4).hex())
 
 
-def _make_nsqd(config: pytest.Config, **options: Any) -> NsqdServer:
-    from nsqkit.testing.servers import NsqdServer
-
+def _make_nsqd(config: pytest.Config, make: Callable[..., Server], **options: Any) -> Server:
     if (backend := _option(config, "nsqd")) != "embedded":
         options.setdefault("backend", backend)
-    return NsqdServer(**options)
+    return make(**options)
 
 
 @contextmanager

@@ -207,8 +207,11 @@ class AsyncioStream(PushStream, asyncio.Protocol):
 
     @property
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
-        """The addresses of both ends; the peer's only if it was still connected at the start."""
-        return {attribute: partial(self._addresses.__getitem__, attribute) for attribute in self._addresses}
+        """The socket, and the addresses of both ends; the peer's only if it was still connected at the start."""
+        return {
+            SocketAttribute.raw_socket: partial(self._transport.get_extra_info, "socket"),
+            **{attribute: partial(self._addresses.__getitem__, attribute) for attribute in self._addresses},
+        }
 
 
 class BufferedStream(AsyncioStream, asyncio.BufferedProtocol):

@@ -121,6 +121,8 @@ IO_MODULES = {
     "testing.clock",
     "testing.deadlines",
     "testing.link.recording",
+    "testing.embedded",
+    "testing.ports",
     "testing.proxy",
     "testing.snapshot",
     "testing.tls",
@@ -140,6 +142,7 @@ ENTRY_POINTS = {"__init__", "__main__", "telemetry.opentelemetry", "telemetry.pr
 UNTESTED = {
     "broker.core.disk.file_store",
     "broker.running",
+    "testing.backend",
     "transport.machine",
     "transport.push_stream",
     "wire.rules",

@@ -13,6 +13,7 @@ import os
 from contextlib import suppress
 from itertools import count
 from typing import Final
+from weakref import WeakSet
 
 FILE_MODE: Final = 0o600
 
@@ -23,7 +24,7 @@ REMOVED_MAX: Final = 100
 class DiskFile:
     """A file that is open for reading and writing; the last ``close`` closes its descriptor."""
 
-    __slots__ = ("_descriptor", "_users")
+    __slots__ = ("__weakref__", "_descriptor", "_users")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -58,6 +59,11 @@ class DiskFile:
         if not self._users:
             os.close(self._descriptor)
 
+    def abandon(self) -> None:
+        if self._users > 0:
+            self._users = 0
+            os.close(self._descriptor)
+
 
 class DirectoryFileStore:
     """A directory, which has to exist."""
@@ -66,6 +72,7 @@ class DirectoryFileStore:
         self._path = path
         self._numbers = count(os.getpid() << 20)
         self._descriptor = -1
+        self._opened: WeakSet[DiskFile] = WeakSet()
         self._removed: list[int] = []  # descriptors
 
     def lock(self) -> None:
@@ -85,13 +92,21 @@ class DirectoryFileStore:
         self.free_removed()
         os.close(self._descriptor)
 
+    def abandon(self) -> None:
+        """Close every file as it is, and give up the lock; nothing uses the files any more."""
+        for file in list(self._opened):
+            file.abandon()
+        self.close()
+
     def _at(self, name: str) -> str:
         # By path, not relative to the descriptor: if the directory is moved, nsqd does not find its files either.
         return os.path.join(self._path, name)
 
     def open(self, name: str, *, create: bool = False) -> DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return DiskFile(os.open(self._at(name), flags, FILE_MODE))
+        file = DiskFile(os.open(self._at(name), flags, FILE_MODE))
+        self._opened.add(file)
+        return file
 
     def exists(self, name: str) -> bool:
         return os.path.exists(self._at(name))

@@ -196,3 +196,7 @@ class Persistence:
         self.storage.close()
         self._log_reports()
         self._files.close()
+
+    def abandon(self) -> None:
+        """Give up the directory and write nothing, as if the process had been killed."""
+        self._files.abandon()

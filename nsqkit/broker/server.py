@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteStream, TaskGroup
 
+    from nsqkit.broker.core.disk.storage import Storage
     from nsqkit.broker.core.session.session import Session
     from nsqkit.broker.core.session.sessions import Event
     from nsqkit.broker.http_api import HTTPApi
@@ -55,10 +56,12 @@ class Nsqd:
     """A broker in this event loop, for ``async with``.
 
     Args:
-        options: nsqd's flags. An empty ``http_address`` means no HTTP.
+        options: nsqd's flags. An empty ``tcp_address`` means that clients come by ``connect`` alone, an empty
+            ``http_address`` no HTTP.
         clock: the time; by default the real one.
         random: the random numbers; by default seeded by the system.
         data_path: a directory for messages on disk and metadata; by default everything is kept in memory only.
+        storage: the queues behind memory, where there is no ``data_path``.
 
     Attributes:
         broker: the engine.
@@ -76,12 +79,14 @@ class Nsqd:
         clock: Clock | None = None,
         random: Random | None = None,
         data_path: str | None = None,
+        storage: Storage | None = None,
     ) -> None:
         self.options = BrokerOptions() if options is None else options
         self._persistence = (
             None if data_path is None else Persistence(data_path, self.options, after=self.process_changes)
         )
-        storage = None if self._persistence is None else self._persistence.storage
+        if self._persistence is not None:
+            storage = self._persistence.storage
         self.broker = Broker(self.options, random or Random(), storage)
         self.broker.log_commands(self.options.log_level == "debug")
         self.tcp_address = ""
@@ -97,6 +102,8 @@ class Nsqd:
         self._external_services: ExternalServices | None = None
         self._http_api: HTTPApi | None = None
         self._pumps_ended = anyio.Event()
+        self._is_killed = False
+        self._listeners: list[Listener] = []
 
     @property
     def clock(self) -> Clock:
@@ -130,12 +137,14 @@ class Nsqd:
         async with AsyncExitStack() as stack:
             if self._persistence is not None:
                 self._persistence.open(self.broker, self.clock.now_ns())
-                stack.callback(self._persistence.close, self.broker)
+                stack.callback(self._close_files, self._persistence)
             self.broker.settle(self.clock.now_ns())
             context = self._tls_context()
-            tcp = await stack.enter_async_context(await listen(options.tcp_address))
-            self.tcp_address = tcp.address
-            servers: list[tuple[str, Listener, Handler]] = [("TCP", tcp, self._serve_client)]
+            servers: list[tuple[str, Listener, Handler]] = []
+            if options.tcp_address:
+                tcp = await stack.enter_async_context(await listen(options.tcp_address))
+                self.tcp_address = tcp.address
+                servers.append(("TCP", tcp, self._serve_client))
             if options.http_address:
                 http = await stack.enter_async_context(await listen(options.http_address))
                 self.http_address = http.address
@@ -144,6 +153,7 @@ class Nsqd:
                 https = await stack.enter_async_context(await listen(options.https_address, paths=False))
                 self.https_address = https.address
                 servers.append(("HTTPS", https, partial(self._serve_https, context)))
+            self._listeners = [listener for _, listener, _ in servers]
             self.start_time_ns = self.clock.now_ns()
             self._timer = Timer(self.broker, self.clock, after=self._process_events)
             if options.busy_poll_ns and (loop := asyncio_loop()) is not None:
@@ -178,13 +188,8 @@ class Nsqd:
     ) -> None:
         """Stop: end every session, send the rest of its output within ``STOP_TIMEOUT``, and close."""
         assert self._tasks is not None
-        for session in list(self.broker.sessions):
-            session.end(None)
-        self._process_events(self.clock.now_ns())
-        with move_on_after(self.clock, STOP_TIMEOUT, shield=True):
-            while self._pumps:
-                self._pumps_ended = anyio.Event()
-                await self._pumps_ended.wait()
+        if not self._is_killed:
+            await self._end_sessions()
         self._tasks.cancel_scope.cancel()
         self._tasks = None
         if isinstance(exc, anyio.get_cancelled_exc_class()):
@@ -193,6 +198,27 @@ class Nsqd:
             # The task group would wrap an exception of the caller in an ExceptionGroup, so it does not get it.
             await self._stack.aclose()
         logger.info("stopped")
+
+    async def _end_sessions(self) -> None:
+        for session in list(self.broker.sessions):
+            session.end(None)
+        self._process_events(self.clock.now_ns())
+        with move_on_after(self.clock, STOP_TIMEOUT, shield=True):
+            while self._pumps:
+                self._pumps_ended = anyio.Event()
+                await self._pumps_ended.wait()
+
+    def kill(self) -> None:
+        """Have the end of ``async with`` send and save nothing more, as if the process had been killed."""
+        self._is_killed = True
+        for listener in self._listeners:
+            listener.reset_on_close()
+
+    def _close_files(self, persistence: Persistence) -> None:
+        if self._is_killed:
+            persistence.abandon()
+        else:
+            persistence.close(self.broker)
 
     # ---- clients -------------------------------------------------------------------------------------------------
 

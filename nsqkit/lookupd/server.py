@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream, TaskGroup
 
     from nsqkit.lookupd.http_api import HTTPApi
+    from nsqkit.transport.tcp import Listener
 
 logger = logging.getLogger("nsqkit.lookupd")
 
@@ -58,6 +59,7 @@ class Nsqlookupd:
         self._clock = clock
         self._stack = AsyncExitStack()
         self._tasks: TaskGroup | None = None
+        self._listeners: list[Listener] = []
         self._http_api: HTTPApi | None = None
 
     @property
@@ -90,6 +92,7 @@ class Nsqlookupd:
             http = await stack.enter_async_context(await listen(self.options.http_address, paths=False))
             self.tcp_address = join_address(*tcp.local_address)
             self.http_address = join_address(*http.local_address)
+            self._listeners = [tcp, http]
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             self._tasks.start_soon(accept, tcp, self._serve_nsqd, self._tasks, logger, self.clock)
             logger.info("TCP: listening on %s", self.tcp_address)
@@ -111,6 +114,11 @@ class Nsqlookupd:
             # The task group would wrap an exception of the caller in an ExceptionGroup, so it does not get it.
             await self._stack.aclose()
         logger.info("stopped")
+
+    def kill(self) -> None:
+        """Have the end of ``async with`` reset every connection, as if the process had been killed."""
+        for listener in self._listeners:
+            listener.reset_on_close()
 
     async def _serve_nsqd(self, stream: ByteStream) -> None:
         address = remote_address(stream)

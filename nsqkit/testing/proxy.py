@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Self
 
 import anyio
 
+from nsqkit.errors import Closed
 from nsqkit.testing.link.link import Link
 from nsqkit.transport.accept import accept, remote_address
 from nsqkit.transport.pump import Pump
-from nsqkit.transport.tcp import listen
+from nsqkit.transport.tcp import listen, reset_on_close
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,62 +25,111 @@ if TYPE_CHECKING:
 
     from nsqkit.testing.clock import ControlledClock
     from nsqkit.testing.link.journal import Journal
+    from nsqkit.testing.ports import KeptPort
+    from nsqkit.transport.tcp import Listener
 
 logger = logging.getLogger("nsqkit.testing")
 
 
 class Proxy:
-    """Listens on an address, for ``async with``.
+    """Accepts clients at a port, for ``async with``; from ``open_listener`` on.
 
     Args:
-        listen_address: ``host:port``; port 0 for a free one.
+        port: where it listens; it is kept while there is no listener.
         connect: returns a new connection to the broker, for a client of this name.
         journal: of all links.
         clock: the time; it waits for the links' traffic.
 
     Attributes:
-        address: ``host:port`` that clients connect to.
-        links: the open connections.
+        links: the open connections, each with a function that resets it.
     """
 
     def __init__(
         self,
-        listen_address: str,
+        port: KeptPort,
         connect: Callable[[str], Awaitable[ByteStream]],
         journal: Journal,
         clock: ControlledClock,
     ) -> None:
-        self.address = listen_address
-        self.links: dict[Link, None] = {}
+        self.links: dict[Link, Callable[[], None]] = {}
+        self._port = port
         self._connect = connect
         self._journal = journal
         self._clock = clock
         self._stack = AsyncExitStack()
         self._tasks: TaskGroup | None = None
+        self._listening: _Listening | None = None
+        self._link_closed = anyio.Event()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` that clients connect to."""
+        return self._port.address
 
     async def __aenter__(self) -> Self:
-        """Start: return when clients can connect.
-
-        Raises:
-            OSError: the address cannot be used.
-        """
-        async with AsyncExitStack() as stack:
-            listener = await stack.enter_async_context(await listen(self.address))
-            self.address = listener.address
-            self._tasks = await stack.enter_async_context(anyio.create_task_group())
-            self._tasks.start_soon(accept, listener, self._serve, self._tasks, logger, self._clock)
-            self._stack = stack.pop_all()
+        self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         """Stop: close every connection and the listener."""
         assert self._tasks is not None
+        await self.close_listener()
         self._tasks.cancel_scope.cancel()
         await self._stack.aclose()
 
+    # ---- the listener --------------------------------------------------------------------------------------------
+
+    async def open_listener(self) -> None:
+        """Accept clients, if it does not.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+        assert self._tasks is not None
+        if self._listening is None:
+            self._port.release()
+            self._listening = _Listening(await listen(self.address))
+            self._tasks.start_soon(self._listening.run, self._serve, self._tasks, self._clock)
+
+    async def close_listener(self) -> None:
+        """Have new connections refused; those that are open stay so."""
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            await listening.close()
+            self._port.keep()
+
+    async def reset(self) -> None:
+        """Reset every connection, and have new ones refused."""
+        await self.close_listener()
+        for reset in self.links.values():
+            reset()
+
+    def reset_after(self, seconds: float) -> None:
+        """Reset every connection after so many real seconds, unless the proxy is left before."""
+        assert self._tasks is not None
+        self._tasks.start_soon(self._reset_after, seconds)
+
+    async def _reset_after(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+        await self.reset()
+
+    async def wait_closed(self) -> None:
+        """Return when there is no connection."""
+        while self.links:
+            self._link_closed = anyio.Event()
+            await self._link_closed.wait()
+
+    # ---- clients -------------------------------------------------------------------------------------------------
+
     async def _serve(self, stream: ByteStream) -> None:
         name = remote_address(stream)
-        upstream = await self._connect(name)
+        try:
+            upstream = await self._connect(name)
+        except (OSError, Closed) as error:
+            logger.info("[%s] no connection to the broker: %s", name, error)
+            reset_on_close(stream)
+            await anyio.aclose_forcefully(stream)
+            return
         link = Link(name, self._journal)
         client = Pump(link.client_end, stream, self._clock, after=lambda _: after())
         broker = Pump(link.broker_end, upstream, self._clock, after=lambda _: after())
@@ -90,12 +140,41 @@ class Proxy:
             client.wake()
             broker.wake()
 
-        self.links[link] = None
+        def reset() -> None:
+            reset_on_close(stream)
+            tasks.cancel_scope.cancel()
+
         self._clock.attach(link)
         try:
             async with anyio.create_task_group() as tasks:
+                self.links[link] = reset
                 tasks.start_soon(client.run)
                 await broker.run()
         finally:
             del self.links[link]
             self._clock.detach(link)
+            self._link_closed.set()
+
+
+class _Listening:
+    """A listener that accepts clients until it is closed."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._scope = anyio.CancelScope()
+        self._ended = anyio.Event()
+
+    async def run(
+        self, serve: Callable[[ByteStream], Awaitable[None]], tasks: TaskGroup, clock: ControlledClock
+    ) -> None:
+        try:
+            with self._scope:
+                async with self._listener:
+                    await accept(self._listener, serve, tasks, logger, clock)
+        finally:
+            self._ended.set()
+
+    async def close(self) -> None:
+        """Return when the listener is closed."""
+        self._scope.cancel()
+        await self._ended.wait()

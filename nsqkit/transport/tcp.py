@@ -10,9 +10,11 @@ import errno
 import math
 import os
 import socket
+import struct
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
 import anyio
 from anyio.abc import SocketAttribute
@@ -81,6 +83,14 @@ async def connect_path(path: str) -> ByteStream:
     return stream
 
 
+def reset_on_close(stream: ByteStream) -> None:
+    """Have a TCP connection end with a reset when it is closed: the peer loses what it has not read."""
+    sock = stream.extra(SocketAttribute.raw_socket, None)
+    with suppress(OSError):  # it is closed already
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
 async def listen(address: str, *, paths: bool = True) -> Listener:
     """Return a listener on ``address``; port 0 stands for a free one.
 
@@ -124,6 +134,7 @@ class Listener:
     def __init__(self, sockets: MultiListener[SocketStream], *, path: str = "") -> None:
         self._sockets = sockets
         self._path = path
+        self._streams: WeakSet[ByteStream] = WeakSet()
         self.address = path or join_address(*sockets.extra(SocketAttribute.local_address)[:2])
 
     @property
@@ -140,6 +151,11 @@ class Listener:
             with suppress(FileNotFoundError):  # some event loops have removed it
                 os.unlink(self._path)
 
+    def reset_on_close(self) -> None:
+        """Have all connections that were accepted end with a reset when they are closed."""
+        for stream in list(self._streams):
+            reset_on_close(stream)
+
     async def serve(self, handler: Callable[[Any], Awaitable[None]], tasks: TaskGroup) -> None:
         """Accept connections, and start ``handler`` in ``tasks`` with the stream of each.
 
@@ -148,7 +164,12 @@ class Listener:
         """
         loop = asyncio_loop()
         if loop is None:
-            await self._sockets.serve(handler, tasks)
+
+            async def note(stream: ByteStream) -> None:
+                self._streams.add(stream)
+                await handler(stream)
+
+            await self._sockets.serve(note, tasks)
             return
         unhandled: dict[AsyncioStream, None] = {}  # accepted, but no handler has started
         accepted, queue = anyio.create_memory_object_stream[AsyncioStream](math.inf)
@@ -163,6 +184,7 @@ class Listener:
 
         async def handle(stream: AsyncioStream) -> None:
             del unhandled[stream]
+            self._streams.add(stream)
             await handler(stream)
 
         with accepted, queue, ExitStack() as stack:

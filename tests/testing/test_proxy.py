@@ -9,6 +9,7 @@ from nsqkit.consumer import Consumer
 from nsqkit.producer import Producer
 from nsqkit.testing.clock import ControlledClock
 from nsqkit.testing.link.journal import Journal
+from nsqkit.testing.ports import KeptPort
 from nsqkit.testing.proxy import Proxy
 from nsqkit.transport.tcp import connect
 
@@ -22,7 +23,8 @@ async def test_clients_reach_the_broker_through_the_proxy() -> None:
             return await connect(nsqd.tcp_address)
 
         journal = Journal()
-        async with Proxy("127.0.0.1:0", upstream, journal, ControlledClock()) as proxy:
+        async with Proxy(KeptPort("127.0.0.1:0"), upstream, journal, ControlledClock()) as proxy:
+            await proxy.open_listener()
             async with Producer(proxy.address) as producer:
                 await producer.publish("t", b"x" * 500_000)
             async with Consumer("t", "c", nsqd_tcp_addresses=[proxy.address]) as consumer:

@@ -291,6 +291,8 @@ class DiskQueue:
         frames: list[bytes] = []
         ahead = ReadAhead(self._files, self._options.max_msg_size)
         for number in self._numbers(self._read.file, self._write.file) if self._read < self._write else ():
+            if number == self._write.file and not self._write.offset:
+                break  # the file does not exist yet
             ahead.open(self._file_name(number))
             try:
                 offset = self._read.offset if number == self._read.file else 0

@@ -1,0 +1,88 @@
+"""One run of an nsqd for tests: its backend, and the proxy that clients connect to."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final, Self
+
+from nsqkit.testing.proxy import Proxy
+
+if TYPE_CHECKING:
+    from nsqkit.broker.server import Nsqd
+    from nsqkit.testing.backend import Backend
+    from nsqkit.testing.clock import ControlledClock
+    from nsqkit.testing.link.journal import Journal
+    from nsqkit.testing.ports import KeptPort
+
+STOP_LIMIT: Final = 0.1
+"""Real seconds in which a server that stops sends its last bytes; then connections that remain are reset."""
+
+
+class NsqdRun:
+    """A server while it runs (``nsqkit.testing.lifecycle.Run``).
+
+    Args:
+        backend: the nsqd.
+        tcp_port: where clients connect.
+        http_port: where HTTP clients connect.
+        journal: of all connections.
+        clock: the time.
+        keep_data: begin with the data of the last stop.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        tcp_port: KeptPort,
+        http_port: KeptPort,
+        journal: Journal,
+        clock: ControlledClock,
+        *,
+        keep_data: bool,
+    ) -> None:
+        self.backend = backend
+        self.proxy = Proxy(tcp_port, backend.connect, journal, clock)
+        self._http_port = http_port
+        self._keep_data = keep_data
+        self._is_killed = False
+
+    @property
+    def tcp_address(self) -> str:
+        """``host:port`` that clients connect to."""
+        return self.proxy.address
+
+    @property
+    def http_address(self) -> str:
+        """``host:port`` of the HTTP routes; empty without HTTP."""
+        return self.backend.http_address
+
+    @property
+    def nsqd(self) -> Nsqd:
+        """The broker, which is in this process."""
+        assert self.backend.nsqd is not None
+        return self.backend.nsqd
+
+    def kill(self) -> None:
+        """Have the end of ``async with`` reset every connection, and save nothing."""
+        self._is_killed = True
+
+    async def __aenter__(self) -> Self:
+        # Cancel scopes are nested: the proxy's is the outer one, so that the backend can be stopped first.
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.proxy)
+            await self.backend.start(self.proxy.address, self._http_port, keep_data=self._keep_data)
+            stack.push_async_callback(self.backend.kill)
+            await self.proxy.open_listener()
+            stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._is_killed:
+            await self.proxy.reset()
+            await self.backend.kill()
+        else:
+            await self.proxy.close_listener()
+            self.proxy.reset_after(STOP_LIMIT)
+            await self.backend.stop()
+            await self.proxy.wait_closed()
+        await self.proxy.__aexit__(None, None, None)

@@ -136,7 +136,11 @@ IO_LIBRARIES = {
 }
 
 # Modules that something outside nsqkit opens: Python itself, pytest, or a user by name. Others must be imported.
-ENTRY_POINTS = {"__init__", "__main__", "telemetry.opentelemetry", "telemetry.prometheus", "testing.plugin"}
+ENTRY_POINTS = {
+    *("__init__", "__main__"),
+    *("telemetry.opentelemetry", "telemetry.prometheus"),
+    *("testing.plugin", "testing.strategies"),
+}
 
 # Modules of which nothing runs: they declare protocols, for types alone. All others have a test of their own.
 UNTESTED = {

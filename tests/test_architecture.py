@@ -121,6 +121,7 @@ IO_MODULES = {
     "testing.clock",
     "testing.deadlines",
     "testing.link.recording",
+    "testing.disk",
     "testing.embedded",
     "testing.ports",
     "testing.proxy",

@@ -12,8 +12,11 @@ import fcntl
 import os
 from contextlib import suppress
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.disk.file_store import File
 
 FILE_MODE: Final = 0o600
 
@@ -102,7 +105,7 @@ class DirectoryFileStore:
         # By path, not relative to the descriptor: if the directory is moved, nsqd does not find its files either.
         return os.path.join(self._path, name)
 
-    def open(self, name: str, *, create: bool = False) -> DiskFile:
+    def open(self, name: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         file = DiskFile(os.open(self._at(name), flags, FILE_MODE))
         self._opened.add(file)

@@ -37,7 +37,7 @@ SAVE_PAUSE_NS: Final = 10**9
 
 
 class Persistence:
-    """The data path of one broker, a directory that has to exist.
+    """The data path of one broker: a directory that has to exist, or its files.
 
     After a sync, ``after`` is called to act on its effects in the engine.
 
@@ -45,8 +45,8 @@ class Persistence:
         storage: where the broker's queues are.
     """
 
-    def __init__(self, path: str, options: BrokerOptions, *, after: Callable[[], None]) -> None:
-        self._files = DirectoryFileStore(path)
+    def __init__(self, path: str | DirectoryFileStore, options: BrokerOptions, *, after: Callable[[], None]) -> None:
+        self._files = DirectoryFileStore(path) if isinstance(path, str) else path
         storage_type = DurableStorage if options.durability == "fsync" else DiskStorage
         self.storage = storage_type(self._files, options)
         self._after = after

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.disk.storage import Storage
     from nsqkit.broker.core.session.session import Session
     from nsqkit.broker.core.session.sessions import Event
+    from nsqkit.broker.file_store import DirectoryFileStore
     from nsqkit.broker.http_api import HTTPApi
     from nsqkit.transport.memory import MemoryByteStream
     from nsqkit.transport.tls import Context
@@ -60,7 +61,8 @@ class Nsqd:
             ``http_address`` no HTTP.
         clock: the time; by default the real one.
         random: the random numbers; by default seeded by the system.
-        data_path: a directory for messages on disk and metadata; by default everything is kept in memory only.
+        data_path: a directory for messages on disk and metadata, or its files; by default everything is kept in
+            memory only.
         storage: the queues behind memory, where there is no ``data_path``.
 
     Attributes:
@@ -78,7 +80,7 @@ class Nsqd:
         *,
         clock: Clock | None = None,
         random: Random | None = None,
-        data_path: str | None = None,
+        data_path: str | DirectoryFileStore | None = None,
         storage: Storage | None = None,
     ) -> None:
         self.options = BrokerOptions() if options is None else options

@@ -9,6 +9,7 @@ import attrs
 
 from nsqkit.broker.server import Nsqd
 from nsqkit.errors import Closed
+from nsqkit.testing.disk import Disk, FaultyFileStore
 from nsqkit.testing.kept_memory import KeptMemory
 from nsqkit.transport.address import port_of
 
@@ -27,9 +28,13 @@ class EmbeddedNsqd:
         options: nsqd's flags. With ``data_path`` its files decide what a start begins with, as for nsqd.
         clock: the time.
         seed: of the broker's random numbers; None for another one at each start.
+
+    Attributes:
+        disk: the faults of the data path; None without one.
     """
 
     def __init__(self, options: BrokerOptions, clock: Clock, seed: int | None = None) -> None:
+        self.disk = Disk(options.data_path) if options.data_path else None
         self.clock = clock
         self.nsqd: Nsqd | None = None
         self._options = options
@@ -51,10 +56,10 @@ class EmbeddedNsqd:
         )
         memory = KeptMemory(options, self._take_kept() if keep_data else None)
         random = None if self._seed is None else Random(self._seed)
-        data_path = options.data_path or None
-        nsqd = Nsqd(options, clock=self.clock, random=random, data_path=data_path, storage=memory)
+        files = None if self.disk is None else FaultyFileStore(self.disk)
+        nsqd = Nsqd(options, clock=self.clock, random=random, data_path=files, storage=memory)
         nsqd.tcp_address = tcp_address
-        if data_path is None:
+        if files is None:
             memory.restore(nsqd.broker, self.clock.now_ns())
         http_port.release()
         await nsqd.__aenter__()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from nsqkit.errors import OptionError
 from nsqkit.testing.clock import ControlledClock, Mode
 from nsqkit.testing.embedded import EmbeddedNsqd
 from nsqkit.testing.inject import inject, messages, publish
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from nsqkit.broker.core.broker import Broker
     from nsqkit.lookupd.registry import Registry
+    from nsqkit.testing.disk import Disk
     from nsqkit.testing.inject import MessageState
     from nsqkit.testing.ports import KeptPort
     from nsqkit.testing.snapshot import Snapshot
@@ -149,8 +151,18 @@ class NsqdServer(JournalAssertions, Server[NsqdRun]):
         """Disconnect all clients, and have the topics, messages and counts of a snapshot, also of another server."""
         self._change(lambda broker, now_ns: restore(broker, saved, now_ns))
 
+    @property
+    def disk(self) -> Disk:
+        """The faults of the disk, for a broker with a ``data_path``."""
+        disk = self._backend.disk
+        if disk is None:
+            raise OptionError("a broker without data_path has no disk; allowed is NsqdServer(data_path=...)")
+        return disk
+
     def reset(self) -> None:
-        """Disconnect all clients, delete all topics, and clear the journal."""
+        """Disconnect all clients, delete all topics, and clear the journal; the disk has no faults any more."""
+        if self._backend.disk is not None:
+            self._backend.disk.heal()
         self._change(lambda broker, _: reset(broker))
         self.journal.clear()
 

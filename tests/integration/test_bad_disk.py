@@ -19,11 +19,12 @@ import pytest
 
 from nsqkit import Consumer
 from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.file_store import DirectoryFileStore
 from nsqkit.broker.server import Nsqd
 from nsqkit.clock import LoopClock
 from nsqkit.http.client import fetch
 from nsqkit.http.messages import Response
-from tests.broker.core.disk.disks import MemoryFileStore
+from nsqkit.testing.disk import Disk, FaultyFileStore
 from tests.integration.garbage import sized
 from tests.integration.raw_client import RawClient, raw_client
 from tests.integration.stage import CHANNEL, TOPIC, bodies_of, channel_of, is_empty, take, until
@@ -36,7 +37,7 @@ NO_ROOM = b"No space left on device"
 
 
 @asynccontextmanager
-async def broker(data_path: str, **options: Any) -> AsyncIterator[Nsqd]:
+async def broker(data_path: str | DirectoryFileStore, **options: Any) -> AsyncIterator[Nsqd]:
     given = BrokerOptions(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", mem_queue_size=0, **options)
     with anyio.fail_after(WAIT_LIMIT):
         async with Nsqd(given, data_path=data_path) as nsqd:
@@ -58,27 +59,6 @@ async def consume(nsqd: Nsqd, count: int) -> list[bytes]:
 
 
 # ---- full ----------------------------------------------------------------------------------------------------------
-
-
-class Disk(MemoryFileStore):
-    """A data path in memory."""
-
-    def lock(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def leave(self, count: int) -> None:
-        """Have room for ``count`` bytes and no more."""
-        self.capacity = sum(map(len, self.files.values())) + count
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    disk = Disk()
-    monkeypatch.setattr("nsqkit.broker.persistence.DirectoryFileStore", lambda path: disk)
-    return disk
 
 
 async def publish_until_full(client: RawClient) -> list[bytes]:
@@ -125,12 +105,13 @@ async def refusals(nsqd: Nsqd) -> list[tuple[bytes, object]]:
 
 
 @pytest.mark.parametrize("durability", ["nsqd", "fsync"])
-async def test_full_disk_refuses_publishers_and_recovers(disk: Disk, durability: str):
-    async with broker("disk", durability=durability) as nsqd:
+async def test_full_disk_refuses_publishers_and_recovers(tmp_path: Path, durability: str):
+    disk = Disk(str(tmp_path))
+    async with broker(FaultyFileStore(disk), durability=durability) as nsqd:
         async with raw_client(nsqd) as client:
             await client.send(PUB, sized(b"first"))
             assert await client.answer() == b"OK"
-            disk.leave(1_000)
+            disk.full(after=1_000)
             kept = await publish_until_full(client)
             with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):  # it is fatal, as in nsqd
                 await client.answer()
@@ -146,14 +127,14 @@ async def test_full_disk_refuses_publishers_and_recovers(disk: Disk, durability:
             (b"/mpub?topic=t", (503, "EXITING")),
         ]
         assert await consume(nsqd, 1 + len(kept)) == [b"first", *kept]
-        disk.recover()
+        disk.heal()
         async with raw_client(nsqd) as client:
             await client.send(PUB, sized(b"last"))
             assert await client.answer() == b"OK"
         answer = await ask(nsqd, "GET", "/ping")
         assert (answer.status, answer.body) == (200, b"OK")
         assert await consume(nsqd, 1) == [b"last"]
-    async with broker("disk", durability=durability) as nsqd:
+    async with broker(disk.path, durability=durability) as nsqd:
         assert is_empty(channel_of(nsqd))
 
 

@@ -26,7 +26,18 @@ def _nsqlookupd(words: Sequence[str]) -> int:
     return main(words)
 
 
-COMMANDS: Final[dict[str, Callable[[Sequence[str]], int]]] = {"nsqd": _nsqd, "nsqlookupd": _nsqlookupd}
+def _conformance(words: Sequence[str]) -> int:
+    """Compare a broker with nsqd; takes its address."""
+    from nsqkit.testing.conformance.cli import main
+
+    return main(words)
+
+
+COMMANDS: Final[dict[str, Callable[[Sequence[str]], int]]] = {
+    "nsqd": _nsqd,
+    "nsqlookupd": _nsqlookupd,
+    "conformance": _conformance,
+}
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -46,10 +46,11 @@ ARROWS = {
     "lookupd": "errors clock options program wire transport http",
     "telemetry": "errors options transport client producer consumer",
     "testing.link": "errors options wire",
+    "testing.conformance": "errors transport wire",
     "testing": "errors clock options wire transport http loop_thread admin broker broker.core lookupd testing.link",
     "spark": "errors clock options producer consumer",
     "__init__": "errors options admin client producer consumer",
-    "__main__": "broker lookupd",
+    "__main__": "broker lookupd testing.conformance",
 }
 
 # The modules that may do I/O, read a clock, start a thread or draw a random number. All others take bytes and the time
@@ -125,6 +126,10 @@ IO_MODULES = {
     "testing.embedded",
     "testing.ports",
     "testing.proxy",
+    "testing.conformance.connection",
+    "testing.conformance.probe",
+    "testing.conformance.run",
+    "testing.conformance.cli",
     "testing.snapshot",
     "testing.tls",
 }

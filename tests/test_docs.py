@@ -41,6 +41,7 @@ COMMANDS = {
     "make versions": ("Makefile", "run -e py311,"),
     "make bench": ("Makefile", "run -e bench"),
     "python -m nsqkit nsqd": ("tox.ini", "-m nsqkit nsqd"),
+    "python -m nsqkit conformance": ("tests/testing/conformance/test_cli.py", "def test_commands_of_the_page_run"),
     "pip install .": ("tox.ini", "-e ."),
 }
 

@@ -52,7 +52,9 @@ def test_help_lists_the_commands(word, capsys):
 )
 def test_unknown_commands_are_refused(words, problem, capsys):
     assert main(words) == 2
-    assert capsys.readouterr().err == f"nsqkit: {problem}; allowed is nsqd, nsqlookupd, --help or --version\n"
+    assert (
+        capsys.readouterr().err == f"nsqkit: {problem}; allowed is nsqd, nsqlookupd, conformance, --help or --version\n"
+    )
 
 
 @pytest.mark.parametrize("word", ["nsqd", "nsqlookupd"])

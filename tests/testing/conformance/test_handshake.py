@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import pytest
+
+from nsqkit.testing.conformance import handshake
+from tests.testing.conformance.brokers import check_subject
+
+
+@pytest.mark.parametrize("subject", ["HANDSHAKE", "IDENTIFY"])
+def test_only_a_right_broker_passes(subject: str):
+    check_subject(*vars(handshake)[subject])

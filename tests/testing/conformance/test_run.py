@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import re
+import time
+
+import attrs
+import pytest
+
+from nsqkit.errors import NegotiationFailed, NotConnected
+from nsqkit.testing.conformance.case import Case, Subject
+from nsqkit.testing.conformance.probe import NO_HTTP, Probe
+from nsqkit.testing.conformance.received import Mismatch, Skipped
+from nsqkit.testing.conformance.run import FAIL, PASS, SKIP, Target, contact, run, run_case
+from nsqkit.wire.frames import OK_FRAME
+from tests.testing.conformance.brokers import mute_broker, prepared_broker, right_broker
+
+UNREACHABLE = Target(tcp_address="127.0.0.1:1", timeout=1.0)
+
+
+def case(check, **options) -> Case:
+    return Case("a/b", "A rule.", "nsqd/nsqd.go", check, **options)
+
+
+def raiser(error: Exception):
+    def check(probe: Probe) -> None:
+        raise error
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "expected", "came"),
+    [
+        (Mismatch("one", "two"), FAIL, "one", "two"),
+        (Skipped("no such option"), SKIP, "", "no such option"),
+        (KeyError("depth"), FAIL, "a document with the keys of nsqd's", "KeyError: 'depth'"),
+        (ConnectionResetError("reset"), FAIL, "a connection", "reset"),
+    ],
+    ids=["mismatch", "skipped", "key", "connection"],
+)
+def test_errors_are_results(error, outcome, expected, came):
+    result = run_case(case(raiser(error)), UNREACHABLE)
+    assert (result.outcome, result.expected, result.came) == (outcome, expected, came)
+
+
+def test_result_has_the_transcript():
+    with right_broker() as target:
+        result = run_case(case(lambda probe: probe.publish(b"t", b"x")), target)
+    assert result.outcome == PASS
+    assert len(result.transcript) == 3
+
+
+def test_case_that_needs_http_is_skipped_without_it():
+    result = run_case(case(raiser(AssertionError()), needs_http=True), UNREACHABLE)
+    assert (result.outcome, result.came) == (SKIP, NO_HTTP)
+
+
+def test_waiting_cases_run_beside_the_others():
+    subject = Subject("a", "nsqd/nsqd.go")
+    for name in ("one", "two", "three"):
+
+        def check(probe: Probe) -> None:
+            """A rule."""
+            probe.connect().expect_nothing(0.5)
+
+        check.__name__ = name
+        subject.case(waits=name != "three")(check)
+    with right_broker() as target:
+        start = time.monotonic()
+        results = run(subject, target)
+        assert time.monotonic() - start < 1.4
+    assert [(result.case.name, result.outcome) for result in results] == [
+        ("a/one", PASS),
+        ("a/two", PASS),
+        ("a/three", PASS),
+    ]
+
+
+def test_contact_returns_the_answer_to_identify():
+    with right_broker() as target:
+        assert contact(target)["version"] == "1.3.0"
+        assert contact(attrs.evolve(target, http_address=""))["max_rdy_count"] == 2500
+
+
+def test_wrong_addresses_are_named():
+    with pytest.raises(NotConnected, match=r"^cannot connect to 127\.0\.0\.1:1: Connection refused$"):
+        contact(UNREACHABLE)
+    with right_broker() as target, pytest.raises(NotConnected, match=r"^no HTTP at 127\.0\.0\.1:1: "):
+        contact(attrs.evolve(target, http_address="127.0.0.1:1"))
+    with (
+        mute_broker() as target,
+        pytest.raises(NotConnected, match=r"does not answer IDENTIFY as an .* nothing$"),
+    ):
+        contact(target)
+    with prepared_broker(OK_FRAME) as target, pytest.raises(NotConnected, match=r"came response b'OK'$"):
+        contact(target)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"auth_http_addresses": ["127.0.0.1:1"]}, "AUTH"), ({"tls_required": "true"}, "TLS")],
+    ids=["auth", "tls"],
+)
+def test_broker_that_requires_more_is_refused(options, word, tmp_path):
+    with right_broker(tmp_path, **options) as target:
+        text = f"the broker at {target.tcp_address} requires {word}, which "
+        with pytest.raises(NegotiationFailed, match=re.escape(text)):
+            contact(target)

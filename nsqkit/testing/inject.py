@@ -123,12 +123,24 @@ def inject(
     frame = encode_message(timestamp_ns, attempts, message_id, body)
     found = broker.topics.get_or_create(topic_name)
     if channel_name is None:
-        found.put_frames((frame,), now_ns, delay_ns=delay_ns)
+        _put_in_topic(broker, found, frame, now_ns, delay_ns)
     elif delay_ns:
         found.channel(channel_name, now_ns).put_deferred((frame,), now_ns + delay_ns)
     else:
         found.channel(channel_name, now_ns).put((frame,))
     return message_id
+
+
+def _put_in_topic(broker: Broker, topic: Topic, frame: bytes, now_ns: int, delay_ns: int) -> None:
+    """Have a message wait in the topic, which gives it to the channels at once if it can."""
+    topic.queue.put((frame,))
+    if delay_ns:
+        topic.waiting_delays_ns[id_of(frame)] = delay_ns
+    topic.message_count += 1
+    topic.message_bytes += len(frame) - FRAME_HEADER_LENGTH
+    again_ns = topic.handle_deadline(now_ns)
+    if again_ns is not None:
+        broker.timers.schedule(topic, again_ns)
 
 
 def messages(broker: Broker, topic: str, channel: str | None = None) -> list[MessageState]:

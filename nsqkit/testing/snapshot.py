@@ -241,7 +241,7 @@ def _restore_topic(broker: Broker, saved: SavedTopic, now_ns: int) -> None:
     topic.start([channel.name.encode() for channel in saved.channels], now_ns)
     for channel in saved.channels:
         _restore_channel(topic.channels[channel.name.encode()], channel, now_ns)
-    topic.put_frames([message.frame for message in saved.messages], now_ns)
+    topic.queue.put([message.frame for message in saved.messages])
     topic.waiting_delays_ns.update(_delays(saved.messages))
     topic.message_count, topic.message_bytes = saved.message_count, saved.message_bytes
     if not saved.paused:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.topics.channel import READ_PAUSE_NS, Channel
 from nsqkit.broker.core.topics.latency import Latency
-from nsqkit.wire.messages import FRAME_HEADER_LENGTH, encode_messages, id_of
+from nsqkit.wire.messages import encode_messages, id_of
 from nsqkit.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
@@ -77,17 +77,13 @@ class Topic:
 
         If they could not be stored, or not all of them or not in all channels, an OSError is raised.
         """
+        self._changes.published_ns = now_ns
         runs = self._guids.take(len(bodies), now_ns)
         prefix, ids = runs[0]
         if len(runs) == 1:
             frames = encode_messages(now_ns, ids, bodies, prefix)
         else:
             frames = _encode_runs(now_ns, runs, bodies)
-        self.put_frames(frames, now_ns, delay_ns=delay_ns)
-
-    def put_frames(self, frames: Sequence[bytes], now_ns: int, *, delay_ns: int = 0) -> None:
-        """Publish messages that have their ids already; otherwise as ``put``."""
-        self._changes.published_ns = now_ns
         failed: OSError | None = None
         if not self._flows:
             self._put_waiting(frames, delay_ns)
@@ -102,8 +98,8 @@ class Topic:
                     failed = error
         if failed is not None:
             raise failed
-        self.message_count += len(frames)
-        self.message_bytes += sum(map(len, frames)) - FRAME_HEADER_LENGTH * len(frames)
+        self.message_count += len(bodies)
+        self.message_bytes += sum(map(len, bodies))
 
     def _put_waiting(self, frames: Sequence[bytes], delay_ns: int) -> None:
         in_memory = self.queue.put(frames)

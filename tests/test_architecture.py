@@ -130,6 +130,7 @@ IO_MODULES = {
     "testing.conformance.probe",
     "testing.conformance.run",
     "testing.conformance.cli",
+    "testing.waiting",
     "testing.snapshot",
     "testing.tls",
 }

@@ -5,14 +5,11 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, Self
 
-from nsqkit.testing.proxy import Proxy
-
 if TYPE_CHECKING:
     from nsqkit.broker.server import Nsqd
     from nsqkit.testing.backend import Backend
-    from nsqkit.testing.clock import ControlledClock
-    from nsqkit.testing.link.journal import Journal
     from nsqkit.testing.ports import KeptPort
+    from nsqkit.testing.proxy import Proxy
 
 STOP_LIMIT: Final = 0.1
 """Real seconds in which a server that stops sends its last bytes; then connections that remain are reset."""
@@ -23,25 +20,14 @@ class NsqdRun:
 
     Args:
         backend: the nsqd.
-        tcp_port: where clients connect.
+        proxy: where clients connect.
         http_port: where HTTP clients connect.
-        journal: of all connections.
-        clock: the time.
         keep_data: begin with the data of the last stop.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        tcp_port: KeptPort,
-        http_port: KeptPort,
-        journal: Journal,
-        clock: ControlledClock,
-        *,
-        keep_data: bool,
-    ) -> None:
+    def __init__(self, backend: Backend, proxy: Proxy, http_port: KeptPort, *, keep_data: bool) -> None:
         self.backend = backend
-        self.proxy = Proxy(tcp_port, backend.connect, journal, clock)
+        self.proxy = proxy
         self._http_port = http_port
         self._keep_data = keep_data
         self._is_killed = False

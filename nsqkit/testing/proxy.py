@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nsqkit.testing.clock import ControlledClock
     from nsqkit.testing.link.journal import Journal
     from nsqkit.testing.ports import KeptPort
+    from nsqkit.testing.waiting import Traffic
     from nsqkit.transport.tcp import Listener
 
 logger = logging.getLogger("nsqkit.testing")
@@ -39,6 +40,7 @@ class Proxy:
         connect: returns a new connection to the broker, for a client of this name.
         journal: of all links.
         clock: the time; it waits for the links' traffic.
+        traffic: notified after each read of a link.
 
     Attributes:
         links: the open connections, each with a function that resets it.
@@ -50,12 +52,14 @@ class Proxy:
         connect: Callable[[str], Awaitable[ByteStream]],
         journal: Journal,
         clock: ControlledClock,
+        traffic: Traffic,
     ) -> None:
         self.links: dict[Link, Callable[[], None]] = {}
         self._port = port
         self._connect = connect
         self._journal = journal
         self._clock = clock
+        self._traffic = traffic
         self._stack = AsyncExitStack()
         self._tasks: TaskGroup | None = None
         self._listening: _Listening | None = None
@@ -139,6 +143,7 @@ class Proxy:
             link.broker_end.events()
             client.wake()
             broker.wake()
+            self._traffic.notify()
 
         def reset() -> None:
             reset_on_close(stream)
@@ -148,6 +153,7 @@ class Proxy:
         try:
             async with anyio.create_task_group() as tasks:
                 self.links[link] = reset
+                self._traffic.notify()
                 tasks.start_soon(client.run)
                 await broker.run()
         finally:

@@ -20,8 +20,10 @@ from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.lookupd_run import NsqlookupdRun
 from nsqkit.testing.nsqd_run import NsqdRun
 from nsqkit.testing.options import nsqd_options, nsqlookupd_options
+from nsqkit.testing.proxy import Proxy
 from nsqkit.testing.snapshot import reset, restore, snapshot
 from nsqkit.testing.state import of_broker
+from nsqkit.testing.waiting import Traffic, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,7 +47,7 @@ def _clock_of(clock: Mode | ControlledClock) -> ControlledClock:
     return clock if isinstance(clock, ControlledClock) else ControlledClock(clock)
 
 
-class NsqdServer(JournalAssertions, Server[NsqdRun]):
+class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
     """A broker in a thread, for ``with``, or for ``start`` and ``stop``.
 
     Args:
@@ -60,6 +62,7 @@ class NsqdServer(JournalAssertions, Server[NsqdRun]):
         http_address: ``host:port`` of the HTTP routes, likewise; empty without HTTP.
         options: nsqd's flags as values.
         journal: what the clients and the broker have sent; the methods ``assert_…`` are about it.
+        traffic: for the methods ``wait_…``.
 
     Raises:
         OptionError: an option that cannot be used.
@@ -72,10 +75,12 @@ class NsqdServer(JournalAssertions, Server[NsqdRun]):
         super().__init__(self.options.tcp_address, self.options.http_address)
         self.clock = _clock_of(clock)
         self.journal = Journal()
+        self.traffic = Traffic()
         self._backend = EmbeddedNsqd(self.options, self.clock, seed)
 
     def _make_run(self, tcp_port: KeptPort, http_port: KeptPort, *, keep_data: bool) -> NsqdRun:
-        return NsqdRun(self._backend, tcp_port, http_port, self.journal, self.clock, keep_data=keep_data)
+        proxy = Proxy(tcp_port, self._backend.connect, self.journal, self.clock, self.traffic)
+        return NsqdRun(self._backend, proxy, http_port, keep_data=keep_data)
 
     def inspect(self, look: Callable[[Broker], T]) -> T:
         """Call ``look`` with the engine, in the broker's thread between two commands, and return its result.
@@ -115,6 +120,11 @@ class NsqdServer(JournalAssertions, Server[NsqdRun]):
     def topic(self, name: str) -> TopicState:
         """Return the present state of a topic; with zeros and ``exists`` false if there is none."""
         return self.state.topic(name)
+
+    @property
+    def connection_count(self) -> int:
+        """The number of open connections, also of clients that have not subscribed or published."""
+        return self._call(lambda run: len(run.proxy.links))
 
     def publish(self, topic: str, *bodies: bytes, defer: float | timedelta | None = None) -> None:
         """Publish messages without a client; ``nsqkit.testing.inject.publish`` has the arguments and errors."""

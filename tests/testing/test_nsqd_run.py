@@ -8,6 +8,8 @@ from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.nsqd_run import NsqdRun
 from nsqkit.testing.options import nsqd_options
 from nsqkit.testing.ports import KeptPort
+from nsqkit.testing.proxy import Proxy
+from nsqkit.testing.waiting import Traffic
 from nsqkit.transport.tcp import connect
 from nsqkit.wire.commands import MAGIC_V2, encode_publish
 from nsqkit.wire.frames import OK_FRAME
@@ -18,7 +20,8 @@ pytestmark = pytest.mark.anyio
 def make_run(tcp_port: KeptPort) -> NsqdRun:
     clock = ControlledClock()
     backend = EmbeddedNsqd(nsqd_options({}), clock)
-    return NsqdRun(backend, tcp_port, KeptPort("127.0.0.1:0"), Journal(), clock, keep_data=False)
+    proxy = Proxy(tcp_port, backend.connect, Journal(), clock, Traffic())
+    return NsqdRun(backend, proxy, KeptPort("127.0.0.1:0"), keep_data=False)
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -11,6 +11,7 @@ from nsqkit.testing.clock import ControlledClock
 from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.ports import KeptPort
 from nsqkit.testing.proxy import Proxy
+from nsqkit.testing.waiting import Traffic
 from nsqkit.transport.tcp import connect
 
 
@@ -23,7 +24,7 @@ async def test_clients_reach_the_broker_through_the_proxy() -> None:
             return await connect(nsqd.tcp_address)
 
         journal = Journal()
-        async with Proxy(KeptPort("127.0.0.1:0"), upstream, journal, ControlledClock()) as proxy:
+        async with Proxy(KeptPort("127.0.0.1:0"), upstream, journal, ControlledClock(), Traffic()) as proxy:
             await proxy.open_listener()
             async with Producer(proxy.address) as producer:
                 await producer.publish("t", b"x" * 500_000)

@@ -89,7 +89,6 @@ IO_MODULES = {
     "producer.thread_lease",
     "producer.publisher",
     "producer.producer",
-    "producer.receipt",
     "consumer.active_handlers",
     "consumer.connections",
     "consumer.consumer",

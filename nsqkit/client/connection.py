@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
@@ -54,6 +55,8 @@ class Connection(Generic[S]):
         session: the session of the current connection, or of the last one; None before the first.
         error: the error of the last connection; None while there is one.
         failure: the permanent error after which the address is not dialled again, if ``end_on_permanent_error`` is set.
+        wake: writes the session's output soon.
+        flush: writes the session's output now if the kernel takes it at once, else soon.
         is_running: False once ``run`` has ended.
         handshake_count: the number of successful handshakes.
     """
@@ -80,10 +83,10 @@ class Connection(Generic[S]):
         self._dial_timeout_ns = round(dial_timeout * NS_PER_S)
         self._timer = Timer(self, clock, after=self._after_deadline)
         self._reconnect = reconnect
-        self._on_change = on_change
+        self._on_change: Callable[[int], None] = partial(on_change, self)
         self._log = log
         self._log_fields = {"nsqd_address": address}
-        self._pump: Pump | None = None
+        self._use(None)
         self._detached: Pump | None = None
         self._attempt: anyio.CancelScope | None = None  # encloses dialling and the session
         self._dialled_ns = 0
@@ -93,15 +96,10 @@ class Connection(Generic[S]):
         self.is_running = True
         self.handshake_count = 0
 
-    def wake(self) -> None:
-        """Write the session's output soon."""
-        if self._pump is not None:
-            self._pump.wake()
-
-    def flush(self) -> None:
-        """Write the session's output now if the kernel takes it at once, else soon."""
-        if self._pump is not None:
-            self._pump.flush()
+    def _use(self, pump: Pump | None) -> None:
+        """Read and write by a pump, or not at all."""
+        self._pump = pump
+        self.wake, self.flush = (_do_nothing, _do_nothing) if pump is None else (pump.wake, pump.flush)
 
     def detach(self) -> int | None:
         """Stop reading and writing, and return the file descriptor of the socket; None if that is not possible now.
@@ -112,7 +110,8 @@ class Connection(Generic[S]):
         pump = self._pump
         if pump is None or (fileno := pump.detach()) is None:
             return None
-        self._pump, self._detached = None, pump
+        self._use(None)
+        self._detached = pump
         return fileno
 
     def attach(self, unsent: bytes = b"") -> None:
@@ -126,12 +125,12 @@ class Connection(Generic[S]):
         assert self.session is not None
         self.session.end(error)
         self._reattached().abort()
-        self._on_change(self, self._clock.now_ns())
+        self._on_change(self._clock.now_ns())
 
     def _reattached(self) -> Pump:
         assert self._detached is not None
-        pump = self._pump = self._detached
-        self._detached = None
+        pump, self._detached = self._detached, None
+        self._use(pump)
         return pump
 
     def stop(self) -> None:
@@ -147,7 +146,7 @@ class Connection(Generic[S]):
                 tasks.cancel_scope.cancel()
         finally:
             self.is_running = False
-            self._on_change(self, self._clock.now_ns())
+            self._on_change(self._clock.now_ns())
 
     async def _reconnect_until_stopped(self) -> None:
         while not self._stopped:
@@ -167,7 +166,7 @@ class Connection(Generic[S]):
             if self._stopped:
                 break
             delay_ns = self._reconnect.next_delay_ns()
-            self._on_change(self, self._clock.now_ns())
+            self._on_change(self._clock.now_ns())
             delay = delay_ns / NS_PER_S
             self._log.info("[%s] dialling again in %.3f s", self.address, delay, extra=self._log_fields)
             await self._clock.wait_until(self._clock.now_ns() + delay_ns)
@@ -206,7 +205,7 @@ class Connection(Generic[S]):
         return session.error if session is not None else self._timeout()
 
     async def _pump_until_ended(self, session: S, stream: ByteStream) -> None:
-        pump = self._pump = Pump(
+        pump = Pump(
             session,
             stream,
             self._clock,
@@ -214,13 +213,14 @@ class Connection(Generic[S]):
             wait_for_peer=True,
             write_timeout=self._dialler.options.write_timeout,
         )
+        self._use(pump)
         self._timer.check()
         try:
             await pump.run()
         except WriteTimeout as timeout:
             session.end(timeout)
         finally:
-            self._pump = None
+            self._use(None)
             # A session that has ended keeps its error.
             timed_out = self._attempt is not None and self._attempt.cancel_called
             session.end(self._timeout() if timed_out else ConnectionLost("the connection was cancelled"))
@@ -258,6 +258,8 @@ class Connection(Generic[S]):
         if self._handshake_deadline_ns is not None:
             if session.is_open:
                 self._handshake_deadline_ns = None
+                if self._pump is not None:
+                    self._pump.after = self._on_change
                 self.error = None
                 self.handshake_count += 1
                 self._log.info("[%s] connected", self.address, extra=self._log_fields)
@@ -266,7 +268,7 @@ class Connection(Generic[S]):
                 # The broker sends a request to an auth server, which may take longer than the handshake itself.
                 auth_ns = max(self._dial_timeout_ns, round(self._dialler.options.read_timeout * NS_PER_S))
                 self._handshake_deadline_ns = self._dialled_ns + self._dial_timeout_ns + auth_ns
-        self._on_change(self, now_ns)
+        self._on_change(now_ns)
 
     def _call_on_connection(self, error: Exception | None) -> None:
         if (on_connection := self._dialler.options.on_connection) is not None:
@@ -274,3 +276,7 @@ class Connection(Generic[S]):
                 on_connection(self.address, error)
             except Exception:
                 self._log.exception("[%s] on_connection failed", self.address, extra=self._log_fields)
+
+
+def _do_nothing() -> None:
+    """Do nothing: there is no connection."""

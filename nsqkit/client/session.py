@@ -105,6 +105,7 @@ class ClientSession(Generic[M]):
         ended: True once the connection is to be closed, after the bytes that ``data_to_send`` still returns are sent.
         has_input: True while a part of the received bytes is left for ``process_input``.
         has_events: True if ``events`` returns anything.
+        has_output: True while there are bytes to send, or the connection is to be closed.
         outbox_full: False: a client never stops reading. It sends little in answer to what it reads, and two ends that
             both stopped reading would wait for ever.
         answer: the answer to IDENTIFY; None until the handshake is done.
@@ -129,6 +130,7 @@ class ClientSession(Generic[M]):
         self.ended = False
         self.has_input = False
         self.has_events = False
+        self.has_output = False
         self.answer: IdentifyAnswer | None = None
         self.auth: AuthAnswer | None = None
         self.error: NSQError | None = None
@@ -214,18 +216,13 @@ class ClientSession(Generic[M]):
 
     def data_to_send(self) -> bytes:
         """Return the bytes to write, and forget them."""
-        if not self._outbox:
-            return self._layers.encode(b"") if self._layers else b""
         data = b"".join(self._outbox)
         self._outbox.clear()
-        return self._layers.encode(data) if self._layers else data
-
-    @property
-    def has_output(self) -> bool:
-        """True while there are bytes to send, or the connection is to be closed."""
-        if self._outbox or self.ended:
-            return True
-        return bool(self._layers) and self._layers.has_output
+        self.has_output = self.ended
+        if self._layers:
+            data = self._layers.encode(data)
+            self.has_output = self.ended or self._layers.has_output
+        return data
 
     def next_deadline(self) -> int | None:
         """Return when the session ends if nothing is received."""
@@ -244,12 +241,14 @@ class ClientSession(Generic[M]):
     def send(self, data: bytes) -> None:
         """Append to the bytes to send."""
         self._outbox.append(data)
+        self.has_output = True
 
     def end(self, error: NSQError | None) -> None:
         """Process no more input, and have the connection closed once the outbox is sent; the first call counts."""
         if not self.ended:
             self._move("end")
             self.has_input = False
+            self.has_output = True
             self.error = error
             self._on_end()
 
@@ -280,7 +279,7 @@ class ClientSession(Generic[M]):
             return False
         # One NOP is enough for all heartbeats since the last write.
         if not self._outbox or self._outbox[-1] is not NOP:
-            self._outbox.append(NOP)
+            self.send(NOP)
         return True
 
     # ---- the handshake and the layers --------------------------------------------------------------------------
@@ -295,6 +294,8 @@ class ClientSession(Generic[M]):
                 raise explain(self._beginning, error) from error
             raise
         self.has_input = bool(self._pieces) and not self.ended
+        if self._layers.has_output:
+            self.has_output = True
         if not self._pieces:
             self._has_only_frames = self._handshake is None and not self._layers
             if self._eof_received or self._layers.at_end:
@@ -345,7 +346,8 @@ class ClientSession(Generic[M]):
     def _take_step(self, step: Send | Upgrade) -> None:
         self._move(step.event)
         if isinstance(step, Send):
-            self._outbox.append(step.data)
+            self.send(step.data)
         else:
             self._layers.add(step.layer, above=len(self._layers), unsent=b"".join(self._outbox))
             self._outbox.clear()
+            self.has_output = True

@@ -180,10 +180,12 @@ class ConsumerSession(ClientSession[Message]):
             self._finished.append(message_id)
             return None
         self._finished.append(message_id)
+        self.has_output = True
         return FIRST
 
     def finish_all(self, messages: list[Message]) -> None:
         """Do as ``finish`` for each message."""
+        self.has_output = True
         held = self.held
         if len(held) == len(messages) and list(held.values()) == messages:  # mostly these are all that it holds
             self._finished += held
@@ -294,11 +296,6 @@ class ConsumerSession(ClientSession[Message]):
         self.counts.timed_out += len(expired)
         self.end_if_answered()
         return expired
-
-    @property
-    def has_output(self) -> bool:
-        """True while there are bytes to send, or the connection is to be closed."""
-        return bool(self._finished) or super().has_output
 
     def data_to_send(self) -> bytes:
         """Return the bytes to write and forget them; leave an event for the answers among them."""

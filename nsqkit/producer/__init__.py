@@ -11,8 +11,8 @@ from __future__ import annotations
 from nsqkit.producer.blocking import BlockingProducer
 from nsqkit.producer.http_producer import HTTPProducer, HTTPProducerOptions
 from nsqkit.producer.options import ProducerOptions
+from nsqkit.producer.pool_connection import Receipt
 from nsqkit.producer.producer import Producer
-from nsqkit.producer.receipt import Receipt
 from nsqkit.producer.stats import NsqdStats, ProducerStats
 
 __all__ = [

@@ -25,7 +25,7 @@ from nsqkit.producer.thread_lease import ThreadPublisher
 if TYPE_CHECKING:
     from nsqkit.client.serializers import Serializer
     from nsqkit.clock import Clock
-    from nsqkit.producer.receipt import Receipt
+    from nsqkit.producer.pool_connection import Receipt
 
 
 class BlockingProducer(BlockingClient[Producer]):

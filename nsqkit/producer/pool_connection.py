@@ -1,4 +1,4 @@
-"""One nsqd of a pool: its connection, the batches that gather for it, and the answers that come from it.
+"""One nsqd of a pool: its connection, the batches that gather for it, and receipts for the answers that come from it.
 
 A publish is handed over in one turn of the event loop, without waiting: between choosing an nsqd that is ready and
 ``offer``, nothing can change.
@@ -7,22 +7,65 @@ A publish is handed over in one turn of the event loop, without waiting: between
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from nsqkit.errors import BrokerError, NotConnected
+from nsqkit.loop_thread.one_shot import OneShot
 from nsqkit.producer.linger import BatchRefused
 from nsqkit.producer.session import Answers, ProducerSession, Urgency
 from nsqkit.producer.stats import NsqdStats
 from nsqkit.transport.timer import Timer
 
 if TYPE_CHECKING:
+    import asyncio
+
     from nsqkit.client.connection import Connection
     from nsqkit.clock import Clock
     from nsqkit.errors import NSQError
-    from nsqkit.loop_thread.one_shot import OneShot
     from nsqkit.producer.linger import Linger
-    from nsqkit.producer.receipt import Receipt
     from nsqkit.producer.send_window import SendWindow
+
+
+Again: TypeAlias = "tuple[bytes, bytes, bytes | None]"
+"""Topic, body and key of a publish that is sent again by itself if the broker refuses its batch."""
+
+
+class Receipt(OneShot[None]):
+    """The answer to one publish, which comes later: ``await receipt`` returns on OK and raises the error otherwise.
+
+    Args:
+        count: messages that it is for.
+        size: bytes that the answer releases in the send window; 0 if the publishing task releases them.
+        again: what to send again if a batch was refused; None if the publishing task does that.
+        waiter: as for ``OneShot``.
+
+    Attributes:
+        is_answered: True once the answer is there.
+        error: the error; None on OK, and before the answer.
+    """
+
+    __slots__ = ("again", "count", "size")
+
+    def __init__(
+        self, count: int, size: int, again: Again | None = None, waiter: asyncio.Future[None] | None = None
+    ) -> None:
+        # What OneShot.__init__ does; a call would cost as much again, for each message.
+        self.error = self._callback = None
+        self.is_answered = False
+        self._waiter = waiter
+        self.count = count
+        self.size = size
+        self.again = again
+
+    async def wait(self) -> None:
+        """Return when the broker has acknowledged.
+
+        Raises:
+            BrokerError: it has refused.
+            ConnectionLost: the connection was lost before the answer; the message may have arrived.
+            NotConnected: it was lost before the message was sent.
+        """
+        await self
 
 
 class PoolConnection:
@@ -57,7 +100,7 @@ class PoolConnection:
         self._linger = linger
         self._clock = clock
         self._window = window
-        self._timer = None if linger is None else Timer(linger, clock, after=lambda _: connection.wake())
+        self._timer = None if linger is None else Timer(linger, clock, after=lambda _: self._send_ready())
 
     @property
     def tasks(self) -> list[Callable[[], Awaitable[None]]]:
@@ -114,7 +157,6 @@ class PoolConnection:
             if urgency is not None:
                 (connection.flush if urgency is Urgency.NOW else connection.wake)()
         elif self._linger is not None and self._linger.join(topic, data, receipt):
-            session.check_linger()
             self._send_batches(self._linger)
         return session
 
@@ -169,7 +211,7 @@ class PoolConnection:
         """Send what lingers."""
         if self._linger is not None:
             self._linger.flush()
-        self.connection.wake()
+        self._send_ready()
 
     def stats(self) -> NsqdStats:
         """Return the state of the connection, and the counts."""
@@ -191,4 +233,10 @@ class PoolConnection:
         if self._timer is not None:
             self._timer.check()
         if linger.has_ready:
-            self.connection.wake()
+            self._send_ready()
+
+    def _send_ready(self) -> None:
+        session = self.connection.session
+        if session is not None:
+            session.check_linger()
+        self.connection.wake()

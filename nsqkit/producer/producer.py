@@ -39,7 +39,7 @@ from nsqkit.wire.commands import NOP, encode_deferred_publish, encode_multi_publ
 
 if TYPE_CHECKING:
     from nsqkit.client.serializers import Serializer
-    from nsqkit.producer.receipt import Receipt
+    from nsqkit.producer.pool_connection import Receipt
 
 REQUEST_TIMEOUT = 5.0
 """Seconds for creating a topic or a channel; what nsqd has for its own requests."""

@@ -40,7 +40,7 @@ from nsqkit.errors import (
 )
 from nsqkit.loop_thread.one_shot import OneShot
 from nsqkit.producer.linger import BatchRefused
-from nsqkit.producer.receipt import Receipt
+from nsqkit.producer.pool_connection import Receipt
 from nsqkit.transport.asyncio_stream import asyncio_loop
 from nsqkit.wire.commands import encode_publish
 

@@ -101,11 +101,6 @@ class ProducerSession(ClientSession[NoReturn]):
         self._failed: list[tuple[object, NSQError]] = []
 
     @property
-    def has_output(self) -> bool:
-        """True while there are bytes to send, or the connection is to be closed."""
-        return bool(self._staged) or (self.linger is not None and self.linger.has_ready) or super().has_output
-
-    @property
     def outstanding_count(self) -> int:
         """Commands without an answer, and publishes that linger."""
         gathering = 0 if self.linger is None else self.linger.count
@@ -128,6 +123,7 @@ class ProducerSession(ClientSession[NoReturn]):
         """
         staged = self._staged
         staged[token] = command
+        self.has_output = True
         self._staged_size += len(command)
         if self._staged_size >= OUTBOX_SIZE_MAX:
             self.is_ready = False
@@ -136,9 +132,11 @@ class ProducerSession(ClientSession[NoReturn]):
         return Urgency.SOON if self._sent else Urgency.NOW
 
     def check_linger(self) -> None:
-        """Accept no more publishes if the batches of ``linger`` that are ready have enough bytes."""
-        if self.linger is not None and self.linger.ready_size >= OUTBOX_SIZE_MAX:
-            self.is_ready = False
+        """Send the batches of ``linger`` that are ready; if they have enough bytes, accept no more publishes."""
+        if self.linger is not None and self.linger.has_ready:
+            self.has_output = True
+            if self.linger.ready_size >= OUTBOX_SIZE_MAX:
+                self.is_ready = False
 
     def withdraw(self, token: object) -> bool:
         """Return True if a publish was not sent, and remove it; otherwise its answer will be an event as any other."""
@@ -220,6 +218,7 @@ class ProducerSession(ClientSession[NoReturn]):
     def _on_batch_answer(self, batch: Batch, error: NSQError | None) -> None:
         assert self.linger is not None
         self.linger.answered(batch)
+        self.check_linger()
         if error is None:
             self._ok += batch.bodies
         else:

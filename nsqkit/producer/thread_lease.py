@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from nsqkit.clock import Clock
     from nsqkit.loop_thread import LoopClient
     from nsqkit.producer.arguments import Bytes
-    from nsqkit.producer.pool_connection import PoolConnection
+    from nsqkit.producer.pool_connection import PoolConnection, Receipt
     from nsqkit.producer.producer import Producer
-    from nsqkit.producer.receipt import Receipt
     from nsqkit.producer.session import ProducerSession
 
 ALONE_COUNT_MIN: Final = 16

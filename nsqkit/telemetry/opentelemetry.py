@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from nsqkit.options.durations import Seconds
     from nsqkit.producer.blocking import BlockingProducer
     from nsqkit.producer.http_producer import HTTPProducer
+    from nsqkit.producer.pool_connection import Receipt
     from nsqkit.producer.producer import Producer
-    from nsqkit.producer.receipt import Receipt
 
 __all__ = ["ConsumerTracing", "ContextSerializer", "TracedBlockingProducer", "TracedProducer"]
 

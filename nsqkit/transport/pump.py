@@ -49,6 +49,9 @@ class Pump:
         wait_for_peer: after the last bytes, send the end of the stream and wait, within ``linger``, for the peer to
             close. Then the peer has read all of them; closing at once can discard bytes that it has not read.
         write_timeout: seconds in which the peer has to take some of the bytes that are sent.
+
+    Attributes:
+        after: as given; it may be replaced.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class Pump:
         self._machine = machine
         self._stream = stream
         self._clock = clock
-        self._after = after
+        self.after = after
         self._linger = linger
         self._wait_for_peer = wait_for_peer
         self._has_write_timeout = not math.isinf(write_timeout)
@@ -170,7 +173,7 @@ class Pump:
                 machine.process_input(now_ns)
             else:
                 machine.receive_data(data, now_ns)
-            self._after(now_ns)
+            self.after(now_ns)
         finally:
             self._is_processing = False
         if machine.ended or not self._send_now():
@@ -183,7 +186,7 @@ class Pump:
     def _process_eof(self) -> None:
         now_ns = self._clock.now_ns()
         self._machine.receive_eof(now_ns)
-        self._after(now_ns)
+        self.after(now_ns)
         self._pause_if_full()
         self.wake()
 
@@ -266,12 +269,12 @@ class Pump:
         if push is None or not self._writer_waits or not push.is_writable:
             return False
         machine = self._machine
-        if data := machine.data_to_send():
+        if machine.has_output and (data := machine.data_to_send()):
             push.send_nowait(data)
             if self._has_write_timeout and not push.is_writable:
                 self._wake.set()  # the writer limits the time for the rest
         if machine.has_events:
-            self._after(self._clock.now_ns())
+            self.after(self._clock.now_ns())
         if self._reading_paused:
             self._resume_reading()
         return True
@@ -279,7 +282,7 @@ class Pump:
     def _take_output(self) -> bytes:
         data = self._machine.data_to_send()
         if self._machine.has_events:
-            self._after(self._clock.now_ns())
+            self.after(self._clock.now_ns())
         return data
 
     async def _write(self) -> None:
@@ -336,7 +339,7 @@ class Pump:
             await anyio.lowlevel.checkpoint()
             now_ns = clock.now_ns()
             machine.process_input(now_ns)
-            self._after(now_ns)
+            self.after(now_ns)
 
     def _limit_time(self) -> None:
         """End the pump after ``linger`` seconds; the first call counts."""

@@ -1,18 +1,19 @@
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from nsqkit.clock import ManualClock
 from nsqkit.errors import BadMessage, ConnectionLost, FinishFailed, NotConnected
 from nsqkit.loop_thread import OneShot
 from nsqkit.producer.linger import Linger
-from nsqkit.producer.pool_connection import PoolConnection
-from nsqkit.producer.receipt import Receipt
+from nsqkit.producer.pool_connection import PoolConnection, Receipt
 from nsqkit.producer.send_window import SendWindow
 from nsqkit.producer.session import OUTBOX_SIZE_MAX, ProducerSession
 from nsqkit.wire.commands import NOP, encode_publish
 from nsqkit.wire.frames import OK_FRAME, encode_error
 from tests.producer.fakes import connected
+from tests.threads import WAIT_LIMIT
 
 
 class FakeConnection:
@@ -172,3 +173,30 @@ def test_without_a_connection_nothing_is_outstanding():
     assert nsqd.outstanding_count == 0
     assert nsqd.process_events() == []
     assert not nsqd.close()
+
+
+# Receipts.
+
+
+@pytest.mark.anyio
+async def test_a_receipt_can_be_awaited_before_and_after_the_answer():
+    receipt = Receipt(2, 30)
+    assert (receipt.is_answered, receipt.error, receipt.count, receipt.size) == (False, None, 2, 30)
+    with anyio.fail_after(WAIT_LIMIT):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(receipt.wait)
+            await anyio.wait_all_tasks_blocked()
+            receipt.resolve(None)
+        await receipt
+    assert (receipt.is_answered, receipt.error) == (True, None)
+
+
+@pytest.mark.anyio
+async def test_a_refusal_is_raised_each_time_and_kept():
+    receipt = Receipt(1, 0)
+    refusal = BadMessage("no")
+    receipt.resolve(refusal)
+    assert receipt.error is refusal
+    for _ in range(2):
+        with pytest.raises(BadMessage):
+            await receipt

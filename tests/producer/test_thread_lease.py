@@ -20,8 +20,7 @@ from nsqkit.client.serializers import JSON
 from nsqkit.clock import ManualClock
 from nsqkit.errors import BadTopic, Closed, ConnectionLost, NSQError, OptionError
 from nsqkit.producer import thread_lease
-from nsqkit.producer.pool_connection import PoolConnection
-from nsqkit.producer.receipt import Receipt
+from nsqkit.producer.pool_connection import PoolConnection, Receipt
 from nsqkit.producer.thread_lease import ThreadLease, ThreadPublisher
 from nsqkit.testing.servers import NsqdServer
 from nsqkit.wire.frames import encode_error

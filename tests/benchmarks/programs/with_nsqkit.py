@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 
 from nsqkit import Consumer, Message, Producer
-from nsqkit.producer.receipt import Receipt
+from nsqkit.producer.pool_connection import Receipt
 from tests.benchmarks.programs.assignment import BODY, Assignment, Meter, read_assignment
 
 CONCURRENCY = 8

@@ -43,6 +43,7 @@ class FrameBuffer:
         decoder: as given; to be fed directly while nothing waits here and ``is_plain``.
         begun: commands of pieces that were begun, the first to be processed last.
         decoded_size: bytes that layers have decoded so far.
+        sendable: frames that can be sent now.
         size: bytes of the frames that wait to be sent.
         is_full: True while the client does not read the bytes that it was sent.
         unread: buffers received and not processed, to which a session adds.
@@ -52,8 +53,8 @@ class FrameBuffer:
     """
 
     __slots__ = (
-        *("_held", "_last", "_layers", "_pieces", "_rest", "_rest_depth", "_sendable"),
-        *("begun", "decoded_size", "decoder", "flush_ns", "is_full", "is_plain", "is_suspended", "size", "unread"),
+        *("_held", "_last", "_layers", "_pieces", "_rest", "_rest_depth", "begun", "decoded_size", "decoder"),
+        *("flush_ns", "is_full", "is_plain", "is_suspended", "sendable", "size", "unread"),
     )
 
     def __init__(self, decoder: CommandDecoder) -> None:
@@ -67,8 +68,8 @@ class FrameBuffer:
         self._rest = b""  # the bytes behind the command that added a layer …
         self._rest_depth = 0  # … and how many layers have decoded them
         self._layers = Layers()
-        self._sendable: list[bytes] = []
-        self._last = self._sendable  # where frames are added: the last of the held lists, if there is one
+        self.sendable: list[bytes] = []
+        self._last = self.sendable  # where frames are added: the last of the held lists, if there is one
         self._held: deque[tuple[int, list[bytes]]] = deque()
         # Unprocessed input, in this order: commands of a piece that was begun (the last iterator first), pieces that
         # layers have yet to decode (the last iterator first), and buffers.
@@ -103,7 +104,7 @@ class FrameBuffer:
     @property
     def has_output(self) -> bool:
         """True while bytes can be sent now."""
-        return bool(self._sendable) or (not self.is_plain and self._layers.has_output)
+        return bool(self.sendable) or (not self.is_plain and self._layers.has_output)
 
     def take(self) -> bytes:
         """Remove and return the bytes that can be sent now."""
@@ -111,7 +112,7 @@ class FrameBuffer:
         return data if self.is_plain else self._layers.encode(data)
 
     def _take_frames(self) -> bytes:
-        frames = self._sendable
+        frames = self.sendable
         data = b"".join(frames)
         self.size -= len(data)
         self.is_full = self.size >= OUTBOX_SIZE_MAX
@@ -127,9 +128,9 @@ class FrameBuffer:
     def release(self, ticket: int) -> None:
         """Let the frames be sent that were held back for ``ticket`` or an earlier one."""
         while self._held and self._held[0][0] <= ticket:
-            self._sendable += self._held.popleft()[1]
+            self.sendable += self._held.popleft()[1]
         if not self._held:
-            self._last = self._sendable
+            self._last = self.sendable
 
     @property
     def is_holding(self) -> bool:

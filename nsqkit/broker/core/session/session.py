@@ -147,12 +147,23 @@ class Session(Turns):
             self._refuse(cut_off)
         self.end(None)
 
-    # ---- output, events and time -------------------------------------------------------------------------------------
+    # ---- for the driver: its state, output, events and time ----------------------------------------------------------
+
+    @property
+    def has_input(self) -> bool:
+        """True while input is left for the next turn and can be processed."""
+        return self._has_more and not (self.ended or self._buffer.is_full)
+
+    @property
+    def outbox_full(self) -> bool:
+        """True while nothing more must be read: the client does not read its bytes, or a command waits."""
+        return self._buffer.is_full or self._buffer.is_suspended
 
     @property
     def has_output(self) -> bool:
         """True while there are bytes to send, or the connection has to be closed."""
-        return self.ended or self._buffer.has_output
+        buffer = self._buffer
+        return self.ended or bool(buffer.sendable) or (not buffer.is_plain and buffer.has_output)
 
     def events(self) -> tuple[Event, ...]:
         """Return everything that happened since the last call, in order, and forget it."""

@@ -17,12 +17,9 @@ from nsqkit.broker.core.session.frame_buffer import Unfinished, Wait
 from nsqkit.errors import BrokerError, ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nsqkit.broker.core.session.frame_buffer import FrameBuffer
     from nsqkit.broker.core.session.heartbeat import Heartbeat
     from nsqkit.broker.core.session.sessions import Sessions
-    from nsqkit.wire.commands import Command
 
 TURN_COMMANDS_MAX: Final = 1000
 """Commands that are processed in one turn; a run of FINs counts as one, and so does a run of PUBs."""
@@ -77,16 +74,6 @@ class Turns:
             buffer.unread.append(data)
             self._take_turn()
 
-    @property
-    def has_input(self) -> bool:
-        """True while input is left for the next turn and can be processed."""
-        return self._has_more and not (self.ended or self._buffer.is_full)
-
-    @property
-    def outbox_full(self) -> bool:
-        """True while nothing more must be read: the client does not read its bytes, or a command waits."""
-        return self._buffer.is_full or self._buffer.is_suspended
-
     def process_input(self, now_ns: int) -> None:
         """Process the input that is left, as far as one turn goes."""
         if self.has_input:
@@ -114,7 +101,7 @@ class Turns:
         buffer = self._buffer
         self._has_more = False
         try:
-            self._process(buffer.next_commands() if data is None else buffer.decoder.feed(data))
+            self._process(data)
         except (BrokerError, ProtocolError) as error:
             self._fail(error)
         if not buffer.is_plain:
@@ -123,10 +110,11 @@ class Turns:
             if buffer.at_end:
                 self.receive_eof(self._now_ns)
 
-    def _process(self, commands: Iterator[Command] | None) -> None:
-        """Process commands until none is left, one has to wait, or the turn is over."""
+    def _process(self, data: bytes | None) -> None:
+        """Process commands until none is left, one has to wait, or the turn is over; first those of ``data``."""
         buffer, heartbeat, actions = self._buffer, self._heartbeat, self._sessions.actions
         words, count, decoded_size = 0, 0, buffer.decoded_size
+        commands = buffer.next_commands() if data is None else buffer.decoder.feed(data)
         while commands is not None:
             if buffer.decoded_size != decoded_size:
                 words += (buffer.decoded_size - decoded_size) >> 8
@@ -160,6 +148,11 @@ class Turns:
         return count >= TURN_COMMANDS_MAX or words >= TURN_WORDS_MAX or self._buffer.is_full or self._has_short_turns
 
     # ---- implemented by Session --------------------------------------------------------------------------------------
+
+    @property
+    def has_input(self) -> bool:
+        """True while input is left for the next turn and can be processed."""
+        raise NotImplementedError
 
     @property
     def _has_short_turns(self) -> bool:

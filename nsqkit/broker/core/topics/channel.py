@@ -180,7 +180,9 @@ class Channel:
                     frames, dropped = subscription.sample(frames)
                     queue.finish(dropped)
                 if frames:
-                    self.schedule(subscription, subscription.deliver(frames, now_ns))
+                    deadline_ns, timer = subscription.deliver(frames, now_ns), self.subscriptions[subscription]
+                    if timer.due_ns is None or deadline_ns < timer.due_ns:
+                        self._timers.schedule_messages(timer, deadline_ns)
                     delivered.append(subscription)
                     capacity -= len(frames)
                 ready[subscription] = capacity
@@ -230,9 +232,7 @@ class Channel:
 
     def schedule(self, subscription: Subscription, deadline_ns: int) -> None:
         """Set a deadline for messages that ``subscription`` holds."""
-        timer = self.subscriptions[subscription]
-        if timer.due_ns is None or deadline_ns < timer.due_ns:
-            self._timers.schedule_messages(timer, deadline_ns)
+        self._timers.schedule_messages(self.subscriptions[subscription], deadline_ns)
 
     def time_out(self, subscription: Subscription, now_ns: int) -> bool:
         """Take back messages of ``subscription`` that have timed out; return whether there were any."""

@@ -7,7 +7,7 @@ from typing import Final
 from nsqkit.testing.conformance.case import Subject
 from nsqkit.testing.conformance.connection import QUIET_S, encode_mpub
 from nsqkit.testing.conformance.probe import CHANNEL, Probe
-from nsqkit.testing.conformance.received import END, Mismatch, Received
+from nsqkit.testing.conformance.received import END, Mismatch, Received, Skipped
 
 SUB: Final = Subject("sub", "nsqd/protocol_v2.go")
 RDY: Final = Subject("rdy", "nsqd/protocol_v2.go")
@@ -15,6 +15,7 @@ CLS: Final = Subject("cls", "nsqd/protocol_v2.go")
 HEARTBEAT: Final = Subject("heartbeat", "nsqd/protocol_v2.go")
 SAMPLING: Final = Subject("sampling", "nsqd/protocol_v2.go")
 
+_SAMPLED: Final = 1000
 _HEARTBEAT: Final = Received("response", b"_heartbeat_")
 
 
@@ -75,10 +76,11 @@ for _command in (b"RDY 1", b"FIN 0123456789abcdef", b"REQ 0123456789abcdef 0", b
 def limit(probe: Probe) -> None:
     """RDY is the number of messages in flight: the next one comes after a FIN."""
     topic = probe.topic()
-    probe.publish(topic, *[b"x"] * 3)
     connection = probe.consumer(topic, ready=2)
+    probe.publish(topic, b"x", b"x")
     message = connection.expect_message()
     connection.expect_message()
+    probe.publish(topic, b"x")
     connection.expect_nothing()
     connection.send(b"FIN %b\n" % message.id)
     connection.expect_message()
@@ -224,13 +226,15 @@ def off(probe: Probe) -> None:
 @SAMPLING.case(waits=True)
 def share_of_messages(probe: Probe) -> None:
     """With a sample_rate, about that percentage of the messages is delivered, and the others are discarded."""
+    if min(probe.option("mem_queue_size", _SAMPLED), probe.option("max_rdy_count", _SAMPLED)) < _SAMPLED:
+        raise Skipped(f"--mem-queue-size or --max-rdy-count is less than {_SAMPLED}")
     topic = probe.topic()
-    connection = probe.consumer(topic, ready=2000, sample_rate=10)
+    connection = probe.consumer(topic, ready=_SAMPLED, sample_rate=10)
     producer = probe.connect()
-    producer.send(encode_mpub(topic, *[b"x"] * 1000))
+    producer.send(encode_mpub(topic, *[b"x"] * _SAMPLED))
     producer.expect_response()
     count = 0
     while (received := connection.receive(2 * QUIET_S)).kind == "message":
         count += 1
     if received.kind == END or not 40 <= count <= 200:
-        raise Mismatch("about 110 of 1000 messages", f"{count}, then {received}")
+        raise Mismatch(f"about 110 of {_SAMPLED} messages", f"{count}, then {received}")

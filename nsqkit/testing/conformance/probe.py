@@ -169,12 +169,20 @@ class Probe:
         query = f"topic={_quoted(topic)}" + (f"&channel={_quoted(channel)}" if channel else "")
         self.expect_http("POST", f"{path}?{query}", 200)
 
-    def option(self, name: str) -> int:
-        """Return a number of the broker's options, from ``/config``; skip the case if the broker has no such route."""
+    def option(self, name: str, default: int | None = None) -> int:
+        """Return a number of the broker's options, from ``/config``.
+
+        Raises:
+            Skipped: the broker does not answer, and there is no ``default``.
+        """
+        if default is not None and not self._http_address:
+            return default
         answer = self.http("GET", f"/config/{name}")
-        if answer.status != 200 or not answer.body.isdigit():
+        if answer.status == 200 and answer.body.isdigit():
+            return int(answer.body)
+        if default is None:
             raise Skipped(f"the broker does not answer GET /config/{name}")
-        return int(answer.body)
+        return default
 
     def topic_stats(self, topic: bytes) -> dict[str, Any] | None:
         """Return a topic in ``/stats``, None if there is no such topic."""

@@ -142,11 +142,11 @@ def mpub(probe: Probe) -> None:
     """POST /mpub publishes each line that is not empty."""
     topic = probe.topic()
     consumer = probe.consumer(topic, ready=5)
-    probe.expect_http("POST", _url("/mpub", topic), 200, b"OK", body=b"a\n\nb\nc\n")
-    bodies = sorted(consumer.expect_message().body for _ in range(3))
-    if bodies != [b"a", b"b", b"c"]:
-        raise Mismatch("a, b and c", str(bodies))
-    probe.wait_for_stats({"message_count": 3}, lambda: probe.topic_stats(topic))
+    probe.expect_http("POST", _url("/mpub", topic), 200, b"OK", body=b"a\n\nb\n")
+    bodies = sorted(consumer.expect_message().body for _ in range(2))
+    if bodies != [b"a", b"b"]:
+        raise Mismatch("a and b", str(bodies))
+    probe.wait_for_stats({"message_count": 2}, lambda: probe.topic_stats(topic))
 
 
 @HTTP.case()

@@ -18,6 +18,9 @@ PASS: Final = "PASS"
 FAIL: Final = "FAIL"
 SKIP: Final = "SKIP"
 
+QUEUED_MAX: Final = 2
+"""Messages of one topic that cases leave in its queue; an ephemeral topic has them in memory only."""
+
 _TLS_REQUIRED = b"(TLS required)"
 
 
@@ -66,7 +69,7 @@ def contact(target: Target) -> dict[str, Any]:
 
     Raises:
         NotConnected: an address cannot be reached, or has no broker.
-        NegotiationFailed: the broker requires AUTH or TLS, which the cases do not use.
+        NegotiationFailed: the broker requires AUTH or TLS, which the cases do not use, or it keeps too few messages.
     """
     address = target.tcp_address
     with target.probe() as probe:
@@ -86,9 +89,14 @@ def contact(target: Target) -> dict[str, Any]:
             raise NegotiationFailed(f"the broker at {address} requires TLS, which most cases do not use")
         if target.http_address:
             try:
-                probe.http("GET", "/ping")
+                kept_max = probe.option("mem_queue_size", QUEUED_MAX)
             except Mismatch as error:
                 raise NotConnected(f"no HTTP at {target.http_address}: {error.came}") from error
+            if kept_max < QUEUED_MAX:
+                raise NegotiationFailed(
+                    f"--mem-queue-size of the broker at {address} is {kept_max}, so it drops messages of ephemeral "
+                    f"topics; the cases need {QUEUED_MAX}"
+                )
     return answer
 
 

@@ -10,6 +10,8 @@ from nsqkit.testing.conformance.probe import CHANNEL, Probe
 from nsqkit.testing.conformance.received import Mismatch, Skipped
 from nsqkit.wire.compression import Deflate, Snappy, snappy_available
 
+_LONG: Final = 100_000  # bytes, more than a chunk of snappy has
+
 UPGRADES: Final = Subject("upgrades", "nsqd/protocol_v2.go")
 
 
@@ -26,7 +28,7 @@ def _exchange(probe: Probe, connection: Connection) -> None:
     """Receive the OK that begins the new layer, publish through it and consume through it."""
     connection.expect_response()
     topic = probe.topic()
-    bodies = b"x" * 100_000, bytes(range(256))
+    bodies = b"x" * min(_LONG, probe.option("max_msg_size", _LONG)), bytes(range(256))
     connection.publish(topic, *bodies)
     connection.subscribe(topic, CHANNEL, ready=2)
     received = {connection.expect_message().body, connection.expect_message().body}

@@ -41,6 +41,9 @@ def test_numbers_of_options_are_those_of_the_broker():
         assert probe.option("max_msg_size") == 5
         with pytest.raises(Skipped, match=r"^the broker does not answer GET /config/tcp_address$"):
             probe.option("tcp_address")
+        assert probe.option("tcp_address", 7) == 7
+    with mute_broker() as target, attrs.evolve(target, http_address="").probe() as probe:
+        assert probe.option("max_msg_size", 7) == 7
 
 
 def test_stats_of_unknown_names_are_none():

@@ -97,12 +97,15 @@ def test_wrong_addresses_are_named():
 
 
 @pytest.mark.parametrize(
-    ("options", "word"),
-    [({"auth_http_addresses": ["127.0.0.1:1"]}, "AUTH"), ({"tls_required": "true"}, "TLS")],
-    ids=["auth", "tls"],
+    ("options", "text"),
+    [
+        ({"auth_http_addresses": ["127.0.0.1:1"]}, "requires AUTH, which "),
+        ({"tls_required": "tcp-https"}, "requires TLS, which "),
+        ({"mem_queue_size": 1}, "is 1, so it drops messages "),
+    ],
+    ids=["auth", "tls", "memory"],
 )
-def test_broker_that_requires_more_is_refused(options, word, tmp_path):
+def test_broker_on_which_the_cases_cannot_run_is_refused(options, text, tmp_path):
     with right_broker(tmp_path, **options) as target:
-        text = f"the broker at {target.tcp_address} requires {word}, which "
-        with pytest.raises(NegotiationFailed, match=re.escape(text)):
+        with pytest.raises(NegotiationFailed, match=re.escape(f"the broker at {target.tcp_address} {text}")):
             contact(target)

@@ -122,6 +122,7 @@ IO_MODULES = {
     "testing.deadlines",
     "testing.link.recording",
     "testing.disk",
+    "testing.scripted",
     "testing.embedded",
     "testing.ports",
     "testing.proxy",
@@ -145,7 +146,7 @@ IO_LIBRARIES = {
 ENTRY_POINTS = {
     *("__init__", "__main__"),
     *("telemetry.opentelemetry", "telemetry.prometheus"),
-    *("testing.plugin", "testing.strategies"),
+    *("testing.plugin", "testing.replay", "testing.scripted", "testing.strategies"),
 }
 
 # Modules of which nothing runs: they declare protocols, for types alone. All others have a test of their own.

@@ -157,7 +157,7 @@ class JournalAssertions:
         entries = self.journal.commands("RDY", topic=topic, channel=channel)
         above = [entry for entry in entries if (entry.ready_count or 0) > count]
         if above:
-            _fail(self.journal, f"expected no RDY above {count}, but {above[0].client} sent {above[0].text}", entries)
+            fail(self.journal, f"expected no RDY above {count}, but {above[0].client} sent {above[0].text}", entries)
 
     def assert_answered_once(self: HasJournal) -> None:
         """Fail if a delivery had two answers (FIN or REQ), or one that came too late.
@@ -180,9 +180,7 @@ class JournalAssertions:
                 unanswered.remove(place)
             if sentence:
                 concerned = [other for other in self.journal if other.message_id == entry.message_id]
-                _fail(
-                    self.journal, f"expected each delivery to be answered once and in time, but {sentence}", concerned
-                )
+                fail(self.journal, f"expected each delivery to be answered once and in time, but {sentence}", concerned)
 
     def assert_nothing_lost(self: HasJournal, topic: str, channel: str, *, kept: Iterable[str | bytes] = ()) -> None:
         """Fail unless each message that the broker accepted for the topic was finished by the channel, or is kept.
@@ -210,7 +208,7 @@ class JournalAssertions:
                 f"{'1 is missing:' if count == 1 else f'{count} are missing, first'} {preview(body)}"
             )
             concerned = [e for e in entries if e.topic == topic and (body == e.body or body in e.bodies)]
-            _fail(self.journal, sentence, concerned)
+            fail(self.journal, sentence, concerned)
 
     def assert_no_errors(self: HasJournal) -> None:
         """Fail if the broker sent an error."""
@@ -219,7 +217,7 @@ class JournalAssertions:
         entries = self.journal.frames("ERROR")
         if entries:
             sentence = f"expected no error, but the broker sent {len(entries)}, the first one {entries[0].error!r}"
-            _fail(self.journal, sentence, entries)
+            fail(self.journal, sentence, entries)
 
 
 def _check_answers(
@@ -252,7 +250,7 @@ def _check(journal: Journal, what: str, found: int, times: int | None, entries: 
         return
     _check_complete(journal)
     if times is None or found != times:
-        _fail(journal, f"expected {what} {_often(times)}, but the journal has {found}", entries)
+        fail(journal, f"expected {what} {_often(times)}, but the journal has {found}", entries)
 
 
 def _check_complete(journal: Journal) -> None:
@@ -266,7 +264,8 @@ def _check_complete(journal: Journal) -> None:
         )
 
 
-def _fail(journal: Journal, sentence: str, entries: Sequence[Entry]) -> NoReturn:
+def fail(journal: Journal, sentence: str, entries: Sequence[Entry]) -> NoReturn:
+    """Raise an AssertionError with a sentence and the last of these lines, or of all lines if there are none."""
     __tracebackhide__ = True
     head = "The journal has:"
     if not entries:

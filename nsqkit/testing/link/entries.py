@@ -157,10 +157,13 @@ def read_entry(
 ) -> Entry:
     """Return the entry of an item; the body of an answer is that of its delivery."""
     fields = _command(item) if direction is Direction.TO_BROKER else _frame(item)
-    topic = connection.topic
-    if item.name in PUBLISHES or item.name == "SUB":
-        topic = next(iter(fields.get("params", ())), "")
-    channel = connection.channel if topic == connection.topic else ""
+    params: tuple[str, ...] = fields.get("params", ())
+    topic, channel = connection.topic, connection.channel
+    if item.name == "SUB":
+        topic, channel = (*params, "", "")[:2]
+    elif item.name in PUBLISHES:
+        topic = "".join(params[:1])
+        channel = channel if topic == connection.topic else ""
     if item.name in ANSWERS:
         message_id = b"".join(item.words[:1])
         fields["body"] = deliveries.get((topic, channel, message_id), b"")[FRAME_HEADER_LENGTH:]

@@ -83,8 +83,13 @@ class Journal:
         """The number of the oldest reads that were dropped since the journal would have been too large."""
         return self._kept.dropped_count
 
+    @property
+    def records(self) -> list[Record]:
+        """The reads that are kept, in order, with their items and bytes."""
+        return list(self._kept.records.copy())
+
     def __len__(self) -> int:
-        return sum(len(record.items) for record in self._kept.records.copy())
+        return sum(len(record.items) for record in self.records)
 
     def __iter__(self) -> Iterator[Entry]:
         return self._entries(COMMANDS | FRAMES, None)

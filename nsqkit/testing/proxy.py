@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from nsqkit.errors import Closed
-from nsqkit.testing.link.link import Link
+from nsqkit.testing.link.link import Link, LinkEnd
 from nsqkit.transport.accept import accept, remote_address
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.tcp import listen, reset_on_close
+from nsqkit.transport.timer import Timer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream, TaskGroup
 
     from nsqkit.testing.clock import ControlledClock
+    from nsqkit.testing.link.faults import Faults
     from nsqkit.testing.link.journal import Journal
     from nsqkit.testing.ports import KeptPort
     from nsqkit.testing.waiting import Traffic
@@ -39,6 +41,7 @@ class Proxy:
         port: where it listens; it is kept while there is no listener.
         connect: returns a new connection to the broker, for a client of this name.
         journal: of all links.
+        faults: of all links, and of the port.
         clock: the time; it waits for the links' traffic.
         traffic: notified after each read of a link.
 
@@ -51,6 +54,7 @@ class Proxy:
         port: KeptPort,
         connect: Callable[[str], Awaitable[ByteStream]],
         journal: Journal,
+        faults: Faults,
         clock: ControlledClock,
         traffic: Traffic,
     ) -> None:
@@ -58,6 +62,7 @@ class Proxy:
         self._port = port
         self._connect = connect
         self._journal = journal
+        self._faults = faults
         self._clock = clock
         self._traffic = traffic
         self._stack = AsyncExitStack()
@@ -84,13 +89,13 @@ class Proxy:
     # ---- the listener --------------------------------------------------------------------------------------------
 
     async def open_listener(self) -> None:
-        """Accept clients, if it does not.
+        """Accept clients, unless it does already, or a fault refuses them.
 
         Raises:
             OSError: the address cannot be used.
         """
         assert self._tasks is not None
-        if self._listening is None:
+        if self._listening is None and not self._faults.refuses:
             self._port.release()
             self._listening = _Listening(await listen(self.address))
             self._tasks.start_soon(self._listening.run, self._serve, self._tasks, self._clock)
@@ -101,6 +106,10 @@ class Proxy:
         if listening is not None:
             await listening.close()
             self._port.keep()
+
+    async def update_listener(self) -> None:
+        """Open or close the listener as ``faults.refuses`` requires; the errors are those of ``open_listener``."""
+        await (self.close_listener() if self._faults.refuses else self.open_listener())
 
     async def reset(self) -> None:
         """Reset every connection, and have new ones refused."""
@@ -127,35 +136,50 @@ class Proxy:
 
     async def _serve(self, stream: ByteStream) -> None:
         name = remote_address(stream)
-        try:
-            upstream = await self._connect(name)
-        except (OSError, Closed) as error:
-            logger.info("[%s] no connection to the broker: %s", name, error)
-            reset_on_close(stream)
-            await anyio.aclose_forcefully(stream)
-            return
-        link = Link(name, self._journal)
-        client = Pump(link.client_end, stream, self._clock, after=lambda _: after())
-        broker = Pump(link.broker_end, upstream, self._clock, after=lambda _: after())
+        link = Link(name, self._journal, self._faults)
+        pumps = [Pump(link.client_end, stream, self._clock, after=lambda _: after())]
+        if not link.is_silent:
+            try:
+                upstream = await self._connect(name)
+            except (OSError, Closed) as error:
+                logger.info("[%s] no connection to the broker: %s", name, error)
+                reset_on_close(stream)
+                await anyio.aclose_forcefully(stream)
+                return
+            # After the end of the client's bytes the answers to them still come.
+            pumps.append(Pump(link.broker_end, upstream, self._clock, after=lambda _: after(), wait_for_peer=True))
+        timer = Timer(link, self._clock, after=lambda _: after())
 
         def after() -> None:
             link.client_end.events()
             link.broker_end.events()
-            client.wake()
-            broker.wake()
+            if link.is_reset:
+                reset()
+                return
+            for pump in pumps:
+                pump.wake()
+            timer.check()
             self._traffic.notify()
 
         def reset() -> None:
             reset_on_close(stream)
             tasks.cancel_scope.cancel()
 
+        async def run(pump: Pump, end: LinkEnd) -> None:
+            await pump.run()
+            end.close(self._clock.now_ns())
+            after()
+
         self._clock.attach(link)
         try:
             async with anyio.create_task_group() as tasks:
                 self.links[link] = reset
                 self._traffic.notify()
-                tasks.start_soon(client.run)
-                await broker.run()
+                tasks.start_soon(timer.run)
+                async with anyio.create_task_group() as both:
+                    for pump, end in zip(pumps, (link.client_end, link.broker_end), strict=False):
+                        both.start_soon(run, pump, end)
+                tasks.cancel_scope.cancel()
         finally:
             del self.links[link]
             self._clock.detach(link)

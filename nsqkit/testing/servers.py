@@ -16,6 +16,7 @@ from nsqkit.testing.embedded import EmbeddedNsqd
 from nsqkit.testing.inject import inject, messages, publish
 from nsqkit.testing.lifecycle import Server
 from nsqkit.testing.link.assertions import JournalAssertions
+from nsqkit.testing.link.faults import Faults
 from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.lookupd_run import NsqlookupdRun
 from nsqkit.testing.nsqd_run import NsqdRun
@@ -52,7 +53,7 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
 
     Args:
         clock: the time: the mode of a ``ControlledClock``, or one that other servers use, too.
-        seed: of the broker's random numbers; None for another one at each start.
+        seed: of the broker's random numbers, None for another one at each start; and of the faults, None for 0.
         options: nsqd's flags in snake case, such as ``msg_timeout="2s"`` or ``msg_timeout=2`` (seconds); the
             addresses default to free ports of 127.0.0.1. Without ``data_path`` messages are in memory only.
 
@@ -62,6 +63,7 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
         http_address: ``host:port`` of the HTTP routes, likewise; empty without HTTP.
         options: nsqd's flags as values.
         journal: what the clients and the broker have sent; the methods ``assert_…`` are about it.
+        faults: faults of all connections and of the TCP port; none at first.
         traffic: for the methods ``wait_…``.
 
     Raises:
@@ -75,12 +77,18 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
         super().__init__(self.options.tcp_address, self.options.http_address)
         self.clock = _clock_of(clock)
         self.journal = Journal()
+        self.faults = Faults(seed or 0)
+        self.faults.on_refuse = self._update_listener
         self.traffic = Traffic()
         self._backend = EmbeddedNsqd(self.options, self.clock, seed)
 
     def _make_run(self, tcp_port: KeptPort, http_port: KeptPort, *, keep_data: bool) -> NsqdRun:
-        proxy = Proxy(tcp_port, self._backend.connect, self.journal, self.clock, self.traffic)
+        proxy = Proxy(tcp_port, self._backend.connect, self.journal, self.faults, self.clock, self.traffic)
         return NsqdRun(self._backend, proxy, http_port, keep_data=keep_data)
+
+    def _update_listener(self) -> None:
+        if self._portal is not None and self._run is not None:
+            self._portal.call(self._run.proxy.update_listener)
 
     def inspect(self, look: Callable[[Broker], T]) -> T:
         """Call ``look`` with the engine, in the broker's thread between two commands, and return its result.
@@ -170,7 +178,8 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
         return disk
 
     def reset(self) -> None:
-        """Disconnect all clients, delete all topics, and clear the journal; the disk has no faults any more."""
+        """Disconnect all clients, delete all topics, remove all faults, also of the disk, and clear the journal."""
+        self.faults.clear()
         if self._backend.disk is not None:
             self._backend.disk.heal()
         self._change(lambda broker, _: reset(broker))

@@ -4,6 +4,7 @@ import pytest
 
 from nsqkit.testing.clock import ControlledClock
 from nsqkit.testing.embedded import EmbeddedNsqd
+from nsqkit.testing.link.faults import Faults
 from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.nsqd_run import NsqdRun
 from nsqkit.testing.options import nsqd_options
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.anyio
 def make_run(tcp_port: KeptPort) -> NsqdRun:
     clock = ControlledClock()
     backend = EmbeddedNsqd(nsqd_options({}), clock)
-    proxy = Proxy(tcp_port, backend.connect, Journal(), clock, Traffic())
+    proxy = Proxy(tcp_port, backend.connect, Journal(), Faults(), clock, Traffic())
     return NsqdRun(backend, proxy, KeptPort("127.0.0.1:0"), keep_data=False)
 
 

@@ -13,8 +13,10 @@ from typing import Final
 
 import attrs
 
+from nsqkit.errors import ProtocolError
 from nsqkit.wire.commands import LINE_LENGTH_MAX, MAGIC_V2
 from nsqkit.wire.frames import CLOSE_WAIT_FRAME, FRAME_SIZE_MAX, HEARTBEAT_FRAME, OK_FRAME
+from nsqkit.wire.identify import decode_response
 from nsqkit.wire.messages import MESSAGE_FRAME_TYPE
 
 _INT32: Final = Struct(">i")
@@ -85,72 +87,105 @@ class Splitter:
 
     Attributes:
         is_opaque: bytes are not divided any more: the connection has a layer such as TLS, or its bytes are wrong.
+        is_upgraded: the broker has answered to IDENTIFY that the connection continues with TLS or compression.
+        rest_size: the bytes of the incomplete item.
+        rest_name: its name; empty if there is none, or while too little of it has come.
     """
 
     def __init__(self, direction: Direction) -> None:
-        self.is_opaque = False
-        self._next = self._next_command if direction is Direction.TO_BROKER else self._next_frame
+        self.is_opaque = self.is_upgraded = False
+        self.rest_size = 0
+        self.rest_name = ""
+        self._measure = self._measure_command if direction is Direction.TO_BROKER else self._measure_frame
         self._has_magic = direction is Direction.TO_CLIENT
-        self._rest = b""
+        self._rest: list[bytes] = []
+        self._needed = 0  # bytes of the incomplete item with which it has to be measured again
 
     def feed(self, data: bytes) -> list[Item]:
         """Return the items that ``data`` completes, in order."""
         if self._rest:
-            data = self._rest + data
+            self._rest.append(data)
+            self.rest_size += len(data)
+            if self.rest_size < self._needed:
+                return []
+            data = self.rest()
         items: list[Item] = []
-        position = 0
-        while position < len(data) and not self.is_opaque:
-            item = self._next(data, position)
-            if item is None:
+        position, end, name = 0, len(data), ""
+        while position < end and not self.is_opaque:
+            name, after = self._measure(data, position)
+            if after > end:
+                self._needed = after - position
                 break
-            items.append(item)
-            position += len(item.data)
-        self._rest = data[position:]
-        if self.is_opaque and self._rest:
-            items.append(Item("BYTES", self._rest))
-            self._rest = b""
+            items.append(Item(name, data[position:after]))
+            position = after
+            if name == "RESPONSE" and _has_upgrade(items[-1].body):
+                self.is_opaque = self.is_upgraded = True
+        if position < end and self.is_opaque:
+            items.append(Item("BYTES", data[position:]))
+            position = end
+        self.rest_size = end - position
+        self.rest_name = name if self.rest_size else ""
+        self._rest = [data[position:]] if self.rest_size else []
         return items
 
+    def rest(self, start: int = 0) -> bytes:
+        """Return the bytes of the incomplete item from ``start`` on."""
+        return b"".join(self._rest)[start:] if start < self.rest_size else b""
+
     def make_opaque(self) -> bytes:
-        """Divide nothing from now on; return the bytes of an incomplete item."""
-        rest, self._rest = self._rest, b""
+        """Divide nothing from now on; return the bytes of the incomplete item."""
+        rest = self.rest()
+        self._rest.clear()
+        self.rest_size, self.rest_name = 0, ""
         self.is_opaque = True
         return rest
 
-    def _next_command(self, data: bytes, position: int) -> Item | None:
+    # Both return the name of the item at a position and its end. An end beyond the data is where the item, or the part
+    # of it that has its size, ends; the name is empty if it is not there yet.
+
+    def _measure_command(self, data: bytes, position: int) -> tuple[str, int]:
+        incomplete = "", len(data) + 1
         if not self._has_magic:
             magic = data[position : position + len(MAGIC_V2)]
             self.is_opaque = not MAGIC_V2.startswith(magic)
             self._has_magic = magic == MAGIC_V2
-            return Item("MAGIC", magic) if self._has_magic else None
+            return ("MAGIC", position + len(MAGIC_V2)) if self._has_magic else incomplete
         newline = data.find(b"\n", position, position + LINE_LENGTH_MAX)
         if newline < 0:
             self.is_opaque = len(data) - position >= LINE_LENGTH_MAX
-            return None
-        line = data[position:newline]
-        verb = line.partition(b" ")[0].rstrip(b"\r")
+            return incomplete
+        verb = data[position:newline].partition(b" ")[0].rstrip(b"\r")
+        name = verb.decode("ascii", "replace")
         end = newline + 1
         if verb in _WITH_BODY:
-            if end + 4 > len(data):
-                return None
-            size = _INT32.unpack_from(data, end)[0]
-            if size < 0:
-                self.is_opaque = True
-                return None
-            end += 4 + size
-            if end > len(data):
-                return None
-        return Item(verb.decode("ascii", "replace"), data[position:end])
+            end += 4
+            if end <= len(data):
+                size = _INT32.unpack_from(data, end - 4)[0]
+                if not 0 <= size <= FRAME_SIZE_MAX:
+                    self.is_opaque = True
+                    return incomplete
+                end += size
+        return name, end
 
-    def _next_frame(self, data: bytes, position: int) -> Item | None:
+    def _measure_frame(self, data: bytes, position: int) -> tuple[str, int]:
         if position + 8 > len(data):
-            return None
+            return "", position + 8
         size, frame_type = _FRAME.unpack_from(data, position)
         if not 4 <= size <= FRAME_SIZE_MAX or frame_type not in _FRAME_NAMES:
             self.is_opaque = True
-            return None
+            return "", len(data) + 1
         end = position + 4 + size
+        if frame_type == MESSAGE_FRAME_TYPE:
+            return "MESSAGE", end
         if end > len(data):
-            return None
-        frame = data[position:end]
-        return Item(_KNOWN_FRAMES.get(frame) or _FRAME_NAMES[frame_type], frame)
+            return "", end
+        return _KNOWN_FRAMES.get(data[position:end]) or _FRAME_NAMES[frame_type], end
+
+
+def _has_upgrade(payload: bytes) -> bool:
+    """Return whether a response is that to IDENTIFY, and the connection continues with TLS or compression."""
+    try:
+        answer = decode_response(payload)
+    except ProtocolError:
+        return False
+    return answer.tls_v1 or answer.deflate or answer.snappy

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from nsqkit.errors import OptionError
+from nsqkit.testing.link.faults import Faults
 from nsqkit.testing.link.items import Connection, Direction, Item
 from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.link.link import Link
@@ -18,7 +19,7 @@ NOPS = [Item("NOP", NOP)]
 
 def test_journal_has_the_items_of_a_link_with_time_and_direction() -> None:
     journal = Journal()
-    link = Link("client:1", journal)
+    link = Link("client:1", journal, Faults())
     link.client_end.receive_data(MAGIC_V2 + NOP, 5)
     assert [(entry.at_ns, entry.address, entry.name) for entry in journal] == [
         (5, "client:1", "MAGIC"),

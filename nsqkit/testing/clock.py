@@ -38,7 +38,10 @@ WINDOW_NS: Final = 10_000_000
 """Deadlines that follow each other within this time are handled together."""
 
 ANSWER_LIMIT: Final = 0.25
-"""Real seconds in which a client answers a heartbeat, and in which an event loop takes its turns."""
+"""Real seconds in which a client answers a heartbeat."""
+
+TURN_LIMIT: Final = 1.0
+"""Real seconds in which an event loop takes its turns; it takes none while a test blocks it."""
 
 QUIET: Final = 0.002
 """Real seconds without traffic after which the clients have reacted to a step."""
@@ -275,11 +278,10 @@ class ControlledClock:
 
     def _settle(self, answered: dict[Participant, int], *, answers: bool) -> None:
         """Wait until all event loops have handled the present time and the clients have reacted."""
-        start = changed = time.monotonic()
+        self._take_turns()
+        start = now = changed = time.monotonic()
         is_quiet = True
         while True:
-            self._take_turns()
-            now = time.monotonic()
             if (count := self._count_traffic()) != self._traffic_count:
                 self._traffic_count, changed, is_quiet = count, now, False
             owing = self._owing(answered) if answers else []
@@ -289,6 +291,8 @@ class ControlledClock:
             if not owing and (is_quiet or now - changed >= QUIET or now - start >= QUIET_LIMIT):
                 return
             time.sleep(POLL_INTERVAL)
+            self._take_turns()
+            now = time.monotonic()
 
     def _owing(self, answered: dict[Participant, int]) -> list[Participant]:
         """Return the connections whose clients owe an answer and will probably give it."""
@@ -320,10 +324,10 @@ class ControlledClock:
 
     def _take_turns(self) -> None:
         """Have all event loops handle the present time, and wait for them."""
-        end = time.monotonic() + ANSWER_LIMIT
+        end = time.monotonic() + TURN_LIMIT
         for loop, done in self._start_turns():
-            if loop.is_running:
-                loop.is_late = not done.wait(0 if loop.is_late else max(end - time.monotonic(), 0))
+            if loop.is_running and (loop.late_turns is None or loop.late_turns.is_set()):
+                loop.late_turns = None if done.wait(max(end - time.monotonic(), 0)) else done
 
     # ---- mode "auto" -----------------------------------------------------------------------------------------------
 

@@ -56,12 +56,12 @@ class LoopDeadlines:
 
     Attributes:
         set_count: the number of deadlines that were set.
-        is_late: the last turns that were waited for did not come in time; set by the clock.
+        late_turns: turns that did not end in time; the clock sets it, and waits for no others before their end.
     """
 
     def __init__(self, loop: object, time: Time) -> None:
         self.set_count = 0
-        self.is_late = False
+        self.late_turns: threading.Event | None = None
         self._time = time
         self._lock = threading.Lock()
         self._deadlines: WeakKeyDictionary[anyio.CancelScope, int] = WeakKeyDictionary()

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
@@ -44,16 +42,16 @@ TURN_LIMIT: Final = 1.0
 """Real seconds in which an event loop takes its turns; it takes none while a test blocks it."""
 
 QUIET: Final = 0.002
-"""Real seconds without traffic after which the clients have reacted to a step."""
+"""Real seconds without activity after which everything has reacted to a step."""
 
-QUIET_LIMIT: Final = 0.025
-"""Real seconds for which a step waits for ``QUIET``."""
+QUIET_LIMIT: Final = 0.1
+"""Real seconds for which a step waits for ``QUIET``, while clients are busy."""
 
 POLL_INTERVAL: Final = 0.0005
 """Real seconds between two looks at the connections."""
 
 IDLE: Final = 0.01
-"""Real seconds without traffic and without a new deadline after which a clock in mode "auto" moves."""
+"""Real seconds without activity after which a clock in mode "auto" moves."""
 
 ADVANCE_MAX: Final = 1e9
 """Seconds of one ``advance``; 30 years."""
@@ -63,7 +61,7 @@ class Participant(Protocol):
     """A connection whose traffic ``advance`` waits for; the clock reads it in other threads.
 
     Attributes:
-        traffic_count: grows with each read in either direction that contains more than heartbeats and their answers.
+        traffic_count: grows with each read in either direction.
         heartbeat_count: grows with each heartbeat that is passed to the client.
         owes_answer: the client has sent nothing since the last heartbeat.
     """
@@ -85,6 +83,7 @@ class ControlledClock:
 
     Attributes:
         mode: the mode.
+        stands: True if it does not follow the real time.
 
     Raises:
         OptionError: there is no such mode.
@@ -99,21 +98,18 @@ class ControlledClock:
         self._loops: dict[object, LoopDeadlines] = {}
         self._participants: dict[Participant, None] = {}
         self._late: set[Participant] = set()  # did not answer in time, and have not answered since
-        self._traffic_count = 0
-        self._released: set[threading.Thread] = set()
         self._driver: threading.Thread | None = None
         if start_ns is None:
-            start_ns = time.time_ns() if mode in {"running", "real"} else START_NS
-        self._elapsed_ns: Callable[[], int] = time.monotonic_ns if mode in {"running", "real"} else _stand
-        # The time is the sum of both, in one attribute, so that a thread reads values that belong together.
-        self._time = (start_ns - self._elapsed_ns(), self._elapsed_ns)
+            start_ns = START_NS if mode in {"manual", "auto"} else time.time_ns()
+        self.stands = mode in {"manual", "auto"}
+        self._elapsed_ns: Callable[[], int] = _stand if self.stands else time.monotonic_ns
+        self._base_ns = start_ns - self._elapsed_ns()
 
     # ---- as a Clock ------------------------------------------------------------------------------------------------
 
     def now_ns(self) -> int:
         """Return the time, ns since the Unix epoch."""
-        base_ns, elapsed_ns = self._time
-        return base_ns + elapsed_ns()
+        return self._base_ns + self._elapsed_ns()
 
     async def wait_until(self, deadline_ns: int) -> None:
         """Return at ``deadline_ns``, or a rounding error before it."""
@@ -129,26 +125,13 @@ class ControlledClock:
 
     def cancel_at(self, scope: anyio.CancelScope, deadline_ns: int | None) -> None:
         """Cancel ``scope`` at ``deadline_ns``; None for never. A later call for the same scope replaces the time."""
-        loop = running_loop()
-        deadlines = self._loops.get(loop)
+        deadlines = self._loops.get(running_loop()) or self.add_loop()
         if deadline_ns is None:
-            if deadlines is not None:
-                deadlines.remove(scope)
+            deadlines.remove(scope)
             return
-        if deadlines is None:
-            deadlines = self._add_loop(loop)
         deadlines.set(scope, deadline_ns)
         if self.mode == "auto":
             self._start_driver()
-
-    def _add_loop(self, loop: object) -> LoopDeadlines:
-        deadlines = LoopDeadlines(loop, self)
-        with self._lock:
-            for other, known in list(self._loops.items()):
-                if known.has_ended:
-                    del self._loops[other]
-            self._loops[loop] = deadlines
-        return deadlines
 
     # ---- for tests -------------------------------------------------------------------------------------------------
 
@@ -156,11 +139,6 @@ class ControlledClock:
     def time(self) -> float:
         """The time, in seconds since the Unix epoch."""
         return self.now_ns() / NS_PER_S
-
-    @property
-    def stands(self) -> bool:
-        """True while the clock does not follow the real time."""
-        return self._time[1] is _stand
 
     def advance(self, seconds: Seconds) -> Awaitable[None]:
         """Move the clock forward; in an async test await the result.
@@ -186,46 +164,20 @@ class ControlledClock:
         self._check_control()
         return wait(self._advance_to_next)
 
-    @contextmanager
-    def released(self, *, after: float) -> Iterator[None]:
-        """Inside of ``with``, once it has lasted ``after`` real seconds, follow the real time.
-
-        A server stops inside of it, so that the limits of its stop pass.
-        """
-        if self._elapsed_ns is not _stand:
-            yield
-            return
-        timer = threading.Timer(after, self._release)
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join()
-            self._hold(timer)
-
-    def _release(self) -> None:
-        with self._lock:
-            self._released.add(threading.current_thread())
-            self._set_elapsed(time.monotonic_ns)
-        self._start_turns()
-
-    def _hold(self, timer: threading.Thread) -> None:
-        with self._lock:
-            self._released.discard(timer)
-            if not self._released:
-                self._set_elapsed(_stand)
-        self._start_turns()
-
-    def _set_elapsed(self, elapsed_ns: Callable[[], int]) -> None:
-        """Follow this time from now on; the caller has the lock."""
-        self._time = (self.now_ns() - elapsed_ns(), elapsed_ns)
-
     def _check_control(self) -> None:
         if self.mode == "real":
             raise RuntimeError('the clock is in mode "real" and cannot be moved; allowed are the other modes')
 
     # ---- for servers -----------------------------------------------------------------------------------------------
+
+    def add_loop(self) -> LoopDeadlines:
+        """Have ``advance`` let the running event loop react, even while nothing in it waits for the clock."""
+        loop = running_loop()
+        with self._lock:
+            for other, known in list(self._loops.items()):
+                if known.has_ended:
+                    del self._loops[other]
+            return self._loops.setdefault(loop, LoopDeadlines(loop, self))
 
     def attach(self, participant: Participant) -> None:
         """Have ``advance`` wait for the traffic of a connection, until ``detach``."""
@@ -267,32 +219,34 @@ class ControlledClock:
 
     def _begin(self) -> dict[Participant, int]:
         """Let the effects of earlier actions come; return the heartbeats that are not waited for."""
-        self._settle({}, answers=False)
+        self._settle(None)
         return {participant: participant.heartbeat_count for participant in self._all_participants()}
 
     def _step(self, step_ns: int, answered: dict[Participant, int]) -> None:
-        with self._lock:
-            base_ns, elapsed_ns = self._time
-            self._time = (base_ns + step_ns, elapsed_ns)
-        self._settle(answered, answers=True)
+        self._base_ns += step_ns
+        self._settle(answered)
 
-    def _settle(self, answered: dict[Participant, int], *, answers: bool) -> None:
-        """Wait until all event loops have handled the present time and the clients have reacted."""
+    def _settle(self, answered: dict[Participant, int] | None) -> None:
+        """Wait until all event loops have handled the present time and the clients have reacted.
+
+        Args:
+            answered: connections, each with the number of its heartbeats that are not waited for; None for all.
+        """
         self._take_turns()
         start = now = changed = time.monotonic()
-        is_quiet = True
+        activity = self._activity()
         while True:
-            if (count := self._count_traffic()) != self._traffic_count:
-                self._traffic_count, changed, is_quiet = count, now, False
-            owing = self._owing(answered) if answers else []
-            if now - start >= ANSWER_LIMIT:
-                self._late.update(owing)
-                return
-            if not owing and (is_quiet or now - changed >= QUIET or now - start >= QUIET_LIMIT):
-                return
             time.sleep(POLL_INTERVAL)
             self._take_turns()
             now = time.monotonic()
+            if (count := self._activity()) != activity:
+                activity, changed = count, now
+            owing = self._owing(answered) if answered is not None else []
+            if now - start >= ANSWER_LIMIT:
+                self._late.update(owing)
+                return
+            if not owing and (now - changed >= QUIET or now - start >= QUIET_LIMIT):
+                return
 
     def _owing(self, answered: dict[Participant, int]) -> list[Participant]:
         """Return the connections whose clients owe an answer and will probably give it."""
@@ -304,8 +258,10 @@ class ControlledClock:
                 owing.append(participant)
         return owing
 
-    def _count_traffic(self) -> int:
-        return sum(participant.traffic_count for participant in self._all_participants())
+    def _activity(self) -> int:
+        """Return a number that grows with traffic, and with each deadline that is set or removed."""
+        traffic_count = sum(participant.traffic_count for participant in self._all_participants())
+        return traffic_count + sum(loop.change_count for loop in self._all_loops())
 
     def _all_participants(self) -> list[Participant]:
         with self._lock:
@@ -344,7 +300,7 @@ class ControlledClock:
             time.sleep(IDLE)
             if self._ends_driver():
                 return
-            if (activity := self._activity()) != seen or self._released:
+            if (activity := self._activity()) != seen:
                 seen = activity
                 continue
             try:
@@ -360,9 +316,6 @@ class ControlledClock:
                 return False
             self._driver = None
             return True
-
-    def _activity(self) -> tuple[int, int]:
-        return self._count_traffic(), sum(loop.set_count for loop in self._all_loops())
 
 
 def _stand() -> int:

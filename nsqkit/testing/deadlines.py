@@ -25,9 +25,8 @@ memory and a socket take one or two each."""
 class Time(Protocol):
     """The part of a clock that deadlines depend on."""
 
-    @property
-    def stands(self) -> bool:
-        """True while the clock does not follow the real time."""
+    stands: bool
+    """True if the clock does not follow the real time."""
 
     def now_ns(self) -> int:
         """Return the time, ns since the Unix epoch."""
@@ -55,12 +54,12 @@ class LoopDeadlines:
         time: the clock.
 
     Attributes:
-        set_count: the number of deadlines that were set.
+        change_count: the number of deadlines that were set or removed.
         late_turns: turns that did not end in time; the clock sets it, and waits for no others before their end.
     """
 
     def __init__(self, loop: object, time: Time) -> None:
-        self.set_count = 0
+        self.change_count = 0
         self.late_turns: threading.Event | None = None
         self._time = time
         self._lock = threading.Lock()
@@ -83,7 +82,7 @@ class LoopDeadlines:
         """Cancel ``scope`` at ``deadline_ns``."""
         with self._lock:
             self._deadlines[scope] = deadline_ns
-            self.set_count += 1
+            self.change_count += 1
         # The clock moves first and then wakes this event loop. So a move that this does not see wakes it later.
         self._apply(scope, deadline_ns)
 
@@ -92,6 +91,7 @@ class LoopDeadlines:
         with self._lock:
             is_known = self._deadlines.pop(scope, None) is not None
         if is_known:
+            self.change_count += 1
             scope.deadline = math.inf
 
     def apply(self) -> None:
@@ -105,9 +105,7 @@ class LoopDeadlines:
             with self._lock:
                 self._deadlines.pop(scope, None)
             scope.cancel()
-        elif self._time.stands:
-            scope.deadline = math.inf
-        else:
+        elif not self._time.stands:
             # Event loops wait for whole milliseconds. Rounded up, a wait is seldom too short.
             scope.deadline = self._loop_time() + math.ceil(left_ns / 1e6) / 1e3
 

@@ -76,6 +76,7 @@ class Proxy:
         return self._port.address
 
     async def __aenter__(self) -> Self:
+        self._clock.add_loop()
         self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         return self
 

@@ -43,16 +43,6 @@ class TestTime:
     def test_standing_clock_starts_at_a_fixed_time(self, mode: Mode) -> None:
         assert time.gmtime(ControlledClock(mode).time)[:6] == (2024, 1, 1, 0, 0, 0)
 
-    def test_released_clock_follows_the_real_time(self) -> None:
-        clock = ControlledClock("manual", start_ns=0)
-        with clock.released(after=60), clock.released(after=0), clock.released(after=0):
-            while clock.now_ns() == 0:
-                pass
-        assert clock.stands
-        now_ns = clock.now_ns()
-        assert 0 < now_ns < NS_PER_S
-        assert clock.now_ns() == now_ns
-
 
 class TestAdvance:
     def test_manual_clock_moves_by_advance_alone(self) -> None:

@@ -46,19 +46,6 @@ async def test_scope_of_a_running_clock_is_cancelled_at_its_time() -> None:
 
 
 @pytest.mark.anyio
-async def test_stopped_clock_takes_the_real_deadlines_away() -> None:
-    time = Time(stands=False)
-    deadlines = LoopDeadlines(running_loop(), time)
-    with anyio.CancelScope() as scope:
-        deadlines.set(scope, NS_PER_S)
-        assert scope.deadline < float("inf")
-        time.stands = True
-        deadlines.apply()
-        assert scope.deadline == float("inf")
-        await anyio.lowlevel.checkpoint()
-
-
-@pytest.mark.anyio
 async def test_removed_scope_is_not_cancelled() -> None:
     time = Time(stands=False)
     deadlines = LoopDeadlines(running_loop(), time)

@@ -45,7 +45,6 @@ class _Decision:
 
 _PASS: Final = _Decision()
 
-_HEARTBEATS: Final = {"HEARTBEAT", "NOP"}
 _PERHAPS_HEARTBEATS: Final = {"HEARTBEAT", "BYTES"}
 
 
@@ -95,7 +94,7 @@ class Link:
         broker_end: the machine that faces the broker.
         is_reset: both connections are to be reset at once.
         is_silent: a fault lets nothing pass from the beginning, so no connection to the broker is needed.
-        traffic_count: reads in either direction that contained more than heartbeats and their answers.
+        traffic_count: reads in either direction.
         heartbeat_count: reads passed to the client with a heartbeat, or with bytes that may be one.
         owes_answer: the client has sent nothing since the last of these.
     """
@@ -354,8 +353,7 @@ class Link:
 
     def _record(self, direction: Direction, items: list[Item], now_ns: int) -> None:
         self._journal.record(now_ns, self.connection, direction, items)
-        if {item.name for item in items} - _HEARTBEATS:
-            self.traffic_count += 1
+        self.traffic_count += 1
         if direction is Direction.TO_BROKER:
             self.owes_answer = False
         elif any(item.name in _PERHAPS_HEARTBEATS and not item.fault for item in items):

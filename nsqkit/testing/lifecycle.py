@@ -7,14 +7,14 @@ Each run of it, from a start to the next stop, is one ``Run``.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
 
 from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.errors import ServerState
 from nsqkit.testing.ports import KeptPort
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
     from anyio.from_thread import BlockingPortal
@@ -134,8 +134,12 @@ class Server(Generic[R]):
         self.stop()
         self.start(keep_data=keep_data)
 
-    def _call(self, function: Callable[[R], T]) -> T:
-        """Call a function with the present run, in the loop thread, and return its result.
+    @overload
+    def _call(self, function: Callable[[R], Coroutine[Any, Any, T]]) -> T: ...
+    @overload
+    def _call(self, function: Callable[[R], T]) -> T: ...
+    def _call(self, function: Callable[[R], Any]) -> Any:
+        """Call a function, or a coroutine function, with the present run in the loop thread, and return its result.
 
         Raises:
             ServerState: the server is stopped.

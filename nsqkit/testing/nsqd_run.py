@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, Self
 
+from nsqkit.testing.snapshot import reset
+
 if TYPE_CHECKING:
     from nsqkit.broker.server import Nsqd
     from nsqkit.testing.backend import Backend
@@ -51,6 +53,15 @@ class NsqdRun:
     def kill(self) -> None:
         """Have the end of ``async with`` reset every connection, and save nothing."""
         self._is_killed = True
+
+    async def reset(self) -> None:
+        """Reset every connection, delete all topics, and clear the journal; connections are refused meanwhile."""
+        await self.proxy.reset()
+        await self.proxy.wait_closed()
+        reset(self.nsqd.broker)
+        self.nsqd.process_changes()
+        self.proxy.journal.clear()
+        await self.proxy.open_listener()
 
     async def __aenter__(self) -> Self:
         # Cancel scopes are nested: the proxy's is the outer one, so that the backend can be stopped first.

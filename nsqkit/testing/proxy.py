@@ -46,6 +46,7 @@ class Proxy:
         traffic: notified after each read of a link.
 
     Attributes:
+        journal: the same.
         links: the open connections, each with a function that resets it.
     """
 
@@ -61,7 +62,7 @@ class Proxy:
         self.links: dict[Link, Callable[[], None]] = {}
         self._port = port
         self._connect = connect
-        self._journal = journal
+        self.journal = journal
         self._faults = faults
         self._clock = clock
         self._traffic = traffic
@@ -137,7 +138,7 @@ class Proxy:
 
     async def _serve(self, stream: ByteStream) -> None:
         name = remote_address(stream)
-        link = Link(name, self._journal, self._faults)
+        link = Link(name, self.journal, self._faults)
         pumps = [Pump(link.client_end, stream, self._clock, after=lambda _: after())]
         if not link.is_silent:
             try:

@@ -22,7 +22,7 @@ from nsqkit.testing.lookupd_run import NsqlookupdRun
 from nsqkit.testing.nsqd_run import NsqdRun
 from nsqkit.testing.options import nsqd_options, nsqlookupd_options
 from nsqkit.testing.proxy import Proxy
-from nsqkit.testing.snapshot import reset, restore, snapshot
+from nsqkit.testing.snapshot import restore, snapshot
 from nsqkit.testing.state import of_broker
 from nsqkit.testing.waiting import Traffic, Waits
 
@@ -182,8 +182,7 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
         self.faults.clear()
         if self._backend.disk is not None:
             self._backend.disk.heal()
-        self._change(lambda broker, _: reset(broker))
-        self.journal.clear()
+        self._call(lambda run: run.reset())
 
 
 class NsqlookupdServer(Server[NsqlookupdRun]):

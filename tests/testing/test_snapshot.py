@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsqkit.broker.core.session.session import Session
+    from nsqkit.testing.clock import Mode
 
 NOW_NS = 1_700_000_000 * 10**9
 S = 10**9
@@ -315,8 +317,29 @@ def test_reset_server_is_as_new() -> None:
             assert client.recv(len(OK_FRAME)) == OK_FRAME
             nsqd.publish("t", b"x")
             nsqd.reset()
-            assert client.recv(1) == b""
+            with pytest.raises(ConnectionResetError):
+                client.recv(1)
         assert nsqd.topics == {}
         assert nsqd.connections == ()
         assert nsqd.tcp_address == address
         assert len(nsqd.journal) == 0
+        with socket.create_connection(split_address(address), timeout=60) as client:
+            client.sendall(MAGIC_V2 + encode_subscribe(b"t", b"c"))
+            assert client.recv(len(OK_FRAME)) == OK_FRAME
+
+
+@pytest.mark.parametrize("mode", ["running", "manual"])
+def test_journal_of_a_reset_server_has_nothing_of_the_time_before(mode: Mode) -> None:
+    with NsqdServer(clock=mode) as nsqd:
+        for _ in range(10):
+            with socket.create_connection(split_address(nsqd.tcp_address), timeout=60) as client:
+                client.sendall(MAGIC_V2 + encode_subscribe(b"t", b"c") + encode_ready(100))
+                assert client.recv(len(OK_FRAME)) == OK_FRAME
+                nsqd.publish("t", *[b"x" * 1000] * 100)
+                client.sendall(encode_ready(50) * 50)
+                nsqd.reset()
+                with suppress(ConnectionResetError):
+                    while client.recv(1 << 16):
+                        pass
+            assert len(nsqd.journal) == 0
+            assert nsqd.connections == ()

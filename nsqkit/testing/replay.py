@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.errors import OptionError
-from nsqkit.testing.link.entries import read_entry
+from nsqkit.testing.link.entries import is_lost, read_entry
 from nsqkit.testing.link.items import Direction
 from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.script import MATCHES, Expect, Send, check_steps
@@ -30,7 +30,8 @@ def replay(recording: Journal | str | PathLike[str]) -> list[tuple[Step, ...]]:
     """Return the steps of each recorded connection, in the order in which they began, for ``ScriptedNsqd(*…)``.
 
     The client must send the recorded commands of each connection in their order, with the same topics, bodies, counts,
-    delays and messages; of IDENTIFY and AUTH only the name counts. It gets the recorded frames, with their message ids.
+    delays and messages; of IDENTIFY and AUTH only the name counts. It gets the frames of the recorded client, with
+    their message ids.
 
     Args:
         recording: a journal, or the path of a saved one.
@@ -45,8 +46,9 @@ def replay(recording: Journal | str | PathLike[str]) -> list[tuple[Step, ...]]:
     connections: dict[int, tuple[Connection, list[Step]]] = {}
     for record in journal.records:
         _, steps = connections.setdefault(id(record.connection), (record.connection, []))
+        is_frame = record.direction is Direction.TO_CLIENT
         for item in record.items:
-            if item.name not in _LEFT_OUT:
+            if item.name not in _LEFT_OUT and not (is_frame and is_lost(item.name, item.fault)):
                 steps.append(_step(item, record.connection, record.direction))
     scripts = [check_steps(steps) for _, steps in connections.values() if steps]
     if not scripts:

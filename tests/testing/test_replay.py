@@ -25,7 +25,6 @@ def recorded(journal: Journal, client: str, direction: Direction) -> bytes:
 @pytest.mark.parametrize("has_file", [False, True], ids=["journal", "file"])
 def test_recorded_commands_get_the_recorded_frames(tmp_path: Path, has_file: bool) -> None:
     journal = whole_conversation().journal
-    list(journal)
     journal.save(tmp_path / "journal.jsonl")
     scripts = replay(tmp_path / "journal.jsonl" if has_file else journal)
     assert len(scripts) == 2
@@ -73,3 +72,12 @@ def test_a_journal_that_cannot_be_replayed_is_refused() -> None:
     talk.receive("web", b"\x16\x03\x01 more bytes of TLS")
     with pytest.raises(OptionError, match=r"connection 127.0.0.1:50000 cannot be replayed: it has b'"):
         replay(talk.journal)
+
+
+def test_frames_that_a_fault_dropped_are_not_sent() -> None:
+    talk = Conversation()
+    talk.subscribe("worker")
+    talk.deliver("worker", 1, b"one", fault="drop")
+    talk.deliver("worker", 2, b"two", fault="duplicate")
+    (steps,) = replay(talk.journal)
+    assert [str(step) for step in steps][-2:] == ["OK as recorded", "MESSAGE as recorded"]

@@ -3,6 +3,9 @@
 Each fails with one sentence, which has the expectation and what the journal has instead, and with the lines of the
 journal that concern it. An assertion that depends on the whole journal fails if the journal was too small for it.
 
+A command counts if a client sent it, also if a fault kept it from the broker. A message counts if the client received
+it, also if a fault sent it.
+
 ``times`` is an exact number, 0 included; None stands for at least once. A body is ``bytes``, or ``str`` in UTF-8; None
 stands for any.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
+from nsqkit.testing.link.actions import ANSWERED
 from nsqkit.testing.link.entries import ANSWER_ERRORS, PUBLISHES, lines, preview
 from nsqkit.testing.link.items import Direction
 
@@ -70,7 +74,7 @@ class JournalAssertions:
         """Fail unless the broker delivered this body to consumers of the channel; redeliveries count."""
         __tracebackhide__ = True
         entries = self.journal.messages(topic, channel)
-        found = sum(_is(entry, body) for entry in entries)
+        found = sum(_is(entry, body) and not entry.is_lost for entry in entries)
         _check(self.journal, f"a delivery of {_words(body)} by channel '{topic}/{channel}'", found, times, entries)
 
     def assert_finished(
@@ -170,7 +174,7 @@ class JournalAssertions:
         for entry in self.journal:
             place = entry.address, entry.message_id
             sentence = ""
-            if entry.name == "MESSAGE":
+            if entry.name == "MESSAGE" and not entry.is_lost:
                 unanswered.add(place)
             elif entry.name == "ERROR" and entry.error.startswith(ANSWER_ERRORS):
                 sentence = f"the broker refused an answer: {entry.error}"
@@ -185,7 +189,8 @@ class JournalAssertions:
     def assert_nothing_lost(self: HasJournal, topic: str, channel: str, *, kept: Iterable[str | bytes] = ()) -> None:
         """Fail unless each message that the broker accepted for the topic was finished by the channel, or is kept.
 
-        A message is accepted if its publish had the answer OK; messages are compared by their bodies.
+        A message is accepted if its publish had the answer OK; messages are compared by their bodies. Here a command
+        counts if the broker received it.
 
         Args:
             topic: the topic.
@@ -198,8 +203,9 @@ class JournalAssertions:
         __tracebackhide__ = True
         _check_complete(self.journal)
         entries = list(self.journal)
-        missing = Counter(body for entry in _accepted(entries) if entry.topic == topic for body in entry.bodies)
-        missing -= Counter(_finished(entries, topic, channel)) + Counter(map(_bytes, kept))
+        seen = [e for e in entries if not e.is_added and not (e.is_lost and e.direction is Direction.TO_BROKER)]
+        missing = Counter(body for entry in _accepted(seen) if entry.topic == topic for body in entry.bodies)
+        missing -= Counter(_finished(seen, topic, channel)) + Counter(map(_bytes, kept))
         if missing:
             body = next(iter(missing))
             count = missing.total()
@@ -282,7 +288,7 @@ def _accepted(entries: Iterable[Entry]) -> Iterable[Entry]:
     for entry in entries:
         if entry.name == "MAGIC":
             waiting[entry.address] = deque()
-        elif entry.name in _WITH_ANSWER:
+        elif entry.name in ANSWERED:
             waiting.setdefault(entry.address, deque()).append(entry)
         elif _is_answer(entry) and (queue := waiting.get(entry.address)):
             command = queue.popleft()
@@ -301,9 +307,6 @@ def _finished(entries: Iterable[Entry], topic: str, channel: str) -> Iterable[by
         elif entry.error.startswith("E_FIN_FAILED"):
             counts[entry.message_id] -= 1
     return [body for message_id, body in bodies.items() if counts[message_id] > 0]
-
-
-_WITH_ANSWER: Final = frozenset(("IDENTIFY", "AUTH", "SUB", "CLS", *PUBLISHES))
 
 
 def _is_answer(entry: Entry) -> bool:

@@ -43,6 +43,12 @@ _TIMESTAMP_AND_ATTEMPTS = Struct(">qH")
 _INT32 = Struct(">i")
 ANSWER_ERRORS = ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED")
 
+ADDED: Final = frozenset(("duplicate", "redeliver"))
+"""The names of faults that add messages; ``error`` adds an ERROR."""
+
+CHANGED: Final = frozenset(("garbage", "wrong_length", "wrong_type", "oversize"))
+"""The names of faults that pass an item on with other bytes; the journal has those."""
+
 Deliveries: TypeAlias = "Mapping[tuple[str, str, bytes], bytes]"
 """The frames of delivered messages, by topic, channel and id."""
 
@@ -93,6 +99,16 @@ class Entry:
     def client(self) -> str:
         """The client id with the port, such as ``worker:50123``, or the address if there is no id."""
         return f"{self.client_id}:{self.address.rpartition(':')[2]}" if self.client_id else self.address
+
+    @property
+    def is_added(self) -> bool:
+        """True of a frame that the broker did not send: a fault did."""
+        return is_added(self.name, self.fault)
+
+    @property
+    def is_lost(self) -> bool:
+        """True if a fault kept it, or a part of it, from the other side."""
+        return is_lost(self.name, self.fault)
 
     @property
     def ready_count(self) -> int | None:
@@ -179,6 +195,16 @@ def read_entry(
         fault=item.fault,
         **fields,
     )
+
+
+def is_added(name: str, fault: str) -> bool:
+    """Return whether a fault sent an item of this name in place of the broker."""
+    return fault in ADDED or (fault == "error" and name == "ERROR")
+
+
+def is_lost(name: str, fault: str) -> bool:
+    """Return whether a fault kept an item of this name, or a part of it, from the other side."""
+    return bool(fault) and fault not in CHANGED and not is_added(name, fault)
 
 
 def describe(connection: Connection, item: Item) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
 from nsqkit.errors import OptionError
-from nsqkit.testing.link.entries import COMMANDS, FRAMES, describe, lines, read_entry
+from nsqkit.testing.link.entries import COMMANDS, FRAMES, lines, read_entry
 from nsqkit.testing.link.items import Direction
 from nsqkit.testing.link.recording import Record, Recording, load_recording, pack, save_recording
 from nsqkit.wire.messages import id_of
@@ -155,8 +155,6 @@ class Journal:
             for item in record.items:
                 if item.name == "MESSAGE":
                     deliveries[connection.topic, connection.channel, id_of(item.data)] = item.data
-                elif item.name in ("IDENTIFY", "SUB"):
-                    describe(connection, item)
                 if is_wanted and item.name in names:
                     yield read_entry(item, record.at_ns, seconds, connection, record.direction, deliveries)
 

@@ -7,7 +7,7 @@ import pytest
 from nsqkit.errors import BadMessage, FinishFailed, TouchFailed
 from nsqkit.testing.link.assertions import LINES_MAX, JournalAssertions
 from nsqkit.testing.link.journal import Journal
-from nsqkit.wire.commands import MAGIC_V2, NOP, encode_finish, encode_ready, encode_touch
+from nsqkit.wire.commands import MAGIC_V2, NOP, encode_finish, encode_publish, encode_ready, encode_touch
 from nsqkit.wire.frames import OK_FRAME, encode_error
 from tests.testing.link.traffic import IDS, Conversation, whole_conversation
 
@@ -235,3 +235,36 @@ def test_a_rdy_without_a_number_is_not_above_any() -> None:
     talk.send("worker", b"RDY\n", encode_ready(2))
     with pytest.raises(AssertionError, match="sent RDY      2"):
         Server(talk.journal).assert_ready_at_most(1)
+
+
+def test_a_message_that_a_fault_dropped_was_not_delivered() -> None:
+    talk = Conversation()
+    talk.subscribe("worker")
+    talk.deliver("worker", 1, b"one", fault="drop")
+    server = Server(talk.journal)
+    server.assert_delivered("orders", "billing", times=0)
+    talk.deliver("worker", 1, b"one", fault="duplicate")
+    server.assert_delivered("orders", "billing", "one", times=1)
+    talk.send("worker", encode_finish(IDS[1]))
+    server.assert_answered_once()
+
+
+def test_nothing_is_lost_if_the_broker_got_it() -> None:
+    talk = Conversation()
+    server = Server(talk.journal)
+    talk.subscribe("worker", b"t", b"c")
+    talk.send("web", MAGIC_V2)
+    talk.send("web", encode_publish(b"t", b"dropped"), fault="drop")
+    talk.send("web", encode_publish(b"t", b"refused"), fault="error")
+    talk.receive("web", encode_error(BadMessage("PUB failed")), fault="error")
+    server.assert_nothing_lost("t", "c")
+    talk.send("web", encode_publish(b"t", b"accepted"))
+    talk.receive("web", OK_FRAME, fault="drop_answer")
+    talk.deliver("worker", 1, b"accepted")
+    talk.send("worker", encode_finish(IDS[1]), fault="drop")
+    server.assert_finished("accepted")
+    with pytest.raises(AssertionError, match="1 is missing: b'accepted'"):
+        server.assert_nothing_lost("t", "c")
+    talk.deliver("worker", 1, b"accepted", attempts=2)
+    talk.send("worker", encode_finish(IDS[1]))
+    server.assert_nothing_lost("t", "c")

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.errors import FinishFailed, InvalidCommand
-from nsqkit.testing.link.entries import PREVIEW_LENGTH, Entry, describe, lines, preview, read_entry
+from nsqkit.testing.link.entries import ADDED, CHANGED, PREVIEW_LENGTH, Entry, describe, lines, preview, read_entry
+from nsqkit.testing.link.faults import Faults
 from nsqkit.testing.link.items import Connection, Direction, Item, Splitter
 from nsqkit.wire.commands import (
     MAGIC_V2,
@@ -137,3 +138,26 @@ def test_every_item_has_an_entry_with_a_line(direction: Direction, head: bytes, 
     for item in Splitter(direction).feed(magic + head + data):
         entry = read_entry(item, 1, 0.0, SUBSCRIBED, direction, {})
         assert "\n" not in lines([entry])[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "added", "lost"),
+    [
+        ("PUB", "", False, False),
+        ("PUB", "error", False, True),
+        ("ERROR", "error", True, False),
+        ("MESSAGE", "duplicate", True, False),
+        ("MESSAGE", "redeliver", True, False),
+        ("MESSAGE", "oversize", False, False),
+        ("OK", "drop_answer", False, True),
+        ("FIN", "half_open", False, True),
+    ],
+    ids=["none", "refused", "error", "duplicate", "redeliver", "changed", "drop_answer", "half_open"],
+)
+def test_what_a_fault_did(name: str, fault: str, added: bool, lost: bool) -> None:
+    entry = read_entry(Item(name, b"x\n", fault), 1, 0.0, SUBSCRIBED, Direction.TO_CLIENT, {})
+    assert (entry.is_added, entry.is_lost) == (added, lost)
+
+
+def test_the_names_are_those_of_faults() -> None:
+    assert set(dir(Faults)) >= ADDED | CHANGED

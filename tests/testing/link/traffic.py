@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import attrs
+
+from nsqkit.testing.link.entries import describe
 from nsqkit.testing.link.items import Connection, Direction, Splitter
 from nsqkit.testing.link.journal import Journal
 from nsqkit.wire.commands import (
@@ -31,11 +34,11 @@ class Conversation:
         self.now_ns = START_NS
         self._clients: dict[str, tuple[Connection, dict[Direction, Splitter]]] = {}
 
-    def send(self, client: str, *commands: bytes) -> None:
-        self._record(client, Direction.TO_BROKER, commands)
+    def send(self, client: str, *commands: bytes, fault: str = "") -> None:
+        self._record(client, Direction.TO_BROKER, commands, fault)
 
-    def receive(self, client: str, *frames: bytes) -> None:
-        self._record(client, Direction.TO_CLIENT, frames)
+    def receive(self, client: str, *frames: bytes, fault: str = "") -> None:
+        self._record(client, Direction.TO_CLIENT, frames, fault)
 
     def subscribe(self, client: str, topic: bytes = b"orders", channel: bytes = b"billing") -> None:
         self.send(client, MAGIC_V2 + encode_identify(b'{"client_id": "%b"}' % client.encode()))
@@ -47,16 +50,19 @@ class Conversation:
         self.send(client, encode_publish(topic, body))
         self.receive(client, answer)
 
-    def deliver(self, client: str, number: int, body: bytes, attempts: int = 1) -> None:
-        self.receive(client, encode_message(START_NS, attempts, IDS[number], body))
+    def deliver(self, client: str, number: int, body: bytes, attempts: int = 1, fault: str = "") -> None:
+        self.receive(client, encode_message(START_NS, attempts, IDS[number], body), fault=fault)
 
-    def _record(self, client: str, direction: Direction, parts: tuple[bytes, ...]) -> None:
+    def _record(self, client: str, direction: Direction, parts: tuple[bytes, ...], fault: str) -> None:
         self.now_ns += 1_000_000
         if client not in self._clients:
             connection = Connection(f"127.0.0.1:{50_000 + len(self._clients)}")
             self._clients[client] = connection, {direction: Splitter(direction) for direction in Direction}
         connection, splitters = self._clients[client]
-        if items := splitters[direction].feed(b"".join(parts)):
+        items = [attrs.evolve(item, fault=fault) for item in splitters[direction].feed(b"".join(parts))]
+        for item in items:
+            describe(connection, item)
+        if items:
             self.journal.record(self.now_ns, connection, direction, items)
 
 

@@ -309,6 +309,20 @@ def test_server_is_restored_in_another_one(tmp_path: Path) -> None:
         assert [message.body for message in second.messages("t")] == [b"one", b"two"]
 
 
+def test_server_disconnects_its_clients_and_restores_the_messages() -> None:
+    with NsqdServer() as nsqd:
+        nsqd.publish("t", b"x")
+        saved = nsqd.snapshot()
+        with socket.create_connection(split_address(nsqd.tcp_address), timeout=60) as client:
+            client.sendall(MAGIC_V2 + encode_subscribe(b"t", b"c") + encode_ready(1))
+            assert client.recv(len(OK_FRAME)) == OK_FRAME
+            nsqd.restore(saved)
+            while client.recv(1000):  # the message, if it was on its way
+                pass
+        assert nsqd.snapshot() == saved
+        assert nsqd.connections == ()
+
+
 def test_reset_server_is_as_new() -> None:
     with NsqdServer() as nsqd:
         address = nsqd.tcp_address

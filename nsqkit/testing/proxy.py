@@ -155,13 +155,13 @@ class Proxy:
         def after() -> None:
             link.client_end.events()
             link.broker_end.events()
+            self._traffic.notify()
             if link.is_reset:
                 reset()
                 return
             for pump in pumps:
                 pump.wake()
             timer.check()
-            self._traffic.notify()
 
         def reset() -> None:
             reset_on_close(stream)

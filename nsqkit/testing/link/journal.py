@@ -56,12 +56,16 @@ class Journal:
 
     def record(self, at_ns: int, connection: Connection, direction: Direction, items: list[Item]) -> None:
         """Keep the items of one read, one or more; the list must not be changed afterwards."""
+        self.record_bytes(at_ns, connection, direction, pack(items))
+
+    def record_bytes(self, at_ns: int, connection: Connection, direction: Direction, data: bytes | list[Item]) -> None:
+        """Keep the items of one read, as their joined bytes where these suffice (``recording.pack``)."""
         if not self.enabled:
             return
         kept = self._kept
         if not kept.start_ns:
             kept.start_ns = at_ns
-        record = Record(at_ns, connection, direction, pack(items))
+        record = Record(at_ns, connection, direction, data)
         kept.records.append(record)
         kept.size += record.size
         if kept.size > self._size_max or len(kept.records) > self._records_max:

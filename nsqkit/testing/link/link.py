@@ -19,7 +19,7 @@ import attrs
 
 from nsqkit.testing.link import actions
 from nsqkit.testing.link.entries import describe
-from nsqkit.testing.link.items import Connection, Direction, Item, Splitter
+from nsqkit.testing.link.items import Connection, Direction, Item, Scan, Splitter
 from nsqkit.testing.link.rules import has_answer, is_answer
 from nsqkit.testing.link.transit import FREE, Flow, Transit
 from nsqkit.wire.frames import encode_error
@@ -140,20 +140,23 @@ class Link:
             self._reset()
         if lane.end.ended or lane.is_ending:
             return
-        was_upgraded = lane.splitter.is_upgraded
-        is_plain = lane.is_plain and not self._faults.active and not self._due
-        items = lane.splitter.feed(data)
-        if is_plain:
+        splitter = lane.splitter
+        if lane.is_plain and not self._faults.active and not self._due:
             lane.end.send(data)
-            lane.passed_size = lane.splitter.rest_size
-            self._note(direction, items)
-            lane.recorded = items
+            if (scan := splitter.scan(data)) is not None:
+                self._pass_scan(direction, scan, now_ns)
+            else:
+                lane.recorded = splitter.feed(data)
+                self._note(direction, lane.recorded)
+            lane.passed_size = splitter.rest_size
+            if not lane.recorded:
+                return
         else:
-            for item in items:
+            for item in splitter.feed(data):
                 self._process(lane, direction, item, now_ns)
             self._pass_rest(lane, direction, now_ns)
-        if lane.splitter.is_upgraded and not was_upgraded:
-            self._pass_all(self._lanes[direction.opposite], now_ns)
+        if splitter.is_upgraded and not (other := self._lanes[direction.opposite]).splitter.is_opaque:
+            self._pass_all(other, now_ns)
         self._settle(now_ns)
 
     def receive_eof(self, direction: Direction, now_ns: int) -> None:
@@ -291,6 +294,18 @@ class Link:
             case actions.CloseAt():
                 self._close(name, now_ns)
 
+    def _pass_scan(self, direction: Direction, scan: Scan, now_ns: int) -> None:
+        """Count and record items that have passed."""
+        counts = scan.counts
+        if not counts:
+            return
+        self._journal.record_bytes(now_ns, self.connection, direction, scan.data)
+        if direction is Direction.TO_CLIENT:
+            self._answer_count += counts.get("OK", 0) + counts.get("CLOSE_WAIT", 0)
+        else:
+            self._asked_count += sum([count for name, count in counts.items() if name in actions.ANSWERED])
+        self._note_traffic(direction, counts)
+
     def _note(self, direction: Direction, items: list[Item]) -> None:
         """Count commands and answers that pass, and describe the client."""
         if direction is Direction.TO_CLIENT:
@@ -353,10 +368,13 @@ class Link:
 
     def _record(self, direction: Direction, items: list[Item], now_ns: int) -> None:
         self._journal.record(now_ns, self.connection, direction, items)
+        self._note_traffic(direction, {item.name for item in items if not item.fault})
+
+    def _note_traffic(self, direction: Direction, names: Iterable[str]) -> None:
         self.traffic_count += 1
         if direction is Direction.TO_BROKER:
             self.owes_answer = False
-        elif any(item.name in _PERHAPS_HEARTBEATS and not item.fault for item in items):
+        elif not _PERHAPS_HEARTBEATS.isdisjoint(names):
             self.heartbeat_count += 1
             self.owes_answer = True
 

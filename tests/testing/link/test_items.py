@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections import Counter
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqkit.errors import FinishFailed
-from nsqkit.testing.link.items import Direction, Splitter
+from nsqkit.testing.link.items import Direction, Scan, Splitter
 from nsqkit.wire.commands import MAGIC_V2, NOP, encode_identify, encode_multi_publish, encode_publish, encode_subscribe
 from nsqkit.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, encode_error, encode_response
 from nsqkit.wire.messages import encode_message
@@ -46,6 +49,36 @@ def test_stream_is_divided_in_the_same_way_in_any_chunks(
         for item in splitter.feed(whole[start:end])
     ]
     assert {item.name: item.data for item in items} == stream
+
+
+@given(
+    st.lists(st.sampled_from([*COMMANDS.values()] * 2 + [b"FIN 0123456789abcdef\n"] * 9 + [b"FIN x\n", b"\n"])),
+    st.data(),
+)
+def test_scan_agrees_with_feed(commands: list[bytes], data: st.DataObject) -> None:
+    check_scan(Direction.TO_BROKER, MAGIC_V2, b"".join(commands), data)
+
+
+@given(st.lists(st.sampled_from([*FRAMES.values()] * 2 + [OK_FRAME] * 9 + [b"\0\0\0\1"])), st.data())
+def test_scan_of_frames_agrees_with_feed(frames: list[bytes], data: st.DataObject) -> None:
+    check_scan(Direction.TO_CLIENT, b"", b"".join(frames), data)
+
+
+def check_scan(direction: Direction, head: bytes, whole: bytes, data: st.DataObject) -> None:
+    fed, scanned = Splitter(direction), Splitter(direction)
+    fed.feed(head)
+    assert scanned.scan(head) is None or not head
+    scanned.feed(head)
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(len(whole) - 1, 1)), max_size=9)))
+    for start, end in pairwise([0, *cuts, len(whole)]):
+        piece = whole[start:end]
+        items, scan = fed.feed(piece), scanned.scan(piece)
+        if scan is None:
+            assert scanned.feed(piece) == items
+        else:
+            assert scan == Scan(b"".join(item.data for item in items), Counter(item.name for item in items))
+        state = fed.rest(), fed.rest_name, fed.rest_size, fed.is_opaque
+        assert (scanned.rest(), scanned.rest_name, scanned.rest_size, scanned.is_opaque) == state
 
 
 def test_words_and_body_of_a_command() -> None:

@@ -230,7 +230,9 @@ class Link:
         """Pass on the bytes of the incomplete item that have come, unless all of them are needed first."""
         splitter = lane.splitter
         name = splitter.rest_name
-        if name and name != "IDENTIFY" and not (lane.decision or lane.passed_size or lane.lost_by):
+        # A rule for a client id needs the whole IDENTIFY.
+        is_needed = name == "IDENTIFY" and any(fault.rule.client for fault in self._rules())
+        if name and not (is_needed or lane.decision or lane.passed_size or lane.lost_by):
             lane.decision = self._decide(direction, Item(name, splitter.rest()))
         if lane.lost_by:
             lane.passed_size = splitter.rest_size

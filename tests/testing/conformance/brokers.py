@@ -9,28 +9,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nsqkit.broker.core.options import BrokerOptions
-from nsqkit.broker.server import Nsqd
-from nsqkit.loop_thread import portal_provider
 from nsqkit.testing.conformance.case import Case
 from nsqkit.testing.conformance.run import FAIL, PASS, Result, Target, run
+from nsqkit.testing.servers import NsqdServer
 from nsqkit.transport.address import join_address
 from tests.certificates import write_files
-
-ANY = "127.0.0.1:0"
 
 
 @contextmanager
 def right_broker(directory: Path | None = None, **options: Any) -> Iterator[Target]:
-    """Run nsqkit's broker, with TLS if there is a directory for its certificate."""
+    """Run the test broker, with TLS if there is a directory for its certificate."""
     if directory is not None:
         files = write_files(directory)
         options |= {"tls_cert": files.certificate, "tls_key": files.key}
-    broker_options = BrokerOptions(**{"tcp_address": ANY, "http_address": ANY, **options})
-    with portal_provider() as portal:
-        nsqd = portal.call(Nsqd, broker_options)
-        with portal.wrap_async_context_manager(nsqd):
-            yield Target(tcp_address=nsqd.tcp_address, http_address=nsqd.http_address)
+    with NsqdServer(**options) as nsqd:
+        yield target_of(nsqd)
+
+
+def target_of(nsqd: NsqdServer, *, timeout: float = 5.0) -> Target:
+    return Target(tcp_address=nsqd.tcp_address, http_address=nsqd.http_address, timeout=timeout)
 
 
 @contextmanager
@@ -67,7 +64,7 @@ def failures(results: Iterable[Result]) -> list[tuple[str, str, str]]:
 
 
 def check_subject(*cases: Case) -> None:
-    """Check that nsqkit's broker passes each case, and that a broker that answers nothing passes none."""
+    """Check that the test broker passes each case, and that a broker that answers nothing passes none."""
     with right_broker() as target:
         assert failures(run(cases, target)) == []
     with mute_broker() as target:

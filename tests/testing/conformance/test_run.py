@@ -99,7 +99,7 @@ def test_wrong_addresses_are_named():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"auth_http_addresses": ["127.0.0.1:1"]}, "requires AUTH, which "),
+        ({"auth_http_address": ["127.0.0.1:1"]}, "requires AUTH, which "),
         ({"tls_required": "tcp-https"}, "requires TLS, which "),
         ({"mem_queue_size": 1}, "is 1, so it drops messages "),
     ],

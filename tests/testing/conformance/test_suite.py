@@ -1,8 +1,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
+import pytest
+
+from nsqkit.testing.conformance.run import FAIL, run, run_case
 from nsqkit.testing.conformance.suite import CASES, select
+from nsqkit.testing.link.faults import Fault, Faults
+from nsqkit.testing.servers import NsqdServer
+from tests.testing.conformance.brokers import failures, target_of
 
 
 def test_names_are_unique():
@@ -21,3 +28,34 @@ def test_patterns_select_cases():
     assert [case.name for case in select("handshake/nop")] == ["handshake/nop"]
     assert {case.name.partition("/")[0] for case in select("touch/*")} == {"touch"}
     assert select("no-such-case") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "break_rule"),
+    [
+        ("pub/delivery", lambda faults: faults.error("E_PUB_FAILED", command="PUB")),
+        ("pub/pipeline", lambda faults: faults.drop_answer(command="PUB", after=3, times=1)),
+        ("pub/each-channel", lambda faults: faults.drop(command="MESSAGE", times=1)),
+        ("rdy/limit", lambda faults: faults.duplicate()),
+        ("rdy/zero", lambda faults: faults.drop(command="RDY", after=1)),
+        ("fin/finished", lambda faults: faults.drop(command="FIN")),
+        ("fin/unknown-id", lambda faults: faults.reset(command="ERROR")),
+        ("req/at-once", lambda faults: faults.drop(command="REQ")),
+        ("touch/longer-than-the-timeout", lambda faults: faults.drop(command="TOUCH")),
+        ("cls/close-wait", lambda faults: faults.drop(command="CLOSE_WAIT")),
+        ("sub/one-of-two-consumers", lambda faults: faults.drop(command="MESSAGE")),
+        ("heartbeat/interval", lambda faults: faults.drop(command="HEARTBEAT")),
+        ("timeout/redelivery", lambda faults: faults.redeliver(0.1)),
+        ("identify/keys-of-the-answer", lambda faults: faults.wrong_type(1, command="RESPONSE")),
+        ("names/character", lambda faults: faults.garbage(b"\0\0\0\6\0\0\0\1E_", command="ERROR")),
+    ],
+)
+def test_broker_that_breaks_a_rule_fails(name: str, break_rule: Callable[[Faults], Fault]):
+    with NsqdServer() as nsqd, break_rule(nsqd.faults):
+        (case,) = [case for case in CASES if case.name == name]
+        assert run_case(case, target_of(nsqd, timeout=0.5)).outcome == FAIL
+
+
+def test_broker_behind_a_bad_network_passes():
+    with NsqdServer() as nsqd, nsqd.faults.slices(1000):
+        assert failures(run([case for case in CASES if not case.waits], target_of(nsqd))) == []

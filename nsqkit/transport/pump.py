@@ -275,6 +275,8 @@ class Pump:
                 self._wake.set()  # the writer limits the time for the rest
         if machine.has_events:
             self.after(self._clock.now_ns())
+            if machine.ended:
+                self.wake()
         if self._reading_paused:
             self._resume_reading()
         return True

@@ -12,12 +12,15 @@ stands for any.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
+from nsqkit.errors import OptionError
 from nsqkit.testing.link.actions import ANSWERED
 from nsqkit.testing.link.entries import ANSWER_ERRORS, PUBLISHES, lines, preview
 from nsqkit.testing.link.items import Direction
+from nsqkit.wire.names import encode_channel, encode_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -128,11 +131,11 @@ class JournalAssertions:
             AssertionError: the number is another one.
         """
         __tracebackhide__ = True
-        low, high = delay if isinstance(delay, tuple) else (delay, delay)
+        low, high = _range(delay)
 
         def has_delay(entry: Entry) -> bool:
             seconds = (entry.delay_ms or 0) / MS_PER_S
-            return low is None or high is None or low <= seconds <= high
+            return low <= seconds <= high
 
         words = "" if delay is None else f" with a delay of {low if low == high else f'{low} to {high}'} s"
         _check_answers(self.journal, "REQ", body, topic, channel, times, has_delay, words)
@@ -170,18 +173,18 @@ class JournalAssertions:
         """
         __tracebackhide__ = True
         _check_complete(self.journal)
-        unanswered: set[tuple[str, str]] = set()
+        answered: set[tuple[str, str]] = set()
         for entry in self.journal:
             place = entry.address, entry.message_id
             sentence = ""
             if entry.name == "MESSAGE" and not entry.is_lost:
-                unanswered.add(place)
+                answered.discard(place)
             elif entry.name == "ERROR" and entry.error.startswith(ANSWER_ERRORS):
                 sentence = f"the broker refused an answer: {entry.error}"
-            elif entry.name in ("FIN", "REQ") and place not in unanswered:
-                sentence = f"{entry.client} answered a message that was not waiting for its answer: {entry.text}"
+            elif entry.name in ("FIN", "REQ") and place in answered:
+                sentence = f"{entry.client} answered one twice: {entry.text}"
             elif entry.name in ("FIN", "REQ"):
-                unanswered.remove(place)
+                answered.add(place)
             if sentence:
                 concerned = [other for other in self.journal if other.message_id == entry.message_id]
                 fail(self.journal, f"expected each delivery to be answered once and in time, but {sentence}", concerned)
@@ -199,13 +202,16 @@ class JournalAssertions:
 
         Raises:
             AssertionError: messages are missing; the text has the first of them.
+            OptionError: a name or a body is not one.
         """
         __tracebackhide__ = True
+        encode_topic(topic)
+        encode_channel(channel)
         _check_complete(self.journal)
         entries = list(self.journal)
         seen = [e for e in entries if not e.is_added and not (e.is_lost and e.direction is Direction.TO_BROKER)]
         missing = Counter(body for entry in _accepted(seen) if entry.topic == topic for body in entry.bodies)
-        missing -= Counter(_finished(seen, topic, channel)) + Counter(map(_bytes, kept))
+        missing -= Counter(_finished(seen, topic, channel)) + Counter(_bodies("kept", kept))
         if missing:
             body = next(iter(missing))
             count = missing.total()
@@ -252,6 +258,8 @@ def _check_answers(
 
 def _check(journal: Journal, what: str, found: int, times: int | None, entries: Sequence[Entry]) -> None:
     __tracebackhide__ = True
+    if times is not None and (not isinstance(times, int) or times < 0):
+        raise OptionError(f"times is {times!r}; allowed is None for at least once, or a number from 0")
     if times is None and found:
         return
     _check_complete(journal)
@@ -316,7 +324,25 @@ def _is_answer(entry: Entry) -> bool:
 
 
 def _bytes(body: str | bytes) -> bytes:
+    if not isinstance(body, str | bytes):
+        raise OptionError(f"body is {body!r}; allowed is a text or bytes")
     return body.encode() if isinstance(body, str) else body
+
+
+def _bodies(name: str, bodies: Iterable[str | bytes]) -> list[bytes]:
+    if isinstance(bodies, str | bytes):
+        raise OptionError(f"{name} is {bodies!r}; allowed is a list of bodies")
+    return [*map(_bytes, bodies)]
+
+
+def _range(delay: float | tuple[float, float] | None) -> tuple[float, float]:
+    """Return the lowest and the highest of the seconds that are allowed."""
+    if delay is None:
+        return 0.0, math.inf
+    low, high = delay if isinstance(delay, tuple) else (delay, delay)
+    if not 0 <= low <= high:
+        raise OptionError(f"delay is {delay!r}; allowed are seconds from 0, or the lowest and the highest")
+    return low, high
 
 
 def _is(entry: Entry, body: str | bytes | None) -> bool:

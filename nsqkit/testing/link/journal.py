@@ -115,7 +115,7 @@ class Journal:
             client: a client id or an address; None for any.
 
         Raises:
-            OptionError: there is no command of this name.
+            OptionError: there is no command of this name, or a value is not a text.
         """
         entries = self._entries(_names(name, COMMANDS, "command"), Direction.TO_BROKER)
         return _select(entries, topic, channel, client)
@@ -211,6 +211,9 @@ def _names(name: str | None, known: frozenset[str], kind: str) -> frozenset[str]
 
 
 def _select(entries: Iterator[Entry], topic: str | None, channel: str | None, client: str | None) -> list[Entry]:
+    for kind, value in (("topic", topic), ("channel", channel), ("client", client)):
+        if value is not None and not isinstance(value, str):
+            raise OptionError(f"{kind} is {value!r}; allowed is None or a text")
     return [
         entry
         for entry in entries

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from nsqkit.errors import BadMessage, FinishFailed, TouchFailed
+from nsqkit.errors import BadMessage, FinishFailed, OptionError, TouchFailed
 from nsqkit.testing.link.assertions import LINES_MAX, JournalAssertions
 from nsqkit.testing.link.journal import Journal
 from nsqkit.wire.commands import MAGIC_V2, NOP, encode_finish, encode_publish, encode_ready, encode_touch
@@ -147,7 +149,7 @@ def test_failure_without_such_lines_shows_the_last_ones() -> None:
 def test_two_answers_to_one_delivery_are_found() -> None:
     talk = whole_conversation()
     talk.send("worker", encode_finish(IDS[1]))
-    sentence = "but worker:50001 answered a message that was not waiting for its answer: FIN      0{15}1"
+    sentence = "answered once and in time, but worker:50001 answered one twice: FIN      0{15}1"
     with pytest.raises(AssertionError, match=sentence):
         Server(talk.journal).assert_answered_once()
 
@@ -268,3 +270,32 @@ def test_nothing_is_lost_if_the_broker_got_it() -> None:
     talk.deliver("worker", 1, b"accepted", attempts=2)
     talk.send("worker", encode_finish(IDS[1]))
     server.assert_nothing_lost("t", "c")
+
+
+def test_an_answer_to_a_delivery_before_the_journal_is_no_second_one() -> None:
+    talk = Conversation()
+    talk.subscribe("worker")
+    talk.send("worker", encode_finish(IDS[1]))
+    Server(talk.journal).assert_answered_once()
+
+
+WRONG: list[tuple[Callable[[Any], None], str]] = [
+    (lambda s: s.assert_not_published(b"orders"), "topic is b'orders'; allowed is None or a text"),
+    (lambda s: s.assert_delivered("orders", 5), "channel is 5; allowed is None or a text"),
+    (lambda s: s.assert_not_finished(5), "body is 5; allowed is a text or bytes"),
+    (lambda s: s.assert_finished("one", times=-1), "times is -1; allowed is None for at least once, or a number"),
+    (lambda s: s.assert_touched("one", times="2"), "times is '2'; allowed is None"),
+    (lambda s: s.assert_requeued(delay=-1, times=0), "delay is -1; allowed are seconds from 0"),
+    (lambda s: s.assert_requeued(delay=(2, 1), times=0), "allowed are seconds from 0, or the lowest and the highest"),
+    (
+        lambda s: s.assert_nothing_lost("orders", "billing", kept="three"),
+        "kept is 'three'; allowed is a list of bodies",
+    ),
+]
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_an_argument_that_no_journal_can_match_is_refused(server: Server, number: int) -> None:
+    call, error = WRONG[number]
+    with pytest.raises(OptionError, match=re.escape(error)):
+        call(server)

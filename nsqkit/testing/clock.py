@@ -58,17 +58,19 @@ ADVANCE_MAX: Final = 1e9
 
 
 class Participant(Protocol):
-    """A connection whose traffic ``advance`` waits for; the clock reads it in other threads.
+    """A connection whose traffic ``advance`` waits for; the clock reads it in other threads."""
 
-    Attributes:
-        traffic_count: grows with each read in either direction.
-        heartbeat_count: grows with each heartbeat that is passed to the client.
-        owes_answer: the client has sent nothing since the last heartbeat.
-    """
+    @property
+    def traffic_count(self) -> int:
+        """The number of reads in either direction."""
 
-    traffic_count: int
-    heartbeat_count: int
-    owes_answer: bool
+    @property
+    def heartbeat_count(self) -> int:
+        """The number of heartbeats that were passed to the client."""
+
+    @property
+    def owes_answer(self) -> bool:
+        """True if the client has sent nothing since the last heartbeat."""
 
 
 class ControlledClock:
@@ -220,6 +222,7 @@ class ControlledClock:
     def _begin(self) -> dict[Participant, int]:
         """Let the effects of earlier actions come; return the heartbeats that are not waited for."""
         self._settle(None)
+        self._forget_answered()
         return {participant: participant.heartbeat_count for participant in self._all_participants()}
 
     def _step(self, step_ns: int, answered: dict[Participant, int]) -> None:
@@ -250,13 +253,17 @@ class ControlledClock:
 
     def _owing(self, answered: dict[Participant, int]) -> list[Participant]:
         """Return the connections whose clients owe an answer and will probably give it."""
-        owing = []
-        for participant in self._all_participants():
-            if not participant.owes_answer:
-                self._late.discard(participant)
-            elif participant not in self._late and participant.heartbeat_count != answered.get(participant, 0):
-                owing.append(participant)
-        return owing
+        self._forget_answered()
+        return [
+            participant
+            for participant in self._all_participants()
+            if participant.owes_answer
+            and participant not in self._late
+            and participant.heartbeat_count != answered.get(participant, 0)
+        ]
+
+    def _forget_answered(self) -> None:
+        self._late = {participant for participant in self._late if participant.owes_answer}
 
     def _activity(self) -> int:
         """Return a number that grows with traffic, and with each deadline that is set or removed."""
@@ -275,14 +282,17 @@ class ControlledClock:
         deadlines = (loop.next_deadline(after_ns) for loop in self._all_loops())
         return min((deadline_ns for deadline_ns in deadlines if deadline_ns is not None), default=None)
 
-    def _start_turns(self) -> list[tuple[LoopDeadlines, threading.Event]]:
-        return [(loop, loop.start_turns()) for loop in self._all_loops()]
-
     def _take_turns(self) -> None:
-        """Have all event loops handle the present time, and wait for them."""
+        """Have all event loops handle the present time, and wait for them; forget those that have ended."""
+        with self._lock:
+            loops = list(self._loops.items())
+        turns = [(key, loop, loop.start_turns()) for key, loop in loops]
         end = time.monotonic() + TURN_LIMIT
-        for loop, done in self._start_turns():
-            if loop.is_running and (loop.late_turns is None or loop.late_turns.is_set()):
+        for key, loop, done in turns:
+            if done is None:
+                with self._lock:
+                    self._loops.pop(key, None)
+            elif loop.is_running and (loop.late_turns is None or loop.late_turns.is_set()):
                 loop.late_turns = None if done.wait(max(end - time.monotonic(), 0)) else done
 
     # ---- mode "auto" -----------------------------------------------------------------------------------------------

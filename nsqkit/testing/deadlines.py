@@ -10,7 +10,6 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -64,6 +63,9 @@ class LoopDeadlines:
         self._time = time
         self._lock = threading.Lock()
         self._deadlines: WeakKeyDictionary[anyio.CancelScope, int] = WeakKeyDictionary()
+        self._turns = threading.Event()  # set when no turns are left
+        self._turns.set()
+        self._turns_left = 0
         self._post: Callable[[Callable[[], object]], object]
         self._loop_time: Callable[[], float]
         self._loop = loop if isinstance(loop, asyncio.AbstractEventLoop) else None
@@ -119,26 +121,41 @@ class LoopDeadlines:
     @property
     def has_ended(self) -> bool:
         """True once the event loop will never run again."""
-        if self._loop is not None:
-            return self._loop.is_closed()
         return not self._try_post(lambda: None)
 
     def next_deadline(self, after_ns: int) -> int | None:
         """Return the earliest deadline later than ``after_ns``, None without one."""
         return min((deadline_ns for _, deadline_ns in self._items() if deadline_ns > after_ns), default=None)
 
-    def start_turns(self) -> threading.Event:
-        """Apply the deadlines in the event loop; the event is set when everything that they wake has run."""
-        done = threading.Event()
-        if not self._try_post(partial(self._take_turn, done, TURN_COUNT)):
-            done.set()
-        return done
+    def start_turns(self) -> threading.Event | None:
+        """Apply the deadlines in the event loop; the event is set when everything that they wake has run.
 
-    def _take_turn(self, done: threading.Event, count: int) -> None:
-        if count == TURN_COUNT:
+        Turns that have not ended begin again, so an event loop that does not run has only one call to make later.
+
+        Returns:
+            None if the event loop has ended.
+        """
+        with self._lock:
+            self._turns_left = TURN_COUNT
+            if not self._turns.is_set():
+                return self._turns
+            done = self._turns = threading.Event()
+        if self._try_post(self._take_turn):
+            return done
+        done.set()
+        return None
+
+    def _take_turn(self) -> None:
+        with self._lock:
+            left = self._turns_left
+            self._turns_left -= 1
+            if not left:
+                self._turns.set()
+                return
+        if left == TURN_COUNT:
             self.apply()
-        if not count or not self._try_post(partial(self._take_turn, done, count - 1)):
-            done.set()
+        if not self._try_post(self._take_turn):
+            self._turns.set()
 
     def _try_post(self, function: Callable[[], object]) -> bool:
         try:

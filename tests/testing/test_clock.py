@@ -3,15 +3,19 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from itertools import pairwise
 
 import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import nsqkit.testing.clock
 from nsqkit.clock import NS_PER_S, move_on_after
 from nsqkit.consumer import Consumer
 from nsqkit.errors import OptionError
 from nsqkit.producer import Producer
-from nsqkit.testing.clock import ControlledClock, Mode
+from nsqkit.testing.clock import ANSWER_LIMIT, WINDOW_NS, ControlledClock, Mode
 from nsqkit.testing.servers import NsqdServer
 from nsqkit.transport.address import split_address
 from nsqkit.wire.commands import MAGIC_V2, encode_publish
@@ -124,6 +128,258 @@ class TestAdvance:
         assert scope.cancelled_caught
 
 
+class TestScopes:
+    @pytest.mark.anyio
+    async def test_later_deadline_replaces_the_first(self) -> None:
+        clock = ControlledClock("manual", start_ns=0)
+        with anyio.CancelScope() as scope:
+            clock.cancel_at(scope, 10 * NS_PER_S)
+            clock.cancel_at(scope, 20 * NS_PER_S)
+            await clock.advance(15)
+            assert not scope.cancel_called
+            clock.cancel_at(scope, None)
+            await clock.advance(15)
+        assert not scope.cancel_called
+
+    @pytest.mark.anyio
+    @pytest.mark.parametrize("mode", MODES)
+    async def test_past_deadline_cancels_at_once(self, mode: Mode) -> None:
+        clock = ControlledClock(mode)
+        await clock.wait_until(clock.now_ns() - 1)
+        with move_on_after(clock, 0) as scope:
+            await anyio.sleep_forever()
+        assert scope.cancelled_caught
+
+    @pytest.mark.anyio
+    @pytest.mark.parametrize("mode", ["running", "real", "auto"])
+    async def test_deadline_comes_without_advance(self, mode: Mode) -> None:
+        clock = ControlledClock(mode)
+        deadline_ns = clock.now_ns() + 5_000_000
+        await clock.wait_until(deadline_ns)
+        await clock.wait_until(deadline_ns)  # the first one may end a rounding error before it
+        assert clock.now_ns() >= deadline_ns
+
+    @pytest.mark.anyio
+    async def test_advance_of_a_running_clock_ends_waits(self) -> None:
+        clock = ControlledClock()
+        ended: list[float] = []
+        begun = clock.time
+
+        async def wait() -> None:
+            await clock.wait_until(clock.now_ns() + 3600 * NS_PER_S)
+            ended.append(clock.time)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            await clock.advance(3599)
+            assert ended == []
+            await clock.advance(1)
+        assert 3600 <= ended[0] - begun < 3660
+
+    @pytest.mark.anyio
+    async def test_ended_waits_are_forgotten(self) -> None:
+        clock = ControlledClock("manual")
+        with anyio.move_on_after(0.001):
+            await clock.wait_until(clock.now_ns() + 1)
+        with move_on_after(clock, 5):
+            await anyio.lowlevel.checkpoint()
+        with pytest.raises(RuntimeError, match="nothing waits"):
+            await clock.advance_to_next()
+
+
+class TestThreads:
+    @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+    def test_ended_loops_are_forgotten(self, backend: str) -> None:
+        clock = ControlledClock("manual")
+
+        async def leave_a_scope() -> anyio.CancelScope:
+            scope = anyio.CancelScope()
+            clock.cancel_at(scope, clock.now_ns() + 1)
+            return scope
+
+        scopes = [anyio.run(leave_a_scope, backend=backend) for _ in range(3)]
+        assert len(scopes) == 3
+        assert len(clock._loops) == 1
+        with pytest.raises(RuntimeError, match="nothing waits"):
+            clock.advance_to_next()
+        assert not clock._loops
+
+    def test_no_deadline_of_any_thread_is_missed(self) -> None:
+        clock = ControlledClock("manual", start_ns=0)
+        started = threading.Barrier(5)
+        times: dict[str, list[float]] = {}
+
+        async def count_seconds(name: str) -> None:
+            clock.add_loop()
+            await anyio.to_thread.run_sync(started.wait)
+            while clock.time < 50:
+                await clock.wait_until(clock.now_ns() + NS_PER_S)
+                times.setdefault(name, []).append(clock.time)
+
+        def run(name: str, backend: str, use_uvloop: bool) -> None:
+            options = {"use_uvloop": True} if use_uvloop else {}
+            anyio.run(count_seconds, name, backend=backend, backend_options=options)
+
+        threads = [
+            threading.Thread(target=run, args=(f"{backend} {number}", backend, use_uvloop))
+            for number, (backend, use_uvloop) in enumerate(
+                [("asyncio", False), ("asyncio", True), ("trio", False), ("trio", False)]
+            )
+        ]
+        for thread in threads:
+            thread.start()
+        started.wait()
+        while any(thread.is_alive() for thread in threads):
+            clock.advance(1)
+        assert len(times) == 4
+        for seconds in times.values():
+            assert [later - earlier for earlier, later in pairwise(seconds)] == [1.0] * (len(seconds) - 1)
+
+    def test_blocked_loop_delays_one_step_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(nsqkit.testing.clock, "TURN_LIMIT", 0.05)
+        clock = ControlledClock("manual", start_ns=0)
+        is_blocked, may_continue = threading.Event(), threading.Event()
+        seconds: list[float] = []
+
+        async def block() -> None:
+            clock.add_loop()
+            is_blocked.set()
+            may_continue.wait()
+            for _ in range(2):
+                await clock.wait_until(clock.now_ns() + NS_PER_S)
+                seconds.append(clock.time)
+
+        thread = threading.Thread(target=anyio.run, args=(block,))
+        thread.start()
+        is_blocked.wait()
+        begun = time.monotonic()
+        for _ in range(100):
+            clock.advance(0)
+        assert time.monotonic() - begun < 2
+        may_continue.set()
+        while clock._next_deadline(0) is None:
+            pass
+        clock.advance(2)
+        thread.join()
+        assert seconds == [1, 2]
+
+
+# ---- any sequence of waits and moves, in one event loop --------------------------------------------------------------
+
+MILLISECONDS = st.integers(0, 10_000)
+MOVES = st.one_of(
+    st.tuples(st.just("wait"), MILLISECONDS),
+    st.tuples(st.just("limit"), MILLISECONDS),
+    st.tuples(st.just("advance"), MILLISECONDS),
+    st.just(("next", 0)),
+)
+
+
+class Waits:
+    """Tasks that wait for a clock, and the list of the deadlines that have not come."""
+
+    def __init__(self, clock: ControlledClock, tasks: anyio.abc.TaskGroup) -> None:
+        self.clock = clock
+        self.waiting: list[int] = []
+        self._tasks = tasks
+
+    async def make(self, action: str, ms: int) -> None:
+        now_ns, delay_ns = self.clock.now_ns(), ms * 1_000_000
+        later = [due_ns for due_ns in self.waiting if due_ns > now_ns]
+        match action:
+            case "wait" | "limit":
+                self.waiting.append(now_ns + delay_ns)
+                self._tasks.start_soon(self._wait if action == "wait" else self._limit, now_ns + delay_ns)
+                await anyio.lowlevel.checkpoint()
+            case "advance":
+                await self.clock.advance(ms / 1000)
+                assert self.clock.now_ns() == now_ns + delay_ns
+            case "next" if later:
+                await self.clock.advance_to_next()
+                assert self.clock.now_ns() == min(later)
+            case "next":
+                with pytest.raises(RuntimeError, match="nothing waits"):
+                    await self.clock.advance_to_next()
+        if action in {"advance", "next"}:
+            assert all(due_ns > self.clock.now_ns() for due_ns in self.waiting)
+
+    async def _wait(self, due_ns: int) -> None:
+        await self.clock.wait_until(due_ns)
+        self._end(due_ns)
+
+    async def _limit(self, due_ns: int) -> None:
+        with anyio.CancelScope() as scope:
+            self.clock.cancel_at(scope, 1 << 62)
+            self.clock.cancel_at(scope, due_ns)
+            await anyio.sleep_forever()
+        self._end(due_ns)
+
+    def _end(self, due_ns: int) -> None:
+        self.waiting.remove(due_ns)
+        others = [other_ns for other_ns in self.waiting if abs(other_ns - due_ns) <= WINDOW_NS]
+        late_ns = self.clock.now_ns() - due_ns
+        assert 0 <= late_ns <= WINDOW_NS * (1 + len(others))
+
+
+@settings(max_examples=30)
+@given(moves=st.lists(MOVES, max_size=12), backend=st.sampled_from(["asyncio", "trio"]))
+def test_every_wait_ends_at_its_deadline(moves: list[tuple[str, int]], backend: str) -> None:
+    async def make_all() -> None:
+        clock = ControlledClock("manual", start_ns=0)
+        async with anyio.create_task_group() as tasks:
+            waits = Waits(clock, tasks)
+            for action, ms in moves:
+                await waits.make(action, ms)
+            await clock.advance(11)
+            assert waits.waiting == []
+
+    anyio.run(make_all, backend=backend)
+
+
+# ---- connections ----------------------------------------------------------------------------------------------------
+
+
+class FakeLink:
+    """A connection whose client gets a heartbeat at ``heartbeat_ns``, and does not answer it."""
+
+    def __init__(self, clock: ControlledClock) -> None:
+        self.traffic_count = 0
+        self.heartbeat_count = 0
+        self.heartbeat_ns = 0
+        self._clock = clock
+        self._has_answered = 0
+
+    @property
+    def owes_answer(self) -> bool:
+        if self.heartbeat_ns and self._clock.now_ns() >= self.heartbeat_ns:
+            self.heartbeat_ns = 0
+            self.heartbeat_count += 1
+        return self.heartbeat_count > self._has_answered
+
+    def answer(self) -> None:
+        self._has_answered = self.heartbeat_count
+
+
+def test_client_that_did_not_answer_once_is_waited_for_when_it_answers_again() -> None:
+    clock = ControlledClock("manual")
+    link = FakeLink(clock)
+    clock.attach(link)
+    was_waited_for = []
+    for _ in range(3):
+        link.heartbeat_ns = clock.now_ns() + NS_PER_S
+        begun = time.monotonic()
+        clock.advance(1)
+        was_waited_for.append(time.monotonic() - begun >= ANSWER_LIMIT)
+        if len(was_waited_for) == 2:
+            link.answer()
+    assert was_waited_for == [True, False, True]
+    clock.detach(link)
+
+
+# ---- with a broker --------------------------------------------------------------------------------------------------
+
+
 def test_sixty_second_timeout_of_a_message_takes_milliseconds() -> None:
     with NsqdServer(clock="manual") as nsqd:
         with socket.create_connection(split_address(nsqd.tcp_address), timeout=60) as client:
@@ -166,3 +422,22 @@ def test_server_with_a_standing_clock_stops_while_a_client_does_not_read() -> No
             pass
     client.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("nsqkit")]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_auto_clock_moves_while_everything_is_idle(backend: str) -> None:
+    begun = time.monotonic()
+    with NsqdServer(clock="auto") as nsqd:
+
+        async def receive() -> None:
+            async with Consumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address], clock=nsqd.clock) as consumer:
+                start = nsqd.clock.time
+                nsqd.publish("t", b"x", defer=600)
+                message = await anext(aiter(consumer))
+                assert 600 <= nsqd.clock.time - start < 700
+                message.finish()
+
+        anyio.run(receive, backend=backend)
+    assert time.monotonic() - begun < 10
+    while any(thread.name == "nsqkit clock" for thread in threading.enumerate()):
+        pass

@@ -33,6 +33,7 @@ async def test_scope_is_cancelled_when_the_clock_has_moved_and_turns_are_started
         await anyio.sleep_forever()
     assert scope.cancelled_caught
     assert deadlines.next_deadline(-1) is None
+    assert done is not None
     assert await anyio.to_thread.run_sync(done.wait, 60)
 
 
@@ -77,7 +78,7 @@ def test_loop_that_has_ended_needs_no_turns(backend: str) -> None:
 
     deadlines = anyio.run(make, backend=backend)
     assert deadlines.has_ended
-    assert deadlines.start_turns().is_set()
+    assert deadlines.start_turns() is None
 
 
 def test_loop_between_two_runs_is_not_running() -> None:
@@ -88,7 +89,11 @@ def test_loop_between_two_runs_is_not_running() -> None:
         deadlines = runner.run(make())
         assert not deadlines.is_running
         assert not deadlines.has_ended
-        assert not deadlines.start_turns().is_set()
+        turns = deadlines.start_turns()
+        assert turns is not None
+        assert not turns.is_set()
+        assert deadlines.start_turns() is turns
+        runner.run(anyio.to_thread.run_sync(turns.wait))
 
 
 def test_outside_of_an_event_loop_there_is_none() -> None:

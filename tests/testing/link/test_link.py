@@ -55,6 +55,18 @@ def test_nothing_is_read_while_the_other_end_is_full() -> None:
     assert not link.client_end.outbox_full
 
 
+def test_reads_and_heartbeats_are_counted() -> None:
+    link = Link("client:1", Journal(), Faults())
+    for receive, data, counts in [
+        (link.client_end.receive_data, MAGIC_V2, (1, 0, False)),
+        (link.broker_end.receive_data, OK_FRAME + HEARTBEAT_FRAME, (2, 1, True)),
+        (link.broker_end.receive_data, OK_FRAME, (3, 1, True)),
+        (link.client_end.receive_data, NOP, (4, 1, False)),
+    ]:
+        receive(data, 1)
+        assert (link.traffic_count, link.heartbeat_count, link.owes_answer) == counts
+
+
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 

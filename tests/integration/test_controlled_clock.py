@@ -63,7 +63,7 @@ async def test_message_of_a_connected_consumer_times_out_after_sixty_seconds(mod
         nsqd.publish("t", b"x")
         async with consumer_of(nsqd) as consumer:
             message = await receive(consumer)
-            with real_seconds_below(2):
+            with real_seconds_below(5):
                 await nsqd.clock.advance(58)
                 assert not message.is_answered
                 await nsqd.clock.advance(2)
@@ -94,7 +94,7 @@ async def test_requeue_by_fifteen_minutes() -> None:
                 message = await receive(consumer)
                 assert message.attempts == attempts
                 message.requeue(900, backoff=False)
-                with real_seconds_below(5):
+                with real_seconds_below(10):
                     await nsqd.clock.advance(900)
             (await receive(consumer)).finish()
 
@@ -104,7 +104,7 @@ async def test_deferral_by_one_hour() -> None:
         async with consumer_of(nsqd) as consumer, Producer(nsqd.tcp_address, clock=nsqd.clock) as producer:
             await producer.deferred_publish("t", b"x", 3600)
             await until(lambda: nsqd.topic("t").channel("c").deferred == 1)
-            with real_seconds_below(5):
+            with real_seconds_below(10):
                 await nsqd.clock.advance(3599)
                 assert nsqd.topic("t").channel("c").deferred == 1
                 await nsqd.clock.advance(1)
@@ -139,7 +139,7 @@ def test_mute_client_is_disconnected_after_two_intervals() -> None:
     with NsqdServer(clock="manual") as nsqd:
         with socket.create_connection(split_address(nsqd.tcp_address), timeout=20) as client:
             client.sendall(MAGIC_V2 + b"SUB t c\nRDY 1\n")
-            with real_seconds_below(5):
+            with real_seconds_below(10):
                 nsqd.clock.advance(59)
                 assert len(nsqd.connections) == 1
                 nsqd.clock.advance(1)
@@ -209,7 +209,7 @@ async def test_backoff_and_requeue_delays_of_handlers() -> None:
         async with consumer_of(nsqd) as consumer, anyio.create_task_group() as tasks:
             tasks.start_soon(consumer.run, handle)
             await until(lambda: times)
-            with real_seconds_below(5):
+            with real_seconds_below(10):
                 await nsqd.clock.advance(600)
             assert [round(later - earlier) for earlier, later in pairwise(times)] == [90, 180, 270]
             consumer.stop()
@@ -270,7 +270,7 @@ def test_living_nsqd_stays_registered_and_its_tombstone_ends_after_45_seconds() 
         nsqd.publish("t", b"x")
         while not count():
             pass
-        with real_seconds_below(5):
+        with real_seconds_below(10):
             clock.advance(3600)
         assert count() == 1
         with socket.create_connection(split_address(lookupd.http_address), timeout=20) as client:
@@ -340,7 +340,7 @@ def test_statsd_gets_a_report_every_interval() -> None:
 
 def test_a_hundred_thousand_messages_time_out_within_a_second() -> None:
     count, connection_count = 100_000, 40
-    with NsqdServer(clock="running", mem_queue_size=count) as nsqd:
+    with NsqdServer(clock="running", mem_queue_size=count, msg_timeout=20) as nsqd:
         nsqd.publish("t", *[b"x"] * count)
         clients = [
             socket.create_connection(split_address(nsqd.tcp_address), timeout=20) for _ in range(connection_count)
@@ -352,8 +352,9 @@ def test_a_hundred_thousand_messages_time_out_within_a_second() -> None:
             while left:
                 left -= len(client.recv(left))
             client.sendall(b"RDY 0\n")
-        with real_seconds_below(1):
-            nsqd.clock.advance(61)
+        begun = time.process_time()  # other programs of a busy machine do not count
+        nsqd.clock.advance(25)
+        assert time.process_time() - begun < 1
         assert nsqd.topic("t").channel("c").timeout_count == count
         for client in clients:
             client.close()

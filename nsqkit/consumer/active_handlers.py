@@ -6,6 +6,7 @@ answer are requeued.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -15,7 +16,7 @@ from nsqkit.consumer.handler import check_handler
 from nsqkit.consumer.handling import Handling
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Iterator
 
     from nsqkit.consumer.handler_options import HandlerOptions
     from nsqkit.consumer.log import ConsumerLog
@@ -49,12 +50,13 @@ class ActiveHandlers:
         check_handler(handler, can_await=not options.in_threads)
         return Handling(self._subscription, handler, options)
 
-    async def serve(self, handling: Handling, message_count: int, work: Callable[[], Awaitable[None]]) -> None:
-        """Await ``work``, which calls handlers, until it returns or the handlers are cancelled."""
+    @contextmanager
+    def serving(self, handling: Handling, message_count: int) -> Iterator[None]:
+        """Have the block, which calls handlers, cancelled with them; ``message_count`` is as for ``add``."""
         self.add(handling, message_count)
         try:
             with anyio.CancelScope() as handling.scope:
-                await work()
+                yield
         finally:
             self.remove(handling)
 

@@ -72,10 +72,12 @@ class Batches:
     async def __anext__(self) -> Batch[Message]:
         while True:
             while not self._inbox:
-                if not await self._subscription.wait():
+                arrival = self._subscription.arrival()
+                if arrival is None:
                     if self._raises:
                         self._subscription.check_failure()
                     raise StopAsyncIteration
+                await arrival.wait()
             if self._max_wait:
                 await self._fill()
             if self._inbox:  # else its messages were requeued, or another receiver has taken them
@@ -87,8 +89,10 @@ class Batches:
         assert self._max_messages is not None
         with move_on_after(subscription.check_entered(), self._max_wait):
             while len(self._inbox) < self._max_messages and not subscription.core.flow.is_starved:
-                if not await subscription.wait():
+                arrival = subscription.arrival()
+                if arrival is None:
                     return
+                await arrival.wait()
 
     def _take(self) -> Batch[Message]:
         inbox, limit = self._inbox, self._max_messages

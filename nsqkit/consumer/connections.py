@@ -22,7 +22,7 @@ from nsqkit.client.reconnect import Reconnect
 from nsqkit.clock import NS_PER_S, Clock, move_on_after
 from nsqkit.consumer.log import TopicLog
 from nsqkit.consumer.nodes import Nodes
-from nsqkit.consumer.session import Answered, ConsumerSession, Ended
+from nsqkit.consumer.session import ConsumerSession, Ended
 from nsqkit.consumer.stats import ConnectionStats, MessageCounts
 
 if TYPE_CHECKING:
@@ -263,8 +263,10 @@ class Connections:
                 core.handle_events(session, events, now_ns)
                 if isinstance(events[-1], Ended):
                     self._on_lost()
-                elif isinstance(events[0], Answered) and not (len(events) > 1 or core.has_changes or session.ended):
-                    return  # mostly, answers have no consequences
+            if session.is_open and not core.has_changes:
+                if core.inbox:
+                    self._subscription.arrived.set()
+                return  # mostly, messages and answers have no other consequences
         self._changed.set()
         self._subscription.after()
 

@@ -150,9 +150,11 @@ class Consumer:
     async def __anext__(self) -> Message:
         inbox = self._core.inbox
         while not inbox:
-            if not await self.subscription.wait():
+            arrival = self.subscription.arrival()
+            if arrival is None:
                 self.subscription.check_failure()
                 raise StopAsyncIteration
+            await arrival.wait()
         return inbox.popleft()
 
     def batches(self, max_messages: int | None = None, max_wait: Seconds = 0.0) -> Batches:
@@ -194,7 +196,8 @@ class Consumer:
         handling = self.handlers.make(
             handler, make_options(HandlerOptions, dict(options), elsewhere={"Consumer(…)": ConsumerOptions})
         )
-        await self.handlers.serve(handling, handling.concurrency, handling.run)
+        with self.handlers.serving(handling, handling.concurrency):
+            await handling.run()
         self.subscription.check_failure()
 
     async def run_batches(
@@ -222,7 +225,8 @@ class Consumer:
         single = self.handlers.make(handler, HandlerOptions(concurrency=concurrency, giving_up=giving_up))
         batches = Batches(self.subscription, max_messages, max_wait, raises=False)
         handling = BatchHandling(self.subscription, batches, handler, concurrency, single)
-        await self.handlers.serve(single, concurrency * (max_messages or 1), handling.run)
+        with self.handlers.serving(single, concurrency * (max_messages or 1)):
+            await handling.run()
         self.subscription.check_failure()
 
     def _warn_of_attempts(self) -> None:
@@ -372,7 +376,7 @@ class Consumer:
         now_ns = self.subscription.now_ns()
         self._core.close(now_ns, now_ns + round(seconds * NS_PER_S))
         self._connections.stop()
-        self.subscription.notify()
+        self.subscription.arrived.set()
         self._after()
 
     # ---- start and stop ------------------------------------------------------------------------------------------
@@ -453,15 +457,17 @@ class Consumer:
         """Act on the changes in the core, once after each call of it."""
         core = self._core
         if core.inbox:
-            self.subscription.notify()
+            self.subscription.arrived.set()
+        if not core.has_changes:
+            return
+        core.has_changes = False
         if core.has_lost:
             core.has_lost = False
             self.handlers.check()
-        if core.has_changes:
-            for session in core.take_output():
-                session.connection.wake()
-            for backoff in core.events():
-                self._on_backoff(backoff)
+        for session in core.take_output():
+            session.connection.wake()
+        for backoff in core.events():
+            self._on_backoff(backoff)
         if core.extended_count and "messages_wait" not in self._log.warned:
             self._warn_of_waiting()
         if self._timer is not None:

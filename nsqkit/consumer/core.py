@@ -67,6 +67,8 @@ class ConsumerCore:
         is_probing: True while backoff awaits a test message's result.
         is_closing: True after ``close``.
         is_over: True once the time limit of ``close`` has passed.
+        has_changes: the owner has to act, and has to set it to False: there is output, an event or an earlier deadline,
+            ``has_lost`` is True, or ``extended_count`` has risen.
         has_lost: a message has timed out or was requeued, or the time limit has passed, since the owner has set it to
             False; a handler may have to be cancelled.
         refresh_ns: before that time, no message that waits for a handler needs more time; None if none waits.
@@ -98,6 +100,7 @@ class ConsumerCore:
             max_backoff_duration_ns=round(options.max_backoff_duration * NS_PER_S),
             jitter=random if options.backoff_strategy == "full-jitter" else None,
         )
+        self.has_changes = False
         self.has_lost = False
         self._events: list[BackoffStats] = []
         self._output: dict[Holder, None] = {}
@@ -106,11 +109,6 @@ class ConsumerCore:
         self.refresh_ns: int | None = None
         self._limit_ns: int | None = None  # the time limit of ``close``
         self.now_ns: int = 0
-
-    @property
-    def has_changes(self) -> bool:
-        """True while ``events`` or ``take_output`` would return something."""
-        return bool(self._output or self._events)
 
     def events(self) -> list[BackoffStats]:
         """Return every change of the backoff's state since the last call, in order, and forget it."""
@@ -150,9 +148,11 @@ class ConsumerCore:
         expiry_ns = now_ns + session.msg_timeout_ns
         if self._expiry_ns is None or expiry_ns < self._expiry_ns:
             self._expiry_ns = expiry_ns
+            self.has_changes = True
         self._refresh_at(now_ns + session.msg_timeout_ns // TOUCH_PART)
         is_expected = self.flow.gate is Gate.PROBING
-        self._send(self.flow.received(session, len(messages), now_ns))
+        if decisions := self.flow.received(session, len(messages), now_ns):
+            self._send(decisions)
         if is_expected and self.flow.gate is Gate.TESTING:
             self.backoff.received(messages[0])
         if session.is_closing:
@@ -168,20 +168,23 @@ class ConsumerCore:
         now_ns: int,
     ) -> None:
         if session in self.sessions:
-            self._send(self.flow.answered(session, len(finished) + len(requeued), now_ns))
+            decisions = self.flow.answered(session, len(finished) + len(requeued), now_ns)
+            if decisions:
+                self._send(decisions)
         for message, result in requeued:
             if result is None:
                 self._act(self.backoff.lost(message), now_ns)
             else:
                 self._act(self.backoff.failure(message, now_ns), now_ns)
-        test = self._test_message
-        if test is not None and test.session is session and test.id in finished:
-            self._act(self.backoff.success(test, now_ns), now_ns)
+        if self.backoff.test_message is not None:
+            test = self._test_message
+            if test is not None and test.session is session and test.id in finished:
+                self._act(self.backoff.success(test, now_ns), now_ns)
         if session.is_closing:
             session.end_if_answered()
 
     def _on_timed_out(self, session: ConsumerSession, messages: list[Message], now_ns: int) -> None:
-        self.has_lost = True
+        self.has_lost = self.has_changes = True
         self._send(self.flow.answered(session, len(messages), now_ns))
         if self.is_probing:
             for message in messages:
@@ -189,7 +192,7 @@ class ConsumerCore:
         self._tidy_inbox()
 
     def _on_ended(self, session: ConsumerSession, now_ns: int) -> None:
-        self.has_lost = True
+        self.has_lost = self.has_changes = True
         self._ended_counts.add(session.counts)
         if session in self.sessions:
             del self.sessions[session]
@@ -223,6 +226,7 @@ class ConsumerCore:
             self._tidy_inbox()
             session.start_close()
             self._output[session] = None
+            self.has_changes = True
 
     def close(self, now_ns: int, limit_ns: int) -> None:
         """Close all sessions: set RDY to 0, requeue the messages that no handler has begun, and send CLS.
@@ -231,6 +235,7 @@ class ConsumerCore:
             now_ns: the time.
             limit_ns: when handlers that have begun are to end; of several limits the earliest counts.
         """
+        self.has_changes = True
         if self._limit_ns is None or limit_ns < self._limit_ns:
             self._limit_ns = limit_ns
         if self.is_closing:
@@ -272,7 +277,7 @@ class ConsumerCore:
 
     def requeue_now(self, messages: Iterable[Message]) -> None:
         """Requeue those of the messages that are not answered; a later answer of a handler does nothing."""
-        self.has_lost = True
+        self.has_lost = self.has_changes = True
         for message in messages:
             message.session.requeue_now(message)
             self._output[message.session] = None
@@ -342,7 +347,7 @@ class ConsumerCore:
             self._refresh(now_ns)
         if self._limit_ns is not None and now_ns >= self._limit_ns:
             self.is_over = True
-            self.has_lost = True
+            self.has_lost = self.has_changes = True
 
     def _expire(self, now_ns: int) -> None:
         """Remove the messages that have timed out: they are in flight no more, and no handler may begin them."""
@@ -368,6 +373,7 @@ class ConsumerCore:
             for message in queue.copy():
                 due_ns = message.session.extend(message, now_ns)
                 if due_ns is None:
+                    self.has_changes = True
                     self.extended_count += 1
                     self._output[message.session] = None
                 else:
@@ -379,6 +385,7 @@ class ConsumerCore:
     def _refresh_at(self, due_ns: int) -> None:
         if self.refresh_ns is None or due_ns < self.refresh_ns:
             self.refresh_ns = due_ns
+            self.has_changes = True
 
     # ---- within --------------------------------------------------------------------------------------------------
 
@@ -392,6 +399,7 @@ class ConsumerCore:
         self.inbox.extend(waiting)
 
     def _send(self, decisions: Sequence[SetRdy[ConsumerSession]]) -> None:
+        self.has_changes = True
         for session, rdy_count in decisions:
             session.send_ready(rdy_count)
             self._output[session] = None
@@ -399,6 +407,7 @@ class ConsumerCore:
     def _act(self, action: Action | None, now_ns: int) -> None:
         if action is None:
             return
+        self.has_changes = True
         was_probing = self.is_probing
         match action:
             case Action.BLOCK:

@@ -383,10 +383,11 @@ class Flow(Generic[K]):
         return decisions
 
     def _book(self, window: Window[K], change: int, now_ns: int) -> None:
-        claim = window.claim
-        window.in_flight += change
+        before, rdy_count = window.in_flight, window.rdy_count
+        after = window.in_flight = before + change
         window.active_ns = now_ns
-        self._claimed += window.claim - claim
+        if before > rdy_count or after > rdy_count:  # else the claim is RDY, before and after
+            self._claimed += max(after, rdy_count) - max(before, rdy_count)
 
     def _send(self, window: Window[K], rdy_count: int, now_ns: int) -> SetRdy[K]:
         claim = window.claim

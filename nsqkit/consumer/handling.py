@@ -148,25 +148,38 @@ class Handling:
                 for message, error in self._keyed_queues.sort():
                     await self.fail(message, error)
             if queue:
-                now_ns = self._clock.now_ns()
-                refresh_ns = self._core.refresh_ns
-                if refresh_ns is not None and now_ns >= refresh_ns:
-                    self._subscription.catch_up(now_ns)
-                await handle(queue, now_ns)
+                await handle(queue)
                 if queue:
                     await anyio.lowlevel.checkpoint()
             elif not await self._wait(queue):
                 break
 
     async def _wait(self, queue: deque[Message]) -> bool:
-        """Wait for messages. Workers that share a queue are woken one after the other, as the first may take all."""
-        if self._lock is None:
-            return await self._subscription.wait()
-        async with self._lock:
-            return bool(queue) or await self._subscription.wait()
+        """Wait for messages; return False if the consumer is stopped.
 
-    async def _handle_waiting(self, queue: deque[Message], checked_ns: int) -> None:
+        Workers that share a queue are woken one after the other, as the first may take all.
+        """
+        if self._lock is None:
+            return await self._wait_for_arrival()
+        async with self._lock:
+            return bool(queue) or await self._wait_for_arrival()
+
+    async def _wait_for_arrival(self) -> bool:
+        arrival = self._subscription.arrival()
+        if arrival is not None:
+            await arrival.wait()
+        return arrival is not None
+
+    def _catch_up(self) -> int:
+        """Extend the messages that wait if that is due; return the time."""
+        now_ns, refresh_ns = self._clock.now_ns(), self._core.refresh_ns
+        if refresh_ns is not None and now_ns >= refresh_ns:
+            self._subscription.catch_up(now_ns)
+        return now_ns
+
+    async def _handle_waiting(self, queue: deque[Message]) -> None:
         """Handle waiting messages for a time slice; those of plain handlers are finished together, at its end."""
+        checked_ns = self._catch_up()
         handler, attempts_max, is_shared = self._handler, self.attempts_max, self._keyed_queues is None
         now_ns = self._clock.now_ns
         slice_end_ns = checked_ns + TIME_SLICE_NS
@@ -215,8 +228,10 @@ class Handling:
             if done:
                 self._subscription.finish_all(done)
 
-    async def _handle_watched(self, queue: deque[Message], now_ns: int) -> None:
-        await self._handle(queue.popleft())
+    async def _handle_watched(self, queue: deque[Message]) -> None:
+        self._catch_up()
+        if queue:
+            await self._handle(queue.popleft())
 
     # ---- one message ---------------------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class Subscription:
         clock: the time; None while the consumer is not entered.
         failure: the permanent error that has ended the consumer, if there is one.
         log_fields: ``topic`` and ``channel``, for the ``extra`` of log lines.
+        arrived: to be set when there may be messages.
 
     Raises:
         OptionError: a name is not valid.
@@ -75,7 +76,7 @@ class Subscription:
         self._serializer = serializer
         self._names = (encode_topic(topic), encode_channel(channel))
         self._identity = identity
-        self._arrived = anyio.Event()
+        self.arrived = anyio.Event()
 
     def make_session(self, address: str, connection: Wakeable, now_ns: int) -> ConsumerSession:
         """Return the session of a new connection."""
@@ -129,23 +130,18 @@ class Subscription:
 
     # ---- receiving -------------------------------------------------------------------------------------------------
 
-    async def wait(self) -> bool:
-        """Return True when there may be messages, False when the consumer is stopped.
+    def arrival(self) -> anyio.Event | None:
+        """Return an event that is set when there may be messages; None if the consumer is stopped.
 
         Raises:
             Closed: outside of ``async with``.
         """
         if self.core.is_closing:
-            return False
+            return None
         self.check_entered()
-        if self._arrived.is_set():
-            self._arrived = anyio.Event()
-        await self._arrived.wait()
-        return True
-
-    def notify(self) -> None:
-        """Let ``wait`` return."""
-        self._arrived.set()
+        if self.arrived.is_set():
+            self.arrived = anyio.Event()
+        return self.arrived
 
     def check_entered(self) -> Clock:
         """Return the clock.

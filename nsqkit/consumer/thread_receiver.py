@@ -166,7 +166,8 @@ class ThreadReceiver:
 
     async def _feed(self) -> None:
         """Give messages to waiting threads until the consumer is stopped."""
-        while await self._subscription.wait():
+        while (arrival := self._subscription.arrival()) is not None:
+            await arrival.wait()
             self._distribute()
         for result in self._waiting:
             self._end(result)

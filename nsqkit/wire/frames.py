@@ -189,7 +189,11 @@ class FrameDecoder:
             position = after
         if rows:
             frames += make_messages(rows)
-        self._keep(data[position:])
+        if position == end:
+            self._buffer = b""
+            self._missing = 4
+        else:
+            self._keep(data[position:])
         return frames
 
     def _decode_run(

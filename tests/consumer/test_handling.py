@@ -37,14 +37,14 @@ async def timed(**options: Any) -> AsyncIterator[tuple[Consumer, Peer, ManualClo
 class TestWorkers:
     async def test_message_wakes_one_handler(self, monkeypatch):
         waits = 0
-        wait = Subscription.wait
+        arrival = Subscription.arrival
 
-        async def count(subscription: Subscription) -> bool:
+        def count(subscription: Subscription) -> anyio.Event | None:
             nonlocal waits
             waits += 1
-            return await wait(subscription)
+            return arrival(subscription)
 
-        monkeypatch.setattr(Subscription, "wait", count)
+        monkeypatch.setattr(Subscription, "arrival", count)
         async with consuming() as (consumer, peer), anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: consumer.run(print, concurrency=8))
             await settle()

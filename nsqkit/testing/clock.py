@@ -33,7 +33,12 @@ START_NS: Final = 1_704_067_200 * NS_PER_S
 """2024-01-01: the first time of a clock that stands still, so that runs are repeatable."""
 
 WINDOW_NS: Final = 10_000_000
-"""Deadlines that follow each other within this time are handled together."""
+"""Deadlines that follow another one within this time are handled together."""
+
+WINDOW_NS_MAX: Final = NS_PER_S
+"""The time doubles up to this one, which is below all limits of heartbeats, after every ``WINDOW_STEPS`` steps."""
+
+WINDOW_STEPS: Final = 200
 
 ANSWER_LIMIT: Final = 0.25
 """Real seconds in which a client answers a heartbeat."""
@@ -197,15 +202,17 @@ class ControlledClock:
     def _advance(self, left_ns: int) -> None:
         with self._stepping:
             answered = self._begin()
-            handled_ns = -WINDOW_NS
+            next_ns: int | None = None
+            step_count = 0
             while left_ns > 0:
-                now_ns = self.now_ns()
+                window_ns = min(WINDOW_NS << step_count // WINDOW_STEPS, WINDOW_NS_MAX)
+                now_ns, handled_ns = self.now_ns(), next_ns
                 next_ns = self._next_deadline(now_ns)
                 if next_ns is None:
                     next_ns = now_ns + left_ns
-                elif next_ns <= handled_ns + WINDOW_NS:
-                    next_ns = handled_ns + WINDOW_NS
-                handled_ns = next_ns
+                elif handled_ns is not None and next_ns <= handled_ns + window_ns:
+                    next_ns = handled_ns + window_ns
+                step_count += 1
                 step_ns = max(min(next_ns - now_ns, left_ns), 0)
                 left_ns -= step_ns
                 self._step(step_ns, answered)

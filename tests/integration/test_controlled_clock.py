@@ -135,6 +135,19 @@ def test_blocking_clients_stay_connected_for_an_hour(mode: Mode) -> None:
             assert len({entry.client for entry in nsqd.journal if entry.name == "IDENTIFY"}) == 2
 
 
+async def test_compressed_connection_lasts_for_an_hour() -> None:
+    """The heartbeats of such a connection cannot be seen between both ends."""
+    with NsqdServer(clock="manual") as nsqd:
+        nsqd.publish("t", b"x")
+        async with consumer_of(nsqd, deflate=True) as consumer:
+            (await receive(consumer)).finish()
+            with real_seconds_below(10):
+                await nsqd.clock.advance(3600)
+            nsqd.publish("t", b"y")
+            (await receive(consumer)).finish()
+            assert len({entry.client for entry in nsqd.journal if entry.name == "IDENTIFY"}) == 1
+
+
 def test_mute_client_is_disconnected_after_two_intervals() -> None:
     with NsqdServer(clock="manual") as nsqd:
         with socket.create_connection(split_address(nsqd.tcp_address), timeout=20) as client:

@@ -115,6 +115,24 @@ class TestAdvance:
         assert seconds == [60 * count for count in range(1, 61)]
 
     @pytest.mark.anyio
+    async def test_many_deadlines_are_handled_together(self) -> None:
+        clock = ControlledClock("manual", start_ns=0)
+        seconds: list[float] = []
+
+        async def repeat() -> None:
+            while True:
+                await clock.wait_until(clock.now_ns() + 1_000_000)
+                seconds.append(clock.time)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(repeat)
+            await anyio.wait_all_tasks_blocked()
+            await clock.advance(10)
+            tasks.cancel_scope.cancel()
+        assert clock.now_ns() == 10 * NS_PER_S
+        assert 400 < len(seconds) < 700
+
+    @pytest.mark.anyio
     async def test_block_is_cancelled_at_its_limit(self) -> None:
         clock = ControlledClock("manual")
 

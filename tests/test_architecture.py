@@ -115,6 +115,7 @@ IO_MODULES = {
     "telemetry.instruments",
     "telemetry.prometheus",
     "testing.auth_server",
+    "testing.gate",
     "testing.http_front",
     "testing.plugin",
     "testing.blocking",

@@ -10,7 +10,6 @@ import json
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
-from random import Random
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import parse_qs
 
@@ -85,15 +84,14 @@ class AuthServer:
     Attributes:
         address: ``host:port``.
         clock: the time of ``faults.slow``.
-        faults: ``slow``, ``status``, ``malformed``, ``silence``, ``reset`` and ``refuse``, for its requests.
+        faults: ``slow``, ``status``, ``malformed``, ``silence``, ``reset`` and ``close_on_accept``, for its requests.
         requests: all requests so far.
     """
 
-    def __init__(self, clock: Mode | ControlledClock = "running", *, seed: int | None = None) -> None:
+    def __init__(self, clock: Mode | ControlledClock = "running", *, seed: int = 0) -> None:
         self.address = ""
         self.clock = clock if isinstance(clock, ControlledClock) else ControlledClock(clock)
-        seed = Random().getrandbits(32) if seed is None else seed
-        self.faults = HTTPFaults([_PATH], topics=False, seed=seed, random=Random(seed))
+        self.faults = HTTPFaults([_PATH], topics=False, seed=seed)
         self.requests: list[AuthRequest] = []
         self._grants: dict[str, tuple[Grant, ...]] = {}
         self._stack = ExitStack()
@@ -214,3 +212,8 @@ class AuthNsqdServer(NsqdServer):
     def __init__(self, auth: AuthServer, **options: Any) -> None:
         super().__init__(**{"auth_http_address": auth.address, "clock": auth.clock, **options})
         self.auth = auth
+
+    def reset(self) -> None:
+        """Disconnect all clients, and forget all topics, messages, grants and requests."""
+        super().reset()
+        self.auth.reset()

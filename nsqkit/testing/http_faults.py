@@ -1,14 +1,15 @@
 """The faults of an HTTP server: rules that apply to its answers.
 
-Pure: a rule counts requests and draws from a seeded random source, and ``plan`` returns the actions for a request. The
-driver is ``nsqkit.testing.http_front``.
+A rule counts requests, and ``plan`` returns the actions for a request, which ``nsqkit.testing.http_front`` performs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from hashlib import blake2b
+from itertools import count
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Final, Self, TypedDict, Unpack
+from typing import ClassVar, Final, Self, TypedDict, Unpack
 
 import attrs
 
@@ -16,9 +17,6 @@ from nsqkit.errors import OptionError
 from nsqkit.options.checks import take_seconds
 from nsqkit.options.durations import Seconds
 from nsqkit.wire.names import encode_topic
-
-if TYPE_CHECKING:
-    from random import Random
 
 STATUS_MIN: Final = 200
 STATUS_MAX: Final = 599
@@ -95,8 +93,8 @@ class Reset(Action):
 
 
 @attrs.frozen
-class Refuse(Action):
-    """Reset the connection when it is accepted."""
+class CloseOnAccept(Action):
+    """Close the connection when it is accepted."""
 
 
 @attrs.define(eq=False)
@@ -113,14 +111,14 @@ class HTTPFault:
     times: int | None
     after: int
     probability: float
+    _number: int
+    _faults: HTTPFaults
     count: int = 0
-    _faults: HTTPFaults | None = None
     _match_count: int = 0
 
     def remove(self) -> None:
         """Apply the rule no more; a second call has no effect."""
-        if self._faults is not None:
-            self._faults.remove(self)
+        self._faults.remove(self)
 
     def __enter__(self) -> Self:
         return self
@@ -130,17 +128,21 @@ class HTTPFault:
     ) -> None:
         self.remove()
 
-    def applies(self, path: str, topic: str, random: Random) -> bool:
+    def applies(self, path: str, topic: str) -> bool:
         """Count a request, and return True if the rule applies to it."""
         if self.path not in {None, path} or self.topic not in {None, topic} or not self.action.concerns(path, topic):
             return False
         if self.times is not None and self.count >= self.times:
             return False
         self._match_count += 1
-        if self._match_count <= self.after or random.random() >= self.probability:
+        if self._match_count <= self.after or (self.probability < 1 and self._draw() >= self.probability):
             return False
         self.count += 1
         return True
+
+    def _draw(self) -> float:
+        digest = blake2b(f"{self._faults.seed} {self._number} {self._match_count}".encode(), digest_size=7).digest()
+        return int.from_bytes(digest) / (1 << 56)
 
     @property
     def is_always(self) -> bool:
@@ -163,15 +165,14 @@ class HTTPFaults:
     Args:
         paths: the paths that it answers.
         topics: its requests have topics.
-        seed: of ``random``, for reports.
-        random: for the probabilities.
+        seed: of the probabilities; the same seed gives the same result for the same requests.
     """
 
-    def __init__(self, paths: Collection[str], *, topics: bool, seed: int, random: Random) -> None:
+    def __init__(self, paths: Collection[str], *, topics: bool, seed: int = 0) -> None:
         self.seed = seed
         self._paths = paths
         self._topics = topics
-        self._random = random
+        self._numbers = count(1)
         self._rules: tuple[HTTPFault, ...] = ()  # replaced, since the server reads it in another thread
 
     def slow(self, seconds: Seconds, **when: Unpack[When]) -> HTTPFault:
@@ -202,9 +203,9 @@ class HTTPFaults:
         """Never answer; the connection remains open."""
         return self.add(Silence(), **when)
 
-    def refuse(self, *, times: int | None = None, after: int = 0, probability: float = 1.0) -> HTTPFault:
-        """Reset each connection when it is accepted; a server that is stopped refuses it before that."""
-        return self.add(Refuse(), times=times, after=after, probability=probability)
+    def close_on_accept(self, *, times: int | None = None, after: int = 0, probability: float = 1.0) -> HTTPFault:
+        """Accept connections, and close each at once; a server that is stopped refuses them."""
+        return self.add(CloseOnAccept(), times=times, after=after, probability=probability)
 
     def add(
         self,
@@ -229,7 +230,7 @@ class HTTPFaults:
             raise OptionError(f"after is {after!r}; allowed is an int of at least 0")
         if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 < probability <= 1:
             raise OptionError(f"probability is {probability!r}; allowed is a number above 0 and up to 1")
-        rule = HTTPFault(action, path, topic, times, after, float(probability), faults=self)
+        rule = HTTPFault(action, path, topic, times, after, float(probability), next(self._numbers), self)
         for other in self._rules:
             if other.covers(rule):
                 raise OptionError(f"{other.action} answers each of these requests already, so {action} never would")
@@ -244,15 +245,15 @@ class HTTPFaults:
         """Remove all rules."""
         self._rules = ()
 
-    def refuses(self) -> bool:
-        """Return True if a new connection is to be reset."""
-        return any(rule.applies("", "", self._random) for rule in self._rules if isinstance(rule.action, Refuse))
+    def closes_on_accept(self) -> bool:
+        """Return True if a new connection is to be closed."""
+        return any(rule.applies("", "") for rule in self._rules if isinstance(rule.action, CloseOnAccept))
 
     def plan(self, path: str, topic: str) -> list[Action]:
         """Return the actions for a request, in the order of the rules."""
         actions: list[Action] = []
         for rule in self._rules:
-            if not isinstance(rule.action, Refuse) and rule.applies(path, topic, self._random):
+            if not isinstance(rule.action, CloseOnAccept) and rule.applies(path, topic):
                 actions.append(rule.action)
                 if rule.action.is_last:
                     break

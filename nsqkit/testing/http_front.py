@@ -53,8 +53,7 @@ class HTTPFront:
         # h11 is imported for the first connection, so that the start does not take longer for it.
         from nsqkit.http.server import serve_connection
 
-        if self._faults.refuses():
-            _reset_on_close(stream)
+        if self._faults.closes_on_accept():
             await anyio.aclose_forcefully(stream)
             return
         answer = partial(self._answer, stream)

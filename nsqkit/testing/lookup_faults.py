@@ -5,7 +5,7 @@ Several nsqlookupds disagree if one of them has a rule of ``hide`` or ``stale``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
+from typing import Any, Final, TypeAlias, Unpack
 
 import attrs
 
@@ -13,9 +13,6 @@ from nsqkit.errors import OptionError
 from nsqkit.testing.http_faults import Action, HTTPFault, HTTPFaults, Which
 from nsqkit.transport.address import join_address, split_address
 from nsqkit.wire.names import encode_topic
-
-if TYPE_CHECKING:
-    from random import Random
 
 PATHS: Final = ("/lookup", "/nodes", "/topics", "/channels", "/ping", "/info", "/debug")
 """The paths of an nsqlookupd that clients request."""
@@ -143,8 +140,8 @@ def _without(entry: Document, topic: str) -> Document:
 class LookupFaults(HTTPFaults):
     """The rules of one nsqlookupd, for its HTTP clients: consumers and operators."""
 
-    def __init__(self, seed: int, random: Random) -> None:
-        super().__init__(PATHS, topics=True, seed=seed, random=random)
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(PATHS, topics=True, seed=seed)
 
     def stale(self, topic: str, *addresses: str, **which: Unpack[Which]) -> HTTPFault:
         """List nsqds for a topic that are gone, or were never there.

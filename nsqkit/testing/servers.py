@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nsqkit.errors import OptionError
+from nsqkit.lookupd.registry import ANY_TOPIC
 from nsqkit.testing.clock import ControlledClock, Mode
 from nsqkit.testing.embedded import EmbeddedNsqd
 from nsqkit.testing.inject import inject, messages, publish
@@ -18,6 +19,8 @@ from nsqkit.testing.lifecycle import Server
 from nsqkit.testing.link.assertions import JournalAssertions
 from nsqkit.testing.link.faults import Faults
 from nsqkit.testing.link.journal import Journal
+from nsqkit.testing.lookup_faults import LookupFaults
+from nsqkit.testing.lookup_state import of_registry
 from nsqkit.testing.lookupd_run import NsqlookupdRun
 from nsqkit.testing.nsqd_run import NsqdRun
 from nsqkit.testing.options import nsqd_options, nsqlookupd_options
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from nsqkit.lookupd.registry import Registry
     from nsqkit.testing.disk import Disk
     from nsqkit.testing.inject import MessageState
+    from nsqkit.testing.link.items import Connection
+    from nsqkit.testing.lookup_state import LookupState
     from nsqkit.testing.ports import KeptPort
     from nsqkit.testing.snapshot import Snapshot
     from nsqkit.testing.state import ClientState, NsqdState, TopicState
@@ -41,7 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KEYWORDS: Final = ("clock", "seed")
-"""Keywords of ``NsqdServer`` that are no flags of nsqd."""
+"""Keywords of both servers that are no flags."""
 
 
 def _clock_of(clock: Mode | ControlledClock) -> ControlledClock:
@@ -134,6 +139,11 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
         """The number of open connections, also of clients that have not subscribed or published."""
         return self._call(lambda run: len(run.proxy.links))
 
+    @property
+    def open_clients(self) -> tuple[Connection, ...]:
+        """The clients that have not closed their connections, as their commands describe them."""
+        return self._call(lambda run: tuple(link.connection for link in run.proxy.links if link.has_client))
+
     def publish(self, topic: str, *bodies: bytes, defer: float | timedelta | None = None) -> None:
         """Publish messages without a client; ``nsqkit.testing.inject.publish`` has the arguments and errors."""
         self._change(lambda broker, now_ns: publish(broker, now_ns, topic, *bodies, defer=defer))
@@ -190,6 +200,7 @@ class NsqlookupdServer(Server[NsqlookupdRun]):
 
     Args:
         clock: as for ``NsqdServer``.
+        seed: of the probabilities of the faults.
         options: nsqlookupd's flags in snake case, such as ``tombstone_lifetime=5`` (seconds); the addresses default
             to free ports of 127.0.0.1.
 
@@ -198,6 +209,7 @@ class NsqlookupdServer(Server[NsqlookupdRun]):
         tcp_address: ``host:port`` that nsqds connect to; the same after each start.
         http_address: ``host:port`` of the HTTP routes, for consumers, likewise.
         options: nsqlookupd's flags as values.
+        faults: rules for its answers to HTTP clients.
 
     Raises:
         OptionError: an option that cannot be used.
@@ -205,13 +217,14 @@ class NsqlookupdServer(Server[NsqlookupdRun]):
 
     name = "nsqlookupd"
 
-    def __init__(self, *, clock: Mode | ControlledClock = "running", **options: Any) -> None:
-        self.options = nsqlookupd_options(options, beside=("clock",))
+    def __init__(self, *, clock: Mode | ControlledClock = "running", seed: int = 0, **options: Any) -> None:
+        self.options = nsqlookupd_options(options, beside=KEYWORDS)
         super().__init__(self.options.tcp_address, self.options.http_address)
         self.clock = _clock_of(clock)
+        self.faults = LookupFaults(seed)
 
     def _make_run(self, tcp_port: KeptPort, http_port: KeptPort, *, keep_data: bool) -> NsqlookupdRun:
-        return NsqlookupdRun(self.options, tcp_port, http_port, self.clock)
+        return NsqlookupdRun(self.options, tcp_port, http_port, self.clock, self.faults)
 
     def inspect(self, look: Callable[[Registry], T]) -> T:
         """Call ``look`` with the registrations, in the thread of the nsqlookupd, and return its result.
@@ -220,3 +233,13 @@ class NsqlookupdServer(Server[NsqlookupdRun]):
             ServerState: the server is stopped.
         """
         return self._call(lambda run: look(run.registry))
+
+    @property
+    def registry(self) -> LookupState:
+        """The present topics and nsqds, as they are without faults."""
+        return self.inspect(lambda registry: of_registry(registry, self.clock.now_ns()))
+
+    def reset(self) -> None:
+        """Delete all topics, and remove all faults; nsqds remain connected."""
+        self.inspect(lambda registry: registry.delete_topic(ANY_TOPIC))
+        self.faults.clear()

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,7 @@ from nsqkit.testing.http_faults import Action, Answer, Delay, HTTPFault, HTTPFau
 
 
 def make_faults(seed: int = 1) -> HTTPFaults:
-    return HTTPFaults(["/lookup", "/nodes"], topics=True, seed=seed, random=Random(seed))
+    return HTTPFaults(["/lookup", "/nodes"], topics=True, seed=seed)
 
 
 def test_rules_apply_in_their_order_until_one_answers() -> None:
@@ -66,9 +65,9 @@ def test_rule_ends_with_its_block_or_when_it_is_removed() -> None:
 
 def test_refused_connections_have_rules_of_their_own() -> None:
     faults = make_faults()
-    faults.refuse(times=1, after=1)
+    faults.close_on_accept(times=1, after=1)
     assert faults.plan("/nodes", "") == []
-    assert [faults.refuses() for _ in range(3)] == [False, True, False]
+    assert [faults.closes_on_accept() for _ in range(3)] == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +85,7 @@ def test_refused_connections_have_rules_of_their_own() -> None:
         (lambda faults: faults.reset(times=0), "times is 0; allowed is None or an int of at least 1"),
         (lambda faults: faults.reset(after=-1), "after is -1; allowed is an int of at least 0"),
         (lambda faults: faults.reset(probability=0), "probability is 0; allowed is a number above 0 and up to 1"),
-        (lambda faults: faults.refuse(probability=True), "probability is True"),
+        (lambda faults: faults.close_on_accept(probability=True), "probability is True"),
     ],
     ids=["seconds", "nan", "status", "body", "path", "topic", "times", "after", "probability", "boolean"],
 )
@@ -99,7 +98,7 @@ def test_wrong_value_is_refused(add: Callable[[HTTPFaults], HTTPFault], error: s
 
 def test_topic_is_refused_where_requests_have_none() -> None:
     with pytest.raises(OptionError, match="requests of this server have no topic"):
-        HTTPFaults(["/auth"], topics=False, seed=1, random=Random(1)).status(500, topic="t")
+        HTTPFaults(["/auth"], topics=False, seed=1).status(500, topic="t")
 
 
 def test_rule_that_would_never_apply_is_refused() -> None:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from random import Random
 
 import anyio
 import pytest
@@ -49,7 +48,7 @@ async def get(url: str) -> Response:
 
 @pytest.fixture
 def faults() -> LookupFaults:
-    return LookupFaults(1, Random(1))
+    return LookupFaults(1)
 
 
 async def test_answer_without_a_fault_is_that_of_the_server(faults: LookupFaults) -> None:
@@ -94,7 +93,7 @@ async def test_slow_answer_waits_for_the_clock(faults: LookupFaults) -> None:
 
 async def test_connection_is_closed_without_an_answer(faults: LookupFaults) -> None:
     async with front(faults, ManualClock()) as url:
-        for add in (partial(faults.reset, path="/lookup", topic="t"), partial(faults.refuse, times=1)):
+        for add in (partial(faults.reset, path="/lookup", topic="t"), partial(faults.close_on_accept, times=1)):
             with add() as fault, pytest.raises(RequestFailed):
                 await get(url)
             assert fault.count == 1

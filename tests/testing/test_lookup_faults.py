@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 import pytest
@@ -65,7 +64,7 @@ def changed(faults: LookupFaults, path: str, topic: str = "") -> tuple[int, dict
 
 @pytest.fixture
 def faults() -> LookupFaults:
-    return LookupFaults(1, Random(1))
+    return LookupFaults(1)
 
 
 def test_stale_nsqd_is_listed_beside_the_others(faults: LookupFaults) -> None:

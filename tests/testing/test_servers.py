@@ -100,3 +100,18 @@ def test_nsqlookupd_answers_within_the_with():
 def test_a_wrong_option_of_an_nsqlookupd_is_refused():
     with pytest.raises(OptionError, match="tombstone_lifetime is -1"):
         NsqlookupdServer(tombstone_lifetime=-1)
+
+
+def test_nsqlookupd_shows_its_registrations_and_has_faults():
+    with NsqlookupdServer() as lookupd, NsqdServer(lookupd_tcp_address=lookupd.tcp_address) as nsqd:
+        publish(nsqd, b"t", b"x")
+        while not lookupd.registry.producers("t"):
+            pass
+        assert [node.tcp_address for node in lookupd.registry.nodes] == [nsqd.tcp_address]
+        lookupd.faults.status(500)
+        with socket.create_connection(split_address(lookupd.http_address), timeout=60) as client:
+            client.sendall(b"GET /lookup?topic=t HTTP/1.0\r\n\r\n")
+            assert client.makefile("rb").read().startswith(b"HTTP/1.1 500 ")
+        lookupd.reset()
+        assert lookupd.registry.topics == {}
+        assert lookupd.faults.plan("/lookup", "t") == []

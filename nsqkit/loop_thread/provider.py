@@ -24,6 +24,11 @@ class PortalProvider:
         self._user_count = 0
         self._portal: BlockingPortal | None = None
 
+    @property
+    def user_count(self) -> int:
+        """The number of present users."""
+        return self._user_count
+
     def __enter__(self) -> BlockingPortal:
         with self._lock:
             if self._portal is None:

@@ -6,6 +6,7 @@ nsqkit is imported only when a test uses a fixture.
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -15,13 +16,21 @@ import pytest
 from nsqkit.testing.markers import MARKERS, checks_leaks, merged_options, topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from nsqkit.testing.auth_server import AuthNsqdServer
+    from nsqkit.testing.cluster import Cluster
     from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
     from nsqkit.testing.tls import Certificates, TLSNsqdServer
 
-Server = TypeVar("Server", bound="NsqdServer | NsqlookupdServer")
+Server = TypeVar("Server", bound="AbstractContextManager[Any]")
+
+_SERVERS: Final = pytest.StashKey[list[Any]]()
+"""The servers of the fixtures: of a test, until it is reported, or of the session, while they run."""
+
+_FAILED: Final = pytest.StashKey[bool]()
+"""A phase of the test has failed."""
 
 SCOPES: Final = ("function", "session")
 """The values of ``nsqd_scope``."""
@@ -51,6 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
     backend = _option(config, "nsqd")
     if backend not in {"embedded", "process"} and not backend.rpartition(":")[2].isdigit():
         raise pytest.UsageError(f"nsqd is {backend!r}; allowed is 'embedded', 'process' or 'HOST:PORT'")
+    if scope == "session":
+        config.pluginmanager.register(_SharedServers(), "nsqkit-session")
 
 
 def _option(config: pytest.Config, name: str) -> str:
@@ -73,8 +84,8 @@ def nsqd(request: pytest.FixtureRequest) -> Iterator[NsqdServer]:
     """
     from nsqkit.testing.servers import NsqdServer
 
-    with _started(request.node, "nsqd", partial(_make_nsqd, request.config, NsqdServer)) as server:
-        yield server
+    with _serving(request, "nsqd") as servers:
+        yield servers.start_nsqd(NsqdServer, **servers.options)
 
 
 @pytest.fixture(scope=_scope)
@@ -85,8 +96,20 @@ def nsqlookupd(request: pytest.FixtureRequest) -> Iterator[NsqlookupdServer]:
     """
     from nsqkit.testing.servers import NsqlookupdServer
 
-    with _started(request.node, "nsqlookupd", NsqlookupdServer) as server:
-        yield server
+    with _serving(request, "nsqlookupd") as servers:
+        yield servers.start(NsqlookupdServer, **servers.options)
+
+
+@pytest.fixture
+def nsq_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three nsqds that are registered with two nsqlookupds (``nsqkit.testing.cluster.Cluster``).
+
+    ``@pytest.mark.nsq_cluster(nsqds=2, nsqlookupds=1)`` sets the numbers, and options of the nsqds.
+    """
+    from nsqkit.testing.cluster import Cluster
+
+    with _serving(request, "nsq_cluster") as servers:
+        yield servers.start(Cluster, **servers.options)
 
 
 @pytest.fixture(scope=_scope)
@@ -94,9 +117,8 @@ def nsqd_tls(request: pytest.FixtureRequest, nsq_certificates: Certificates) -> 
     """An nsqd that requires TLS (``nsqkit.testing.tls.TLSNsqdServer``): ``nsqd_tls.ca_file``, ``.ssl_context``."""
     from nsqkit.testing.tls import TLSNsqdServer
 
-    make = partial(_make_nsqd, request.config, partial(TLSNsqdServer, nsq_certificates))
-    with _started(request.node, "nsqd", make) as server:
-        yield server
+    with _serving(request, "nsqd") as servers:
+        yield servers.start_nsqd(partial(TLSNsqdServer, nsq_certificates), **servers.options)
 
 
 @pytest.fixture(scope=_scope)
@@ -104,9 +126,16 @@ def nsqd_mtls(request: pytest.FixtureRequest, nsq_certificates: Certificates) ->
     """An nsqd that requires certificates of clients: ``.client_certificate``, ``.client_key``, ``.ssl_context``."""
     from nsqkit.testing.tls import TLSNsqdServer
 
-    make = partial(_make_nsqd, request.config, partial(TLSNsqdServer, nsq_certificates, mutual=True))
-    with _started(request.node, "nsqd", make) as server:
-        yield server
+    with _serving(request, "nsqd") as servers:
+        yield servers.start_nsqd(partial(TLSNsqdServer, nsq_certificates, mutual=True), **servers.options)
+
+
+@pytest.fixture(scope="session")
+def nsq_certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """The authority and the certificates of a run of pytest (``nsqkit.testing.tls.Certificates``)."""
+    from nsqkit.testing.tls import Certificates
+
+    return Certificates.make(tmp_path_factory.mktemp("nsq-certificates"))
 
 
 @pytest.fixture(scope=_scope)
@@ -119,16 +148,8 @@ def nsqd_auth(request: pytest.FixtureRequest) -> Iterator[AuthNsqdServer]:
         def make(clock: Any = "running", **options: Any) -> AuthNsqdServer:
             return AuthNsqdServer(stack.enter_context(AuthServer(clock)), **options)
 
-        with _started(request.node, "nsqd", partial(_make_nsqd, request.config, make)) as server:
-            yield server
-
-
-@pytest.fixture(scope="session")
-def nsq_certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """The authority and the certificates of a run of pytest (``nsqkit.testing.tls.Certificates``)."""
-    from nsqkit.testing.tls import Certificates
-
-    return Certificates.make(tmp_path_factory.mktemp("nsq-certificates"))
+        with _serving(request, "nsqd") as servers:
+            yield servers.start_nsqd(make, **servers.options)
 
 
 @pytest.fixture
@@ -136,8 +157,8 @@ def make_nsqd(request: pytest.FixtureRequest) -> Iterator[Callable[..., NsqdServ
     """A function that starts an nsqd with the options of its keywords; all are stopped after the test."""
     from nsqkit.testing.servers import NsqdServer
 
-    with ExitStack() as stack:
-        yield lambda **options: stack.enter_context(_make_nsqd(request.config, NsqdServer, **options))
+    with _serving(request, "nsqd") as servers:
+        yield partial(servers.start_nsqd, NsqdServer)
 
 
 @pytest.fixture
@@ -146,22 +167,154 @@ def nsq_topic(request: pytest.FixtureRequest) -> str:
     return topic_name(request.node.name, os.urandom(4).hex())
 
 
-def _make_nsqd(config: pytest.Config, make: Callable[..., Server], **options: Any) -> Server:
-    if (backend := _option(config, "nsqd")) != "embedded":
-        options.setdefault("backend", backend)
-    return make(**options)
+# ---- servers of fixtures --------------------------------------------------------------------------------------------
+
+
+class _Servers:
+    """Starts the servers of one fixture.
+
+    Attributes:
+        options: those of the markers.
+    """
+
+    def __init__(self, request: pytest.FixtureRequest, marker: str, stack: ExitStack) -> None:
+        from nsqkit.testing.leaks import LeakCheck
+
+        self.check = LeakCheck()
+        self.options = merged_options(request.node.iter_markers(marker))
+        self.is_strict = checks_leaks(self.options)
+        self._request = request
+        self._stack = stack
+
+    def start(self, make: Callable[..., Server], **options: Any) -> Server:
+        with self.check.starting():
+            server = make(**options)
+            self._stack.enter_context(server)
+        started = self._request.node.stash.setdefault(_SERVERS, [])
+        started.append(server)
+        if not isinstance(self._request.node, pytest.Item):
+            self._stack.callback(started.remove, server)
+        for nsqd in _nsqds_of([server]):
+            self.check.add(nsqd)
+        return server
+
+    def start_nsqd(self, make: Callable[..., Server], **options: Any) -> Server:
+        if (backend := _option(self._request.config, "nsqd")) != "embedded":
+            options.setdefault("backend", backend)
+        return self.start(make, **options)
 
 
 @contextmanager
-def _started(node: pytest.Item, marker: str, make: Callable[..., Server]) -> Iterator[Server]:
-    """Enter a server with the options of the markers; a refusal of them is an error of the test, with file and line."""
+def _serving(request: pytest.FixtureRequest, marker: str) -> Iterator[_Servers]:
+    """Enter with the servers of a fixture; they are stopped at the end.
+
+    A refusal of the markers is an error of the test, with its file and line. Leaks are an error of the test, too.
+    """
+    node = request.node
+    leaks: list[str] = []
     with ExitStack() as stack:
-        try:
-            options = merged_options(node.iter_markers(marker))
-            checks_leaks(options)
-            server = make(**options)
-            stack.enter_context(server)
-        except (TypeError, ValueError) as error:
-            path, line, _ = node.reportinfo()
-            pytest.fail(f"{path}:{(line or 0) + 1}: @pytest.mark.{marker}: {error}", pytrace=False)
-        yield server
+        with _refusing(node, marker):
+            servers = _Servers(request, marker, stack)
+            yield servers
+        if servers.is_strict and isinstance(node, pytest.Item) and not node.stash.get(_FAILED, False):
+            leaks = servers.check.leaks()
+    _fail(leaks)
+
+
+@contextmanager
+def _refusing(node: pytest.Item, marker: str) -> Iterator[None]:
+    """Have a refusal of the options of a marker fail the test, with the file and the line of the test."""
+    refusal = ""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        refusal = str(error)
+    if refusal:
+        path, line, _ = node.reportinfo()
+        pytest.fail(f"{path}:{(line or 0) + 1}: @pytest.mark.{marker}: {refusal}", pytrace=False)
+
+
+def _fail(leaks: list[str]) -> None:
+    if leaks:
+        waived = 'a test with @pytest.mark.nsqd(leaks="allow") may leave them open'
+        pytest.fail("\n".join([*leaks, f"({waived})"]), pytrace=False)
+
+
+def _nsqds_of(servers: Iterable[Any]) -> list[NsqdServer]:
+    """Return the nsqds among servers, and those of clusters."""
+    return [each for server in servers for each in getattr(server, "nsqds", [server]) if hasattr(each, "journal")]
+
+
+class _SharedServers:
+    """The plugin of a run with servers for the whole session: checks and resets them after each test."""
+
+    @pytest.fixture(autouse=True)
+    def _nsq_reset(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        servers = request.session.stash.get(_SERVERS, [])
+        if not servers:
+            yield
+            return
+        from nsqkit.testing.leaks import LeakCheck
+
+        node = request.node
+        is_strict = self._is_strict(node)
+        check = LeakCheck()
+        for nsqd in _nsqds_of(servers):
+            check.add(nsqd)
+        yield
+        leaks = check.leaks() if is_strict and not node.stash.get(_FAILED, False) else []
+        for server in servers:
+            if not server.is_running:
+                server.start()
+            server.reset()
+        _fail(leaks)
+
+    def _is_strict(self, node: pytest.Item) -> bool:
+        """Return True if leaks are to be reported; fail for options, which servers of the session cannot take."""
+        with _refusing(node, "nsqd"):
+            options = merged_options(node.iter_markers("nsqd"))
+            is_strict = checks_leaks(options)
+            if options and "nsqd" in getattr(node, "fixturenames", ()):
+                raise ValueError(f"{', '.join(options)}: allowed with nsqd_scope=function only, or for make_nsqd")
+        return is_strict
+
+
+# ---- results --------------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the journal of the test's servers to the report of its first failure."""
+    report = yield
+    if report.failed and not item.stash.get(_FAILED, False):
+        item.stash[_FAILED] = True
+        servers = [*item.stash.get(_SERVERS, ()), *item.session.stash.get(_SERVERS, ())]
+        if servers:
+            from nsqkit.testing.report import sections
+
+            report.sections += sections(_nsqds_of(servers))
+    if report.when == "teardown" and _SERVERS in item.stash:
+        del item.stash[_SERVERS]  # the item lives as long as the session
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Skip a test whose fixture needs more than the backend can do."""
+    yield from _skipped()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Skip a test that needs more than the backend can do."""
+    yield from _skipped()
+
+
+def _skipped() -> Generator[None, None, None]:
+    try:
+        yield
+    except Exception as error:
+        errors = sys.modules.get("nsqkit.testing.errors")
+        if errors is not None and isinstance(error, errors.Unsupported):
+            pytest.skip(str(error))
+        raise

@@ -142,7 +142,7 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
     @property
     def open_clients(self) -> tuple[Connection, ...]:
         """The clients that have not closed their connections, as their commands describe them."""
-        return self._call(lambda run: tuple(link.connection for link in run.proxy.links if link.has_client))
+        return self._call(lambda run: tuple(link.connection for link in run.proxy.links if not link.client_end.ended))
 
     def publish(self, topic: str, *bodies: bytes, defer: float | timedelta | None = None) -> None:
         """Publish messages without a client; ``nsqkit.testing.inject.publish`` has the arguments and errors."""

@@ -26,7 +26,7 @@ def run_tests(pytester: pytest.Pytester) -> RunTests:
 
     def run_tests(text: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(text)
-        return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:randomly", *arguments)
+        return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:trio", *arguments)
 
     return run_tests
 
@@ -166,3 +166,144 @@ def test_factory_makes_brokers_with_options(make_nsqd: Callable[..., NsqdServer]
 def test_topic_is_new_and_has_the_name_of_the_test(nsq_topic: str, turn: str) -> None:
     assert is_valid_name(nsq_topic.encode())
     assert nsq_topic.startswith("test_topic_is_new_and_has_the_name_of_the_test_")
+
+
+# ---- leaks ----------------------------------------------------------------------------------------------------------
+
+LEAKING = """
+import socket
+import pytest
+from nsqkit import BlockingConsumer, BlockingProducer
+from nsqkit.transport.address import split_address
+
+kept = []
+
+@pytest.fixture(scope="module", autouse=True)
+def close():
+    yield
+    for client in kept:
+        client.close()
+
+def connect(nsqd):
+    client = socket.create_connection(split_address(nsqd.tcp_address))
+    kept.append(client)
+    client.sendall(b"  V2SUB t c\\nRDY 2\\n")
+    nsqd.wait_connected()
+    return client
+"""
+
+
+def test_open_connection_and_its_messages_are_leaks(run_tests: RunTests) -> None:
+    result = run_tests(
+        LEAKING
+        + """
+def test_it(nsqd):
+    nsqd.publish("t", b"x", b"y")
+    connect(nsqd)
+    nsqd.wait_for(lambda: nsqd.topic("t").channel("c").in_flight == 2)
+"""
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*the client of t/c at 127.0.0.1:* is still connected: close it before the test ends",
+            "*2 messages are in flight to the client of t/c at *: finish or requeue them before the test ends",
+            '*@pytest.mark.nsqd(leaks="allow")*',
+            "*entries of the journal*",
+            "*SUB*",
+        ]
+    )
+
+
+def test_blocking_client_is_a_leak(run_tests: RunTests) -> None:
+    result = run_tests(
+        LEAKING
+        + """
+def test_it(nsqd):
+    kept.append(BlockingProducer("127.0.0.1:1").open())
+"""
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*a blocking client of nsqkit has tasks in the thread of the event loop: close it"])
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "nsqd.publish('t', b'x', defer=60)",
+        "nsqd.publish('t', b'x'); connect(nsqd).close()",
+        "nsqd.publish('t', b'x'); client = connect(nsqd); client.recv(100); client.close()",
+        "nsqd.faults.half_open(); connect(nsqd).close()",
+        "connect(nsqd); nsqd.stop()",
+        "connect(nsqd); nsqd.kill()",
+        "connect(nsqd); nsqd.reset()",
+    ],
+    ids=["messages", "closed", "in flight", "hidden end", "stop", "kill", "reset"],
+)
+def test_correct_test_leaves_nothing_to_report(run_tests: RunTests, test: str) -> None:
+    run_tests(LEAKING + f"\ndef test_it(nsqd):\n    {test}\n").assert_outcomes(passed=1)
+
+
+def test_leaks_are_allowed_by_the_marker_and_not_reported_for_a_failed_test(run_tests: RunTests) -> None:
+    run_tests(
+        LEAKING
+        + """
+@pytest.mark.nsqd(leaks="allow")
+def test_waived(nsqd):
+    connect(nsqd)
+
+def test_failed(nsqd):
+    connect(nsqd)
+    assert False
+
+def test_factory(make_nsqd):
+    make_nsqd()
+    connect(make_nsqd())
+"""
+    ).assert_outcomes(passed=2, failed=1, errors=1)
+
+
+# ---- report ---------------------------------------------------------------------------------------------------------
+
+
+def test_failed_test_shows_the_journal_and_the_faults(run_tests: RunTests) -> None:
+    result = run_tests(
+        LEAKING
+        + """
+def test_it(nsqd):
+    nsqd.faults.delay(1, command="FIN")
+    connect(nsqd).close()
+    nsqd.wait_for(lambda: not nsqd.open_clients)
+    assert False
+"""
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*journal*", "*SUB*t*c*", "*faults*", "seed 0", "*delay*has applied 0 times"])
+
+
+# ---- session --------------------------------------------------------------------------------------------------------
+
+
+def test_servers_of_the_session_are_reset_after_each_test(run_tests: RunTests) -> None:
+    result = run_tests(
+        LEAKING
+        + """
+@pytest.mark.parametrize("end", ["publish", "stop", "leak", "nothing"])
+def test_it(nsqd, nsqd_auth, nsqlookupd, end):
+    assert not nsqd.topics and not nsqd.open_clients and not nsqlookupd.registry.topics
+    nsqd.publish("t", b"x")
+    nsqlookupd.faults.status(500)
+    nsqd_auth.auth.grant("secret")
+    if end == "stop":
+        nsqd.stop()
+    if end == "leak":
+        connect(nsqd)
+
+@pytest.mark.nsqd(msg_timeout=1)
+def test_marker(nsqd):
+    pass
+""",
+        "--nsqd-scope=session",
+    )
+    result.assert_outcomes(passed=4, errors=2)
+    result.stdout.fnmatch_lines(["*msg_timeout: allowed with nsqd_scope=function only, or for make_nsqd"])

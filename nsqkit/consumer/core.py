@@ -12,8 +12,6 @@ write.
 from __future__ import annotations
 
 from collections import deque
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, cast
 
 import attrs
@@ -262,18 +260,6 @@ class ConsumerCore:
         while message := take(queue):
             waiting.append(message)
         self.requeue_now(waiting)
-
-    def finish_all(self, messages: list[Message]) -> Iterable[Holder]:
-        """Finish those of the messages that are not answered; return the sessions that have FIN to send."""
-        if len(self.sessions) == 1:  # messages of other sessions are not held any more
-            (session,) = self.sessions
-            session.finish_all(messages)
-            return (session,)
-        finished: dict[Holder, None] = {}
-        for holder, run in groupby(messages, attrgetter("session")):
-            holder.finish_all(list(run))
-            finished[holder] = None
-        return finished
 
     def requeue_now(self, messages: Iterable[Message]) -> None:
         """Requeue those of the messages that are not answered; a later answer of a handler does nothing."""

@@ -6,6 +6,8 @@ connections that have to send them are woken. Code that receives messages waits 
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from nsqkit.client.serializers import Serializer
     from nsqkit.clock import Clock
     from nsqkit.consumer.core import ConsumerCore
-    from nsqkit.consumer.message import Message, Outcome, Wakeable
+    from nsqkit.consumer.message import Holder, Message, Outcome, Wakeable
     from nsqkit.consumer.options import ConsumerOptions
     from nsqkit.errors import NSQError
     from nsqkit.options.durations import Seconds
@@ -121,8 +123,18 @@ class Subscription:
 
     def finish_all(self, messages: list[Message]) -> None:
         """Finish those of the messages that are not answered, and send FIN without another turn of the event loop."""
-        for session in self.core.finish_all(messages):
+        sessions = self.core.sessions
+        if len(sessions) == 1:  # messages of other sessions are not held any more
+            (session,) = sessions
+            session.finish_all(messages)
             session.connection.flush()
+            return
+        finished: dict[Holder, None] = {}
+        for holder, run in groupby(messages, attrgetter("session")):
+            holder.finish_all(list(run))
+            finished[holder] = None
+        for holder in finished:
+            holder.connection.flush()
 
     def decode(self, body: bytes) -> Any:
         """Return the body's value."""

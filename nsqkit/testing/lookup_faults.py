@@ -158,11 +158,11 @@ class LookupFaults(HTTPFaults):
             raise OptionError("addresses is empty; allowed is one or more")
         for address in addresses:
             split_address(address)
-        return self._edit(Stale(topic, addresses), which)
+        return self._edit("stale", Stale(topic, addresses), which)
 
     def empty(self, topic: str | None = None, **which: Unpack[Which]) -> HTTPFault:
         """List no nsqd, for one topic or for any; the topics and their channels remain."""
-        return self._edit(Empty(topic), which)
+        return self._edit("empty", Empty(topic), which)
 
     def hide(self, *, topic: str | None = None, node: str | None = None, **which: Unpack[Which]) -> HTTPFault:
         """Do not list a topic, or an nsqd, or an nsqd for this topic.
@@ -176,12 +176,12 @@ class LookupFaults(HTTPFaults):
             raise OptionError("topic and node are None; allowed is a topic, a node or both")
         if node is not None:
             split_address(node)
-        return self._edit(Hide(topic, node), which)
+        return self._edit("hide", Hide(topic, node), which)
 
-    def _edit(self, edit: Edit, which: Which) -> HTTPFault:
+    def _edit(self, fault: str, edit: Edit, which: Which) -> HTTPFault:
         if edit.topic is not None:
             encode_topic(edit.topic)
         path = which.get("path")
         if path is not None and not edit.concerns(path, edit.topic or ""):
             raise OptionError(f"path is {path!r}, whose answer has no such list; allowed is /lookup or /nodes")
-        return self.add(edit, **which)
+        return self.add(fault, edit, **which)

@@ -82,8 +82,8 @@ def test_refused_connections_have_rules_of_their_own() -> None:
             "path is '/pub', which matches no request; allowed is one of /lookup",
         ),
         (lambda faults: faults.reset(topic="a b"), "topic name 'a b' is not valid"),
-        (lambda faults: faults.reset(times=0), "times is 0; allowed is None or an int of at least 1"),
-        (lambda faults: faults.reset(after=-1), "after is -1; allowed is an int of at least 0"),
+        (lambda faults: faults.reset(times=0), "times is 0; allowed is None or a number from 1"),
+        (lambda faults: faults.reset(after=-1), "after is -1; allowed is a number from 0"),
         (lambda faults: faults.reset(probability=0), "probability is 0; allowed is a number above 0 and up to 1"),
         (lambda faults: faults.close_on_accept(probability=True), "probability is True"),
     ],
@@ -97,7 +97,7 @@ def test_wrong_value_is_refused(add: Callable[[HTTPFaults], HTTPFault], error: s
 
 
 def test_topic_is_refused_where_requests_have_none() -> None:
-    with pytest.raises(OptionError, match="requests of this server have no topic"):
+    with pytest.raises(OptionError, match="requests of this server have none"):
         HTTPFaults(["/auth"], topics=False, seed=1).status(500, topic="t")
 
 
@@ -105,6 +105,6 @@ def test_rule_that_would_never_apply_is_refused() -> None:
     faults = make_faults()
     faults.status(500, path="/lookup")
     faults.silence(path="/nodes")
-    with pytest.raises(OptionError, match="answers each of these requests already"):
+    with pytest.raises(OptionError, match="malformed would never apply: status already applies to each item of it"):
         faults.malformed(path="/lookup", topic="t")
     faults.slow(1)

@@ -1,8 +1,6 @@
 """The faults of one server: rules for the items and connections of all its links.
 
-A test adds and removes rules in any thread while the server runs. A rule belongs to the whole server: its counts are
-those of all connections. Random decisions depend on the seed, the rule and the number of the item that it selects, and
-on nothing else, so the same seed gives the same result.
+A rule belongs to the whole server: its counts are those of all connections.
 
 Rules with a command, a topic or a channel need items: they do not apply to a connection with TLS or compression, whose
 bytes cannot be divided. The other rules apply there to the bytes of each read.
@@ -10,14 +8,13 @@ bytes cannot be divided. The other rules apply there to the bytes of each read.
 
 from __future__ import annotations
 
-from hashlib import blake2b
-from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from nsqkit.errors import OptionError
 from nsqkit.options.checks import make_options, take_seconds
 from nsqkit.testing.link import actions
 from nsqkit.testing.link.items import Direction
+from nsqkit.testing.link.limits import CountedRule, CountedRules
 from nsqkit.testing.link.rules import Rule
 from nsqkit.wire.error_codes import BROKER_ERRORS
 
@@ -57,62 +54,19 @@ class Selector(CommandSelector, total=False):
     command: str | None
 
 
-class Fault:
-    """A rule of a server, for ``with``: it is removed at the end.
-
-    Attributes:
-        rule: the rule.
-        count: how often it has applied.
-        is_removed: it was removed; it may also apply no more since it has applied ``times`` times.
-    """
-
-    def __init__(self, rule: Rule, number: int, faults: Faults) -> None:
-        self.rule = rule
-        self.count = 0
-        self.is_removed = False
-        self._number = number
-        self._faults = faults
-        self._selected_count = 0
-
-    def __repr__(self) -> str:
-        return f"<Fault {self.rule} number={self._number} count={self.count} seed={self._faults.seed}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.remove()
-
-    def remove(self) -> None:
-        """Apply the rule no more; do nothing if it was removed."""
-        self._faults.remove(self)
+class Fault(CountedRule[Rule]):
+    """A rule of a server, for ``with``: it is removed at the end."""
 
     def applies(self, direction: Direction, item: Item, connection: Connection) -> bool:
         """Return whether the rule applies to the next item, and count it."""
-        return self.rule.selects(direction, item, connection) and self._is_hit()
+        return self.rule.selects(direction, item, connection) and self.is_hit()
 
     def applies_to_new(self, connection: Connection) -> bool:
         """Return whether the rule applies to a new connection, and count it."""
-        return self.rule.client in (None, connection.address) and self._is_hit()
-
-    def _is_hit(self) -> bool:
-        rule = self.rule
-        number, self._selected_count = self._selected_count, self._selected_count + 1
-        if number < rule.after or (rule.times is not None and self.count >= rule.times):
-            return False
-        if rule.probability < 1 and self._draw(number) >= rule.probability:
-            return False
-        self.count += 1
-        if self.count == rule.times:
-            self._faults.active.pop(self._number, None)
-        return True
-
-    def _draw(self, number: int) -> float:
-        digest = blake2b(f"{self._faults.seed} {self._number} {number}".encode(), digest_size=7).digest()
-        return int.from_bytes(digest) / (1 << 56)
+        return self.rule.client in (None, connection.address) and self.is_hit()
 
 
-class Faults:
+class Faults(CountedRules[Fault]):
     """The rules of one server; each method adds one and returns its ``Fault``.
 
     The keywords of most methods select items (``nsqkit.testing.link.rules.Rule``): ``direction``, ``command``,
@@ -133,25 +87,15 @@ class Faults:
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
+        super().__init__(seed)
         self.on_refuse: Callable[[], None] = lambda: None
-        self.active: dict[int, Fault] = {}  # changed in single steps, since other threads read it
-        self._numbers = count(1)
-        self._added: dict[int, Fault] = {}
-
-    def clear(self) -> None:
-        """Remove all rules."""
-        for fault in [*self._added.values()]:
-            self.remove(fault)
 
     def remove(self, fault: Fault) -> None:
         """Remove a rule; do nothing if it was removed."""
-        fault.is_removed = True
-        for number in [number for number, each in [*self._added.items()] if each is fault]:
-            self.active.pop(number, None)
-            self._added.pop(number, None)
-            if fault.rule.fault == "refuse":
-                self.on_refuse()
+        was_removed = fault.is_removed
+        super().remove(fault)
+        if fault.rule.fault == "refuse" and not was_removed:
+            self.on_refuse()
 
     @property
     def refuses(self) -> bool:
@@ -289,11 +233,7 @@ class Faults:
 
     def _add(self, name: str, action: Action, selector: Any) -> Fault:
         rule = make_options(Rule, {**selector, "fault": name, "action": action})
-        for earlier in [*self.active.values()]:
-            if earlier.rule.is_lasting and earlier.rule.covers(rule):
-                raise OptionError(f"{name} would never apply: {earlier.rule.fault} already applies to each item of it")
-        number = next(self._numbers)
-        fault = self._added[number] = self.active[number] = Fault(rule, number, self)
+        fault = self._put(Fault, rule)
         if name == "refuse":
             self.on_refuse()
         return fault

@@ -13,6 +13,7 @@ import attrs
 from nsqkit.errors import OptionError
 from nsqkit.testing.link.actions import ANSWERED, COMMANDS, FRAMES, Action, DropAnswer
 from nsqkit.testing.link.items import Direction
+from nsqkit.testing.link.limits import LimitedRule
 
 if TYPE_CHECKING:
     from nsqkit.testing.link.items import Connection, Item
@@ -54,54 +55,28 @@ def _check_command(rule: object, field: attrs.Attribute[Any], value: object) -> 
     raise OptionError(f"command is {value!r}{hint or '; allowed are None, ' + ', '.join(NAMES)}")
 
 
-def _check_count(least: int, *, optional: bool = False) -> Any:
-    def check(rule: object, field: attrs.Attribute[Any], value: object) -> None:
-        if not (optional and value is None) and (not _is_int(value) or value < least):  # type: ignore[operator]
-            allowed = ("None or " if optional else "") + f"a number from {least}"
-            raise OptionError(f"{field.name} is {value!r}; allowed is {allowed}")
-
-    return check
-
-
-def _check_probability(rule: object, field: attrs.Attribute[Any], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise OptionError(f"probability is {value!r}; allowed is a number above 0 and up to 1")
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 @attrs.frozen(kw_only=True)
-class Rule:
+class Rule(LimitedRule):
     """A selection of items, and an action.
 
     Attributes:
-        fault: the name of the fault, as in ``Faults``.
         action: their treatment.
         direction: ``to_broker`` or ``to_client``; None for both.
         command: the name of a command or of a frame (``Item.name``); None for all.
         topic: the topic of a publish or a SUB, or of the subscription of the connection; None for any.
         channel: the channel of a SUB, or of the subscription; None for any.
         client: a client id or an address; None for any.
-        times: how often it applies; None for any number.
-        after: the number of selected items that are left as they are, before the first one that is not.
-        probability: with which it applies to an item, after ``after``; the seed of the faults decides.
 
     Raises:
         OptionError: a value is not allowed, or no item can ever be selected.
     """
 
-    fault: str
     action: Action
     direction: Direction | None = attrs.field(default=None, converter=_direction, validator=check_direction)
     command: str | None = attrs.field(default=None, validator=_check_command)
     topic: str | None = attrs.field(default=None, validator=_check_text)
     channel: str | None = attrs.field(default=None, validator=_check_text)
     client: str | None = attrs.field(default=None, validator=_check_text)
-    times: int | None = attrs.field(default=None, validator=_check_count(1, optional=True))
-    after: int = attrs.field(default=0, validator=_check_count(0))
-    probability: float = attrs.field(default=1.0, validator=_check_probability)
 
     def __attrs_post_init__(self) -> None:
         names = NAMES if self.action.names is None else self.action.names
@@ -130,11 +105,6 @@ class Rule:
             raise OptionError(
                 f"direction is {self.direction.value!r}, but {', '.join(names)} goes {self.direction.opposite.value}"
             )
-
-    @property
-    def is_lasting(self) -> bool:
-        """True if it applies to every item that it selects."""
-        return self.times is None and self.after == 0 and self.probability == 1
 
     def selects(self, direction: Direction, item: Item, connection: Connection) -> bool:
         """Return whether an item, of which at least the first line or the type has come, is one of the selection."""

@@ -29,6 +29,9 @@ Server = TypeVar("Server", bound="AbstractContextManager[Any]")
 _SERVERS: Final = pytest.StashKey[list[Any]]()
 """The servers of the fixtures: of a test, until it is reported, or of the session, while they run."""
 
+_HAS_LOOP_THREAD: Final = pytest.StashKey[bool]()
+"""The run has started the thread of the servers."""
+
 _FAILED: Final = pytest.StashKey[bool]()
 """A phase of the test has failed."""
 
@@ -180,6 +183,7 @@ class _Servers:
     def __init__(self, request: pytest.FixtureRequest, marker: str, stack: ExitStack) -> None:
         from nsqkit.testing.leaks import LeakCheck
 
+        _keep_loop_thread(request.config)
         self.check = LeakCheck()
         self.options = merged_options(request.node.iter_markers(marker))
         self.is_strict = checks_leaks(self.options)
@@ -202,6 +206,17 @@ class _Servers:
         if (backend := _option(self._request.config, "nsqd")) != "embedded":
             options.setdefault("backend", backend)
         return self.start(make, **options)
+
+
+def _keep_loop_thread(config: pytest.Config) -> None:
+    """Keep the thread of the servers for the rest of the run; to start it takes as long as to start an nsqd."""
+    if _HAS_LOOP_THREAD not in config.stash:
+        from nsqkit.loop_thread import portal_provider
+
+        provider = portal_provider()
+        provider.__enter__()
+        config.add_cleanup(partial(provider.__exit__, None, None, None))
+        config.stash[_HAS_LOOP_THREAD] = True
 
 
 @contextmanager

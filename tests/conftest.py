@@ -31,7 +31,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The tests of Spark have a separate environment (`tox -e spark`); elsewhere pyspark is not installed.
 NEED_SPARK = ["spark/test_jobs.py", "spark/test_rdd.py", "spark/test_sink.py"]
-collect_ignore = [] if importlib.util.find_spec("pyspark") else NEED_SPARK
+# Those of the fixtures need the plugins of the group `test`, which other groups do not have.
+NEED_PLUGINS = ["testing/test_other_plugins.py"]
+collect_ignore = [
+    *([] if importlib.util.find_spec("pyspark") else NEED_SPARK),
+    *([] if all(map(importlib.util.find_spec, ["pytest_asyncio", "pytest_trio", "xdist"])) else NEED_PLUGINS),
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

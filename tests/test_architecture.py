@@ -114,7 +114,7 @@ IO_MODULES = {
     "spark.drain",
     "telemetry.instruments",
     "telemetry.prometheus",
-    "testing.auth_server",
+    "testing.http_server",
     "testing.gate",
     "testing.http_front",
     "testing.plugin",
@@ -147,7 +147,7 @@ IO_LIBRARIES = {
 ENTRY_POINTS = {
     *("__init__", "__main__"),
     *("telemetry.opentelemetry", "telemetry.prometheus"),
-    *("testing.plugin", "testing.replay", "testing.scripted", "testing.strategies"),
+    *("testing.lookup_proxy", "testing.plugin", "testing.replay", "testing.scripted", "testing.strategies"),
 }
 
 # Modules of which nothing runs: they declare protocols, for types alone. All others have a test of their own.

@@ -7,35 +7,26 @@ expired. A test says what a secret allows; without that the server answers 403, 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import parse_qs
 
-import anyio
 import attrs
 
 from nsqkit.errors import OptionError
 from nsqkit.http.messages import Request, Response
-from nsqkit.loop_thread import portal_provider
 from nsqkit.options.checks import take_seconds
 from nsqkit.testing.clock import ControlledClock
 from nsqkit.testing.http_faults import HTTPFaults
-from nsqkit.testing.http_front import HTTPFront
+from nsqkit.testing.http_server import HTTPServer
 from nsqkit.testing.servers import NsqdServer
-from nsqkit.transport.accept import accept, remote_address
-from nsqkit.transport.tcp import listen
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from anyio.abc import ByteStream
-
     from nsqkit.options.durations import Seconds
     from nsqkit.testing.clock import Mode
-
-logger = logging.getLogger("nsqkit.testing")
 
 PERMISSIONS: Final = ("subscribe", "publish")
 
@@ -134,11 +125,8 @@ class AuthServer:
     # ---- the server ------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            portal = stack.enter_context(portal_provider())
-            service = portal.call(_Service, self)
-            stack.enter_context(portal.wrap_async_context_manager(service))
-            self._stack = stack.pop_all()
+        server = self._stack.enter_context(HTTPServer(self.answer, self.faults, self.clock))
+        self.address = server.address
         return self
 
     def __exit__(
@@ -172,30 +160,6 @@ class AuthServer:
                 ],
             }
         )
-
-
-class _Service:
-    """The listener, for ``async with`` in the loop thread."""
-
-    def __init__(self, server: AuthServer) -> None:
-        self._server = server
-        self._front = HTTPFront(server.answer, server.faults, server.clock)
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> None:
-        async with AsyncExitStack() as stack:
-            listener = await stack.enter_async_context(await listen(self._server.address or "127.0.0.1:0"))
-            self._server.address = listener.address
-            tasks = await stack.enter_async_context(anyio.create_task_group())
-            stack.callback(tasks.cancel_scope.cancel)
-            tasks.start_soon(accept, listener, self._serve, tasks, logger, self._server.clock)
-            self._stack = stack.pop_all()
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._stack.aclose()
-
-    async def _serve(self, stream: ByteStream) -> None:
-        await self._front.serve(stream, remote_address(stream))
 
 
 class AuthNsqdServer(NsqdServer):

@@ -112,7 +112,7 @@ def nsq_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     from nsqkit.testing.cluster import Cluster
 
     with _serving(request, "nsq_cluster") as servers:
-        yield servers.start(Cluster, **servers.options)
+        yield servers.start_nsqd(Cluster, **servers.options)
 
 
 @pytest.fixture(scope=_scope)
@@ -330,6 +330,16 @@ def _skipped() -> Generator[None, None, None]:
         yield
     except Exception as error:
         errors = sys.modules.get("nsqkit.testing.errors")
-        if errors is not None and isinstance(error, errors.Unsupported):
-            pytest.skip(str(error))
-        raise
+        if errors is None or (sentence := _sentence(error, errors.Unsupported)) is None:
+            raise
+    else:
+        return
+    pytest.skip(sentence)
+
+
+def _sentence(error: Exception, kind: type[Exception]) -> str | None:
+    """Return the text of an error of this kind, also in groups that contain no other kind."""
+    if isinstance(error, ExceptionGroup):
+        sentences = {_sentence(each, kind) for each in error.exceptions}
+        return None if None in sentences else ", ".join(filter(None, sentences))
+    return str(error) if isinstance(error, kind) else None

@@ -153,6 +153,34 @@ def test_session_has_one_broker(run_tests: RunTests) -> None:
     ).assert_outcomes(passed=2)
 
 
+def test_test_that_needs_more_than_the_backend_can_do_is_skipped(run_tests: RunTests) -> None:
+    result = run_tests(
+        """
+        import pytest
+        from nsqkit.testing.errors import ServerState, Unsupported
+
+        @pytest.fixture
+        def journal(nsqd):
+            raise Unsupported("there is no journal")
+
+        def test_setup(journal):
+            pass
+
+        def test_call(nsqd):
+            raise Unsupported("there is no clock")
+
+        def test_group(nsqd):
+            raise ExceptionGroup("", [ExceptionGroup("", [Unsupported("there is no disk")])])
+
+        def test_other_error(nsqd):
+            raise ExceptionGroup("", [Unsupported("there is no disk"), ServerState("it is stopped")])
+        """,
+        "-rs",
+    )
+    result.assert_outcomes(skipped=3, failed=1)
+    result.stdout.fnmatch_lines_random([f"SKIPPED*there is no {thing}" for thing in ("journal", "clock", "disk")])
+
+
 # ---- the other fixtures ---------------------------------------------------------------------------------------------
 
 

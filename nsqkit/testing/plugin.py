@@ -32,6 +32,9 @@ _SERVERS: Final = pytest.StashKey[list[Any]]()
 _HAS_LOOP_THREAD: Final = pytest.StashKey[bool]()
 """The run has started the thread of the servers."""
 
+_MARKED: Final = {"nsqd": ("nsqd", "nsqd_tls", "nsqd_mtls", "nsqd_auth"), "nsqlookupd": ("nsqlookupd",)}
+"""The fixtures that take the options of a marker, of those with the scope of ``nsqd_scope``."""
+
 _FAILED: Final = pytest.StashKey[bool]()
 """A phase of the test has failed."""
 
@@ -186,7 +189,7 @@ class _Servers:
         _keep_loop_thread(request.config)
         self.check = LeakCheck()
         self.options = merged_options(request.node.iter_markers(marker))
-        self.is_strict = checks_leaks(self.options)
+        self.is_strict = checks_leaks(self.options) and checks_leaks(merged_options(request.node.iter_markers("nsqd")))
         self._request = request
         self._stack = stack
 
@@ -286,11 +289,14 @@ class _SharedServers:
 
     def _is_strict(self, node: pytest.Item) -> bool:
         """Return True if leaks are to be reported; fail for options, which servers of the session cannot take."""
-        with _refusing(node, "nsqd"):
-            options = merged_options(node.iter_markers("nsqd"))
-            is_strict = checks_leaks(options)
-            if options and "nsqd" in getattr(node, "fixturenames", ()):
-                raise ValueError(f"{', '.join(options)}: allowed with nsqd_scope=function only, or for make_nsqd")
+        used = getattr(node, "fixturenames", ())
+        is_strict = True
+        for marker, fixtures in _MARKED.items():
+            with _refusing(node, marker):
+                options = merged_options(node.iter_markers(marker))
+                is_strict = checks_leaks(options) and is_strict
+                if options and any(fixture in used for fixture in fixtures):
+                    raise ValueError(f"{', '.join(options)}: allowed with nsqd_scope=function only, or for make_nsqd")
         return is_strict
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -212,6 +213,13 @@ def close():
     for client in kept:
         client.close()
 
+def consume(nsqd, finish=False):
+    nsqd.publish("t", b"x")
+    with BlockingConsumer("t", "c", nsqd_tcp_addresses=[nsqd.tcp_address]) as consumer:
+        message = next(iter(consumer))
+        if finish:
+            message.finish()
+
 def connect(nsqd):
     client = socket.create_connection(split_address(nsqd.tcp_address))
     kept.append(client)
@@ -260,16 +268,33 @@ def test_it(nsqd):
     [
         "nsqd.publish('t', b'x', defer=60)",
         "nsqd.publish('t', b'x'); connect(nsqd).close()",
+        "with BlockingProducer(nsqd.tcp_address) as producer: producer.publish('t', b'x')",
+        "consume(nsqd, finish=True)",
+        "consume(nsqd)",
         "nsqd.publish('t', b'x'); client = connect(nsqd); client.recv(100); client.close()",
         "nsqd.faults.half_open(); connect(nsqd).close()",
         "connect(nsqd); nsqd.stop()",
         "connect(nsqd); nsqd.kill()",
         "connect(nsqd); nsqd.reset()",
     ],
-    ids=["messages", "closed", "in flight", "hidden end", "stop", "kill", "reset"],
+    ids=[
+        "messages",
+        "closed",
+        "producer",
+        "consumer",
+        "unanswered",
+        "in flight",
+        "hidden end",
+        "stop",
+        "kill",
+        "reset",
+    ],
 )
-def test_correct_test_leaves_nothing_to_report(run_tests: RunTests, test: str) -> None:
-    run_tests(LEAKING + f"\ndef test_it(nsqd):\n    {test}\n").assert_outcomes(passed=1)
+def test_correct_test_leaves_nothing_to_report(run_tests: RunTests, tmp_path: Path, test: str) -> None:
+    log = tmp_path / "log"
+    options = [f"--log-file={log}", "--log-file-level=WARNING"]
+    run_tests(LEAKING + f"\ndef test_it(nsqd):\n    {test}\n", *options).assert_outcomes(passed=1)
+    assert log.read_text() == ""
 
 
 def test_leaks_are_allowed_by_the_marker_and_not_reported_for_a_failed_test(run_tests: RunTests) -> None:
@@ -330,8 +355,16 @@ def test_it(nsqd, nsqd_auth, nsqlookupd, end):
 @pytest.mark.nsqd(msg_timeout=1)
 def test_marker(nsqd):
     pass
+
+@pytest.mark.nsqlookupd(tombstone_lifetime=1)
+def test_marker_of_nsqlookupd(nsqlookupd):
+    pass
+
+@pytest.mark.nsqd(msg_timeout=1, leaks="allow")
+def test_factory(make_nsqd):
+    connect(make_nsqd(msg_timeout=1))
 """,
         "--nsqd-scope=session",
     )
-    result.assert_outcomes(passed=4, errors=2)
+    result.assert_outcomes(passed=5, errors=3)
     result.stdout.fnmatch_lines(["*msg_timeout: allowed with nsqd_scope=function only, or for make_nsqd"])

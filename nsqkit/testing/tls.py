@@ -15,6 +15,8 @@ from nsqkit.errors import OptionError
 from nsqkit.testing.servers import NsqdServer
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import trustme
 
 NAMES: Final = ("127.0.0.1", "::1", "localhost")
@@ -43,8 +45,12 @@ class Certificates:
     client_key: str
 
     @classmethod
-    def make(cls, directory: Path) -> Certificates:
+    def make(cls, directory: Path, *, not_after: datetime | None = None) -> Certificates:
         """Make an authority and both certificates, and write them to a directory.
+
+        Args:
+            directory: where the files are written.
+            not_after: the time at which the certificate of the broker expires; None for the year 3000.
 
         Raises:
             OptionError: the package trustme is not installed.
@@ -58,7 +64,7 @@ class Certificates:
         authority = trustme.CA()
         ca_file = directory / "ca.pem"
         authority.cert_pem.write_to_path(ca_file)
-        server = _write(directory, "server", authority.issue_cert(*NAMES))
+        server = _write(directory, "server", authority.issue_cert(*NAMES, not_after=not_after))
         client = _write(directory, "client", authority.issue_cert(CLIENT_NAME, common_name=CLIENT_NAME))
         return cls(str(ca_file), *server, *client)
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,15 @@ def test_client_without_tls_or_without_a_certificate_is_refused(
 def test_marker_changes_the_options_of_tls(nsqd_tls: TLSNsqdServer) -> None:
     with BlockingProducer(nsqd_tls.tcp_address) as producer:
         producer.publish("t", b"x")
+
+
+def test_broker_with_an_expired_certificate_is_refused(tmp_path: Path) -> None:
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    with TLSNsqdServer(Certificates.make(tmp_path, not_after=yesterday)) as nsqd:
+        with pytest.raises(NSQError, match="certificate has expired"):
+            options: Any = {"tls_v1": True, "tls_root_ca_file": nsqd.ca_file, "connect_timeout": 0.5}
+            with BlockingProducer(nsqd.tcp_address, **options) as producer:
+                producer.publish("t", b"x")
 
 
 def test_missing_package_is_an_error_with_the_command_that_installs_it(

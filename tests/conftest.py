@@ -38,6 +38,9 @@ collect_ignore = [
     *([] if all(map(importlib.util.find_spec, ["pytest_asyncio", "pytest_trio", "xdist"])) else NEED_PLUGINS),
 ]
 
+# A project of its own, which `tox -e sample` tests.
+collect_ignore.append("sample_project")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("nsq", "programs that the tests of tests/integration/anywhere are run against, too")

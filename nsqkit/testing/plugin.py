@@ -258,9 +258,18 @@ def _fail(leaks: list[str]) -> None:
         pytest.fail("\n".join([*leaks, f"({waived})"]), pytrace=False)
 
 
+def _all_of(servers: Iterable[Any]) -> list[Any]:
+    """Return servers, with those of clusters in their place."""
+    return [
+        each
+        for server in servers
+        for each in ([*server.nsqds, *server.nsqlookupds] if hasattr(server, "nsqds") else [server])
+    ]
+
+
 def _nsqds_of(servers: Iterable[Any]) -> list[NsqdServer]:
     """Return the nsqds among servers, and those of clusters."""
-    return [each for server in servers for each in getattr(server, "nsqds", [server]) if hasattr(each, "journal")]
+    return [server for server in _all_of(servers) if hasattr(server, "journal")]
 
 
 class _SharedServers:
@@ -313,7 +322,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         if servers:
             from nsqkit.testing.report import sections
 
-            report.sections += sections(_nsqds_of(servers))
+            report.sections += sections(_all_of(servers))
     if report.when == "teardown" and _SERVERS in item.stash:
         del item.stash[_SERVERS]  # the item lives as long as the session
     return report

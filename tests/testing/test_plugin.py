@@ -334,6 +334,19 @@ def test_it(nsqd):
     result.stdout.fnmatch_lines(["*journal*", "*SUB*t*c*", "*faults*", "seed 0", "*delay*has applied 0 times"])
 
 
+def test_failed_test_shows_each_server_of_a_cluster(run_tests: RunTests) -> None:
+    result = run_tests(
+        """
+        def test_it(nsq_cluster):
+            nsq_cluster.partition(2)
+            nsq_cluster.partition(nsq_cluster.nsqlookupds[1])
+            assert False
+        """
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*nsqd *: faults*", "*silence*", "*nsqlookupd *: faults*", "*silence*"])
+
+
 # ---- session --------------------------------------------------------------------------------------------------------
 
 

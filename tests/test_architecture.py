@@ -147,7 +147,7 @@ IO_LIBRARIES = {
 ENTRY_POINTS = {
     *("__init__", "__main__"),
     *("telemetry.opentelemetry", "telemetry.prometheus"),
-    *("testing.lookup_proxy", "testing.plugin", "testing.replay", "testing.scripted", "testing.strategies"),
+    *("testing.plugin", "testing.replay", "testing.scripted", "testing.strategies"),
 }
 
 # Modules of which nothing runs: they declare protocols, for types alone. All others have a test of their own.

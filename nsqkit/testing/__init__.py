@@ -13,6 +13,9 @@ flags in snake case. Without pytest, use ``with NsqdServer() as nsqd:``.
     nsqd.journal                            every command and frame
     nsqd.assert_finished("body")            also assert_published, assert_requeued, assert_nothing_lost, ...
     nsqd.restart(keep_data=True)            also stop, start, kill, snapshot, restore, reset
+    nsqlookupd.faults.stale("t", "gone:1")  also empty, hide, slow, status, malformed, reset, silence
+    nsq_cluster.partition(0)                also kill, stop, restart, heal, wait_registered
+    nsqd_auth.auth.grant("secret", ttl=60)  also deny, and faults of its auth server
 
 Methods that wait (``wait_...``, ``clock.advance...``) block, or are awaited in an event loop. All others return at
 once. docs/testing.md has a test for each.
@@ -24,32 +27,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from nsqkit.testing.auth_server import AuthNsqdServer, AuthServer
     from nsqkit.testing.clock import ControlledClock
+    from nsqkit.testing.cluster import Cluster
     from nsqkit.testing.errors import ServerState, Unsupported
     from nsqkit.testing.link.journal import Journal
+    from nsqkit.testing.lookup_proxy import LookupProxy
     from nsqkit.testing.script import close, expect, heartbeat, message, reply, reset, wait
     from nsqkit.testing.scripted import ScriptedNsqd
     from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
     from nsqkit.testing.snapshot import Snapshot
+    from nsqkit.testing.tls import Certificates, TLSNsqdServer
 
 _MODULES = {
+    "nsqkit.testing.auth_server": ("AuthNsqdServer", "AuthServer"),
     "nsqkit.testing.clock": ("ControlledClock",),
+    "nsqkit.testing.cluster": ("Cluster",),
     "nsqkit.testing.errors": ("ServerState", "Unsupported"),
     "nsqkit.testing.link.journal": ("Journal",),
+    "nsqkit.testing.lookup_proxy": ("LookupProxy",),
     "nsqkit.testing.script": ("close", "expect", "heartbeat", "message", "reply", "reset", "wait"),
     "nsqkit.testing.scripted": ("ScriptedNsqd",),
     "nsqkit.testing.servers": ("NsqdServer", "NsqlookupdServer"),
     "nsqkit.testing.snapshot": ("Snapshot",),
+    "nsqkit.testing.tls": ("Certificates", "TLSNsqdServer"),
 }
 
 __all__ = [
+    "AuthNsqdServer",
+    "AuthServer",
+    "Certificates",
+    "Cluster",
     "ControlledClock",
     "Journal",
+    "LookupProxy",
     "NsqdServer",
     "NsqlookupdServer",
     "ScriptedNsqd",
     "ServerState",
     "Snapshot",
+    "TLSNsqdServer",
     "Unsupported",
     "close",
     "expect",

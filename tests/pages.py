@@ -17,6 +17,9 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
 MIGRATING = ROOT / "docs" / "migrating"
 """Pages with the same programs for other clients and for nsqkit."""
 
+OTHER_CLIENTS = ROOT / "docs" / "testing-other-clients.md"
+"""A page with tests that need other clients."""
+
 EXAMPLES = ROOT / "docs" / "examples"
 """Programs that pages contain completely; tests/test_examples.py runs them."""
 

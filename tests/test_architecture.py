@@ -47,7 +47,9 @@ ARROWS = {
     "telemetry": "errors options transport client producer consumer",
     "testing.link": "errors options wire",
     "testing.conformance": "errors transport wire",
-    "testing": "errors clock options wire transport http loop_thread admin broker broker.core lookupd testing.link",
+    "testing": (
+        "errors clock options wire transport http loop_thread admin consumer broker broker.core lookupd testing.link"
+    ),
     "spark": "errors clock options producer consumer",
     "__init__": "errors options admin client producer consumer",
     "__main__": "broker lookupd testing.conformance",
@@ -119,6 +121,7 @@ IO_MODULES = {
     "testing.http_front",
     "testing.plugin",
     "testing.blocking",
+    "testing.state_machine",
     "testing.clock",
     "testing.deadlines",
     "testing.link.recording",
@@ -147,7 +150,7 @@ IO_LIBRARIES = {
 ENTRY_POINTS = {
     *("__init__", "__main__"),
     *("telemetry.opentelemetry", "telemetry.prometheus"),
-    *("testing.plugin", "testing.replay", "testing.scripted", "testing.strategies"),
+    *("testing.plugin", "testing.replay", "testing.scripted", "testing.state_machine", "testing.strategies"),
 }
 
 # Modules of which nothing runs: they declare protocols, for types alone. All others have a test of their own.

@@ -7,7 +7,7 @@ Each fenced block of a page is of one of these kinds:
   A block that imports pyspark runs if that is installed (``tox -e spark``). No block can be excluded.
   ``tests/test_examples.py`` runs the blocks that are files of docs/examples.
   ``tests/integration/clients/test_migrating.py`` runs the blocks under docs/migrating, which are programs that run
-  until a signal.
+  until a signal, and ``test_testing_page.py`` there those of docs/testing-other-clients.md.
 * ``pycon``: the blocks of a page together are a doctest.
 * ``sh`` and ``console``: each command begins with an entry of COMMANDS, which names the file that runs it.
 * ``text``, ``toml``, ``json``: pictures, output and data, which no test reads. ``go``: programs for go-nsq.
@@ -31,7 +31,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.pages import EXAMPLES, MIGRATING, PAGES, ROOT, Block, blocks, blocks_of, name, rows
+from tests.pages import EXAMPLES, MIGRATING, OTHER_CLIENTS, PAGES, ROOT, Block, blocks, blocks_of, name, rows
 from tests.stepping import step
 
 # Beginning of a command in the documentation -> the file that runs it, and the words in that file.
@@ -90,16 +90,21 @@ def run(source: str, block: Block, backend: str) -> None:
         exec(program, namespace)
 
 
-WITH_TESTS = sorted({block.page for block in blocks("python") if TESTS.search(block.text)})
+WITH_TESTS = sorted({block.page for block in blocks("python") if TESTS.search(block.text)} - {OTHER_CLIENTS})
 
 
 @pytest.mark.parametrize("page", WITH_TESTS, ids=name)
 def test_test_blocks_pass(page: Path, tmp_path: Path):
+    run_test_blocks(page, tmp_path)
+
+
+def run_test_blocks(page: Path, folder: Path) -> None:
+    """Have pytest run the blocks of a page that define tests, each as a file."""
     for block in blocks_of(page):
         if block.language == "python" and TESTS.search(block.text):
-            (tmp_path / f"test_line_{block.line}.py").write_text(block.text)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", str(tmp_path)]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+            (folder / f"test_line_{block.line}.py").write_text(block.text)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", str(folder)]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout
 
 

@@ -228,6 +228,8 @@ def _serving(request: pytest.FixtureRequest, marker: str) -> Iterator[_Servers]:
 
     A refusal of the markers is an error of the test, with its file and line. Leaks are an error of the test, too.
     """
+    if marker == "nsqd" and "nsqlookupd" in request.fixturenames:
+        request.getfixturevalue("nsqlookupd")  # it stops after the nsqds, which would log that it is gone
     node = request.node
     leaks: list[str] = []
     with ExitStack() as stack:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -294,6 +295,18 @@ def test_correct_test_leaves_nothing_to_report(run_tests: RunTests, tmp_path: Pa
     log = tmp_path / "log"
     options = [f"--log-file={log}", "--log-file-level=WARNING"]
     run_tests(LEAKING + f"\ndef test_it(nsqd):\n    {test}\n", *options).assert_outcomes(passed=1)
+    assert log.read_text() == ""
+
+
+def test_nsqlookupd_stops_after_the_nsqds_that_are_registered_with_it(run_tests: RunTests, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    test = """
+        def test_it(make_nsqd, nsqlookupd):
+            nsqd = make_nsqd(lookupd_tcp_address=[nsqlookupd.tcp_address])
+            nsqd.publish("t", b"x")
+            nsqd.wait_for(lambda: nsqlookupd.registry.producers("t"))
+    """
+    run_tests(textwrap.dedent(test), f"--log-file={log}", "--log-file-level=WARNING").assert_outcomes(passed=1)
     assert log.read_text() == ""
 
 

@@ -128,6 +128,8 @@ IO_MODULES = {
     "testing.disk",
     "testing.scripted",
     "testing.embedded",
+    "testing.external",
+    "testing.process",
     "testing.ports",
     "testing.proxy",
     "testing.conformance.connection",
@@ -157,7 +159,6 @@ ENTRY_POINTS = {
 UNTESTED = {
     "broker.core.disk.file_store",
     "broker.running",
-    "testing.backend",
     "transport.machine",
     "transport.push_stream",
     "wire.rules",

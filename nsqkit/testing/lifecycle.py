@@ -37,6 +37,10 @@ class Run(Protocol):
         """Have the end of ``async with`` reset every connection, and save nothing."""
         ...
 
+    def forget(self) -> None:
+        """Have the end of ``async with`` keep no data for another start; called in any thread."""
+        ...
+
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
@@ -87,6 +91,8 @@ class Server(Generic[R]):
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        if self._run is not None:
+            self._run.forget()
         self.stop()
 
     def start(self, *, keep_data: bool = False) -> None:

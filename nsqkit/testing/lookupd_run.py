@@ -39,6 +39,9 @@ class NsqlookupdRun(Nsqlookupd):
         self._add_loop = clock.add_loop
         self._front = HTTPFront(self._handle, faults, clock)
 
+    def forget(self) -> None:
+        """Do nothing: an nsqlookupd keeps no data."""
+
     async def __aenter__(self) -> Self:
         self._add_loop()
         for port in self._ports:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final, Self
 
-from nsqkit.testing.snapshot import reset
-
 if TYPE_CHECKING:
     from nsqkit.broker.server import Nsqd
     from nsqkit.testing.backend import Backend
@@ -33,6 +31,7 @@ class NsqdRun:
         self._http_port = http_port
         self._keep_data = keep_data
         self._is_killed = False
+        self._is_last = False
 
     @property
     def tcp_address(self) -> str:
@@ -46,20 +45,22 @@ class NsqdRun:
 
     @property
     def nsqd(self) -> Nsqd:
-        """The broker, which is in this process."""
-        assert self.backend.nsqd is not None
+        """The broker; raise Unsupported where it is not in this process."""
         return self.backend.nsqd
 
     def kill(self) -> None:
         """Have the end of ``async with`` reset every connection, and save nothing."""
         self._is_killed = True
 
+    def forget(self) -> None:
+        """Have the end of ``async with`` keep no data for another start."""
+        self._is_last = True
+
     async def reset(self) -> None:
         """Reset every connection, delete all topics, and clear the journal; connections are refused meanwhile."""
         await self.proxy.reset()
         await self.proxy.wait_closed()
-        reset(self.nsqd.broker)
-        self.nsqd.process_changes()
+        await self.backend.reset()
         self.proxy.journal.clear()
         await self.proxy.open_listener()
 
@@ -80,6 +81,6 @@ class NsqdRun:
         else:
             await self.proxy.close_listener()
             self.proxy.reset_after(STOP_LIMIT)
-            await self.backend.stop()
+            await self.backend.stop(keep_data=not self._is_last)
             await self.proxy.wait_closed()
         await self.proxy.__aexit__(None, None, None)

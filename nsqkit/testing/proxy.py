@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Self
 
 import anyio
+import attrs
 
 from nsqkit.errors import Closed
 from nsqkit.testing.link.link import Link, LinkEnd
@@ -47,7 +48,7 @@ class Proxy:
 
     Attributes:
         journal: the same.
-        links: the open connections, each with a function that resets it.
+        links: the open connections.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Proxy:
         clock: ControlledClock,
         traffic: Traffic,
     ) -> None:
-        self.links: dict[Link, Callable[[], None]] = {}
+        self.links: dict[Link, OpenLink] = {}
         self._port = port
         self._connect = connect
         self.journal = journal
@@ -116,8 +117,8 @@ class Proxy:
     async def reset(self) -> None:
         """Reset every connection, and have new ones refused."""
         await self.close_listener()
-        for reset in self.links.values():
-            reset()
+        for open_link in self.links.values():
+            open_link.reset()
 
     def reset_after(self, seconds: float) -> None:
         """Reset every connection after so many real seconds, unless the proxy is left before."""
@@ -157,15 +158,11 @@ class Proxy:
             link.broker_end.events()
             self._traffic.notify()
             if link.is_reset:
-                reset()
+                self.links[link].reset()
                 return
             for pump in pumps:
                 pump.wake()
             timer.check()
-
-        def reset() -> None:
-            reset_on_close(stream)
-            tasks.cancel_scope.cancel()
 
         async def run(pump: Pump, end: LinkEnd) -> None:
             await pump.run()
@@ -175,7 +172,7 @@ class Proxy:
         self._clock.attach(link)
         try:
             async with anyio.create_task_group() as tasks:
-                self.links[link] = reset
+                self.links[link] = OpenLink(stream, tasks.cancel_scope)
                 self._traffic.notify()
                 tasks.start_soon(timer.run)
                 async with anyio.create_task_group() as both:
@@ -186,6 +183,23 @@ class Proxy:
             del self.links[link]
             self._clock.detach(link)
             self._link_closed.set()
+
+
+@attrs.frozen
+class OpenLink:
+    """The connection of a client."""
+
+    _stream: ByteStream
+    _scope: anyio.CancelScope
+
+    def close(self) -> None:
+        """Close it without the bytes that wait."""
+        self._scope.cancel()
+
+    def reset(self) -> None:
+        """Reset it."""
+        reset_on_close(self._stream)
+        self._scope.cancel()
 
 
 class _Listening:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nsqkit.errors import OptionError
 from nsqkit.lookupd.registry import ANY_TOPIC
-from nsqkit.testing.clock import ControlledClock, Mode
-from nsqkit.testing.embedded import EmbeddedNsqd
-from nsqkit.testing.inject import inject, messages, publish
+from nsqkit.testing.backend import make_backend, make_clock
+from nsqkit.testing.embedded import change
+from nsqkit.testing.inject import inject, messages
 from nsqkit.testing.lifecycle import Server
 from nsqkit.testing.link.assertions import JournalAssertions
 from nsqkit.testing.link.faults import Faults
@@ -26,15 +26,16 @@ from nsqkit.testing.nsqd_run import NsqdRun
 from nsqkit.testing.options import nsqd_options, nsqlookupd_options
 from nsqkit.testing.proxy import Proxy
 from nsqkit.testing.snapshot import restore, snapshot
-from nsqkit.testing.state import of_broker
 from nsqkit.testing.waiting import Traffic, Waits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from nsqkit.broker.core.broker import Broker
     from nsqkit.lookupd.registry import Registry
+    from nsqkit.options.durations import Seconds
+    from nsqkit.testing.clock import ControlledClock, Mode
     from nsqkit.testing.disk import Disk
     from nsqkit.testing.inject import MessageState
     from nsqkit.testing.link.items import Connection
@@ -45,12 +46,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-KEYWORDS: Final = ("clock", "seed")
-"""Keywords of both servers that are no flags."""
-
-
-def _clock_of(clock: Mode | ControlledClock) -> ControlledClock:
-    return clock if isinstance(clock, ControlledClock) else ControlledClock(clock)
+KEYWORDS: Final = ("backend", "clock", "journal", "seed")
+"""Keywords of ``NsqdServer`` that are no flags of nsqd."""
 
 
 class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
@@ -77,15 +74,26 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
 
     name = "nsqd"
 
-    def __init__(self, *, clock: Mode | ControlledClock = "running", seed: int | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        backend: str | Sequence[str] | None = None,
+        clock: Mode | ControlledClock = "running",
+        journal: bool = True,
+        seed: int | None = None,
+        **options: Any,
+    ) -> None:
         self.options = nsqd_options(options, beside=KEYWORDS)
         super().__init__(self.options.tcp_address, self.options.http_address)
-        self.clock = _clock_of(clock)
-        self.journal = Journal()
+        self.clock = make_clock(clock, backend)
+        self.journal = Journal(enabled=journal)
         self.faults = Faults(seed or 0)
         self.faults.on_refuse = self._update_listener
         self.traffic = Traffic()
-        self._backend = EmbeddedNsqd(self.options, self.clock, seed)
+        self._published: set[str] = set()
+        self._backend = make_backend(
+            backend, self.options, self.clock, seed=seed, given=options, named_topics=self._named_topics
+        )
 
     def _make_run(self, tcp_port: KeptPort, http_port: KeptPort, *, keep_data: bool) -> NsqdRun:
         proxy = Proxy(tcp_port, self._backend.connect, self.journal, self.faults, self.clock, self.traffic)
@@ -103,22 +111,18 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
         """
         return self._call(lambda run: look(run.nsqd.broker))
 
-    def _change(self, change: Callable[[Broker, int], T]) -> T:
-        """Call ``change`` with the engine and the time, then have the broker act on the changes."""
+    def _change(self, function: Callable[[Broker, int], T]) -> T:
+        return self._call(lambda run: change(run.nsqd, function))
 
-        def run(run: NsqdRun) -> T:
-            nsqd = run.nsqd
-            try:
-                return change(nsqd.broker, nsqd.clock.now_ns())
-            finally:
-                nsqd.process_changes()
-
-        return self._call(run)
+    def _named_topics(self) -> set[str]:
+        """Return the topics in the clients' commands, and those of ``publish``."""
+        return {entry.topic for entry in self.journal.commands() if entry.topic} | self._published
 
     @property
     def state(self) -> NsqdState:
         """The present topics, channels, clients and counts; ``str(nsqd.state)`` is a table."""
-        return self.inspect(of_broker)
+        state: NsqdState = self._call(lambda run: run.backend.state())
+        return state
 
     @property
     def topics(self) -> Mapping[str, TopicState]:
@@ -144,9 +148,10 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
         """The clients that have not closed their connections, as their commands describe them."""
         return self._call(lambda run: tuple(link.connection for link in run.proxy.links if not link.client_end.ended))
 
-    def publish(self, topic: str, *bodies: bytes, defer: float | timedelta | None = None) -> None:
+    def publish(self, topic: str, *bodies: bytes, defer: Seconds | None = None) -> None:
         """Publish messages without a client; ``nsqkit.testing.inject.publish`` has the arguments and errors."""
-        self._change(lambda broker, now_ns: publish(broker, now_ns, topic, *bodies, defer=defer))
+        self._published.add(topic)
+        self._call(lambda run: run.backend.publish(topic, bodies, defer))
 
     def inject(
         self,
@@ -188,11 +193,13 @@ class NsqdServer(JournalAssertions, Waits, Server[NsqdRun]):
         return disk
 
     def reset(self) -> None:
-        """Disconnect all clients, delete all topics, remove all faults, also of the disk, and clear the journal."""
+        """Disconnect all clients, delete all topics, and clear journal and faults; the disk works again.
+
+        Of an nsqd at an address, only the topics are deleted that clients of this server have created.
+        """
         self.faults.clear()
-        if self._backend.disk is not None:
-            self._backend.disk.heal()
         self._call(lambda run: run.reset())
+        self._published.clear()
 
 
 class NsqlookupdServer(Server[NsqlookupdRun]):
@@ -218,9 +225,9 @@ class NsqlookupdServer(Server[NsqlookupdRun]):
     name = "nsqlookupd"
 
     def __init__(self, *, clock: Mode | ControlledClock = "running", seed: int = 0, **options: Any) -> None:
-        self.options = nsqlookupd_options(options, beside=KEYWORDS)
+        self.options = nsqlookupd_options(options, beside=("clock", "seed"))
         super().__init__(self.options.tcp_address, self.options.http_address)
-        self.clock = _clock_of(clock)
+        self.clock = make_clock(clock, None)
         self.faults = LookupFaults(seed)
 
     def _make_run(self, tcp_port: KeptPort, http_port: KeptPort, *, keep_data: bool) -> NsqlookupdRun:

@@ -19,7 +19,6 @@ async def test_backend_announces_the_port_of_the_proxy_and_has_no_listener() -> 
         await backend.connect("client")
     for keep_data in (False, True):
         await backend.start("127.0.0.1:4321", KeptPort("127.0.0.1:0"), keep_data=keep_data)
-        assert backend.nsqd is not None
         assert backend.nsqd.tcp_address == "127.0.0.1:4321"
         assert backend.nsqd.options.broadcast_tcp_port == 4321
         assert backend.nsqd.options.tcp_address == ""
@@ -28,7 +27,7 @@ async def test_backend_announces_the_port_of_the_proxy_and_has_no_listener() -> 
         stream = await backend.connect("client")
         await stream.send(MAGIC_V2 + encode_publish(b"t", b"x"))
         assert await stream.receive() == OK_FRAME
-        await backend.stop()
+        await backend.stop(keep_data=True)
         await stream.aclose()
     assert backend.http_address == ""
 
@@ -36,7 +35,6 @@ async def test_backend_announces_the_port_of_the_proxy_and_has_no_listener() -> 
 async def test_given_port_is_announced() -> None:
     backend = EmbeddedNsqd(nsqd_options({"broadcast_tcp_port": 7}), ControlledClock())
     await backend.start("/tmp/path", KeptPort(""), keep_data=False)
-    assert backend.nsqd is not None
     assert backend.nsqd.options.broadcast_tcp_port == 7
     await backend.kill()
 
@@ -46,7 +44,6 @@ async def test_seed_decides_each_start() -> None:
     numbers = []
     for _ in range(2):
         await backend.start("", KeptPort(""), keep_data=False)
-        assert backend.nsqd is not None
         numbers.append(backend.nsqd.broker.random.random())
-        await backend.stop()
+        await backend.stop(keep_data=False)
     assert numbers[0] == numbers[1]

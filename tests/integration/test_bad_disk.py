@@ -34,6 +34,7 @@ pytestmark = pytest.mark.anyio
 WAIT_LIMIT = 15.0
 PUB = f"PUB {TOPIC}\n".encode()
 NO_ROOM = b"No space left on device"
+LONG = bytes(1000)  # there may be room for less after a message that was refused
 
 
 @asynccontextmanager
@@ -91,15 +92,15 @@ async def refusals(nsqd: Nsqd) -> list[tuple[bytes, object]]:
     """Publish in every way; return the answers."""
     found: list[tuple[bytes, object]] = []
     for verb, words, body in (
-        (b"PUB", b"", b"x"),
-        (b"MPUB", b"", b"\0\0\0\1" + sized(b"x")),
-        (b"DPUB", b" 1000", b"x"),
+        (b"PUB", b"", LONG),
+        (b"MPUB", b"", b"\0\0\0\1" + sized(LONG)),
+        (b"DPUB", b" 1000", LONG),
     ):
         async with raw_client(nsqd) as client:
             await client.send(verb + b" t" + words + b"\n", sized(body))
             found.append((verb, await client.answers()))
     for target in ("/pub?topic=t", "/mpub?topic=t"):
-        answer = await ask(nsqd, "POST", target, b"x")
+        answer = await ask(nsqd, "POST", target, LONG)
         found.append((target.encode(), (answer.status, json.loads(answer.body)["message"])))
     return found
 

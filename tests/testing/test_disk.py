@@ -231,7 +231,7 @@ def test_full_disk_refuses_publishes_and_loses_no_message(tmp_path: Path, durabi
             assert ping(nsqd) == (500, b"NOK - No space left on device")
             assert nsqd.state.health == "NOK - No space left on device"
             with pytest.raises(OSError, match=NO_ROOM):
-                nsqd.publish("t", b"x")
+                nsqd.publish("t", bytes(1000))  # longer than any room that is left
             assert [message.body for message in nsqd.messages("t")] == kept
         assert publish(nsqd, b"last") == OK_FRAME
         assert ping(nsqd) == (200, b"OK")

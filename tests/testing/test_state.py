@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from random import Random
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
@@ -18,7 +19,9 @@ from nsqkit.broker.core.report.stats import collect, to_document
 from nsqkit.errors import OptionError
 from nsqkit.testing.servers import NsqdServer
 from nsqkit.testing.state import ChannelState, ClientState, NsqdState, TopicState, of_broker, of_stats
+from nsqkit.transport.address import split_address
 from nsqkit.wire.commands import (
+    MAGIC_V2,
     encode_deferred_publish,
     encode_finish,
     encode_identify,
@@ -27,6 +30,7 @@ from nsqkit.wire.commands import (
     encode_requeue,
     encode_subscribe,
 )
+from nsqkit.wire.frames import OK_FRAME
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.session.session import Session
@@ -187,8 +191,10 @@ def test_engine_and_stats_give_equal_states(clients: list[tuple[bytes, list[byte
 
 
 def test_server_shows_its_state_and_stats_agree() -> None:
-    with NsqdServer() as nsqd:
-        nsqd.inspect(lambda broker: connect(broker, encode_publish(b"t", b"x"), encode_subscribe(b"t", b"c")))
+    with NsqdServer() as nsqd, socket.create_connection(split_address(nsqd.tcp_address), timeout=60) as client:
+        client.sendall(MAGIC_V2 + encode_publish(b"t", b"x") + encode_subscribe(b"t", b"c"))
+        assert client.recv(len(OK_FRAME), socket.MSG_WAITALL) == OK_FRAME
+        assert client.recv(len(OK_FRAME), socket.MSG_WAITALL) == OK_FRAME
         with urlopen(f"{nsqd.http_url}/stats?format=json", timeout=60) as answer:
             document: dict[str, Any] = json.load(answer)
         state = nsqd.state

@@ -1,6 +1,6 @@
-"""The network of a world: links that only keep the order of bytes.
+"""The network of a world, which only keeps the order of bytes.
 
-A link does what a real network may do: it cuts a write at any byte, delays it, stalls for long, or loses the end of it
+A network does what a real one may do: it cuts a write at any byte, delays it, stalls for long, or loses the end of it
 and reports a reset. The world's random numbers decide.
 """
 
@@ -14,7 +14,7 @@ END = b""
 
 
 class Pipe:
-    """One direction of a link.
+    """One direction of a connection.
 
     Args:
         random: the world's.

@@ -19,7 +19,7 @@ from nsqkit.producer.session import Answers, ProducerSession
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
 
 if TYPE_CHECKING:
-    from tests.simulation.world import Link, Node, World
+    from tests.simulation.world import Connection, Node, World
 
 
 @attrs.define(eq=False)
@@ -35,7 +35,7 @@ class Producer:
 
     def __init__(self, world: World, node: Node) -> None:
         self._world, self.node = world, node
-        self._link: Link[ProducerSession] | None = None
+        self._link: Connection[ProducerSession] | None = None
         self.publishes: list[Publish] = []
 
     def process_events(self) -> None:
@@ -94,7 +94,7 @@ class Consumer:
 
     def __init__(self, world: World, topic: bytes, channel: bytes) -> None:
         self._world = world
-        self._links: dict[Node, Link[ConsumerSession]] = {}
+        self._links: dict[Node, Connection[ConsumerSession]] = {}
         self._kept: list[Message] = []
         self.topic, self.channel = topic, channel
         self.core = ConsumerCore(world.consumer_options, world.random)

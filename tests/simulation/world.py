@@ -1,11 +1,13 @@
-"""A simulated world: brokers, their clients, the links between them, an admin, and one random generator.
+"""A simulated world: brokers, their clients, the connections between them, an admin, and one random generator.
 
 A seed determines a world. There is no event loop, no socket and no clock: steps advance the time, which is a number,
-and all random values come from one ``random.Random``. Brokers and clients are the real machines; links, handlers and
-users are simulated.
+and all random values come from the seed. Brokers, clients and the links with their faults are the real machines; the
+network, handlers and users are simulated.
 
-A ``Node`` is a broker with its oracle, a ``Link`` a connection to it. ``World.step`` selects and performs one action,
-``World.run_until`` advances the time, ``World.finish`` ends all faults and runs until every message is finished.
+A ``Node`` is a broker with its oracle, a ``Connection`` leads to it. ``World.step`` selects and performs one action,
+``World.run_until`` advances the time, ``World.finish`` ends all faults and runs until every message is finished. In a
+third of the worlds the misfortunes of connections are the faults that ``nsqkit.testing`` has for the tests of users, in
+the others those of the network alone.
 """
 
 from __future__ import annotations
@@ -21,17 +23,23 @@ from nsqkit.client.session import ClientSession
 from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.options import ConsumerOptions
 from nsqkit.consumer.session import ConsumerSession
+from nsqkit.testing.link.faults import Faults
+from nsqkit.testing.link.journal import Journal
+from nsqkit.testing.link.link import Link
 from nsqkit.wire.commands import MPUB_HEAD, CommandDecoder
 from nsqkit.wire.frames import FrameDecoder
 from nsqkit.wire.identify import IdentifyRequest
 from tests.rules import AllowAll
 from tests.simulation.checkers import check, check_bodies
+from tests.simulation.misfortunes import add_fault
 from tests.simulation.network import END, MS, Pipe
 from tests.simulation.oracle import Oracle
 from tests.simulation.workload import Consumer, Producer
 from tests.stepping import step
 
 M = TypeVar("M", bound=ClientSession[Any])
+
+_NO_JOURNAL = Journal(enabled=False)
 
 START_NS = 1_704_067_200 * 1000 * MS
 ROUND_NS = 200 * MS  # how long a good handler takes: less than any message timeout
@@ -50,7 +58,8 @@ class Node:
         self._world = world
         self.broker = Broker(options, world.random)
         self.oracle = Oracle(options)
-        self.links: dict[Session, Link[Any]] = {}
+        self.faults = Faults()
+        self.links: dict[Session, Connection[Any]] = {}
         self.next_deadline = self.broker.next_deadline
 
     def settle(self) -> None:
@@ -62,11 +71,11 @@ class Node:
                 session = link.session
                 while (data := session.data_to_send()) or session.has_input:
                     self.oracle.frames(session, link.frames.feed(data), now_ns)
-                    link.down.send(data, now_ns)
+                    link.answer(data)
                     session.process_input(now_ns)
                 if session.ended:
                     self._world.note("%s is ended: %s", session.remote_address, session.events())
-                    link.down.send(END, now_ns)
+                    link.answer(END)
                     del self.links[session]
                     self.oracle.closed(session)
                     broker.close_session(session, now_ns)
@@ -108,12 +117,19 @@ class Node:
         self.settle()
 
 
-class Link(Generic[M]):
-    """A client's machine and a broker's session, and the bytes between them."""
+class Connection(Generic[M]):
+    """A client's machine and a broker's session, and the bytes between them.
+
+    machine ──▶ up ──▶ ┐      ┌ ──▶ session
+                       │ link │
+    machine ◀── down ◀ ┘      └ ◀── session
+    """
 
     def __init__(self, world: World, node: Node, machine: M, address: str, core: ConsumerCore | None) -> None:
-        self._world, self._node, self.machine, self._core = world, node, machine, core
+        self._world, self.node, self.machine, self._core = world, node, machine, core
         self.up, self.down = (Pipe(world.random, world.delay_ns) for _ in range(2))
+        self.link = Link(address, _NO_JOURNAL, node.faults)
+        self._at_end = False
         self.session = node.broker.open_session(address, world.now_ns)
         self._commands = CommandDecoder(AllowAll(), max_msg_size=1 << 20, max_body_size=5 << 20)
         self.frames = FrameDecoder()
@@ -123,7 +139,7 @@ class Link(Generic[M]):
 
     @property
     def is_over(self) -> bool:
-        return self.machine.ended and self.session not in self._node.links
+        return self.machine.ended and self.session not in self.node.links
 
     def flush(self) -> None:
         """Send the client's output."""
@@ -133,18 +149,51 @@ class Link(Generic[M]):
             self.up.send(END, self._world.now_ns)
 
     def next_deadline(self) -> int | None:
-        return _earliest(self.up.next_arrival, self.down.next_arrival, self.machine.next_deadline())
+        arrivals = self.up.next_arrival, self.down.next_arrival
+        leaves_ns = self._world.now_ns if self.link.broker_end.has_output and not self._at_end else None
+        return _earliest(*arrivals, leaves_ns, self.link.next_deadline(), self.machine.next_deadline())
 
     def handle_deadline(self, now_ns: int) -> None:
         """Deliver arrived bytes, on both sides."""
+        self.link.handle_deadline(now_ns)
+        self._pass_up(now_ns)
         for data in self.up.receive(now_ns):
-            if not self.session.ended:
-                self._receive(data, now_ns)
+            if data == END:
+                self.link.client_end.receive_eof(now_ns)
+            else:
+                self.link.client_end.receive_data(data, now_ns)
+            self._pass_up(now_ns)
+        self._pass_down(now_ns)
         for data in self.down.receive(now_ns):
             if data == END:
                 self.machine.receive_eof(now_ns)
             self._step(b"" if data == END else data)
         self._step(b"")
+
+    def answer(self, data: bytes) -> None:
+        """Send bytes of the broker, END for the end."""
+        now_ns = self._world.now_ns
+        if data == END:
+            self.link.broker_end.receive_eof(now_ns)
+        else:
+            self.link.broker_end.receive_data(data, now_ns)
+        self._pass_down(now_ns)
+
+    def _pass_down(self, now_ns: int) -> None:
+        end = self.link.client_end
+        if data := end.data_to_send():
+            self.down.send(data, now_ns)
+        if end.ended:
+            self.down.send(END, now_ns)
+
+    def _pass_up(self, now_ns: int) -> None:
+        end = self.link.broker_end
+        if (data := end.data_to_send()) and not self.session.ended:
+            self._receive(data, now_ns)
+        if end.ended and not self._at_end:
+            self._at_end = True
+            if not self.session.ended:
+                self._receive(END, now_ns)
 
     def _step(self, data: bytes) -> bool:
         """Drive the client's machine; return whether it had output or events."""
@@ -160,7 +209,7 @@ class Link(Generic[M]):
         return bool(output or events)
 
     def _receive(self, data: bytes, now_ns: int) -> None:
-        session, oracle = self.session, self._node.oracle
+        session, oracle = self.session, self.node.oracle
         if data != END:
             for command in self._commands.feed(data):
                 self._world.note("%s: %s %s", session.remote_address, command.verb.decode(), command.params)
@@ -172,7 +221,7 @@ class Link(Generic[M]):
         else:
             oracle.end(session, self._commands.end())
             session.receive_eof(now_ns)
-        self._node.settle()
+        self.node.settle()
 
 
 class World:
@@ -180,6 +229,7 @@ class World:
 
     def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
         self.random = random = Random(seed)
+        self._fault_random = Random(seed) if seed % 3 == 0 else None
         self._trace = trace
         self.now_ns = START_NS
         self.has_misfortune = True
@@ -204,7 +254,7 @@ class World:
             msg_timeout=random.choice((1000, 3000)),
         )
         broker_options = BrokerOptions(mem_queue_size=mem_queue_size, max_msg_timeout_ns=4000 * MS)
-        self._links: list[Link[Any]] = []
+        self._links: list[Connection[Any]] = []
         self.nodes = [Node(self, broker_options) for _ in range(random.choice((1, 1, 2)))]
         self._producers = [Producer(self, random.choice(self.nodes)) for _ in range(random.randint(1, 2))]
         self._consumers = [
@@ -224,10 +274,10 @@ class World:
         self._body_count += 1
         return b"%d" % self._body_count + b"." * self.random.choice((0, 0, 300))
 
-    def connect(self, node: Node, machine: M, core: ConsumerCore | None = None) -> Link[M]:
+    def connect(self, node: Node, machine: M, core: ConsumerCore | None = None) -> Connection[M]:
         """Return a new connection."""
         self._link_count += 1
-        link = Link(self, node, machine, f"10.0.0.1:{self._link_count}", core)
+        link = Connection(self, node, machine, f"10.0.0.1:{self._link_count}", core)
         self._links.append(link)
         return link
 
@@ -263,6 +313,10 @@ class World:
             random.choice(self._consumers).leave()
             return
         link = random.choice(self._links)
+        if self._fault_random is not None:
+            fault = add_fault(self._fault_random, link.node.faults, link.session.remote_address)
+            self.note("%s", fault)
+            return
         self.note("%s: %s", link.session.remote_address, what)
         for pipe in (link.up, link.down):
             if what == "reset":
@@ -310,6 +364,7 @@ class World:
         self.note("misfortune ends")
         self.has_misfortune = False
         for node in self.nodes:
+            node.faults.clear()
             check_bodies(node.broker, node.oracle)
             for channel in list(node.oracle.channels()):
                 node.administer("unpause channel", channel.topic, channel.name)

@@ -141,7 +141,8 @@ class ThreadLease:
                 while session.has_input:
                     session.process_input(now_ns())
                 self._connection.process_events()
-                self._unsent += session.data_to_send()
+                if session.has_output:
+                    self._unsent += session.data_to_send()
         except OSError:
             return False
 

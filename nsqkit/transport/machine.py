@@ -39,7 +39,7 @@ class Machine(Protocol):
 
     @property
     def has_output(self) -> bool:
-        """True while there are bytes to send, or the connection is to be closed."""
+        """True while there are bytes to send, or the connection is to be closed; else no bytes are asked for."""
 
     @property
     def has_input(self) -> bool:

@@ -39,6 +39,7 @@ class DrivenConsumer:
         self.backoff_changes: list[BackoffStats] = []
         given = ConsumerOptions(**options)
         self.core = ConsumerCore(given, Random(seed))
+        self._due_ns: int | None = None  # the deadline for which a timer would be set
         self.subscription = Subscription(
             "t",
             "c",
@@ -81,12 +82,19 @@ class DrivenConsumer:
         due_ns = self.core.next_deadline()
         if due_ns is not None and due_ns <= self.now_ns:
             self.core.handle_deadline(self.now_ns)
+            self._due_ns = self.core.next_deadline()
             self.after()
 
     def after(self) -> None:
-        """Record what the core has left for its driver."""
-        self.woken += self.core.take_output()
-        self.backoff_changes += self.core.events()
+        """Record what the core has left for its driver; check that ``has_changes`` announces all of it."""
+        core, earlier_ns = self.core, self._due_ns
+        woken, backoff_changes, due_ns = [*core.take_output()], core.events(), core.next_deadline()
+        is_earlier = due_ns is not None and (earlier_ns is None or due_ns < earlier_ns)
+        assert core.has_changes or not (woken or backoff_changes or is_earlier or core.has_lost)
+        core.has_changes = core.has_lost = False
+        self._due_ns = due_ns
+        self.woken += woken
+        self.backoff_changes += backoff_changes
 
 
 class DrivenSession:

@@ -723,6 +723,23 @@ class TestPushStream:
             await settle()
             assert it.transport.written == [b"abc"]
 
+    async def test_machine_without_output_is_not_called_for_it(self, monkeypatch: pytest.MonkeyPatch):
+        calls: list[str] = []
+        take = Recorder.data_to_send
+
+        def data_to_send(machine: Recorder) -> bytes:
+            calls.append("take")
+            return take(machine)
+
+        monkeypatch.setattr(Recorder, "data_to_send", data_to_send)
+        async with pushing() as it:
+            calls.clear()
+            it.stream.data_received(b"a")
+            assert calls == []
+            it.machine.outbox.append(b"b")
+            it.bench.pump.flush()
+            assert calls == ["take"]
+
     async def test_flush_writes_at_once(self):
         async with pushing() as it:
             it.machine.outbox.append(b"a")

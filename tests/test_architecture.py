@@ -152,7 +152,7 @@ IO_LIBRARIES = {
 ENTRY_POINTS = {
     *("__init__", "__main__"),
     *("telemetry.opentelemetry", "telemetry.prometheus"),
-    *("testing.plugin", "testing.replay", "testing.scripted", "testing.state_machine", "testing.strategies"),
+    *("testing.plugin", "testing.scripted", "testing.state_machine", "testing.strategies"),
 }
 
 # Modules of which nothing runs: they declare protocols, for types alone. All others have a test of their own.

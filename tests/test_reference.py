@@ -27,7 +27,7 @@ MODULES = [
     "nsqkit.spark",
     "nsqkit.telemetry.opentelemetry",
     "nsqkit.telemetry.prometheus",
-    "nsqkit.testing.servers",
+    "nsqkit.testing",
 ]
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nsqkit.testing.link.journal import Journal
     from nsqkit.testing.lookup_proxy import LookupProxy
     from nsqkit.testing.script import close, expect, heartbeat, message, reply, reset, wait
+    from nsqkit.testing.script_replay import replay
     from nsqkit.testing.scripted import ScriptedNsqd
     from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
     from nsqkit.testing.snapshot import Snapshot
@@ -46,6 +47,7 @@ _MODULES = {
     "nsqkit.testing.errors": ("ServerState", "Unsupported"),
     "nsqkit.testing.link.journal": ("Journal",),
     "nsqkit.testing.lookup_proxy": ("LookupProxy",),
+    "nsqkit.testing.script_replay": ("replay",),
     "nsqkit.testing.script": ("close", "expect", "heartbeat", "message", "reply", "reset", "wait"),
     "nsqkit.testing.scripted": ("ScriptedNsqd",),
     "nsqkit.testing.servers": ("NsqdServer", "NsqlookupdServer"),
@@ -72,6 +74,7 @@ __all__ = [
     "expect",
     "heartbeat",
     "message",
+    "replay",
     "reply",
     "reset",
     "wait",

@@ -22,6 +22,7 @@ from tests.benchmarks import (
     attacks,
     blocking,
     consume,
+    double,
     growth,
     idle,
     latency,
@@ -46,6 +47,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "attacks": attacks.measure,
     "growth": growth.measure,
     "start": start.measure,
+    "double": double.measure,
     "memory": memory.measure,
     "idle": idle.measure,
 }

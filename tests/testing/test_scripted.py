@@ -10,8 +10,8 @@ from nsqkit.consumer import Consumer
 from nsqkit.errors import BrokerError, OptionError
 from nsqkit.producer import Producer
 from nsqkit.testing.clock import ControlledClock
-from nsqkit.testing.replay import replay
 from nsqkit.testing.script import close, expect, heartbeat, message, reply, reset, wait
+from nsqkit.testing.script_replay import replay
 from nsqkit.testing.scripted import ScriptedNsqd
 from nsqkit.testing.servers import NsqdServer
 from nsqkit.transport.address import split_address

@@ -7,8 +7,8 @@ import pytest
 from nsqkit.errors import OptionError
 from nsqkit.testing.link.items import Connection, Direction
 from nsqkit.testing.link.journal import Journal
-from nsqkit.testing.replay import replay
 from nsqkit.testing.script import Script
+from nsqkit.testing.script_replay import replay
 from nsqkit.wire.commands import MAGIC_V2, NOP
 from tests.testing.link.traffic import Conversation, whole_conversation
 

@@ -50,7 +50,8 @@ ARROWS = {
     "testing": (
         "errors clock options wire transport http loop_thread admin consumer broker broker.core lookupd testing.link"
     ),
-    "spark": "errors clock options producer consumer",
+    "spark.slots": "errors",
+    "spark": "spark.slots errors clock options producer consumer",
     "__init__": "errors options admin client producer consumer",
     "__main__": "broker lookupd testing.conformance",
 }
@@ -64,6 +65,8 @@ IO_MODULES = {
     "options.settings",
     "program.command",
     "spark.sink",
+    "spark.slots.fsspec_store",
+    "spark.slots.local_store",
     "transport.tls_stream",
     "transport.tls",
     "transport.openssl",
@@ -143,7 +146,7 @@ IO_MODULES = {
 IO_LIBRARIES = {
     *("anyio", "asyncio", "sniffio", "trio", "uvloop"),
     *("select", "selectors", "signal", "socket", "ssl"),
-    *("fcntl", "mmap", "os", "shutil", "tempfile"),
+    *("fcntl", "fsspec", "mmap", "os", "shutil", "tempfile"),
     *("multiprocessing", "subprocess", "threading"),
     *("random", "secrets", "time"),
 }
@@ -152,6 +155,7 @@ IO_LIBRARIES = {
 ENTRY_POINTS = {
     *("__init__", "__main__"),
     *("telemetry.opentelemetry", "telemetry.prometheus"),
+    *("spark.batch_plan", "spark.slots.fsspec_store", "spark.slots.maintenance"),
     *("testing.plugin", "testing.scripted", "testing.state_machine", "testing.strategies"),
 }
 
@@ -159,6 +163,7 @@ ENTRY_POINTS = {
 UNTESTED = {
     "broker.core.disk.file_store",
     "broker.running",
+    "spark.slots.store",
     "transport.machine",
     "transport.push_stream",
     "wire.rules",
@@ -167,7 +172,7 @@ UNTESTED = {
 
 # What `import nsqkit` must leave alone, so that it stays quick and needs no extra.
 NOT_LOADED = {
-    *("OpenSSL", "cramjam", "h11", "httpx", "opentelemetry", "prometheus_client"),
+    *("OpenSSL", "cramjam", "fsspec", "h11", "httpx", "opentelemetry", "prometheus_client"),
     *("pyarrow", "pyspark", "pytest", "re2", "trio", "uvloop"),
 }
 

@@ -14,7 +14,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -68,7 +69,7 @@ class BrokerProcess:
             try:
                 stream = await anyio.connect_tcp("127.0.0.1", self.port)
             except OSError:
-                await anyio.sleep(0.02)
+                await self._run_for(0.02)
             else:
                 await stream.aclose()
                 return
@@ -84,9 +85,15 @@ class BrokerProcess:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
         try:
-            await anyio.sleep(seconds)
+            await self._run_for(seconds)
         finally:
             os.kill(self._process.pid, signal.SIGCONT)
+
+    async def _run_for(self, seconds: float) -> None:
+        """Return after some time, or when the process has ended."""
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            await anyio.to_thread.run_sync(partial(self._process.wait, seconds))
 
     def end(self) -> None:
         """End it, in any state."""

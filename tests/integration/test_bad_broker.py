@@ -184,17 +184,19 @@ async def test_broker_that_never_answers_a_consumer(greeted: bool):
 
 async def test_broker_that_sends_a_byte_at_a_time_and_never_all():
     async with consuming(dial_timeout=0.1) as (consumer, broker), anyio.create_task_group() as tasks:
-        peer = await broker.accept()
+        peer, over = await broker.accept(), anyio.Event()
 
         async def trickle() -> None:
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await peer.send(b"\0\0\xff\xff")
-                while True:
-                    await anyio.sleep(0.01)
+                while not over.is_set():
+                    with anyio.move_on_after(0.01):
+                        await over.wait()
                     await peer.send(b"\0")
 
         tasks.start_soon(trickle)
         assert isinstance(await why(consumer), ConnectTimeout)
+        over.set()
         await peer.close()
         await check_consumes(consumer, broker)
 

@@ -39,13 +39,13 @@ class Run:
         self.random = Random(SEED)
         self.acknowledged: set[bytes] = set()
         self.finished: set[bytes] = set()
-        self.is_over = False
+        self.over = anyio.Event()
         self.all_finished = anyio.Event()
 
     async def publish(self, producer: Producer, name: str) -> None:
         """Publish until the run is over; an unacknowledged message may or may not be stored."""
         number = 0
-        while not self.is_over:
+        while not self.over.is_set():
             number += 1
             bodies = [b"%s %d %d" % (name.encode(), number, part) for part in range(1 + number % 3)]
             try:
@@ -54,21 +54,26 @@ class Run:
                 else:
                     await producer.multi_publish("t", bodies)
             except NSQError:
-                await anyio.sleep(0.01)
+                await self.work(0.01)
             else:
                 self.acknowledged.update(bodies)
-            await anyio.sleep(0.001)
+            await self.work(0.001)
+
+    async def work(self, seconds: float) -> None:
+        """Return after some time, or when the run is over."""
+        with anyio.move_on_after(seconds):
+            await self.over.wait()
 
     async def handle(self, message: Message) -> None:
         """Behave as handlers do."""
-        match 0 if self.is_over else self.random.randrange(30):
+        match 0 if self.over.is_set() else self.random.randrange(30):
             case 1:
                 raise ValueError("a handler fails")
             case 2:
                 message.requeue(0.1, backoff=False)
                 return
             case 3:
-                await anyio.sleep(4)  # longer than the message timeout
+                await self.work(4)  # longer than the message timeout
             case 4:
                 message.touch()
         self.finished.add(message.body)
@@ -76,18 +81,18 @@ class Run:
 
     def look(self) -> None:
         """Return whether all messages are finished."""
-        if self.is_over and self.acknowledged <= self.finished:
+        if self.over.is_set() and self.acknowledged <= self.finished:
             self.all_finished.set()
 
     async def disturb(self, brokers: list[BrokerProcess], wires: list[Wire]) -> None:
         """Kill, stop and disconnect brokers."""
-        while not self.is_over:
-            await anyio.sleep(self.random.uniform(0.05, 0.5))
+        while not self.over.is_set():
+            await self.work(self.random.uniform(0.05, 0.5))
             number = self.random.randrange(len(brokers))
             match self.random.randrange(4):
                 case 0:
                     await brokers[number].kill()
-                    await anyio.sleep(self.random.uniform(0, 0.5))
+                    await self.work(self.random.uniform(0, 0.5))
                     await brokers[number].start()
                 case 1:
                     await brokers[number].stall(self.random.uniform(0, 1))
@@ -155,8 +160,8 @@ async def live(run: Run, brokers: list[BrokerProcess], wires: list[Wire], addres
                 for number, producer in enumerate(producers):
                     work.start_soon(run.publish, producer, f"p{number}")
                 work.start_soon(run.disturb, brokers, wires)
-                await anyio.sleep(SECONDS)
-                run.is_over = True
+                await run.work(SECONDS)
+                run.over.set()
             run.look()
             with anyio.move_on_after(WAIT_LIMIT):
                 await run.all_finished.wait()

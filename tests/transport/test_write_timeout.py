@@ -56,17 +56,18 @@ async def test_peer_that_takes_nothing_is_a_timeout():
 async def test_slow_progress_is_no_timeout(anyio_backend: tuple[str, dict[str, MockClock]]):
     ours, theirs = memory_pair()
     size = 40 * PIECE_SIZE
+    clock = LoopClock()
 
     async def read_slowly() -> None:
         count = 0
         while count < size:
-            await anyio.sleep(0.9)
+            await clock.wait_until(clock.now_ns() + 900_000_000)
             count += len(await theirs.receive())
 
     async with ours, theirs, anyio.create_task_group() as tasks:
         tasks.start_soon(read_slowly)
         began = anyio.current_time()
-        await send_with_timeout(ours, bytes(size), 1.0, LoopClock())
+        await send_with_timeout(ours, bytes(size), 1.0, clock)
         assert anyio.current_time() - began > 10
 
 

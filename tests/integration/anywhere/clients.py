@@ -22,8 +22,6 @@ from nsqkit.transport.tcp import connect
 from tests.integration.anywhere.servers import WAIT_LIMIT, Server
 
 CHANNEL = "channel"
-PAUSE = 0.02
-"""Seconds between two checks of a condition."""
 
 _LONG_TIMEOUTS: dict[str, Any] = {
     "dial_timeout": WAIT_LIMIT,
@@ -84,7 +82,7 @@ async def until(condition: Callable[[], object]) -> None:
         holds = condition()
         if await holds if isawaitable(holds) else holds:
             return
-        await anyio.sleep(PAUSE)
+        await anyio.lowlevel.checkpoint()
 
 
 # ---- statistics of nsqd --------------------------------------------------------------------------------------------

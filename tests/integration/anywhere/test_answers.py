@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from nsqkit import Consumer, Message
+from nsqkit.clock import LoopClock
 from nsqkit.consumer.dead_letter import DeadLetter
 from tests.integration.anywhere.clients import (
     consuming,
@@ -52,6 +53,7 @@ async def test_requeued_message_is_delivered_again(nsqd: Server, topic: str):
 
 async def test_message_times_out_unless_touched(nsqd: Server, topic: str):
     attempts: dict[Consumer, list[tuple[bytes, int]]] = defaultdict(list)
+    clock = LoopClock()
 
     async def work(consumer: Consumer, message: Message) -> None:
         attempts[consumer].append((message.body, message.attempts))
@@ -62,7 +64,7 @@ async def test_message_times_out_unless_touched(nsqd: Server, topic: str):
                 break
             if consumer is by_hand:
                 message.touch()
-            await anyio.sleep(MSG_TIMEOUT / 10)
+            await clock.wait_until(clock.now_ns() + round(MSG_TIMEOUT * 1e8))
 
     options = {"msg_timeout": MSG_TIMEOUT, "max_attempts": 0}
     async with (

@@ -16,7 +16,7 @@ from anyio.abc import ByteStream
 from nsqkit import Consumer, Message, NsqdAdmin, Producer
 from nsqkit.errors import NSQError
 from nsqkit.transport.tcp import connect
-from tests.integration.anywhere.clients import CHANNEL, PAUSE, consuming, producing, running, until
+from tests.integration.anywhere.clients import CHANNEL, consuming, producing, running, until
 from tests.integration.anywhere.servers import PROCESS, WAIT_LIMIT, Kind, Server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(2 * WAIT_LIMIT)]
@@ -57,7 +57,7 @@ class Load:
                     await producer.publish(self._topic, body)
                     self.published.add(body)
                 except NSQError:  # the program ended before it answered
-                    await anyio.sleep(PAUSE)
+                    await producer.wait_connected()
             if self.is_over:
                 return
 

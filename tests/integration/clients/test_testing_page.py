@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.pages import OTHER_CLIENTS
 from tests.test_docs import run_test_blocks
+
+pytest.importorskip("ansq")
+pytest.importorskip("gnsq")
 
 
 def test_blocks_with_other_clients_pass(tmp_path: Path) -> None:

@@ -166,7 +166,8 @@ def test_links_name_files(page: Path):
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_named_files_exist(page: Path):
     named = re.findall(r"`((?:nsqkit|tests|docs|spark)/[\w./-]+)`", page.read_text(encoding="utf-8"))
-    missing = [path for path in named if not (ROOT / path).exists()]
+    # nsqkit has a package named as the folder spark/.
+    missing = [path for path in named if not (ROOT / path).exists() and not (ROOT / "nsqkit" / path).exists()]
     assert not missing, f"{name(page)} names {', '.join(missing)}"
 
 

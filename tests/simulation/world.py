@@ -31,7 +31,7 @@ from nsqkit.wire.frames import FrameDecoder
 from nsqkit.wire.identify import IdentifyRequest
 from tests.rules import AllowAll
 from tests.simulation.checkers import check, check_bodies
-from tests.simulation.misfortunes import add_fault
+from tests.simulation.faults import add_fault
 from tests.simulation.network import END, MS, Pipe
 from tests.simulation.oracle import Oracle
 from tests.simulation.workload import Consumer, Producer

@@ -103,7 +103,20 @@ def run_test_blocks(page: Path, folder: Path) -> None:
     for block in blocks_of(page):
         if block.language == "python" and TESTS.search(block.text):
             (folder / f"test_line_{block.line}.py").write_text(block.text)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:asyncio",
+        "-p",
+        "no:trio",
+        "-W",
+        "error",
+        str(folder),
+    ]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout
 

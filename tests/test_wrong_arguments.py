@@ -59,7 +59,8 @@ WRONG: dict[str, list[Any]] = {
 
 PRODUCER = {"key": "key", "timeout": "timeout"}
 CLIENT = {"serializer": "tool"}
-TOOLS = {"clock": "tool", "dial": "tool", "random": "tool"}
+CLOCK = {"clock": "tool"}
+TOOLS = {**CLOCK, "dial": "tool", "random": "tool"}
 CHANNEL = {"topic": "topic", "channel": "topic"}
 CONSUMER = {
     **CHANNEL,
@@ -116,6 +117,7 @@ CALLS: dict[type, dict[str, dict[str, str]]] = {
             "nsqd_tcp_addresses": "addresses",
             "nsqd_http_addresses": "http addresses",
             **CLIENT,
+            **CLOCK,
         },
         **PUBLISHING,
     },
@@ -134,7 +136,7 @@ CALLS: dict[type, dict[str, dict[str, str]]] = {
     },
     Consumer: {"__init__": {**CONSUMER, **TOOLS}, **CONSUMING},
     BlockingConsumer: {
-        "__init__": CONSUMER,
+        "__init__": {**CONSUMER, **CLOCK},
         **CONSUMING,
         "receive": {"timeout": "timeout"},
         "receive_batch": {"max_messages": "at least one", "max_wait": "wait", "timeout": "timeout"},

@@ -147,7 +147,7 @@ class Play:
         self.leave = threading.Event()
         self.is_over = threading.Event()
         times_out = cell.outcome == "late" or cell.end == "lost"
-        self._options = {
+        self._options: dict[str, Any] = {
             "data_path": str(data_path),
             **({"msg_timeout": MSG_TIMEOUT} if times_out else {}),
         }

@@ -38,9 +38,9 @@ def main() -> int:
     for number in range(1, RUNS + 1):
         result = pytest()
         failures += result.returncode != 0
-        print(f"run {number}: {result.stdout.splitlines()[-1]}", flush=True)
+        print(f"run {number}: {' '.join(result.stdout.splitlines()[-1:])}", flush=True)
         if result.returncode:
-            print(result.stdout)
+            print(result.stdout, result.stderr)
     for fault, message in MESSAGES.items():
         result = pytest(f"--planted={fault}")
         lines = [line for line in result.stdout.splitlines() if message in line]
@@ -48,7 +48,7 @@ def main() -> int:
         failures += not is_named
         print(f"{fault}: {lines[0].strip(' |E') if is_named else 'NOT NAMED'}", flush=True)
         if not is_named:
-            print(result.stdout)
+            print(result.stdout, result.stderr)
     return failures
 
 

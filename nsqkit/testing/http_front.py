@@ -6,20 +6,18 @@ The handler is that of an embedded server, or ``forward`` to a real one.
 from __future__ import annotations
 
 import json
-import socket
 from contextlib import suppress
 from functools import partial
-from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
-from anyio.abc import SocketAttribute
 
 from nsqkit.clock import NS_PER_S
 from nsqkit.errors import ConnectionLost
 from nsqkit.http.messages import HTTPError, Query, Response
 from nsqkit.testing.http_faults import Answer, Delay, Reset, Silence
 from nsqkit.testing.lookup_faults import Edit
+from nsqkit.transport.tcp import reset_on_close
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 
 BODY_MAX = 1 << 20
 """Bytes of a request's body that are read."""
-
-_RESET_ON_CLOSE = pack("ii", 1, 0)
 
 
 class HTTPFront:
@@ -67,7 +63,7 @@ class HTTPFront:
             elif isinstance(action, Silence):
                 await anyio.sleep_forever()
             elif isinstance(action, Reset):
-                _reset_on_close(stream)
+                reset_on_close(stream)
                 raise ConnectionLost("a fault closes the connection")
             elif isinstance(action, Answer) and action.status is not None:
                 return _refusal(action.status, action.body)
@@ -102,10 +98,3 @@ def _refusal(status: int, body: bytes | None) -> Response:
     if body is None:
         return Response.v1_error(status, "INTERNAL_ERROR" if status >= 500 else "INVALID_REQUEST")
     return Response(status, (("Content-Type", "application/json; charset=utf-8"),), body)
-
-
-def _reset_on_close(stream: ByteStream) -> None:
-    """Have the socket of a stream send a reset when it is closed."""
-    raw: Any = stream.extra(SocketAttribute.raw_socket, None)
-    if raw is not None:
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

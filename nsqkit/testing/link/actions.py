@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import attrs
 
+from nsqkit.testing.link.items import COMMANDS, FRAMES, WITH_BODY
+
 if TYPE_CHECKING:
     from nsqkit.errors import BrokerError
     from nsqkit.testing.link.items import Direction, Item
 
-COMMANDS: Final = (
-    *("MAGIC", "IDENTIFY", "AUTH", "SUB", "RDY", "FIN", "REQ", "TOUCH", "CLS", "NOP"),
-    *("PUB", "MPUB", "DPUB"),
-)
-FRAMES: Final = ("OK", "HEARTBEAT", "CLOSE_WAIT", "RESPONSE", "ERROR", "MESSAGE")
-ANSWERED: Final = ("IDENTIFY", "AUTH", "SUB", "CLS", "PUB", "MPUB", "DPUB")
+ANSWERED: Final = (*WITH_BODY, "SUB", "CLS")
 """The commands with an answer when they succeed; answers have the order of their commands."""
-WITH_BODY: Final = ("IDENTIFY", "AUTH", "PUB", "MPUB", "DPUB")
 
 _INT32: Final = Struct(">i")
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from nsqkit.errors import OptionError
 from nsqkit.testing.link.actions import ANSWERED
-from nsqkit.testing.link.entries import ANSWER_ERRORS, PUBLISHES, lines, preview
-from nsqkit.testing.link.items import Direction
+from nsqkit.testing.link.entries import ANSWER_ERRORS, lines, preview
+from nsqkit.testing.link.items import PUBLISHES, Direction
 from nsqkit.wire.names import encode_channel, encode_topic
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
-from nsqkit.testing.link.items import Direction
+from nsqkit.testing.link.items import PUBLISHES, Direction
 from nsqkit.wire.bodies import split_batch
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH, ID, ID_LENGTH
 
@@ -21,15 +21,6 @@ if TYPE_CHECKING:
 
     from nsqkit.testing.link.items import Connection, Item
 
-COMMANDS: Final = frozenset(
-    ("MAGIC", "IDENTIFY", "AUTH", "SUB", "PUB", "MPUB", "DPUB", "RDY", "FIN", "REQ", "TOUCH", "CLS", "NOP", "BYTES")
-)
-"""The names of items from a client."""
-
-FRAMES: Final = frozenset(("OK", "HEARTBEAT", "CLOSE_WAIT", "RESPONSE", "ERROR", "MESSAGE", "BYTES"))
-"""The names of items from a broker."""
-
-PUBLISHES: Final = frozenset(("PUB", "MPUB", "DPUB"))
 ANSWERS: Final = frozenset(("FIN", "REQ", "TOUCH"))
 """Commands with the id of a delivered message."""
 

@@ -20,9 +20,17 @@ from nsqkit.wire.frames import CLOSE_WAIT_FRAME, FRAME_SIZE_MAX, HEARTBEAT_FRAME
 from nsqkit.wire.identify import decode_response
 from nsqkit.wire.messages import MESSAGE_FRAME_TYPE
 
+PUBLISHES: Final = ("PUB", "MPUB", "DPUB")
+WITH_BODY: Final = ("IDENTIFY", "AUTH", *PUBLISHES)
+COMMANDS: Final = ("MAGIC", *WITH_BODY, "SUB", "RDY", "FIN", "REQ", "TOUCH", "CLS", "NOP")
+"""The names of items from a client, except ``BYTES``."""
+
+FRAMES: Final = ("OK", "HEARTBEAT", "CLOSE_WAIT", "RESPONSE", "ERROR", "MESSAGE")
+"""The names of items from a broker, except ``BYTES``."""
+
 _INT32: Final = Struct(">i")
 _FRAME: Final = Struct(">ii")
-_WITH_BODY: Final = frozenset((b"IDENTIFY", b"AUTH", b"PUB", b"DPUB", b"MPUB"))
+_FIRST_WORDS_WITH_BODY: Final = frozenset(name.encode() for name in WITH_BODY)
 _KNOWN_FRAMES: Final = {OK_FRAME: "OK", HEARTBEAT_FRAME: "HEARTBEAT", CLOSE_WAIT_FRAME: "CLOSE_WAIT"}
 _FRAME_NAMES: Final = {0: "RESPONSE", 1: "ERROR", MESSAGE_FRAME_TYPE: "MESSAGE"}
 
@@ -211,7 +219,7 @@ class Splitter:
         verb = data[position:newline].partition(b" ")[0].rstrip(b"\r")
         name = verb.decode("ascii", "replace")
         end = newline + 1
-        if verb not in _WITH_BODY:
+        if verb not in _FIRST_WORDS_WITH_BODY:
             return name, end
         self._line, self._line_name = data[position:end], name
         return self._end_of_body(data, name, end)

@@ -11,8 +11,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
 from nsqkit.errors import OptionError
-from nsqkit.testing.link.entries import COMMANDS, FRAMES, lines, read_entry
-from nsqkit.testing.link.items import Direction
+from nsqkit.testing.link.entries import lines, read_entry
+from nsqkit.testing.link.items import COMMANDS, FRAMES, Direction
 from nsqkit.testing.link.recording import Record, Recording, load_recording, pack, save_recording
 from nsqkit.wire.messages import id_of
 
@@ -30,6 +30,9 @@ SIZE_MAX: Final = 64 << 20
 """Bytes of memory that a journal uses, in about; the oldest reads are dropped beyond it."""
 
 NS_PER_S: Final = 1_000_000_000
+
+_COMMANDS: Final = frozenset((*COMMANDS, "BYTES"))
+_FRAMES: Final = frozenset((*FRAMES, "BYTES"))
 
 
 class Journal:
@@ -96,7 +99,7 @@ class Journal:
         return sum(len(record.items) for record in self.records)
 
     def __iter__(self) -> Iterator[Entry]:
-        return self._entries(COMMANDS | FRAMES, None)
+        return self._entries(_COMMANDS | _FRAMES, None)
 
     def commands(
         self,
@@ -117,7 +120,7 @@ class Journal:
         Raises:
             OptionError: there is no command of this name, or a value is not a text.
         """
-        entries = self._entries(_names(name, COMMANDS, "command"), Direction.TO_BROKER)
+        entries = self._entries(_names(name, _COMMANDS, "command"), Direction.TO_BROKER)
         return _select(entries, topic, channel, client)
 
     def frames(
@@ -129,7 +132,7 @@ class Journal:
         client: str | None = None,
     ) -> list[Entry]:
         """Return the frames of the broker, in order; ``name`` is such as ``"MESSAGE"``, otherwise as ``commands``."""
-        entries = self._entries(_names(name, FRAMES, "frame"), Direction.TO_CLIENT)
+        entries = self._entries(_names(name, _FRAMES, "frame"), Direction.TO_CLIENT)
         return _select(entries, topic, channel, client)
 
     def messages(self, topic: str | None = None, channel: str | None = None) -> list[Entry]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from nsqkit.errors import OptionError
-from nsqkit.testing.link.actions import ANSWERED, COMMANDS, FRAMES, Action, DropAnswer
-from nsqkit.testing.link.items import Direction
+from nsqkit.testing.link.actions import ANSWERED, Action, DropAnswer
+from nsqkit.testing.link.items import COMMANDS, FRAMES, Direction
 from nsqkit.testing.link.limits import LimitedRule
 
 if TYPE_CHECKING:

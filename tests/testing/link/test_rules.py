@@ -6,7 +6,7 @@ import pytest
 
 from nsqkit.errors import FinishFailed, OptionError, PublishFailed
 from nsqkit.testing.link import actions
-from nsqkit.testing.link.items import Connection, Direction, Item
+from nsqkit.testing.link.items import FRAMES, Connection, Direction, Item
 from nsqkit.testing.link.rules import Rule, has_answer, is_answer
 from nsqkit.wire.commands import NOP, encode_finish, encode_publish, encode_subscribe
 from nsqkit.wire.frames import HEARTBEAT_FRAME, OK_FRAME, encode_error
@@ -82,7 +82,7 @@ def test_rule_that_can_never_apply_is_refused(selector: dict[str, Any], words: s
     ids=str,
 )
 def test_items_are_selected(selector: dict[str, Any], item: Item, selected: bool) -> None:
-    direction = Direction.TO_CLIENT if item.name in actions.FRAMES else Direction.TO_BROKER
+    direction = Direction.TO_CLIENT if item.name in FRAMES else Direction.TO_BROKER
     assert rule(**selector).selects(direction, item, CLIENT) is selected
 
 

@@ -61,10 +61,12 @@ class FinRecord:
     Attributes:
         failed: messages whose FIN failed. They belong to another owner, so their rows do not count.
         ambiguous: whether some FINs have no known outcome. Their rows count, and nsqd may deliver the messages again.
+        row_count: the rows that count, so that the rows of a batch are counted without its slots.
     """
 
     failed: frozenset[MessageKey] = frozenset()
     ambiguous: bool = False
+    row_count: int = 0
 
 
 Slot: TypeAlias = DataSlot | SealSlot
@@ -124,7 +126,7 @@ def decode_slot(key: str, data: bytes | memoryview) -> Slot:
 def encode_fin(fin: FinRecord) -> bytes:
     """Return the bytes of a FIN record."""
     failed = [[key.nsqd_address, key.topic, key.id.decode("latin-1")] for key in sorted(fin.failed)]
-    return json.dumps({"version": VERSION, "failed": failed, "ambiguous": fin.ambiguous}).encode()
+    return encode_fields({"failed": failed, "ambiguous": fin.ambiguous, "row_count": fin.row_count})
 
 
 def decode_fin(key: str, data: bytes | memoryview) -> FinRecord:
@@ -136,12 +138,14 @@ def decode_fin(key: str, data: bytes | memoryview) -> FinRecord:
     fields = decode_fields(key, data)
     try:
         failed = _keys(fields["failed"])
-        ambiguous = fields["ambiguous"]
+        ambiguous, row_count = fields["ambiguous"], fields["row_count"]
     except (ValueError, TypeError, KeyError) as error:
         raise ProtocolError(f"{key} is no FIN record: {error!r}") from error
     if not isinstance(ambiguous, bool):
         raise ProtocolError(f"{key} is no FIN record: ambiguous is {ambiguous!r} instead of true or false")
-    return FinRecord(failed, ambiguous)
+    if not isinstance(row_count, int):
+        raise ProtocolError(f"{key} is no FIN record: row_count is {row_count!r} instead of an integer")
+    return FinRecord(failed, ambiguous, row_count)
 
 
 def encode_fields(fields: dict[str, object]) -> bytes:

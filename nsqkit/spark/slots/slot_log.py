@@ -157,7 +157,7 @@ class SlotLog:
         self._next_number = 0
         self._chunk: tuple[MessageKey, ...] = ()
         self._redelivered: frozenset[MessageKey] = frozenset()
-        self._undecided: list[int] = []
+        self._undecided: list[PutFin] = []
 
     def start(self) -> list[Action]:
         """Begin: the log of an earlier attempt is replayed, an empty one is filled."""
@@ -174,7 +174,7 @@ class SlotLog:
             ProtocolError: a slot follows the seal.
         """
         self._enter(Phase.LOG)
-        data = [entry for entry in entries if isinstance(entry.slot, DataSlot)]
+        data = [(entry.slot, entry.fin) for entry in entries if isinstance(entry.slot, DataSlot)]
         if len(data) < len(entries):
             if len(data) != len(entries) - 1 or not isinstance(entries[-1].slot, SealSlot):
                 raise ProtocolError(f"the log has {len(entries)} slots, and the seal is not its only last one")
@@ -241,9 +241,10 @@ class SlotLog:
             ambiguous: whether a connection ended before its barrier.
         """
         self._enter(Phase.FINISH, Phase.FIN)
-        record = FinRecord(frozenset(self._chunk).intersection(failed), ambiguous)
-        self.failed_count += len(record.failed)
-        self.included_count += len(self._chunk) - len(record.failed)
+        own_failed = frozenset(self._chunk).intersection(failed)
+        record = FinRecord(own_failed, ambiguous, len(self._chunk) - len(own_failed))
+        self.failed_count += len(own_failed)
+        self.included_count += record.row_count
         return [PutFin(self._next_number, record)]
 
     def fin_put(self, *, stored: bool) -> list[Action]:
@@ -300,18 +301,22 @@ class SlotLog:
         self.phase = Phase.LOG
         return [ReadLog()]
 
-    def _replay(self, data: Sequence[LogEntry]) -> list[Action]:
+    def _replay(self, data: Sequence[tuple[DataSlot, FinRecord | None]]) -> list[Action]:
         """Return the rows if each slot has a FIN record; otherwise make the other slots ambiguous."""
         self._may_receive = False
-        decided = [ReplaySlot(number, entry.fin.failed) for number, entry in enumerate(data) if entry.fin]
+        decided = [ReplaySlot(number, fin.failed) for number, (_, fin) in enumerate(data) if fin]
         if len(decided) == len(data):
             self.phase = Phase.ENDED
             return [Replay(tuple(decided))]
-        self._undecided = [number for number, entry in enumerate(data) if entry.fin is None]
+        self._undecided = [
+            PutFin(number, FinRecord(ambiguous=True, row_count=len(slot.keys)))
+            for number, (slot, fin) in enumerate(data)
+            if fin is None
+        ]
         return self._decide()
 
     def _decide(self) -> list[Action]:
         if not self._undecided:
             return self._read_for_replay()
         self.phase = Phase.FIN
-        return [PutFin(self._undecided[0], FinRecord(ambiguous=True))]
+        return [self._undecided[0]]

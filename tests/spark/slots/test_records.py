@@ -37,9 +37,9 @@ def test_the_seal_is_no_data() -> None:
     assert decode_slot("key", encode_seal()) == SealSlot()
 
 
-@given(st.frozensets(KEYS), st.booleans())
-def test_a_fin_record_keeps_its_fields(failed: frozenset[MessageKey], ambiguous: bool) -> None:
-    assert decode_fin("key", encode_fin(FinRecord(failed, ambiguous))) == FinRecord(failed, ambiguous)
+@given(st.builds(FinRecord, st.frozensets(KEYS), st.booleans(), st.integers(0)))
+def test_a_fin_record_keeps_its_fields(record: FinRecord) -> None:
+    assert decode_fin("key", encode_fin(record)) == record
 
 
 def test_an_id_of_another_size_is_refused() -> None:
@@ -89,10 +89,20 @@ def test_wrong_slots_are_errors(data: bytes, sentence: str) -> None:
         (b"[1]", "key is no JSON object: it is [1]"),
         (b"{}", "key has version None"),
         (b'{"version": 1}', "key is no FIN record: KeyError('failed')"),
-        (b'{"version": 1, "failed": 3, "ambiguous": true}', "key is no FIN record: TypeError('3 is no list')"),
-        (b'{"version": 1, "failed": [], "ambiguous": 3}', "key is no FIN record: ambiguous is 3 instead of true"),
+        (
+            b'{"version": 1, "failed": 3, "ambiguous": true, "row_count": 1}',
+            "key is no FIN record: TypeError('3 is no list')",
+        ),
+        (
+            b'{"version": 1, "failed": [], "ambiguous": 3, "row_count": 1}',
+            "key is no FIN record: ambiguous is 3 instead of true",
+        ),
+        (
+            b'{"version": 1, "failed": [], "ambiguous": true, "row_count": "1"}',
+            "key is no FIN record: row_count is '1' instead of an integer",
+        ),
     ],
-    ids=["cut", "list", "no-version", "no-failed", "failed", "ambiguous"],
+    ids=["cut", "list", "no-version", "no-failed", "failed", "ambiguous", "row_count"],
 )
 def test_wrong_fin_records_are_errors(data: bytes, sentence: str) -> None:
     with pytest.raises(ProtocolError) as caught:

@@ -57,7 +57,7 @@ def test_a_chunk_is_stored_before_it_is_finished() -> None:
     log = receiving()
     assert log.receive_chunk([A, B], []) == [PutSlot(0, (A, B))]
     assert log.slot_put(stored=True) == [FinishSlot(0, (A, B))]
-    assert log.slot_finished(failed=[B], ambiguous=False) == [PutFin(0, FinRecord(frozenset([B])))]
+    assert log.slot_finished(failed=[B], ambiguous=False) == [PutFin(0, FinRecord(frozenset([B]), row_count=1))]
     assert log.fin_put(stored=True) == [Receive()]
     assert log.receive_chunk([C], []) == [PutSlot(1, (C,))]
     assert (log.included_count, log.failed_count) == (1, 1)
@@ -123,7 +123,7 @@ def test_a_second_attempt_seals_and_makes_open_slots_ambiguous() -> None:
     assert log.log_read([LogEntry(DATA, fin), LogEntry(DATA)]) == [PutSeal(2)]
     assert log.seal_put(stored=True) == [ReadLog()]
     assert log.log_read([LogEntry(DATA, fin), LogEntry(DATA), LogEntry(SealSlot())]) == [
-        PutFin(1, FinRecord(ambiguous=True))
+        PutFin(1, FinRecord(ambiguous=True, row_count=2))
     ]
     assert log.fin_put(stored=False) == [ReadLog()]
     entries = [LogEntry(DATA, fin), LogEntry(DATA, FinRecord()), LogEntry(SealSlot())]

@@ -137,7 +137,7 @@ class Drain:
 
     async def _process_chunk(self, chunk: list[Message]) -> None:
         self._chunk = chunk
-        rows = [message_row(message, self._spec.topic) for message in chunk]
+        rows = [message_row(message) for message in chunk]
         await anyio.to_thread.run_sync(self._process, rows)
         self._chunk = []
         for message in chunk:

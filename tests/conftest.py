@@ -19,6 +19,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.runners import RUNNERS, Run
 
+pytest_plugins = ["nsqkit.spark.testing.plugin"]
+
 # Slow generation is more often due to a busy machine than to a strategy, and deadlines measure the machine.
 settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), max_examples=100, derandomize=True, print_blob=True)
@@ -30,7 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The tests of Spark have a separate environment (`tox -e spark`); elsewhere pyspark is not installed.
-NEED_SPARK = ["spark/test_jobs.py", "spark/test_rdd.py", "spark/test_sink.py"]
+NEED_SPARK = ["spark/test_jobs.py", "spark/test_rdd.py", "spark/test_sink.py", "spark/testing/test_session.py"]
 # Those of the fixtures need the plugins of the group `test`, which other groups do not have.
 NEED_PLUGINS = ["testing/test_other_plugins.py"]
 collect_ignore = [

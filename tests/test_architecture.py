@@ -52,6 +52,7 @@ ARROWS = {
     ),
     "spark.slots": "errors",
     "spark": "spark.slots errors clock options producer consumer",
+    "spark.testing": "errors",
     "__init__": "errors options admin client producer consumer",
     "__main__": "broker lookupd testing.conformance",
 }
@@ -117,6 +118,8 @@ IO_MODULES = {
     "lookupd.cli",
     "lookupd.server",
     "spark.drain",
+    "spark.testing.driver",
+    "spark.testing.session",
     "telemetry.instruments",
     "telemetry.prometheus",
     "testing.http_server",
@@ -156,6 +159,7 @@ ENTRY_POINTS = {
     *("__init__", "__main__"),
     *("telemetry.opentelemetry", "telemetry.prometheus"),
     *("spark.batch_plan", "spark.slots.fsspec_store", "spark.slots.maintenance"),
+    "spark.testing.plugin",
     *("testing.plugin", "testing.scripted", "testing.state_machine", "testing.strategies"),
 }
 

@@ -25,6 +25,7 @@ MODULES = [
     "nsqkit.lookup",
     "nsqkit.producer",
     "nsqkit.spark",
+    "nsqkit.spark.testing",
     "nsqkit.telemetry.opentelemetry",
     "nsqkit.telemetry.prometheus",
     "nsqkit.testing",

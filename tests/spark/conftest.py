@@ -101,12 +101,6 @@ def spark_environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def sc(spark_environment: dict[str, str]) -> Iterator[object]:
-    """Return a context with two threads and four attempts for each task; local[2] has no second attempt."""
-    from pyspark.sql import SparkSession
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in spark_environment.items():
-            patch.setenv(name, value)
-        with SparkSession.builder.master("local[2,4]").appName("nsqkit tests").getOrCreate() as session:
-            yield session.sparkContext
+def sc(spark_session: Any) -> object:
+    """Return the context of the session of all tests."""
+    return spark_session.sparkContext

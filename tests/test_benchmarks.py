@@ -7,6 +7,7 @@ of nsqkit fails here.
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -159,6 +160,26 @@ def test_figures_of_several_rounds_are_compared_round_by_round(less_is_better: b
 )
 def test_floors(row: Row, floor: Floor, is_met: bool | None):
     assert row.is_met(floor) is is_met
+
+
+@pytest.mark.parametrize(
+    ("floor", "text"),
+    [
+        (Floor(at_most=0.5), "≤ 0.5"),
+        (Floor(at_least=0.8), "≥ 0.8"),
+        (Floor(at_least=1_500_000), "≥ 1,500,000"),
+        (Floor(ratio=1.3), "≥ 1.3× best peer"),
+        (Floor(ratio=1, peer="nsqd"), "≥ 1× nsqd"),
+    ],
+)
+def test_floor_is_printed_as_it_is_checked(floor: Floor, text: str):
+    assert str(floor) == text
+
+
+def test_page_lists_every_group():
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if "runs only these groups" in line)
+    assert not set(MEASUREMENTS) - set(re.findall(r"\w+", row))
 
 
 def test_summary_names_missed_floors():

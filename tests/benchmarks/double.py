@@ -111,7 +111,7 @@ def _journal_rows(bench: Bench) -> Iterator[Row]:
     effort = attrs.evolve(bench.effort, rounds=max(bench.effort.rounds, 3))
     samples = Bench(effort, bench.nsqd_binary, notes=bench.notes).take_turns(runs)
     yield Row(
-        what="with the journal, of the rate without: PUB, delivery, FIN",
+        what="with the journal, of the rate without: MPUB of 200, delivery, FIN",
         unit="ratio",
         value=samples["on"]["rate"] / samples["off"]["rate"],
         floors=[Floor(at_least=0.8)],

@@ -56,7 +56,7 @@ class Floor:
         if self.at_most is not None:
             return f"≤ {self.at_most:g}"
         if self.at_least is not None:
-            return f"≥ {self.at_least:,.0f}"
+            return f"≥ {self.at_least:,}"
         return f"≥ {self.ratio:g}× {self.peer or 'best peer'}"
 
 

@@ -35,7 +35,7 @@ from progress import Progress
 from nsqkit import Producer
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
-from nsqkit.spark import KEY_COLUMNS, ConsumerSpec, ParquetSink, drain, plan_partitions
+from nsqkit.spark import KEY_COLUMNS, ConsumerSpec, ParquetSink, drain, named_nodes, plan_spec
 
 TOPIC, CHANNEL = "flights", "spark"
 JAVA_MIN = 17
@@ -104,13 +104,13 @@ async def run_on_spark(spec, output, work):
     here = Path(__file__).parent
     env = os.environ | {
         "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_SUBMIT_ARGS": f"--master local[{spec.partition_count}] pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": f"--master local[{spec.partitions}] pyspark-shell",
         "SPARK_CONF_DIR": str(here / "conf"),
         "SPARK_LOCAL_DIRS": str(work),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     command = [sys.executable, flights_to_parquet.__file__, f"--output={output}", f"--topic={TOPIC}"]
-    command += [f"--channel={CHANNEL}", f"--partitions={spec.partition_count}", f"--empty-for={EMPTY_FOR}"]
+    command += [f"--channel={CHANNEL}", f"--partitions={spec.partitions}", f"--empty-for={EMPTY_FOR}"]
     command += [f"--max-in-flight={MAX_IN_FLIGHT}"]
     command += [f"--nsqd-tcp-address={address}" for address in spec.nsqd_tcp_addresses]
     results, log = work / "results.json", work / "spark.log"
@@ -150,8 +150,8 @@ async def run_on_consumers(spec, output):
     """Run the job's drain and sink in a task for each partition."""
     sink = ParquetSink(output, to_table=flights_to_parquet.flight_table, partition_by="carrier")
     async with anyio.create_task_group() as tasks:
-        for plan in plan_partitions(spec):
-            tasks.start_soon(drain, spec, plan, sink.write)
+        for share in plan_spec(spec, named_nodes(spec)):
+            tasks.start_soon(drain, spec, share, sink.write)
     return await anyio.to_thread.run_sync(read_back, output)
 
 
@@ -237,7 +237,7 @@ async def run(arguments, work):
     async with make_broker() as first, make_broker() as second, anyio.create_task_group() as tasks:
         brokers = [first, second]
         spec = ConsumerSpec(
-            topic=TOPIC,
+            topics=TOPIC,
             channel=CHANNEL,
             nsqd_tcp_addresses=[broker.tcp_address for broker in brokers],
             partitions=arguments.partitions,

@@ -58,7 +58,8 @@ def main():
     parser.add_argument("--empty-for", type=float, default=2.0, help="seconds without messages that end a partition; 2")
     options = vars(parser.parse_args())
     sink = ParquetSink(options.pop("output"), to_table=flight_table, partition_by="carrier")
-    spec = ConsumerSpec(nsqd_tcp_addresses=options.pop("nsqd_tcp_address"), **options)
+    addresses = options.pop("nsqd_tcp_address")
+    spec = ConsumerSpec(topics=options.pop("topic"), nsqd_tcp_addresses=addresses, **options)
 
     from pyspark.sql import SparkSession
 

@@ -51,7 +51,7 @@ ARROWS = {
         "errors clock options wire transport http loop_thread admin consumer broker broker.core lookupd testing.link"
     ),
     "spark.slots": "errors",
-    "spark": "spark.slots errors clock options producer consumer",
+    "spark": "spark.slots errors clock options wire http client lookup admin producer consumer",
     "spark.testing": "errors",
     "__init__": "errors options admin client producer consumer",
     "__main__": "broker lookupd testing.conformance",
@@ -158,7 +158,7 @@ IO_LIBRARIES = {
 ENTRY_POINTS = {
     *("__init__", "__main__"),
     *("telemetry.opentelemetry", "telemetry.prometheus"),
-    *("spark.batch_plan", "spark.slots.fsspec_store", "spark.slots.maintenance"),
+    *("spark.slots.fsspec_store", "spark.slots.maintenance"),
     "spark.testing.plugin",
     *("testing.plugin", "testing.scripted", "testing.state_machine", "testing.strategies"),
 }

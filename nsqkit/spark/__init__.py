@@ -5,10 +5,10 @@ Importing this package needs neither pyspark nor Java: executors, tests and prog
 
 from __future__ import annotations
 
+from nsqkit.spark.batch_plan import Node, PartitionShare, PlannedConnection, named_nodes, plan_spec
 from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.drain import PartitionStats, drain, drain_partition
 from nsqkit.spark.options import ConsumerSpec
-from nsqkit.spark.plan import PartitionPlan, plan_partitions
 from nsqkit.spark.rdd import drain_to, foreach_partition, map_partitions, seed_rdd
 from nsqkit.spark.schema import KEY_COLUMNS, MessageRow
 from nsqkit.spark.sink import ParquetSink, Sink, message_table
@@ -17,9 +17,11 @@ __all__ = [
     "KEY_COLUMNS",
     "ConsumerSpec",
     "MessageRow",
+    "Node",
     "ParquetSink",
-    "PartitionPlan",
+    "PartitionShare",
     "PartitionStats",
+    "PlannedConnection",
     "Sink",
     "StopReason",
     "drain",
@@ -28,6 +30,7 @@ __all__ = [
     "foreach_partition",
     "map_partitions",
     "message_table",
-    "plan_partitions",
+    "named_nodes",
+    "plan_spec",
     "seed_rdd",
 ]

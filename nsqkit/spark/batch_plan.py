@@ -1,20 +1,22 @@
-"""The plan of a batch: which partition connects to which nsqd, and the shares of the batch's limits.
+"""The plan of a batch: which partition consumes which topic of which nsqd, and the shares of the batch's limits.
 
-        connections = nsqds × ceil(partitions / nsqds)
+        connections = nodes × ceil(partitions / nodes)
 
-Each nsqd has the same number of connections, and a partition has at most one to each nsqd. The shares of
-``max_in_flight`` add up to it. If there are more connections than ``max_in_flight`` allows, a batch has only so many,
-and the next batch goes on with the next nsqds. The first plan of a batch is stored and never changes: a replay with
-other options or other nsqds would read other partitions, and would lose the rows of those that it leaves out.
+A node is a topic of an nsqd. Each node has the same number of connections, and a partition has at most one to each
+node. The shares of ``max_in_flight`` add up to it. If there are more connections than ``max_in_flight`` allows, a batch
+has only so many, and the next batch goes on with the next nodes. The first plan of a batch is stored and never changes:
+a replay with other options or other nodes would read other partitions, and would lose the rows of those that it leaves
+out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import attrs
 
-from nsqkit.errors import ProtocolError
+from nsqkit.errors import OptionError, ProtocolError
+from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.slots.records import decode_fields, encode_fields
 from nsqkit.spark.slots.wal import Wal
 
@@ -24,8 +26,8 @@ class BatchLimits:
     """The limits of each batch, all partitions together.
 
     Attributes:
-        partition_count: partitions wanted; None for one for each nsqd, and at least 2.
-        max_partitions: partitions at most.
+        partition_count: partitions wanted; None for one for each node, from 2 to ``max_partitions``.
+        max_partitions: the most partitions if ``partition_count`` is None.
         max_in_flight: messages in flight, at least 1.
         records_max: rows of a batch; None for no limit.
         bytes_max: bytes of bodies of a batch; None for no limit.
@@ -38,11 +40,20 @@ class BatchLimits:
     bytes_max: int | None = None
 
 
+@attrs.frozen(order=True)
+class Node:
+    """A topic of an nsqd, which is known by its TCP address as the executors reach it."""
+
+    nsqd_address: str
+    topic: str
+
+
 @attrs.frozen
 class PlannedConnection:
     """One connection of a partition, and its share of ``max_in_flight``: its RDY."""
 
     nsqd_address: str
+    topic: str
     max_in_flight: int
 
 
@@ -52,7 +63,7 @@ class PartitionShare:
 
     Attributes:
         index: the partition's number, from 0.
-        connections: one or more, each to another nsqd.
+        connections: one or more, each to another node.
         records_max: its share of the batch's; None for no limit.
         bytes_max: its share of the batch's; None for no limit.
     """
@@ -65,7 +76,7 @@ class PartitionShare:
 
 @attrs.frozen
 class BatchPlan:
-    """The plan of one batch: without partitions if no nsqd was known.
+    """The plan of one batch: without partitions if no node was known.
 
     Attributes:
         batch: the batch's number.
@@ -78,24 +89,59 @@ class BatchPlan:
     partitions: tuple[PartitionShare, ...]
 
 
-def plan_batch(batch: int, nsqd_addresses: Sequence[str], limits: BatchLimits, now_ns: int) -> BatchPlan:
+def named_nodes(spec: ConsumerSpec) -> tuple[Node, ...]:
+    """Return the nodes of a spec that names its nsqds; none if nsqlookupds list them."""
+    return tuple(Node(address, topic) for address in spec.nsqd_tcp_addresses for topic in spec.topics)
+
+
+def batch_limits(spec: ConsumerSpec) -> BatchLimits:
+    """Return the limits of a spec."""
+    return BatchLimits(
+        partition_count=spec.partitions,
+        max_partitions=spec.max_partitions,
+        max_in_flight=spec.max_in_flight,
+        records_max=spec.max_messages,
+        bytes_max=spec.max_bytes,
+    )
+
+
+def plan_spec(spec: ConsumerSpec, nodes: Iterable[Node]) -> tuple[PartitionShare, ...]:
+    """Return the work of each partition of a job that consists of one batch.
+
+    Args:
+        spec: the limits.
+        nodes: the nodes of its topics now, in any order.
+
+    Raises:
+        OptionError: ``max_in_flight`` is less than the number of nodes, so that some would have no consumer.
+    """
+    known = sorted(set(nodes))
+    if spec.max_in_flight < len(known):
+        raise OptionError(
+            f"max_in_flight is {spec.max_in_flight}; allowed is at least one for each of the {len(known)} pairs of "
+            "nsqd and topic"
+        )
+    return plan_batch(0, known, batch_limits(spec), 0).partitions
+
+
+def plan_batch(batch: int, nodes: Iterable[Node], limits: BatchLimits, now_ns: int) -> BatchPlan:
     """Return the plan of a batch that has none.
 
     Args:
-        batch: its number, which decides the nsqds if there are more than ``max_in_flight``.
-        nsqd_addresses: the nsqds that have the topic now, in any order.
+        batch: its number, which decides the nodes if there are more than ``max_in_flight``.
+        nodes: the topics of nsqds that are known now, in any order.
         limits: of the batch.
         now_ns: ns since the Unix epoch.
     """
-    nsqds = sorted(set(nsqd_addresses))
-    if not nsqds:
+    known = sorted(set(nodes))
+    if not known:
         return BatchPlan(batch, now_ns, ())
-    wanted = limits.partition_count or max(len(nsqds), 2)
-    wanted = min(wanted, limits.max_partitions, limits.records_max or wanted)
-    connection_count = len(nsqds) * -(-wanted // len(nsqds))
+    wanted = limits.partition_count or min(max(len(known), 2), limits.max_partitions)
+    wanted = min(wanted, limits.records_max or wanted)
+    connection_count = len(known) * -(-wanted // len(known))
     planned_count = min(connection_count, limits.max_in_flight)
     first = batch * planned_count if planned_count < connection_count else 0
-    addresses = [nsqds[(first + number) % len(nsqds)] for number in range(planned_count)]
+    planned = [known[(first + number) % len(known)] for number in range(planned_count)]
     in_flight = _deal(limits.max_in_flight, planned_count)
     count = min(wanted, planned_count)
     records = _deal_or_none(limits.records_max, count)
@@ -103,7 +149,7 @@ def plan_batch(batch: int, nsqd_addresses: Sequence[str], limits: BatchLimits, n
     partitions = tuple(
         PartitionShare(
             index=index,
-            connections=_connections(addresses[index::count], in_flight[index::count], records[index]),
+            connections=_connections(planned[index::count], in_flight[index::count], records[index]),
             records_max=records[index],
             bytes_max=sizes[index],
         )
@@ -157,12 +203,12 @@ def decode_plan(key: str, batch: int, data: bytes | memoryview) -> BatchPlan:
 
 
 def _connections(
-    addresses: Sequence[str], in_flight: Sequence[int], records_max: int | None
+    nodes: Sequence[Node], in_flight: Sequence[int], records_max: int | None
 ) -> tuple[PlannedConnection, ...]:
     # More messages than the partition's rows would be delivered only to be requeued.
-    caps = in_flight if records_max is None else [max(1, cap) for cap in _deal(records_max, len(addresses))]
-    shares = zip(addresses, in_flight, caps, strict=True)
-    return tuple(PlannedConnection(address, min(share, cap)) for address, share, cap in shares)
+    caps = in_flight if records_max is None else [max(1, cap) for cap in _deal(records_max, len(nodes))]
+    shares = zip(nodes, in_flight, caps, strict=True)
+    return tuple(PlannedConnection(node.nsqd_address, node.topic, min(share, cap)) for node, share, cap in shares)
 
 
 def _deal(total: int, count: int) -> list[int]:
@@ -179,7 +225,7 @@ def _partition(fields: object) -> PartitionShare:
     if not isinstance(fields, dict):
         raise TypeError(f"{fields!r} is no partition")
     connections = (
-        PlannedConnection(str(item["nsqd_address"]), _int(item["max_in_flight"]))
+        PlannedConnection(str(item["nsqd_address"]), str(item["topic"]), _int(item["max_in_flight"]))
         for item in map(dict, _list(fields["connections"]))
     )
     return PartitionShare(

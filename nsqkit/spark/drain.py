@@ -22,10 +22,10 @@ import attrs
 
 from nsqkit.clock import NS_PER_S, Clock, LoopClock, move_on_after
 from nsqkit.consumer import Consumer, Message
-from nsqkit.errors import NotConnected
+from nsqkit.errors import NotConnected, OptionError
+from nsqkit.spark.batch_plan import PartitionShare
 from nsqkit.spark.chunker import Bounds, Chunker, StopReason
 from nsqkit.spark.options import ConsumerSpec
-from nsqkit.spark.plan import PartitionPlan
 from nsqkit.spark.schema import MessageRow, message_row
 
 Process: TypeAlias = Callable[[Sequence[MessageRow]], object]
@@ -53,12 +53,12 @@ class PartitionStats:
     stop_reason: StopReason
 
 
-def drain_partition(spec: ConsumerSpec, plan: PartitionPlan, process: Process) -> PartitionStats:
+def drain_partition(spec: ConsumerSpec, share: PartitionShare, process: Process) -> PartitionStats:
     """Consume a partition's share, in its own event loop.
 
     Args:
         spec: the channel and the limits.
-        plan: this partition's share.
+        share: the connections and limits of this partition.
         process: called with each chunk, in a thread. An exception ends the partition: the chunk and all messages that
             were received after it are requeued at once.
 
@@ -66,33 +66,34 @@ def drain_partition(spec: ConsumerSpec, plan: PartitionPlan, process: Process) -
         NotConnected: an nsqd could not be reached for ``connect_timeout`` seconds.
         Exception: the exception of ``process``.
     """
-    return anyio.run(drain, spec, plan, process)
+    return anyio.run(drain, spec, share, process)
 
 
 async def drain(
-    spec: ConsumerSpec, plan: PartitionPlan, process: Process, clock: Clock | None = None
+    spec: ConsumerSpec, share: PartitionShare, process: Process, clock: Clock | None = None
 ) -> PartitionStats:
     """Consume a partition's share, as ``drain_partition``, in the running event loop; the clock is for tests."""
-    return await Drain(spec, plan, process, clock or LoopClock()).run()
+    return await Drain(spec, share, process, clock or LoopClock()).run()
 
 
 class Drain:
     """The run of one partition."""
 
-    def __init__(self, spec: ConsumerSpec, plan: PartitionPlan, process: Process, clock: Clock) -> None:
+    def __init__(self, spec: ConsumerSpec, share: PartitionShare, process: Process, clock: Clock) -> None:
         self._spec = spec
-        self._plan = plan
+        self._share = share
         self._process = process
         self._clock = clock
+        keywords = spec.consumer_keywords()
+        keywords["max_in_flight"] = _max_in_flight(share)
         self._consumer = Consumer(
-            spec.topic,
+            _topic(share),
             spec.channel,
-            nsqd_tcp_addresses=plan.nsqd_tcp_addresses,
-            max_in_flight=plan.max_in_flight,
-            msg_timeout=spec.msg_timeout,
+            nsqd_tcp_addresses=[connection.nsqd_address for connection in share.connections],
             clock=clock,
+            **keywords,
         )
-        self._chunker: Chunker[Message] = Chunker(_bounds(spec, plan), clock.now_ns())
+        self._chunker: Chunker[Message] = Chunker(_bounds(spec, share), clock.now_ns())
         self._arrived = anyio.Event()
         self._chunk: list[Message] = []
         self._finished_count = self._chunk_count = self._byte_count = 0
@@ -113,7 +114,7 @@ class Drain:
             raise error
         assert stop_reason is not None
         return PartitionStats(
-            partition=self._plan.index,
+            partition=self._share.index,
             finished_count=self._finished_count,
             chunk_count=self._chunk_count,
             byte_count=self._byte_count,
@@ -183,13 +184,24 @@ class Drain:
         raise NotConnected(f"no subscription within {self._spec.connect_timeout:g} seconds: {reasons}")
 
 
-def _bounds(spec: ConsumerSpec, plan: PartitionPlan) -> Bounds:
+def _topic(share: PartitionShare) -> str:
+    topics = sorted({connection.topic for connection in share.connections})
+    if len(topics) > 1:
+        raise OptionError(f"the topics of partition {share.index} are {topics}; allowed is one topic")
+    return topics[0]
+
+
+def _max_in_flight(share: PartitionShare) -> int:
+    return sum(connection.max_in_flight for connection in share.connections)
+
+
+def _bounds(spec: ConsumerSpec, share: PartitionShare) -> Bounds:
     return Bounds(
         # nsqd delivers the second half while the first one is processed.
-        chunk_messages=max(1, plan.max_in_flight // 2),
+        chunk_messages=max(1, _max_in_flight(share) // 2),
         chunk_bytes=spec.chunk_bytes,
         linger_ns=round(spec.linger * NS_PER_S),
-        max_messages=plan.max_messages,
+        max_messages=share.records_max,
         empty_for_ns=None if spec.empty_for is None else round(spec.empty_for * NS_PER_S),
         deadline_ns=None if spec.deadline is None else round(spec.deadline * NS_PER_S),
     )

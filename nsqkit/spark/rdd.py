@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import attrs
 
 from nsqkit.errors import OptionError
+from nsqkit.spark.batch_plan import PartitionShare, named_nodes, plan_spec
 from nsqkit.spark.drain import PartitionStats, Process, drain_partition
 from nsqkit.spark.options import ConsumerSpec
-from nsqkit.spark.plan import PartitionPlan, plan_partitions
 from nsqkit.spark.schema import MessageRow
 from nsqkit.spark.sink import Sink
 
@@ -30,7 +30,8 @@ T = TypeVar("T")
 
 def seed_rdd(sc: SparkContext, spec: ConsumerSpec) -> RDD[int]:
     """Return an RDD with a partition for each of the spec's, for ``mapPartitionsWithIndex``."""
-    return sc.parallelize(range(spec.partition_count), spec.partition_count)
+    count = len(_shares(spec))
+    return sc.parallelize(range(count), count)
 
 
 def foreach_partition(sc: SparkContext, spec: ConsumerSpec, handler: Process) -> list[PartitionStats]:
@@ -83,7 +84,7 @@ class _Foreach:
     handler: Process
 
     def __call__(self, index: int, seed: Iterable[object]) -> Iterator[PartitionStats]:
-        yield drain_partition(self.spec, _plan(self.spec, index, seed), self.handler)
+        yield drain_partition(self.spec, _share(self.spec, index, seed), self.handler)
 
 
 @attrs.frozen
@@ -93,18 +94,24 @@ class _Map(Generic[T]):
 
     def __call__(self, index: int, seed: Iterable[object]) -> Iterator[T]:
         results: list[T] = []
-        drain_partition(self.spec, _plan(self.spec, index, seed), lambda rows: results.extend(self.fn(rows)))
+        drain_partition(self.spec, _share(self.spec, index, seed), lambda rows: results.extend(self.fn(rows)))
         return iter(results)
 
 
-def _plan(spec: ConsumerSpec, index: int, seed: Iterable[object]) -> PartitionPlan:
-    """Read the input to its end, and return the plan of this partition."""
+def _share(spec: ConsumerSpec, index: int, seed: Iterable[object]) -> PartitionShare:
+    """Read the input to its end, and return the work of this partition."""
     for _ in seed:
         pass
-    plans = plan_partitions(spec)
-    if index >= len(plans):
+    shares = _shares(spec)
+    if index >= len(shares):
         raise OptionError(
-            f"this is partition {index}, and the spec has {len(plans)} of them: allowed is an RDD with as many "
+            f"this is partition {index}, and the spec has {len(shares)} of them: allowed is an RDD with as many "
             "partitions as the spec, such as seed_rdd(sc, spec)"
         )
-    return plans[index]
+    return shares[index]
+
+
+def _shares(spec: ConsumerSpec) -> tuple[PartitionShare, ...]:
+    if spec.lookupd_http_addresses:
+        raise OptionError("lookupd_http_addresses is set; allowed are nsqd_tcp_addresses in the partitions of an RDD")
+    return plan_spec(spec, named_nodes(spec))

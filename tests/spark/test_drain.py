@@ -15,10 +15,10 @@ from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
 from nsqkit.clock import ManualClock
 from nsqkit.errors import NotConnected
+from nsqkit.spark.batch_plan import named_nodes, plan_spec
 from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.drain import PartitionStats, drain, drain_partition
 from nsqkit.spark.options import ConsumerSpec
-from nsqkit.spark.plan import plan_partitions
 from tests.peers import settle
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ BODIES = [b"%d" % n for n in range(100)]
 
 
 def run(broker: Broker, process: Callable, **options) -> PartitionStats:
-    options = {"empty_for": 0.1, "linger": 0.01, **options}
-    spec = ConsumerSpec(topic="t", channel="c", nsqd_tcp_addresses=[broker.address], **options)
-    return drain_partition(spec, plan_partitions(spec)[0], process)
+    options = {"empty_for": 0.1, "linger": 0.01, "partitions": 1, **options}
+    spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[broker.address], **options)
+    return drain_partition(spec, plan_spec(spec, named_nodes(spec))[0], process)
 
 
 def test_everything_is_processed_and_finished(broker: Broker):
@@ -97,27 +97,27 @@ def test_one_partition_consumes_from_several_nsqds(make_broker: Callable[[], Bro
     for broker in brokers:
         broker.publish("t", BODIES)
     spec = ConsumerSpec(
-        topic="t", channel="c", nsqd_tcp_addresses=[b.address for b in brokers], partitions=1, empty_for=0.1
+        topics="t", channel="c", nsqd_tcp_addresses=[b.address for b in brokers], partitions=1, empty_for=0.1
     )
     rows: list = []
-    drain_partition(spec, plan_partitions(spec)[0], rows.extend)
+    drain_partition(spec, plan_spec(spec, named_nodes(spec))[0], rows.extend)
     assert len(rows) == len({row.key for row in rows}) == 200
 
 
 def test_an_unreachable_nsqd_raises_not_connected():
-    spec = ConsumerSpec(topic="t", channel="c", nsqd_tcp_addresses=["127.0.0.1:1"], connect_timeout=0.05)
+    spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=["127.0.0.1:1"], connect_timeout=0.05)
     with pytest.raises(NotConnected, match=r"no subscription within 0.05 seconds: 127\.0\.0\.1:1: cannot conn"):
-        drain_partition(spec, plan_partitions(spec)[0], print)
+        drain_partition(spec, plan_spec(spec, named_nodes(spec))[0], print)
 
 
 @pytest.mark.anyio
 async def test_the_connect_timeout_follows_the_clock():
     async def consume() -> None:
         with pytest.raises(NotConnected, match="no subscription within 100 seconds"):
-            await drain(spec, plan_partitions(spec)[0], print, clock)
+            await drain(spec, plan_spec(spec, named_nodes(spec))[0], print, clock)
 
     clock = ManualClock()
-    spec = ConsumerSpec(topic="t", channel="c", nsqd_tcp_addresses=["127.0.0.1:1"], connect_timeout=100.0)
+    spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=["127.0.0.1:1"], connect_timeout=100.0)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(consume)
         await settle()
@@ -127,13 +127,15 @@ async def test_the_connect_timeout_follows_the_clock():
 @pytest.mark.anyio
 async def test_the_deadline_follows_the_clock():
     async def consume() -> None:
-        stats.append(await drain(spec, plan_partitions(spec)[0], print, clock))
+        stats.append(await drain(spec, plan_spec(spec, named_nodes(spec))[0], print, clock))
 
     clock = ManualClock()
     stats: list[PartitionStats] = []
     options = BrokerOptions(tcp_address="127.0.0.1:0", http_address="")
     async with Nsqd(options) as nsqd, anyio.create_task_group() as tasks:
-        spec = ConsumerSpec(topic="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], empty_for=None, deadline=0.9)
+        spec = ConsumerSpec(
+            topics="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], empty_for=None, deadline=0.9
+        )
         tasks.start_soon(consume)
         while not any(subscription.rdy_count for subscription in nsqd.broker.sessions.by_subscription):
             await anyio.lowlevel.checkpoint()

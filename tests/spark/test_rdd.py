@@ -38,7 +38,7 @@ BODIES = sorted(b"%s-%d" % (name, n) for name in (b"a", b"b") for n in range(COU
 
 def make_spec(brokers: list[Broker], **options: Any) -> ConsumerSpec:
     options = {"partitions": 4, "max_in_flight": 1000, "empty_for": 0.5, **options}
-    return ConsumerSpec(topic="t", channel="c", nsqd_tcp_addresses=[broker.address for broker in brokers], **options)
+    return ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[broker.address for broker in brokers], **options)
 
 
 def depth(brokers: list[Broker]) -> int:

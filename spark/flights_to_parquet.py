@@ -3,7 +3,7 @@
     spark-submit spark/flights_to_parquet.py --nsqd-tcp-address 127.0.0.1:4150 --output flights.parquet
 
 A message is one flight as a line of JSON. Every row has the key of its message, so that a reader can drop duplicates:
-`frame.dropDuplicates(["nsqd_address", "topic", "id"])`. At the end it prints the figures of each carrier's files as
+`frame.dropDuplicates(["nsqdAddress", "topic", "id"])`. At the end it prints the figures of each carrier's files as
 lines of JSON.
 """
 
@@ -29,8 +29,8 @@ def flight_table(rows):
     lines = io.BytesIO(b"\n".join(row.body for row in rows))
     options = pa.json.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="error")
     table = pa.json.read_json(lines, parse_options=options)
-    for name in KEY_COLUMNS:
-        table = table.append_column(name, pa.array([getattr(row, name) for row in rows], pa.string()))
+    for index, name in enumerate(KEY_COLUMNS):
+        table = table.append_column(name, pa.array([row.key[index] for row in rows], pa.string()))
     return table
 
 

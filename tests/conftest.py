@@ -32,7 +32,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The tests of Spark have a separate environment (`tox -e spark`); elsewhere pyspark is not installed.
-NEED_SPARK = ["spark/test_jobs.py", "spark/test_rdd.py", "spark/test_sink.py", "spark/testing/test_session.py"]
+NEED_SPARK = [
+    "spark/test_jobs.py",
+    "spark/test_parquet_file.py",
+    "spark/test_rdd.py",
+    "spark/test_sink.py",
+    "spark/testing/test_session.py",
+]
 # Those of the fixtures need the plugins of the group `test`, which other groups do not have.
 NEED_PLUGINS = ["testing/test_other_plugins.py"]
 collect_ignore = [

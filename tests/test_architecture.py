@@ -65,6 +65,7 @@ IO_MODULES = {
     "loop_thread.waker",
     "options.settings",
     "program.command",
+    "spark.parquet_file",
     "spark.sink",
     "spark.slots.fsspec_store",
     "spark.slots.local_store",

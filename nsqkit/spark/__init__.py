@@ -9,6 +9,7 @@ from nsqkit.spark.batch_plan import Node, PartitionShare, PlannedConnection, nam
 from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.drain import PartitionStats, drain, drain_partition
 from nsqkit.spark.options import ConsumerSpec
+from nsqkit.spark.parquet_file import compact
 from nsqkit.spark.rdd import drain_to, foreach_partition, map_partitions, seed_rdd
 from nsqkit.spark.schema import KEY_COLUMNS, MessageRow
 from nsqkit.spark.sink import ParquetSink, Sink, message_table
@@ -24,6 +25,7 @@ __all__ = [
     "PlannedConnection",
     "Sink",
     "StopReason",
+    "compact",
     "drain",
     "drain_partition",
     "drain_to",

@@ -51,8 +51,7 @@ def foreach_partition(sc: SparkContext, spec: ConsumerSpec, handler: Process) ->
     Raises:
         Exception: Spark's, if a task failed as often as it may (``spark.task.maxFailures``).
     """
-    stats: list[PartitionStats] = seed_rdd(sc, spec).mapPartitionsWithIndex(_Foreach(spec, handler)).collect()
-    return stats
+    return _run(sc, spec, handler)
 
 
 def drain_to(sc: SparkContext, spec: ConsumerSpec, sink: Sink) -> list[PartitionStats]:
@@ -60,7 +59,7 @@ def drain_to(sc: SparkContext, spec: ConsumerSpec, sink: Sink) -> list[Partition
 
     At least once; effectively once for readers who deduplicate on ``KEY_COLUMNS``.
     """
-    return foreach_partition(sc, spec, sink.write)
+    return _run(sc, spec, sink.write, sink)
 
 
 def map_partitions(
@@ -78,13 +77,23 @@ def map_partitions(
     return _Map(spec, fn)
 
 
+def _run(sc: SparkContext, spec: ConsumerSpec, handler: Process, sink: Sink | None = None) -> list[PartitionStats]:
+    work = _Foreach(spec, handler, sink)
+    stats: list[PartitionStats] = seed_rdd(sc, spec).mapPartitionsWithIndex(work).collect()
+    return stats
+
+
 @attrs.frozen
 class _Foreach:
     spec: ConsumerSpec
     handler: Process
+    sink: Sink | None
 
     def __call__(self, index: int, seed: Iterable[object]) -> Iterator[PartitionStats]:
-        yield drain_partition(self.spec, _share(self.spec, index, seed), self.handler)
+        stats = drain_partition(self.spec, _share(self.spec, index, seed), self.handler)
+        if self.sink is not None:
+            self.sink.close()
+        yield stats
 
 
 @attrs.frozen

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsqkit.consumer import Message
     from nsqkit.spark.slots.records import MessageKey
 
-KEY_COLUMNS = ("nsqd_address", "topic", "id")
+KEY_COLUMNS = ("nsqdAddress", "topic", "id")
 """The columns to deduplicate on: ``frame.dropDuplicates([*KEY_COLUMNS])``."""
 
 DDL: Final = (

@@ -1,17 +1,21 @@
 """The interface of a destination for chunks, and one that writes Parquet.
 
-When ``write`` returns, the rows survive a crash, and readers have seen either none or all of a file. So a file is
-written under a hidden name, synced and moved into place, and then its directory is synced.
+When ``write`` returns, the rows survive a crash, and readers have seen either none or all of a file. Only then are the
+messages finished.
+
+RDY limits a chunk, so ``ParquetSink`` first writes each chunk as a small file, and merges its files when they have
+enough rows or bytes, after some time, and at the end of the partition. A large file needs no more messages in flight
+than a small one.
 
 The name of a file is a digest of the keys of its messages. If the worker is killed before a written chunk is finished,
-and the same chunk is delivered again, it replaces its own file. If its messages are delivered in other chunks, the new
-files repeat some of the rows; readers can deduplicate on ``KEY_COLUMNS``.
+and the same chunk is delivered again, it replaces its own file. If that file has been merged, or its messages are
+delivered in other chunks, the new files repeat some of the rows; readers can deduplicate on ``KEY_COLUMNS``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -19,7 +23,9 @@ from urllib.parse import quote
 
 import attrs
 
-from nsqkit.spark.schema import MessageRow
+from nsqkit.options.fields import seconds, whole
+from nsqkit.spark.parquet_file import FILE_BYTES, FILE_ROWS, file_name, merge_files, write_file
+from nsqkit.spark.schema import MessageRow, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow
@@ -29,10 +35,13 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 class Sink(Protocol):
-    """A destination for chunks; it must pickle, since it is sent to the executors."""
+    """A destination for chunks; it must pickle, since each partition gets a copy of its own."""
 
     def write(self, rows: Sequence[MessageRow]) -> None:
         """Write a chunk; when this returns, it is durable."""
+
+    def close(self) -> None:
+        """End the partition, after its last chunk; not called if the partition fails."""
 
 
 def _text(path: str | os.PathLike[str]) -> str:
@@ -40,36 +49,96 @@ def _text(path: str | os.PathLike[str]) -> str:
 
 
 def message_table(rows: Sequence[MessageRow]) -> pyarrow.Table:
-    """Return a table with a column for each field of ``MessageRow``."""
+    """Return a table with the columns of ``format("nsq")``, except ``channel`` and ``batchSeq``."""
     import pyarrow as pa
 
-    types = [pa.string(), pa.string(), pa.string(), pa.int64(), pa.int32(), pa.binary()]
-    columns = zip(*rows, strict=True) if rows else [()] * len(types)
-    arrays = [pa.array(column, type_) for column, type_ in zip(columns, types, strict=True)]
-    return pa.Table.from_arrays(arrays, names=list(MessageRow._fields))
+    fields = zip(*rows, strict=True) if rows else [()] * len(MessageRow._fields)
+    addresses, topics, ids, timestamps, attempts, bodies = fields
+    columns = {
+        "body": bodies,
+        "id": ids,
+        "timestamp": [timestamp // 1000 for timestamp in timestamps],
+        "timestampNs": timestamps,
+        "attempts": attempts,
+        "topic": topics,
+        "nsqdAddress": addresses,
+    }
+    schema = arrow_schema()
+    return pa.table({name: pa.array(values, schema.field(name).type) for name, values in columns.items()})
+
+
+@attrs.define(eq=False)
+class _SmallFiles:
+    """The files of one directory that were written since the last merge."""
+
+    since: float
+    paths: set[Path] = attrs.field(factory=set)
+    row_count: int = 0
+    byte_count: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class _Options:
+    partition_by: str | None = None
+    file_rows: int = whole(FILE_ROWS, 1, 1 << 62)
+    file_bytes: int = whole(FILE_BYTES, 1, 1 << 62)
+    file_seconds: float = seconds(300.0, 0.0, 86_400.0)
 
 
 @attrs.frozen
-class ParquetSink:
-    """Writes each chunk as Parquet files into a directory that all executors can write to.
+class ParquetSink(_Options):
+    """Writes Parquet files into a directory that all executors can write to.
+
+    A partition merges its files when the first of the limits is reached, and when it ends. A partition that fails
+    leaves its small files, and each run has files of its own; ``compact`` merges those, too.
 
     Args:
         directory: the directory; created if it is missing.
         to_table: returns the table of a chunk; by default ``message_table``. Deduplication needs the columns of
             ``KEY_COLUMNS``.
         partition_by: a column by whose values the rows are divided into directories ``column=value``, as by Spark's
-            ``partitionBy``; None for no such directories.
+            ``partitionBy``; None for no such directories. The limits are those of each directory.
+        file_rows: rows at which files are merged; 1,000,000.
+        file_bytes: bytes on disk at which files are merged; 128 MiB.
+        file_seconds: age of the first of them at which files are merged, with the next chunk; 300 seconds.
+
+    Raises:
+        OptionError: a limit that cannot be used.
     """
 
     directory: str = attrs.field(converter=_text)
     to_table: Callable[[Sequence[MessageRow]], pyarrow.Table] = message_table
-    partition_by: str | None = attrs.field(default=None, kw_only=True)
+    _small_files: dict[Path, _SmallFiles] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     def write(self, rows: Sequence[MessageRow]) -> None:
         """Write a chunk; when this returns, its files are in place and synced."""
-        name = f"part-{_digest(rows)}.parquet"
+        name = file_name("\0".join(row.key) for row in rows)
         for directory, table in self._parts(self.to_table(rows)):
-            _write_file(table, directory / name)
+            path = directory / name
+            self._add(path, table.num_rows, write_file(table, path))
+
+    def close(self) -> None:
+        """Merge the files that are not merged yet."""
+        for directory in list(self._small_files):
+            self._merge(directory)
+
+    def _add(self, path: Path, row_count: int, byte_count: int) -> None:
+        now = time.monotonic()
+        small = self._small_files.setdefault(path.parent, _SmallFiles(now))
+        small.paths.add(path)
+        small.row_count += row_count
+        small.byte_count += byte_count
+        if (
+            small.row_count >= self.file_rows
+            or small.byte_count >= self.file_bytes
+            or now >= small.since + self.file_seconds
+        ):
+            self._merge(path.parent)
+
+    def _merge(self, directory: Path) -> None:
+        small = self._small_files.pop(directory)
+        if len(small.paths) > 1:
+            merge_files(sorted(small.paths))
 
     def _parts(self, table: pyarrow.Table) -> Iterator[tuple[Path, pyarrow.Table]]:
         """Divide a table by the values of ``partition_by``; the column is then in the directory's name."""
@@ -88,45 +157,3 @@ class ParquetSink:
 
 def _directory_value(value: object) -> str:
     return NULL_PARTITION if value is None else quote(str(value), safe=" ")
-
-
-def _digest(rows: Sequence[MessageRow]) -> str:
-    """Return a digest of the messages that does not depend on their order."""
-    digest = hashlib.blake2b(digest_size=16)
-    for key in sorted(row.key for row in rows):
-        digest.update("\0".join((*key, "")).encode())
-    return digest.hexdigest()
-
-
-def _write_file(table: pyarrow.Table, path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    _make_directory(path.parent)
-    # Spark and pyarrow ignore names that begin with a dot. The name is unique to this process and chunk.
-    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.tmp")
-    try:
-        with unfinished.open("wb") as file:
-            pq.write_table(table, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
-
-
-def _make_directory(path: Path) -> None:
-    if not path.is_dir():
-        _make_directory(path.parent)
-        path.mkdir(exist_ok=True)
-        _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a crash, as fsync of a file does for its content."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

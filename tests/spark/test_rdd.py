@@ -83,6 +83,9 @@ class FailingSink:
         self.sink.write(rows)
         self.after()
 
+    def close(self):
+        self.sink.close()
+
 
 def fail() -> None:
     raise RuntimeError("this chunk, once")
@@ -96,6 +99,7 @@ def test_partitions_finish_all_messages(sc: Any, brokers: list[Broker], tmp_path
     stats = drain_to(sc, make_spec(brokers), ParquetSink(tmp_path))
     rows = read(tmp_path)
     assert sorted(row["body"] for row in rows) == BODIES
+    assert len(list(tmp_path.iterdir())) <= 4
     assert depth(brokers) == 0
     assert [found.partition for found in stats] == [0, 1, 2, 3]
     assert sum(found.finished_count for found in stats) == 2 * COUNT

@@ -52,7 +52,9 @@ def received(*links: tuple[str, list[int]]) -> list[Message]:
 
 
 def test_the_key_has_the_values_of_the_key_columns():
-    assert ROW.key == tuple(getattr(ROW, name) for name in KEY_COLUMNS)
+    names = {"nsqdAddress": "nsqd_address"}
+    assert ROW.key == tuple(getattr(ROW, names.get(name, name)) for name in KEY_COLUMNS)
+    assert set(KEY_COLUMNS) <= set(arrow_schema().names)
     assert ROW.key == ("127.0.0.1:4150", "orders", "0123456789abcdef")
 
 

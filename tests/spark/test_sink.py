@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 
-from nsqkit.spark.schema import MessageRow
+from nsqkit import OptionError
+from nsqkit.spark.schema import KEY_COLUMNS, MessageRow, arrow_schema
 from nsqkit.spark.sink import ParquetSink, message_table
 
 
@@ -31,7 +34,16 @@ def test_written_rows_are_read_back(tmp_path: Path):
     rows = [row(1), row(2, b"\xff\x00")]
     ParquetSink(tmp_path / "new" / "lake").write(rows)
     table = ds.dataset(tmp_path / "new" / "lake").to_table()
-    assert [MessageRow(**found) for found in table.to_pylist()] == rows
+    names = ("nsqdAddress", "topic", "id", "timestampNs", "attempts", "body")
+    assert [MessageRow(*(found[name] for name in names)) for found in table.to_pylist()] == rows
+
+
+def test_the_columns_are_those_of_the_data_source():
+    schema = message_table([row(999)]).schema
+    assert set(KEY_COLUMNS) <= set(schema.names)
+    assert list(schema) == [field for field in arrow_schema() if field.name not in ("channel", "batchSeq")]
+    (found,) = message_table([row(999)]).to_pylist()
+    assert found["timestamp"] == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
 
 
 def test_no_rows_make_an_empty_table_of_the_same_columns():
@@ -65,30 +77,90 @@ def test_rows_go_into_the_directories_of_their_values(tmp_path: Path):
     assert found == {row.id: row.body.decode() or None for row in rows}
 
 
-def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def write_table(table, file):
-        file.write(b"PAR1 and no more")
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(pq, "write_table", write_table)
-    with pytest.raises(OSError, match="no space left"):
-        ParquetSink(tmp_path).write([row(1)])
-    assert files(tmp_path) == []
-
-
-def test_an_unfinished_file_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    names = []
-    write_table = pq.write_table
-
-    def spy(table, file):
-        names.append(Path(file.name).name)
-        write_table(table, file)
-
-    monkeypatch.setattr(pq, "write_table", spy)
-    ParquetSink(tmp_path).write([row(1)])
-    assert names[0].startswith(".")
-
-
 def test_a_sink_pickles(tmp_path: Path):
     sink = ParquetSink(tmp_path, partition_by="topic")
     assert pickle.loads(pickle.dumps(sink)) == sink
+
+
+def write_chunks(sink: ParquetSink, count: int) -> None:
+    """Write chunks of ten messages."""
+    for start in range(0, 10 * count, 10):
+        sink.write([row(number) for number in range(start, start + 10)])
+
+
+def read_ids(directory: Path) -> list[str]:
+    return sorted(ds.dataset(directory).to_table()["id"].to_pylist())
+
+
+def test_a_partition_leaves_one_file(tmp_path: Path):
+    sink = ParquetSink(tmp_path)
+    write_chunks(sink, 20)
+    assert len(files(tmp_path)) == 20
+    sink.close()
+    assert len(files(tmp_path)) == 1
+    assert read_ids(tmp_path) == [row(number).id for number in range(200)]
+
+
+def test_files_are_merged_at_their_rows(tmp_path: Path):
+    sink = ParquetSink(tmp_path, file_rows=50)
+    write_chunks(sink, 12)
+    assert len(files(tmp_path)) == 4
+    sink.close()
+    assert len(files(tmp_path)) == 3
+    assert len(read_ids(tmp_path)) == 120
+
+
+def test_files_are_merged_at_their_bytes(tmp_path: Path):
+    ParquetSink(tmp_path / "one").write([row(number) for number in range(10)])
+    size = next((tmp_path / "one").iterdir()).stat().st_size
+    write_chunks(ParquetSink(tmp_path / "lake", file_bytes=4 * size - 100), 4)
+    assert len(files(tmp_path / "lake")) == 1
+
+
+def test_files_are_merged_after_some_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    times = iter([0.0, 29.0, 30.0, 31.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    sink = ParquetSink(tmp_path, file_seconds=30.0)
+    write_chunks(sink, 3)
+    assert len(files(tmp_path)) == 1
+    sink.write([row(100)])
+    assert len(files(tmp_path)) == 2
+
+
+def test_each_directory_of_values_has_a_file(tmp_path: Path):
+    sink = ParquetSink(tmp_path, to_table=body_table, partition_by="body")
+    for number in range(0, 20, 2):
+        sink.write([row(number, b"a"), row(number + 1, b"b")])
+    sink.close()
+    assert sorted(path.parent.name for path in files(tmp_path)) == ["body=a", "body=b"]
+    assert len(read_ids(tmp_path)) == 20
+
+
+def test_a_chunk_that_is_written_twice_is_in_one_file(tmp_path: Path):
+    sink = ParquetSink(tmp_path)
+    write_chunks(sink, 2)
+    write_chunks(sink, 2)
+    sink.close()
+    assert len(read_ids(tmp_path)) == 20
+
+
+def test_attempts_of_a_task_may_write_and_merge_the_same_files(tmp_path: Path):
+    first, second = ParquetSink(tmp_path), ParquetSink(tmp_path)
+    write_chunks(first, 2)
+    write_chunks(second, 3)
+    first.close()
+    second.close()
+    assert set(read_ids(tmp_path)) == {row(number).id for number in range(30)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"file_rows": 0}, "file_rows is 0; allowed is"),
+        ({"file_bytes": "1 MiB"}, "file_bytes is '1 MiB'; allowed is"),
+        ({"file_seconds": -1}, "file_seconds is -1"),
+    ],
+)
+def test_a_limit_that_cannot_be_used_is_refused(tmp_path: Path, options: dict[str, Any], message: str):
+    with pytest.raises(OptionError, match=message):
+        ParquetSink(tmp_path, **options)

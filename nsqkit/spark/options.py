@@ -20,7 +20,7 @@ from nsqkit.http.daemon import Daemon
 from nsqkit.lookup.options import LookupOptions
 from nsqkit.options.checks import unknown_name
 from nsqkit.options.fields import flag, seconds, whole
-from nsqkit.options.option import Kind, Option
+from nsqkit.spark.option_text import NSQ_OPTIONS
 from nsqkit.wire.names import encode_topic
 
 PARTITIONS_MAX: Final = 1024
@@ -33,18 +33,10 @@ HTTP_TIMEOUT: Final = 10.0
 
 ANSWER_SIZE_MAX: Final = 64 << 20
 
-SECRETS: Final = frozenset({"auth_secret", "lookupd_authorization"})
+SECRETS: Final = frozenset(option.field for option in NSQ_OPTIONS if option.hidden)
 
-# The partitions query no nsqlookupd, so these would have no effect.
-_POLLING: Final = frozenset({"lookupd_poll_interval", "lookupd_poll_jitter"})
-
-CONNECTION_NAMES: Final = tuple(
-    name
-    for name, field in (attrs.fields_dict(ConnectionOptions) | attrs.fields_dict(LookupOptions)).items()
-    # An object such as an ssl.SSLContext or a function of the driver cannot be sent to executors.
-    if name not in _POLLING and (name == "address_map" or field.metadata[Option].kind is not Kind.OBJECT)
-)
-"""The names that ``ConsumerSpec.connection`` may have."""
+CONNECTION_NAMES: Final = (*(option.field for option in NSQ_OPTIONS), "address_map")
+"""The names that ``ConsumerSpec.connection`` may have; objects and functions cannot be sent to executors."""
 
 
 def _topics(value: object) -> object:

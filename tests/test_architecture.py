@@ -121,6 +121,7 @@ IO_MODULES = {
     "spark.drain",
     "spark.testing.driver",
     "spark.testing.session",
+    "spark.testing.standalone",
     "telemetry.instruments",
     "telemetry.prometheus",
     "testing.http_server",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsqkit.spark.testing import driver, session
+from nsqkit.spark.testing import driver, session, standalone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,3 +54,10 @@ def run_driver(pytestconfig: pytest.Config) -> Callable[..., str]:
 def kill_driver(pytestconfig: pytest.Config) -> Callable[..., None]:
     """A function that runs a Spark program, and kills it at a condition (``nsqkit.spark.testing.kill_driver``)."""
     return partial(driver.kill_driver, master=_master(pytestconfig))
+
+
+@pytest.fixture(scope="session")
+def standalone_master() -> Iterator[str]:
+    """The URL of a master with two workers (``nsqkit.spark.testing.standalone_cluster``), for ``spark-submit``."""
+    with standalone.standalone_cluster() as url:
+        yield url

@@ -91,7 +91,7 @@ def local_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
         finally:
             session.stop()
             # local-cluster has no setting for the folder of its executors.
-            shutil.rmtree(_spark_home() / "work" / application_id, ignore_errors=True)
+            shutil.rmtree(spark_home() / "work" / application_id, ignore_errors=True)
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -119,7 +119,8 @@ def kill_executor(session: SparkSession) -> int:
     raise LookupError("the session has no executor at present")
 
 
-def _spark_home() -> Path:
+def spark_home() -> Path:
+    """Return the folder of Spark: that of the variable SPARK_HOME, or of the installed package."""
     from pyspark.find_spark_home import _find_spark_home
 
     return Path(_find_spark_home())

@@ -52,12 +52,12 @@ def _copy(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def _show_addresses(addresses: tuple[str, ...]) -> str:
+def show_addresses(addresses: tuple[str, ...]) -> str:
     """Return addresses without the users, passwords and queries of their URLs."""
     return repr(tuple(http_daemon(address).name for address in addresses))
 
 
-def _show_connection(connection: Mapping[str, object]) -> str:
+def show_connection(connection: Mapping[str, object]) -> str:
     return repr({name: "(hidden)" if name in SECRETS else value for name, value in connection.items()})
 
 
@@ -72,6 +72,32 @@ def _check_texts(name: str, values: object, allowed: str) -> None:
         raise OptionError(f"{name} is no list of texts; allowed is {allowed}")
     if len(set(values)) < len(values):
         raise OptionError(f"{name} has one text twice; allowed is {allowed}")
+
+
+def check_connection(connection: Mapping[str, Any]) -> None:
+    """Raise OptionError for a name that is not among ``CONNECTION_NAMES``, or a value that cannot be sent."""
+    if not isinstance(connection, Mapping):
+        raise OptionError(f"connection is a {type(connection).__name__}; allowed is a mapping of options")
+    for name in connection:
+        if name in CONNECTION_NAMES:
+            continue
+        if name in attrs.fields_dict(ConsumerSpec):
+            raise OptionError(f"connection has {name!r}; allowed is to set it as an option of the spec itself")
+        if name in attrs.fields_dict(ConsumerOptions):
+            raise OptionError(
+                f"connection has {name!r}, which has no effect in Spark's partitions or cannot be sent there; "
+                f"allowed are {', '.join(CONNECTION_NAMES)}"
+            )
+        raise unknown_name(name, ConsumerOptions)
+    address_map = connection.get("address_map")
+    if address_map is not None and not isinstance(address_map, Mapping):
+        raise OptionError(f"address_map is {address_map!r}; allowed is a mapping, which can be sent to executors")
+
+
+def lookup_options(connection: Mapping[str, Any]) -> LookupOptions:
+    """Return the options of requests to nsqlookupds that are among those of a connection."""
+    names = attrs.fields_dict(LookupOptions)
+    return LookupOptions(**{name: value for name, value in connection.items() if name in names})
 
 
 @attrs.frozen(kw_only=True)
@@ -125,8 +151,8 @@ class ConsumerSpec:
     topics: tuple[str, ...] = attrs.field(converter=_topics)
     channel: str
     nsqd_tcp_addresses: tuple[str, ...] = attrs.field(default=(), converter=_texts)
-    lookupd_http_addresses: tuple[str, ...] = attrs.field(default=(), converter=_texts, repr=_show_addresses)
-    nsqd_http_addresses: tuple[str, ...] = attrs.field(default=(), converter=_texts, repr=_show_addresses)
+    lookupd_http_addresses: tuple[str, ...] = attrs.field(default=(), converter=_texts, repr=show_addresses)
+    nsqd_http_addresses: tuple[str, ...] = attrs.field(default=(), converter=_texts, repr=show_addresses)
     partitions: int | None = whole(None, 1, PARTITIONS_MAX, or_none=True)
     max_partitions: int = whole(64, 1, PARTITIONS_MAX)
     max_in_flight: int = whole(2500, 1, 1_000_000)
@@ -143,10 +169,10 @@ class ConsumerSpec:
     max_attempts: int = whole(0, 0, 65_535)
     dead_letter_topic: str | None = None
     wait_in_flight: bool = flag(False)
-    connection: Mapping[str, Any] = attrs.field(factory=dict, converter=_copy, hash=False, repr=_show_connection)
+    connection: Mapping[str, Any] = attrs.field(factory=dict, converter=_copy, hash=False, repr=show_connection)
 
     def __attrs_post_init__(self) -> None:
-        self._check_connection()
+        check_connection(self.connection)
         self._check_topics()
         self._check_addresses()
         # The consumer checks names, addresses and options, before the spec is sent to executors.
@@ -174,26 +200,7 @@ class ConsumerSpec:
 
     def lookup_options(self) -> LookupOptions:
         """Return the options of requests to nsqlookupds."""
-        names = attrs.fields_dict(LookupOptions)
-        return LookupOptions(**{name: value for name, value in self.connection.items() if name in names})
-
-    def _check_connection(self) -> None:
-        if not isinstance(self.connection, Mapping):
-            raise OptionError(f"connection is a {type(self.connection).__name__}; allowed is a mapping of options")
-        for name in self.connection:
-            if name in CONNECTION_NAMES:
-                continue
-            if name in attrs.fields_dict(ConsumerSpec):
-                raise OptionError(f"connection has {name!r}; allowed is to set it as an option of the spec itself")
-            if name in attrs.fields_dict(ConsumerOptions):
-                raise OptionError(
-                    f"connection has {name!r}, which has no effect in Spark's partitions or cannot be sent there; "
-                    f"allowed are {', '.join(CONNECTION_NAMES)}"
-                )
-            raise unknown_name(name, ConsumerOptions)
-        address_map = self.connection.get("address_map")
-        if address_map is not None and not isinstance(address_map, Mapping):
-            raise OptionError(f"address_map is {address_map!r}; allowed is a mapping, which can be sent to executors")
+        return lookup_options(self.connection)
 
     def _check_topics(self) -> None:
         _check_texts("topics", self.topics, "a topic, or a list of topics, each once")

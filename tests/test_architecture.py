@@ -119,6 +119,7 @@ IO_MODULES = {
     "lookupd.cli",
     "lookupd.server",
     "spark.drain",
+    "spark.partition_writer",
     "spark.testing.driver",
     "spark.testing.session",
     "spark.testing.standalone",
@@ -161,6 +162,7 @@ ENTRY_POINTS = {
     *("__init__", "__main__"),
     *("telemetry.opentelemetry", "telemetry.prometheus"),
     *("spark.slots.fsspec_store", "spark.slots.maintenance"),
+    "spark.partition_writer",
     "spark.testing.plugin",
     *("testing.plugin", "testing.scripted", "testing.state_machine", "testing.strategies"),
 }

@@ -36,6 +36,7 @@ NEED_SPARK = [
     "spark/test_jobs.py",
     "spark/test_parquet_file.py",
     "spark/test_rdd.py",
+    "spark/test_schema.py",
     "spark/test_sink.py",
     "spark/testing/test_session.py",
 ]

@@ -54,6 +54,7 @@ WRONG: dict[str, list[Any]] = {
     "signals": ["SIGTERM", 15, None, ["SIGTERM"], [999]],
     "flag": ["true", None, 0, 1],
     "json": [object(), {1}, b"a"],
+    "messages": [None, 5, "a", [b"a"], [None]],
     "header": [None, 5, ["a"], "a\nb"],
 }
 
@@ -134,7 +135,12 @@ CALLS: dict[type, dict[str, dict[str, str]]] = {
         "ensure_topic": {"topic": "topic"},
         "ensure_channel": CHANNEL,
     },
-    Consumer: {"__init__": {**CONSUMER, **TOOLS}, **CONSUMING},
+    Consumer: {
+        "__init__": {**CONSUMER, **TOOLS},
+        **CONSUMING,
+        "finish_confirmed": {"messages": "messages"},
+        "touch_confirmed": {"messages": "messages"},
+    },
     BlockingConsumer: {
         "__init__": {**CONSUMER, **CLOCK},
         **CONSUMING,

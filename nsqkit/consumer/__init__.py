@@ -6,6 +6,7 @@ from nsqkit.consumer.backoff import BackoffState
 from nsqkit.consumer.batches import Batch
 from nsqkit.consumer.blocking import BlockingConsumer
 from nsqkit.consumer.blocking_message import BlockingMessage
+from nsqkit.consumer.confirmation import Confirmation
 from nsqkit.consumer.consumer import Consumer
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.options import ConsumerOptions
@@ -17,6 +18,7 @@ __all__ = [
     "Batch",
     "BlockingConsumer",
     "BlockingMessage",
+    "Confirmation",
     "ConnectionStats",
     "Consumer",
     "ConsumerOptions",

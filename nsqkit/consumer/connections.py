@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from nsqkit.client.dialler import Dial
     from nsqkit.client.task_scope import TaskScope
+    from nsqkit.consumer.confirmation import Confirmation, Confirming
     from nsqkit.consumer.subscription import Subscription
     from nsqkit.errors import NSQError
 
@@ -132,6 +133,21 @@ class Connections:
         while any(map(_is_leaving, [*self._present.values(), *self._leaving])):
             await self.wait_change()
 
+    async def wait_complete(self, check: Callable[[], None]) -> None:
+        """Return when at least one nsqd is wanted, and all of them are subscribed.
+
+        ``check`` is called before each wait; its exception is raised.
+        """
+        while not self._nodes.wanted or self.unconnected:
+            check()
+            await self.wait_change()
+
+    async def wait_confirmed(self, confirming: Confirming) -> Confirmation:
+        """Return the outcome of commands when it is known."""
+        while not confirming.is_done:
+            await self.wait_change()
+        return confirming.result()
+
     async def wait_change(self) -> None:
         """Return after a connection has received something or has ended."""
         if self._changed.is_set():
@@ -154,11 +170,6 @@ class Connections:
             for address, connection in present.items()
             if connection is None or not _is_open(connection)
         }
-
-    @property
-    def are_complete(self) -> bool:
-        """True while at least one nsqd is wanted, and all of them are subscribed."""
-        return bool(self._nodes.wanted) and not self.unconnected
 
     def stats(self) -> tuple[ConnectionStats, ...]:
         """Return the statistics of all connections."""

@@ -11,7 +11,7 @@ consumer, then start and stop. ``core`` decides when which command is sent; ``co
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nsqkit.client.serializers import Serializer
+    from nsqkit.consumer.confirmation import Confirmation
     from nsqkit.consumer.message import Message
 
 CLOSE_WAIT_MAX = 5.0
@@ -270,15 +271,30 @@ class Consumer:
         """
         seconds = take_timeout(timeout)
         with move_on_after(self.subscription.check_entered(), seconds) as scope:
-            await self._wait_complete()
+            await self._connections.wait_complete(self._check_not_stopped)
         if scope.cancelled_caught:
             whom = " or ".join(self.unconnected) or "any nsqd, since the nsqlookupds list none,"
             raise not_connected(f"no connection to {whom} within {seconds:g} seconds", self.unconnected)
 
-    async def _wait_complete(self) -> None:
-        while not self._connections.are_complete:
-            self._check_not_stopped()
-            await self._connections.wait_change()
+    async def finish_confirmed(self, messages: Iterable[Message]) -> Confirmation:
+        """Finish messages, and return when nsqd has processed that; one round trip for each nsqd.
+
+        nsqd does not answer FIN. So a FIN of id 0000000000000000 follows, which nsqd refuses, and logs as an error.
+
+        Returns:
+            The messages that are not finished, and those whose connection ended before nsqd's answer.
+
+        Raises:
+            OptionError: a value is not a message.
+            Closed: outside of ``async with``.
+        """
+        self.subscription.check_entered()
+        return await self._connections.wait_confirmed(self.subscription.finish_confirmed(messages))
+
+    async def touch_confirmed(self, messages: Iterable[Message]) -> Confirmation:
+        """Touch messages, and return when nsqd has processed that, as ``finish_confirmed``."""
+        self.subscription.check_entered()
+        return await self._connections.wait_confirmed(self.subscription.touch_confirmed(messages))
 
     def pause(self) -> None:
         """Set RDY to 0; messages that were delivered are still handled."""

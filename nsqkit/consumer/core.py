@@ -21,6 +21,7 @@ from nsqkit.consumer.backoff import Action, Backoff, BackoffState, Result
 from nsqkit.consumer.callbacks import strategy_of
 from nsqkit.consumer.dead_letter import LastAttempts
 from nsqkit.consumer.flow import Flow, Gate
+from nsqkit.consumer.message import Barrier
 from nsqkit.consumer.session import (
     REQUEUE_PART,
     TOUCH_PART,
@@ -134,6 +135,8 @@ class ConsumerCore:
                 self._on_opened(session, now_ns)
             elif isinstance(event, Ended):
                 self._on_ended(session, now_ns)
+            elif isinstance(event, Barrier):
+                self.has_changes = True  # wakes the tasks that wait for it
 
     def _on_opened(self, session: ConsumerSession, now_ns: int) -> None:
         self.sessions[session] = None

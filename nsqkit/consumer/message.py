@@ -13,6 +13,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import attrs
+
 from nsqkit.clock import NS_PER_S
 
 if TYPE_CHECKING:
@@ -28,6 +30,20 @@ class Outcome(enum.Enum):
 
 FIRST: Final = Outcome.FIRST
 NOT_HELD: Final = Outcome.NOT_HELD
+
+
+@attrs.define(eq=False)
+class Barrier:
+    """A point among the commands of a session; also the session's event that its outcome is known.
+
+    Attributes:
+        refused: the ids for which nsqd has refused an answer or a TOUCH since the barrier before this one; None until
+            nsqd has processed all commands before the barrier, and if the session has ended before that.
+        is_passed: True once the outcome is known.
+    """
+
+    refused: frozenset[bytes] | None = None
+    is_passed: bool = False
 
 
 class Wakeable(Protocol):
@@ -63,6 +79,8 @@ class Holder(Protocol):
     def requeue(self, message: Message, delay_ms: int, *, backoff: bool) -> Outcome | None: ...
     def requeue_now(self, message: Message) -> Outcome | None: ...
     def touch(self, message: Message, now_ns: int) -> Outcome | None: ...
+    def finish_all(self, messages: list[Message]) -> None: ...
+    def add_barrier(self) -> Barrier: ...
     def extend(self, message: Message, now_ns: int) -> int | None: ...
     def check_not_answered(self, message: Message) -> None: ...
 

@@ -6,12 +6,17 @@ A message is in ``held`` until it is answered or times out. So it can be requeue
 answer to a message that is not held is never sent. ``finish`` only records an id, because it is called once for each
 message: ``data_to_send`` encodes all recorded ids as one run of FINs and leaves one ``Answered`` event for it.
 
+nsqd has no answer to FIN and TOUCH, but it processes the commands of a connection in order. So ``add_barrier`` queues a
+FIN for an id that no message has: nsqd's refusal of it proves that all earlier commands were processed, and the
+refusals before it name those that failed.
+
 A session decides nothing about RDY or backoff. ``ConsumerCore`` does, from the events.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,10 +24,11 @@ import attrs
 
 from nsqkit.client.session import ClientSession, State
 from nsqkit.consumer.backoff import Result
-from nsqkit.consumer.message import FIRST, NOT_HELD, Message
+from nsqkit.consumer.message import FIRST, NOT_HELD, Barrier, Message
 from nsqkit.consumer.stats import MessageCounts
 from nsqkit.errors import BrokerError, FinishFailed, MessageError, ProtocolError, RequeueFailed
 from nsqkit.wire.commands import (
+    BARRIER_ID,
     CLS,
     encode_finishes,
     encode_ready,
@@ -49,7 +55,6 @@ MSG_TIMEOUT_MIN_MS: Final = 1000
 
 OVERSHOOT: Final = 100
 """Unanswered messages beyond those that RDY explains, before the connection is ended."""
-
 
 TIMED_OUT: Final = -1
 """The ``deadline_ns`` of a message that has timed out, or that the consumer has requeued without a handler."""
@@ -120,11 +125,13 @@ class ConsumerSession(ClientSession[Message]):
 
     # ``finish`` is called for each message, and slots make its attribute accesses faster.
     __slots__ = (
+        "_barriers",
         "_finished",
         "_held_max",
         "_made_count",
         "_max_msg_timeout_ns",
         "_rdy_max",
+        "_refused",
         "_requeued",
         "_subscribe",
         "address",
@@ -165,6 +172,8 @@ class ConsumerSession(ClientSession[Message]):
         self._made_count = 0  # messages among the frames of the current buffer
         self._finished: list[bytes] = []
         self._requeued: list[tuple[Message, Result | None]] = []
+        self._barriers: deque[Barrier] = deque()  # without an answer
+        self._refused: set[bytes] = set()  # since the last answer to a barrier
 
     # ---- answers: called for each message -------------------------------------------------------------------------
 
@@ -223,6 +232,18 @@ class ConsumerSession(ClientSession[Message]):
         message.deadline_ns = min(now_ns + self.msg_timeout_ns, message.received_ns + self._max_msg_timeout_ns)
         return self._queue(encode_touch(message.id))
 
+    def add_barrier(self) -> Barrier:
+        """Queue a barrier after all commands and answers so far."""
+        barrier = Barrier()
+        if self.ended:
+            barrier.is_passed = True
+            return barrier
+        if self._finished or self._requeued:
+            self._encode_answers()
+        self.send(encode_finishes([BARRIER_ID]))
+        self._barriers.append(barrier)
+        return barrier
+
     def check_not_answered(self, message: Message) -> None:
         """Refuse a second answer by the user.
 
@@ -264,8 +285,8 @@ class ConsumerSession(ClientSession[Message]):
             self.send(CLS)
 
     def end_if_answered(self) -> None:
-        """End if nsqd has sent CLOSE_WAIT and no message is held."""
-        if self.is_closing and self.state is State.DISMISSED and not self.held:
+        """End if nsqd has sent CLOSE_WAIT, no message is held, and no barrier waits."""
+        if self.is_closing and self.state is State.DISMISSED and not self.held and not self._barriers:
             self.end(None)
 
     def extend(self, message: Message, now_ns: int) -> int | None:
@@ -401,11 +422,25 @@ class ConsumerSession(ClientSession[Message]):
     def _on_refused(self, error: BrokerError) -> None:
         if error.fatal:
             raise error
+        if self._barriers:
+            message_id = _refused_id(error)
+            if message_id == BARRIER_ID:
+                self._pass_barrier()
+                return
+            self._refused.add(message_id)
         self.counts.refused += 1
         if isinstance(error, FinishFailed):
             self.counts.finished -= 1
         elif isinstance(error, RequeueFailed):
             self.counts.requeued -= 1
+
+    def _pass_barrier(self) -> None:
+        barrier = self._barriers.popleft()
+        barrier.refused, barrier.is_passed = frozenset(self._refused), True
+        self._refused.clear()
+        self._events.append(barrier)
+        self.has_events = True
+        self.end_if_answered()
 
     def _on_end(self) -> None:
         if self._finished or self._requeued:
@@ -413,6 +448,8 @@ class ConsumerSession(ClientSession[Message]):
         for message in self.held.values():
             message.deadline_ns = TIMED_OUT
         self.held.clear()
+        while self._barriers:
+            self._barriers.popleft().is_passed = True
         self._events.append(Ended())
         self.has_events = True
 
@@ -422,3 +459,8 @@ class ConsumerSession(ClientSession[Message]):
         had_output = self.has_output
         self.send(command)
         return None if had_output else FIRST
+
+
+def _refused_id(error: BrokerError) -> bytes:
+    """Return the id in the text of E_FIN_FAILED, E_REQ_FAILED or E_TOUCH_FAILED: its second word; empty for none."""
+    return error.description.partition(" ")[2].partition(" ")[0].encode("utf-8", "surrogateescape")

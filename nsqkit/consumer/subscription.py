@@ -14,6 +14,7 @@ import anyio
 
 from nsqkit.clock import NS_PER_S
 from nsqkit.consumer.callbacks import requeue_delay
+from nsqkit.consumer.confirmation import confirm
 from nsqkit.consumer.message import FIRST, NOT_HELD
 from nsqkit.consumer.session import ConsumerSession
 from nsqkit.errors import Closed
@@ -21,10 +22,11 @@ from nsqkit.options.checks import take_seconds
 from nsqkit.wire.names import encode_channel, encode_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nsqkit.client.serializers import Serializer
     from nsqkit.clock import Clock
+    from nsqkit.consumer.confirmation import Confirming
     from nsqkit.consumer.core import ConsumerCore
     from nsqkit.consumer.message import Holder, Message, Outcome, Wakeable
     from nsqkit.consumer.options import ConsumerOptions
@@ -135,6 +137,15 @@ class Subscription:
             finished[holder] = None
         for holder in finished:
             holder.connection.flush()
+
+    def finish_confirmed(self, messages: Iterable[Message]) -> Confirming:
+        """Finish those of the messages that are not answered, with a barrier."""
+        return confirm(messages, lambda session, held: session.finish_all(held))
+
+    def touch_confirmed(self, messages: Iterable[Message]) -> Confirming:
+        """Touch those of the messages that are not answered, with a barrier."""
+        now_ns = self.now_ns()
+        return confirm(messages, lambda session, held: [session.touch(message, now_ns) for message in held])
 
     def decode(self, body: bytes) -> Any:
         """Return the body's value."""

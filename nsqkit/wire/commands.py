@@ -34,6 +34,9 @@ LINE_LENGTH_MAX: Final = 16384
 NOP: Final = b"NOP\n"
 CLS: Final = b"CLS\n"
 
+BARRIER_ID: Final = b"0" * ID_LENGTH
+"""An id that no message has, since nsqd's ids contain the time. A consumer finishes it to receive the refusal."""
+
 MPUB_HEAD: Final = b"MPUB head"
 """The verb of a command that precedes an MPUB whose body has not come whole, or is wrong.
 

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
+from itertools import filterfalse
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from nsqkit.errors import OptionError
 from nsqkit.testing.link.actions import ANSWERED
 from nsqkit.testing.link.entries import ANSWER_ERRORS, lines, preview
 from nsqkit.testing.link.items import PUBLISHES, Direction
+from nsqkit.wire.commands import BARRIER_ID
 from nsqkit.wire.names import encode_channel, encode_topic
 
 if TYPE_CHECKING:
@@ -174,7 +176,7 @@ class JournalAssertions:
         __tracebackhide__ = True
         _check_complete(self.journal)
         answered: set[tuple[str, str]] = set()
-        for entry in self.journal:
+        for entry in filterfalse(_is_barrier, self.journal):
             place = entry.address, entry.message_id
             sentence = ""
             if entry.name == "MESSAGE" and not entry.is_lost:
@@ -226,7 +228,7 @@ class JournalAssertions:
         """Fail if the broker sent an error."""
         __tracebackhide__ = True
         _check_complete(self.journal)
-        entries = self.journal.frames("ERROR")
+        entries = [*filterfalse(_is_barrier, self.journal.frames("ERROR"))]
         if entries:
             sentence = f"expected no error, but the broker sent {len(entries)}, the first one {entries[0].error!r}"
             fail(self.journal, sentence, entries)
@@ -244,7 +246,7 @@ def _check_answers(
 ) -> None:
     __tracebackhide__ = True
     answers = journal.commands(name, topic=topic, channel=channel)
-    found = sum(_is(entry, body) and condition(entry) for entry in answers)
+    found = sum(_is(entry, body) and condition(entry) for entry in filterfalse(_is_barrier, answers))
     place = "/".join(filter(None, (topic, channel)))
     concerned = [
         entry
@@ -315,6 +317,11 @@ def _finished(entries: Iterable[Entry], topic: str, channel: str) -> Iterable[by
         elif entry.error.startswith("E_FIN_FAILED"):
             counts[entry.message_id] -= 1
     return [body for message_id, body in bodies.items() if counts[message_id] > 0]
+
+
+def _is_barrier(entry: Entry) -> bool:
+    """Return whether this is a consumer's FIN of no message, or the refusal that it waits for."""
+    return entry.message_id == BARRIER_ID.decode()
 
 
 def _is_answer(entry: Entry) -> bool:

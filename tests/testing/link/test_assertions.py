@@ -9,7 +9,7 @@ import pytest
 from nsqkit.errors import BadMessage, FinishFailed, OptionError, TouchFailed
 from nsqkit.testing.link.assertions import LINES_MAX, JournalAssertions
 from nsqkit.testing.link.journal import Journal
-from nsqkit.wire.commands import MAGIC_V2, NOP, encode_finish, encode_publish, encode_ready, encode_touch
+from nsqkit.wire.commands import BARRIER_ID, MAGIC_V2, NOP, encode_finish, encode_publish, encode_ready, encode_touch
 from nsqkit.wire.frames import OK_FRAME, encode_error
 from tests.testing.link.traffic import IDS, Conversation, whole_conversation
 
@@ -152,6 +152,17 @@ def test_two_answers_to_one_delivery_are_found() -> None:
     sentence = "answered once and in time, but worker:50001 answered one twice: FIN      0{15}1"
     with pytest.raises(AssertionError, match=sentence):
         Server(talk.journal).assert_answered_once()
+
+
+def test_the_barrier_of_a_consumer_is_no_answer() -> None:
+    talk = whole_conversation()
+    for _ in range(2):
+        talk.send("worker", encode_finish(BARRIER_ID))
+        talk.receive("worker", encode_error(FinishFailed(f"FIN {BARRIER_ID.decode()} failed ID not in flight")))
+    server = Server(talk.journal)
+    server.assert_answered_once()
+    server.assert_finished(times=2)
+    server.assert_no_errors()
 
 
 @pytest.mark.parametrize(

@@ -86,45 +86,38 @@ class TextOption:
 
 def text_option(name: str, default: str | None, meaning: str, *, expected: str = "a text", **more: Any) -> TextOption:
     """Return an option whose value is any text."""
-    return TextOption(
-        name=name, option=Option(kind=Kind.STRING, expected=expected), default=default, meaning=meaning, **more
-    )
+    return _option(name, Option(kind=Kind.STRING, expected=expected), default, meaning, **more)
 
 
 def list_option(name: str, meaning: str, *, expected: str, **more: Any) -> TextOption:
     """Return an option whose value is a list, with commas in its text; empty by default."""
-    return TextOption(
-        name=name, option=Option(kind=Kind.STRINGS, expected=expected), default=(), meaning=meaning, **more
-    )
+    return _option(name, Option(kind=Kind.STRINGS, expected=expected), (), meaning, **more)
 
 
 def whole_option(name: str, default: int | None, low: int, high: int, meaning: str, **more: Any) -> TextOption:
     """Return an option whose value is a whole number."""
-    return TextOption(
-        name=name, option=Option(kind=Kind.WHOLE, low=low, high=high), default=default, meaning=meaning, **more
-    )
+    return _option(name, Option(kind=Kind.WHOLE, low=low, high=high), default, meaning, **more)
 
 
 def milliseconds_option(name: str, default: int | None, low: int, meaning: str, **more: Any) -> TextOption:
     """Return an option whose value is a length of time, a whole number of milliseconds."""
-    high = MILLISECONDS_MAX
-    expected = f"a whole number of milliseconds from {low} to {high}"
-    option = Option(kind=Kind.WHOLE, low=low, high=high, expected=expected)
-    return TextOption(name=name, option=option, default=default, meaning=meaning, **more)
+    expected = f"a whole number of milliseconds from {low} to {MILLISECONDS_MAX}"
+    option = Option(kind=Kind.WHOLE, low=low, high=MILLISECONDS_MAX, expected=expected)
+    return _option(name, option, default, meaning, **more)
 
 
 def switch_option(name: str, default: bool | None, meaning: str, **more: Any) -> TextOption:
     """Return an option whose value is true or false."""
-    return TextOption(
-        name=name, option=Option(kind=Kind.SWITCH, expected="true or false"), default=default, meaning=meaning, **more
-    )
+    return _option(name, Option(kind=Kind.SWITCH, expected="true or false"), default, meaning, **more)
 
 
 def word_option(name: str, default: str | None, words: Collection[str], meaning: str, **more: Any) -> TextOption:
     """Return an option whose value is one word of a few."""
-    return TextOption(
-        name=name, option=Option(kind=Kind.CHOICE, choices=words), default=default, meaning=meaning, **more
-    )
+    return _option(name, Option(kind=Kind.CHOICE, choices=words), default, meaning, **more)
+
+
+def _option(name: str, option: Option, default: object, meaning: str, **more: Any) -> TextOption:
+    return TextOption(name=name, option=option, default=default, meaning=meaning, **more)
 
 
 def camel_case(name: str) -> str:

@@ -15,11 +15,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO, Final
 
 import attrs
 
-from nsqkit.spark.testing.session import LOCAL, session_environment, session_settings
+from nsqkit.spark.testing.session import LOCAL, session_environment, session_settings, spark_home
 
 LOOK_INTERVAL: Final = 0.02
 """Real seconds between two calls of a condition."""
@@ -113,7 +114,10 @@ def _running(program: str | os.PathLike[str], arguments: tuple[object, ...], mas
         **session_environment(),
         "PYSPARK_SUBMIT_ARGS": shlex.join([*words, "pyspark-shell"]),
     }
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        if master.startswith("local-cluster"):
+            environment["SPARK_HOME"] = home
+            _link_home(Path(home))
         process = subprocess.Popen(
             command,
             env=environment,
@@ -128,3 +132,10 @@ def _running(program: str | os.PathLike[str], arguments: tuple[object, ...], mas
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _link_home(home: Path) -> None:
+    """Make a folder like Spark's: executors of ``local-cluster`` write below it, and no setting names another one."""
+    for path in spark_home().iterdir():
+        if path.name != "work":
+            (home / path.name).symlink_to(path)

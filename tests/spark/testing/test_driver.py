@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nsqkit.spark.testing import driver
 from nsqkit.spark.testing.driver import kill_driver, run_driver
+from nsqkit.spark.testing.session import CLUSTER
 
 
 def write(folder: Path, text: str) -> Path:
@@ -66,3 +68,22 @@ def test_condition_that_never_holds_is_an_error(tmp_path: Path) -> None:
     program = write(tmp_path, "import signal; signal.pause()")
     with pytest.raises(AssertionError, match=r"job\.py ran for 0\.2 s, and the condition did not hold"):
         kill_driver(program, when=lambda: False, timeout=0.2)
+
+
+def test_executors_of_a_local_cluster_write_to_a_folder_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "spark_home", lambda: tmp_path / "spark")
+    for name in ("bin", "jars", "work"):
+        (tmp_path / "spark" / name).mkdir(parents=True)
+    program = write(
+        tmp_path,
+        """
+        import os, pathlib
+        home = pathlib.Path(os.environ["SPARK_HOME"])
+        print(*sorted(path.name for path in home.iterdir()))
+        (home / "work").mkdir()
+        """,
+    )
+    assert run_driver(program, master=CLUSTER) == "bin jars\n"
+    assert list((tmp_path / "spark" / "work").iterdir()) == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -61,6 +61,18 @@ class OneShot(Generic[T]):
             waiter.set_result(None)
         if self._callback is not None:
             self._callback(error)
+
+    @staticmethod
+    def resolve_all(one_shots: Iterable[OneShot[None]]) -> None:
+        """Do as ``resolve(None)`` for each, with one call for all of them."""
+        for one_shot in one_shots:
+            one_shot._result = None
+            one_shot.is_answered = True
+            waiter = one_shot._waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+            if one_shot._callback is not None:
+                one_shot._callback(None)
 
     def result(self) -> T:
         """Return the result or raise the error, once ``is_answered``."""

@@ -166,13 +166,10 @@ class PoolConnection:
         again: list[Receipt] = []
         for event in session.events() if session is not None and session.has_events else ():
             assert isinstance(event, Answers)
-            count = 0
-            size = 0 if self._window is None else sum([receipt.size for receipt in event.ok])
             receipt: Receipt
-            for receipt in event.ok:
-                count += receipt.count
-                receipt.resolve(None)
-            self.message_count += count
+            size = 0 if self._window is None else sum([receipt.size for receipt in event.ok])
+            self.message_count += sum([receipt.count for receipt in event.ok])
+            Receipt.resolve_all(event.ok)
             for receipt, error in event.failed:
                 if receipt.again is not None and isinstance(error, BatchRefused):
                     again.append(receipt)

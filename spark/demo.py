@@ -5,8 +5,8 @@
 
 It starts two brokers on free ports of this machine, publishes each flight to the topic `flights` of one of them, and
 runs the Spark job flights_to_parquet.py on the channel `spark`. Then it prints the figures of the Parquet files and of
-the source. Without Java it uses plain consumers and pyarrow instead of Spark. The exit code is 0 only if every flight
-has arrived exactly once and every figure equals the source.
+the source, and a chart of the run, which it also writes to a file. Without Java it uses plain consumers and pyarrow
+instead of Spark. The exit code is 0 only if every flight has arrived exactly once and every figure equals the source.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
 import anyio
 import attrs
+import chart
 import flights_to_parquet
 from flights import COUNT, KEY, Figures, Flights
 from progress import Progress
@@ -44,6 +46,10 @@ MAX_IN_FLIGHT = 160_000
 """A partition writes half of its share at a time, and few large files are read faster than many small ones."""
 EMPTY_FOR = 2.0
 EXIT_TIMEOUT = 10.0
+SAMPLE_INTERVAL = 0.25
+CHART_SUFFIXES = (".png", ".svg", ".pdf")
+COLUMNS_MAX = 120
+"""The widest chart in a terminal."""
 
 
 @attrs.frozen
@@ -83,17 +89,33 @@ async def publish(messages, addresses):
             await producer.multi_publish(TOPIC, batch)
 
 
-def published_count(brokers):
-    return sum(topic.message_count for broker in brokers for topic in broker.broker.topics.values())
+def take_sample(brokers, seconds):
+    """Return the figures of the brokers now. Until the channel exists, a topic's messages wait in the topic."""
+    columns = []
+    for broker in brokers:
+        topics = broker.broker.topics.values()
+        channels = [channel for topic in topics for channel in topic.channels.values()]
+        in_flight = sum(channel.in_flight_count for channel in channels)
+        depth = sum(len(queued.queue) for queued in (*topics, *channels))
+        unfinished = in_flight + sum(len(channel.queue) + len(channel.deferred) for channel in channels)
+        finished = sum(channel.message_count for channel in channels) - unfinished
+        columns.append((sum(topic.message_count for topic in topics), finished, in_flight, depth))
+    return chart.Sample(seconds, *zip(*columns, strict=True))
 
 
-def consumed_count(brokers):
-    return sum(
-        channel.message_count - len(channel.queue) - channel.in_flight_count - len(channel.deferred)
-        for broker in brokers
-        for topic in broker.broker.topics.values()
-        for channel in topic.channels.values()
-    )
+def count(brokers, name):
+    return sum(getattr(take_sample(brokers, 0), name))
+
+
+async def record(brokers, samples):
+    """Append a sample at every interval until cancelled, and one more at the end."""
+    start = time.monotonic()
+    try:
+        while True:
+            samples.append(take_sample(brokers, time.monotonic() - start))
+            await anyio.sleep(SAMPLE_INTERVAL)
+    finally:
+        samples.append(take_sample(brokers, time.monotonic() - start))
 
 
 # ---- the two pipelines ---------------------------------------------------------------------------------------------
@@ -209,12 +231,21 @@ def show(outcome, source, engine):
     print(f"{'all':9}{outcome.row_count:>9,}{source.count:>10,}\n")
 
 
-def errors_of(outcome, source, brokers):
-    """Yield a line for each wrong figure."""
+def show_chart(samples, path):
+    text = chart.draw(samples, min(shutil.get_terminal_size().columns, COLUMNS_MAX))
+    encoding = sys.stdout.encoding  # may lack the dots and lines
+    print(text.encode(encoding, "replace").decode(encoding))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    chart.save(samples, path)
+    print(f"\nThe chart is in {path}")
+
+
+def errors_of(outcome, source, end):
+    """Yield a line for each wrong figure; ``end`` is the last sample of the brokers."""
     counts = {
         "different flights are in the source": len(source.keys),
-        "messages were published": published_count(brokers),
-        "messages were finished": consumed_count(brokers),
+        "messages were published": sum(end.published),
+        "messages were finished": sum(end.finished),
         "rows have arrived": outcome.row_count,
         "different flights have arrived": outcome.distinct_flights,
         "different messages have arrived": outcome.distinct_messages,
@@ -234,6 +265,7 @@ async def run(arguments, work):
         print(f"Spark is left out, plain consumers take its place: {missing}", flush=True)
     source = Flights(arguments.rows)
     output = str(arguments.output or work / "parquet")
+    samples: list[chart.Sample] = []
     async with make_broker() as first, make_broker() as second, anyio.create_task_group() as tasks:
         brokers = [first, second]
         spec = ConsumerSpec(
@@ -244,18 +276,20 @@ async def run(arguments, work):
             max_in_flight=MAX_IN_FLIGHT,
             empty_for=EMPTY_FOR,
         )
-        counts = {"published": lambda: published_count(brokers), "consumed": lambda: consumed_count(brokers)}
+        counts = {name: partial(count, brokers, name) for name in ("published", "finished")}
         stages = {} if missing else {0: "Spark starts", source.count: "Spark reads the Parquet files"}
         progress = Progress(source.count, counts)
         tasks.start_soon(progress.run)
+        tasks.start_soon(record, brokers, samples)
         await publish(source.messages(), spec.nsqd_tcp_addresses)
-        progress.stage = lambda: stages.get(consumed_count(brokers), "")
+        progress.stage = lambda: stages.get(counts["finished"](), "")
         outcome = await (run_on_consumers(spec, output) if missing else run_on_spark(spec, output, work))
         tasks.cancel_scope.cancel()
     if outcome is None:
         return 1
     show(outcome, source, "consumers" if missing else "Spark")
-    found = list(errors_of(outcome, source, brokers))
+    show_chart(samples, arguments.chart)
+    found = list(errors_of(outcome, source, samples[-1]))
     for error in found:
         print(f"WRONG: {error}")
     if not found:
@@ -277,7 +311,10 @@ def parse_arguments():
     parser.add_argument("--rows", type=in_range(1, COUNT), default=COUNT, help="number of flights, from the first; all")
     parser.add_argument("--partitions", type=in_range(1, 64), default=4, help="number of consuming tasks; 4")
     parser.add_argument("--output", type=Path, help="keep the Parquet files in this empty or new directory")
+    parser.add_argument("--chart", type=Path, default=Path("build/demo.png"), help="file of the chart; %(default)s")
     arguments = parser.parse_args()
+    if arguments.chart.suffix not in CHART_SUFFIXES:
+        parser.error(f"--chart {arguments.chart} is no picture; allowed endings are {', '.join(CHART_SUFFIXES)}")
     output = arguments.output
     if output and output.exists() and not output.is_dir():
         parser.error(f"--output {output} is a file; allowed is a directory that is empty or new")

@@ -40,10 +40,13 @@ NEED_SPARK = [
     "spark/test_sink.py",
     "spark/testing/test_session.py",
 ]
+# Those of the demo need its extra, too.
+NEED_DEMO = ["spark/test_chart.py", "spark/test_demo.py"]
 # Those of the fixtures need the plugins of the group `test`, which other groups do not have.
 NEED_PLUGINS = ["testing/test_other_plugins.py"]
 collect_ignore = [
     *([] if importlib.util.find_spec("pyspark") else NEED_SPARK),
+    *([] if all(map(importlib.util.find_spec, ["pyspark", "matplotlib", "plotext"])) else NEED_DEMO),
     *([] if all(map(importlib.util.find_spec, ["pytest_asyncio", "pytest_trio", "xdist"])) else NEED_PLUGINS),
 ]
 

@@ -27,12 +27,6 @@ def flights(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("flights")
 
 
-@pytest.fixture
-def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(PROGRAMS))
-    return importlib.import_module("demo")
-
-
 def test_flights_to_parquet_by_spark_submit(
     make_broker: Callable[[], Broker], flights: ModuleType, spark_environment: dict[str, str], tmp_path: Path
 ):
@@ -53,31 +47,3 @@ def test_flights_to_parquet_by_spark_submit(
     assert sum(row["distinct_flights"] for row in found) == ROWS
     assert sum(row["distinct_messages"] for row in found) == ROWS
     assert sum(broker.depth("flights", "spark") for broker in brokers) == 0
-
-
-def test_the_demo_without_java(tmp_path: Path):
-    command: list[str | Path] = [sys.executable, PROGRAMS / "demo.py", f"--rows={ROWS}", "--partitions=2"]
-    env = os.environ | {
-        "JAVA_HOME": str(tmp_path),
-        "TMPDIR": str(tmp_path),
-        "PYTHONPATH": str(PROGRAMS.parent),
-    }
-    run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "no Java 17 or newer: apt install" in run.stdout.splitlines()[0]
-    assert "All 2,000 flights arrived, none twice, every figure agrees." in run.stdout.splitlines()[-1]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_demo_prints_wrong_figures(demo: ModuleType, flights: ModuleType):
-    source = flights.Flights(ROWS)
-    assert len(list(source.messages())) == ROWS
-    figures = {**source.figures, "UA": flights.Figures(1, 1, 1)}
-    outcome = demo.Outcome(figures, distinct_flights=ROWS - 1, distinct_messages=ROWS)
-    found = "\n".join(demo.errors_of(outcome, source, []))
-    assert "0 messages were published, not 2,000" in found
-    assert "0 messages were finished, not 2,000" in found
-    assert "1,999 different flights have arrived, not 2,000" in found
-    assert "rows have arrived, not 2,000" in found
-    assert "UA: Figures(flights=1, delayed=1, delay_sum=1); the source has" in found
-    assert "different messages" not in found

@@ -2,7 +2,8 @@
 
 A chunk is due when it has enough messages or bytes, or when its first message has lingered long enough, whichever comes
 first. A pause between messages does not make it due: a steady stream has none, and would always fill a chunk to its
-limit. A partition stops at its count, when it is empty, or at its deadline, whichever comes first.
+limit. A partition stops at its count, at its bytes, when it is empty, or at its deadline, whichever comes first; with
+``stops_after_linger`` also after a chunk that was due because of ``linger`` alone: it had all messages that waited.
 
         receive ─▶ pending ─▶ take: a chunk ─▶ (processed and finished) ─▶ stop_reason
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 import attrs
@@ -23,6 +24,8 @@ class StopReason(enum.Enum):
     """Why a partition takes no more messages."""
 
     COUNT = "count"
+    BYTES = "bytes"
+    LINGER = "linger"
     EMPTY = "empty"
     DEADLINE = "deadline"
 
@@ -48,16 +51,21 @@ class Bounds:
         chunk_bytes: bytes that make a chunk due.
         linger_ns: age of its first message at which a chunk is due.
         max_messages: messages to take; None for no limit.
+        max_bytes: bytes of bodies after which no message is taken; None for no limit.
         empty_for_ns: time without messages after which the partition is empty; None for never.
         deadline_ns: time from the start after which only one more chunk is taken; None for no limit.
+        stops_after_linger: whether the partition stops after a chunk that was due because of ``linger_ns`` alone,
+            though messages could arrive for that time.
     """
 
     chunk_messages: int
     chunk_bytes: int
     linger_ns: int
     max_messages: int | None = None
+    max_bytes: int | None = None
     empty_for_ns: int | None = None
     deadline_ns: int | None = None
+    stops_after_linger: bool = False
 
 
 @attrs.define(eq=False)
@@ -68,26 +76,28 @@ class Chunker(Generic[M]):
         start_ns: the time at which the partition began.
         pending: the messages, oldest first.
         taken_count: messages taken so far.
+        taken_bytes: bytes of their bodies.
     """
 
     bounds: Bounds
     start_ns: int
     pending: deque[M] = attrs.field(factory=deque, init=False)
     taken_count: int = attrs.field(default=0, init=False)
+    taken_bytes: int = attrs.field(default=0, init=False)
     _pending_bytes: int = attrs.field(default=0, init=False)
     _chunk_begun_ns: int = attrs.field(default=0, init=False)
     _quiet_since_ns: int = attrs.field(init=False)
-    _took_last: bool = attrs.field(default=False, init=False)
+    _flows_since_ns: int = attrs.field(init=False)  # messages can arrive
+    _last: StopReason | None = attrs.field(default=None, init=False)  # set once the last chunk is taken
 
     def __attrs_post_init__(self) -> None:
-        self._quiet_since_ns = self.start_ns
+        self._quiet_since_ns = self._flows_since_ns = self.start_ns
 
-    def receive(self, messages: Iterable[M], now_ns: int) -> None:
+    def receive(self, messages: Sequence[M], now_ns: int) -> None:
         if not self.pending:
             self._chunk_begun_ns = now_ns
-        for message in messages:
-            self.pending.append(message)
-            self._pending_bytes += len(message.body)
+        self.pending.extend(messages)
+        self._pending_bytes += sum(len(message.body) for message in messages)
         self._quiet_since_ns = now_ns
 
     def take(self, now_ns: int) -> list[M]:
@@ -95,18 +105,15 @@ class Chunker(Generic[M]):
 
         Messages that timed out or whose connection was lost are left out, since nsqd delivers them again.
         """
-        if not self.pending or self._took_last or not self._is_due(now_ns):
+        if not self.pending or self._last is not None or not self._is_due(now_ns):
             return []
-        self._took_last = self._is_late(now_ns)
-        chunk: list[M] = []
-        size, count_max = 0, self._count_max
-        while self.pending and len(chunk) < count_max and size < self.bounds.chunk_bytes:
-            message = self.pending.popleft()
-            self._pending_bytes -= len(message.body)
-            if not message.is_answered:
-                chunk.append(message)
-                size += len(message.body)
+        if self._is_late(now_ns):
+            self._last = StopReason.DEADLINE
+        elif self.bounds.stops_after_linger and not self._is_full and self._has_lingered(now_ns):
+            self._last = StopReason.LINGER
+        chunk = self._pop()
         self.taken_count += len(chunk)
+        self.taken_bytes += sum(len(message.body) for message in chunk)
         self._chunk_begun_ns = now_ns
         return chunk
 
@@ -115,14 +122,18 @@ class Chunker(Generic[M]):
 
         None could come while unanswered messages filled ``max_in_flight``, or while a connection was down.
         """
-        self._quiet_since_ns = now_ns
+        self._quiet_since_ns = self._flows_since_ns = now_ns
 
     def stop_reason(self, now_ns: int) -> StopReason | None:
         """Return why the partition takes no more messages; None while it may."""
         bounds = self.bounds
         if bounds.max_messages is not None and self.taken_count >= bounds.max_messages:
             return StopReason.COUNT
-        if self._is_late(now_ns) and (self._took_last or not self.pending):
+        if bounds.max_bytes is not None and self.taken_bytes >= bounds.max_bytes:
+            return StopReason.BYTES
+        if self._last is not None:
+            return self._last
+        if self._is_late(now_ns) and not self.pending:
             return StopReason.DEADLINE
         if (
             not self.pending
@@ -152,13 +163,41 @@ class Chunker(Generic[M]):
             return bounds.chunk_messages
         return min(bounds.chunk_messages, bounds.max_messages - self.taken_count)
 
+    @property
+    def _bytes_max(self) -> int:
+        """The bytes that end the next chunk."""
+        bounds = self.bounds
+        if bounds.max_bytes is None:
+            return bounds.chunk_bytes
+        return min(bounds.chunk_bytes, bounds.max_bytes - self.taken_bytes)
+
+    def _pop(self) -> list[M]:
+        pending = self.pending
+        if len(pending) <= self._count_max and self._pending_bytes < self._bytes_max:  # mostly
+            chunk = [message for message in pending if not message.is_answered]
+            pending.clear()
+            self._pending_bytes = 0
+            return chunk
+        chunk = []
+        size, count_max, bytes_max = 0, self._count_max, self._bytes_max
+        while pending and len(chunk) < count_max and size < bytes_max:
+            message = pending.popleft()
+            self._pending_bytes -= len(message.body)
+            if not message.is_answered:
+                chunk.append(message)
+                size += len(message.body)
+        return chunk
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.pending) >= self._count_max or self._pending_bytes >= self._bytes_max
+
     def _is_due(self, now_ns: int) -> bool:
-        return (
-            len(self.pending) >= self._count_max
-            or self._pending_bytes >= self.bounds.chunk_bytes
-            or now_ns >= self._chunk_begun_ns + self.bounds.linger_ns
-            or self._is_late(now_ns)
-        )
+        return self._is_full or now_ns >= self._chunk_begun_ns + self.bounds.linger_ns or self._is_late(now_ns)
+
+    def _has_lingered(self, now_ns: int) -> bool:
+        """Return whether messages could arrive for the time to linger; a chunk that was processed may prevent that."""
+        return now_ns >= self._flows_since_ns + self.bounds.linger_ns
 
     def _is_late(self, now_ns: int) -> bool:
         return self.bounds.deadline_ns is not None and now_ns >= self.start_ns + self.bounds.deadline_ns

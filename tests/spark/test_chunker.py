@@ -136,6 +136,50 @@ def test_an_empty_partition_stops_at_the_deadline():
     assert chunker.stop_reason(1100) is StopReason.DEADLINE
 
 
+def test_a_partition_stops_at_its_bytes_with_the_message_that_exceeds_them():
+    chunker = make_chunker(max_bytes=1500)
+    chunker.receive(messages(9, b"x" * 400), 100)
+    assert len(chunker.take(100)) == 3
+    assert chunker.stop_reason(100) is None
+    assert len(chunker.take(100)) == 1
+    assert chunker.taken_bytes == 1600
+    assert chunker.stop_reason(100) is StopReason.BYTES
+
+
+def test_a_batch_of_a_stream_stops_after_a_chunk_that_lingered():
+    chunker = make_chunker(stops_after_linger=True)
+    chunker.receive(messages(13), 100)
+    assert len(chunker.take(100)) == 10
+    assert chunker.stop_reason(100) is None
+    assert len(chunker.take(150)) == 3
+    assert chunker.stop_reason(150) is StopReason.LINGER
+    chunker.receive(messages(20), 150)
+    assert chunker.take(150) == []
+
+
+def test_a_pause_between_messages_does_not_delay_the_end_of_a_batch():
+    """Pitfall 18: a steady trickle has no pause, and a batch that waited for one would take its longest time."""
+    chunker = make_chunker(stops_after_linger=True, empty_for_ns=50, chunk_messages=1000)
+    for now_ns in range(100, 150, 10):
+        chunker.receive(messages(1), now_ns)
+        assert chunker.take(now_ns) == []
+    assert len(chunker.take(150)) == 5
+    assert chunker.stop_reason(150) is StopReason.LINGER
+
+
+def test_a_chunk_that_waited_while_another_was_processed_ends_no_batch():
+    """While a chunk is processed, nsqd may deliver nothing although it has more."""
+    chunker = make_chunker(stops_after_linger=True)
+    chunker.receive(messages(13), 100)
+    assert len(chunker.take(100)) == 10
+    chunker.restart_quiet(500)
+    assert len(chunker.take(510)) == 3
+    assert chunker.stop_reason(510) is None
+    chunker.receive(messages(2), 520)
+    assert len(chunker.take(570)) == 2
+    assert chunker.stop_reason(570) is StopReason.LINGER
+
+
 # ---- in general ----------------------------------------------------------------------------------------------------
 
 
@@ -144,6 +188,8 @@ def test_an_empty_partition_stops_at_the_deadline():
     chunk_bytes=st.integers(1, 20),
     linger_ns=st.integers(0, 20),
     max_messages=st.none() | st.integers(0, 30),
+    max_bytes=st.none() | st.integers(1, 60),
+    stops_after_linger=st.booleans(),
     empty_for_ns=st.none() | st.integers(1, 50),
     deadline_ns=st.none() | st.integers(1, 200),
     steps=st.lists(st.tuples(st.integers(0, 30), st.lists(st.integers(0, 9), max_size=8)), max_size=30),
@@ -169,5 +215,8 @@ def test_no_message_is_lost_or_doubled_and_deadlines_are_ahead(steps: list, **bo
         # Otherwise the deadline is in the future, so there is no busy loop.
         deadline_ns = chunker.next_deadline()
         assert deadline_ns is None or deadline_ns > now_ns
+    # The last message may exceed the bytes.
+    assert bounds["max_bytes"] is None or sum(len(message.body) for message in taken[:-1]) < bounds["max_bytes"]
+    assert (chunker.taken_count, chunker.taken_bytes) == (len(taken), sum(len(message.body) for message in taken))
     assert bounds["max_messages"] is None or len(taken) <= bounds["max_messages"]
     assert last_counts <= 1

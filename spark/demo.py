@@ -37,7 +37,7 @@ from progress import Progress
 from nsqkit import Producer
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
-from nsqkit.spark import KEY_COLUMNS, ConsumerSpec, ParquetSink, drain, named_nodes, plan_spec
+from nsqkit.spark import KEY_COLUMNS, ConsumerSpec, ParquetSink, drain_to_handler_async, named_nodes, plan_spec
 
 TOPIC, CHANNEL = "flights", "spark"
 JAVA_MIN = 17
@@ -173,7 +173,7 @@ async def run_on_consumers(spec, output):
     sink = ParquetSink(output, to_table=flights_to_parquet.flight_table, partition_by="carrier")
     async with anyio.create_task_group() as tasks:
         for share in plan_spec(spec, named_nodes(spec)):
-            tasks.start_soon(drain, spec, share, sink.write)
+            tasks.start_soon(drain_to_handler_async, spec, share, sink.write)
     return await anyio.to_thread.run_sync(read_back, output)
 
 

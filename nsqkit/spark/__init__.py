@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from nsqkit.spark.batch_plan import Node, PartitionShare, PlannedConnection, named_nodes, plan_spec
 from nsqkit.spark.chunker import StopReason
-from nsqkit.spark.drain import PartitionStats, drain, drain_partition
+from nsqkit.spark.drainer import (
+    FINISH,
+    PartitionStats,
+    Requeue,
+    drain_to_handler,
+    drain_to_handler_async,
+    drain_to_slots,
+    receive_rows,
+)
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.parquet_file import compact
 from nsqkit.spark.rdd import drain_to, foreach_partition, map_partitions, seed_rdd
@@ -15,6 +23,7 @@ from nsqkit.spark.schema import KEY_COLUMNS, MessageRow
 from nsqkit.spark.sink import ParquetSink, Sink, message_table
 
 __all__ = [
+    "FINISH",
     "KEY_COLUMNS",
     "ConsumerSpec",
     "MessageRow",
@@ -23,16 +32,19 @@ __all__ = [
     "PartitionShare",
     "PartitionStats",
     "PlannedConnection",
+    "Requeue",
     "Sink",
     "StopReason",
     "compact",
-    "drain",
-    "drain_partition",
     "drain_to",
+    "drain_to_handler",
+    "drain_to_handler_async",
+    "drain_to_slots",
     "foreach_partition",
     "map_partitions",
     "message_table",
     "named_nodes",
     "plan_spec",
+    "receive_rows",
     "seed_rdd",
 ]

@@ -109,7 +109,7 @@ class Chunker(Generic[M]):
             return []
         if self._is_late(now_ns):
             self._last = StopReason.DEADLINE
-        elif self.bounds.stops_after_linger and not self._is_full and self._has_lingered(now_ns):
+        elif self.bounds.stops_after_linger and not self.is_full and self._has_lingered(now_ns):
             self._last = StopReason.LINGER
         chunk = self._pop()
         self.taken_count += len(chunk)
@@ -124,13 +124,16 @@ class Chunker(Generic[M]):
         """
         self._quiet_since_ns = self._flows_since_ns = now_ns
 
+    @property
+    def is_last_taken(self) -> bool:
+        """True if ``take`` will return no chunk any more."""
+        return self._last is not None or self._reached is not None
+
     def stop_reason(self, now_ns: int) -> StopReason | None:
         """Return why the partition takes no more messages; None while it may."""
         bounds = self.bounds
-        if bounds.max_messages is not None and self.taken_count >= bounds.max_messages:
-            return StopReason.COUNT
-        if bounds.max_bytes is not None and self.taken_bytes >= bounds.max_bytes:
-            return StopReason.BYTES
+        if (reached := self._reached) is not None:
+            return reached
         if self._last is not None:
             return self._last
         if self._is_late(now_ns) and not self.pending:
@@ -154,6 +157,15 @@ class Chunker(Generic[M]):
         elif bounds.empty_for_ns is not None:
             deadlines.append(self._quiet_since_ns + bounds.empty_for_ns)
         return min(deadlines, default=None)
+
+    @property
+    def _reached(self) -> StopReason | None:
+        bounds = self.bounds
+        if bounds.max_messages is not None and self.taken_count >= bounds.max_messages:
+            return StopReason.COUNT
+        if bounds.max_bytes is not None and self.taken_bytes >= bounds.max_bytes:
+            return StopReason.BYTES
+        return None
 
     @property
     def _count_max(self) -> int:
@@ -189,11 +201,12 @@ class Chunker(Generic[M]):
         return chunk
 
     @property
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """True if a chunk is due because of its messages or bytes."""
         return len(self.pending) >= self._count_max or self._pending_bytes >= self._bytes_max
 
     def _is_due(self, now_ns: int) -> bool:
-        return self._is_full or now_ns >= self._chunk_begun_ns + self.bounds.linger_ns or self._is_late(now_ns)
+        return self.is_full or now_ns >= self._chunk_begun_ns + self.bounds.linger_ns or self._is_late(now_ns)
 
     def _has_lingered(self, now_ns: int) -> bool:
         """Return whether messages could arrive for the time to linger; a chunk that was processed may prevent that."""

@@ -17,7 +17,7 @@ import attrs
 
 from nsqkit.errors import OptionError
 from nsqkit.spark.batch_plan import PartitionShare, named_nodes, plan_spec
-from nsqkit.spark.drain import PartitionStats, Process, drain_partition
+from nsqkit.spark.drainer import Handler, PartitionStats, drain_to_handler
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.schema import MessageRow
 from nsqkit.spark.sink import Sink
@@ -34,7 +34,7 @@ def seed_rdd(sc: SparkContext, spec: ConsumerSpec) -> RDD[int]:
     return sc.parallelize(range(count), count)
 
 
-def foreach_partition(sc: SparkContext, spec: ConsumerSpec, handler: Process) -> list[PartitionStats]:
+def foreach_partition(sc: SparkContext, spec: ConsumerSpec, handler: Handler) -> list[PartitionStats]:
     """Consume in every partition: process, then finish.
 
     At least once: a task that fails requeues its unfinished messages, and Spark tries the task again.
@@ -77,7 +77,7 @@ def map_partitions(
     return _Map(spec, fn)
 
 
-def _run(sc: SparkContext, spec: ConsumerSpec, handler: Process, sink: Sink | None = None) -> list[PartitionStats]:
+def _run(sc: SparkContext, spec: ConsumerSpec, handler: Handler, sink: Sink | None = None) -> list[PartitionStats]:
     work = _Foreach(spec, handler, sink)
     stats: list[PartitionStats] = seed_rdd(sc, spec).mapPartitionsWithIndex(work).collect()
     return stats
@@ -86,11 +86,11 @@ def _run(sc: SparkContext, spec: ConsumerSpec, handler: Process, sink: Sink | No
 @attrs.frozen
 class _Foreach:
     spec: ConsumerSpec
-    handler: Process
+    handler: Handler
     sink: Sink | None
 
     def __call__(self, index: int, seed: Iterable[object]) -> Iterator[PartitionStats]:
-        stats = drain_partition(self.spec, _share(self.spec, index, seed), self.handler)
+        stats = drain_to_handler(self.spec, _share(self.spec, index, seed), self.handler)
         if self.sink is not None:
             self.sink.close()
         yield stats
@@ -103,7 +103,7 @@ class _Map(Generic[T]):
 
     def __call__(self, index: int, seed: Iterable[object]) -> Iterator[T]:
         results: list[T] = []
-        drain_partition(self.spec, _share(self.spec, index, seed), lambda rows: results.extend(self.fn(rows)))
+        drain_to_handler(self.spec, _share(self.spec, index, seed), lambda rows: results.extend(self.fn(rows)))
         return iter(results)
 
 

@@ -10,15 +10,16 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from nsqkit import Consumer, Message
+from nsqkit import Message
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
 from nsqkit.clock import ManualClock
 from nsqkit.errors import NotConnected
 from nsqkit.spark.batch_plan import named_nodes, plan_spec
 from nsqkit.spark.chunker import StopReason
-from nsqkit.spark.drain import PartitionStats, drain, drain_partition
+from nsqkit.spark.drainer import PartitionStats, drain_to_handler, drain_to_handler_async
 from nsqkit.spark.options import ConsumerSpec
+from nsqkit.spark.reception import Reception
 from tests.peers import settle
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ BODIES = [b"%d" % n for n in range(100)]
 def run(broker: Broker, process: Callable, **options) -> PartitionStats:
     options = {"empty_for": 0.1, "linger": 0.01, "partitions": 1, **options}
     spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[broker.address], **options)
-    return drain_partition(spec, plan_spec(spec, named_nodes(spec))[0], process)
+    return drain_to_handler(spec, plan_spec(spec, named_nodes(spec))[0], process)
 
 
 def test_everything_is_processed_and_finished(broker: Broker):
@@ -100,21 +101,21 @@ def test_one_partition_consumes_from_several_nsqds(make_broker: Callable[[], Bro
         topics="t", channel="c", nsqd_tcp_addresses=[b.address for b in brokers], partitions=1, empty_for=0.1
     )
     rows: list = []
-    drain_partition(spec, plan_spec(spec, named_nodes(spec))[0], rows.extend)
+    drain_to_handler(spec, plan_spec(spec, named_nodes(spec))[0], rows.extend)
     assert len(rows) == len({row.key for row in rows}) == 200
 
 
 def test_an_unreachable_nsqd_raises_not_connected():
     spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=["127.0.0.1:1"], connect_timeout=0.05)
     with pytest.raises(NotConnected, match=r"no subscription within 0.05 seconds: 127\.0\.0\.1:1: cannot conn"):
-        drain_partition(spec, plan_spec(spec, named_nodes(spec))[0], print)
+        drain_to_handler(spec, plan_spec(spec, named_nodes(spec))[0], print)
 
 
 @pytest.mark.anyio
 async def test_the_connect_timeout_follows_the_clock():
     async def consume() -> None:
         with pytest.raises(NotConnected, match="no subscription within 100 seconds"):
-            await drain(spec, plan_spec(spec, named_nodes(spec))[0], print, clock)
+            await drain_to_handler_async(spec, plan_spec(spec, named_nodes(spec))[0], print, clock)
 
     clock = ManualClock()
     spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=["127.0.0.1:1"], connect_timeout=100.0)
@@ -127,7 +128,7 @@ async def test_the_connect_timeout_follows_the_clock():
 @pytest.mark.anyio
 async def test_the_deadline_follows_the_clock():
     async def consume() -> None:
-        stats.append(await drain(spec, plan_spec(spec, named_nodes(spec))[0], print, clock))
+        stats.append(await drain_to_handler_async(spec, plan_spec(spec, named_nodes(spec))[0], print, clock))
 
     clock = ManualClock()
     stats: list[PartitionStats] = []
@@ -151,9 +152,9 @@ def test_a_partition_without_connection_is_not_empty(
     broker.publish("t", [b"before"])
     address = broker.address
     bodies: list[bytes] = []
-    wait_connected = Consumer.wait_connected
+    wait_connected = Reception.wait_connected
 
-    async def wait_connected_again(self: Consumer) -> None:
+    async def wait_connected_again(self: Reception) -> None:
         if bodies:
             make_broker(tcp_address=address).publish("t", [b"after"])
         await wait_connected(self)
@@ -163,7 +164,7 @@ def test_a_partition_without_connection_is_not_empty(
         if bodies == [b"before"]:
             broker.stop()
 
-    monkeypatch.setattr(Consumer, "wait_connected", wait_connected_again)
+    monkeypatch.setattr(Reception, "wait_connected", wait_connected_again)
     run(broker, process)
     assert bodies == [b"before", b"after"]
 

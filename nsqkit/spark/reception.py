@@ -1,0 +1,322 @@
+"""The consumers of one partition: they connect, receive and touch messages, and pass them on in chunks.
+
+        Consumer of each topic ─▶ Chunker ─▶ next_chunk ─▶ (processed) ─▶ finish, with a barrier ─▶ … ─▶ CLS, CLOSE_WAIT
+
+The event loop answers heartbeats and touches messages while a chunk is processed in a thread. A message that nsqd has
+delivered too often becomes a dead letter and is in no chunk.
+
+RDY is lowered to the messages that are still wanted before FIN is sent for a chunk, so that nsqd delivers little that
+has to be requeued at the end. Leaving requeues everything that is not finished.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import groupby
+from operator import attrgetter
+from typing import Final, TypeAlias
+
+import anyio
+import attrs
+
+from nsqkit.client.options import ConnectionOptions
+from nsqkit.clock import NS_PER_S, Clock
+from nsqkit.consumer import Confirmation, Consumer, Message
+from nsqkit.consumer.dead_letter import GivenUp
+from nsqkit.errors import NotConnected, NSQError
+from nsqkit.producer import Producer
+from nsqkit.spark.batch_plan import PartitionShare
+from nsqkit.spark.chunker import Bounds, Chunker, StopReason
+from nsqkit.spark.options import ConsumerSpec
+
+Confirm: TypeAlias = Callable[[Consumer, list[Message]], Awaitable[Confirmation]]
+
+logger = logging.getLogger("nsqkit.spark")
+
+CHUNK_BYTES_MAX: Final = 1 << 30
+"""Arrow's arrays have 2 GiB at most."""
+
+TOUCHES: Final = 4
+"""How often messages are looked at within a message timeout; those with less than half of it left are touched."""
+
+STRAGGLER_NS: Final = 2 * NS_PER_S
+"""How long a partition that may lose nsqds waits for others after the first subscription."""
+
+
+@attrs.define(eq=False)
+class Counts:
+    """The figures of a partition that its consumers do not count."""
+
+    finished: int = 0
+    finish_failed: int = 0
+    dead_letters: int = 0
+
+
+class Reception:
+    """The messages of one partition; made by ``receiving``.
+
+    Attributes:
+        chunker: the messages that wait, and the limits.
+        stop_reason: why the partition takes no more messages; None while it may.
+        counts: its figures.
+    """
+
+    def __init__(self, spec: ConsumerSpec, share: PartitionShare, clock: Clock) -> None:
+        self.chunker: Chunker[Message] = Chunker(_bounds(spec, share), clock.now_ns())
+        self.stop_reason: StopReason | None = None
+        self.counts = Counts()
+        self._spec = spec
+        self._clock = clock
+        self._changed = anyio.Event()
+        self._unfinished: Sequence[Message] = ()
+        self._subscribed: set[tuple[str, str]] = set()
+        self._planned: dict[str, dict[str, int]] = {}
+        for connection in share.connections:
+            self._planned.setdefault(connection.topic, {})[connection.nsqd_address] = connection.max_in_flight
+        self._limits = {topic: sum(shares.values()) for topic, shares in self._planned.items()}
+        self.consumers = {topic: self._consumer(topic, shares) for topic, shares in self._planned.items()}
+
+    def _consumer(self, topic: str, shares: dict[str, int]) -> Consumer:
+        def on_connection(address: str, error: Exception | None) -> None:
+            if error is None:
+                self._subscribed.add((topic, address))
+                self.chunker.restart_quiet(self._clock.now_ns())
+            self._changed.set()
+
+        keywords = self._spec.consumer_keywords()
+        keywords["max_in_flight"] = sum(shares.values())
+        keywords["on_connection"] = on_connection
+        return Consumer(topic, self._spec.channel, nsqd_tcp_addresses=[*shares], clock=self._clock, **keywords)
+
+    @property
+    def subscribed_count(self) -> int:
+        """The number of planned connections that were subscribed, now or before."""
+        return len(self._subscribed)
+
+    # ---- receiving -----------------------------------------------------------------------------------------------
+
+    async def next_chunk(self) -> list[Message]:
+        """Return the next chunk; an empty list after ``stop_reason`` is set.
+
+        Raises:
+            NotConnected: with ``fail_on_node_loss``, an nsqd could not be reached for ``connect_timeout`` seconds.
+        """
+        self._unfinished = ()
+        chunker = self.chunker
+        while True:
+            now_ns = self._clock.now_ns()
+            if chunk := chunker.take(now_ns):
+                self._unfinished = chunk
+                if chunker.is_last_taken:
+                    for consumer in self.consumers.values():
+                        consumer.pause()
+                if chunk := await self._without_dead_letters(chunk):
+                    return chunk
+            elif (reason := chunker.stop_reason(now_ns)) is None:
+                await self._wait_for_change(chunker.next_deadline())
+            elif reason is StopReason.EMPTY and self._spec.fail_on_node_loss and self._unconnected():
+                # A queue is not empty if its nsqd cannot be reached; the consumer connects again.
+                await self.wait_connected()
+            else:
+                self.stop_reason = reason
+                return []
+
+    async def wait_connected(self) -> None:
+        """Return when every nsqd has accepted the subscription, or has been given up.
+
+        Raises:
+            NotConnected: with ``fail_on_node_loss``, an nsqd could not be reached for ``connect_timeout`` seconds.
+        """
+        deadline_ns = self._clock.now_ns() + round(self._spec.connect_timeout * NS_PER_S)
+        may_fail = not self._spec.fail_on_node_loss
+        while unconnected := self._unconnected():
+            now_ns = self._clock.now_ns()
+            if may_fail and self._subscribed:
+                deadline_ns = min(deadline_ns, now_ns + STRAGGLER_NS)
+            if now_ns >= deadline_ns or (may_fail and None not in unconnected.values()):
+                break
+            await self._wait_for_change(deadline_ns)
+        if unconnected and not may_fail:
+            reasons = "; ".join(f"{address}: {error or 'no answer'}" for address, error in unconnected.items())
+            raise NotConnected(f"no subscription within {self._spec.connect_timeout:g} seconds: {reasons}")
+        self.chunker.restart_quiet(self._clock.now_ns())
+
+    async def gather(self, consumer: Consumer) -> None:
+        """Receive until cancelled."""
+        chunker = self.chunker
+        async for batch in consumer.batches():
+            was_empty = not chunker.pending
+            chunker.receive(batch, self._clock.now_ns())
+            if was_empty or chunker.is_full:
+                self._changed.set()
+
+    async def keep_alive(self) -> None:
+        """Touch messages with less than half of their time left; nsqd extends it up to its ``--max-msg-timeout``."""
+        timeout_ns = round(self._spec.msg_timeout * NS_PER_S)
+        while True:
+            await self._clock.wait_until(self._clock.now_ns() + timeout_ns // TOUCHES)
+            due_ns = self._clock.now_ns() + timeout_ns // 2
+            for message in [*self._unfinished, *self.chunker.pending]:
+                if message.deadline_ns < due_ns and not message.is_answered:
+                    message.touch()
+
+    def is_touch_due(self, messages: Iterable[Message]) -> bool:
+        """Return whether one of the messages has less than half of its time left."""
+        due_ns = self._clock.now_ns() + round(self._spec.msg_timeout * NS_PER_S / 2)
+        return any(message.deadline_ns < due_ns for message in messages)
+
+    def _unconnected(self) -> dict[str, Exception | None]:
+        """Return the addresses without a subscription, each with its last error."""
+        return {a: error for consumer in self.consumers.values() for a, error in consumer.unconnected.items()}
+
+    async def _wait_for_change(self, deadline_ns: int | None) -> None:
+        """Return when messages have arrived or a connection has changed, or at the deadline."""
+        if self._changed.is_set():
+            self._changed = anyio.Event()
+        with anyio.CancelScope() as scope:
+            self._clock.cancel_at(scope, deadline_ns)
+            await self._changed.wait()
+        self._clock.cancel_at(scope, None)
+
+    # ---- answers -------------------------------------------------------------------------------------------------
+
+    async def finish(self, messages: Sequence[Message]) -> Confirmation:
+        """Finish messages, and return the outcome; all messages that were taken before are finished or requeued."""
+        self._limit_in_flight()
+        confirmation = await self._confirm(messages, Consumer.finish_confirmed)
+        not_finished_count = len(confirmation.failed) + len(confirmation.unknown)
+        self.counts.finished += len(messages) - not_finished_count
+        self.counts.finish_failed += len(confirmation.failed)
+        self.chunker.restart_quiet(self._clock.now_ns())
+        return confirmation
+
+    async def touch(self, messages: Sequence[Message]) -> Confirmation:
+        """Touch messages, and return the outcome."""
+        return await self._confirm(messages, Consumer.touch_confirmed)
+
+    def requeue(self, messages: Iterable[Message], delay: float | None) -> None:
+        """Requeue messages that are not answered; without a delay, after the consumer's default, times attempts."""
+        for message in messages:
+            if not message.is_answered:
+                message.requeue(delay, backoff=False)
+
+    async def _without_dead_letters(self, chunk: list[Message]) -> list[Message]:
+        """Return the messages that were not delivered too often; publish the others elsewhere and finish them."""
+        limit, topic = self._spec.max_attempts, self._spec.dead_letter_topic
+        dead = [message for message in chunk if message.attempts > limit] if limit else []
+        if not dead or topic is None:
+            return chunk
+        published: list[Message] = []
+        by_address = attrgetter("nsqd_address")
+        for address, letters in groupby(sorted(dead, key=by_address), by_address):
+            published += await self._publish(address, topic, list(letters))
+        await self._confirm(published, Consumer.finish_confirmed)
+        self.counts.dead_letters += len(published)
+        return [message for message in chunk if message.attempts <= limit]
+
+    async def _publish(self, address: str, topic: str, letters: Sequence[Message]) -> list[Message]:
+        """Publish messages to an nsqd, and return those that it has accepted; requeue the others."""
+        names = attrs.fields_dict(ConnectionOptions)
+        options = {name: value for name, value in self._spec.connection.items() if name in names}
+        published: list[Message] = []
+        try:
+            async with Producer(address, clock=self._clock, **options) as producer:
+                for message in letters:
+                    await producer.publish(topic, _given_up(message, self._clock.now_ns()).encode())
+                    published.append(message)
+        except NSQError as error:
+            rest = letters[len(published) :]
+            logger.warning("%d dead letters of %s are requeued: %s", len(rest), address, error)
+            self.requeue(rest, None)
+        return published
+
+    async def _confirm(self, messages: Sequence[Message], call: Confirm) -> Confirmation:
+        of_topic: dict[str, list[Message]] = {}
+        for message in messages:
+            of_topic.setdefault(message.topic, []).append(message)
+        confirmations: list[Confirmation] = []
+
+        async def confirm(topic: str, part: list[Message]) -> None:
+            confirmations.append(await call(self.consumers[topic], part))
+
+        async with anyio.create_task_group() as tasks:
+            for topic, part in of_topic.items():
+                tasks.start_soon(confirm, topic, part)
+        return Confirmation(
+            failed=tuple(message for each in confirmations for message in each.failed),
+            unknown=tuple(message for each in confirmations for message in each.unknown),
+        )
+
+    def _limit_in_flight(self) -> None:
+        """Lower RDY to the number of messages that are still wanted: any connection may have all of them."""
+        bounds = self.chunker.bounds
+        if bounds.max_messages is None:
+            return
+        wanted = bounds.max_messages - self.chunker.taken_count
+        for topic, shares in self._planned.items():
+            limit = sum(min(share, wanted) for share in shares.values())
+            if limit < self._limits[topic]:
+                self._limits[topic] = limit
+                self.consumers[topic].change_max_in_flight(limit)
+
+
+@asynccontextmanager
+async def receiving(spec: ConsumerSpec, share: PartitionShare, clock: Clock) -> AsyncIterator[Reception]:
+    """Connect, and receive until the end of the block; then requeue all other messages, and close.
+
+    Raises:
+        NotConnected: with ``fail_on_node_loss``, an nsqd could not be reached for ``connect_timeout`` seconds.
+    """
+    reception = Reception(spec, share, clock)
+    consumers = reception.consumers.values()
+    error = None
+    async with AsyncExitStack() as stack:
+        for consumer in consumers:
+            await stack.enter_async_context(consumer)
+        async with anyio.create_task_group() as tasks:
+            for consumer in consumers:
+                tasks.start_soon(reception.gather, consumer)
+            tasks.start_soon(reception.keep_alive)
+            try:
+                await reception.wait_connected()
+                yield reception
+            except Exception as caught:
+                # It is raised after the task group has ended, so that it is not wrapped in an exception group.
+                error = caught
+            tasks.cancel_scope.cancel()
+        for consumer in consumers:
+            consumer.stop()  # all at once, since each is then waited for
+    if error is not None:
+        raise error
+
+
+def _given_up(message: Message, now_ns: int) -> GivenUp:
+    return GivenUp(
+        topic=message.topic,
+        channel=message.channel,
+        nsqd_address=message.nsqd_address,
+        id=message.id.decode("ascii", "backslashreplace"),
+        attempts=message.attempts,
+        timestamp_ns=message.timestamp_ns,
+        given_up_ns=now_ns,
+        body=message.body,
+    )
+
+
+def _bounds(spec: ConsumerSpec, share: PartitionShare) -> Bounds:
+    empty_for = spec.empty_for
+    if spec.stop_after_linger:
+        empty_for = spec.linger if empty_for is None else min(spec.linger, empty_for)
+    return Bounds(
+        # nsqd delivers the second half while the first one is processed.
+        chunk_messages=max(1, sum(connection.max_in_flight for connection in share.connections) // 2),
+        chunk_bytes=min(spec.chunk_bytes, CHUNK_BYTES_MAX),
+        linger_ns=round(spec.linger * NS_PER_S),
+        max_messages=share.records_max,
+        max_bytes=share.bytes_max,
+        empty_for_ns=None if empty_for is None else round(empty_for * NS_PER_S),
+        deadline_ns=None if spec.deadline is None else round(spec.deadline * NS_PER_S),
+        stops_after_linger=spec.stop_after_linger,
+    )

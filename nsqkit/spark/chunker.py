@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 import attrs
@@ -97,7 +98,7 @@ class Chunker(Generic[M]):
         if not self.pending:
             self._chunk_begun_ns = now_ns
         self.pending.extend(messages)
-        self._pending_bytes += sum(len(message.body) for message in messages)
+        self._pending_bytes += _size(messages)
         self._quiet_since_ns = now_ns
 
     def take(self, now_ns: int) -> list[M]:
@@ -113,7 +114,7 @@ class Chunker(Generic[M]):
             self._last = StopReason.LINGER
         chunk = self._pop()
         self.taken_count += len(chunk)
-        self.taken_bytes += sum(len(message.body) for message in chunk)
+        self.taken_bytes += _size(chunk)
         self._chunk_begun_ns = now_ns
         return chunk
 
@@ -214,3 +215,7 @@ class Chunker(Generic[M]):
 
     def _is_late(self, now_ns: int) -> bool:
         return self.bounds.deadline_ns is not None and now_ns >= self.start_ns + self.bounds.deadline_ns
+
+
+def _size(messages: Iterable[Delivery]) -> int:
+    return sum(map(len, map(attrgetter("body"), messages)))

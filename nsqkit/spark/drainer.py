@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 import anyio
@@ -28,7 +30,7 @@ from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.reception import Reception, receiving
 from nsqkit.spark.schema import MessageRow, encode_messages, message_row
-from nsqkit.spark.slots.records import MessageKey
+from nsqkit.spark.slots.records import MessageKey, make_keys
 from nsqkit.spark.slots.slot_log import (
     Action,
     FinishDuplicates,
@@ -312,7 +314,10 @@ class _SlotAttempt:
 
 
 def _keys(messages: Iterable[Message]) -> list[MessageKey]:
-    return [MessageKey(message.session.address, message.session.subscription.topic, message.id) for message in messages]
+    keys: list[MessageKey] = []
+    for session, run in groupby(messages, attrgetter("session")):
+        keys += make_keys(session.address, session.subscription.topic, map(attrgetter("id"), run))
+    return keys
 
 
 def _apply(reception: Reception, chunk: Sequence[Message], acks: object) -> list[Message]:

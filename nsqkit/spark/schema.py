@@ -95,8 +95,8 @@ def encode_messages(messages: Sequence[Message]) -> bytes:
     """Return messages of one channel as the payload of a slot; it is that of their rows."""
     addresses: list[str] = []
     topics: list[str] = []
-    for session, run in groupby(messages, attrgetter("session")):
-        count = sum(1 for _ in run)
+    for session, run in groupby(map(attrgetter("session"), messages)):
+        count = len(list(run))
         addresses += [session.address] * count
         topics += [session.subscription.topic] * count
     return _encode(

@@ -10,10 +10,10 @@ that are no record are an error with their key, because rows that cannot be read
 
 from __future__ import annotations
 
-import itertools
 import json
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby, repeat
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
@@ -45,8 +45,40 @@ class DataSlot:
         payload: the rows, as bytes of the owner's format.
     """
 
-    keys: tuple[MessageKey, ...]
+    keys: Collection[MessageKey] = attrs.field(eq=tuple)
     payload: bytes | memoryview = attrs.field(repr=False, eq=bytes)
+
+
+@attrs.frozen
+class StoredKeys(Collection[MessageKey]):
+    """The messages of a stored slot, decoded when they are iterated over; most readers of a log only count them.
+
+    Attributes:
+        runs: the nsqd, the topic and the number of messages of each run.
+        ids: the ids of all messages, one after the other.
+    """
+
+    runs: tuple[tuple[str, str, int], ...]
+    ids: bytes = attrs.field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.ids) // ID_SIZE
+
+    def __iter__(self) -> Iterator[MessageKey]:
+        start = 0
+        for address, topic, count in self.runs:
+            end = start + count * ID_SIZE
+            ids = (self.ids[place : place + ID_SIZE] for place in range(start, end, ID_SIZE))
+            yield from make_keys(address, topic, ids)
+            start = end
+
+    def __contains__(self, key: object) -> bool:
+        return any(key == own for own in self)
+
+
+def make_keys(address: str, topic: str, ids: Iterable[bytes]) -> Iterator[MessageKey]:
+    """Return the key of each id of one topic of one nsqd."""
+    return map(MessageKey._make, zip(repeat(address), repeat(topic), ids))
 
 
 @attrs.frozen
@@ -79,7 +111,7 @@ def encode_data(keys: Sequence[MessageKey], payload: bytes) -> bytes:
         keys: the message of each row, in order.
         payload: the rows.
     """
-    runs = [[*source, len(list(run))] for source, run in itertools.groupby(keys, key=itemgetter(0, 1))]
+    runs = [[*source, len(list(run))] for source, run in groupby(keys, key=itemgetter(0, 1))]
     head = json.dumps({"runs": runs}).encode()
     ids = b"".join([key.id for key in keys])
     if len(ids) != ID_SIZE * len(keys):
@@ -115,12 +147,7 @@ def decode_slot(key: str, data: bytes | memoryview) -> Slot:
     if len(view) < ids_end or any(count < 0 for _, _, count in runs):
         raise ProtocolError(f"{key} has {len(view)} bytes, fewer than the ids of its {count_all} rows need")
     ids = bytes(view[head_end:ids_end])
-    sources = itertools.chain.from_iterable(itertools.repeat(run[:2], run[2]) for run in runs)
-    keys = tuple(
-        MessageKey(address, topic, ids[start : start + ID_SIZE])
-        for (address, topic), start in zip(sources, range(0, len(ids), ID_SIZE), strict=True)
-    )
-    return DataSlot(keys, view[ids_end:])
+    return DataSlot(StoredKeys(tuple(runs), ids), view[ids_end:])
 
 
 def encode_fin(fin: FinRecord) -> bytes:

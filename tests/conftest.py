@@ -38,6 +38,7 @@ NEED_SPARK = [
     "spark/test_rdd.py",
     "spark/test_schema.py",
     "spark/test_sink.py",
+    "spark/test_writer.py",
     "spark/testing/test_session.py",
 ]
 # Those of the demo need its extra, too.

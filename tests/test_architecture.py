@@ -121,6 +121,7 @@ IO_MODULES = {
     "spark.drainer",
     "spark.reception",
     "spark.partition_writer",
+    "spark.writer",
     "spark.testing.driver",
     "spark.testing.session",
     "spark.testing.standalone",
@@ -163,7 +164,7 @@ ENTRY_POINTS = {
     *("__init__", "__main__"),
     *("telemetry.opentelemetry", "telemetry.prometheus"),
     *("spark.slots.fsspec_store", "spark.slots.maintenance"),
-    "spark.partition_writer",
+    "spark.writer",
     "spark.testing.plugin",
     *("testing.plugin", "testing.scripted", "testing.state_machine", "testing.strategies"),
 }

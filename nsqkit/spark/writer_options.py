@@ -14,6 +14,19 @@ from nsqkit.options.checks import make_options
 from nsqkit.options.fields import whole, word
 from nsqkit.producer import Producer
 from nsqkit.producer.options import ProducerKeywords, ProducerOptions
+from nsqkit.spark.option_text import (
+    MILLISECONDS_MAX,
+    NSQ_OPTIONS,
+    TextOption,
+    connection_of,
+    list_option,
+    milliseconds_option,
+    read_options,
+    text_option,
+    whole_option,
+    with_documented_names,
+    word_option,
+)
 from nsqkit.spark.options import check_connection, lookup_options, show_addresses, show_connection
 from nsqkit.wire.names import encode_topic
 
@@ -30,6 +43,11 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "deferMs": ("tinyint", "smallint", "int", "bigint"),
 }
 """The columns of a write, and the types that each may have."""
+
+
+MPUB_BATCH_MAX: Final = 100_000
+MPUB_BYTES_LIMITS: Final = (1 << 10, 1 << 30)
+PARTITION_BY: Final = ("roundRobin", "key")
 
 
 @attrs.frozen(kw_only=True)
@@ -55,10 +73,10 @@ class WriterOptions:
     topic: str | None = None
     nsqd_tcp_addresses: tuple[str, ...] = ()
     lookupd_http_addresses: tuple[str, ...] = attrs.field(default=(), repr=show_addresses)
-    mpub_batch: int = whole(1000, 1, 100_000)
-    mpub_bytes: int = whole(1 << 20, 1 << 10, 1 << 30)
-    partition_by: str = word("roundRobin", ("roundRobin", "key"))
-    defer_ms: int = whole(0, 0, 1 << 40)
+    mpub_batch: int = whole(1000, 1, MPUB_BATCH_MAX)
+    mpub_bytes: int = whole(1 << 20, *MPUB_BYTES_LIMITS)
+    partition_by: str = word("roundRobin", PARTITION_BY)
+    defer_ms: int = whole(0, 0, MILLISECONDS_MAX)
     connection: Mapping[str, Any] = attrs.field(factory=dict, hash=False, repr=show_connection)
 
     def __attrs_post_init__(self) -> None:
@@ -98,6 +116,7 @@ class WriterOptions:
             "policy": "by-key",  # without a key, each nsqd in turn
             "publish_attempts": PUBLISH_ATTEMPTS,
             "connect_timeout": CONNECT_TIMEOUT,
+            "end_on_permanent_error": True,  # a refused secret would be refused in each attempt of the task
             **{name: value for name, value in self.connection.items() if name in names},
         }
         return cast("ProducerKeywords", keywords)
@@ -125,3 +144,62 @@ def check_columns(types: Mapping[str, str], options: WriterOptions) -> None:
         raise OptionError("there is neither a column topic nor an option topic; required is one of them")
     if "key" not in types and options.partition_by == "key":
         raise OptionError("partitionBy is 'key', and there is no column key; allowed is it only with that column")
+
+
+OPTIONS: Final[tuple[TextOption, ...]] = (
+    text_option("topic", None, "The topic of rows without a column `topic`.", field="topic"),
+    list_option(
+        "nsqd.addresses",
+        "`host:port` of each nsqd, as the executors reach it; exactly one of both address options is set.",
+        expected="a list of host:port, with commas",
+        field="nsqd_tcp_addresses",
+    ),
+    list_option(
+        "lookupd.addresses",
+        "`host:port` or URL of each nsqlookupd; rows go to all nsqds that are registered there.",
+        expected="a list of host:port or URLs, with commas",
+        hidden=True,
+        field="lookupd_http_addresses",
+    ),
+    whole_option("mpubBatch", 1000, 1, MPUB_BATCH_MAX, "The most messages of a command.", field="mpub_batch"),
+    whole_option(
+        "mpubBytes",
+        1 << 20,
+        *MPUB_BYTES_LIMITS,
+        "The most bytes of a command with several messages; at most `nsq.maxBodySize`.",
+        field="mpub_bytes",
+    ),
+    word_option(
+        "partitionBy",
+        "roundRobin",
+        PARTITION_BY,
+        "The nsqd of a command: each in turn, or with `key` the same one for the same value of the column `key`.",
+        field="partition_by",
+    ),
+    milliseconds_option(
+        "deferMs",
+        0,
+        0,
+        "The time until rows without a column `deferMs` are delivered; nsqd allows 1 hour by default.",
+        field="defer_ms",
+    ),
+    *NSQ_OPTIONS,
+)
+"""The options of ``format("nsq")`` for a write, besides those of a ``WriterOptions``'s connection."""
+
+
+def read_writer_options(options: Mapping[str, str]) -> WriterOptions:
+    """Return the options of a write from Spark's map.
+
+    Raises:
+        OptionError: an option is unknown, wrong, missing or contradicts another one.
+    """
+    values = read_options(options, OPTIONS, ignored=("checkpointLocation",))
+    own = {option.field: values[option.name] for option in OPTIONS if option.name in values}
+    connection = connection_of(values)
+    try:
+        return WriterOptions(
+            **{name: value for name, value in own.items() if name not in connection}, connection=connection
+        )
+    except OptionError as error:
+        raise with_documented_names(error, OPTIONS) from None

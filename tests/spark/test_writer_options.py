@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nsqkit import OptionError
-from nsqkit.spark.writer_options import WriterOptions, check_columns
+from nsqkit.spark.writer_options import OPTIONS, WriterOptions, check_columns, read_writer_options
 
 
 def make_options(**options: Any) -> WriterOptions:
@@ -92,3 +92,71 @@ def test_a_table_that_cannot_be_published_is_refused(types: dict[str, str], opti
     with pytest.raises(OptionError) as caught:
         check_columns(types, make_options(**options))
     assert str(caught.value) == expected
+
+
+TEXTS = {"topic": "t", "nsqd.addresses": "a:4150"}
+
+
+def test_options_of_spark_are_read_whatever_the_case_of_their_names():
+    assert read_writer_options(
+        {
+            "TOPIC": "t",
+            "nsqd.addresses": "a:4150, b:4150",
+            "mpubbatch": "10",
+            "MPUBBYTES": "2048",
+            "partitionby": "key",
+            "deferMs": "5",
+            "nsq.authsecret": "hush",
+            "checkpointLocation": "/tmp",
+        }
+    ) == WriterOptions(
+        topic="t",
+        nsqd_tcp_addresses=("a:4150", "b:4150"),
+        mpub_batch=10,
+        mpub_bytes=2048,
+        partition_by="key",
+        defer_ms=5,
+        connection={"auth_secret": "hush"},
+    )
+
+
+def test_options_that_are_not_set_have_their_documented_defaults():
+    options = read_writer_options(TEXTS)
+    assert {option.name: option.default for option in OPTIONS if option.field and hasattr(options, option.field)} == {
+        "topic": None,
+        "nsqd.addresses": (),
+        "lookupd.addresses": (),
+        "mpubBatch": options.mpub_batch,
+        "mpubBytes": options.mpub_bytes,
+        "partitionBy": options.partition_by,
+        "deferMs": options.defer_ms,
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (
+            {"chanel": "c"},
+            "there is no option 'chanel'; there are topic, nsqd.addresses, lookupd.addresses, mpubBatch,",
+        ),
+        ({"mpubBach": "1"}, "did you mean 'mpubBatch'?"),
+        ({"mpubBatch": "many"}, "mpubBatch is 'many'; allowed is a whole number from 1 to 100000"),
+        ({"mpubBytes": "6291456"}, "mpubBytes is 6291456; allowed is at most nsq.maxBodySize, 5242880"),
+        ({"partitionBy": "hash"}, "partitionBy is 'hash'; allowed is"),
+        ({"deferMs": "3600001"}, "deferMs is 3600001; allowed is 0 to 3600000"),
+        ({"nsqd.addresses": ""}, "nsqd.addresses and lookupd.addresses are both empty; allowed is exactly one of them"),
+        ({"nsq.tlsCert": "x"}, "nsq.tlsCert is 'x'; allowed is to set it only with nsq.tlsV1"),
+        ({"topic": "a b"}, "topic name 'a b' is not valid"),
+    ],
+)
+def test_a_wrong_text_is_refused_under_the_documented_name(texts: dict[str, str], expected: str):
+    with pytest.raises(OptionError) as caught:
+        read_writer_options({**TEXTS, **texts})
+    assert expected in str(caught.value)
+
+
+def test_a_wrong_secret_is_not_in_the_error():
+    with pytest.raises(OptionError) as caught:
+        read_writer_options({**TEXTS, "nsq.authSecret": "hush\n", "lookupd.addresses": "http://user:hush@a:1"})
+    assert "hush" not in str(caught.value)

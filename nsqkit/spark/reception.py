@@ -1,6 +1,6 @@
 """The consumers of one partition: they connect, receive and touch messages, and pass them on in chunks.
 
-        Consumer of each topic ─▶ Chunker ─▶ next_chunk ─▶ (processed) ─▶ finish, with a barrier ─▶ … ─▶ CLS, CLOSE_WAIT
+        Consumer of each node ─▶ Chunker ─▶ next_chunk ─▶ (processed) ─▶ finish, with a barrier ─▶ … ─▶ CLS, CLOSE_WAIT
 
 The event loop answers heartbeats and touches messages while a chunk is processed in a thread. A message that nsqd has
 delivered too often becomes a dead letter and is in no chunk.
@@ -27,7 +27,7 @@ from nsqkit.consumer import Confirmation, Consumer, Message
 from nsqkit.consumer.dead_letter import GivenUp
 from nsqkit.errors import NotConnected, NSQError
 from nsqkit.producer import Producer
-from nsqkit.spark.batch_plan import PartitionShare
+from nsqkit.spark.batch_plan import PartitionShare, PlannedConnection
 from nsqkit.spark.chunker import Bounds, Chunker, StopReason
 from nsqkit.spark.options import ConsumerSpec
 
@@ -72,23 +72,25 @@ class Reception:
         self._changed = anyio.Event()
         self._unfinished: Sequence[Message] = ()
         self._subscribed: set[tuple[str, str]] = set()
-        self._planned: dict[str, dict[str, int]] = {}
-        for connection in share.connections:
-            self._planned.setdefault(connection.topic, {})[connection.nsqd_address] = connection.max_in_flight
-        self._limits = {topic: sum(shares.values()) for topic, shares in self._planned.items()}
-        self.consumers = {topic: self._consumer(topic, shares) for topic, shares in self._planned.items()}
+        # One consumer of several nsqds would give the share of one that is not connected to the others, and what they
+        # deliver then would exceed max_in_flight together with its own.
+        self.consumers = {_node(connection): self._consumer(connection) for connection in share.connections}
+        self._limits = {_node(connection): connection.max_in_flight for connection in share.connections}
 
-    def _consumer(self, topic: str, shares: dict[str, int]) -> Consumer:
+    def _consumer(self, connection: PlannedConnection) -> Consumer:
         def on_connection(address: str, error: Exception | None) -> None:
             if error is None:
-                self._subscribed.add((topic, address))
+                self._subscribed.add(_node(connection))
                 self.chunker.restart_quiet(self._clock.now_ns())
             self._changed.set()
 
         keywords = self._spec.consumer_keywords()
-        keywords["max_in_flight"] = sum(shares.values())
+        keywords["max_in_flight"] = connection.max_in_flight
         keywords["on_connection"] = on_connection
-        return Consumer(topic, self._spec.channel, nsqd_tcp_addresses=[*shares], clock=self._clock, **keywords)
+        addresses = [connection.nsqd_address]
+        return Consumer(
+            connection.topic, self._spec.channel, nsqd_tcp_addresses=addresses, clock=self._clock, **keywords
+        )
 
     @property
     def subscribed_count(self) -> int:
@@ -233,17 +235,17 @@ class Reception:
         return published
 
     async def _confirm(self, messages: Sequence[Message], call: Confirm) -> Confirmation:
-        of_topic: dict[str, list[Message]] = {}
-        for message in messages:
-            of_topic.setdefault(message.topic, []).append(message)
+        of_node: dict[tuple[str, str], list[Message]] = {}
+        for session, run in groupby(messages, attrgetter("session")):
+            of_node.setdefault((session.subscription.topic, session.address), []).extend(run)
         confirmations: list[Confirmation] = []
 
-        async def confirm(topic: str, part: list[Message]) -> None:
-            confirmations.append(await call(self.consumers[topic], part))
+        async def confirm(consumer: Consumer, part: list[Message]) -> None:
+            confirmations.append(await call(consumer, part))
 
         async with anyio.create_task_group() as tasks:
-            for topic, part in of_topic.items():
-                tasks.start_soon(confirm, topic, part)
+            for node, part in of_node.items():
+                tasks.start_soon(confirm, self.consumers[node], part)
         return Confirmation(
             failed=tuple(message for each in confirmations for message in each.failed),
             unknown=tuple(message for each in confirmations for message in each.unknown),
@@ -255,11 +257,10 @@ class Reception:
         if bounds.max_messages is None:
             return
         wanted = bounds.max_messages - self.chunker.taken_count
-        for topic, shares in self._planned.items():
-            limit = sum(min(share, wanted) for share in shares.values())
-            if limit < self._limits[topic]:
-                self._limits[topic] = limit
-                self.consumers[topic].change_max_in_flight(limit)
+        for node, limit in self._limits.items():
+            if wanted < limit:
+                self._limits[node] = wanted
+                self.consumers[node].change_max_in_flight(wanted)
 
 
 @asynccontextmanager
@@ -290,6 +291,10 @@ async def receiving(spec: ConsumerSpec, share: PartitionShare, clock: Clock) -> 
             consumer.stop()  # all at once, since each is then waited for
     if error is not None:
         raise error
+
+
+def _node(connection: PlannedConnection) -> tuple[str, str]:
+    return connection.topic, connection.nsqd_address
 
 
 def _given_up(message: Message, now_ns: int) -> GivenUp:

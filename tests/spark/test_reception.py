@@ -81,7 +81,7 @@ async def test_nothing_is_delivered_beyond_the_last_messages_of_a_count():
         async with receiving(make_spec(nsqd.tcp_address), share, LoopClock()) as reception:
             assert len(await drain(reception)) == 25
         assert reception.stop_reason is StopReason.COUNT
-        stats = reception.consumers["t"].stats()
+        stats = reception.consumers["t", nsqd.tcp_address].stats()
         assert (stats.received, stats.finished, stats.requeued) == (25, 25, 0)
 
 

@@ -16,6 +16,7 @@ from nsqkit.spark.drainer import (
     drain_to_slots,
     receive_rows,
 )
+from nsqkit.spark.message_handler import per_message
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.parquet_file import compact
 from nsqkit.spark.rdd import drain_to, foreach_partition, map_partitions, seed_rdd
@@ -44,6 +45,7 @@ __all__ = [
     "map_partitions",
     "message_table",
     "named_nodes",
+    "per_message",
     "plan_spec",
     "receive_rows",
     "seed_rdd",

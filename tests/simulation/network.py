@@ -1,7 +1,7 @@
 """The network of a world, which only keeps the order of bytes.
 
-A network does what a real one may do: it cuts a write at any byte, delays it, stalls for long, or loses the end of it
-and reports a reset. The world's random numbers decide.
+A network does what a real one may do: it cuts a write at any byte, delays it, stalls for long, loses the end of it and
+reports a reset, or loses everything silently. Each direction of each connection has random numbers of its own.
 """
 
 from __future__ import annotations
@@ -17,36 +17,68 @@ class Pipe:
     """One direction of a connection.
 
     Args:
-        random: the world's.
+        random: of this pipe alone.
         delay_ns: the maximum delay of bytes, unless the pipe stalls.
+        slice_max: the maximum length of a piece in bytes, 0 for any.
+
+    Attributes:
+        is_lost: everything that is sent is lost.
     """
 
-    def __init__(self, random: Random, delay_ns: int) -> None:
+    def __init__(self, random: Random, delay_ns: int, slice_max: int = 0) -> None:
         self._random = random
         self._delay_ns = delay_ns
+        self._slice_max = slice_max
         self._pieces: deque[tuple[int, bytes]] = deque()  # each with the time of its arrival
         self._last_ns = 0
+        self._ns_per_byte = 0
         self._is_ended = False
+        self.is_lost = False
 
     def send(self, data: bytes, now_ns: int) -> None:
         """Send bytes, in pieces; END closes the pipe after them."""
-        if not self._is_ended:
-            self._is_ended = data == END
-            cut = self._random.randint(1, len(data)) if data and self._random.random() < 0.3 else len(data)
-            for piece in (data[:cut], data[cut:])[: 1 + (cut < len(data))]:
-                self._last_ns = max(self._last_ns, now_ns + self._random.randint(0, self._delay_ns))
-                self._pieces.append((self._last_ns, piece))
+        if self._is_ended:
+            return
+        self._is_ended = data == END
+        if self.is_lost:
+            return
+        for piece in self._cut(data):
+            delay_ns = self._random.randrange(self._delay_ns) if self._delay_ns else 0
+            self._last_ns = max(self._last_ns, now_ns + delay_ns) + self._ns_per_byte * len(piece)
+            self._pieces.append((self._last_ns, piece))
+
+    def _cut(self, data: bytes) -> list[bytes]:
+        if self._slice_max:
+            return [data[begin : begin + self._slice_max] for begin in range(0, len(data) or 1, self._slice_max)]
+        if len(data) < 2 or self._random.random() > 0.2:
+            return [data]
+        cut = self._random.randrange(1, len(data))
+        return [data[:cut], data[cut:]]
 
     def reset(self, now_ns: int) -> None:
         """Lose some of the bytes in transit, from the end, and close the pipe there."""
         if not self._is_ended:
             for _ in range(self._random.randint(0, len(self._pieces))):
                 self._pieces.pop()
+            self.is_lost = False
             self.send(END, now_ns)
 
     def stall(self, until_ns: int) -> None:
         """Deliver nothing that is sent from now on before ``until_ns``."""
         self._last_ns = max(self._last_ns, until_ns)
+
+    def hold(self, until_ns: int) -> None:
+        """Deliver nothing before ``until_ns``, nor anything that is in transit."""
+        self._pieces = deque((max(arrival_ns, until_ns), piece) for arrival_ns, piece in self._pieces)
+        self.stall(until_ns)
+
+    def slow_down(self, ns_per_byte: int) -> None:
+        """Limit the rate; 0 ends the limit."""
+        self._ns_per_byte = ns_per_byte
+
+    def lose(self) -> None:
+        """Lose all bytes from now on, and the end, as if the other host had vanished."""
+        self.is_lost = True
 
     @property
     def next_arrival(self) -> int | None:
@@ -57,7 +89,7 @@ class Pipe:
         arrived: list[bytes] = []
         while self._pieces and self._pieces[0][0] <= now_ns:
             piece = self._pieces.popleft()[1]
-            if piece and arrived and self._random.random() < 0.5:
+            if piece and arrived and arrived[-1] and self._random.random() < 0.5:
                 arrived[-1] += piece
             else:
                 arrived.append(piece)

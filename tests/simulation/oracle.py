@@ -18,9 +18,10 @@ import attrs
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.session import Session
 from nsqkit.errors import BrokerError
-from nsqkit.wire.commands import Command
+from nsqkit.wire.commands import MPUB_HEAD, Command
 from nsqkit.wire.error_codes import encode_error_text
 from nsqkit.wire.frames import HEARTBEAT, MessageFrame, Response
+from tests.simulation.broken import Broken
 from tests.simulation.network import MS
 
 
@@ -35,35 +36,92 @@ class Copy:
     delivered_ns: int = 0
 
 
+class Bag:
+    """Copies by body; after a power cut there may be several of one body."""
+
+    def __init__(self) -> None:
+        self._by_body: dict[bytes, list[Copy]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Copy]:
+        for copies in self._by_body.values():
+            yield from copies
+
+    def add(self, copy: Copy) -> None:
+        self._by_body.setdefault(copy.body, []).append(copy)
+        self._count += 1
+
+    def take(self, body: bytes, attempts: int) -> Copy | None:
+        """Remove and return a copy, if there is one with so many attempts; otherwise any."""
+        copies = self._by_body.get(body)
+        if copies is None:
+            return None
+        copy = next((copy for copy in copies if copy.attempts == attempts), copies[0])
+        self.remove(copy)
+        return copy
+
+    def remove(self, copy: Copy) -> None:
+        copies = self._by_body[copy.body]
+        copies.remove(copy)
+        self._count -= 1
+        if not copies:
+            del self._by_body[copy.body]
+
+    def clear(self) -> None:
+        self._by_body.clear()
+        self._count = 0
+
+
 @attrs.define(eq=False)
 class ChannelOracle:
     """Where the copies are: queued and deferred by body, in flight by message id."""
 
     topic: bytes
     name: bytes
-    queued: dict[bytes, Copy] = attrs.field(factory=dict)
-    deferred: dict[bytes, Copy] = attrs.field(factory=dict)
+    queued: Bag = attrs.field(factory=Bag)
+    deferred: Bag = attrs.field(factory=Bag)
     in_flight: dict[bytes, Copy] = attrs.field(factory=dict)
+    held: dict[Session, int] = attrs.field(factory=dict)
     sessions: dict[Session, None] = attrs.field(factory=dict)
     paused: bool = False
     finished_count: int = 0
 
     def put(self, copy: Copy, delay_ns: int, now_ns: int) -> None:
         copy.owner, copy.due_ns = None, now_ns + delay_ns
-        (self.deferred if delay_ns else self.queued)[copy.body] = copy
+        (self.deferred if delay_ns else self.queued).add(copy)
 
     def held_count(self, session: Session) -> int:
-        return sum(copy.owner is session for copy in self.in_flight.values())
+        return self.held.get(session, 0)
+
+    def deliver(self, copy: Copy, message_id: bytes, session: Session) -> None:
+        """Put a copy in flight."""
+        if message_id in self.in_flight:
+            raise Broken(5, f"{message_id!r} is in flight already")
+        copy.owner = session
+        self.in_flight[message_id] = copy
+        self.held[session] = self.held.get(session, 0) + 1
+
+    def remove_in_flight(self, message_id: bytes) -> Copy:
+        copy = self.in_flight.pop(message_id)
+        assert copy.owner is not None
+        self.held[copy.owner] -= 1
+        if not self.held[copy.owner]:
+            del self.held[copy.owner]
+        return copy
 
 
 @attrs.define(eq=False)
 class TopicOracle:
-    """A topic: its channels, its waiting messages (body and delay), and the body of each id."""
+    """A topic: its channels, its waiting messages (with their delays), and the body of each id."""
 
     channels: dict[bytes, ChannelOracle] = attrs.field(factory=dict)
-    waiting: list[tuple[bytes, int]] = attrs.field(factory=list)
+    waiting: list[tuple[Copy, int]] = attrs.field(factory=list)
     bodies: dict[bytes, bytes] = attrs.field(factory=dict)
     paused: bool = False
+    is_on_disk: bool = False
 
 
 @attrs.define(eq=False)
@@ -79,11 +137,12 @@ class ClientOracle:
 class Oracle:
     """The expected state of one broker."""
 
-    def __init__(self, options: BrokerOptions) -> None:
+    def __init__(self, options: BrokerOptions, *, has_disk: bool = False) -> None:
         self._options = options
+        self.has_disk = has_disk
         self.topics: dict[bytes, TopicOracle] = {}
         self.clients: dict[Session, ClientOracle] = {}
-        self.accepted: set[bytes] = set()
+        self.orphans: dict[tuple[bytes, bytes], list[Copy]] = {}  # in files whose topic or channel has no name yet
 
     def channels(self) -> Iterator[ChannelOracle]:
         for topic in self.topics.values():
@@ -105,6 +164,8 @@ class Oracle:
                 delay_ns = int(params[1]) * MS if command.verb == b"DPUB" else 0
                 self._publish(self.topic(params[0]), command.bodies, delay_ns, now_ns)
                 client.owed += [b"OK"] * (len(command.bodies) if command.verb == b"PUB" else 1)
+            case _ if command.verb == MPUB_HEAD:
+                self.topic(params[0])
             case b"RDY" if not client.is_closing:
                 client.rdy_count = int(params[0])
             case b"CLS":
@@ -118,16 +179,24 @@ class Oracle:
                 self._answer(session, command.verb, params[0], delay_ns, now_ns)
 
     def _publish(self, topic: TopicOracle, bodies: Sequence[bytes], delay_ns: int, now_ns: int) -> None:
-        self.accepted.update(bodies)
-        topic.waiting += [(body, delay_ns) for body in bodies]
+        for body in bodies:
+            topic.waiting.append((Copy(body), delay_ns if self._keeps_delay(topic) else 0))
         self._flush(topic, now_ns)
+
+    def _keeps_delay(self, topic: TopicOracle) -> bool:
+        """Whether a message of this topic keeps its delay while it waits: nsqd keeps those in memory only."""
+        flows = topic.channels and not topic.paused
+        if flows or self._options.keep_deferred or not self.has_disk:
+            return True
+        topic.is_on_disk |= self._options.durability == "fsync" or len(topic.waiting) >= self._options.mem_queue_size
+        return not topic.is_on_disk
 
     def _flush(self, topic: TopicOracle, now_ns: int) -> None:
         if topic.channels and not topic.paused:
-            for body, delay_ns in topic.waiting:
+            for copy, delay_ns in topic.waiting:
                 for channel in topic.channels.values():
-                    channel.put(Copy(body), delay_ns, now_ns)
-            topic.waiting = []
+                    channel.put(Copy(copy.body, copy.attempts), delay_ns, now_ns)
+            topic.waiting, topic.is_on_disk = [], False
 
     def _answer(self, session: Session, verb: bytes, message_id: bytes, delay_ns: int, now_ns: int) -> None:
         client = self.clients[session]
@@ -140,7 +209,7 @@ class Oracle:
             most_ns = copy.delivered_ns + self._options.max_msg_timeout_ns
             copy.due_ns = min(now_ns + session.grant.msg_timeout_ns, most_ns)
         else:
-            del client.channel.in_flight[message_id]
+            client.channel.remove_in_flight(message_id)
             if verb == b"REQ":
                 client.channel.put(copy, delay_ns, now_ns)
             else:
@@ -155,33 +224,41 @@ class Oracle:
                 continue
             answer = frame.payload if isinstance(frame, Response) else encode_error_text(frame)
             if answer != HEARTBEAT:
-                assert client.owed, f"{answer!r} answers nothing"
+                if not client.owed:
+                    raise Broken(11, f"{answer!r} answers nothing")
                 owed = client.owed.popleft()
-                assert owed in {None, answer}, f"{owed!r} was owed, {answer!r} was sent"
+                if owed not in {None, answer}:
+                    raise Broken(11, f"{owed!r} was owed, {answer!r} was sent")
 
     def _delivered(self, session: Session, client: ClientOracle, frame: MessageFrame, now_ns: int) -> None:
         channel = client.channel
-        assert channel is not None
-        copy = channel.queued.pop(frame.body, None)
-        assert copy is not None, f"{frame.body!r} was delivered and is not queued"
-        assert not channel.paused, "a paused channel delivers nothing"
-        assert not client.is_closing, "nothing is delivered after CLS"
-        assert session in channel.sessions, "nothing is delivered to who is gone"
-        assert channel.held_count(session) < client.rdy_count, f"more than {client.rdy_count} are in flight"
+        if channel is None or session not in channel.sessions:
+            raise Broken(7, f"{frame.body!r} was delivered to a session without a subscription")
+        copy = channel.queued.take(frame.body, frame.attempts - 1)
+        if copy is None:
+            raise Broken(3, f"{frame.body!r} was delivered and is not queued")
+        if channel.paused or client.is_closing:
+            raise Broken(7, f"{frame.body!r} was delivered by a paused channel, or after CLS")
+        if channel.held_count(session) >= client.rdy_count:
+            raise Broken(6, f"more than {client.rdy_count} messages are in flight")
         copy.attempts += 1
-        assert frame.attempts == copy.attempts, f"attempts are {frame.attempts}, not {copy.attempts}"
+        if frame.attempts != copy.attempts:
+            raise Broken(8, f"attempts of {frame.body!r} are {frame.attempts}, not {copy.attempts}")
         body = self.topics[channel.topic].bodies.setdefault(frame.id, frame.body)
-        assert body == frame.body, f"id {frame.id!r} came twice"
-        copy.owner, copy.delivered_ns = session, now_ns
+        if body != frame.body:
+            raise Broken(4, f"id {frame.id!r} is that of {body!r} and of {frame.body!r}")
+        copy.delivered_ns = now_ns
         copy.due_ns = now_ns + session.grant.msg_timeout_ns
-        channel.in_flight[frame.id] = copy
+        channel.deliver(copy, frame.id, session)
 
     def deadline(self, now_ns: int) -> None:
         """Process that the broker was given the time."""
         for channel in self.channels():
-            for place in (channel.deferred, channel.in_flight):
-                for key in [key for key, copy in place.items() if copy.due_ns <= now_ns]:
-                    channel.put(place.pop(key), 0, now_ns)
+            for copy in [copy for copy in channel.deferred if copy.due_ns <= now_ns]:
+                channel.deferred.remove(copy)
+                channel.put(copy, 0, now_ns)
+            for key in [key for key, copy in channel.in_flight.items() if copy.due_ns <= now_ns]:
+                channel.put(channel.remove_in_flight(key), 0, now_ns)
 
     def opened(self, session: Session) -> None:
         self.clients[session] = ClientOracle()
@@ -200,23 +277,40 @@ class Oracle:
             if is_last and channel in self.channels():
                 self.delete_channel(channel)
 
+    def restore(self, name: bytes, *, paused: bool, waiting: list[tuple[Copy, int]], ids: dict[bytes, bytes]) -> None:
+        """Add a topic that a restarted broker has found on its disk, with its messages that wait."""
+        self.topics[name] = TopicOracle(waiting=waiting, bodies=ids, paused=paused, is_on_disk=bool(waiting))
+
+    def restore_channel(self, topic: bytes, name: bytes, *, paused: bool, copies: list[tuple[Copy, int]]) -> None:
+        """Add a channel with its messages, each with the time of its deferral, or 0."""
+        channel = self.topics[topic].channels[name] = ChannelOracle(topic, name, paused=paused)
+        for copy, due_ns in copies:
+            copy.due_ns = due_ns
+            (channel.deferred if due_ns else channel.queued).add(copy)
+
     # ---- functions of an admin -----------------------------------------------------------------------------------
 
     def topic(self, name: bytes) -> TopicOracle:
-        return self.topics.setdefault(name, TopicOracle())
+        if name not in self.topics:
+            waiting = [(copy, 0) for copy in self.orphans.pop((name, b""), ())]
+            self.topics[name] = TopicOracle(waiting=waiting, is_on_disk=bool(waiting))
+        return self.topics[name]
 
     def channel(self, topic_name: bytes, name: bytes, now_ns: int) -> ChannelOracle:
         topic = self.topic(topic_name)
-        channel = topic.channels.setdefault(name, ChannelOracle(topic_name, name))
-        self._flush(topic, now_ns)
-        return channel
+        if name not in topic.channels:
+            channel = topic.channels[name] = ChannelOracle(topic_name, name)
+            for copy in self.orphans.pop((topic_name, name), ()):
+                channel.queued.add(copy)
+            self._flush(topic, now_ns)
+        return topic.channels[name]
 
     def pause_topic(self, topic: TopicOracle, now_ns: int, *, paused: bool) -> None:
         topic.paused = paused
         self._flush(topic, now_ns)
 
     def empty_channel(self, channel: ChannelOracle) -> None:
-        for place in (channel.queued, channel.deferred, channel.in_flight):
+        for place in (channel.queued, channel.deferred, channel.in_flight, channel.held):
             place.clear()
 
     def delete_channel(self, channel: ChannelOracle) -> None:

@@ -1,44 +1,90 @@
-"""Worlds, each from a seed: real brokers and clients with faults of the network and of handlers.
+"""Worlds, each from a seed: real brokers and clients, with faults of the network, disks, clocks and processes.
 
-``python -m tests.simulation --seed N --trace`` repeats a world that failed.
+``python -m tests.simulation SEED --trace`` repeats a world that failed, and ``--shrink`` makes a small plan of it.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections import Counter
+
 import pytest
 
+from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.timers import Timers
 from nsqkit.broker.core.topics import channel
 from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.broker.core.topics.subscription import InFlight, Subscription
-from tests.simulation.world import World
+from tests.simulation.broken import Broken
+from tests.simulation.draw import draw
+from tests.simulation.plan import read_plan
+from tests.simulation.world import World, trace_hash
 
-WORLDS = 200
-STEPS = 150
+WORLDS = 600
 
 
-@pytest.mark.parametrize("first", range(0, WORLDS, 10))
+@pytest.mark.parametrize("first", range(0, WORLDS, 20))
 def test_worlds(first):
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 20):
         try:
-            World(seed).run(STEPS)
+            World(draw(seed)).run()
         except Exception as error:
-            error.add_note(f"python -m tests.simulation --seed {seed} --trace")
+            error.add_note(f"python -m tests.simulation {seed} --trace")
             raise
 
 
-@pytest.mark.parametrize("seed", [50158, 51203, 61958])
-def test_test_message_that_is_lost_with_its_connection_is_not_awaited(seed):
-    World(seed).run(STEPS)
+def test_world_is_the_same_in_another_process_with_another_hash_seed():
+    seeds = [*range(0, 40, 3)]
+    program = (
+        "from tests.simulation.draw import draw\n"
+        "from tests.simulation.world import trace_hash\n"
+        "import logging, sys\n"
+        "logging.disable(logging.CRITICAL)\n"
+        "for seed in map(int, sys.argv[1:]): print(trace_hash(draw(seed)))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *map(str, seeds)],
+        env=os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert ran.stdout.split() == [trace_hash(draw(seed)) for seed in seeds]
 
 
-def test_world_is_determined_by_its_seed():
-    traces: list[list[str]] = []
-    for _ in range(2):
-        traces.append([])
-        World(7, trace=traces[-1].append).run(STEPS)
-    assert traces[0] == traces[1]
-    assert len(traces[0]) > STEPS
+def test_another_draw_of_the_engine_changes_no_plan_and_no_other_part(monkeypatch):
+    plan = draw(12)
+    make = Broker.__init__
+
+    def make_and_draw(self, options, random, *storage):
+        random.random()
+        make(self, options, random, *storage)
+
+    before = trace_hash(plan)
+    monkeypatch.setattr(Broker, "__init__", make_and_draw)
+    assert draw(12) == plan
+    assert trace_hash(plan) == before
+
+
+def test_plan_replays_from_its_document():
+    for seed in range(10):
+        plan = draw(seed)
+        assert read_plan(plan.to_json()) == plan
+        assert trace_hash(read_plan(plan.to_json())) == trace_hash(plan)
+
+
+def test_features_and_faults_of_worlds_all_occur():
+    verbs = Counter(step.verb for seed in range(300) for step in draw(seed).steps)
+    durabilities = Counter(
+        options.get("durability", "memory") for seed in range(300) for options in draw(seed).nodes.values()
+    )
+    wanted = {"kill", "power cut", "stop", "start", "end disk", "fill disk", "fail disk", "suspend", "refuse", "cut"}
+    wanted |= {"stall", "half-open", "slow", "fault", "publish", "handle", "leave", "max in flight", "attempt"}
+    assert wanted <= verbs.keys()
+    assert durabilities.keys() == {"memory", "nsqd", "fsync"}
 
 
 @pytest.mark.parametrize(
@@ -56,6 +102,6 @@ def test_world_is_determined_by_its_seed():
 )
 def test_broken_engine_is_noticed(monkeypatch, owner, name, broken):
     monkeypatch.setattr(owner, name, broken)
-    with pytest.raises(AssertionError):
-        for seed in range(30):
-            World(seed).run(STEPS)
+    with pytest.raises(Broken):
+        for seed in range(300):
+            World(draw(seed)).run()

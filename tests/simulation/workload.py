@@ -1,11 +1,11 @@
-"""The players of a world: producers and consumers, made of the real machines, and a handler that sometimes fails.
-
-``act`` is one action of a player; its output is sent when the world pumps.
-"""
+"""The players of a world: producers and consumers, made of the real machines, with handlers that sometimes fail."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from itertools import cycle
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -16,10 +16,12 @@ from nsqkit.consumer.session import ConsumerSession
 from nsqkit.consumer.subscription import Subscription
 from nsqkit.errors import NSQError
 from nsqkit.producer.session import Answers, ProducerSession
-from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
+from nsqkit.wire.commands import Command, encode_deferred_publish, encode_multi_publish, encode_publish
 
 if TYPE_CHECKING:
-    from tests.simulation.world import Connection, Node, World
+    from tests.simulation.connection import Connection
+    from tests.simulation.node import Node
+    from tests.simulation.world import World
 
 
 @attrs.define(eq=False)
@@ -33,16 +35,17 @@ class Publish:
 class Producer:
     """Publishes to one node repeatedly."""
 
-    def __init__(self, world: World, node: Node) -> None:
-        self._world, self.node = world, node
-        self._link: Connection[ProducerSession] | None = None
+    def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
+        self._world, self.name = world, name
+        self.node: Node = world.nodes[options["node"]]
+        self._link: Connection | None = None
         self.publishes: list[Publish] = []
 
-    def process_events(self) -> None:
+    def before_command(self, connection: Connection, command: Command) -> None:
+        """Nothing is to be checked."""
+
+    def handle_events(self, connection: Connection, events: Sequence[object]) -> None:
         """Record the answers of the connection."""
-        if self._link is None:
-            return
-        events, self._link.events = self._link.events, []
         for event in events:
             assert isinstance(event, Answers)
             publish: Publish
@@ -51,31 +54,34 @@ class Producer:
             for publish, error in event.failed:
                 publish.answers.append(error)
 
-    def act(self) -> None:
+    def act(self, verb: str, values: dict[str, Any]) -> None:
         """Connect if there is no connection, publish otherwise."""
-        self.process_events()
-        world, options = self._world, self._world.consumer_options
         if self._link is None or self._link.machine.ended:
+            options = self._world.consumer_options
             session = ProducerSession(
-                world.identity,
+                self._world.identity,
                 read_timeout_ns=round(options.read_timeout * 1e9),
                 max_msg_size=options.max_msg_size,
-                now_ns=world.now_ns,
+                now_ns=self._world.now_ns,
             )
-            self._link = world.connect(self.node, session)
-        elif self._link.machine.is_open:
-            publish = Publish([world.new_body() for _ in range(world.random.choice((1, 1, 5)))])
+            self._link = self._world.connect(self.name, self, self.node, session)
+        elif verb == "publish" and self._link.machine.is_open:
+            bodies = [
+                b"%s.%d.%d" % (self.name.encode(), values["id"], number) + b"." * values["size"]
+                for number in range(values["count"])
+            ]
+            publish = Publish(bodies)
             self.publishes.append(publish)
-            self._link.machine.publish(self._command(publish.bodies), publish)
-
-    def _command(self, bodies: list[bytes]) -> bytes:
-        random = self._world.random
-        topic = random.choice(self._world.topics)
-        if len(bodies) > 1:
-            return encode_multi_publish(topic, bodies)
-        if random.random() < 0.2:
-            return encode_deferred_publish(topic, bodies[0], random.choice((0, 1, 500, 10_000)))
-        return encode_publish(topic, bodies[0])
+            topic = values["topic"].encode()
+            if len(bodies) > 1:
+                command = encode_multi_publish(topic, bodies)
+            elif values["delay_ms"] is not None:
+                command = encode_deferred_publish(topic, bodies[0], values["delay_ms"])
+            else:
+                command = encode_publish(topic, bodies[0])
+            assert isinstance(self._link.machine, ProducerSession)
+            self._link.machine.publish(command, publish)
+            self._world.touch(self._link)
 
 
 class WorldClock(ManualClock):
@@ -92,63 +98,119 @@ class WorldClock(ManualClock):
 class Consumer:
     """Consumes one channel of every node; it holds some messages for too long."""
 
-    def __init__(self, world: World, topic: bytes, channel: bytes) -> None:
-        self._world = world
-        self._links: dict[Node, Connection[ConsumerSession]] = {}
+    def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
+        self._world, self.name, self._options = world, name, options
+        self.agenda_ns: int | None = None
+        self.is_touched = False
+        self._links: dict[Node, Connection] = {}
         self._kept: list[Message] = []
-        self.topic, self.channel = topic, channel
-        self.core = ConsumerCore(world.consumer_options, world.random)
+        self.topic, self.channel = options["topic"], options["channel"]
+        self._life = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        world = self._world
+        self._life += 1
+        self.core = ConsumerCore(world.consumer_options, Random(f"{world.plan.seed}/{self.name}/{self._life}"))
         self.subscription = Subscription(
-            topic.decode(),
-            channel.decode(),
-            core=self.core,
-            options=world.consumer_options,
-            identity=world.identity,
+            self.topic, self.channel, core=self.core, options=world.consumer_options, identity=world.identity
         )
         self.subscription.clock = WorldClock(world)
 
-    def act(self) -> None:
-        """Connect where there is no connection, handle some messages, and sometimes change settings."""
-        world, random, core = self._world, self._world.random, self.core
-        for node in world.nodes if not core.is_closing else ():
-            if node not in self._links or self._links[node].machine.ended:
-                session = self.subscription.make_session("node", self, world.now_ns)
-                self._links[node] = world.connect(node, session, core)
-        for _ in range(random.randint(0, len(core.inbox)) if world.has_misfortune else len(core.inbox)):
-            self._handle(core.inbox.popleft())
-        while self._kept and (not world.has_misfortune or random.random() < 0.5):
-            self._handle(self._kept.pop(random.randrange(len(self._kept))))
-        if not world.has_misfortune or random.random() < 0.1:
-            core.set_max_in_flight(world.consumer_options.max_in_flight, world.now_ns)
-        elif random.random() < 0.02:
-            core.set_max_in_flight(random.choice((0, 1, 5)), world.now_ns)
+    def before_command(self, connection: Connection, command: Command) -> None:
+        """Nothing is to be checked."""
 
-    def _handle(self, message: Message) -> None:
-        chance = self._world.random.random() if self._world.has_misfortune else 1
+    def handle_events(self, connection: Connection, events: Iterable[object]) -> None:
+        """Pass the events of a connection to the core."""
+        assert isinstance(connection.machine, ConsumerSession)
+        self.core.handle_events(connection.machine, events, self._world.now_ns)
+        self._world.touch(self)
+
+    def act(self, verb: str, values: dict[str, Any]) -> None:
+        """Perform a step of the plan; connect first where there is no connection."""
+        if verb == "leave":
+            self._leave()
+            return
+        if not self._is_here():
+            return
+        self._connect()
+        if verb == "max in flight":
+            self.core.set_max_in_flight(values["count"], self._world.now_ns)
+        elif verb == "handle":
+            fates = cycle(values["fates"])
+            for _ in range(min(values["count"], len(self.core.inbox))):
+                self._handle(self.core.inbox.popleft(), next(fates))
+            for _ in range(min(values["kept"], len(self._kept))):
+                self._handle(self._kept.pop(0), next(fates))
+        self._world.touch(self)
+
+    def _is_here(self) -> bool:
+        """Return whether the consumer runs; one that has left begins again when all its connections have ended."""
+        if self.core.is_closing and all(link.machine.ended for link in self._links.values()):
+            self._begin()
+        return not self.core.is_closing
+
+    def _connect(self) -> None:
+        for node in self._world.nodes.values():
+            if node not in self._links or self._links[node].machine.ended:
+                session = self.subscription.make_session(node.name, self, self._world.now_ns)
+                link = self._world.connect(self.name, self, node, session)
+                if link is not None:
+                    self._links[node] = link
+                    session.connection = link
+
+    def _handle(self, message: Message, fate: str) -> None:
         if message.is_answered:
             return
-        if chance > 0.3:
+        if fate == "finish":
             message.finish()
-        elif chance > 0.2:
-            message.requeue(self._world.random.choice((None, 0, 0.3)), backoff=chance > 0.25)
+        elif fate.startswith("requeue"):
+            delay = fate.split()[1]
+            message.requeue(None if delay == "default" else int(delay) / 1000, backoff=fate.endswith("backoff"))
         else:
             self._kept.append(message)
-            if chance > 0.1:
+            if fate == "touch":
                 message.touch()
 
+    def drain(self) -> None:
+        """Finish everything that arrives."""
+        if not self._is_here():
+            return
+        self._connect()
+        if self.core.flow.max_in_flight != self._world.consumer_options.max_in_flight:
+            self.core.set_max_in_flight(self._world.consumer_options.max_in_flight, self._world.now_ns)
+        while self.core.inbox:
+            self._handle(self.core.inbox.popleft(), "finish")
+        while self._kept:
+            self._handle(self._kept.pop(), "finish")
+        self._world.touch(self)
+
     def wake(self) -> None:
-        """Do nothing: the world sends the output of all sessions."""
+        """Do nothing: a session that is not connected has nothing to send."""
 
     flush = wake
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Requeue everything and close."""
         self.core.close(self._world.now_ns, self._world.now_ns)
         self.core.requeue_all()
         for link in self._links.values():
             if not link.machine.is_open:
                 link.machine.end(None)
+            self._world.touch(link)
+        self._world.touch(self)
 
-    @property
-    def is_gone(self) -> bool:
-        return self.core.is_closing and all(link.machine.ended for link in self._links.values())
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        return self.core.next_deadline()
+
+    def handle_deadline(self, now_ns: int) -> None:
+        self.core.handle_deadline(now_ns)
+        self._world.touch(self)
+
+    def service(self) -> None:
+        """Have the output of the core's sessions sent."""
+        for session in self.core.take_output():
+            assert isinstance(session, ConsumerSession)
+            session.connection.wake()

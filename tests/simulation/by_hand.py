@@ -1,0 +1,204 @@
+"""The real ``Persistence`` of a broker, run by hand: without an event loop, and without threads.
+
+``nsqkit.broker.persistence`` is loaded once more, with another ``anyio`` and another pool: work of a thread is done
+between two pauses, in which the world lets others act, and a stop writes topic after topic. So no copy of its commit is
+needed, and the end of a process may come in the middle of it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType, SimpleNamespace, coroutine
+from typing import TYPE_CHECKING, Any
+
+from nsqkit.broker import persistence
+from tests.broker.core.disk.disks import Content, MemoryFileStore
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from nsqkit.broker.core.broker import Broker
+    from nsqkit.broker.core.disk.storage import DiskStorage
+    from nsqkit.broker.core.options import BrokerOptions
+
+
+@coroutine
+def _pause(until: Event | int | None = None) -> Generator[Event | int | None, None, None]:
+    """Let others act: once, until an event is set, or until a time in ns."""
+    yield until
+
+
+class _Cancelled(BaseException):
+    """The cancellation of a task."""
+
+
+class Event:
+    """``anyio.Event``."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    async def wait(self) -> None:
+        while not self._is_set:
+            await _pause(self)
+
+
+class Lock:
+    """``anyio.Lock``, which one coroutine alone uses."""
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
+
+
+async def _run_sync(function: Callable[..., Any], *args: object) -> Any:
+    await _pause()
+    result = function(*args)
+    await _pause()
+    return result
+
+
+class Pool:
+    """``ThreadPoolExecutor`` with one thread, the caller's."""
+
+    def __init__(self, _threads: int) -> None:
+        pass
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def map(self, function: Callable[..., Any], items: Iterable[Any]) -> Iterator[Any]:
+        return map(function, items)
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.find_spec(persistence.__name__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    anyio = SimpleNamespace(Event=Event, Lock=Lock, to_thread=SimpleNamespace(run_sync=_run_sync))
+    module.__dict__.update(anyio=anyio, ThreadPoolExecutor=Pool)
+    return module
+
+
+PERSISTENCE = _load()
+
+
+class Disk(MemoryFileStore):
+    """The data path of a broker: a ``DirectoryFileStore`` in memory.
+
+    Attributes:
+        is_checked: a checker reads, which no fault may meet.
+    """
+
+    is_checked = False
+
+    def operate(self, content: Content | None = None, data: bytes = b"", position: int = 0) -> None:
+        if not self.is_checked:
+            super().operate(content, data, position)
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Read without faults."""
+        self.is_checked = True
+        try:
+            yield
+        finally:
+            self.is_checked = False
+
+    def lock(self) -> None:
+        """Do nothing: a world starts no second broker on a disk."""
+
+    close = abandon = free_removed = lock
+
+
+class Committer:
+    """Runs the persistence of one broker; its next step is due after a random time.
+
+    Attributes:
+        persistence: the real one.
+        is_idle: it waits for work.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        options: BrokerOptions,
+        random: Random,
+        delays_ns: tuple[int, ...],
+        storage_type: type[DiskStorage],
+    ) -> None:
+        PERSISTENCE.__dict__["DiskStorage"] = storage_type  # of the ordinary mode
+        self.persistence: Any = PERSISTENCE.Persistence(disk, options, after=lambda: None)
+        self._disk = disk
+        self._random = random
+        self._delays_ns = delays_ns
+        self._run: Generator[Event | int | None, None, None] | None = None
+        self._waits_for: Event | int | None = None
+        self._due_ns: int | None = None
+        self._now_ns = 0
+
+    def now_ns(self) -> int:
+        """The time, as its clock."""
+        return self._now_ns
+
+    async def wait_until(self, time_ns: int) -> None:
+        """Pause, as its clock."""
+        await _pause(time_ns)
+
+    def start(self, broker: Broker, now_ns: int) -> None:
+        """Open the data path.
+
+        Raises:
+            OSError, OptionError: it cannot be opened.
+        """
+        self.persistence.open(broker, now_ns)
+        self._run = self.persistence.run(broker, self).__await__()
+        self._waits_for = None
+        self.step(now_ns)
+
+    def stop(self, broker: Broker) -> None:
+        """End as the broker's process does: cancel what runs, then write everything."""
+        assert self._run is not None
+        with suppress(_Cancelled):
+            self._run.throw(_Cancelled)
+        self.persistence.close(broker)
+
+    def drop(self) -> None:
+        """End without a word; the disk was copied before, so a change of it does not count."""
+        self._disk.is_checked = True
+        if self._run is not None:
+            self._run.close()
+
+    @property
+    def is_idle(self) -> bool:
+        return isinstance(self._waits_for, Event) and not self._waits_for.is_set()
+
+    def next_deadline(self, now_ns: int) -> int | None:
+        """Return when to call ``step``."""
+        if self.is_idle:
+            self._due_ns = None
+        elif self._due_ns is None:
+            wait_ns = self._random.choice(self._delays_ns)
+            self._due_ns = self._waits_for if isinstance(self._waits_for, int) else now_ns + wait_ns
+        return self._due_ns
+
+    def step(self, now_ns: int) -> None:
+        """Go on to the next pause."""
+        assert self._run is not None
+        self._now_ns, self._due_ns = now_ns, None
+        self._waits_for = next(self._run)

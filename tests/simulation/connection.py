@@ -1,0 +1,223 @@
+"""A connection of a world: a client's machine and a broker's session, and the bytes between them.
+
+        machine ──▶ up ──▶ ┐      ┌ ──▶ session
+                           │ link │
+        machine ◀── down ◀ ┘      └ ◀── session
+
+The link is that of ``nsqkit.testing`` in some worlds, for its faults, and is left out in the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nsqkit.client.session import ClientSession
+from nsqkit.errors import OptionError
+from nsqkit.testing.link.journal import Journal
+from nsqkit.testing.link.link import Link
+from nsqkit.wire.commands import CommandDecoder
+from nsqkit.wire.frames import FrameDecoder, MessageFrame
+from tests.rules import AllowAll
+from tests.simulation.network import END, Pipe
+from tests.stepping import step
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.session.session import Session
+    from nsqkit.wire.commands import Command
+    from tests.simulation.node import Node
+    from tests.simulation.world import World
+
+_NO_JOURNAL = Journal(enabled=False)
+
+
+class Owner(Protocol):
+    """The player that a connection belongs to."""
+
+    def handle_events(self, connection: Connection, events: Sequence[object]) -> None:
+        """Process the events of the connection's machine."""
+        ...
+
+    def before_command(self, connection: Connection, command: Command) -> None:
+        """Check a command that the broker is about to receive."""
+        ...
+
+
+class Connection:
+    """See the module.
+
+    Attributes:
+        machine: the client's.
+        session: the broker's; None once the broker has closed the connection, or is gone.
+    """
+
+    def __init__(self, world: World, owner: Owner, node: Node, machine: ClientSession[Any], name: str) -> None:
+        self._world, self.owner, self.node, self.machine, self.name = world, owner, node, machine, name
+        self.agenda_ns: int | None = None
+        self.is_touched = False
+        self.address = name
+        seed, options = world.plan.seed, world.plan.options
+        self.up, self.down = (
+            Pipe(Random(f"{seed}/{name}/{way}"), 1000 * options.get("delay_us", 0), options.get("slice_max", 0))
+            for way in ("up", "down")
+        )
+        self._link = Link(name, _NO_JOURNAL, node.faults) if options.get("has_double") else None
+        self._at_end = False
+        self._commands = CommandDecoder(AllowAll(), max_msg_size=1 << 20, max_body_size=5 << 20)
+        self.frames = FrameDecoder()
+        self.session: Session | None = node.open_session(self)
+
+    @property
+    def is_over(self) -> bool:
+        return self.machine.ended and self.session is None
+
+    def wake(self) -> None:
+        """Have the client's output sent."""
+        self._world.touch(self)
+
+    flush = wake
+
+    def heal(self) -> None:
+        """End the faults of the network; a connection that has lost bytes is reset."""
+        now_ns = self._world.now_ns
+        for pipe in (self.up, self.down):
+            pipe.slow_down(0)
+            if pipe.is_lost:
+                self.up.reset(now_ns)
+                self.down.reset(now_ns)
+        self._world.touch(self)
+
+    def act(self, verb: str, values: dict[str, Any]) -> None:
+        """Perform a step of the plan."""
+        now_ns, ways = self._world.now_ns, values.get("ways", "both")
+        for pipe in [self.up] * (ways != "down") + [self.down] * (ways != "up"):
+            match verb:
+                case "cut":
+                    pipe.reset(now_ns)
+                case "stall":
+                    pipe.hold(now_ns + 1000 * values["for_us"])
+                case "half-open":
+                    pipe.lose()
+                case "slow":
+                    pipe.slow_down(values["ns_per_byte"])
+        if verb == "fault" and self._link is not None:
+            if values.get("clear"):
+                self.node.faults.clear()
+            with suppress(OptionError):  # a rule of the same kind is there already
+                getattr(self.node.faults, values["name"])(*values["words"], **values["limits"], client=self.name)
+        self._world.touch(self)
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        due_ns = self.machine.next_deadline()
+        if (arrival_ns := self.down.next_arrival) is not None and (due_ns is None or arrival_ns < due_ns):
+            due_ns = arrival_ns
+        if (arrival_ns := self.up.next_arrival) is not None and self.session is not None:
+            arrival_ns = max(arrival_ns, self.node.resume_ns)
+            if due_ns is None or arrival_ns < due_ns:
+                due_ns = arrival_ns
+        if self._link is not None and (leaves_ns := self._link.next_deadline()) is not None:
+            due_ns = leaves_ns if due_ns is None else min(due_ns, leaves_ns)
+        return due_ns
+
+    def handle_deadline(self, now_ns: int) -> None:
+        """Deliver the bytes that have arrived, on both sides."""
+        if self._link is not None:
+            self._link.handle_deadline(now_ns)
+            self._leave_link(now_ns)
+        if now_ns >= self.node.resume_ns:
+            for data in self.up.receive(now_ns):
+                self._arrive(data, now_ns)
+        for data in self.down.receive(now_ns):
+            if data == END:
+                self.machine.receive_eof(now_ns)
+            self._step(b"" if data == END else data)
+        self._step(b"")
+
+    def service(self) -> None:
+        """Send the client's output."""
+        while self._step(b""):
+            pass
+        if self.machine.ended:
+            self.up.send(END, self._world.now_ns)
+        if self._link is not None:
+            self._leave_link(self._world.now_ns)
+
+    # ---- from the client ---------------------------------------------------------------------------------------------
+
+    def _step(self, data: bytes) -> bool:
+        """Drive the client's machine; return whether it had output or events."""
+        output, events = step(self.machine, data, self._world.now_ns)
+        if output:
+            self.up.send(output, self._world.now_ns)
+        if events:
+            self.owner.handle_events(self, events)
+        return bool(output or events)
+
+    def _arrive(self, data: bytes, now_ns: int) -> None:
+        if self._link is None:
+            self._receive(data)
+            return
+        end = self._link.client_end
+        if data == END:
+            end.receive_eof(now_ns)
+        else:
+            end.receive_data(data, now_ns)
+        self._leave_link(now_ns)
+
+    def _leave_link(self, now_ns: int) -> None:
+        assert self._link is not None
+        end = self._link.broker_end
+        if data := end.data_to_send():
+            self._receive(data)
+        if end.ended and not self._at_end:
+            self._at_end = True
+            self._receive(END)
+        if data := self._link.client_end.data_to_send():
+            self.down.send(data, now_ns)
+        if self._link.client_end.ended:
+            self.down.send(END, now_ns)
+
+    def _receive(self, data: bytes) -> None:
+        session = self.session
+        if session is None or session.ended:
+            return
+        if data == END:
+            self.node.end_input(session, self._commands.end())
+        else:
+            self.node.receive(session, data, list(self._commands.feed(data)))
+
+    # ---- from the broker ---------------------------------------------------------------------------------------------
+
+    def answer(self, data: bytes) -> None:
+        """Send bytes of the broker, END for the end."""
+        now_ns = self._world.now_ns
+        if data == END:
+            self.session = None
+        if self._link is None:
+            self.down.send(data, now_ns)
+        elif data == END:
+            self._link.broker_end.receive_eof(now_ns)
+        else:
+            self._link.broker_end.receive_data(data, now_ns)
+        self._world.touch(self)
+
+    def lose_broker(self) -> None:
+        """Lose the broker's end, and some of the bytes that it sent."""
+        self.session = None
+        self.down.reset(self._world.now_ns)
+        self._world.touch(self)
+
+    def note_frames(self, frames: Sequence[object]) -> None:
+        """Write what the broker sends into the trace."""
+        if self._world.is_traced:
+            for frame in frames:
+                text = (
+                    f"{frame.body!r} attempt {frame.attempts} id {frame.id!r}"
+                    if isinstance(frame, MessageFrame)
+                    else repr(frame)
+                )
+                self._world.note("%s ◀ %s: %s", self.name, self.node.name, text)

@@ -1,0 +1,260 @@
+"""Draws the plan of a world from its seed.
+
+Features and faults are drawn first: each exists in a half of the worlds, all of them in one world of eight, and no
+fault in another one of eight. Then each node, player and connection draws its steps with a random generator of its
+own, so another draw in one place changes nothing elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, Final
+
+from tests.simulation.plan import Plan, Step
+
+FAULTS: Final = (
+    *("cut", "stall", "half-open", "slow", "double", "refuse", "suspend", "late"),
+    *("leave", "admin", "delete", "kill", "power cut", "stop", "end disk", "clock", "disk faults"),
+)
+FEATURES: Final = ("two nodes", "slices", "ephemeral", "deferred", "requeues", "touches", "batches", "max in flight")
+FATES: Final = ("finish",) * 14
+DURATIONS_US: Final = (300_000, 3_000_000, 15_000_000)
+DOUBLE_FAULTS: Final[tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]] = (
+    ("reset", (), {"times": 1}),
+    ("close_at", (5,), {"frame": 1}),
+    ("close_at", (50,), {"frame": 5}),
+    ("half_open", ("to_broker",), {}),
+    ("half_open", ("to_client",), {}),
+    ("delay", (0.001,), {"times": 5}),
+    ("delay", (20,), {"times": 1}),
+    ("bandwidth", (1_000,), {}),
+    ("slices", (1,), {"times": 20}),
+    ("wrong_type", (7,), {"times": 1}),
+    ("drop", (), {"command": "FIN", "times": 1}),
+    ("drop", (), {"command": "HEARTBEAT", "times": 3}),
+    ("duplicate", (), {"times": 3}),
+    ("redeliver", (0.5,), {"times": 3}),
+    ("redeliver", (0,), {"times": 1}),
+)
+
+
+def draw(seed: int) -> Plan:
+    """Return the plan of a seed."""
+    return _Drawing(str(seed)).plan()
+
+
+class _Drawing:
+    def __init__(self, seed: str) -> None:
+        self._seed = seed
+        random = self.random("world")
+        self._faults = _swarm(random, FAULTS, none=True)
+        self._features = _swarm(random, FEATURES, none=False)
+        self._durability = random.choice(("memory", "memory", "nsqd", "fsync"))
+        if self._durability != "memory":
+            self._features.discard("ephemeral")  # the ledger of a disk does not model dropped messages
+        self._duration_us = random.choice(DURATIONS_US)
+        self._topics = ["t", "u"] + ["v#ephemeral"] * ("ephemeral" in self._features)
+        self._channels = ["a", "b"] + ["c#ephemeral"] * ("ephemeral" in self._features)
+        self._mem_queue_size = 10_000 if "ephemeral" in self._features else random.choice((0, 2, 10, 10_000))
+        self._step_id = 0
+        self._has_partitions = random.random() < 0.125
+        if self._has_partitions:
+            # A broker that loses messages, and a network that drops single ones, are beyond what a slot log promises.
+            self._faults -= {"double", "delete", "clock", "kill", "power cut", "stop", "end disk", "disk faults"}
+            self._is_exact = random.random() < 0.5
+            if self._is_exact:
+                self._faults -= {"stall", "half-open", "slow", "refuse", "suspend", "late"}
+
+    def random(self, name: str) -> Random:
+        """Return the random generator of one part of the plan."""
+        return Random(f"{self._seed}/plan/{name}")
+
+    def plan(self) -> Plan:
+        random = self.random("players")
+        node_names = ["node-1", "node-2"][: 1 + ("two nodes" in self._features)]
+        nodes = {name: self._node(name) for name in node_names}
+        players: dict[str, dict[str, Any]] = {}
+        for number in range(1, random.randint(1, 2) + 1):
+            players[f"producer-{number}"] = {"kind": "producer", "node": random.choice(node_names)}
+        for number in range(1, random.randint(1, 3) + 1):
+            topic, channel = random.choice(self._topics), random.choice(self._channels)
+            players[f"consumer-{number}"] = {"kind": "consumer", "topic": topic, "channel": channel}
+        for number in range(1, random.randint(1, 3) + 1 if self._has_partitions else 1):
+            players[f"partition-{number}"] = self._partition_options(random)
+        steps: list[Step] = []
+        draws = {"producer": self._producer, "consumer": self._consumer, "partition": self._partition}
+        for name, player in players.items():
+            steps += draws[player["kind"]](name)
+            for node in node_names:
+                steps += self._link(f"{name}/{node}")
+        for name in node_names:
+            steps += self._node_steps(name)
+        steps.sort(key=lambda step: step.at_us)
+        return Plan(self._seed, self._options(), nodes, players, tuple(self._with_late(steps)))
+
+    def _options(self) -> dict[str, Any]:
+        random = self.random("options")
+        return {
+            "topics": self._topics,
+            "delay_us": random.choice((0, 1_000, 50_000)),
+            "slice_max": random.choice((1, 7, 100)) if "slices" in self._features and random.random() < 0.2 else 0,
+            "has_double": "double" in self._faults,
+            "msg_timeout_ms": random.choice((1000, 3000)),
+            "is_exact": self._has_partitions and self._is_exact,
+            "consumer": {
+                "max_in_flight": random.choice((1, 2, 10, 200)),
+                "heartbeat_interval": random.choice((1.0, 5.0)),
+                "read_timeout": random.choice((10.0, 60.0)),
+                "default_requeue_delay": random.choice((0.0, 0.5)),
+                "backoff_multiplier": random.choice((0.01, 0.5)),
+                "max_backoff_duration": random.choice((0.0, 1.0)),
+            },
+        }
+
+    def _node(self, name: str) -> dict[str, Any]:
+        random = self.random(name)
+        options: dict[str, Any] = {"mem_queue_size": self._mem_queue_size, "max_msg_timeout_ns": 4_000_000_000}
+        if self._durability != "memory":
+            options |= {
+                "durability": self._durability,
+                "disk_faults": "disk faults" in self._faults,
+                "sync_every": random.choice((1, 5, 40)),
+                "max_bytes_per_file": random.choice((150, 400, 2_000)),
+                "sync_timeout_ns": random.choice((10, 100, 2_000)) * 1_000_000,
+                "keep_deferred": random.random() < 0.5,
+            }
+        return options
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def _times(self, random: Random, count: int) -> Iterator[int]:
+        """Yield times, some of them close to each other."""
+        at_us = 0.0
+        mean_us = self._duration_us / count
+        for _ in range(count):
+            at_us += random.expovariate(1) * random.choice((0, 0.05, 1, 3)) * mean_us
+            yield round(at_us)
+
+    def _producer(self, name: str) -> Iterator[Step]:
+        random = self.random(name)
+        sizes = (0, 0, 300)
+        for at_us in self._times(random, 15):
+            self._step_id += 1
+            is_deferred = "deferred" in self._features and random.random() < 0.2
+            values = {
+                "id": self._step_id,
+                "topic": random.choice(self._topics),
+                "count": random.choice((1, 1, 5)) if "batches" in self._features else 1,
+                "size": random.choice(sizes),
+                "delay_ms": random.choice((0, 1, 500, 10_000)) if is_deferred else None,
+            }
+            yield Step(at_us, name, "publish", values)
+
+    def _consumer(self, name: str) -> Iterator[Step]:
+        random = self.random(name)
+        fates = list(FATES)
+        if "requeues" in self._features:
+            fates += ("requeue default", "requeue 0 backoff", "requeue 300 backoff", "requeue 0")
+        if "touches" in self._features:
+            fates += ("keep", "touch", "touch", "keep")
+        for at_us in self._times(random, 15):
+            chance = random.random()
+            if chance < 0.02 and "leave" in self._faults:
+                yield Step(at_us, name, "leave")
+            elif chance < 0.1 and "max in flight" in self._features:
+                yield Step(at_us, name, "max in flight", {"count": random.choice((0, 1, 5, 200))})
+            else:
+                values = {"count": random.choice((0, 1, 3, 100)), "kept": random.choice((0, 0, 1, 10))}
+                yield Step(at_us, name, "handle", values | {"fates": random.choices(fates, k=4)})
+
+    def _partition_options(self, random: Random) -> dict[str, Any]:
+        options = {"rdy": random.choice((1, 3, 20)), "chunk": random.choice((1, 3, 10))}
+        messages = random.choice((5, 20, 1000))
+        return {"kind": "partition", "topic": "t", "channel": "c", **options, "messages": messages}
+
+    def _partition(self, name: str) -> Iterator[Step]:
+        random = self.random(name)
+        verbs = ["attempt", "attempt", "kill"] if self._is_exact else ["attempt", "attempt", "kill", "stall"]
+        for at_us in self._times(random, 8):
+            verb = random.choice(verbs)
+            values = {} if verb == "attempt" else {"which": random.randrange(2)}
+            yield Step(
+                at_us, name, verb, values | ({"for_us": random.choice((500_000, 4_000_000))} if verb == "stall" else {})
+            )
+
+    def _link(self, who: str) -> Iterator[Step]:
+        random = self.random(who)
+        kinds = [fault for fault in ("cut", "stall", "half-open", "slow", "double") if fault in self._faults]
+        if not kinds or random.random() < 0.4:
+            return
+        for at_us in self._times(random, random.choice((1, 2, 5))):
+            kind = random.choice(kinds)
+            ways = random.choice(("both", "both", "up", "down"))
+            if kind == "double":
+                name, words, limits = random.choice(DOUBLE_FAULTS)
+                values = {"name": name, "words": list(words), "limits": limits, "clear": random.random() < 0.2}
+                yield Step(at_us, who, "fault", values)
+            elif kind == "stall":
+                yield Step(at_us, who, kind, {"ways": ways, "for_us": random.choice((1_000, 1_000_000, 20_000_000))})
+            elif kind == "slow":
+                yield Step(at_us, who, kind, {"ways": ways, "ns_per_byte": random.choice((0, 10_000, 1_000_000))})
+            else:
+                yield Step(at_us, who, kind, {"ways": "both" if kind == "cut" else ways})
+
+    def _node_steps(self, name: str) -> Iterator[Step]:
+        draws: list[tuple[str, int, Callable[[str, Random, int], Iterator[Step]]]] = [
+            ("admin", 12, self._admin),
+            ("refuse", 2, self._pause),
+            ("suspend", 2, self._pause),
+            *((kind, 2, self._restart) for kind in ("kill", "power cut", "stop", "end disk")),
+            ("disk faults", 3, self._disk_fault),
+        ]
+        for kind, count, make in draws:
+            if kind in self._faults and (self._durability != "memory" or kind not in ("end disk", "disk faults")):
+                random = self.random(f"{name}/{kind}")
+                for at_us in self._times(random, random.randint(1, count)):
+                    for step in make(kind, random, at_us):
+                        yield Step(step.at_us, name, step.verb, step.values)
+
+    def _admin(self, kind: str, random: Random, at_us: int) -> Iterator[Step]:
+        verbs = ["pause channel", "unpause channel", "pause topic", "unpause topic", "make channel"] * 4
+        if "delete" in self._faults:
+            verbs += ["empty channel", "empty topic", "delete channel", "delete topic"]
+        values = {"topic": random.choice(self._topics), "channel": random.choice(self._channels)}
+        yield Step(at_us, kind, random.choice(verbs), values)
+
+    def _pause(self, kind: str, random: Random, at_us: int) -> Iterator[Step]:
+        yield Step(at_us, "", kind, {"for_us": random.choice((100_000, 1_500_000, 10_000_000))})
+
+    def _restart(self, kind: str, random: Random, at_us: int) -> Iterator[Step]:
+        values = {"after": random.choice((0, 3, 20, 60))} if kind == "end disk" else {}
+        yield Step(at_us, "", kind, values)
+        clock_us = random.choice((0, -1, -1_000_000, -60_000_000, 5_000_000)) if "clock" in self._faults else 0
+        restart_us = at_us + random.choice((0, 1, 300_000, 3_000_000))
+        yield Step(restart_us, "", "start", {"clock_us": clock_us} if clock_us else {})
+
+    def _disk_fault(self, kind: str, random: Random, at_us: int) -> Iterator[Step]:
+        if random.random() < 0.5:
+            yield Step(at_us, "", "fill disk", {"room": random.choice((0, 10, 500))})
+        else:
+            error = random.choice((errno.EIO, errno.EMFILE, errno.EACCES))
+            values = {"error": error, "after": random.choice((0, 1, 5, 20)), "times": random.choice((1, 3, 100))}
+            yield Step(at_us, "", "fail disk", values)
+        yield Step(at_us + random.choice((1_000, 500_000, 5_000_000)), "", "recover disk")
+
+    def _with_late(self, steps: list[Step]) -> Iterator[Step]:
+        random = self.random("late")
+        for step in steps:
+            is_late = "late" in self._faults and random.random() < 0.03
+            yield Step(step.at_us, step.who, step.verb, step.values | {"late": True}) if is_late else step
+
+
+def _swarm(random: Random, names: tuple[str, ...], *, none: bool) -> set[str]:
+    chance = random.random()
+    if chance < 1 / 8:
+        return set(names)
+    if none and chance < 1 / 4:
+        return set()
+    return {name for name in names if random.random() < 0.5}

@@ -1,0 +1,104 @@
+"""What the clients of one broker did and received, over all its lives: which messages it owes after a restart."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nsqkit.errors import BrokerError, FinishFailed, RequeueFailed, TouchFailed
+from nsqkit.wire.frames import HEARTBEAT, MessageFrame, Response
+from tests.simulation.promises import CHANNELS, Ledger, Publish
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.broker import Broker
+    from nsqkit.broker.core.session.session import Session
+    from nsqkit.wire.commands import Command
+
+ANSWERED = (b"IDENTIFY", b"SUB", b"CLS")
+PUBLISHES = (b"PUB", b"MPUB", b"DPUB")
+
+
+class History:
+    """The ledger of one broker.
+
+    Args:
+        is_durable: acknowledged messages have to survive everything (``--durability=fsync``).
+    """
+
+    def __init__(self, is_durable: bool) -> None:
+        self._is_durable = is_durable
+        self.ledger = Ledger()
+        self._expected: dict[Session, deque[Publish | None]] = {}
+        self._bodies: dict[Session, dict[bytes, bytes]] = {}
+        self._channels: dict[Session, tuple[bytes, bytes]] = {}
+
+    def command(self, session: Session, command: Command, broker: Broker) -> Sequence[bytes]:
+        """Record a command that the broker receives; return the bodies that it publishes."""
+        expected = self._expected.setdefault(session, deque())
+        if command.verb in PUBLISHES:
+            topic = broker.topics.get(command.params[0])
+            count = len(command.bodies) if command.verb == b"PUB" else 1
+            for number in range(count):
+                bodies = [command.bodies[number]] if command.verb == b"PUB" else list(command.bodies)
+                channels = {name for name in topic.channels if name in CHANNELS} if topic else set()
+                expected.append(self.ledger.publish(command.params[0], bodies, channels))
+            return command.bodies
+        if command.verb in ANSWERED:
+            expected.append(None)
+        if command.verb == b"SUB":
+            self._channels[session] = (command.params[0], command.params[1])
+        elif command.verb == b"FIN":
+            held = self._bodies.get(session, {})
+            for message_id in command.params:
+                if message_id in held:
+                    self.ledger.finish(*self._channels[session], held[message_id])
+        return ()
+
+    def frames(self, session: Session, frames: Sequence[Response | BrokerError | MessageFrame]) -> None:
+        """Record what the broker sends to a client."""
+        for frame in frames:
+            if isinstance(frame, MessageFrame):
+                self._bodies.setdefault(session, {})[frame.id] = frame.body
+            elif isinstance(frame, Response) and frame.payload == HEARTBEAT:
+                continue
+            elif not isinstance(frame, (FinishFailed, RequeueFailed, TouchFailed)):
+                expected = self._expected.setdefault(session, deque())
+                publish = expected.popleft() if expected else None
+                if publish is not None and isinstance(frame, Response):
+                    self.ledger.acknowledge(publish)
+
+    def closed(self, session: Session) -> None:
+        """Record the end of a connection."""
+        for by_session in (self._expected, self._bodies, self._channels):
+            by_session.pop(session, None)
+
+    def crash(self) -> None:
+        """Record the end of a life."""
+        for by_session in (self._expected, self._bodies, self._channels):
+            by_session.clear()
+        self.ledger.unanswered.clear()
+        self.ledger.deleting.clear()
+        self.ledger.acknowledged.clear()
+
+    def forget(self, topic: bytes, channel: bytes) -> None:
+        self.ledger.forget(topic, channel)
+
+    def empty_topic(self, topic: bytes) -> None:
+        self.ledger.forget(topic, *CHANNELS)
+
+    def delete_channel(self, topic: bytes, channel: bytes) -> None:
+        self.ledger.delete_channel(topic, channel)
+
+    def delete_topic(self, topic: bytes) -> None:
+        self.ledger.delete_topic(topic)
+
+    def check(self, found: dict[tuple[bytes, bytes], set[bytes]]) -> None:
+        """Compare with the messages that a new life has found."""
+        if self._is_durable:
+            self.ledger.check(found)
+
+    @property
+    def owed(self) -> list[bytes]:
+        """The messages that are owed and not finished."""
+        return [body for bodies in self.ledger.owed.values() for body in bodies] if self._is_durable else []

@@ -1,0 +1,84 @@
+"""The invariants of a broker at rest; the oracle checks others at each delivery and answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.topics.channel import Channel
+from nsqkit.wire.messages import FRAME_HEADER_LENGTH
+from tests.simulation.broken import Broken
+from tests.simulation.oracle import ChannelOracle, Oracle
+
+
+def conclude(number: int, holds: bool, text: str) -> None:
+    """Raise ``Broken`` unless an invariant holds."""
+    if not holds:
+        raise Broken(number, text)
+
+
+def check_node(broker: Broker, oracle: Oracle, now_ns: int, *, may_owe: bool) -> None:
+    """Compare a broker with its oracle.
+
+    Args:
+        broker: the broker.
+        oracle: its required state.
+        now_ns: the time of the broker.
+        may_owe: a commit runs, for which answers may wait.
+    """
+    conclude(14, broker.topics.keys() == oracle.topics.keys(), "topics")
+    has_restored = False
+    for name, topic in broker.topics.items():
+        expected = oracle.topics[name]
+        conclude(14, topic.channels.keys() == expected.channels.keys(), f"channels of {name!r}")
+        if len(topic.queue) != len(expected.waiting):
+            raise Broken(1, f"{len(topic.queue)} messages wait in topic {name!r}, not {len(expected.waiting)}")
+        for channel_name, channel in topic.channels.items():
+            has_restored |= bool(channel.deferred_times.by_id)
+            _check_channel(broker, channel, expected.channels[channel_name])
+    conclude(11, broker.sessions.keys() == oracle.clients.keys(), "sessions")
+    owing = [client.owed for client in oracle.clients.values() if client.owed]
+    if owing and not may_owe:
+        raise Broken(11, f"{owing} were not sent")
+    if not has_restored:
+        _check_deadline(broker, oracle, now_ns)
+
+
+def _check_deadline(broker: Broker, oracle: Oracle, now_ns: int) -> None:
+    due_ns = None
+    for channel in oracle.channels():
+        for place in (channel.deferred, channel.in_flight.values()):
+            for copy in place:
+                if due_ns is None or copy.due_ns < due_ns:
+                    due_ns = copy.due_ns
+    if due_ns is not None:
+        deadline_ns = broker.next_deadline()
+        if deadline_ns is None or deadline_ns > due_ns:
+            raise Broken(12, f"the next deadline is {deadline_ns}, at {due_ns} a message is due, now is {now_ns}")
+
+
+def _check_channel(broker: Broker, channel: Channel, expected: ChannelOracle) -> None:
+    counts = (len(channel.queue) + len(channel.deferred), channel.in_flight_count)
+    wanted = (len(expected.queued) + len(expected.deferred), len(expected.in_flight))
+    if counts != wanted:
+        raise Broken(1, f"{channel.name!r} has {counts} messages waiting and in flight, not {wanted}")
+    if not channel.deferred_times.by_id and len(channel.deferred) != len(expected.deferred):
+        raise Broken(1, f"{channel.name!r} has {len(channel.deferred)} deferred messages, not {len(expected.deferred)}")
+    conclude(14, channel.paused == expected.paused, f"{channel.name!r} is paused, or not")
+    if len(channel.subscriptions) != len(expected.sessions):
+        raise Broken(14, f"consumers of {channel.name!r}")
+    for subscription in channel.subscriptions:
+        session = broker.sessions.by_subscription[subscription]
+        if session not in expected.sessions or len(subscription.in_flight) != expected.held_count(session):
+            raise Broken(5, f"{session.remote_address} holds {len(subscription.in_flight)} messages")
+        if subscription.capacity > 0 and not channel.paused and expected.queued:
+            raise Broken(27, f"{session.remote_address} is ready, and {len(expected.queued)} messages wait")
+
+
+def check_bodies(broker: Broker, oracle: Oracle) -> None:
+    """Compare message by message."""
+    for expected in oracle.channels():
+        channel = broker.topics[expected.topic].channels[expected.name]
+        frames = [*channel.queue.messages(), *(frame for _, frame in channel.deferred.messages())]
+        bodies = Counter(copy.body for copy in (*expected.queued, *expected.deferred))
+        conclude(1, Counter(frame[FRAME_HEADER_LENGTH:] for frame in frames) == bodies, f"bodies of {expected.name!r}")

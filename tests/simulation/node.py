@@ -1,0 +1,479 @@
+"""A broker of a world, through all its lives: its options, its disk, its clock, and the checks of its state.
+
+The oracle follows one life command by command. At a restart it continues with the messages that the new broker has
+found, after a comparison with the promised ones: all of them after a stop, and those of ``promises`` after a kill or a
+power cut. With faults of the disk there is no oracle, since a broker may then refuse a message that it has no room
+for, or a part of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from nsqkit.broker.core.broker import Broker
+from nsqkit.broker.core.disk.storage import DiskStorage, DurableStorage
+from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.testing.link.faults import Faults
+from nsqkit.wire.messages import FRAME_HEADER_LENGTH, id_of
+from tests.broker.core.disk.disks import Ended
+from tests.simulation.by_hand import Committer, Disk
+from tests.simulation.history import History
+from tests.simulation.invariants import check_bodies, check_node, conclude
+from tests.simulation.network import END, MS
+from tests.simulation.oracle import Copy, Oracle
+from tests.simulation.promises import WatchedStorage
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.session.session import Session
+    from nsqkit.wire.commands import Command
+    from tests.simulation.connection import Connection
+    from tests.simulation.world import World
+
+COMMIT_DELAYS_NS = (0, 0, MS // 10, MS, 20 * MS)
+REPLIES_MAX = 10_000
+ATTEMPTS_AT = 16  # in a frame: behind the size, the type and the timestamp
+
+
+class Node:
+    """One broker.
+
+    Args:
+        world: its world.
+        name: its name in the plan.
+        options: the options of its broker, and ``disk``, ``disk_faults``.
+
+    Attributes:
+        broker: the running one, None while it is down.
+        oracle: of this life; None with faults of the disk.
+    """
+
+    def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
+        self._world, self.name = world, name
+        self._has_disk_faults = bool(options.pop("disk_faults", False))
+        self._options = options
+        self.options = BrokerOptions(**options)
+        self.agenda_ns: int | None = None
+        self.faults = Faults()
+        self.links: dict[Session, Connection] = {}
+        self.broker: Broker | None = None
+        self.oracle: Oracle | None = None
+        self.disk = Disk() if options.get("durability", "memory") != "memory" else None
+        self.history = History(self.disk is not None and self.options.durability == "fsync")
+        self.accepted: set[bytes] = set()
+        self.finished_count = 0
+        self.refuses_until_ns = self.resume_ns = 0
+        self.is_touched = False
+        self.needs_check = False
+        self._committer: Committer | None = None
+        self._random = Random(f"{world.plan.seed}/{name}")
+        self._offset_ns = 0
+        self._stopped_with: Counter[tuple[bytes, bytes, bytes]] | None = None
+        self._watched: WatchedStorage | None = None
+        self._was_killed = True
+        self._is_whole = True
+        self._ids: dict[bytes, dict[bytes, bytes]] = {}
+        self.start({})
+
+    @property
+    def now_ns(self) -> int:
+        """The time of its clock."""
+        return self._world.now_ns + self._offset_ns
+
+    @property
+    def accepts(self) -> bool:
+        return self.broker is not None and self._world.now_ns >= self.refuses_until_ns
+
+    # ---- lives -------------------------------------------------------------------------------------------------------
+
+    def start(self, values: dict[str, Any]) -> None:
+        """Start the broker, unless it runs; with a clock that was set by ``clock_us``, and changed options."""
+        if self.broker is not None:
+            return
+        self._offset_ns += 1000 * values.get("clock_us", 0)
+        self._options |= values.get("options", {})
+        self.options = BrokerOptions(**self._options)
+        random = Random(f"{self._world.plan.seed}/{self.name}/{self._random.random()}")
+        if self.disk is None:
+            self.broker = Broker(self.options, random)
+            self._begin_life()
+            return
+        # A watched queue does not model a write that fails.
+        storage_type = DiskStorage if self._has_disk_faults else WatchedStorage
+        committer = Committer(self.disk, self.options, random, COMMIT_DELAYS_NS, storage_type)
+        broker = Broker(self.options, random, committer.persistence.storage)
+        try:
+            committer.start(broker, self.now_ns)
+        except Ended:
+            committer.drop()
+            self._end_life(killed=False)
+            return
+        except OSError as error:
+            self._world.note("%s cannot start: %s", self.name, error)
+            return
+        self.broker, self._committer = broker, committer
+        storage = committer.persistence.storage
+        with self.disk.checked():
+            self._check_found(broker)
+        self._watched = storage if isinstance(storage, WatchedStorage) else None
+        self._begin_life()
+
+    def _begin_life(self) -> None:
+        assert self.broker is not None
+        self.oracle = None
+        if self._is_whole and not self._has_disk_faults:
+            self.oracle = Oracle(self.options, has_disk=self.disk is not None)
+            if self.disk is None:
+                self._ids = {}
+            with nullcontext() if self.disk is None else self.disk.checked():
+                self._restore(self.broker, self.oracle)
+        self._world.touch(self)
+
+    def _check_found(self, broker: Broker) -> None:
+        # After a power cut, depths count messages that are lost, until they are read.
+        queues = [
+            queue
+            for topic in broker.topics.values()
+            for queue in (topic.queue, *(channel.queue for channel in topic.channels.values()))
+        ]
+        try:
+            self._is_whole = all(len(queue) == len(queue.messages()) for queue in queues)
+            found = _found(broker)
+        except OSError:
+            if self._was_killed and not self._has_disk_faults:
+                raise
+            self._is_whole = False
+            return
+        bodies: dict[tuple[bytes, bytes], set[bytes]] = {}
+        for topic_name, channel_name, body in found:
+            bodies.setdefault((topic_name, channel_name), set()).add(body)
+        if self._stopped_with is not None and not self._has_disk_faults:
+            conclude(15, found == self._stopped_with, f"a stop changed {self._stopped_with} to {found}")
+        self._stopped_with = None
+        self.history.check(bodies)
+        if self._watched is not None:
+            assert self.disk is not None
+            self._watched.check(self.disk, killed=self._was_killed)
+            self._watched = None
+
+    def _restore(self, broker: Broker, oracle: Oracle) -> None:
+        for name, topic in broker.topics.items():
+            ids = self._ids.setdefault(name, {})
+            waiting = [(_copy(frame), topic.waiting_delays_ns.get(id_of(frame), 0)) for frame in topic.queue.messages()]
+            oracle.restore(name, paused=topic.paused, waiting=waiting, ids=ids)
+            for channel_name, channel in topic.channels.items():
+                times = channel.deferred_times.by_id
+                copies = [(_copy(frame), times.get(id_of(frame), 0)) for frame in channel.queue.messages()]
+                copies += [(_copy(frame), due_ns) for due_ns, frame in channel.deferred.messages()]
+                oracle.restore_channel(name, channel_name, paused=channel.paused, copies=copies)
+        oracle.deadline(self.now_ns)
+        if self.disk is not None:
+            oracle.orphans = self._orphans(self.disk, oracle)
+
+    def _orphans(self, disk: Disk, oracle: Oracle) -> dict[tuple[bytes, bytes], list[Copy]]:
+        """Read the messages in files of topics and channels that have no name on the disk."""
+        orphans: dict[tuple[bytes, bytes], list[Copy]] = {}
+        storage = (DurableStorage if self.options.durability == "fsync" else DiskStorage)(disk.kill(), self.options)
+        for name in {name.partition(".diskqueue.")[0].encode() for name in disk.names(".diskqueue.")}:
+            topic, _, channel = name.partition(b":")
+            known = oracle.topics.get(topic)
+            if known is None or (channel and channel not in known.channels):
+                queue = storage.open_queue(name, ephemeral=False)
+                depth, copies = len(queue), orphans.setdefault((topic, channel), [])
+                while queue:
+                    copies += map(_copy, queue.take(1000, 1 << 20))
+                if len(copies) < depth:
+                    self.oracle = None
+        return orphans
+
+    def stop(self) -> None:
+        """End as a broker does after SIGTERM."""
+        if self.broker is None:
+            return
+        if self._committer is not None:
+            kept = None if self.oracle is None else _expected(self.oracle)
+            try:
+                self._committer.stop(self.broker)
+            except Ended:
+                self._end_life(killed=False)
+                return
+            self._stopped_with = kept
+            self._watched = None
+        self._end_life(killed=True)
+
+    def crash(self, *, killed: bool) -> None:
+        """End without a word: the process was killed, or the power was cut."""
+        if self.broker is not None:
+            self._stopped_with = None
+            self._end_life(killed=killed)
+
+    def _end_life(self, *, killed: bool) -> None:
+        self._world.note("%s is down", self.name)
+        self.broker = self.oracle = None
+        self._was_killed = killed
+        if self.disk is not None:
+            how = {name: self._random.random() < 0.3 for name in ("in_order", "zeros", "sectors")}
+            self.disk = Disk((self.disk.kill() if killed else self.disk.power_cut(self._random, **how)).files)
+        if self._committer is not None:
+            self._committer.drop()
+            self._committer = None
+        self.history.crash()
+        links, self.links = list(self.links.values()), {}
+        for link in links:
+            link.lose_broker()
+        self._world.touch(self)
+
+    def _survive(self, function: Callable[[], None]) -> None:
+        """Call a function, in which the disk may end the process."""
+        try:
+            function()
+        except Ended:
+            self.crash(killed=False)
+
+    # ---- faults ------------------------------------------------------------------------------------------------------
+
+    def act(self, verb: str, values: dict[str, Any]) -> None:
+        """Perform a step of the plan."""
+        disk, now_ns = self.disk, self._world.now_ns
+        match verb:
+            case "kill" | "power cut":
+                self.crash(killed=verb == "kill")
+            case "stop":
+                self.stop()
+            case "start":
+                self.start(values)
+            case "suspend":
+                self.resume_ns = now_ns + 1000 * values["for_us"]
+            case "refuse":
+                self.refuses_until_ns = now_ns + 1000 * values["for_us"]
+            case "end disk" if disk is not None:
+                disk.end_after(values["after"])
+            case "fill disk" if disk is not None and self._has_disk_faults:
+                disk.capacity = sum(map(len, disk.files.values())) + values["room"]
+            case "fail disk" if disk is not None and self._has_disk_faults:
+                disk.fail(values["error"], after=values["after"], times=values["times"])
+            case "recover disk" if disk is not None:
+                disk.recover()
+            case _ if verb.endswith(("channel", "topic")):
+                with suppress(*([OSError] if self._has_disk_faults else [])):
+                    self._survive(lambda: self._administer(verb, values["topic"].encode(), values["channel"].encode()))
+        self._world.touch(self)
+
+    def _administer(self, action: str, topic_name: bytes, name: bytes) -> None:
+        """Do as an admin does; a channel that is not there is made."""
+        if self.broker is None or self.resume_ns > self._world.now_ns:
+            return
+        broker, oracle, now_ns = self.broker, self.oracle or Oracle(self.options), self.now_ns
+        topic, topic_oracle = broker.topics.get_or_create(topic_name), oracle.topic(topic_name)
+        if action.endswith("channel"):
+            channel, channel_oracle = topic.channel(name, now_ns), oracle.channel(topic_name, name, now_ns)
+        match action:
+            case "pause channel" | "unpause channel":
+                (channel.pause if action == "pause channel" else channel.unpause)()
+                channel_oracle.paused = channel.paused
+            case "empty channel":
+                channel.empty()
+                oracle.empty_channel(channel_oracle)
+                self.history.forget(topic_name, name)
+            case "delete channel":
+                broker.delete_channel(topic_name, name)
+                oracle.delete_channel(channel_oracle)
+                self.history.delete_channel(topic_name, name)
+            case "pause topic":
+                topic.pause()
+                oracle.pause_topic(topic_oracle, now_ns, paused=True)
+            case "unpause topic":
+                topic.unpause(now_ns)
+                oracle.pause_topic(topic_oracle, now_ns, paused=False)
+            case "empty topic":
+                topic.empty()
+                topic_oracle.waiting, topic_oracle.is_on_disk = [], False
+                self.history.empty_topic(topic_name)
+            case "delete topic":
+                broker.delete_topic(topic_name)
+                del oracle.topics[topic_name]
+                self._ids.pop(topic_name, None)
+                self.history.delete_topic(topic_name)
+        self._settle()
+
+    # ---- connections -------------------------------------------------------------------------------------------------
+
+    def open_session(self, link: Connection) -> Session:
+        """Accept a connection."""
+        assert self.broker is not None
+        session = self.broker.open_session(link.address, self.now_ns)
+        self.links[session] = link
+        if self.oracle is not None:
+            self.oracle.opened(session)
+        return session
+
+    def receive(self, session: Session, data: bytes, commands: list[Command]) -> None:
+        """Process bytes of a client, which are these commands."""
+        for command in commands:
+            link = self.links[session]
+            self._world.note("%s ▶ %s: %s", link.name, self.name, command)
+            link.owner.before_command(link, command)
+            self.finished_count += command.verb == b"FIN"
+            if self.oracle is not None:
+                self.oracle.command(session, command, self.now_ns)
+            assert self.broker is not None
+            self.accepted.update(self.history.command(session, command, self.broker))
+        self._survive(lambda: self._receive(session, data))
+
+    def _receive(self, session: Session, data: bytes) -> None:
+        if data == END:
+            session.receive_eof(self.now_ns)
+        else:
+            session.receive_data(data, self.now_ns)
+        self._settle()
+
+    def end_input(self, session: Session, error: Any) -> None:
+        """Process the end of a client's bytes; ``error`` if that cut a body off."""
+        if self.oracle is not None:
+            self.oracle.end(session, error)
+        self._survive(lambda: self._receive(session, END))
+
+    def settle(self) -> None:
+        """Send the broker's output, and close the sessions that it has ended."""
+        if self.broker is not None:
+            self._survive(self._settle)
+
+    def _settle(self) -> None:
+        broker, now_ns = self.broker, self.now_ns
+        assert broker is not None
+        broker.settle(now_ns)
+        while sessions := broker.take_sessions():
+            for session in sessions:
+                if session in self.links:
+                    self._send(session)
+                    if session.ended:
+                        self._close(session, now_ns)
+            broker.settle(now_ns)
+        if self._committer is not None:
+            self._committer.persistence.check(broker)
+        self._world.touch(self)
+
+    def _send(self, session: Session) -> None:
+        link = self.links[session]
+        while (data := session.data_to_send()) or session.has_input:
+            frames = link.frames.feed(data)
+            if self.oracle is not None:
+                self.oracle.frames(session, frames, self.now_ns)
+            self.history.frames(session, frames)
+            link.note_frames(frames)
+            link.answer(data)
+            session.process_input(self.now_ns)
+
+    def _close(self, session: Session, now_ns: int) -> None:
+        assert self.broker is not None
+        link = self.links.pop(session)
+        self._world.note("%s ends %s: %s", self.name, link.name, session.events())
+        link.answer(END)
+        if self.oracle is not None:
+            self.oracle.closed(session)
+        self.history.closed(session)
+        self.broker.close_session(session, now_ns)
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        if self.broker is None:
+            return None
+        due_ns = self.broker.next_deadline()
+        if due_ns is not None:
+            due_ns -= self._offset_ns
+        if self._committer is not None:
+            commit_ns = self._committer.next_deadline(self._world.now_ns)
+            if commit_ns is not None and (due_ns is None or commit_ns < due_ns):
+                due_ns = commit_ns
+        return None if due_ns is None else max(due_ns, self.resume_ns)
+
+    def handle_deadline(self, now_ns: int) -> None:
+        if self.broker is not None and now_ns >= self.resume_ns:
+            self._survive(lambda: self._handle_deadline(now_ns))
+
+    def _handle_deadline(self, now_ns: int) -> None:
+        broker, committer = self.broker, self._committer
+        assert broker is not None
+        broker_due_ns = broker.next_deadline()
+        if broker_due_ns is not None and broker_due_ns <= self.now_ns:
+            broker.handle_deadline(self.now_ns)
+            if self.oracle is not None:
+                self.oracle.deadline(self.now_ns)
+            self._settle()
+        if committer is not None and (due_ns := committer.next_deadline(now_ns)) is not None and due_ns <= now_ns:
+            committer.step(now_ns)
+            self._settle()
+
+    def service(self) -> None:
+        """Have the invariants checked."""
+        self.needs_check = True
+
+    def heal(self) -> None:
+        """End all faults, and start the broker if it is down."""
+        self.resume_ns = self.refuses_until_ns = 0
+        self.faults.clear()
+        if self.disk is not None:
+            self.disk.recover()
+            self.disk.end_after(1 << 60)
+        self.start({})
+        assert self.broker is not None, f"{self.name} does not start"
+
+    # ---- checks ------------------------------------------------------------------------------------------------------
+
+    def check(self, *, whole: bool = False) -> None:
+        """Check the invariants of a broker at rest."""
+        self.needs_check = False
+        if self.broker is not None and self.oracle is not None and self._world.now_ns >= self.resume_ns:
+            is_committing = self._committer is not None and not self._committer.is_idle
+            check_node(self.broker, self.oracle, self.now_ns, may_owe=is_committing)
+            if whole:
+                with nullcontext() if self.disk is None else self.disk.checked():
+                    check_bodies(self.broker, self.oracle)
+
+    def channel_names(self, topic: str) -> list[str]:
+        """Return the channels of a topic."""
+        found = None if self.broker is None else self.broker.topics.get(topic.encode())
+        return [] if found is None else [name.decode() for name in found.channels]
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no message waits, is deferred or is in flight."""
+        if self.broker is None or (self._committer is not None and not self._committer.is_idle):
+            return False
+        topics = self.broker.topics.values()
+        return not any(
+            len(topic.queue)
+            or any(len(each.queue) or len(each.deferred) or each.in_flight_count for each in topic.channels.values())
+            for topic in topics
+        )
+
+
+def _copy(frame: bytes) -> Copy:
+    attempts = int.from_bytes(frame[ATTEMPTS_AT : ATTEMPTS_AT + 2], "big")
+    return Copy(frame[FRAME_HEADER_LENGTH:], attempts - 1)
+
+
+def _found(broker: Broker) -> Counter[tuple[bytes, bytes, bytes]]:
+    """Return the messages of a broker that has just started, by topic, channel (empty for the topic) and body."""
+    found: Counter[tuple[bytes, bytes, bytes]] = Counter()
+    for name, topic in broker.topics.items():
+        found.update((name, b"", frame[FRAME_HEADER_LENGTH:]) for frame in topic.queue.messages())
+        for channel_name, channel in topic.channels.items():
+            frames = [*channel.queue.messages(), *(frame for _, frame in channel.deferred.messages())]
+            found.update((name, channel_name, frame[FRAME_HEADER_LENGTH:]) for frame in frames)
+    return found
+
+
+def _expected(oracle: Oracle) -> Counter[tuple[bytes, bytes, bytes]]:
+    """Return the messages that a clean stop has to keep."""
+    kept: Counter[tuple[bytes, bytes, bytes]] = Counter()
+    for name, topic in oracle.topics.items():
+        kept.update((name, b"", copy.body) for copy, _ in topic.waiting)
+        for channel_name, channel in topic.channels.items():
+            copies = [*channel.queued, *channel.deferred, *channel.in_flight.values()]
+            kept.update((name, channel_name, copy.body) for copy in copies)
+    return kept

@@ -1,0 +1,449 @@
+"""Spark partitions as players: tasks whose attempts perform the actions of a ``SlotLog``, with a store in memory.
+
+An attempt has a connection to each node and receives as the drainer of a partition does. It performs one action at a
+time, and time passes in between. A plan kills attempts, starts others beside them, and stops them for longer than the
+message timeout. A batch has one task for each partition of the plan; when all have their rows, the next batch begins.
+
+FINs and TOUCHes are confirmed by a barrier: a FIN of a message that does not exist, whose refusal follows all others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from nsqkit.consumer.message import Message
+from nsqkit.consumer.session import ConsumerSession, Opened, Received
+from nsqkit.errors import BrokerError
+from nsqkit.spark.slots import slot_log
+from nsqkit.spark.slots.records import MessageKey
+from nsqkit.spark.slots.slot_log import SlotLog
+from nsqkit.spark.slots.wal import PartitionWal, Wal
+from nsqkit.wire.commands import Command, encode_finishes
+from tests.simulation.broken import Broken
+from tests.simulation.network import MS
+from tests.spark.slots.memory_store import MemoryStore
+
+if TYPE_CHECKING:
+    from tests.simulation.connection import Connection
+    from tests.simulation.node import Node
+    from tests.simulation.plan import Plan
+    from tests.simulation.world import World
+
+SENTINEL: Final = b"-" * 16
+ACTION_DELAYS_NS: Final = (0, 0, MS // 10, MS, 10 * MS)
+LINGER_NS: Final = 20 * MS
+EMPTY_FOR_NS: Final = 400 * MS
+OPEN_WITHIN_NS: Final = 5_000 * MS
+RECONNECT_NS: Final = 100 * MS
+REQUEUE_DELAY_MS: Final = 100
+
+
+class BarrierSession(ConsumerSession):
+    """A session that records which answers were refused, and leaves an event when a barrier was reached.
+
+    Attributes:
+        refused: ids of messages whose FIN or TOUCH was refused since the last barrier was sent.
+        is_pending: a barrier was sent, and its refusal has not come.
+    """
+
+    __slots__ = ("is_pending", "refused")
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.refused: set[bytes] = set()
+        self.is_pending = False
+
+    def send_barrier(self) -> None:
+        """Send a barrier behind all answers so far, unless none can have been sent."""
+        if not self.is_open:
+            return
+        if self._finished or self._requeued:
+            self._encode_answers()
+        self.send(encode_finishes([SENTINEL]))
+        self.is_pending = True
+
+    def _on_refused(self, error: BrokerError) -> None:
+        super()._on_refused(error)
+        message_id = str(error).split()[2].encode()
+        if message_id == SENTINEL:
+            self.is_pending = False
+            self._events.append(SENTINEL)
+            self.has_events = True
+        else:
+            self.refused.add(message_id)
+
+
+class Attempt:
+    """One attempt of a task.
+
+    Attributes:
+        is_over: it has replayed, or was killed.
+    """
+
+    def __init__(self, task: Task, number: int) -> None:
+        self.task = task
+        self._world, self._partitions = task.world, task.partitions
+        self.agenda_ns: int | None = None
+        self.is_touched = False
+        self.is_over = False
+        self._random = Random(f"{self._world.plan.seed}/{task.name}/{number}")
+        self._name = f"{task.player}-{task.batch}-{number}"
+        self._log = SlotLog()
+        self._actions = deque(self._log.start())
+        self._links: dict[str, Connection] = {}
+        self._messages: dict[MessageKey, Message] = {}  # the newest delivery of each
+        self._inbox: list[MessageKey] = []
+        self._oldest_ns = 0
+        self._received_ns = 0  # when a message arrived last, or the attempt began to receive
+        self._received_count = 0
+        self._waits_for: slot_log.Touch | slot_log.FinishSlot | None = None
+        self._lost: set[MessageKey] = set()  # of connections that ended before the barrier
+        self._due_ns = self._world.now_ns
+        self._reconnect_ns = 0
+        self._world.touch(self)
+
+    # ---- for connections ---------------------------------------------------------------------------------------------
+
+    def before_command(self, connection: Connection, command: Command) -> None:
+        """Check that a message which is finished is in a slot."""
+        if command.verb == b"FIN":
+            for message_id in command.params:
+                if message_id != SENTINEL:
+                    key = MessageKey(connection.node.name, self.task.topic, message_id)
+                    self._partitions.finished(key)
+
+    def handle_events(self, connection: Connection, events: Sequence[object]) -> None:
+        """Record the messages of a connection; after the end, requeue them."""
+        session = _session(connection)
+        for event in events:
+            if self.is_over:
+                for message in list(session.held.values()):
+                    session.requeue(message, 0, backoff=False)
+                session.end_if_answered()
+            elif isinstance(event, Opened):
+                self._received_ns = self._world.now_ns  # the time without messages begins when they may come
+                session.send_ready(self.task.options["rdy"])
+            elif isinstance(event, Received):
+                if not self._inbox:
+                    self._oldest_ns = self._world.now_ns
+                self._received_ns = self._world.now_ns
+                for message in event.messages:
+                    key = MessageKey(connection.node.name, self.task.topic, message.id)
+                    self._messages[key] = message
+                    self._inbox.append(key)
+        self._world.touch(self)
+
+    # ---- faults ------------------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """End without a word."""
+        self._world.note("%s is killed", self._name)
+        self.is_over = True
+        for link in self._links.values():
+            link.act("cut", {})
+            link.machine.end(None)
+
+    def stall(self, until_ns: int) -> None:
+        """Do nothing for a while, and read nothing."""
+        self._due_ns = max(self._due_ns, until_ns)
+        self._reconnect_ns = max(self._reconnect_ns, until_ns)
+        for link in self._links.values():
+            link.down.hold(until_ns)
+            self._world.touch(link)
+        self._world.touch(self)
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        if self.is_over:
+            return None
+        if self._waits_for is not None:
+            return self._due_ns if self._barrier_is_over else None
+        if self._actions and not isinstance(self._actions[0], slot_log.Receive):
+            return self._due_ns
+        return max(self._due_ns, self._receive_ns())
+
+    def _receive_ns(self) -> int:
+        """Return when to do something about the messages that were received, or about their connections."""
+        if len(self._inbox) >= self.task.options["chunk"] or self._received_count >= self.task.options["messages"]:
+            return 0
+        if self._inbox:
+            return self._oldest_ns + LINGER_NS
+        times_ns = [self._empty_ns]
+        if self._is_disconnected:
+            times_ns.append(self._reconnect_ns)
+        return min(times_ns)
+
+    @property
+    def _empty_ns(self) -> int:
+        """When to stop because no message comes; a connection may take longer to open."""
+        is_opening = any(not link.machine.is_open and not link.machine.ended for link in self._links.values())
+        return self._received_ns + (OPEN_WITHIN_NS if is_opening else EMPTY_FOR_NS)
+
+    @property
+    def _is_disconnected(self) -> bool:
+        return any(name not in self._links or self._links[name].machine.ended for name in self._world.nodes)
+
+    @property
+    def _barrier_is_over(self) -> bool:
+        return not any(_session(link).is_pending and not link.machine.ended for link in self._links.values())
+
+    def service(self) -> None:
+        """Nothing is to be sent: connections send for themselves."""
+
+    def handle_deadline(self, now_ns: int) -> None:
+        """Perform the next action."""
+        if self.is_over:
+            return
+        self._due_ns = now_ns + self._random.choice(ACTION_DELAYS_NS)
+        if self._waits_for is not None:
+            self._end_barrier(self._waits_for)
+        elif isinstance(self._actions[0], slot_log.Receive):
+            self._receive(now_ns)
+        else:
+            action = self._actions.popleft()
+            self._world.note("%s: %s", self._name, action)
+            self._actions.extend(self._perform(action))
+
+    # ---- actions -----------------------------------------------------------------------------------------------------
+
+    def _perform(self, action: slot_log.Action) -> list[slot_log.Action]:
+        log, wal = self._log, self.task.wal
+        match action:
+            case slot_log.ReadLog():
+                actions = log.log_read(wal.read_log())
+                if actions and isinstance(actions[0], slot_log.Receive):
+                    self._received_ns = self._world.now_ns
+                return actions
+            case slot_log.Touch() | slot_log.FinishSlot():
+                self._begin_barrier(action)
+                return []
+            case slot_log.LookUp(keys):
+                return log.looked_up(wal.wal.look_up(keys))
+            case slot_log.Requeue(keys, delayed):
+                for key in keys:
+                    message = self._messages[key]
+                    message.session.requeue(message, REQUEUE_DELAY_MS * delayed, backoff=False)
+                self._wake()
+                return []
+            case slot_log.FinishDuplicates(keys):
+                for key in keys:
+                    self._messages[key].session.finish(self._messages[key])
+                self._wake()
+                return []
+            case slot_log.PutSlot(number, keys):
+                stored = wal.put_slot(number, keys, b"")
+                self._partitions.stored_keys.update(keys if stored else ())
+                return log.slot_put(stored=stored)
+            case slot_log.PutFin(number, record):
+                return log.fin_put(stored=wal.put_fin(number, record))
+            case slot_log.PutSeal(number):
+                return log.seal_put(stored=wal.put_seal(number))
+            case slot_log.Replay():
+                self._end(action)
+                return []
+        raise AssertionError(action)
+
+    def _receive(self, now_ns: int) -> None:
+        options = self.task.options
+        if self._received_count >= options["messages"] or (not self._inbox and now_ns >= self._empty_ns):
+            self._actions.popleft()
+            self._actions.extend(self._log.seal())
+            return
+        if self._inbox and now_ns >= min(self._oldest_ns + LINGER_NS, self._receive_ns()):
+            keys, self._inbox = self._inbox[: options["chunk"]], self._inbox[options["chunk"] :]
+            redelivered = [key for key in keys if self._messages[key].attempts > 1]
+            oldest_ns = min(self._messages[key].received_ns for key in keys)
+            touch = now_ns - oldest_ns > self._messages[keys[0]].session.msg_timeout_ns // 2
+            self._received_count += len(keys)
+            self._actions.popleft()
+            self._actions.extend(self._log.receive_chunk(keys, redelivered, touch=touch))
+        elif self._is_disconnected and now_ns >= self._reconnect_ns:
+            self._reconnect_ns = now_ns + RECONNECT_NS
+            for node in self._world.nodes.values():
+                self._connect(node)
+
+    def _connect(self, node: Node) -> None:
+        if node.name in self._links and not self._links[node.name].machine.ended:
+            return
+        session = BarrierSession(
+            self._world.identity,
+            self.task.topic.encode(),
+            self.task.options["channel"].encode(),
+            address=node.name,
+            read_timeout_ns=10_000 * MS,
+            max_msg_size=1 << 20,
+            now_ns=self._world.now_ns,
+        )
+        link = self._world.connect(self.task.player, self, node, session)
+        if link is not None:
+            session.connection = link
+            self._links[node.name] = link
+
+    def _begin_barrier(self, action: slot_log.Touch | slot_log.FinishSlot) -> None:
+        self._waits_for = action
+        self._lost.clear()
+        for link in self._links.values():
+            _session(link).refused.clear()
+        for key in action.keys:
+            message = self._messages[key]
+            session = message.session
+            assert isinstance(session, BarrierSession)
+            if session.ended:
+                self._lost.add(key)
+            elif isinstance(action, slot_log.Touch):
+                session.touch(message, self._world.now_ns)
+            else:
+                session.finish(message)
+        for link in self._links.values():
+            _session(link).send_barrier()
+        self._wake()
+
+    def _end_barrier(self, action: slot_log.Touch | slot_log.FinishSlot) -> None:
+        sessions = {id(_session(link)): _session(link) for link in self._links.values()}
+        failed: set[MessageKey] = set()
+        for key in action.keys:
+            session = self._messages[key].session
+            if id(session) not in sessions or sessions[id(session)].is_pending:
+                self._lost.add(key)
+            elif key.id in sessions[id(session)].refused:
+                failed.add(key)
+        self._waits_for = None
+        if isinstance(action, slot_log.Touch):
+            self._actions.extend(self._log.touched(failed | self._lost))
+        else:
+            self._actions.extend(self._log.slot_finished(failed=failed, ambiguous=bool(self._lost)))
+
+    def _wake(self) -> None:
+        for link in self._links.values():
+            self._world.touch(link)
+
+    def _end(self, replay: slot_log.Replay) -> None:
+        """Pass on the rows, and close the connections."""
+        rows: list[MessageKey] = []
+        for entry in replay.slots:
+            rows += [key for key in self.task.wal.read_slot(entry.number).keys if key not in entry.excluded]
+        self.task.end(rows)
+        self.is_over = True
+        for link in self._links.values():
+            session = _session(link)
+            for message in list(session.held.values()):
+                session.requeue(message, 0, backoff=False)
+            session.start_close()
+            if not session.is_open:
+                session.end(None)
+        self._wake()
+
+
+def _session(link: Connection) -> BarrierSession:
+    assert isinstance(link.machine, BarrierSession)
+    return link.machine
+
+
+class Task:
+    """A partition of a batch; it ends when one of its attempts has replayed."""
+
+    def __init__(self, partitions: Partitions, player: str, options: dict[str, Any], batch: int, number: int) -> None:
+        self.partitions, self.player, self.options, self.batch = partitions, player, options, batch
+        self.world = partitions.world
+        self.topic: str = options["topic"]
+        self.name = f"{player}/{batch}"
+        self.wal: PartitionWal = partitions.wal.partition(batch, number)
+        self.rows: list[MessageKey] | None = None
+        self.attempts = [Attempt(self, 0)]
+
+    @property
+    def live(self) -> list[Attempt]:
+        return [attempt for attempt in self.attempts if not attempt.is_over]
+
+    def begin_attempt(self) -> None:
+        """Try once more, or beside a live attempt."""
+        if self.rows is None:
+            self.attempts.append(Attempt(self, len(self.attempts)))
+
+    def end(self, rows: list[MessageKey]) -> None:
+        """Take the rows of an attempt."""
+        if self.rows is not None and self.rows != rows:
+            raise Broken(33, f"{self.name} has {rows}, and had {self.rows}")
+        self.rows = rows
+
+
+class Partitions:
+    """The batches of a Spark job, if the plan has partitions.
+
+    Attributes:
+        wal: the slots.
+        stored_keys: the messages in its slots.
+        channels: the topics and channels that they consume.
+    """
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self.world = world
+        self.wal = Wal(MemoryStore(), "wal")
+        self.stored_keys: set[MessageKey] = set()
+        self._players = {name: player for name, player in plan.players.items() if player["kind"] == "partition"}
+        self.channels = {(player["topic"], player["channel"]) for player in self._players.values()}
+        self._finished: set[MessageKey] = set()
+        self._tasks: list[Task] = []
+        self._batch: list[Task] = []
+        if self._players:
+            self._begin_batch()
+
+    def _begin_batch(self) -> None:
+        number = len(self._tasks) // len(self._players)
+        self._batch = [
+            Task(self, name, options, number, index) for index, (name, options) in enumerate(self._players.items())
+        ]
+        self._tasks += self._batch
+
+    def finished(self, key: MessageKey) -> None:
+        """Record that an attempt finishes a message."""
+        if key not in self.stored_keys:
+            raise Broken(31, f"{key} is in no slot")
+        self._finished.add(key)
+
+    def act(self, player: str, verb: str, values: dict[str, Any]) -> None:
+        """Perform a step of the plan."""
+        self._go_on()
+        task = next(task for task in self._batch if task.player == player)
+        live = task.live
+        if verb == "attempt":
+            task.begin_attempt()
+        elif live and verb == "kill":
+            live[values["which"] % len(live)].kill()
+        elif live and verb == "stall":
+            live[values["which"] % len(live)].stall(self.world.now_ns + 1000 * values["for_us"])
+
+    def _go_on(self) -> None:
+        """Begin the next batch when all partitions have rows."""
+        if all(task.rows is not None for task in self._batch):
+            self._begin_batch()
+
+    def settle(self) -> None:
+        """Go on without faults: a task without an attempt is tried once more."""
+        if self._players:
+            self._go_on()
+            for task in self._batch:
+                if not task.live:
+                    task.begin_attempt()
+
+    @property
+    def are_done(self) -> bool:
+        """Whether all attempts have ended; rows of a batch without messages do not matter."""
+        return all(not task.live and task.rows is not None for task in self._tasks)
+
+    def what_is_left(self) -> str:
+        """Describe the tasks without rows."""
+        return f"partitions without rows {[task.name for task in self._tasks if task.rows is None]}"
+
+    def conclude(self) -> None:
+        """Check that each finished message has a row, and only one where the plan has no stalls."""
+        counts = Counter(key for task in self._tasks for key in task.rows or ())
+        if lost := [key for key in self._finished if key not in counts]:
+            raise Broken(32, f"{lost} were finished and have no row")
+        repeated = [key for key, count in counts.items() if count > 1]
+        if repeated and self.world.plan.options.get("is_exact"):
+            raise Broken(32, f"{repeated} have several rows")

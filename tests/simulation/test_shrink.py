@@ -1,0 +1,50 @@
+"""The shrinker: a plan that fails becomes small, and fails in the same way."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsqkit.broker.core.topics.channel import Channel
+from tests.simulation.draw import draw
+from tests.simulation.plan import Plan, Step
+from tests.simulation.shrink import failure_of, shrink
+from tests.simulation.trace import about, trace
+
+
+def test_only_the_steps_that_are_needed_remain():
+    steps = tuple(Step(number, "node-1", "refuse", {"for_us": number, "count": 5}) for number in range(50))
+    plan = Plan("1", {"topics": [], "other": 1}, {"node-1": {"x": 1}}, {"c": {"kind": "consumer"}}, steps)
+
+    def fails(plan):
+        times = {step.at_us for step in plan.steps}
+        return "both" if {7, 31} <= times else "one" if 7 in times else None
+
+    small = shrink(plan, fails=fails)
+    assert [step.at_us for step in small.steps] == [7, 31]
+    assert [step.values["count"] for step in small.steps] == [1, 1]
+    assert (small.players, small.options, small.nodes) == ({}, {"topics": []}, {"node-1": {}})
+
+
+def test_plan_of_a_broken_engine_becomes_small(monkeypatch):
+    monkeypatch.setattr(Channel, "unpause", lambda self: setattr(self, "paused", False))
+    plan = next(plan for seed in range(300) if failure_of(plan := draw(seed)) == "invariant 27")
+    small = shrink(plan, runs_max=400)
+    assert failure_of(small) == "invariant 27"
+    assert len(small.steps) <= 12
+    assert len(small.players) <= 3
+
+
+def test_plan_that_does_not_fail_is_refused():
+    with pytest.raises(AssertionError, match="does not fail"):
+        shrink(draw(1))
+
+
+def test_trace_follows_one_message():
+    lines, error = trace(draw(12))
+    assert error is None
+    delivery = next(line for line in lines if "attempt 1" in line)
+    chosen = about(lines, delivery.split("b'")[1].rstrip("'").split()[0].rstrip("'."))
+    assert 3 < len(chosen) < len(lines)
+    assert any("PUB" in line for line in chosen)
+    assert any("attempt 1" in line for line in chosen)
+    assert any("FIN" in line for line in chosen)

@@ -75,14 +75,15 @@ class PublishPlan:
         body = columns["body"].cast(pa.binary())
         self._check_bodies(body)
         key = columns.get("key") if self._options.partition_by == "key" else None
-        publishes = self._lanes(
-            body.to_pylist(),
-            _values(columns.get("topic"), batch.num_rows),
-            _values(None if key is None else key.cast(pa.binary()), batch.num_rows),
-            _values(columns.get("deferMs"), batch.num_rows),
-        )
-        self._row_count += batch.num_rows
-        for lane in publishes:
+        others = (columns.get("topic"), None if key is None else key.cast(pa.binary()), columns.get("deferMs"))
+        bodies = body.to_pylist()
+        if all(column is None or column.null_count == len(column) for column in others):
+            # The common case: a loop over the rows would double the cost of a row.
+            lanes = [self._open_lane(0, None, None, None, bodies)] if bodies else []
+        else:
+            lanes = self._lanes(bodies, *(_values(column, len(bodies)) for column in others))
+        self._row_count += len(bodies)
+        for lane in lanes:
             yield from self._commands(lane)
 
     def _check_bodies(self, body: pa.Array) -> None:

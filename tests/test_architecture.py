@@ -164,7 +164,7 @@ ENTRY_POINTS = {
     *("__init__", "__main__"),
     *("telemetry.opentelemetry", "telemetry.prometheus"),
     *("spark.slots.fsspec_store", "spark.slots.maintenance"),
-    "spark.writer",
+    *("spark.source_options", "spark.writer"),
     "spark.testing.plugin",
     *("testing.plugin", "testing.scripted", "testing.state_machine", "testing.strategies"),
 }

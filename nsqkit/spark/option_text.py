@@ -22,7 +22,7 @@ from nsqkit.options.option import Kind, Option
 PREFIX: Final = "nsq."
 """How the names begin that are options of nsqkit's clients."""
 
-MILLISECONDS_MAX: Final = 30 * 86_400_000
+DAY_MS: Final = 86_400_000
 
 _SECRETS: Final = frozenset({"auth_secret", "lookupd_authorization"})
 
@@ -99,10 +99,12 @@ def whole_option(name: str, default: int | None, low: int, high: int, meaning: s
     return _option(name, Option(kind=Kind.WHOLE, low=low, high=high), default, meaning, **more)
 
 
-def milliseconds_option(name: str, default: int | None, low: int, meaning: str, **more: Any) -> TextOption:
+def milliseconds_option(
+    name: str, default: int | None, low: int, meaning: str, *, high: int = DAY_MS, **more: Any
+) -> TextOption:
     """Return an option whose value is a length of time, a whole number of milliseconds."""
-    expected = f"a whole number of milliseconds from {low} to {MILLISECONDS_MAX}"
-    option = Option(kind=Kind.WHOLE, low=low, high=MILLISECONDS_MAX, expected=expected)
+    expected = f"a whole number of milliseconds from {low} to {high}"
+    option = Option(kind=Kind.WHOLE, low=low, high=high, expected=expected)
     return _option(name, option, default, meaning, **more)
 
 

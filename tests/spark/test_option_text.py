@@ -70,7 +70,7 @@ def test_a_text_is_read(key: str, text: str, name: str, value: object) -> None:
         ({"maxinflight": "1.5"}, "maxInFlight is '1.5'; allowed"),
         ({"maxinflight": ""}, "maxInFlight is ''; allowed"),
         ({"maxinflight": None}, "maxInFlight is None; allowed"),
-        ({"lingerms": "0"}, "lingerMs is '0'; allowed is a whole number of milliseconds from 1 to 2592000000"),
+        ({"lingerms": "0"}, "lingerMs is '0'; allowed is a whole number of milliseconds from 1 to 86400000"),
         ({"lingerms": "1s"}, "lingerMs is '1s'; allowed is a whole number of milliseconds"),
         ({"failonnodeloss": "perhaps"}, "failOnNodeLoss is 'perhaps'; allowed is true or false"),
         ({"ackmode": "never"}, "ackMode is 'never'; allowed is wal or commit or receive"),

@@ -15,7 +15,6 @@ from nsqkit.options.fields import whole, word
 from nsqkit.producer import Producer
 from nsqkit.producer.options import ProducerKeywords, ProducerOptions
 from nsqkit.spark.option_text import (
-    MILLISECONDS_MAX,
     NSQ_OPTIONS,
     TextOption,
     connection_of,
@@ -46,6 +45,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 MPUB_BATCH_MAX: Final = 100_000
+DEFER_MS_MAX: Final = 86_400_000
 MPUB_BYTES_LIMITS: Final = (1 << 10, 1 << 30)
 PARTITION_BY: Final = ("roundRobin", "key")
 
@@ -76,7 +76,7 @@ class WriterOptions:
     mpub_batch: int = whole(1000, 1, MPUB_BATCH_MAX)
     mpub_bytes: int = whole(1 << 20, *MPUB_BYTES_LIMITS)
     partition_by: str = word("roundRobin", PARTITION_BY)
-    defer_ms: int = whole(0, 0, MILLISECONDS_MAX)
+    defer_ms: int = whole(0, 0, DEFER_MS_MAX)
     connection: Mapping[str, Any] = attrs.field(factory=dict, hash=False, repr=show_connection)
 
     def __attrs_post_init__(self) -> None:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
+import attrs
 import pytest
 
 from nsqkit import Message
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
 from nsqkit.clock import ManualClock
-from nsqkit.errors import NotConnected
+from nsqkit.errors import NotConnected, OptionError
 from nsqkit.spark.batch_plan import named_nodes, plan_spec
 from nsqkit.spark.chunker import StopReason
-from nsqkit.spark.drainer import PartitionStats, drain_to_handler, drain_to_handler_async
+from nsqkit.spark.drainer import (
+    FINISH,
+    Ack,
+    PartitionStats,
+    Requeue,
+    drain_to_handler,
+    drain_to_handler_async,
+    receive_rows,
+)
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.reception import Reception
+from nsqkit.spark.schema import MessageRow
+from nsqkit.testing import NsqdServer
 from tests.peers import settle
 
 if TYPE_CHECKING:
@@ -185,3 +197,77 @@ def test_unfinished_messages_are_touched(broker: Broker, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Message, "touch", record)
     run(broker, process, max_in_flight=4, msg_timeout=1.0, max_messages=4)
+
+
+def acks_of(rows: list[MessageRow]) -> list[Ack]:
+    return [Requeue(5) if row.body == b"7" else FINISH for row in rows]
+
+
+def test_an_ack_requeues_one_message_and_finishes_the_others(broker: Broker):
+    broker.publish("t", BODIES)
+    stats = run(broker, acks_of, max_in_flight=20)
+    assert (stats.finished_count, stats.requeued_count, stats.finish_failed_count) == (99, 1, 0)
+    assert broker.depth("t", "c") == 0
+    deferred = broker.portal.call(lambda: len(broker.channel("t", "c").deferred))
+    assert deferred == 1
+
+
+@pytest.mark.parametrize(
+    ("acks", "sentence"),
+    [
+        ([FINISH], "the handler returned 1 Acks for 2 messages; allowed is None, or one for each message"),
+        (5, "the handler returned 5; allowed is None, or a list with an Ack for each message"),
+        ([FINISH, "x"], r"the handler returned \[Finish\(\), 'x'\]; allowed is None"),
+        ("xx", "the handler returned 'xx'; allowed is None"),
+    ],
+)
+def test_an_answer_that_is_no_list_of_acks_fails_the_partition(broker: Broker, acks: object, sentence: str):
+    broker.publish("t", BODIES[:4])
+    with pytest.raises(OptionError, match=sentence):
+        run(broker, lambda rows: acks, max_messages=4)
+    assert broker.depth("t", "c") == 4
+    assert broker.in_flight("t", "c") == 0
+
+
+def test_a_refused_fin_is_counted():
+    with NsqdServer() as nsqd:
+        nsqd.publish("t", *BODIES[:4])
+        spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], max_messages=4)
+        (share,) = plan_spec(attrs.evolve(spec, partitions=1), named_nodes(spec))
+        late: list[MessageRow] = []
+
+        def handle(rows: list[MessageRow]) -> None:
+            if not late:
+                nsqd.clock.advance(60)  # this end does not follow nsqd's clock, and touches nothing
+            late.extend(rows)
+
+        stats = drain_to_handler(spec, share, handle)
+        assert stats.finish_failed_count >= 2
+        assert stats.finished_count + stats.finish_failed_count == 4
+
+
+def test_received_rows_are_finished_before_they_are_returned(broker: Broker):
+    broker.publish("t", BODIES)
+    spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[broker.address], empty_for=0.1, linger=0.01)
+    (share,) = plan_spec(attrs.evolve(spec, partitions=1), named_nodes(spec))
+    rows, stats = receive_rows(spec, share)
+    assert sorted(row.body for row in rows) == sorted(BODIES)
+    assert broker.depth("t", "c") == 0
+    assert (stats.received_count, stats.finished_count, stats.stop_reason) == (100, 100, StopReason.EMPTY)
+
+
+def test_a_row_whose_fin_may_have_failed_is_not_returned():
+    """At most once: nsqd has finished the messages, and the connection ended before its answer."""
+    with NsqdServer() as nsqd:
+        nsqd.publish("t", *BODIES[:4])
+        spec = ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[nsqd.tcp_address], empty_for=0.1)
+        (share,) = plan_spec(attrs.evolve(spec, partitions=1), named_nodes(spec))
+        nsqd.faults.reset(command="ERROR", times=1)
+        rows, stats = receive_rows(spec, share)
+        assert (rows, stats.received_count, stats.finished_count) == ([], 4, 0)
+
+
+def test_figures_pickle(broker: Broker):
+    broker.publish("t", BODIES)
+    stats = run(broker, print)
+    assert pickle.loads(pickle.dumps(stats)) == stats

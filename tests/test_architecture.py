@@ -51,7 +51,7 @@ ARROWS = {
         "errors clock options wire transport http loop_thread admin consumer broker broker.core lookupd testing.link"
     ),
     "spark.slots": "errors",
-    "spark": "spark.slots errors clock options wire http client lookup admin producer consumer",
+    "spark": "spark.slots errors clock options wire transport http client lookup admin producer consumer",
     "spark.testing": "errors",
     "__init__": "errors options admin client producer consumer",
     "__main__": "broker lookupd testing.conformance",
@@ -121,6 +121,7 @@ IO_MODULES = {
     "spark.drainer",
     "spark.reception",
     "spark.partition_writer",
+    "spark.discovery",
     "spark.writer",
     "spark.testing.driver",
     "spark.testing.session",
@@ -164,7 +165,7 @@ ENTRY_POINTS = {
     *("__init__", "__main__"),
     *("telemetry.opentelemetry", "telemetry.prometheus"),
     *("spark.slots.fsspec_store", "spark.slots.maintenance"),
-    *("spark.source_options", "spark.writer"),
+    *("spark.discovery", "spark.source_options", "spark.writer"),
     "spark.testing.plugin",
     *("testing.plugin", "testing.scripted", "testing.state_machine", "testing.strategies"),
 }

@@ -122,6 +122,21 @@ def compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
 async def _query_all(daemons: Mapping[str, Daemon], query: Query[T]) -> dict[str, T]:
     """Return the merged responses; log the failures, and raise RequestFailed if there is no response."""
     responses: MergedResponses[T] = MergedResponses()
+    await query_daemons(daemons, query, responses)
+    return responses.merged()
+
+
+async def query_daemons(daemons: Mapping[str, Daemon], query: Query[T], responses: MergedResponses[T]) -> None:
+    """Query several nsqlookupds at a time, record their responses, and log their failures.
+
+    Args:
+        daemons: the nsqlookupds by their ``key``.
+        query: sends the request to one of them.
+        responses: earlier responses; those of an nsqlookupd that fails stay.
+
+    Raises:
+        RequestFailed: no nsqlookupd responded; the text has the reason for each.
+    """
     answered: list[Daemon] = []
     failures: list[str] = []
 
@@ -138,4 +153,3 @@ async def _query_all(daemons: Mapping[str, Daemon], query: Query[T]) -> dict[str
             tasks.start_soon(query_one, key, daemon)
     if not answered:
         raise RequestFailed("; ".join(failures) or "there is no nsqlookupd to ask")
-    return responses.merged()

@@ -24,6 +24,9 @@ PREFIX: Final = "nsq."
 
 DAY_MS: Final = 86_400_000
 
+LOOKUPD_TIMEOUT: Final = 10.0
+"""Seconds that an nsqlookupd may take to answer, by default. Less than for a client, since a batch waits for it."""
+
 _SECRETS: Final = frozenset({"auth_secret", "lookupd_authorization"})
 
 # nsqlookupds are queried for each plan, so an interval has no effect.
@@ -142,7 +145,7 @@ def _connection_option(field: attrs.Attribute[Any]) -> TextOption:
     return TextOption(
         name=PREFIX + camel_case(name),
         option=option,
-        default=field.default,
+        default=LOOKUPD_TIMEOUT if name == "lookupd_poll_timeout" else field.default,
         hidden=name in _SECRETS,
         field=name,
         meaning=f"`{name}` of nsqkit's clients.",

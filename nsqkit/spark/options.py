@@ -20,7 +20,7 @@ from nsqkit.http.daemon import Daemon
 from nsqkit.lookup.options import LookupOptions
 from nsqkit.options.checks import unknown_name
 from nsqkit.options.fields import flag, seconds, whole
-from nsqkit.spark.option_text import NSQ_OPTIONS
+from nsqkit.spark.option_text import LOOKUPD_TIMEOUT, NSQ_OPTIONS
 from nsqkit.wire.names import encode_topic
 
 PARTITIONS_MAX: Final = 1024
@@ -30,8 +30,6 @@ SECONDS_MAX: Final = 86_400.0
 
 HTTP_TIMEOUT: Final = 10.0
 """Seconds that an nsqd may take to answer a request for its statistics."""
-
-ANSWER_SIZE_MAX: Final = 64 << 20
 
 SECRETS: Final = frozenset(option.field for option in NSQ_OPTIONS if option.hidden)
 
@@ -54,16 +52,16 @@ def _copy(value: object) -> object:
 
 def show_addresses(addresses: tuple[str, ...]) -> str:
     """Return addresses without the users, passwords and queries of their URLs."""
-    return repr(tuple(http_daemon(address).name for address in addresses))
+    return repr(tuple(map(http_name, addresses)))
 
 
 def show_connection(connection: Mapping[str, object]) -> str:
     return repr({name: "(hidden)" if name in SECRETS else value for name, value in connection.items()})
 
 
-def http_daemon(address: str) -> Daemon:
-    """Return the HTTP client of the nsqd at an address of ``nsqd_http_addresses``; raise OptionError if it is none."""
-    return Daemon(address, connect_timeout=HTTP_TIMEOUT, request_timeout=HTTP_TIMEOUT, body_max=ANSWER_SIZE_MAX)
+def http_name(address: str) -> str:
+    """Return the address of a daemon without secrets; raise OptionError if it is not an address for HTTP."""
+    return Daemon(address, connect_timeout=HTTP_TIMEOUT, request_timeout=HTTP_TIMEOUT, body_max=0).name
 
 
 def _check_texts(name: str, values: object, allowed: str) -> None:
@@ -95,9 +93,10 @@ def check_connection(connection: Mapping[str, Any]) -> None:
 
 
 def lookup_options(connection: Mapping[str, Any]) -> LookupOptions:
-    """Return the options of requests to nsqlookupds that are among those of a connection."""
+    """Return the options of requests to nsqlookupds that are among those of a connection, with their defaults here."""
     names = attrs.fields_dict(LookupOptions)
-    return LookupOptions(**{name: value for name, value in connection.items() if name in names})
+    given = {name: value for name, value in connection.items() if name in names}
+    return LookupOptions(**{"lookupd_poll_timeout": LOOKUPD_TIMEOUT, **given})
 
 
 @attrs.frozen(kw_only=True)
@@ -217,7 +216,7 @@ class ConsumerSpec:
                 f"nsqd_tcp_addresses and lookupd_http_addresses are both {both}; allowed is exactly one of them"
             )
         for address in self.nsqd_http_addresses:
-            http_daemon(address)
+            http_name(address)
         if self.nsqd_http_addresses and len(self.nsqd_http_addresses) != len(self.nsqd_tcp_addresses):
             raise OptionError(
                 f"nsqd_http_addresses has {len(self.nsqd_http_addresses)} addresses; allowed are none, or one for each "

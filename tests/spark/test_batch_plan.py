@@ -20,6 +20,7 @@ from nsqkit.spark.batch_plan import (
     encode_plan,
     named_nodes,
     plan_batch,
+    plan_job,
     plan_spec,
     read_plan,
     store_plan,
@@ -157,6 +158,18 @@ def test_a_job_has_a_consumer_for_every_node() -> None:
     spec = make_spec(max_in_flight=2)
     with pytest.raises(OptionError, match="max_in_flight is 2; allowed is at least one for each of the 3 pairs"):
         plan_spec(spec, named_nodes(spec))
+
+
+def test_a_job_without_nsqds_for_a_topic_is_refused() -> None:
+    spec = make_spec(topics=["t", "u", "v"])
+    with pytest.raises(OptionError, match="the nsqlookupds list no nsqd for 'u', 'v'; allowed are topics that have"):
+        plan_spec(spec, NODES)
+
+
+def test_the_plan_of_a_job_is_batch_0() -> None:
+    spec = make_spec()
+    plan = plan_job(spec, named_nodes(spec), 7)
+    assert (plan.batch, plan.created_ns, plan.partitions) == (0, 7, plan_spec(spec, named_nodes(spec)))
 
 
 def test_the_stored_plan_counts() -> None:

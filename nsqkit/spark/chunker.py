@@ -1,9 +1,10 @@
 """The division of a partition's messages into chunks, and the decision when the partition stops.
 
-A chunk is due when it has enough messages or bytes, or when its first message has lingered long enough, whichever comes
-first. A pause between messages does not make it due: a steady stream has none, and would always fill a chunk to its
-limit. A partition stops at its count, at its bytes, when it is empty, or at its deadline, whichever comes first; with
-``stops_after_linger`` also after a chunk that was due because of ``linger`` alone: it had all messages that waited.
+A chunk is due when it has enough messages or bytes, when nsqd delivers nothing more until some are answered, or when
+its first message has lingered long enough, whichever comes first. A pause between messages does not make it due: a
+steady stream has none, and would always fill a chunk to its limit. A partition stops at its count, at its bytes, when
+it is empty, or at its deadline, whichever comes first; with ``stops_after_linger`` also after a chunk that was due
+because of ``linger_ns`` alone: it had all messages that waited.
 
         receive ─▶ pending ─▶ take: a chunk ─▶ (processed and finished) ─▶ stop_reason
 
@@ -101,16 +102,21 @@ class Chunker(Generic[M]):
         self._pending_bytes += _size(messages)
         self._quiet_since_ns = now_ns
 
-    def take(self, now_ns: int) -> list[M]:
+    def take(self, now_ns: int, *, is_starved: bool = False) -> list[M]:
         """Return a chunk if one is due, an empty list otherwise.
+
+        Args:
+            now_ns: the time.
+            is_starved: whether some connection delivers nothing until messages are answered. If the messages of a topic
+                are all in one of several nsqds, its share of ``max_in_flight`` may be less than a chunk.
 
         Messages that timed out or whose connection was lost are left out, since nsqd delivers them again.
         """
-        if not self.pending or self._last is not None or not self._is_due(now_ns):
+        if not self.pending or self._last is not None or not (is_starved or self._is_due(now_ns)):
             return []
         if self._is_late(now_ns):
             self._last = StopReason.DEADLINE
-        elif self.bounds.stops_after_linger and not self.is_full and self._has_lingered(now_ns):
+        elif self.bounds.stops_after_linger and not (is_starved or self.is_full) and self._has_lingered(now_ns):
             self._last = StopReason.LINGER
         chunk = self._pop()
         self.taken_count += len(chunk)

@@ -109,7 +109,7 @@ class Reception:
         chunker = self.chunker
         while True:
             now_ns = self._clock.now_ns()
-            if chunk := chunker.take(now_ns):
+            if chunk := chunker.take(now_ns, is_starved=any(c.is_starved for c in self.consumers.values())):
                 self._unfinished = chunk
                 if chunker.is_last_taken:
                     for consumer in self.consumers.values():
@@ -151,7 +151,7 @@ class Reception:
         async for batch in consumer.batches():
             was_empty = not chunker.pending
             chunker.receive(batch, self._clock.now_ns())
-            if was_empty or chunker.is_full:
+            if was_empty or chunker.is_full or consumer.is_starved:
                 self._changed.set()
 
     async def keep_alive(self) -> None:

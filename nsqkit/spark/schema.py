@@ -81,17 +81,17 @@ def arrow_schema() -> pa.Schema:
 
 
 def encode_payload(rows: Sequence[MessageRow], channel: str) -> bytes:
-    """Return rows as the payload of a slot.
+    """Return rows as the payload of a slot, in bytes that pickle.
 
     Args:
         rows: one or more.
         channel: the channel that they were delivered from.
     """
     addresses, topics, ids, timestamps, attempts, bodies = zip(*rows, strict=True)
-    return _encode(bodies, ids, timestamps, attempts, topics, channel, addresses)
+    return bytes(_encode(bodies, ids, timestamps, attempts, topics, channel, addresses))
 
 
-def encode_messages(messages: Sequence[Message]) -> bytes:
+def encode_messages(messages: Sequence[Message]) -> memoryview:
     """Return messages of one channel as the payload of a slot; it is that of their rows."""
     addresses: list[str] = []
     topics: list[str] = []
@@ -168,7 +168,7 @@ def _encode(
     topics: Sequence[str],
     channel: str,
     addresses: Sequence[str],
-) -> bytes:
+) -> memoryview:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -188,5 +188,4 @@ def _encode(
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as stream:
         stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-    payload: bytes = sink.getvalue().to_pybytes()
-    return payload
+    return memoryview(sink.getvalue()).cast("B")

@@ -180,6 +180,14 @@ def test_a_chunk_that_waited_while_another_was_processed_ends_no_batch():
     assert chunker.stop_reason(570) is StopReason.LINGER
 
 
+def test_a_chunk_is_due_when_nsqd_delivers_no_more():
+    chunker = make_chunker(stops_after_linger=True)
+    chunker.receive(messages(3), 100)
+    assert chunker.take(100) == []
+    assert len(chunker.take(100, is_starved=True)) == 3
+    assert chunker.stop_reason(200) is None
+
+
 # ---- in general ----------------------------------------------------------------------------------------------------
 
 

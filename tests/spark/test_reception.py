@@ -117,3 +117,15 @@ async def test_a_dead_letter_that_is_not_accepted_is_requeued(caplog: pytest.Log
         assert reception.counts.dead_letters == 0
         assert nsqd.topic("t").channel("c").deferred == 1
         assert "1 dead letters of" in caplog.text
+
+
+async def test_the_messages_of_one_nsqd_of_several_do_not_linger():
+    """Its share of max_in_flight is less than a chunk. A chunk that lingered would end the batch of a stream."""
+    with NsqdServer() as one, NsqdServer() as two, NsqdServer() as three:
+        servers = [one, two, three]
+        one.publish("t", *(b"%d" % number for number in range(50)))
+        spec = make_spec(*(server.tcp_address for server in servers), linger=5.0, stop_after_linger=True)
+        share = make_share(*((server.tcp_address, "t") for server in servers), records_max=40)
+        async with receiving(spec, share, LoopClock()) as reception:
+            assert len(await drain(reception)) == 40
+        assert reception.stop_reason is StopReason.COUNT

@@ -104,7 +104,7 @@ class FinRecord:
 Slot: TypeAlias = DataSlot | SealSlot
 
 
-def encode_data(keys: Sequence[MessageKey], payload: bytes) -> bytes:
+def encode_data(keys: Sequence[MessageKey], payload: bytes | memoryview) -> bytes:
     """Return the bytes of a DATA slot.
 
     Args:

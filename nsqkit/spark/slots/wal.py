@@ -113,7 +113,7 @@ class PartitionWal:
             raise ProtocolError(f"{key} has no rows, although its log has a later slot: {slot!r}")
         return slot
 
-    def put_slot(self, number: int, keys: Sequence[MessageKey], payload: bytes) -> bool:
+    def put_slot(self, number: int, keys: Sequence[MessageKey], payload: bytes | memoryview) -> bool:
         """Store the rows of a chunk; return False if the slot exists, or did before the batch was removed."""
         key = self.slot_key(number)
         if not self.wal.store.put_if_absent(key, encode_data(keys, payload)):

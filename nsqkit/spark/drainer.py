@@ -292,6 +292,7 @@ class _SlotAttempt:
                         message.finish()
             case FinishSlot(_, keys):
                 outcome = await reception.finish(self._of(keys))
+                self._messages = {}  # their bodies would stay in memory beside the next chunk
                 return log.slot_finished(failed=_keys(outcome.failed), ambiguous=bool(outcome.unknown))
         return []
 

@@ -191,6 +191,7 @@ class Reception:
         not_finished_count = len(confirmation.failed) + len(confirmation.unknown)
         self.counts.finished += len(messages) - not_finished_count
         self.counts.finish_failed += len(confirmation.failed)
+        self._unfinished = ()
         self.chunker.restart_quiet(self._clock.now_ns())
         return confirmation
 

@@ -33,11 +33,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The tests of Spark have a separate environment (`tox -e spark`); elsewhere pyspark is not installed.
 NEED_SPARK = [
+    "spark/test_held_reader.py",
     "spark/test_jobs.py",
     "spark/test_parquet_file.py",
     "spark/test_rdd.py",
+    "spark/test_read_task.py",
     "spark/test_schema.py",
     "spark/test_sink.py",
+    "spark/test_source.py",
     "spark/test_writer.py",
     "spark/testing/test_session.py",
 ]

@@ -66,7 +66,12 @@ IO_MODULES = {
     "options.settings",
     "program.command",
     "spark.parquet_file",
+    "spark.batch_reader",
+    "spark.held_reader",
+    "spark.read_task",
     "spark.sink",
+    "spark.source",
+    "spark.stream_reader",
     "spark.slots.fsspec_store",
     "spark.slots.local_store",
     "transport.tls_stream",
@@ -164,8 +169,6 @@ IO_LIBRARIES = {
 ENTRY_POINTS = {
     *("__init__", "__main__"),
     *("telemetry.opentelemetry", "telemetry.prometheus"),
-    *("spark.slots.fsspec_store", "spark.slots.maintenance"),
-    *("spark.discovery", "spark.source_options", "spark.writer"),
     "spark.testing.plugin",
     *("testing.plugin", "testing.scripted", "testing.state_machine", "testing.strategies"),
 }

@@ -44,6 +44,13 @@ def test_package_is_typed():
     assert (files("nsqkit") / "py.typed").is_file()
 
 
+def test_wheel_has_the_module_by_which_spark_finds_the_data_source():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["only-include"] == ["nsqkit", "pyspark_nsq.py"]
+    assert all((ROOT / name).exists() for name in wheel["only-include"])
+
+
 def test_deprecation_warnings_fail_the_tests():
     with pytest.raises(DeprecationWarning, match="gone in the next version"):
         warnings.warn("gone in the next version", DeprecationWarning, stacklevel=1)

@@ -5,6 +5,8 @@ Importing this package needs neither pyspark nor Java: executors, tests and prog
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nsqkit.spark.batch_plan import Node, PartitionShare, PlannedConnection, named_nodes, plan_spec
 from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.drainer import (
@@ -22,6 +24,9 @@ from nsqkit.spark.parquet_file import compact
 from nsqkit.spark.rdd import drain_to, foreach_partition, map_partitions, seed_rdd
 from nsqkit.spark.schema import KEY_COLUMNS, MessageRow
 from nsqkit.spark.sink import ParquetSink, Sink, message_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = [
     "FINISH",
@@ -48,5 +53,20 @@ __all__ = [
     "per_message",
     "plan_spec",
     "receive_rows",
+    "register",
     "seed_rdd",
 ]
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("nsq")`` known to a session that does not find it by itself, such as one of Spark Connect.
+
+    Args:
+        spark: the session.
+
+    Raises:
+        ImportError: pyspark is older than 4.2, or pyarrow is missing.
+    """
+    from nsqkit.spark.source import NsqSource
+
+    spark.dataSource.register(NsqSource)

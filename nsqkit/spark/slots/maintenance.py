@@ -37,7 +37,7 @@ class WalInfo:
 
 
 def create_wal(store: SlotStore, wal_id: str, info: WalInfo, on_orphaned: OrphanPolicy) -> Wal:
-    """Return a new WAL for a query without a checkpoint.
+    """Return a new WAL for a query without a checkpoint; one that this query created before is returned as it is.
 
     Args:
         store: the location.
@@ -49,6 +49,8 @@ def create_wal(store: SlotStore, wal_id: str, info: WalInfo, on_orphaned: Orphan
     Raises:
         OptionError: there are orphaned WALs, and ``on_orphaned`` is "fail".
     """
+    if _read_info(store, wal_id) is not None:
+        return open_wal(store, wal_id, 0, info)
     orphans = () if on_orphaned == "ignore" else _orphans(store, info)
     if orphans and on_orphaned == "fail":
         raise OptionError(

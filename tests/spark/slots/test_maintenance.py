@@ -59,6 +59,12 @@ def test_rows_without_a_checkpoint_are_ignored_if_asked() -> None:
     assert adopted_partitions(create_wal(store, "new", INFO, "ignore")) == []
 
 
+def test_a_wal_that_the_query_created_is_no_orphan() -> None:
+    store = MemoryStore()
+    fill(create_wal(store, "w", INFO, "fail"), 1)
+    assert planned_batches(create_wal(store, "w", INFO, "fail")) == [0]
+
+
 def test_another_subscription_is_no_orphan() -> None:
     store = MemoryStore()
     fill(create_wal(store, "old", WalInfo(topics="orders", channel="other"), "fail"), 1)

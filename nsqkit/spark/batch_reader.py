@@ -1,0 +1,115 @@
+"""The read of a batch: its plan, pinned by a WAL.
+
+        load() ─▶ plan, stored in a WAL ─▶ a task for each partition ─▶ Arrow batches
+
+The WAL belongs to one ``load()``: its first action receives the messages, and each later action reads the same rows
+from the logs. A location has the WALs of batch reads in its folder ``reads``, apart from those of streams.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from nsqkit.clock import NS_PER_S
+from nsqkit.spark.batch_plan import BatchPlan, PartitionShare, plan_spec, read_plan, store_plan
+from nsqkit.spark.read_task import ReadTask, ReceiveTask, WalLocation, WalTask, adopted_tasks
+from nsqkit.spark.slots.fsspec_store import open_slot_store
+from nsqkit.spark.slots.maintenance import WalInfo, create_wal
+from nsqkit.spark.slots.wal import Wal
+
+if TYPE_CHECKING:
+    from nsqkit.spark.admission import Cluster, NowNs, Sleep
+    from nsqkit.spark.options import ConsumerSpec
+    from nsqkit.spark.source_options import SourceOptions
+
+logger = logging.getLogger("nsqkit.spark")
+
+FOLDER: Final = "reads"
+
+WAIT: Final = 0.1
+"""Seconds between two looks at the messages in flight."""
+
+
+class BatchRead:
+    """A batch read on the driver.
+
+    Args:
+        options: of the read.
+        wal_id: the name of the WAL of this ``load()``.
+        cluster: its nsqds.
+        now_ns: the clock, ns since the Unix epoch.
+        sleep: waits for a number of seconds.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        wal_id: str,
+        cluster: Cluster,
+        now_ns: NowNs = time.time_ns,
+        sleep: Sleep = time.sleep,
+    ) -> None:
+        self._options = options
+        self._wal_id = wal_id
+        self._cluster = cluster
+        self._now_ns = now_ns
+        self._sleep = sleep
+
+    def tasks(self) -> list[ReadTask]:
+        """Return the tasks; with ``ackMode=wal`` the same ones each time.
+
+        Raises:
+            OptionError: the location cannot be used, or ``maxInFlight`` is less than the number of nodes.
+        """
+        if self._options.ack_mode == "receive":
+            return [ReceiveTask(0, share) for share in self._plan()]
+        location = f"{self._options.wal_location.rstrip('/')}/{FOLDER}"
+        store = open_slot_store(location)
+        wal = create_wal(store, self._wal_id, wal_info(self._options.spec), self._options.on_orphaned_wal)
+        plan = read_plan(wal, 0) or store_plan(wal, BatchPlan(0, self._now_ns(), self._plan()))
+        return wal_tasks(location, wal, plan)
+
+    def _plan(self) -> tuple[PartitionShare, ...]:
+        self._report_left()
+        return plan_spec(self._options.spec, self._cluster.nodes())
+
+    def _report_left(self) -> None:
+        """Wait for messages in flight if asked, and log those that the read leaves.
+
+        Spark makes no call on the driver when a read has ended, so this is before it begins. Messages in flight are
+        finished or come back within one message timeout.
+        """
+        if self._options.depth_check == "none":
+            return
+        spec = self._options.spec
+        deadline_ns = self._now_ns() + round(spec.msg_timeout * NS_PER_S)
+        backlog = self._cluster.backlog()
+        while spec.wait_in_flight and backlog and backlog.in_flight and self._now_ns() < deadline_ns:
+            self._sleep(WAIT)
+            backlog = self._cluster.backlog()
+        if backlog and (backlog.in_flight or backlog.deferred):
+            logger.warning(
+                "a read of topics %s and channel %s begins with %d messages, and leaves %d in flight to other "
+                "consumers and %d deferred",
+                ",".join(spec.topics),
+                spec.channel,
+                backlog.depth,
+                backlog.in_flight,
+                backlog.deferred,
+            )
+
+
+def wal_info(spec: ConsumerSpec) -> WalInfo:
+    """Return the record of a WAL of this subscription."""
+    return WalInfo(topics=",".join(sorted(spec.topics)), channel=spec.channel)
+
+
+def wal_tasks(location: str, wal: Wal, plan: BatchPlan) -> list[ReadTask]:
+    """Return the tasks of a planned batch; the first batch of a WAL has the rows of those that it adopted."""
+    found = WalLocation(location=location, wal_id=wal.wal_id, adopted=wal.adopted)
+    tasks: list[ReadTask] = [WalTask(found, plan.batch, share) for share in plan.partitions]
+    if plan.batch == 0:
+        tasks += adopted_tasks(found, wal, len(tasks))
+    return tasks

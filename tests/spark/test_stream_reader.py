@@ -1,0 +1,287 @@
+"""Offsets, plans and the life of a WAL, as the calls of Spark make them; no executor runs here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from nsqkit.errors import OptionError
+from nsqkit.spark.batch_plan import PartitionShare
+from nsqkit.spark.batch_reader import WAIT
+from nsqkit.spark.read_task import AdoptedTask, ReadTask, ReceiveTask, WalTask
+from nsqkit.spark.slots.local_store import LocalStore
+from nsqkit.spark.slots.records import FinRecord, MessageKey
+from nsqkit.spark.slots.wal import Wal
+from nsqkit.spark.source_options import stream_options
+from nsqkit.spark.stream_offset import Offset
+from nsqkit.spark.stream_reader import ReceiveStream, WalStream
+from tests.spark.fake_cluster import FakeCluster, ManualTime, Messages
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def time() -> ManualTime:
+    return ManualTime()
+
+
+@pytest.fixture
+def make_stream(tmp_path: Path, cluster: FakeCluster, time: ManualTime) -> Any:
+    """Make the driver's side of one run of a query."""
+
+    def make_stream(kind: Any = WalStream, **options: Any) -> Any:
+        texts = {
+            "subscribe": "orders",
+            "channel": "etl",
+            "nsqd.addresses": "a:4150,b:4150",
+            "nsqd.http.addresses": "a:4151,b:4151",
+            **({"walLocation": str(tmp_path)} if kind is WalStream else {"ackMode": "receive"}),
+            **options,
+        }
+        return kind(stream_options(texts), cluster, time.now_ns, time.sleep)
+
+    return make_stream
+
+
+def run_batch(stream: WalStream, start: Offset, row_count: int = 5) -> Offset:
+    """Run one batch as Spark does, with a task that stores ``row_count`` rows; return its end."""
+    end = stream.latest_offset(start, read_all=False)
+    task = stream.tasks(start, end)[0]
+    assert isinstance(task, WalTask)
+    log = task.wal.open(task.batch).partition(task.batch, 0)
+    log.put_slot(0, [MessageKey("a:4150", "orders", b"%016d" % (end["n"] * 100 + i)) for i in range(row_count)], b"")
+    log.put_fin(0, FinRecord(row_count=row_count))
+    log.put_seal(1)
+    return end
+
+
+def shares(tasks: list[ReadTask]) -> list[PartitionShare]:
+    return [task.share for task in tasks if isinstance(task, WalTask)]
+
+
+def test_the_initial_offset_is_the_same_each_time_and_creates_no_wal(make_stream: Any, tmp_path: Path) -> None:
+    stream = make_stream()
+    assert stream.initial_offset() == stream.initial_offset()
+    assert LocalStore(tmp_path).list("") == []
+    stream.latest_offset(stream.initial_offset(), read_all=False)
+    stream.latest_offset(stream.initial_offset(), read_all=False)
+    assert [key.split("/")[1] for key in LocalStore(tmp_path).list("")] == ["wal.json"]
+
+
+def test_an_empty_channel_has_no_batch(make_stream: Any, cluster: FakeCluster) -> None:
+    stream = make_stream()
+    cluster.backlogs = [Messages(in_flight=4), Messages(depth=1)]
+    start = stream.initial_offset()
+    assert stream.latest_offset(start, read_all=False) == start
+    assert stream.latest_offset(start, read_all=False) == {**start, "n": 1}
+
+
+def test_without_depths_each_trigger_has_a_batch(make_stream: Any, cluster: FakeCluster) -> None:
+    cluster.backlogs = [Messages()]
+    stream = make_stream(depthCheck="none")
+    assert stream.latest_offset(stream.initial_offset(), read_all=False)["n"] == 1
+
+
+def test_a_batch_is_planned_once(make_stream: Any, cluster: FakeCluster) -> None:
+    stream = make_stream(partitions="4")
+    start = stream.initial_offset()
+    end = stream.latest_offset(start, read_all=False)
+    planned = stream.tasks(start, end)
+    cluster.addresses = ["c:4150"]
+    assert stream.tasks(start, end) == planned
+    assert len(planned) == 4
+
+
+def test_a_restart_with_other_partitions_replays_the_stored_plan(make_stream: Any) -> None:
+    first = make_stream(partitions="4")
+    start = run_batch(first, first.initial_offset())
+    end = first.latest_offset(start, read_all=False)
+    planned = shares(first.tasks(start, end))
+    second = make_stream(partitions="2")
+    assert shares(second.tasks(start, end)) == planned
+    assert len(planned) == 4
+    later = second.latest_offset(end, read_all=False)
+    assert len(second.tasks(end, later)) == 2
+
+
+def test_a_restart_in_the_first_batch_continues_its_wal(make_stream: Any, tmp_path: Path) -> None:
+    first = make_stream()
+    start = first.initial_offset()
+    end = first.latest_offset(start, read_all=False)
+    planned = first.tasks(start, end)
+    # The checkpoint has the end of the batch only, so Spark passes the initial offset of the new run.
+    second = make_stream()
+    assert second.tasks(second.initial_offset(), end) == planned
+    assert second.latest_offset(end, read_all=False) == {"wal": start["wal"], "n": 2}
+    assert len({key.split("/")[0] for key in LocalStore(tmp_path).list("")}) == 1
+
+
+def test_a_new_node_is_in_the_next_plan(make_stream: Any, cluster: FakeCluster) -> None:
+    stream = make_stream()
+    end = run_batch(stream, stream.initial_offset())
+    cluster.addresses.append("c:4150")
+    later = stream.latest_offset(end, read_all=False)
+    found = {connection.nsqd_address for share in shares(stream.tasks(end, later)) for connection in share.connections}
+    assert found == {"a:4150", "b:4150", "c:4150"}
+
+
+def test_the_limits_of_a_trigger_are_those_of_its_plan(make_stream: Any) -> None:
+    stream = make_stream(maxRecordsPerTrigger="7", maxBytesPerTrigger="100")
+    start = stream.initial_offset()
+    planned = shares(stream.tasks(start, stream.latest_offset(start, read_all=False)))
+    assert [(share.records_max, share.bytes_max) for share in planned] == [(4, 50), (3, 50)]
+
+
+def test_a_trigger_for_all_messages_has_no_limits(make_stream: Any) -> None:
+    stream = make_stream(maxRecordsPerTrigger="7", maxBytesPerTrigger="100")
+    start = stream.initial_offset()
+    planned = shares(stream.tasks(start, stream.latest_offset(start, read_all=True)))
+    assert [(share.records_max, share.bytes_max) for share in planned] == [(None, None)] * 2
+
+
+def test_available_now_ends_at_the_messages_that_were_there(make_stream: Any, cluster: FakeCluster) -> None:
+    stream = make_stream(maxRecordsPerTrigger="5")
+    cluster.backlogs = [Messages(depth=8)]
+    stream.begin_available_now()
+    first = run_batch(stream, stream.initial_offset())
+    second = stream.latest_offset(first, read_all=False)
+    assert sum(share.records_max or 0 for share in shares(stream.tasks(first, second))) == 3
+    second = run_batch(stream, first, row_count=3)
+    assert stream.latest_offset(second, read_all=False) == second
+
+
+def test_available_now_waits_for_messages_in_flight(make_stream: Any, cluster: FakeCluster, time: ManualTime) -> None:
+    stream = make_stream()
+    cluster.backlogs = [Messages(in_flight=2), Messages(in_flight=2), Messages(in_flight=2), Messages(depth=2)]
+    stream.begin_available_now()
+    assert stream.latest_offset(stream.initial_offset(), read_all=False)["n"] == 1
+    assert time.waits == [WAIT, WAIT]
+
+
+def test_available_now_gives_up_after_one_message_timeout(
+    make_stream: Any, cluster: FakeCluster, time: ManualTime
+) -> None:
+    stream = make_stream(msgTimeoutMs="2000")
+    cluster.backlogs = [Messages(in_flight=2)]
+    stream.begin_available_now()
+    start = stream.initial_offset()
+    assert stream.latest_offset(start, read_all=False) == start
+    assert sum(time.waits) == pytest.approx(2)
+
+
+def test_available_now_has_a_time_limit(make_stream: Any, time: ManualTime) -> None:
+    stream = make_stream(availableNowTimeoutMs="1000")
+    stream.begin_available_now()
+    time.ns = 10**9
+    start = stream.initial_offset()
+    assert stream.latest_offset(start, read_all=False) == start
+
+
+def test_old_batches_are_removed_when_the_next_one_begins(make_stream: Any, tmp_path: Path) -> None:
+    stream = make_stream(walRetainBatches="2")
+    offset = stream.initial_offset()
+    for _ in range(5):
+        offset = run_batch(stream, offset)
+    stream.latest_offset(offset, read_all=False)
+    plans = [key for key in LocalStore(tmp_path).list("") if "/plan/" in key]
+    assert sorted(plans) == [f"{offset['wal']}/plan/{batch}.json" for batch in (3, 4)]
+
+
+def test_a_lost_checkpoint_is_an_error(make_stream: Any) -> None:
+    first = make_stream()
+    run_batch(first, first.initial_offset())
+    second = make_stream()
+    with pytest.raises(OptionError, match="has rows of topic 'orders' and channel 'etl' in WAL"):
+        second.latest_offset(second.initial_offset(), read_all=False)
+
+
+def test_the_rows_of_a_lost_checkpoint_are_adopted(make_stream: Any, cluster: FakeCluster) -> None:
+    first = make_stream()
+    old = run_batch(first, first.initial_offset())
+    cluster.backlogs = [Messages()]
+    second = make_stream(onOrphanedWal="adopt")
+    start = second.initial_offset()
+    # There is a batch for them although no message is waiting.
+    end = second.latest_offset(start, read_all=False)
+    adopted = [task for task in second.tasks(start, end) if isinstance(task, AdoptedTask)]
+    assert [task.logs for task in adopted] == [((old["wal"], 0, 0),)]
+    assert adopted[0].partition == 2
+    assert second.latest_offset(end, read_all=False) == end
+
+
+def test_the_rows_of_a_lost_checkpoint_are_ignored_if_asked(make_stream: Any) -> None:
+    first = make_stream()
+    run_batch(first, first.initial_offset())
+    second = make_stream(onOrphanedWal="ignore")
+    end = second.latest_offset(second.initial_offset(), read_all=False)
+    assert len(second.tasks(second.initial_offset(), end)) == 2
+
+
+def test_a_checkpoint_without_its_wal_is_an_error(make_stream: Any) -> None:
+    with pytest.raises(OptionError, match="the checkpoint names WAL gone, which walLocation does not have"):
+        make_stream().latest_offset({"wal": "gone", "n": 4}, read_all=False)
+
+
+def test_a_location_that_cannot_be_written_is_an_error(make_stream: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    stream = make_stream(walLocation=str(tmp_path / "file" / "wal"))
+    with pytest.raises(OptionError, match="cannot hold slots"):
+        stream.latest_offset(stream.initial_offset(), read_all=False)
+
+
+def test_the_report_has_the_depths_and_the_last_batch(make_stream: Any, cluster: FakeCluster) -> None:
+    stream = make_stream()
+    assert stream.report() is None
+    end = run_batch(stream, stream.initial_offset())
+    cluster.backlogs = [Messages(1, 2, 3)]
+    stream.latest_offset(end, read_all=False)
+    assert stream.report() == {
+        **end,
+        "depth": 1,
+        "inFlight": 2,
+        "deferred": 3,
+        "rows": 5,
+        "finFailed": 0,
+        "ambiguousSlots": 0,
+    }
+
+
+def test_receive_has_offsets_without_a_wal(make_stream: Any, cluster: FakeCluster) -> None:
+    stream = make_stream(ReceiveStream)
+    start = stream.initial_offset()
+    end = stream.latest_offset(start, read_all=False)
+    assert end == {"ackMode": "receive", "n": 1}
+    assert [type(task) for task in stream.tasks(start, end)] == [ReceiveTask] * 2
+    assert stream.tasks(end, end) == []
+    cluster.backlogs = [Messages(depth=0, in_flight=1)]
+    assert stream.latest_offset(end, read_all=False) == end
+    assert stream.report() == {"ackMode": "receive", "n": 1, "depth": 0, "inFlight": 1, "deferred": 0}
+
+
+def test_available_now_without_depths_is_one_batch_of_receive(make_stream: Any) -> None:
+    stream = make_stream(ReceiveStream, depthCheck="none")
+    stream.begin_available_now()
+    end = stream.latest_offset(stream.initial_offset(), read_all=False)
+    assert end["n"] == 1
+    assert stream.latest_offset(end, read_all=False) == end
+
+
+def test_the_checkpoint_of_another_mode_is_an_error(make_stream: Any) -> None:
+    with pytest.raises(OptionError, match="ackMode is 'receive', but the checkpoint is of a query with ackMode 'wal'"):
+        make_stream(ReceiveStream).latest_offset({"wal": "w", "n": 1}, read_all=False)
+
+
+def test_a_task_without_the_plan_of_its_batch_is_refused(make_stream: Any, tmp_path: Path) -> None:
+    stream = make_stream()
+    start = stream.initial_offset()
+    task = stream.tasks(start, stream.latest_offset(start, read_all=False))[0]
+    elsewhere = attrs.evolve(task.wal, location=str(tmp_path / "elsewhere"))
+    with pytest.raises(OptionError, match="a directory or an object store that the driver and all executors share"):
+        elsewhere.open(0)
+    assert isinstance(task.wal.open(0), Wal)

@@ -4,76 +4,41 @@ An attempt has a connection to each node and receives as the drainer of a partit
 time, and time passes in between. A plan kills attempts, starts others beside them, and stops them for longer than the
 message timeout. A batch has one task for each partition of the plan; when all have their rows, the next batch begins.
 
-FINs and TOUCHes are confirmed by a barrier: a FIN of a message that does not exist, whose refusal follows all others.
+FINs and TOUCHes are confirmed as the drainer does, by ``nsqkit.consumer.confirmation``.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from nsqkit.consumer.confirmation import Confirming, confirm
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.session import ConsumerSession, Opened, Received
-from nsqkit.errors import BrokerError
 from nsqkit.spark.slots import slot_log
 from nsqkit.spark.slots.records import MessageKey
 from nsqkit.spark.slots.slot_log import SlotLog
 from nsqkit.spark.slots.wal import PartitionWal, Wal
-from nsqkit.wire.commands import Command, encode_finishes
+from nsqkit.wire.commands import BARRIER_ID, Command
 from tests.simulation.broken import Broken
 from tests.simulation.network import MS
 from tests.spark.slots.memory_store import MemoryStore
 
 if TYPE_CHECKING:
+    from nsqkit.consumer.message import Holder
     from tests.simulation.connection import Connection
     from tests.simulation.node import Node
     from tests.simulation.plan import Plan
     from tests.simulation.world import World
 
-SENTINEL: Final = b"-" * 16
 ACTION_DELAYS_NS: Final = (0, 0, MS // 10, MS, 10 * MS)
 LINGER_NS: Final = 20 * MS
 EMPTY_FOR_NS: Final = 400 * MS
 OPEN_WITHIN_NS: Final = 5_000 * MS
 RECONNECT_NS: Final = 100 * MS
 REQUEUE_DELAY_MS: Final = 100
-
-
-class BarrierSession(ConsumerSession):
-    """A session that records which answers were refused, and leaves an event when a barrier was reached.
-
-    Attributes:
-        refused: ids of messages whose FIN or TOUCH was refused since the last barrier was sent.
-        is_pending: a barrier was sent, and its refusal has not come.
-    """
-
-    __slots__ = ("is_pending", "refused")
-
-    def __init__(self, *words: Any, **options: Any) -> None:
-        super().__init__(*words, **options)
-        self.refused: set[bytes] = set()
-        self.is_pending = False
-
-    def send_barrier(self) -> None:
-        """Send a barrier behind all answers so far, unless none can have been sent."""
-        if not self.is_open:
-            return
-        if self._finished or self._requeued:
-            self._encode_answers()
-        self.send(encode_finishes([SENTINEL]))
-        self.is_pending = True
-
-    def _on_refused(self, error: BrokerError) -> None:
-        super()._on_refused(error)
-        message_id = str(error).split()[2].encode()
-        if message_id == SENTINEL:
-            self.is_pending = False
-            self._events.append(SENTINEL)
-            self.has_events = True
-        else:
-            self.refused.add(message_id)
 
 
 class Attempt:
@@ -94,13 +59,13 @@ class Attempt:
         self._log = SlotLog()
         self._actions = deque(self._log.start())
         self._links: dict[str, Connection] = {}
-        self._messages: dict[MessageKey, Message] = {}  # the newest delivery of each
-        self._inbox: list[MessageKey] = []
+        self._messages: dict[MessageKey, Message] = {}  # of the chunk
+        self._inbox: list[Message] = []
         self._oldest_ns = 0
         self._received_ns = 0  # when a message arrived last, or the attempt began to receive
         self._received_count = 0
-        self._waits_for: slot_log.Touch | slot_log.FinishSlot | None = None
-        self._lost: set[MessageKey] = set()  # of connections that ended before the barrier
+        self._confirming: Confirming | None = None
+        self._is_touching = False
         self._due_ns = self._world.now_ns
         self._reconnect_ns = 0
         self._world.touch(self)
@@ -111,7 +76,7 @@ class Attempt:
         """Check that a message which is finished is in a slot."""
         if command.verb == b"FIN":
             for message_id in command.params:
-                if message_id != SENTINEL:
+                if message_id != BARRIER_ID:
                     key = MessageKey(connection.node.name, self.task.topic, message_id)
                     self._partitions.finished(key)
 
@@ -130,10 +95,7 @@ class Attempt:
                 if not self._inbox:
                     self._oldest_ns = self._world.now_ns
                 self._received_ns = self._world.now_ns
-                for message in event.messages:
-                    key = MessageKey(connection.node.name, self.task.topic, message.id)
-                    self._messages[key] = message
-                    self._inbox.append(key)
+                self._inbox += event.messages
         self._world.touch(self)
 
     # ---- faults ------------------------------------------------------------------------------------------------------
@@ -160,8 +122,8 @@ class Attempt:
     def next_deadline(self) -> int | None:
         if self.is_over:
             return None
-        if self._waits_for is not None:
-            return self._due_ns if self._barrier_is_over else None
+        if self._confirming is not None:
+            return self._due_ns if self._confirming.is_done else None
         if self._actions and not isinstance(self._actions[0], slot_log.Receive):
             return self._due_ns
         return max(self._due_ns, self._receive_ns())
@@ -187,10 +149,6 @@ class Attempt:
     def _is_disconnected(self) -> bool:
         return any(name not in self._links or self._links[name].machine.ended for name in self._world.nodes)
 
-    @property
-    def _barrier_is_over(self) -> bool:
-        return not any(_session(link).is_pending and not link.machine.ended for link in self._links.values())
-
     def service(self) -> None:
         """Nothing is to be sent: connections send for themselves."""
 
@@ -199,8 +157,8 @@ class Attempt:
         if self.is_over:
             return
         self._due_ns = now_ns + self._random.choice(ACTION_DELAYS_NS)
-        if self._waits_for is not None:
-            self._end_barrier(self._waits_for)
+        if self._confirming is not None:
+            self._confirmed(self._confirming)
         elif isinstance(self._actions[0], slot_log.Receive):
             self._receive(now_ns)
         else:
@@ -218,8 +176,9 @@ class Attempt:
                 if actions and isinstance(actions[0], slot_log.Receive):
                     self._received_ns = self._world.now_ns
                 return actions
-            case slot_log.Touch() | slot_log.FinishSlot():
-                self._begin_barrier(action)
+            case slot_log.Touch(keys) | slot_log.FinishSlot(_, keys):
+                self._is_touching = isinstance(action, slot_log.Touch)
+                self._confirming = confirm([self._messages[key] for key in keys], self._send)
                 return []
             case slot_log.LookUp(keys):
                 return log.looked_up(wal.wal.look_up(keys))
@@ -254,10 +213,11 @@ class Attempt:
             self._actions.extend(self._log.seal())
             return
         if self._inbox and now_ns >= min(self._oldest_ns + LINGER_NS, self._receive_ns()):
-            keys, self._inbox = self._inbox[: options["chunk"]], self._inbox[options["chunk"] :]
-            redelivered = [key for key in keys if self._messages[key].attempts > 1]
-            oldest_ns = min(self._messages[key].received_ns for key in keys)
-            touch = now_ns - oldest_ns > self._messages[keys[0]].session.msg_timeout_ns // 2
+            chunk, self._inbox = self._inbox[: options["chunk"]], self._inbox[options["chunk"] :]
+            keys = self._keys(chunk)
+            self._messages = dict(zip(keys, chunk, strict=True))  # of a message that arrived twice, the later delivery
+            redelivered = [key for key, message in self._messages.items() if message.attempts > 1]
+            touch = now_ns - chunk[0].received_ns > chunk[0].session.msg_timeout_ns // 2
             self._received_count += len(keys)
             self._actions.popleft()
             self._actions.extend(self._log.receive_chunk(keys, redelivered, touch=touch))
@@ -269,7 +229,7 @@ class Attempt:
     def _connect(self, node: Node) -> None:
         if node.name in self._links and not self._links[node.name].machine.ended:
             return
-        session = BarrierSession(
+        session = ConsumerSession(
             self._world.identity,
             self.task.topic.encode(),
             self.task.options["channel"].encode(),
@@ -283,39 +243,24 @@ class Attempt:
             session.connection = link
             self._links[node.name] = link
 
-    def _begin_barrier(self, action: slot_log.Touch | slot_log.FinishSlot) -> None:
-        self._waits_for = action
-        self._lost.clear()
-        for link in self._links.values():
-            _session(link).refused.clear()
-        for key in action.keys:
-            message = self._messages[key]
-            session = message.session
-            assert isinstance(session, BarrierSession)
-            if session.ended:
-                self._lost.add(key)
-            elif isinstance(action, slot_log.Touch):
-                session.touch(message, self._world.now_ns)
-            else:
-                session.finish(message)
-        for link in self._links.values():
-            _session(link).send_barrier()
-        self._wake()
+    def _keys(self, messages: Iterable[Message]) -> list[MessageKey]:
+        return [MessageKey(message.session.address, self.task.topic, message.id) for message in messages]
 
-    def _end_barrier(self, action: slot_log.Touch | slot_log.FinishSlot) -> None:
-        sessions = {id(_session(link)): _session(link) for link in self._links.values()}
-        failed: set[MessageKey] = set()
-        for key in action.keys:
-            session = self._messages[key].session
-            if id(session) not in sessions or sessions[id(session)].is_pending:
-                self._lost.add(key)
-            elif key.id in sessions[id(session)].refused:
-                failed.add(key)
-        self._waits_for = None
-        if isinstance(action, slot_log.Touch):
-            self._actions.extend(self._log.touched(failed | self._lost))
+    def _send(self, session: Holder, messages: list[Message]) -> None:
+        if self._is_touching:
+            for message in messages:
+                session.touch(message, self._world.now_ns)
         else:
-            self._actions.extend(self._log.slot_finished(failed=failed, ambiguous=bool(self._lost)))
+            session.finish_all(messages)
+
+    def _confirmed(self, confirming: Confirming) -> None:
+        self._confirming = None
+        outcome = confirming.result()
+        failed, unknown = self._keys(outcome.failed), self._keys(outcome.unknown)
+        if self._is_touching:
+            self._actions.extend(self._log.touched([*failed, *unknown]))
+        else:
+            self._actions.extend(self._log.slot_finished(failed=failed, ambiguous=bool(unknown)))
 
     def _wake(self) -> None:
         for link in self._links.values():
@@ -338,8 +283,8 @@ class Attempt:
         self._wake()
 
 
-def _session(link: Connection) -> BarrierSession:
-    assert isinstance(link.machine, BarrierSession)
+def _session(link: Connection) -> ConsumerSession:
+    assert isinstance(link.machine, ConsumerSession)
     return link.machine
 
 

@@ -39,7 +39,7 @@ UNSYNCED_FILES_MAX: Final = 16
 """Files of one queue that are full, not synced, and still open."""
 
 
-class _UnreadableError(Exception):
+class UnreadableError(Exception):
     """There is no valid message at the position to read."""
 
 
@@ -117,7 +117,7 @@ class DiskQueue:
                 offset, end = self._read.offset, self._end_of_read_file()
                 if offset != end and not self._ahead.finds_record(offset, end):
                     raise self._unreadable()
-            except (_UnreadableError, FileNotFoundError, IsADirectoryError) as error:
+            except (UnreadableError, FileNotFoundError, IsADirectoryError) as error:
                 self._skip_file(error)
             except OSError as error:
                 name = self._file_name(self._read.file)
@@ -249,7 +249,7 @@ class DiskQueue:
                 try:
                     frames += self._next_frames(count - len(frames))
                     self._leave_complete_file()
-                except (_UnreadableError, FileNotFoundError, IsADirectoryError) as error:
+                except (UnreadableError, FileNotFoundError, IsADirectoryError) as error:
                     self._skip_file(error)
         except OSError:
             if not frames:
@@ -268,8 +268,8 @@ class DiskQueue:
         self._depth = max(self._depth - len(frames), 0)
         return frames
 
-    def _unreadable(self) -> _UnreadableError:
-        return _UnreadableError(f"there is no message at byte {self._read.offset}")
+    def _unreadable(self) -> UnreadableError:
+        return UnreadableError(f"there is no message at byte {self._read.offset}")
 
     def _end_of_read_file(self) -> int:
         if not self._ahead.is_open:
@@ -447,7 +447,7 @@ class DiskQueue:
 
     # ---- errors --------------------------------------------------------------------------------------------------
 
-    def _skip_file(self, why: _UnreadableError | FileNotFoundError | IsADirectoryError) -> None:
+    def _skip_file(self, why: UnreadableError | FileNotFoundError | IsADirectoryError) -> None:
         """Continue with the next file; raise FileNotFoundError if the whole directory is missing now."""
         is_missing = isinstance(why, FileNotFoundError)
         if is_missing and not self._files.exists(self._meta_name):

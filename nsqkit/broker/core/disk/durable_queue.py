@@ -14,11 +14,12 @@ The files are those of ``DiskQueue``; nsqd can continue from them, too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from nsqkit.broker.core.disk.disk_queue import DiskQueue
+from nsqkit.broker.core.disk.disk_queue import DiskQueue, UnreadableError
 from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.broker.core.disk.positions import Position
 from nsqkit.broker.core.disk.queue import MessageQueue
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.disk.file_store import FileStore
     from nsqkit.broker.core.disk.sync import SyncPlan, SyncState
     from nsqkit.broker.core.options import BrokerOptions
+
+PASSED_MAX: Final = 10_000
+"""Messages that one sync reads past, since the event loop waits for it."""
 
 
 class DurableQueue(DiskQueue):
@@ -86,6 +90,22 @@ class DurableQueue(DiskQueue):
             offset += len(frame) - 4  # a record has one number less than a frame
         return frames
 
+    def _pass_aside(self) -> bool:
+        """Read past some messages that were put aside if there are no others: nothing else takes a message then.
+
+        Otherwise a queue of deferred messages alone would keep all of them, and its files, until the next start.
+
+        Returns:
+            Whether there may be more of them.
+        """
+        if self._depth != len(self._aside) or not any(self._aside.values()):
+            return False
+        before = self._taken
+        with suppress(OSError, UnreadableError):  # ``take`` will deal with it
+            self._next_frames(PASSED_MAX)
+            self._leave_complete_file()
+        return self._taken > before
+
     def messages(self) -> list[bytes]:
         return [frame for frame in super().messages() if id_of(frame) not in self._aside]
 
@@ -98,6 +118,8 @@ class DurableQueue(DiskQueue):
         self._count(1)  # commits sync the messages, and a sync of the positions follows in its time
 
     def begin_sync(self, *, with_positions: bool = True) -> SyncPlan:
+        if with_positions:
+            self._pass_aside()
         self._state.uncommitted.pop(self, None)
         return super().begin_sync(with_positions=with_positions)
 
@@ -166,6 +188,8 @@ class DurableQueue(DiskQueue):
         Raises:
             OSError: not all could be written; then the old ones are read again.
         """
+        while self._pass_aside():
+            pass
         self._keeps_settled = True
         self._settling = self._settled
         try:

@@ -74,6 +74,24 @@ def test_take_skips_messages_put_aside(tmp_path):
     assert numbers(opened(tmp_path).take(10)) == [1, 2, 3]
 
 
+def test_finished_messages_put_aside_are_dropped_without_a_take(tmp_path):
+    queue = opened(tmp_path)
+    for n in range(0, 100, 2):
+        queue.put_aside([frame(n), frame(n + 1)])
+        queue.finish([frame(n)[ID], frame(n + 1)[ID]])
+        settle(queue)
+    assert len(list(tmp_path.glob("t.diskqueue.0*"))) <= 2
+    assert numbers(opened(tmp_path).take(10)) == []
+
+
+def test_finished_messages_put_aside_do_not_survive_a_close(tmp_path):
+    queue = KeptQueue(opened(tmp_path))
+    queue.put_aside([frame(0), frame(1), frame(2)])
+    queue.finish([frame(0), frame(2)])
+    queue.close([], [frame(1)])
+    assert numbers(opened(tmp_path).take(10)) == [1]
+
+
 def test_message_put_back_is_not_written_again(tmp_path):
     queue = KeptQueue(opened(tmp_path))
     queue.put([frame(0), frame(1)])

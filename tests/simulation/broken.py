@@ -18,6 +18,7 @@ INVARIANTS: Final = {
     12: "the next deadline is not after the first thing that is due",
     14: "topics and channels exist as the commands make them",
     15: "a restart finds the messages that were promised",
+    16: "no message is delivered before its deferral ends",
     26: "every message is finished once all faults have ended",
     27: "a ready consumer gets the messages that wait",
     29: "time does not stand still",

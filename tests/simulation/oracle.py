@@ -83,7 +83,7 @@ class ChannelOracle:
     name: bytes
     queued: Bag = attrs.field(factory=Bag)
     deferred: Bag = attrs.field(factory=Bag)
-    in_flight: dict[bytes, Copy] = attrs.field(factory=dict)
+    in_flight: dict[tuple[bytes, Session], Copy] = attrs.field(factory=dict)
     held: dict[Session, int] = attrs.field(factory=dict)
     sessions: dict[Session, None] = attrs.field(factory=dict)
     paused: bool = False
@@ -98,18 +98,20 @@ class ChannelOracle:
 
     def deliver(self, copy: Copy, message_id: bytes, session: Session) -> None:
         """Put a copy in flight."""
-        if message_id in self.in_flight:
+        if (message_id, session) in self.in_flight:
             raise Broken(5, f"{message_id!r} is in flight already")
         copy.owner = session
-        self.in_flight[message_id] = copy
+        self.in_flight[message_id, session] = copy
         self.held[session] = self.held.get(session, 0) + 1
 
-    def remove_in_flight(self, message_id: bytes) -> Copy:
-        copy = self.in_flight.pop(message_id)
-        assert copy.owner is not None
-        self.held[copy.owner] -= 1
-        if not self.held[copy.owner]:
-            del self.held[copy.owner]
+    def is_in_flight(self, message_id: bytes) -> bool:
+        return any(message_id == key[0] for key in self.in_flight)
+
+    def remove_in_flight(self, message_id: bytes, session: Session) -> Copy:
+        copy = self.in_flight.pop((message_id, session))
+        self.held[session] -= 1
+        if not self.held[session]:
+            del self.held[session]
         return copy
 
 
@@ -140,6 +142,7 @@ class Oracle:
     def __init__(self, options: BrokerOptions, *, has_disk: bool = False) -> None:
         self._options = options
         self.has_disk = has_disk
+        self.is_torn = False  # a power cut may have changed bodies that were not synced
         self.topics: dict[bytes, TopicOracle] = {}
         self.clients: dict[Session, ClientOracle] = {}
         self.orphans: dict[tuple[bytes, bytes], list[Copy]] = {}  # in files whose topic or channel has no name yet
@@ -201,15 +204,16 @@ class Oracle:
     def _answer(self, session: Session, verb: bytes, message_id: bytes, delay_ns: int, now_ns: int) -> None:
         client = self.clients[session]
         assert client.channel is not None
-        copy = client.channel.in_flight.get(message_id)
-        if copy is None or copy.owner is not session:
-            why = b"client does not own message" if copy else b"ID not in flight"
+        copy = client.channel.in_flight.get((message_id, session))
+        if copy is None:
+            is_held = client.channel.is_in_flight(message_id)
+            why = b"client does not own message" if is_held else b"ID not in flight"
             client.owed.append(b"E_%b_FAILED %b %b failed %b" % (verb, verb, message_id, why))
         elif verb == b"TOUCH":
             most_ns = copy.delivered_ns + self._options.max_msg_timeout_ns
             copy.due_ns = min(now_ns + session.grant.msg_timeout_ns, most_ns)
         else:
-            client.channel.remove_in_flight(message_id)
+            client.channel.remove_in_flight(message_id, session)
             if verb == b"REQ":
                 client.channel.put(copy, delay_ns, now_ns)
             else:
@@ -235,6 +239,10 @@ class Oracle:
         if channel is None or session not in channel.sessions:
             raise Broken(7, f"{frame.body!r} was delivered to a session without a subscription")
         copy = channel.queued.take(frame.body, frame.attempts - 1)
+        if copy is None:  # a deferral that was restored has no deadline of its own
+            copy = channel.deferred.take(frame.body, frame.attempts - 1)
+            if copy is not None and copy.due_ns > now_ns:
+                raise Broken(16, f"{frame.body!r} was delivered {copy.due_ns - now_ns} ns early")
         if copy is None:
             raise Broken(3, f"{frame.body!r} was delivered and is not queued")
         if channel.paused or client.is_closing:
@@ -245,7 +253,7 @@ class Oracle:
         if frame.attempts != copy.attempts:
             raise Broken(8, f"attempts of {frame.body!r} are {frame.attempts}, not {copy.attempts}")
         body = self.topics[channel.topic].bodies.setdefault(frame.id, frame.body)
-        if body != frame.body:
+        if body != frame.body and not self.is_torn:
             raise Broken(4, f"id {frame.id!r} is that of {body!r} and of {frame.body!r}")
         copy.delivered_ns = now_ns
         copy.due_ns = now_ns + session.grant.msg_timeout_ns
@@ -258,7 +266,7 @@ class Oracle:
                 channel.deferred.remove(copy)
                 channel.put(copy, 0, now_ns)
             for key in [key for key, copy in channel.in_flight.items() if copy.due_ns <= now_ns]:
-                channel.put(channel.remove_in_flight(key), 0, now_ns)
+                channel.put(channel.remove_in_flight(*key), 0, now_ns)
 
     def opened(self, session: Session) -> None:
         self.clients[session] = ClientOracle()

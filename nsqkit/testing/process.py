@@ -35,7 +35,7 @@ STOP_LIMIT: Final = 20.0
 """Real seconds in which a process has to end after SIGTERM, before it is killed."""
 
 OUTPUT_SIZE_MAX: Final = 2000
-"""Bytes of output in an error."""
+"""Characters of the output's end in an error."""
 
 UNKNOWN_FLAG: Final = "flag provided but not defined"
 """Go's words, and nsqkit's, for a flag that a program does not have."""
@@ -99,9 +99,11 @@ class ProcessNsqd(ExternalNsqd):
         if status is None:
             return
         output = self._owned.output()
-        if UNKNOWN_FLAG in output:
-            raise Unsupported(f"{self._command[0]} does not have one of the options: {output.splitlines()[0]}")
-        raise StartFailed(f"{self._command[0]} has ended with status {status}:\n{output}")
+        # A usage text of any length follows that line.
+        first_line = output.partition("\n")[0]
+        if UNKNOWN_FLAG in first_line:
+            raise Unsupported(f"{self._command[0]} does not have one of the options: {first_line}")
+        raise StartFailed(f"{self._command[0]} has ended with status {status}:\n{output[-OUTPUT_SIZE_MAX:]}")
 
     async def stop(self, *, keep_data: bool) -> None:
         """Have the process end by SIGTERM."""
@@ -154,9 +156,8 @@ class _Owned:
                 raise StartFailed(f"{words[0]} cannot be started: {error.strerror or error}") from error
 
     def output(self) -> str:
-        """Return the end of the output."""
-        data = (self._directory_path() / "output").read_bytes()
-        return data[-OUTPUT_SIZE_MAX:].decode("utf-8", "replace").strip()
+        """Return the output."""
+        return (self._directory_path() / "output").read_text("utf-8", "replace").strip()
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process, if it runs."""

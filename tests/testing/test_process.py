@@ -124,13 +124,28 @@ def test_messages_of_a_data_path_stay(tmp_path: Path) -> None:
         (
             [sys.executable, "-c", "print('flag provided but not defined: -x'); raise SystemExit(1)"],
             Unsupported,
-            "does not have one of the options: flag provided but not defined: -x",
+            "does not have one of the options: flag provided but not defined: -x$",
+        ),
+        (
+            [
+                sys.executable,
+                "-c",
+                "print('flag provided but not defined: -x\\n' + 'usage\\n' * 1000); raise SystemExit(1)",
+            ],
+            Unsupported,
+            "does not have one of the options: flag provided but not defined: -x$",
         ),
     ],
-    ids=["missing", "ends", "old"],
+    ids=["missing", "ends", "old", "old-with-long-usage"],
 )
 def test_program_that_does_not_start(words: list[str], kind: type[Exception], text: str) -> None:
     server = NsqdServer(backend=words)
     with pytest.raises(kind, match=text):
         server.start()
     assert not server.is_running
+
+
+def test_error_has_the_end_of_a_long_output() -> None:
+    server = NsqdServer(backend=[sys.executable, "-c", "print('x' * 5000 + 'the reason'); raise SystemExit(3)"])
+    with pytest.raises(StartFailed, match=r"has ended with status 3:\nx{1990}the reason$"):
+        server.start()

@@ -1,12 +1,12 @@
-"""The broker's options: every flag of nsqd 1.3.0, with its default and its limits.
+"""The broker's options: every flag of nsqd, with its default and its limits.
 
 Values are checked when a ``BrokerOptions`` is made; the error names the option, the value and the limits. So a broker
 can run with every ``BrokerOptions`` that exists.
 
-There is one field per flag, in nsqd's order and with its defaults (nsqd/options.go; those under "since 1.3.0" were
-added after that release). A field has the flag's name in snake case; lists are in the plural, durations end in ``_ns``
-and are integer nanoseconds, sizes are bytes. ``OPTIONS`` describes the fields for the command line, the configuration
-file and ``GET /config``.
+There is one field per flag, in nsqd's order and with its defaults (nsqd/options.go). nsqd 1.3.0 refuses the flags under
+"after 1.3.0", which only its master branch has. A field has the flag's name in snake case; lists are in the plural,
+durations end in ``_ns`` and are integer nanoseconds, sizes are bytes. ``OPTIONS`` describes the fields for the command
+line, the configuration file and ``GET /config``.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class BrokerOptions:
     max_deflate_level: int = integer(6, "greatest deflate level that a client can request", low=1, high=9)
     snappy: bool = boolean(True, "let clients compress with snappy")
 
-    # Since 1.3.0.
+    # After 1.3.0.
     auth_http_request_method: str = string("get", "HTTP method of requests to the auth server", choices=("get", "post"))
     topology_region: str = string("", "region that this node is in, told to clients")
     topology_zone: str = string("", "zone that this node is in, told to clients")

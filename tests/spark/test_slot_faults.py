@@ -14,6 +14,7 @@ import attrs
 import pytest
 
 from nsqkit.spark.batch_plan import PartitionShare, PlannedConnection
+from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.drainer import PartitionStats, drain_to_slots_async
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.slots.slot_log import ReplaySlot
@@ -63,7 +64,7 @@ class FaultyStore(MemoryStore):
 class World:
     """A topic with messages, a WAL, and the batches that a stream makes of them, one partition each."""
 
-    def __init__(self, nsqd: NsqdServer, store: SlotStore, **options) -> None:
+    def __init__(self, nsqd: NsqdServer, store: SlotStore, *, max_in_flight: int = 4, **options) -> None:
         self.nsqd = nsqd
         self.wal = Wal(store, "w")
         self.spec = ConsumerSpec(
@@ -73,7 +74,7 @@ class World:
             msg_timeout=MSG_TIMEOUT,
             **{"linger": 0.01, "empty_for": 0.05, **options},
         )
-        connection = PlannedConnection(nsqd.tcp_address, "t", 4)
+        connection = PlannedConnection(nsqd.tcp_address, "t", max_in_flight)
         self.share = PartitionShare(index=0, connections=(connection,), records_max=None, bytes_max=None)
         self.batches: dict[int, tuple[ReplaySlot, ...]] = {}
 
@@ -302,6 +303,31 @@ async def test_one_id_from_two_nsqds_is_two_messages():
         other.wal = world.wal
         await other.attempt(1)
         assert [len(rows_of(world.wal.partition(n, 0), w.batches[n])) for n, w in enumerate([world, other])] == [1, 1]
+
+
+async def test_a_node_that_is_gone_is_an_empty_partition_of_a_stream():
+    with NsqdServer() as nsqd:
+        world = World(nsqd, MemoryStore(), fail_on_node_loss=False)
+        nsqd.stop()
+        stats = await world.attempt(0)
+        assert (world.batches[0], stats.unreachable_count, stats.received_count) == ((), 1, 0)
+        nsqd.start()
+        nsqd.publish("t", *BODIES)
+        assert (await world.attempt(0)).received_count == 0
+        assert (await world.attempt(1)).unreachable_count == 0
+        world.assert_each_once()
+
+
+async def test_a_stream_ends_a_batch_after_the_messages_that_waited():
+    """Pitfall 18: the deadline of 30 seconds is not reached though one message follows the other."""
+    with NsqdServer() as nsqd:
+        nsqd.publish("t", b"0")
+        store = FaultyStore()
+        world = World(nsqd, store, max_in_flight=100, stop_after_linger=True, linger=0.05, deadline=30)
+        store.before = lambda number, key: nsqd.publish("t", b"next")
+        stats = await world.attempt(0)
+        assert stats.stop_reason is StopReason.LINGER
+        assert stats.chunk_count == 1
 
 
 async def test_rdy_does_not_limit_a_batch():

@@ -13,7 +13,7 @@ Held messages are touched, up to nsqd's ``--max-msg-timeout`` of 15 minutes, so 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +26,7 @@ from nsqkit.consumer import Consumer, Message
 from nsqkit.errors import NSQError
 from nsqkit.spark.admission import Backlog, Cluster
 from nsqkit.spark.batch_plan import batch_limits
+from nsqkit.spark.dead_letters import publish_dead_letters
 from nsqkit.spark.read_task import ReadTask, row_keys
 from nsqkit.spark.schema import encode_payload, message_row, record_batches
 from nsqkit.spark.slots.records import MessageKey
@@ -115,10 +116,14 @@ class HeldMessages:
     async def finish(self, end: int) -> None:
         """Finish the messages of the batches up to ``end``, and return when the nsqds have processed that."""
         ended = [self.batches.pop(number) for number in list(self.batches) if number <= end]
-        for topic, consumer in self.consumers.items() if ended else ():
+        await self._finish([message for batch in ended for message in batch])
+
+    async def _finish(self, messages: Sequence[Message]) -> None:
+        for topic, consumer in self.consumers.items() if messages else ():
             # nsqd delivers a message again that was lost or timed out meanwhile.
-            messages = [each for batch in ended for each in batch if each.topic == topic and not each.is_answered]
-            await consumer.finish_confirmed(messages)
+            await consumer.finish_confirmed(
+                [message for message in messages if message.topic == topic and not message.is_answered]
+            )
 
     async def hold(self, end: int, records_max: int | None) -> int:
         """Make a batch of the messages that arrive until it is full, or until ``linger`` has passed; return its rows.
@@ -142,6 +147,9 @@ class HeldMessages:
             message = self.waiting.popleft()
             if not message.is_answered:
                 batch.append(message)
+        if self._spec.max_attempts:
+            await self._finish(await publish_dead_letters(self._spec, batch, self._clock))
+            batch = [message for message in batch if message.attempts <= self._spec.max_attempts]
         if batch:
             self.batches[end] = batch
         return len(batch)

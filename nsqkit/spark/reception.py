@@ -21,14 +21,12 @@ from typing import Final, TypeAlias
 import anyio
 import attrs
 
-from nsqkit.client.options import ConnectionOptions
 from nsqkit.clock import NS_PER_S, Clock
 from nsqkit.consumer import Confirmation, Consumer, Message
-from nsqkit.consumer.dead_letter import GivenUp
-from nsqkit.errors import NotConnected, NSQError
-from nsqkit.producer import Producer
+from nsqkit.errors import NotConnected
 from nsqkit.spark.batch_plan import PartitionShare, PlannedConnection
 from nsqkit.spark.chunker import Bounds, Chunker, StopReason
+from nsqkit.spark.dead_letters import publish_dead_letters
 from nsqkit.spark.options import ConsumerSpec
 
 Confirm: TypeAlias = Callable[[Consumer, list[Message]], Awaitable[Confirmation]]
@@ -207,33 +205,13 @@ class Reception:
 
     async def _without_dead_letters(self, chunk: list[Message]) -> list[Message]:
         """Return the messages that were not delivered too often; publish the others elsewhere and finish them."""
-        limit, topic = self._spec.max_attempts, self._spec.dead_letter_topic
-        dead = [message for message in chunk if message.attempts > limit] if limit else []
-        if not dead or topic is None:
+        limit = self._spec.max_attempts
+        if not limit or all(message.attempts <= limit for message in chunk):
             return chunk
-        published: list[Message] = []
-        by_address = attrgetter("nsqd_address")
-        for address, letters in groupby(sorted(dead, key=by_address), by_address):
-            published += await self._publish(address, topic, list(letters))
+        published = await publish_dead_letters(self._spec, chunk, self._clock)
         await self._confirm(published, Consumer.finish_confirmed)
         self.counts.dead_letters += len(published)
         return [message for message in chunk if message.attempts <= limit]
-
-    async def _publish(self, address: str, topic: str, letters: Sequence[Message]) -> list[Message]:
-        """Publish messages to an nsqd, and return those that it has accepted; requeue the others."""
-        names = attrs.fields_dict(ConnectionOptions)
-        options = {name: value for name, value in self._spec.connection.items() if name in names}
-        published: list[Message] = []
-        try:
-            async with Producer(address, clock=self._clock, **options) as producer:
-                for message in letters:
-                    await producer.publish(topic, _given_up(message, self._clock.now_ns()).encode())
-                    published.append(message)
-        except NSQError as error:
-            rest = letters[len(published) :]
-            logger.warning("%d dead letters of %s are requeued: %s", len(rest), address, error)
-            self.requeue(rest, None)
-        return published
 
     async def _confirm(self, messages: Sequence[Message], call: Confirm) -> Confirmation:
         of_node: dict[tuple[str, str], list[Message]] = {}
@@ -296,19 +274,6 @@ async def receiving(spec: ConsumerSpec, share: PartitionShare, clock: Clock) -> 
 
 def _node(connection: PlannedConnection) -> tuple[str, str]:
     return connection.topic, connection.nsqd_address
-
-
-def _given_up(message: Message, now_ns: int) -> GivenUp:
-    return GivenUp(
-        topic=message.topic,
-        channel=message.channel,
-        nsqd_address=message.nsqd_address,
-        id=message.id.decode("ascii", "backslashreplace"),
-        attempts=message.attempts,
-        timestamp_ns=message.timestamp_ns,
-        given_up_ns=now_ns,
-        body=message.body,
-    )
 
 
 def _bounds(spec: ConsumerSpec, share: PartitionShare) -> Bounds:

@@ -141,6 +141,21 @@ def test_the_report_has_the_messages_that_are_held(open_stream: Callable[..., He
     assert stream.report() == {"ackMode": "commit", "n": 0, "held": 1, "waiting": 0}
 
 
+def test_a_message_that_was_delivered_too_often_is_a_dead_letter(
+    open_stream: Callable[..., HeldStream], broker: Broker
+) -> None:
+    broker.publish("t", [b"one"])
+    options = {"maxAttempts": "1", "deadLetterTopic": "dead"}
+    first = open_stream(**options)
+    start = first.initial_offset()
+    end = next_batch(first, start)
+    first.stop()
+    second = open_stream(**options)
+    while broker.depth("t", "c"):
+        assert second.latest_offset(end, read_all=False) == end
+    assert broker.portal.call(lambda: len(broker.nsqd.broker.topics[b"dead"].queue)) == 1
+
+
 def test_the_checkpoint_of_another_mode_is_an_error(open_stream: Callable[..., HeldStream]) -> None:
     with pytest.raises(OptionError, match="ackMode is 'commit', but the checkpoint is of a query with ackMode 'wal'"):
         open_stream().latest_offset({"wal": "w", "n": 1}, read_all=False)

@@ -1,0 +1,75 @@
+"""Messages that were delivered too often: they are published to another topic of their nsqd, as envelopes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
+
+import attrs
+
+from nsqkit.client.options import ConnectionOptions
+from nsqkit.clock import Clock
+from nsqkit.consumer import Message
+from nsqkit.consumer.dead_letter import GivenUp
+from nsqkit.errors import NSQError
+from nsqkit.producer import Producer
+from nsqkit.spark.options import ConsumerSpec
+
+logger = logging.getLogger("nsqkit.spark")
+
+
+async def publish_dead_letters(spec: ConsumerSpec, messages: Sequence[Message], clock: Clock) -> list[Message]:
+    """Publish those of the messages that exceed ``max_attempts``, and return those that are to be finished.
+
+    The others of them are requeued. Messages that do not exceed it are left alone.
+
+    Args:
+        spec: the limit, the topic and the options of the connections.
+        messages: of one or more nsqds.
+        clock: the time.
+    """
+    topic = spec.dead_letter_topic
+    if topic is None:
+        return []
+    by_address = attrgetter("nsqd_address")
+    dead = sorted((message for message in messages if message.attempts > spec.max_attempts), key=by_address)
+    published: list[Message] = []
+    for address, letters in groupby(dead, by_address):
+        published += await _publish(spec, address, topic, list(letters), clock)
+    return published
+
+
+async def _publish(
+    spec: ConsumerSpec, address: str, topic: str, letters: Sequence[Message], clock: Clock
+) -> list[Message]:
+    """Publish messages to an nsqd, and return those that it has accepted; requeue the others."""
+    names = attrs.fields_dict(ConnectionOptions)
+    options = {name: value for name, value in spec.connection.items() if name in names}
+    published: list[Message] = []
+    try:
+        async with Producer(address, clock=clock, **options) as producer:
+            for message in letters:
+                await producer.publish(topic, _given_up(message, clock.now_ns()).encode())
+                published.append(message)
+    except NSQError as error:
+        rest = letters[len(published) :]
+        logger.warning("%d dead letters of %s are requeued: %s", len(rest), address, error)
+        for message in rest:
+            if not message.is_answered:
+                message.requeue(backoff=False)
+    return published
+
+
+def _given_up(message: Message, now_ns: int) -> GivenUp:
+    return GivenUp(
+        topic=message.topic,
+        channel=message.channel,
+        nsqd_address=message.nsqd_address,
+        id=message.id.decode("ascii", "backslashreplace"),
+        attempts=message.attempts,
+        timestamp_ns=message.timestamp_ns,
+        given_up_ns=now_ns,
+        body=message.body,
+    )

@@ -116,11 +116,6 @@ def plan_spec(spec: ConsumerSpec, nodes: Iterable[Node]) -> tuple[PartitionShare
         OptionError: no nsqd has one of the topics, or ``max_in_flight`` is less than the number of nodes, so that some
             would have no consumer.
     """
-    return plan_job(spec, nodes, 0).partitions
-
-
-def plan_job(spec: ConsumerSpec, nodes: Iterable[Node], now_ns: int) -> BatchPlan:
-    """Return the plan of the only batch of a job, batch 0; arguments and errors as ``plan_spec`` and ``plan_batch``."""
     known = sorted(set(nodes))
     if missing := set(spec.topics) - {node.topic for node in known}:
         topics = ", ".join(map(repr, sorted(missing)))
@@ -130,7 +125,7 @@ def plan_job(spec: ConsumerSpec, nodes: Iterable[Node], now_ns: int) -> BatchPla
             f"max_in_flight is {spec.max_in_flight}; allowed is at least one for each of the {len(known)} pairs of "
             "nsqd and topic"
         )
-    return plan_batch(0, known, batch_limits(spec), now_ns)
+    return plan_batch(0, known, batch_limits(spec), 0).partitions
 
 
 def plan_batch(batch: int, nodes: Iterable[Node], limits: BatchLimits, now_ns: int) -> BatchPlan:

@@ -168,7 +168,7 @@ async def hold_messages(spec: ConsumerSpec, clock: Clock | None = None) -> Async
     shares = _shares(spec.max_in_flight, len(spec.topics))
     async with AsyncExitStack() as stack:
         for topic, share in zip(spec.topics, shares, strict=True):
-            keywords = spec.consumer_keywords()
+            keywords = spec.consumer_keywords(with_lookup=True)
             keywords["max_in_flight"] = share
             consumer = Consumer(
                 topic,

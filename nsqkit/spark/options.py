@@ -191,9 +191,14 @@ class ConsumerSpec:
                 "partitions"
             )
 
-    def consumer_keywords(self) -> ConsumerKeywords:
-        """Return the options of each ``Consumer`` of a partition, except ``max_in_flight``, which its plan has."""
-        names = attrs.fields_dict(ConnectionOptions)
+    def consumer_keywords(self, *, with_lookup: bool = False) -> ConsumerKeywords:
+        """Return the options of each ``Consumer`` of a partition, except ``max_in_flight``, which its plan has.
+
+        Args:
+            with_lookup: include those of requests to nsqlookupds, for a consumer on the driver. A partition has no use
+                for them, and an executor need not have their files.
+        """
+        names = attrs.fields_dict(ConsumerOptions if with_lookup else ConnectionOptions)
         connection = {name: value for name, value in self.connection.items() if name in names}
         return cast("ConsumerKeywords", {"msg_timeout": self.msg_timeout, **connection})
 

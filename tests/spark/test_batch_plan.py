@@ -20,7 +20,6 @@ from nsqkit.spark.batch_plan import (
     encode_plan,
     named_nodes,
     plan_batch,
-    plan_job,
     plan_spec,
     read_plan,
     store_plan,
@@ -164,12 +163,6 @@ def test_a_job_without_nsqds_for_a_topic_is_refused() -> None:
     spec = make_spec(topics=["t", "u", "v"])
     with pytest.raises(OptionError, match="the nsqlookupds list no nsqd for 'u', 'v'; allowed are topics that have"):
         plan_spec(spec, NODES)
-
-
-def test_the_plan_of_a_job_is_batch_0() -> None:
-    spec = make_spec()
-    plan = plan_job(spec, named_nodes(spec), 7)
-    assert (plan.batch, plan.created_ns, plan.partitions) == (0, 7, plan_spec(spec, named_nodes(spec)))
 
 
 def test_the_stored_plan_counts() -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import pyarrow as pa
 import pytest
 
 from nsqkit.errors import OptionError
-from nsqkit.spark.held_reader import HeldStream, HeldTask
+from nsqkit.spark.held_reader import HeldStream, HeldTask, hold_messages
+from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.source_options import SourceOptions, stream_options
 from nsqkit.spark.stream_offset import Offset
+from tests.answering import answering, http_answer
 from tests.spark.fake_cluster import FakeCluster, Messages
 
 if TYPE_CHECKING:
@@ -159,3 +162,22 @@ def test_a_message_that_was_delivered_too_often_is_a_dead_letter(
 def test_the_checkpoint_of_another_mode_is_an_error(open_stream: Callable[..., HeldStream]) -> None:
     with pytest.raises(OptionError, match="ackMode is 'commit', but the checkpoint is of a query with ackMode 'wal'"):
         open_stream().latest_offset({"wal": "w", "n": 1}, read_all=False)
+
+
+@pytest.mark.anyio
+async def test_nsqlookupds_get_the_options_of_their_requests() -> None:
+    def answer(_: bytes) -> bytes:
+        asked.set()
+        return http_answer(b'{"channels": [], "producers": []}')
+
+    asked = anyio.Event()
+    async with answering(answer) as lookupd:
+        spec = ConsumerSpec(
+            topics="t",
+            channel="c",
+            lookupd_http_addresses=[lookupd.address],
+            connection={"lookupd_authorization": "Bearer token"},
+        )
+        async with hold_messages(spec):
+            await asked.wait()
+    assert b"\r\nAuthorization: Bearer token\r\n" in lookupd.requests[0]

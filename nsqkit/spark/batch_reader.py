@@ -13,11 +13,14 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.clock import NS_PER_S
+from nsqkit.errors import OptionError
 from nsqkit.spark.batch_plan import BatchPlan, PartitionShare, plan_spec, read_plan, store_plan
+from nsqkit.spark.option_text import with_documented_names
 from nsqkit.spark.read_task import ReadTask, ReceiveTask, WalLocation, WalTask, adopted_tasks
 from nsqkit.spark.slots.fsspec_store import open_slot_store
 from nsqkit.spark.slots.maintenance import WalInfo, create_wal
 from nsqkit.spark.slots.wal import Wal
+from nsqkit.spark.source_options import OPTIONS
 
 if TYPE_CHECKING:
     from nsqkit.spark.admission import Cluster, NowNs, Sleep
@@ -73,7 +76,10 @@ class BatchRead:
 
     def _plan(self) -> tuple[PartitionShare, ...]:
         self._report_left()
-        return plan_spec(self._options.spec, self._cluster.nodes())
+        try:
+            return plan_spec(self._options.spec, self._cluster.nodes())
+        except OptionError as error:
+            raise with_documented_names(error, OPTIONS) from None
 
     def _report_left(self) -> None:
         """Wait for messages in flight if asked, and log those that the read leaves.

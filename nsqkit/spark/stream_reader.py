@@ -148,10 +148,8 @@ class WalStream:
         """
         wal_id, batch = read_wal_offset(start)
         wal = self._open(wal_id, batch)
-        remove_batches(
-            wal, batch, self._options.wal_retain_batches, self._options.dedup_horizon_ms * 1_000_000, self._now_ns()
-        )
-        self._counts.advance(wal, batch)
+        if self._counts.next_batch != batch:
+            self._begin_batch(wal, batch)
         last = self._counts.last
         limits = self._pacer.next_limits(
             self._counts.run_count, None if last is None else last.row_count, read_all=read_all
@@ -192,6 +190,12 @@ class WalStream:
 
     def stop(self) -> None:
         """Do nothing: messages are finished by the tasks that received them."""
+
+    def _begin_batch(self, wal: Wal, batch: int) -> None:
+        """Count the last batch, and remove old ones. An idle query comes here once."""
+        horizon_ns = self._options.dedup_horizon_ms * 1_000_000
+        remove_batches(wal, batch, self._options.wal_retain_batches, horizon_ns, self._now_ns())
+        self._counts.advance(wal, batch)
 
     def _open(self, wal_id: str, next_batch: int) -> Wal:
         if self._wal is None or self._wal.wal_id != wal_id:

@@ -11,6 +11,7 @@ before it has received a message.
 from __future__ import annotations
 
 import functools
+import logging
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
@@ -19,7 +20,7 @@ import attrs
 
 from nsqkit.errors import OptionError
 from nsqkit.spark.batch_plan import PartitionShare
-from nsqkit.spark.drainer import drain_to_slots, receive_rows
+from nsqkit.spark.drainer import PartitionStats, drain_to_slots, receive_rows
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.schema import MessageRow, encode_payload, record_batches
 from nsqkit.spark.slots.fsspec_store import open_slot_store
@@ -30,6 +31,8 @@ from nsqkit.spark.slots.wal import PartitionWal, Wal
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger("nsqkit.spark")
 
 BATCHES_PER_INDEX: Final = 16
 """Batches after which a worker begins a new index of the WAL's messages, since the driver removes old batches."""
@@ -89,7 +92,8 @@ class WalTask:
     def read(self, spec: ConsumerSpec) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the log, which is drained first if it is empty."""
         partition_wal = self.wal.open(self.batch).partition(self.batch, self.share.index)
-        slots, _ = drain_to_slots(spec, self.share, partition_wal)
+        slots, stats = drain_to_slots(spec, self.share, partition_wal)
+        _report_unreachable(self.batch, stats)
         yield from _replay(partition_wal, slots, RowNumbers(self.batch, self.share.index))
 
 
@@ -129,7 +133,8 @@ class ReceiveTask:
 
     def read(self, spec: ConsumerSpec) -> Iterator[pa.RecordBatch]:
         """Receive and yield messages; a repeated task receives other ones."""
-        rows, _ = receive_rows(spec, self.share)
+        rows, stats = receive_rows(spec, self.share)
+        _report_unreachable(self.batch, stats)
         if rows:
             payload = encode_payload(rows, spec.channel)
             yield from record_batches(payload, row_keys(rows), frozenset(), self.batch, self.share.index, 0)
@@ -160,6 +165,17 @@ class RowNumbers:
     batch: int
     partition: int
     next_row: int = 0
+
+
+def _report_unreachable(batch: int, stats: PartitionStats) -> None:
+    """Log nsqds that a partition did without, since its rows do not show that."""
+    if stats.unreachable_count:
+        logger.warning(
+            "partition %d of batch %d has no messages of %d of its nsqds, which it did not reach",
+            stats.partition,
+            batch,
+            stats.unreachable_count,
+        )
 
 
 def _replay(partition_wal: PartitionWal, slots: Sequence[ReplaySlot], numbers: RowNumbers) -> Iterator[pa.RecordBatch]:

@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pyarrow as pa
 import pytest
 
@@ -131,6 +132,14 @@ def test_a_task_without_the_drivers_directory_receives_nothing(
     with pytest.raises(OptionError, match="it has to be a directory or an object store that the driver and all"):
         read(task, spec)
     assert broker.nsqd.broker.topics[b"t"].channels == {}
+
+
+def test_an_nsqd_that_is_not_reached_is_logged(spec: ConsumerSpec, broker: Broker, caplog: pytest.LogCaptureFixture):
+    publish(broker, "one")
+    both = attrs.evolve(spec, nsqd_tcp_addresses=(broker.address, "127.0.0.1:1"), fail_on_node_loss=False)
+    (share,) = plan_spec(attrs.evolve(both, partitions=1), named_nodes(both))
+    read(ReceiveTask(7, share), both)
+    assert "partition 0 of batch 7 has no messages of 1 of its nsqds, which it did not reach" in caplog.text
 
 
 def test_receive_finishes_on_receipt(spec: ConsumerSpec, broker: Broker):

@@ -1,49 +1,59 @@
-"""The programs under spark/, run as by a user. Needs Java: `tox -e spark`."""
+"""The jobs under spark/, in the session of the tests. Needs Java: `tox -e spark`.
+
+tests/spark_chaos/test_submitted_jobs.py has the same runs by spark-submit, on a standalone cluster.
+"""
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.spark.conftest import Broker
+from nsqkit.testing import NsqdServer
+from tests.spark.job_runs import PROGRAMS, RUNS
 
-PROGRAMS = Path(__file__).resolve().parents[2] / "spark"
-ROWS = 2000
+JOBS = ["topic_to_parquet", "parquet_to_topic", "windowed_counts", "enrich_republish", "replay_dead_letters"]
+LINES_MAX = 60
 
 
 @pytest.fixture
-def flights(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Import a program under spark/."""
     monkeypatch.syspath_prepend(str(PROGRAMS))
-    return importlib.import_module("flights")
+    return importlib.import_module
 
 
-def test_flights_to_parquet_by_spark_submit(
-    make_broker: Callable[[], Broker], flights: ModuleType, spark_environment: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("run", RUNS)
+def test_job(
+    run: str,
+    program: Callable[[str], ModuleType],
+    spark_session: Any,
+    make_nsqd: Callable[[], NsqdServer],
+    tmp_path: Path,
 ):
-    brokers = [make_broker(), make_broker()]
-    source = flights.Flights(ROWS)
-    messages = list(source.messages())
-    for broker, part in zip(brokers, (messages[: ROWS // 2], messages[ROWS // 2 :]), strict=True):
-        broker.publish("flights", part)
-    command: list[str | Path] = [Path(sys.executable).with_name("spark-submit"), "--master", "local[2]"]
-    command += [PROGRAMS / "flights_to_parquet.py", "--output", tmp_path / "lake", "--empty-for=0.5"]
-    command += ["--max-in-flight=4000"]
-    for broker in brokers:
-        command += ["--nsqd-tcp-address", broker.address]
-    run = subprocess.run(command, env=os.environ | spark_environment, stdout=subprocess.PIPE, text=True, check=True)
-    found = [json.loads(line) for line in run.stdout.splitlines()]
-    names = ("flights", "delayed", "delay_sum")
-    assert {row["carrier"]: flights.Figures(*(row[name] for name in names)) for row in found} == source.figures
-    assert sum(row["distinct_flights"] for row in found) == ROWS
-    assert sum(row["distinct_messages"] for row in found) == ROWS
-    assert sum(broker.depth("flights", "spark") for broker in brokers) == 0
+    def run_job(name: str, *arguments: object) -> None:
+        job = program(name)
+        job.run(spark_session, job.parser().parse_args([str(argument) for argument in arguments]))
+
+    RUNS[run](run_job, [make_nsqd(), make_nsqd()], tmp_path)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_job_is_short(job: str):
+    assert len((PROGRAMS / f"{job}.py").read_text(encoding="utf-8").splitlines()) <= LINES_MAX
+
+
+def test_each_job_has_a_run():
+    assert set(JOBS) <= set(RUNS)
+
+
+@pytest.mark.parametrize("option", ["subscribe", "=flights", ""])
+def test_option_without_a_name_is_refused(option: str, program: Callable[[str], ModuleType], capsys: Any):
+    with pytest.raises(SystemExit) as ended:
+        program("topic_to_parquet").parser().parse_args(["--output", "lake", "--source", option])
+    assert ended.value.code == 2
+    assert "has no name before a =; allowed is KEY=VALUE" in capsys.readouterr().err

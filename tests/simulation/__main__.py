@@ -20,6 +20,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("seed", nargs="?", default="0", help="the number of the (first) world")
     parser.add_argument("--plan", metavar="FILE", help="run the plan in this file instead")
     parser.add_argument("--worlds", type=int, default=1, help="the number of worlds")
+    parser.add_argument("--until-failure", action="store_true", help="run no more worlds after one that fails")
     parser.add_argument("--print-plan", action="store_true", help="write the plan, and run nothing")
     parser.add_argument("--shrink", action="store_true", help="write a small plan that fails in the same way")
     parser.add_argument("--trace", action="store_true", help="write each event")
@@ -44,8 +45,13 @@ def main(words: list[str] | None = None) -> int:
     else:
         first = parse_seed(options.seed)
         begin = time.process_time()
-        status = _report({str(seed): failure_of(draw(seed)) for seed in range(first, first + options.worlds)})
-        print(f"{options.worlds / (time.process_time() - begin):.1f} worlds a second of CPU")
+        failures: dict[str, str | None] = {}
+        for seed in range(first, first + options.worlds):
+            failures[str(seed)] = failure_of(draw(seed))
+            if options.until_failure and failures[str(seed)] is not None:
+                break
+        status = _report(failures)
+        print(f"{len(failures) / (time.process_time() - begin):.1f} worlds a second of CPU")
         return status
     return 0
 

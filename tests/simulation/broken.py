@@ -19,6 +19,8 @@ INVARIANTS: Final = {
     14: "topics and channels exist as the commands make them",
     15: "a restart finds the messages that were promised",
     16: "no message is delivered before its deferral ends",
+    23: "finished messages leave the disk",
+    24: "nothing is kept for connections that are gone",
     26: "every message is finished once all faults have ended",
     27: "a ready consumer gets the messages that wait",
     29: "time does not stand still",

@@ -67,6 +67,11 @@ def _check_channel(broker: Broker, channel: Channel, expected: ChannelOracle) ->
     conclude(14, channel.paused == expected.paused, f"{channel.name!r} is paused, or not")
     if len(channel.subscriptions) != len(expected.sessions):
         raise Broken(14, f"consumers of {channel.name!r}")
+    holder_count = len(expected.sessions.keys() | expected.held.keys())
+    if len(channel.holders()) != holder_count:
+        raise Broken(
+            24, f"{channel.name!r} has {len(channel.holders())} sets of messages in flight, not {holder_count}"
+        )
     for subscription in channel.subscriptions:
         session = broker.sessions.by_subscription[subscription]
         if session not in expected.sessions or len(subscription.in_flight) != expected.held_count(session):

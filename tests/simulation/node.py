@@ -18,9 +18,11 @@ from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.disk.storage import DiskStorage, DurableStorage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.testing.link.faults import Faults
-from nsqkit.wire.messages import FRAME_HEADER_LENGTH, id_of
+from nsqkit.wire.messages import id_of
 from tests.broker.core.disk.disks import Ended
+from tests.simulation.broken import Broken
 from tests.simulation.by_hand import Committer, Disk
+from tests.simulation.contents import copy_of, expected_after_stop, found_in, names_of
 from tests.simulation.history import History
 from tests.simulation.invariants import check_bodies, check_node, conclude
 from tests.simulation.network import END, MS
@@ -34,8 +36,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 COMMIT_DELAYS_NS = (0, 0, MS // 10, MS, 20 * MS)
-REPLIES_MAX = 10_000
-ATTEMPTS_AT = 16  # in a frame: behind the size, the type and the timestamp
+FILES_MAX = 2  # of a queue without messages
 
 
 class Node:
@@ -72,6 +73,7 @@ class Node:
         self._random = Random(f"{world.plan.seed}/{name}")
         self._offset_ns = 0
         self._stopped_with: Counter[tuple[bytes, bytes, bytes]] | None = None
+        self._stopped_names: dict[bytes, object] = {}
         self._watched: WatchedStorage | None = None
         self._was_killed = True
         self._is_whole = True
@@ -143,7 +145,7 @@ class Node:
         ]
         try:
             self._is_whole = all(len(queue) == len(queue.messages()) for queue in queues)
-            found = _found(broker)
+            found = found_in(broker)
         except OSError:
             if not self._is_torn and not self._has_disk_faults:
                 raise
@@ -155,6 +157,7 @@ class Node:
         if self._stopped_with is not None and not self._has_disk_faults:
             # With fsync, a deferred message that was finished may come back while others wait before it.
             kept = found & self._stopped_with if self.options.durability == "fsync" else found
+            conclude(14, names_of(broker) == self._stopped_names, f"a stop changed {self._stopped_names}")
             conclude(15, kept == self._stopped_with, f"a stop changed {self._stopped_with} to {found}")
         self._stopped_with = None
         self.history.check(bodies)
@@ -166,12 +169,14 @@ class Node:
     def _restore(self, broker: Broker, oracle: Oracle) -> None:
         for name, topic in broker.topics.items():
             ids = self._ids.setdefault(name, {})
-            waiting = [(_copy(frame), topic.waiting_delays_ns.get(id_of(frame), 0)) for frame in topic.queue.messages()]
+            waiting = [
+                (copy_of(frame), topic.waiting_delays_ns.get(id_of(frame), 0)) for frame in topic.queue.messages()
+            ]
             oracle.restore(name, paused=topic.paused, waiting=waiting, ids=ids)
             for channel_name, channel in topic.channels.items():
                 times = channel.deferred_times.by_id
-                copies = [(_copy(frame), times.get(id_of(frame), 0)) for frame in channel.queue.messages()]
-                copies += [(_copy(frame), due_ns) for due_ns, frame in channel.deferred.messages()]
+                copies = [(copy_of(frame), times.get(id_of(frame), 0)) for frame in channel.queue.messages()]
+                copies += [(copy_of(frame), due_ns) for due_ns, frame in channel.deferred.messages()]
                 oracle.restore_channel(name, channel_name, paused=channel.paused, copies=copies)
         oracle.deadline(self.now_ns)
         if self.disk is not None:
@@ -188,7 +193,7 @@ class Node:
                 queue = storage.open_queue(name, ephemeral=False)
                 depth, copies = len(queue), orphans.setdefault((topic, channel), [])
                 while queue:
-                    copies += map(_copy, queue.take(1000, 1 << 20))
+                    copies += map(copy_of, queue.take(1000, 1 << 20))
                 if len(copies) < depth:
                     self.oracle = None
         return orphans
@@ -198,7 +203,8 @@ class Node:
         if self.broker is None:
             return
         if self._committer is not None:
-            kept = None if self.oracle is None else _expected(self.oracle)
+            kept = None if self.oracle is None else expected_after_stop(self.oracle)
+            self._stopped_names = names_of(self.broker)
             try:
                 self._committer.stop(self.broker)
             except Ended:
@@ -444,6 +450,14 @@ class Node:
         found = None if self.broker is None else self.broker.topics.get(topic.encode())
         return [] if found is None else [name.decode() for name in found.channels]
 
+    def check_files(self) -> None:
+        """Check that a drained broker has no files of messages but those that are written to."""
+        if self.oracle is None or self.disk is None or self._is_torn or self.options.durability != "fsync":
+            return
+        for name, count in Counter(name.partition(".diskqueue.0")[0] for name in self.disk.files).items():
+            if count > FILES_MAX and not name.endswith(".dat"):
+                raise Broken(23, f"{name} has {count} files")
+
     @property
     def is_drained(self) -> bool:
         """Whether no message waits, is deferred or is in flight."""
@@ -455,30 +469,3 @@ class Node:
             or any(len(each.queue) or len(each.deferred) or each.in_flight_count for each in topic.channels.values())
             for topic in topics
         )
-
-
-def _copy(frame: bytes) -> Copy:
-    attempts = int.from_bytes(frame[ATTEMPTS_AT : ATTEMPTS_AT + 2], "big")
-    return Copy(frame[FRAME_HEADER_LENGTH:], attempts - 1)
-
-
-def _found(broker: Broker) -> Counter[tuple[bytes, bytes, bytes]]:
-    """Return the messages of a broker that has just started, by topic, channel (empty for the topic) and body."""
-    found: Counter[tuple[bytes, bytes, bytes]] = Counter()
-    for name, topic in broker.topics.items():
-        found.update((name, b"", frame[FRAME_HEADER_LENGTH:]) for frame in topic.queue.messages())
-        for channel_name, channel in topic.channels.items():
-            frames = [*channel.queue.messages(), *(frame for _, frame in channel.deferred.messages())]
-            found.update((name, channel_name, frame[FRAME_HEADER_LENGTH:]) for frame in frames)
-    return found
-
-
-def _expected(oracle: Oracle) -> Counter[tuple[bytes, bytes, bytes]]:
-    """Return the messages that a clean stop has to keep."""
-    kept: Counter[tuple[bytes, bytes, bytes]] = Counter()
-    for name, topic in oracle.topics.items():
-        kept.update((name, b"", copy.body) for copy, _ in topic.waiting)
-        for channel_name, channel in topic.channels.items():
-            copies = [*channel.queued, *channel.deferred, *channel.in_flight.values()]
-            kept.update((name, channel_name, copy.body) for copy in copies)
-    return kept

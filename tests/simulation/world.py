@@ -27,6 +27,7 @@ from tests.simulation.workload import Consumer, Producer
 START_NS = 1_704_067_200 * 1000 * MS
 ROUND_NS = 200 * MS  # how long a good handler takes: less than any message timeout
 IDLE_ROUNDS_MAX = 600  # without a message that is finished, when there are no faults any more
+LAST_SYNC_NS = 5_000 * MS  # longer than the sync timeout of any node
 EVENTS_MAX = 10_000  # without time going by
 
 
@@ -227,6 +228,9 @@ class World:
         return f"messages of {nodes}, publishes without an answer {publishes}, {self._partitions.what_is_left()}"
 
     def _conclude(self) -> None:
+        self._run_until(self.now_ns + LAST_SYNC_NS)
+        for node in self.nodes.values():
+            node.check_files()
         for node in self.nodes.values():
             if owed := node.history.owed:
                 raise Broken(26, f"{node.name} has lost {owed}")

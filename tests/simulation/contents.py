@@ -1,0 +1,49 @@
+"""The messages and names of a broker, or of its oracle, in a form in which they can be compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from nsqkit.wire.messages import FRAME_HEADER_LENGTH
+from tests.simulation.oracle import Copy, Oracle
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.broker import Broker
+
+ATTEMPTS_AT = 16  # in a frame: behind the size, the type and the timestamp
+
+
+def copy_of(frame: bytes) -> Copy:
+    attempts = int.from_bytes(frame[ATTEMPTS_AT : ATTEMPTS_AT + 2], "big")
+    return Copy(frame[FRAME_HEADER_LENGTH:], attempts - 1)
+
+
+def found_in(broker: Broker) -> Counter[tuple[bytes, bytes, bytes]]:
+    """Return the messages of a broker that has just started, by topic, channel (empty for the topic) and body."""
+    found: Counter[tuple[bytes, bytes, bytes]] = Counter()
+    for name, topic in broker.topics.items():
+        found.update((name, b"", frame[FRAME_HEADER_LENGTH:]) for frame in topic.queue.messages())
+        for channel_name, channel in topic.channels.items():
+            frames = [*channel.queue.messages(), *(frame for _, frame in channel.deferred.messages())]
+            found.update((name, channel_name, frame[FRAME_HEADER_LENGTH:]) for frame in frames)
+    return found
+
+
+def names_of(broker: Broker) -> dict[bytes, object]:
+    """Return the topics and channels, and which of them are paused."""
+    return {
+        name: (topic.paused, {channel.name: channel.paused for channel in topic.channels.values()})
+        for name, topic in broker.topics.items()
+    }
+
+
+def expected_after_stop(oracle: Oracle) -> Counter[tuple[bytes, bytes, bytes]]:
+    """Return the messages that a clean stop has to keep."""
+    kept: Counter[tuple[bytes, bytes, bytes]] = Counter()
+    for name, topic in oracle.topics.items():
+        kept.update((name, b"", copy.body) for copy, _ in topic.waiting)
+        for channel_name, channel in topic.channels.items():
+            copies = [*channel.queued, *channel.deferred, *channel.in_flight.values()]
+            kept.update((name, channel_name, copy.body) for copy in copies)
+    return kept

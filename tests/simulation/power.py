@@ -14,14 +14,13 @@ from random import Random
 
 import attrs
 
-from nsqkit.broker.core import metadata
 from nsqkit.broker.core.broker import Broker
-from nsqkit.broker.core.disk.storage import DurableStorage
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.core.session.session import Session
 from nsqkit.wire.commands import encode_deferred_publish, encode_multi_publish, encode_publish
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
-from tests.broker.core.disk.disks import Ended, MemoryFileStore
+from tests.broker.core.disk.disks import Ended
+from tests.simulation.by_hand import Committer, Disk
 from tests.simulation.promises import CHANNELS, TOPIC, Ledger, Publish, WatchedStorage
 
 MS = 1_000_000
@@ -50,60 +49,33 @@ class Client:
 
 
 class Machine:
-    """One run of a broker on a disk."""
+    """One run of a broker on a disk, with the real persistence."""
 
-    def __init__(self, disk: MemoryFileStore, options: BrokerOptions, now_ns: int) -> None:
-        self.disk = disk
-        is_durable = options.durability == "fsync"
-        self.storage = DurableStorage(disk, options) if is_durable else WatchedStorage(disk, options)
+    def __init__(self, disk: Disk, options: BrokerOptions, now_ns: int) -> None:
+        self._committer = Committer(disk, options, Random(0), (0,), WatchedStorage)
+        self.storage = self._committer.persistence.storage
         self.broker = Broker(options, Random(0), self.storage)
-        self.storage.open()
-        document = disk.read(metadata.FILE_NAME)
-        if document is not None:
-            assert metadata.restore(self.broker, document, now_ns) == []
-        disk.replace(metadata.FILE_NAME, metadata.document(self.broker))
-        self.saved_revision = self.broker.changes.revision
+        self._committer.start(self.broker, now_ns)
 
     @property
-    def sync_is_due(self) -> bool:
-        commits = self.broker.group_commit
-        return self.storage.wants_sync or (commits is not None and commits.wanted)
+    def has_work(self) -> bool:
+        """Whether names have to be written, or messages to be synced."""
+        self._committer.persistence.check(self.broker)
+        return not self._committer.is_idle
 
-    def sync(self) -> Iterator[None]:
-        """Do what ``Persistence`` does in a sync; it yields where others may act."""
-        commits = self.broker.group_commit
-        ticket = 0 if commits is None else commits.begin()
-        yield from self._save()
-        batch = self.storage.begin_sync(names_are_saved=self.saved_revision == self.broker.changes.revision)
-        yield
-        batch.sync_data()
-        yield
-        if ticket:
-            self.broker.end_commit(ticket)
+    def sync(self, now_ns: int) -> Iterator[None]:
+        """Save and sync until all is done; it yields where others may act."""
+        while not self._committer.is_idle:
+            self._committer.step(now_ns)
             yield
-        if batch.has_positions:
-            batch.write_positions()
-            yield
-            batch.rename_positions()
-            yield
-            batch.sync_names()
-            yield
-        self.storage.end_sync(batch)
-
-    def _save(self) -> Iterator[None]:
-        revision = self.broker.changes.revision
-        if revision != self.saved_revision:
-            document = metadata.document(self.broker)
-            yield
-            self.disk.replace(metadata.FILE_NAME, document)
-            yield
-            self.saved_revision = revision
 
     def stop(self) -> None:
-        """End as ``Persistence`` does at a stop."""
-        self.disk.replace(metadata.FILE_NAME, metadata.document(self.broker))
-        assert self.broker.close() == []
-        self.storage.close()
+        """End as a broker does after SIGTERM."""
+        self._committer.stop(self.broker)
+
+    def drop(self) -> None:
+        """End as a process that is killed; its disk was copied before."""
+        self._committer.drop()
 
     def contents(self) -> dict[tuple[bytes, bytes], set[bytes]]:
         """Take out all that there is."""
@@ -138,7 +110,7 @@ class World:
             msg_timeout_ns=random.choice((500, 60_000)) * MS,
         )
         self.ledger = Ledger()
-        self.disk = MemoryFileStore()
+        self.disk = Disk()
         self._tell = tell
         self._number = 0
         self._machine: Machine | None = None
@@ -178,7 +150,9 @@ class World:
         how = {name: random.random() < 0.3 for name in ("in_order", "zeros", "sectors")}
         killed = random.random() < 0.2
         self._note("%s", "killed" if killed else f"power cut {how}")
-        self.disk = self.disk.kill() if killed else self.disk.power_cut(random, **how)
+        self.disk = Disk((self.disk.kill() if killed else self.disk.power_cut(random, **how)).files)
+        if self._machine is not None:
+            self._machine.drop()
         for name, data in self.disk.files.items():
             self._note("  %s %d %s", name, len(data), data if "meta" in name else "")
         self._clients.clear()
@@ -189,7 +163,9 @@ class World:
         self._dropped = set()
         self.now_ns += 1000 * MS  # ids contain the time, and a start takes longer than they can be ahead of it
         if self.options.durability == "fsync":
-            self.ledger.check(Machine(self.disk.kill(), self.options, self.now_ns).contents())
+            found = Machine(Disk(self.disk.files), self.options, self.now_ns)
+            self.ledger.check(found.contents())
+            found.drop()
         elif self._machine is not None and isinstance(self._machine.storage, WatchedStorage):
             self._machine.storage.check(self.disk, killed=killed)
 
@@ -223,10 +199,10 @@ class World:
 
     def _go_on_with_sync(self, machine: Machine) -> None:
         if self._sync is None:
-            if not machine.sync_is_due and machine.broker.changes.revision == machine.saved_revision:
+            if not machine.has_work:
                 return
             self._note("sync")
-            self._sync = machine.sync()
+            self._sync = machine.sync(self.now_ns)
             self._dropped = set(self.ledger.deleting)
         for _ in range(self.random.choice((1, 1, 2, 100))):
             try:

@@ -18,6 +18,7 @@ from nsqkit.spark.slots.wal import Wal
 from nsqkit.spark.source_options import stream_options
 from nsqkit.spark.stream_offset import Offset
 from nsqkit.spark.stream_reader import ReceiveStream, WalStream
+from tests.pages import ROOT
 from tests.spark.fake_cluster import FakeCluster, ManualTime, Messages
 
 
@@ -250,6 +251,13 @@ def test_the_report_has_the_depths_and_the_last_batch(make_stream: Any, cluster:
         "finFailed": 0,
         "ambiguousSlots": 0,
     }
+
+
+def test_the_page_lists_each_field_of_the_report(make_stream: Any) -> None:
+    stream = make_stream()
+    stream.latest_offset(run_batch(stream, stream.initial_offset()), read_all=False)
+    page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    assert [name for name in stream.report() if f"`{name}`" not in page] == []
 
 
 def test_receive_has_offsets_without_a_wal(make_stream: Any, cluster: FakeCluster) -> None:

@@ -6,12 +6,16 @@ in nsqd, its store is slow, and a second attempt runs beside it.
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import anyio
 import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nsqkit.spark.batch_plan import PartitionShare, PlannedConnection
 from nsqkit.spark.chunker import StopReason
@@ -336,3 +340,62 @@ async def test_rdy_does_not_limit_a_batch():
         nsqd.publish("t", *(b"x" for _ in range(50)))
         world = World(nsqd, MemoryStore())
         assert (await world.attempt(0)).finished_count == 50
+
+
+class Fault(enum.Enum):
+    """What happens at an operation of the store, or at a FIN, of one attempt."""
+
+    KILL_BEFORE = "the attempt is killed before the operation"
+    KILL_AFTER = "the attempt is killed after the operation"
+    RESTART = "nsqd restarts"
+    SECOND = "a second attempt runs from its start to its end"
+    LOST_FIN = "the connection is lost at a FIN"
+    LOST_ANSWER = "the connection is lost at the answer to a FIN"
+
+
+@settings(max_examples=25)
+@given(faults=st.lists(st.tuples(st.sampled_from(Fault), st.integers(0, OPERATIONS)), min_size=1, max_size=4))
+def test_any_sequence_of_faults_leaves_one_row_of_each_message(faults: list[tuple[Fault, int]]):
+    anyio.run(run_faults, faults)
+
+
+async def run_faults(faults: list[tuple[Fault, int]]) -> None:
+    """Run attempts with one fault each, then batches without faults."""
+    with NsqdServer() as nsqd:
+        nsqd.publish("t", *BODIES)
+        store = FaultyStore()
+        world = World(nsqd, store)
+        for fault, place in faults:
+            await run_fault(world, store, fault, place)
+            await nsqd.clock.advance(MSG_TIMEOUT)
+        await world.attempt(0)
+        await world.finish(1)
+        world.assert_each_once()
+
+
+async def run_fault(world: World, store: FaultyStore, fault: Fault, place: int) -> None:
+    nsqd, first = world.nsqd, store.count
+
+    def act(number: int, key: str) -> None:
+        if number != first + place:
+            return
+        if fault is Fault.RESTART:
+            nsqd.restore(nsqd.snapshot())
+        elif fault is Fault.SECOND:
+            anyio.run(world.attempt, 0)
+        else:
+            nsqd.faults.drop(command="REQ")  # a killed process requeues nothing
+            raise Killed
+
+    if fault is Fault.LOST_FIN:
+        nsqd.faults.reset(command="FIN", after=place, times=1)
+    elif fault is Fault.LOST_ANSWER:
+        nsqd.faults.reset(command="ERROR", after=place, times=1)
+    elif fault is Fault.KILL_AFTER:
+        store.after = act
+    else:
+        store.before = act
+    with suppress(Killed):
+        await world.attempt(0)
+    nsqd.faults.clear()
+    store.before = store.after = lambda number, key: None

@@ -48,7 +48,7 @@ nitpick_ignore_regex = [("py:class", ".*"), ("py:obj", ".*")]
 CONTENTS = {
     "docs/index": {
         "Guide": "/README installation clients observability spark /spark/README",
-        "Testing": "testing testing-cookbook testing-other-clients",
+        "Testing": "testing testing-cookbook testing-other-clients spark-testing",
         "From another client": "migrating/pynsq migrating/gnsq migrating/ansq migrating/go-nsq",
         "Broker": "operating conformance",
         "Reference": "reference/README",

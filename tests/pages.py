@@ -20,6 +20,9 @@ MIGRATING = ROOT / "docs" / "migrating"
 OTHER_CLIENTS = ROOT / "docs" / "testing-other-clients.md"
 """A page with tests that need other clients."""
 
+SPARK_TESTING = ROOT / "docs" / "spark-testing.md"
+"""A page with tests of Spark jobs, which take minutes."""
+
 EXAMPLES = ROOT / "docs" / "examples"
 """Programs that pages contain completely; tests/test_examples.py runs them."""
 

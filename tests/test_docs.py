@@ -7,7 +7,8 @@ Each fenced block of a page is of one of these kinds:
   A block that imports pyspark runs if that is installed (``tox -e spark``). No block can be excluded.
   ``tests/test_examples.py`` runs the blocks that are files of docs/examples.
   ``tests/integration/clients/test_migrating.py`` runs the blocks under docs/migrating, which are programs that run
-  until a signal, and ``test_testing_page.py`` there those of docs/testing-other-clients.md.
+  until a signal, and ``test_testing_page.py`` there those of docs/testing-other-clients.md, and
+  ``tests/spark_chaos/test_page.py`` those of docs/spark-testing.md.
 * ``pycon``: the blocks of a page together are a doctest.
 * ``sh`` and ``console``: each command begins with an entry of COMMANDS, which names the file that runs it.
 * ``text``, ``toml``, ``json``: pictures, output and data, which no test reads. ``go``: programs for go-nsq.
@@ -31,7 +32,19 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.pages import EXAMPLES, MIGRATING, OTHER_CLIENTS, PAGES, ROOT, Block, blocks, blocks_of, name, rows
+from tests.pages import (
+    EXAMPLES,
+    MIGRATING,
+    OTHER_CLIENTS,
+    PAGES,
+    ROOT,
+    SPARK_TESTING,
+    Block,
+    blocks,
+    blocks_of,
+    name,
+    rows,
+)
 from tests.stepping import step
 
 # Beginning of a command in the documentation -> the file that runs it, and the words in that file.
@@ -90,7 +103,9 @@ def run(source: str, block: Block, backend: str) -> None:
         exec(program, namespace)
 
 
-WITH_TESTS = sorted({block.page for block in blocks("python") if TESTS.search(block.text)} - {OTHER_CLIENTS})
+WITH_TESTS = sorted(
+    {block.page for block in blocks("python") if TESTS.search(block.text)} - {OTHER_CLIENTS, SPARK_TESTING}
+)
 
 
 @pytest.mark.parametrize("page", WITH_TESTS, ids=name)
@@ -98,11 +113,13 @@ def test_test_blocks_pass(page: Path, tmp_path: Path):
     run_test_blocks(page, tmp_path)
 
 
-def run_test_blocks(page: Path, folder: Path) -> None:
-    """Have pytest run the blocks of a page that define tests, each as a file."""
+def run_test_blocks(page: Path, folder: Path, *arguments: str) -> None:
+    """Have pytest run the blocks of a page that define tests, each as a file, after one that names plugins."""
     for block in blocks_of(page):
         if block.language == "python" and TESTS.search(block.text):
             (folder / f"test_line_{block.line}.py").write_text(block.text)
+        elif block.text.startswith("pytest_plugins"):
+            (folder / "conftest.py").write_text(block.text)
     command = [
         sys.executable,
         "-m",
@@ -116,6 +133,7 @@ def run_test_blocks(page: Path, folder: Path) -> None:
         "-W",
         "error",
         str(folder),
+        *arguments,
     ]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout

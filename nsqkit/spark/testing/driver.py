@@ -40,7 +40,7 @@ def run_driver(program: str | os.PathLike[str], *arguments: object, timeout: flo
         master: its master.
 
     Returns:
-        What it has printed, on both streams.
+        Its output, on both streams.
 
     Raises:
         AssertionError: it has ended with another status than 0, or has not ended in time.

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from nsqkit import NotConnected, OptionError
-from nsqkit.errors import BadMessage, ConnectionLost
+from nsqkit.errors import AuthFailed, BadMessage, ConnectionLost
 from nsqkit.producer.policy import rank
 from nsqkit.spark import partition_writer, writer_options
 from nsqkit.spark.partition_writer import WriteStats, write_partition
 from nsqkit.spark.publish_plan import Publish
 from nsqkit.spark.writer_options import WriterOptions
-from nsqkit.testing import NsqdServer
+from nsqkit.testing import AuthNsqdServer, NsqdServer, TLSNsqdServer
 
 pa = pytest.importorskip("pyarrow")
 
@@ -137,6 +137,24 @@ def test_heartbeats_are_answered_while_the_task_waits_for_rows(nsqd: NsqdServer)
     write([nsqd], rows())
     assert bodies(nsqd) == [b"a", b"b"]
     assert len(nsqd.journal.commands("IDENTIFY")) == 1
+
+
+def test_rows_go_through_tls_and_compression(nsqd_mtls: TLSNsqdServer):
+    options = {
+        "tls_v1": True,
+        "tls_root_ca_file": nsqd_mtls.ca_file,
+        "tls_cert": nsqd_mtls.client_certificate,
+        "tls_key": nsqd_mtls.client_key,
+        "deflate": True,
+    }
+    write([nsqd_mtls], [make_batch([b"a", b"b"])], connection=options)
+    assert bodies(nsqd_mtls) == [b"a", b"b"]
+
+
+def test_a_refused_secret_ends_the_task_at_once(nsqd_auth: AuthNsqdServer):
+    with pytest.raises(AuthFailed) as caught:
+        write([nsqd_auth], [make_batch([b"a"])], connection={"auth_secret": "hush"})
+    assert "hush" not in str(caught.value)
 
 
 class Answers:

@@ -123,6 +123,7 @@ IO_MODULES = {
     "broker.statsd",
     "lookupd.cli",
     "lookupd.server",
+    "spark.bounded_run",
     "spark.drainer",
     "spark.reception",
     "spark.partition_writer",

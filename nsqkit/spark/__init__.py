@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsqkit.spark.batch_plan import Node, PartitionShare, PlannedConnection, named_nodes, plan_spec
+from nsqkit.spark.bounded_run import RunStats
 from nsqkit.spark.chunker import StopReason
+from nsqkit.spark.discovery import Backlog
 from nsqkit.spark.drainer import (
     FINISH,
     PartitionStats,
@@ -21,7 +23,7 @@ from nsqkit.spark.drainer import (
 from nsqkit.spark.message_handler import per_message
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.parquet_file import compact
-from nsqkit.spark.rdd import drain_to, foreach_partition, map_partitions, seed_rdd
+from nsqkit.spark.rdd import drain_to, foreach_partition, map_partitions, nsq_rdd, seed_rdd
 from nsqkit.spark.schema import KEY_COLUMNS, MessageRow
 from nsqkit.spark.sink import ParquetSink, Sink, message_table
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FINISH",
     "KEY_COLUMNS",
+    "Backlog",
     "ConsumerSpec",
     "MessageRow",
     "Node",
@@ -39,6 +42,7 @@ __all__ = [
     "PartitionStats",
     "PlannedConnection",
     "Requeue",
+    "RunStats",
     "Sink",
     "StopReason",
     "compact",
@@ -50,6 +54,7 @@ __all__ = [
     "map_partitions",
     "message_table",
     "named_nodes",
+    "nsq_rdd",
     "per_message",
     "plan_spec",
     "receive_rows",

@@ -73,6 +73,12 @@ def message_row(message: Message) -> MessageRow:
     )
 
 
+def message_rows(batch: pa.RecordBatch) -> Iterator[MessageRow]:
+    """Return the rows of a batch of ``arrow_schema`` as plain values."""
+    columns = [batch.column(name).to_pylist() for name in (*KEY_COLUMNS, "timestampNs", "attempts", "body")]
+    return map(MessageRow._make, zip(*columns, strict=True))
+
+
 def arrow_schema() -> pa.Schema:
     """Return the schema of reads, as Spark translates ``DDL``."""
     import pyarrow as pa

@@ -1,11 +1,12 @@
 """Runs of a handler over all partitions of a spec, each partition in a thread as in a worker of Spark.
 
-A11, A13 and A15 of the design are here.
+A11, A13 and A15 of the design are here, and a run after a crash.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import urllib.request
 from collections import Counter
@@ -23,10 +24,14 @@ from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import Nsqd
 from nsqkit.clock import ManualClock
 from nsqkit.spark.batch_plan import named_nodes, plan_spec
+from nsqkit.spark.bounded_run import RunStats, run_bounded
+from nsqkit.spark.discovery import Discovery
 from nsqkit.spark.drainer import Handler, PartitionStats, drain_to_handler, drain_to_handler_async
 from nsqkit.spark.message_handler import per_message
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.schema import MessageRow
+from nsqkit.transport.address import split_address
+from nsqkit.wire.commands import MAGIC_V2, encode_identify, encode_ready, encode_subscribe
 from tests.peers import settle
 
 if TYPE_CHECKING:
@@ -47,11 +52,15 @@ def make_spec(brokers: Iterable[Broker], **options: Any) -> ConsumerSpec:
     )
 
 
-def run(spec: ConsumerSpec, handler: Handler) -> list[PartitionStats]:
+def run(spec: ConsumerSpec, handler: Handler) -> RunStats:
     """Run as ``foreach_partition`` does, in threads instead of workers."""
-    shares = plan_spec(spec, named_nodes(spec))
-    with ThreadPoolExecutor(len(shares)) as threads:
-        return list(threads.map(lambda share: drain_to_handler(spec, share, handler), shares))
+
+    def run_partitions(limited: ConsumerSpec) -> list[PartitionStats]:
+        shares = plan_spec(limited, named_nodes(limited))
+        with ThreadPoolExecutor(len(shares)) as threads:
+            return list(threads.map(lambda share: drain_to_handler(limited, share, handler), shares))
+
+    return run_bounded(spec, run_partitions, Discovery(spec).backlog)
 
 
 def channel_count(broker: Broker, name: str) -> int:
@@ -73,7 +82,7 @@ def test_messages_in_flight_never_exceed_max_in_flight(make_broker: Callable[...
         samples.append(sum(channel_count(broker, "in_flight_count") for broker in brokers))
 
     stats = run(make_spec(brokers, partitions=partitions, max_in_flight=96), sample)
-    assert sum(found.finished_count for found in stats) == 3000
+    assert stats.finished_count == 3000
     assert len(samples) >= 3000 // 96
     assert 0 < max(samples) <= 96
 
@@ -107,14 +116,58 @@ def test_messages_that_fail_are_requeued_later_and_become_dead_letters(make_brok
 
     handler = per_message(process, default_requeue_delay=0.2)
     stats = run(spec, handler)
-    assert sum(found.finished_count for found in stats) == 1980
-    assert sum(found.requeued_count for found in stats) >= 20
-    while channel_count(broker, "deferred_count") + channel_count(broker, "depth"):
-        run(spec, handler)
+    assert stats.finished_count == 1980
+    assert stats.left is not None
+    while stats.left.deferred or stats.left.depth:
+        stats = run(spec, handler)
     assert seen == {body: 3 if body in poison else 1 for body in bodies}
     assert [channel_count(broker, name) for name in ("depth", "in_flight_count", "timeout_count")] == [0, 0, 0]
     dead = broker.nsqd.broker.topics[b"t.dead"]
     assert broker.portal.call(lambda: dead.message_count) == len(poison)
+
+
+def test_a_delay_is_one_of_nsqd_and_fails_no_run(make_broker: Callable[..., Broker]):
+    broker = make_broker(**HTTP)
+    broker.publish("t", [b"poison", b"other"])
+
+    def process(row: MessageRow) -> None:
+        if row.body == b"poison":
+            raise ValueError
+
+    stats = run(make_spec([broker]), per_message(process, default_requeue_delay=60.0))
+    assert stats.finished_count == 1
+    assert stats.left is not None
+    assert (stats.left.depth, stats.left.in_flight, stats.left.deferred) == (0, 0, 1)
+
+
+def die_with_messages(broker: Broker, count: int) -> None:
+    """Receive messages as a worker that is then killed: its connection ends without CLS, REQ or FIN."""
+    identify = encode_identify(json.dumps({"msg_timeout": 1000}).encode())
+    with socket.create_connection(split_address(broker.address)) as connection:
+        connection.sendall(MAGIC_V2 + identify + encode_subscribe(b"t", b"c") + encode_ready(count))
+        while connection.recv(65536):
+            if broker.in_flight("t", "c") == count:
+                return
+
+
+def test_a_run_after_a_crash_reports_the_messages_in_flight(
+    make_broker: Callable[..., Broker], caplog: pytest.LogCaptureFixture
+):
+    broker = make_broker(**HTTP)
+    broker.publish("t", [b"%d" % number for number in range(30)])
+    die_with_messages(broker, 20)
+    stats = run(make_spec([broker]), print)
+    assert stats.finished_count == 10
+    assert "[t/c] a run finished 10 messages; left depth 0, in flight 20, deferred 0" in caplog.messages
+
+
+def test_a_run_after_a_crash_waits_for_the_messages_in_flight(make_broker: Callable[..., Broker]):
+    broker = make_broker(**HTTP)
+    broker.publish("t", [b"%d" % number for number in range(30)])
+    die_with_messages(broker, 20)
+    stats = run(make_spec([broker], wait_in_flight=True), print)
+    assert stats.finished_count == 30
+    assert [channel_count(broker, name) for name in ("depth", "in_flight_count")] == [0, 0]
 
 
 @pytest.mark.anyio

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,14 @@ import pyarrow.dataset as ds
 import pytest
 
 from nsqkit import OptionError
+from nsqkit.spark.batch_plan import named_nodes, plan_spec
+from nsqkit.spark.discovery import Backlog
 from nsqkit.spark.options import ConsumerSpec
-from nsqkit.spark.rdd import drain_to, foreach_partition, map_partitions, seed_rdd
+from nsqkit.spark.rdd import drain_to, foreach_partition, map_partitions, nsq_rdd, seed_rdd
 from nsqkit.spark.schema import KEY_COLUMNS
 from nsqkit.spark.sink import ParquetSink
+from nsqkit.testing.servers import NsqlookupdServer
+from tests.spark.test_discovery import start_nsqd
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker
@@ -26,8 +31,8 @@ COUNT = 3000
 
 
 @pytest.fixture
-def brokers(make_broker: Callable[[], Broker]) -> list[Broker]:
-    brokers = [make_broker(), make_broker()]
+def brokers(make_broker: Callable[..., Broker]) -> list[Broker]:
+    brokers = [make_broker(http_address="127.0.0.1:0"), make_broker(http_address="127.0.0.1:0")]
     for name, broker in zip("ab", brokers, strict=True):
         broker.publish("t", [b"%s-%d" % (name.encode(), n) for n in range(COUNT)])
     return brokers
@@ -38,7 +43,13 @@ BODIES = sorted(b"%s-%d" % (name, n) for name in (b"a", b"b") for n in range(COU
 
 def make_spec(brokers: list[Broker], **options: Any) -> ConsumerSpec:
     options = {"partitions": 4, "max_in_flight": 1000, "empty_for": 0.5, **options}
-    return ConsumerSpec(topics="t", channel="c", nsqd_tcp_addresses=[broker.address for broker in brokers], **options)
+    return ConsumerSpec(
+        topics="t",
+        channel="c",
+        nsqd_tcp_addresses=[broker.address for broker in brokers],
+        nsqd_http_addresses=[broker.nsqd.http_address for broker in brokers if broker.nsqd.http_address],
+        **options,
+    )
 
 
 def depth(brokers: list[Broker]) -> int:
@@ -101,8 +112,9 @@ def test_partitions_finish_all_messages(sc: Any, brokers: list[Broker], tmp_path
     assert sorted(row["body"] for row in rows) == BODIES
     assert len(list(tmp_path.iterdir())) <= 4
     assert depth(brokers) == 0
-    assert [found.partition for found in stats] == [0, 1, 2, 3]
-    assert sum(found.finished_count for found in stats) == 2 * COUNT
+    assert [found.partition for found in stats.partitions] == [0, 1, 2, 3]
+    assert stats.finished_count == 2 * COUNT
+    assert stats.left == Backlog(depth=0, in_flight=0, deferred=0)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -142,14 +154,80 @@ def test_the_results_of_a_function_become_an_rdd(sc: Any, brokers: list[Broker])
     assert depth(brokers) == 0
 
 
+def test_there_is_a_partition_for_each_core(sc: Any, brokers: list[Broker]):
+    assert seed_rdd(sc, make_spec(brokers, partitions=None)).getNumPartitions() == 2
+    assert seed_rdd(sc, make_spec(brokers, partitions=None, max_partitions=1)).getNumPartitions() == 1
+    assert seed_rdd(sc, make_spec(brokers, partitions=5)).getNumPartitions() == 5
+
+
+def test_an_rdd_is_computed_again_from_its_log(sc: Any, brokers: list[Broker], tmp_path: Path):
+    rdd = nsq_rdd(sc, make_spec(brokers), str(tmp_path))
+    first = sorted(rdd.collect())
+    assert [row.body for row in sorted(first, key=lambda row: row.body)] == BODIES
+    assert depth(brokers) == 0
+    assert sorted(rdd.collect()) == first
+    assert rdd.union(rdd).count() == 4 * COUNT
+
+
+def test_an_rdd_whose_task_fails_loses_no_message(sc: Any, brokers: list[Broker], tmp_path: Path):
+    once = Once(str(tmp_path / "killed"), kill)
+
+    def body(row):
+        once()
+        return row.body
+
+    assert sorted(nsq_rdd(sc, make_spec(brokers), str(tmp_path / "wal")).map(body).collect()) == BODIES
+    assert (tmp_path / "killed").exists()
+
+
+def test_rows_that_an_earlier_rdd_left_are_refused_or_adopted(sc: Any, brokers: list[Broker], tmp_path: Path):
+    spec = make_spec(brokers)
+    nsq_rdd(sc, spec, str(tmp_path)).count()
+    with pytest.raises(OptionError, match="onOrphanedWal"):
+        nsq_rdd(sc, spec, str(tmp_path), on_orphaned_wal="fail")
+    assert nsq_rdd(sc, spec, str(tmp_path)).count() == 0
+    assert nsq_rdd(sc, spec, str(tmp_path), on_orphaned_wal="adopt").count() == 2 * COUNT
+
+
+def test_workers_are_used_again(sc: Any, broker: Broker):
+    spec = make_spec([broker], partitions=2, empty_for=0.1)
+    pids = set()
+    for _ in range(6):
+        broker.publish("t", [b"%d" % number for number in range(100)])
+        rdd = seed_rdd(sc, spec).mapPartitionsWithIndex(map_partitions(spec, lambda rows: [os.getpid()]))
+        pids.update(rdd.collect())
+    # A worker that is not used again adds one for each job; other tests may have left some that wait.
+    assert 0 < len(pids) < 6
+
+
 def test_the_input_of_a_partition_is_read_to_its_end(broker: Broker):
     broker.publish("t", [b"one"])
     spec = make_spec([broker], partitions=1)
-    seed = iter([1, 2, 3])
+    seed = iter(plan_spec(spec, named_nodes(spec)))
     assert list(map_partitions(spec, lambda rows: [row.body for row in rows])(0, seed)) == [b"one"]
     assert list(seed) == []
 
 
-def test_an_rdd_with_too_many_partitions_is_refused(broker: Broker):
-    with pytest.raises(OptionError, match="this is partition 1, and the spec has 1 of them"):
-        map_partitions(make_spec([broker], partitions=1), list)(1, [])
+@pytest.mark.parametrize("seed", [[], [7], ["a", "b"]])
+def test_another_rdd_is_refused(broker: Broker, seed: list[object]):
+    with pytest.raises(OptionError, match=r"partition 3 is .*; allowed is an RDD of seed_rdd\(sc, spec\)"):
+        map_partitions(make_spec([broker], partitions=1), list)(3, seed)
+
+
+def test_a_topic_that_no_nsqd_has_is_refused(sc: Any):
+    with NsqlookupdServer() as lookupd:
+        spec = ConsumerSpec(topics=["t", "u"], channel="c", lookupd_http_addresses=[lookupd.http_address])
+        with pytest.raises(OptionError, match="no nsqd has a topic of t, u; allowed are topics that exist"):
+            foreach_partition(sc, spec, print)
+
+
+def test_nsqds_are_found_by_nsqlookupd(sc: Any):
+    with ExitStack() as running:
+        lookupd = running.enter_context(NsqlookupdServer())
+        start_nsqd(running, [lookupd], ["t"])
+        spec = ConsumerSpec(
+            topics="t", channel="c", lookupd_http_addresses=[lookupd.http_address], partitions=2, empty_for=0.5
+        )
+        stats = foreach_partition(sc, spec, print)
+    assert stats.finished_count == 1
+    assert stats.left == Backlog(depth=0, in_flight=0, deferred=0)

@@ -19,6 +19,7 @@ from nsqkit.spark.schema import (
     encode_messages,
     encode_payload,
     message_row,
+    message_rows,
     record_batches,
 )
 from nsqkit.spark.slots.records import MessageKey
@@ -149,3 +150,9 @@ def test_a_payload_gives_its_rows_without_the_excluded_ones(rows: list[MessageRo
     got = read(rows, excluded)
     assert [(row["body"], row["id"], row["timestampNs"], row["attempts"]) for row in got] == expected
     assert [row["batchSeq"] for row in got] == list(range(len(expected)))
+
+
+def test_a_batch_is_read_as_messages():
+    rows = [ROW, OTHER]
+    (batch,) = record_batches(encode_payload(rows, "billing"), [key_of(row) for row in rows], (), 0, 0, 0)
+    assert list(message_rows(batch)) == rows

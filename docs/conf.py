@@ -52,7 +52,9 @@ CONTENTS = {
         "From another client": "migrating/pynsq migrating/gnsq migrating/ansq migrating/go-nsq",
         "Broker": "operating conformance",
         "Reference": "reference/README",
-        "Project": "architecture states performance simulation glossary style decisions/README /CONTRIBUTING /CHANGELOG",
+        "Project": (
+            "architecture states performance simulation glossary style decisions/README /CONTRIBUTING /CHANGELOG"
+        ),
     },
     "docs/reference/README": {
         "": "producers consumers options errors lookup admin telemetry testing spark",

@@ -13,14 +13,11 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.clock import NS_PER_S
-from nsqkit.errors import OptionError
 from nsqkit.spark.batch_plan import BatchPlan, PartitionShare, plan_spec, read_plan, store_plan
-from nsqkit.spark.option_text import with_documented_names
 from nsqkit.spark.read_task import ReadTask, ReceiveTask, WalLocation, WalTask, adopted_tasks
 from nsqkit.spark.slots.fsspec_store import open_slot_store
 from nsqkit.spark.slots.maintenance import WalInfo, create_wal
 from nsqkit.spark.slots.wal import Wal
-from nsqkit.spark.source_options import OPTIONS
 
 if TYPE_CHECKING:
     from nsqkit.spark.admission import Cluster, NowNs, Sleep
@@ -64,7 +61,8 @@ class BatchRead:
         """Return the tasks; with ``ackMode=wal`` the same ones each time.
 
         Raises:
-            OptionError: the location cannot be used, or ``maxInFlight`` is less than the number of nodes.
+            OptionError: the location cannot be used, a topic has no nsqd, or ``max_in_flight`` is less than the number
+                of nodes.
         """
         if self._options.ack_mode == "receive":
             return [ReceiveTask(0, share) for share in self._plan()]
@@ -76,10 +74,7 @@ class BatchRead:
 
     def _plan(self) -> tuple[PartitionShare, ...]:
         self._report_left()
-        try:
-            return plan_spec(self._options.spec, self._cluster.nodes())
-        except OptionError as error:
-            raise with_documented_names(error, OPTIONS) from None
+        return plan_spec(self._options.spec, self._cluster.nodes())
 
     def _report_left(self) -> None:
         """Wait for messages in flight if asked, and log those that the read leaves.

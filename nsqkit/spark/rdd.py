@@ -17,7 +17,7 @@ from uuid import uuid4
 import attrs
 
 from nsqkit.errors import OptionError
-from nsqkit.spark.batch_plan import Node, PartitionShare, plan_spec
+from nsqkit.spark.batch_plan import PartitionShare, plan_spec
 from nsqkit.spark.batch_reader import BatchRead
 from nsqkit.spark.bounded_run import RunStats, run_bounded
 from nsqkit.spark.discovery import Discovery
@@ -48,7 +48,7 @@ def seed_rdd(sc: SparkContext, spec: ConsumerSpec) -> RDD[PartitionShare]:
     Raises:
         OptionError: no nsqd has the topics, or there are more of them than ``max_in_flight``.
     """
-    return _parallelize(sc, _plan(sc, spec, _Cluster(spec)))
+    return _parallelize(sc, _plan(sc, spec, Discovery(spec)))
 
 
 def foreach_partition(sc: SparkContext, spec: ConsumerSpec, handler: Handler) -> RunStats:
@@ -127,7 +127,7 @@ def nsq_rdd(
         until="",
         available_now_timeout_ms=None,
     )
-    tasks = BatchRead(options, uuid4().hex, _Cluster(spec)).tasks()
+    tasks = BatchRead(options, uuid4().hex, Discovery(spec)).tasks()
     return _parallelize(sc, tasks).mapPartitions(_Replay(spec))
 
 
@@ -136,22 +136,8 @@ def _with_partitions(sc: SparkContext, spec: ConsumerSpec) -> ConsumerSpec:
     return attrs.evolve(spec, partitions=count)
 
 
-def _plan(sc: SparkContext, spec: ConsumerSpec, cluster: _Cluster) -> Sequence[PartitionShare]:
+def _plan(sc: SparkContext, spec: ConsumerSpec, cluster: Discovery) -> Sequence[PartitionShare]:
     return plan_spec(_with_partitions(sc, spec), cluster.nodes())
-
-
-class _Cluster(Discovery):
-    """The nsqds of a job that ends, which has nothing to do without a topic."""
-
-    def __init__(self, spec: ConsumerSpec) -> None:
-        super().__init__(spec)
-        self._topics = ", ".join(spec.topics)
-
-    def nodes(self) -> tuple[Node, ...]:
-        found = super().nodes()
-        if not found:
-            raise OptionError(f"no nsqd has a topic of {self._topics}; allowed are topics that exist")
-        return found
 
 
 def _parallelize(sc: SparkContext, items: Sequence[T]) -> RDD[T]:
@@ -160,7 +146,7 @@ def _parallelize(sc: SparkContext, items: Sequence[T]) -> RDD[T]:
 
 
 def _run(sc: SparkContext, spec: ConsumerSpec, work: _Foreach | _DrainTo) -> RunStats:
-    cluster = _Cluster(spec)
+    cluster = Discovery(spec)
 
     def run(limited: ConsumerSpec) -> list[PartitionStats]:
         shares = _plan(sc, limited, cluster)

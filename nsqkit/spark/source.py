@@ -23,9 +23,10 @@ from nsqkit.errors import OptionError
 from nsqkit.spark.batch_reader import BatchRead
 from nsqkit.spark.discovery import Discovery
 from nsqkit.spark.held_reader import HeldStream
+from nsqkit.spark.option_text import with_documented_names
 from nsqkit.spark.read_task import ReadTask
 from nsqkit.spark.schema import DDL, arrow_schema
-from nsqkit.spark.source_options import SourceOptions, batch_options, check_options, stream_options
+from nsqkit.spark.source_options import OPTIONS, SourceOptions, batch_options, check_options, stream_options
 from nsqkit.spark.stream_offset import Offset
 from nsqkit.spark.stream_reader import ReceiveStream, WalStream
 from nsqkit.spark.writer import BatchWriter, StreamWriter, batch_writer, stream_writer
@@ -98,7 +99,10 @@ class NsqReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         read = BatchRead(self._options, self._wal_id, Discovery(self._options.spec))
-        return _input_partitions(read.tasks())
+        try:
+            return _input_partitions(read.tasks())
+        except OptionError as error:
+            raise with_documented_names(error, OPTIONS) from None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._options)

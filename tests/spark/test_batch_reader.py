@@ -113,5 +113,5 @@ def test_a_read_waits_one_message_timeout(read: Any, cluster: FakeCluster, time:
 
 
 def test_too_few_messages_in_flight_are_an_error(read: Any) -> None:
-    with pytest.raises(OptionError, match="maxInFlight is 1; allowed is at least one for each of the 2 pairs"):
+    with pytest.raises(OptionError, match="max_in_flight is 1; allowed is at least one for each of the 2 pairs"):
         read(maxInFlight="1").tasks()

@@ -217,7 +217,7 @@ def test_another_rdd_is_refused(broker: Broker, seed: list[object]):
 def test_a_topic_that_no_nsqd_has_is_refused(sc: Any):
     with NsqlookupdServer() as lookupd:
         spec = ConsumerSpec(topics=["t", "u"], channel="c", lookupd_http_addresses=[lookupd.http_address])
-        with pytest.raises(OptionError, match="no nsqd has a topic of t, u; allowed are topics that exist"):
+        with pytest.raises(OptionError, match="list no nsqd for 't', 'u'; allowed are topics that have one"):
             foreach_partition(sc, spec, print)
 
 

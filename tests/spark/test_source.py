@@ -16,9 +16,11 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from nsqkit.errors import OptionError
 from nsqkit.spark import register
 from nsqkit.spark.schema import DDL, arrow_schema
-from nsqkit.spark.source import NsqSource
+from nsqkit.spark.source import NsqReader, NsqSource
+from nsqkit.spark.source_options import batch_options
 
 if TYPE_CHECKING:
     from tests.spark.conftest import Broker
@@ -311,6 +313,12 @@ def test_a_wrong_option_is_an_error_of_load(spark: Any, options: dict[str, str],
 def test_another_schema_is_an_error(spark: Any, options: dict[str, str]):
     with pytest.raises(Exception, match="the schema is struct<body:string>; a read of NSQ has the columns body BINARY"):
         spark.read.format("nsq").options(**options).schema("body STRING").load().count()
+
+
+def test_the_plan_of_a_read_is_refused_by_the_name_of_its_option() -> None:
+    texts = {"subscribe": "t", "channel": "c", "nsqd.addresses": "a:1,b:1", "ackMode": "receive", "maxInFlight": "1"}
+    with pytest.raises(OptionError, match="maxInFlight is 1; allowed is at least one for each of the 2 pairs"):
+        NsqReader(batch_options(texts), "w").partitions()
 
 
 def test_no_secret_is_in_a_plan_or_a_repr(

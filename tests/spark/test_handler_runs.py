@@ -140,9 +140,9 @@ def test_a_delay_is_one_of_nsqd_and_fails_no_run(make_broker: Callable[..., Brok
     assert (stats.left.depth, stats.left.in_flight, stats.left.deferred) == (0, 0, 1)
 
 
-def die_with_messages(broker: Broker, count: int) -> None:
+def die_with_messages(broker: Broker, count: int, *, msg_timeout_ms: int) -> None:
     """Receive messages as a worker that is then killed: its connection ends without CLS, REQ or FIN."""
-    identify = encode_identify(json.dumps({"msg_timeout": 1000}).encode())
+    identify = encode_identify(json.dumps({"msg_timeout": msg_timeout_ms}).encode())
     with socket.create_connection(split_address(broker.address)) as connection:
         connection.sendall(MAGIC_V2 + identify + encode_subscribe(b"t", b"c") + encode_ready(count))
         while connection.recv(65536):
@@ -155,7 +155,7 @@ def test_a_run_after_a_crash_reports_the_messages_in_flight(
 ):
     broker = make_broker(**HTTP)
     broker.publish("t", [b"%d" % number for number in range(30)])
-    die_with_messages(broker, 20)
+    die_with_messages(broker, 20, msg_timeout_ms=60_000)
     stats = run(make_spec([broker]), print)
     assert stats.finished_count == 10
     assert "[t/c] a run finished 10 messages; left depth 0, in flight 20, deferred 0" in caplog.messages
@@ -164,7 +164,7 @@ def test_a_run_after_a_crash_reports_the_messages_in_flight(
 def test_a_run_after_a_crash_waits_for_the_messages_in_flight(make_broker: Callable[..., Broker]):
     broker = make_broker(**HTTP)
     broker.publish("t", [b"%d" % number for number in range(30)])
-    die_with_messages(broker, 20)
+    die_with_messages(broker, 20, msg_timeout_ms=1000)
     stats = run(make_spec([broker], wait_in_flight=True), print)
     assert stats.finished_count == 30
     assert [channel_count(broker, name) for name in ("depth", "in_flight_count")] == [0, 0]

@@ -164,3 +164,11 @@ def test_attempts_of_a_task_may_write_and_merge_the_same_files(tmp_path: Path):
 def test_a_limit_that_cannot_be_used_is_refused(tmp_path: Path, options: dict[str, Any], message: str):
     with pytest.raises(OptionError, match=message):
         ParquetSink(tmp_path, **options)
+
+
+def test_one_id_in_several_topics_and_nsqds_is_several_messages(tmp_path: Path):
+    rows = [row(1), row(1)._replace(topic="u"), row(1)._replace(nsqd_address="127.0.0.1:4250")]
+    for each in rows:
+        ParquetSink(tmp_path).write([each])
+    keys = ds.dataset(tmp_path).to_table().group_by([*KEY_COLUMNS]).aggregate([])
+    assert len(files(tmp_path)) == keys.num_rows == 3

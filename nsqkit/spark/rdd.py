@@ -103,7 +103,8 @@ def nsq_rdd(
     """Return an RDD of messages that has the same ones each time it is computed.
 
     The first action receives messages, stores them at ``wal_location``, and finishes them. Each later action, and each
-    task that Spark runs again, reads the same rows from there.
+    task that Spark runs again, reads the same rows from there. They stay there; remove the location when the results
+    are durable.
 
     Args:
         sc: the context of a session: ``spark.sparkContext``.

@@ -9,38 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nsqkit.spark import register
 from nsqkit.testing import AuthNsqdServer, Cluster, NsqdServer, NsqlookupdServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def spark(spark_session: SparkSession) -> SparkSession:
-    from pyspark.sql.datasource import DataSource
-
-    # A class of the executors' workers, which cannot import this module: so it is sent to them.
-    class Sink(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "nsqsink"
-
-        def writer(self, schema: Any, overwrite: bool) -> Any:
-            from nsqkit.spark.writer import batch_writer
-
-            return batch_writer(self.options, schema, overwrite)
-
-        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-            from nsqkit.spark.writer import stream_writer
-
-            return stream_writer(self.options, schema, overwrite)
-
-    spark_session.dataSource.register(Sink)
+    register(spark_session)
     return spark_session
 
 
 def save(frame: DataFrame, mode: str = "append", **options: Any) -> None:
-    frame.write.format("nsqsink").options(**{name.replace("__", "."): value for name, value in options.items()}).mode(
+    frame.write.format("nsq").options(**{name.replace("__", "."): value for name, value in options.items()}).mode(
         mode
     ).save()
 
@@ -78,7 +61,7 @@ def test_rows_of_a_stream_arrive(spark: SparkSession, nsqd: NsqdServer, tmp_path
         spark.readStream.schema("body string")
         .option("maxFilesPerTrigger", 1)
         .parquet(str(tmp_path / "in"))
-        .writeStream.format("nsqsink")
+        .writeStream.format("nsq")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .option("nsqd.addresses", nsqd.tcp_address)
         .option("topic", "t")

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import Any
 
 import pytest
 
 from nsqkit import OptionError
-from nsqkit.spark.writer_options import OPTIONS, WriterOptions, check_columns, read_writer_options
+from nsqkit.spark.writer_options import COLUMNS, OPTIONS, WriterOptions, check_columns, read_writer_options
+from tests.pages import ROOT
 
 
 def make_options(**options: Any) -> WriterOptions:
@@ -160,3 +162,19 @@ def test_a_wrong_secret_is_not_in_the_error():
     with pytest.raises(OptionError) as caught:
         read_writer_options({**TEXTS, "nsq.authSecret": "hush\n", "lookupd.addresses": "http://user:hush@a:1"})
     assert "hush" not in str(caught.value)
+
+
+def test_the_page_has_all_columns_and_options_of_a_write():
+    page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    section = page.partition("## Publish a DataFrame\n")[2].partition("\n## ")[0]
+    columns, options = section.partition("| option | default |")[::2]
+    assert re.findall(r"^\| `(\w+)` \|", columns, re.MULTILINE) == list(COLUMNS)
+
+    def shown(default: object) -> str:
+        if default is None or default == ():
+            return "–"
+        return f"{default:,}" if isinstance(default, int) else f"`{default}`"
+
+    assert re.findall(r"^\| `([\w.]+)` \| (.*?) \| (.*) \|$", options, re.MULTILINE) == [
+        (option.name, shown(option.default), option.meaning) for option in OPTIONS if not option.name.startswith("nsq.")
+    ]

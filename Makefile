@@ -55,7 +55,11 @@ demo: $(TOX)
 	@.tox/$(environment)/bin/python spark/demo.py $(ARGS)
 
 bench: $(TOX)
+ifneq (,$(filter spark,$(ARGS)))
+	@$(TOX) run -e bench-spark -- $(ARGS)
+else
 	@$(TOX) run -e bench -- $(ARGS)
+endif
 
 lint: $(TOX)
 	@$(TOX) run -e lint,types

@@ -33,6 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The tests of Spark have a separate environment (`tox -e spark`); elsewhere pyspark is not installed.
 NEED_SPARK = [
+    "spark/test_benchmark.py",
     "spark/test_held_reader.py",
     "spark/test_jobs.py",
     "spark/test_parquet_file.py",

@@ -35,9 +35,9 @@ RATE = Row(what="rate", unit="msg/s", value=3000, peers={"slow": 1000, "fast": 2
 COST = Row(what="cost", unit="ms", value=2, peers={"cheap": 3, "dear": 8}, less_is_better=True)
 
 
-@pytest.mark.parametrize("name", [name for name in MEASUREMENTS if name != "broker"])
+@pytest.mark.parametrize("name", [name for name in MEASUREMENTS if name not in {"broker", "spark"}])
 def test_measurements_run(name: str, monkeypatch: pytest.MonkeyPatch):
-    """All measurements but those of client programs and of the broker, which have separate tests."""
+    """All measurements but those of client programs, the broker and Spark, which have separate tests."""
     figures = dict.fromkeys(("per_second", "cpu_per_100k", "p50_ms", "p99_ms"), 1.0)
     monkeypatch.setattr(clients, "run_program", lambda name, task: figures)
     bench = Bench(LEAST)

@@ -29,6 +29,7 @@ from tests.benchmarks import (
     memory,
     publish,
     soak,
+    spark,
     start,
     throughput,
     wire,
@@ -50,6 +51,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "double": double.measure,
     "memory": memory.measure,
     "idle": idle.measure,
+    "spark": spark.measure,
 }
 
 QUICK = Effort(rounds=1, scale=0.05)
@@ -118,7 +120,8 @@ def _measure(bench: Bench, names: Sequence[str]) -> Iterator[Row]:
 
 
 def _environment(bench: Bench) -> dict[str, str]:
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in (*bench.peers, *bench.loops[1:])]
+    packages = [*bench.peers, *bench.loops[1:], *(["pyspark"] if spark.is_installed() else [])]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, {platform.system()} {platform.release()}",
         "Python": f"{platform.python_version()} with {', '.join(versions)}",

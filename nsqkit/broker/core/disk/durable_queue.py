@@ -102,8 +102,9 @@ class DurableQueue(DiskQueue):
             return False
         before = self._taken
         with suppress(OSError, UnreadableError):  # ``take`` will deal with it
-            self._next_frames(PASSED_MAX)
-            self._leave_complete_file()
+            while self._taken < before + PASSED_MAX and self._read < self._write:
+                self._next_frames(PASSED_MAX)  # of one file
+                self._leave_complete_file()
         return self._taken > before
 
     def messages(self) -> list[bytes]:

@@ -84,6 +84,14 @@ def test_finished_messages_put_aside_are_dropped_without_a_take(tmp_path):
     assert numbers(opened(tmp_path).take(10)) == []
 
 
+def test_one_sync_passes_all_files_of_finished_messages_put_aside(tmp_path):
+    queue = opened(tmp_path)
+    queue.put_aside([frame(n) for n in range(100)])
+    queue.finish([frame(n)[ID] for n in range(100)])
+    settle(queue)
+    assert len(list(tmp_path.glob("t.diskqueue.0*"))) <= 1
+
+
 def test_finished_messages_put_aside_do_not_survive_a_close(tmp_path):
     queue = KeptQueue(opened(tmp_path))
     queue.put_aside([frame(0), frame(1), frame(2)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from nsqkit.wire.messages import FRAME_HEADER_LENGTH
+from nsqkit.wire.messages import FRAME_HEADER_LENGTH, id_of
 from tests.simulation.oracle import Copy, Oracle
 
 if TYPE_CHECKING:
@@ -28,6 +28,36 @@ def found_in(broker: Broker) -> Counter[tuple[bytes, bytes, bytes]]:
             frames = [*channel.queue.messages(), *(frame for _, frame in channel.deferred.messages())]
             found.update((name, channel_name, frame[FRAME_HEADER_LENGTH:]) for frame in frames)
     return found
+
+
+Times = Counter[tuple[bytes, bytes, bytes, int]]
+"""Deferred messages, by topic, channel (empty for the topic), body and time, or in a topic the delay."""
+
+
+def times_of(broker: Broker) -> Times:
+    """Return the times of the deferred messages of a broker that has just started."""
+    times: Times = Counter()
+    for name, topic in broker.topics.items():
+        places = [(b"", topic.queue, topic.waiting_delays_ns)]
+        places += [(each.name, each.queue, each.deferred_times.by_id) for each in topic.channels.values()]
+        for place, queue, by_id in places:
+            for frame in queue.messages():
+                if id_of(frame) in by_id:
+                    times[name, place, frame[FRAME_HEADER_LENGTH:], by_id[id_of(frame)]] += 1
+        for channel in topic.channels.values():
+            for due_ns, frame in channel.deferred.messages():
+                times[name, channel.name, frame[FRAME_HEADER_LENGTH:], due_ns] += 1
+    return times
+
+
+def expected_times(oracle: Oracle) -> Times:
+    """Return the times that a clean stop has to keep."""
+    times: Times = Counter()
+    for name, topic in oracle.topics.items():
+        times.update((name, b"", copy.body, delay_ns) for copy, delay_ns in topic.waiting if delay_ns)
+        for channel_name, channel in topic.channels.items():
+            times.update((name, channel_name, copy.body, copy.due_ns) for copy in channel.deferred)
+    return times
 
 
 def names_of(broker: Broker) -> dict[bytes, object]:

@@ -59,6 +59,8 @@ class _Drawing:
         self._channels = ["a", "b"] + ["c#ephemeral"] * ("ephemeral" in self._features)
         self._mem_queue_size = 10_000 if "ephemeral" in self._features else random.choice((0, 2, 10, 10_000))
         self._step_id = 0
+        self._deferred_share = random.choice((0.2, 0.2, 1.0)) if "deferred" in self._features else 0.0
+        self._publishes_us: list[int] = []
         self._has_partitions = random.random() < 0.125
         if self._has_partitions:
             # A broker that loses messages, and a network that drops single ones, are beyond what a slot log promises.
@@ -142,11 +144,12 @@ class _Drawing:
         sizes = (0, 0, 300)
         for at_us in self._times(random, 15):
             self._step_id += 1
-            is_deferred = "deferred" in self._features and random.random() < 0.2
+            self._publishes_us.append(at_us)
+            is_deferred = random.random() < self._deferred_share
             values = {
                 "id": self._step_id,
                 "topic": random.choice(self._topics),
-                "count": random.choice((1, 1, 5)) if "batches" in self._features else 1,
+                "count": random.choice((1, 1, 5)) if "batches" in self._features and not is_deferred else 1,
                 "size": random.choice(sizes),
                 "delay_ms": random.choice((0, 1, 500, 10_000)) if is_deferred else None,
             }
@@ -208,7 +211,7 @@ class _Drawing:
             ("admin", 12, self._admin),
             ("refuse", 2, self._pause),
             ("suspend", 2, self._pause),
-            *((kind, 2, self._restart) for kind in ("kill", "power cut", "stop", "end disk")),
+            *((kind, 3, self._restart) for kind in ("kill", "power cut", "stop", "end disk")),
             ("disk faults", 3, self._disk_fault),
         ]
         for kind, count, make in draws:
@@ -231,8 +234,12 @@ class _Drawing:
     def _restart(self, kind: str, random: Random, at_us: int) -> Iterator[Step]:
         values = {"after": random.choice((0, 3, 20, 60))} if kind == "end disk" else {}
         yield Step(at_us, "", kind, values)
-        clock_us = random.choice((0, -1, -1_000_000, -60_000_000, 5_000_000)) if "clock" in self._faults else 0
         restart_us = at_us + random.choice((0, 1, 300_000, 3_000_000))
+        clock_us = 0
+        if "clock" in self._faults:
+            # The clock shows once more the time of a publish: ids have that time in them.
+            again_us = random.choice(self._publishes_us) - restart_us
+            clock_us = random.choice((0, -1, -60_000_000, 5_000_000, again_us, again_us))
         yield Step(restart_us, "", "start", {"clock_us": clock_us} if clock_us else {})
 
     def _disk_fault(self, kind: str, random: Random, at_us: int) -> Iterator[Step]:

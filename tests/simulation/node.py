@@ -22,7 +22,15 @@ from nsqkit.wire.messages import id_of
 from tests.broker.core.disk.disks import Ended
 from tests.simulation.broken import Broken
 from tests.simulation.by_hand import Committer, Disk
-from tests.simulation.contents import copy_of, expected_after_stop, found_in, names_of
+from tests.simulation.contents import (
+    Times,
+    copy_of,
+    expected_after_stop,
+    expected_times,
+    found_in,
+    names_of,
+    times_of,
+)
 from tests.simulation.history import History
 from tests.simulation.invariants import check_bodies, check_node, conclude
 from tests.simulation.network import END, MS
@@ -74,6 +82,7 @@ class Node:
         self._offset_ns = 0
         self._stopped_with: Counter[tuple[bytes, bytes, bytes]] | None = None
         self._stopped_names: dict[bytes, object] = {}
+        self._stopped_times: Times = Counter()
         self._watched: WatchedStorage | None = None
         self._was_killed = True
         self._is_whole = True
@@ -155,6 +164,8 @@ class Node:
         for topic_name, channel_name, body in found:
             bodies.setdefault((topic_name, channel_name), set()).add(body)
         if self._stopped_with is not None and not self._has_disk_faults:
+            times = times_of(broker)
+            conclude(16, self._stopped_times <= times, f"a stop changed the times {self._stopped_times} to {times}")
             # With fsync, a deferred message that was finished may come back while others wait before it.
             kept = found & self._stopped_with if self.options.durability == "fsync" else found
             conclude(14, names_of(broker) == self._stopped_names, f"a stop changed {self._stopped_names}")
@@ -205,6 +216,9 @@ class Node:
         if self._committer is not None:
             kept = None if self.oracle is None else expected_after_stop(self.oracle)
             self._stopped_names = names_of(self.broker)
+            self._stopped_times = Counter()
+            if self.oracle is not None and self.options.keep_deferred:
+                self._stopped_times = expected_times(self.oracle)
             try:
                 self._committer.stop(self.broker)
             except Ended:

@@ -92,7 +92,12 @@ class _Drawing:
             for node in node_names:
                 steps += self._link(f"{name}/{node}")
         for name in node_names:
-            steps += self._node_steps(name)
+            node_steps = list(self._node_steps(name))
+            clocks_us = [step.at_us for step in node_steps if step.values.get("clock_us", 0) < 0]
+            steps += node_steps
+            for producer, player in players.items():
+                if player.get("node") == name:
+                    steps += self._publish_again(producer, clocks_us)
         steps.sort(key=lambda step: step.at_us)
         return Plan(self._seed, self._options(), nodes, players, tuple(self._with_late(steps)))
 
@@ -154,6 +159,15 @@ class _Drawing:
                 "delay_ms": random.choice((0, 1, 500, 10_000)) if is_deferred else None,
             }
             yield Step(at_us, name, "publish", values)
+
+    def _publish_again(self, name: str, times_us: list[int]) -> Iterator[Step]:
+        """Publish when a clock was set back to the time of another publish."""
+        random = self.random(f"{name}/again")
+        for at_us in times_us:
+            yield Step(at_us, name, "connect")
+            self._step_id += 1
+            values = {"id": self._step_id, "topic": random.choice(self._topics), "count": 1, "size": 0}
+            yield Step(at_us + random.choice((0, 100, 1000)), name, "publish", values | {"delay_ms": None})
 
     def _consumer(self, name: str) -> Iterator[Step]:
         random = self.random(name)

@@ -4,7 +4,8 @@ A chunk is due when it has enough messages or bytes, when nsqd delivers nothing 
 its first message has lingered long enough, whichever comes first. A pause between messages does not make it due: a
 steady stream has none, and would always fill a chunk to its limit. A partition stops at its count, at its bytes, when
 it is empty, or at its deadline, whichever comes first; with ``stops_after_linger`` also after a chunk that was due
-because of ``linger_ns`` alone: it had all messages that waited.
+because of ``linger_ns`` alone: it had all messages that waited, unless so many have arrived in that time that there is
+a backlog.
 
         receive ─▶ pending ─▶ take: a chunk ─▶ (processed and finished) ─▶ stop_reason
 
@@ -17,9 +18,17 @@ import enum
 from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import attrs
+
+from nsqkit.clock import NS_PER_S
+
+BACKLOG_RATE: Final = 5_000
+"""Messages a second from which a partition processes a backlog. An nsqd delivers a backlog several times as fast."""
+
+BACKLOG_MIN: Final = 100
+"""Messages in a chunk that are no sign of a backlog, however short the time to linger is."""
 
 
 class StopReason(enum.Enum):
@@ -57,7 +66,7 @@ class Bounds:
         empty_for_ns: time without messages after which the partition is empty; None for never.
         deadline_ns: time from the start after which only one more chunk is taken; None for no limit.
         stops_after_linger: whether the partition stops after a chunk that was due because of ``linger_ns`` alone,
-            though messages could arrive for that time.
+            though messages could arrive for that time, and fewer than ``BACKLOG_RATE`` did.
     """
 
     chunk_messages: int
@@ -116,7 +125,7 @@ class Chunker(Generic[M]):
             return []
         if self._is_late(now_ns):
             self._last = StopReason.DEADLINE
-        elif self.bounds.stops_after_linger and not (is_starved or self.is_full) and self._has_lingered(now_ns):
+        elif self.bounds.stops_after_linger and not (is_starved or self._is_backlog) and self._has_lingered(now_ns):
             self._last = StopReason.LINGER
         chunk = self._pop()
         self.taken_count += len(chunk)
@@ -211,6 +220,12 @@ class Chunker(Generic[M]):
     def is_full(self) -> bool:
         """True if a chunk is due because of its messages or bytes."""
         return len(self.pending) >= self._count_max or self._pending_bytes >= self._bytes_max
+
+    @property
+    def _is_backlog(self) -> bool:
+        """Whether messages arrive so fast that more of them wait."""
+        count_min = max(BACKLOG_MIN, BACKLOG_RATE * self.bounds.linger_ns // NS_PER_S)
+        return self.is_full or len(self.pending) >= count_min
 
     def _is_due(self, now_ns: int) -> bool:
         return self.is_full or now_ns >= self._chunk_begun_ns + self.bounds.linger_ns or self._is_late(now_ns)

@@ -39,6 +39,9 @@ CHUNK_BYTES_MAX: Final = 1 << 30
 TOUCHES: Final = 4
 """How often messages are looked at within a message timeout; those with less than half of it left are touched."""
 
+FIRST_DELIVERY: Final = 0.2
+"""Seconds that an nsqd may take to deliver the next messages of a batch, however short the time to linger is."""
+
 STRAGGLER_NS: Final = 2 * NS_PER_S
 """How long a partition that may lose nsqds waits for others after the first subscription."""
 
@@ -279,7 +282,8 @@ def _node(connection: PlannedConnection) -> tuple[str, str]:
 def _bounds(spec: ConsumerSpec, share: PartitionShare) -> Bounds:
     empty_for = spec.empty_for
     if spec.stop_after_linger:
-        empty_for = spec.linger if empty_for is None else min(spec.linger, empty_for)
+        linger = max(spec.linger, FIRST_DELIVERY)
+        empty_for = linger if empty_for is None else min(linger, empty_for)
     return Bounds(
         # nsqd delivers the second half while the first one is processed.
         chunk_messages=max(1, sum(connection.max_in_flight for connection in share.connections) // 2),

@@ -188,6 +188,18 @@ def test_a_chunk_is_due_when_nsqd_delivers_no_more():
     assert chunker.stop_reason(200) is None
 
 
+def test_a_backlog_that_does_not_fill_a_chunk_in_time_ends_no_batch():
+    """A chunk may be larger than nsqd can deliver within linger; to end there would requeue everything in flight."""
+    second = 1_000_000_000
+    chunker = make_chunker(stops_after_linger=True, linger_ns=second // 5, chunk_messages=10_000, chunk_bytes=1 << 30)
+    chunker.receive(messages(1000), 100)
+    assert len(chunker.take(100 + second // 5)) == 1000
+    assert chunker.stop_reason(100 + second // 5) is None
+    chunker.receive(messages(999), second)
+    assert len(chunker.take(second + second // 5)) == 999
+    assert chunker.stop_reason(second + second // 5) is StopReason.LINGER
+
+
 # ---- in general ----------------------------------------------------------------------------------------------------
 
 

@@ -129,3 +129,12 @@ async def test_the_messages_of_one_nsqd_of_several_do_not_linger():
         async with receiving(spec, share, LoopClock()) as reception:
             assert len(await drain(reception)) == 40
         assert reception.stop_reason is StopReason.COUNT
+
+
+async def test_a_batch_that_does_not_linger_waits_for_the_first_delivery():
+    with NsqdServer() as nsqd:
+        nsqd.publish("t", b"one")
+        spec = make_spec(nsqd.tcp_address, linger=0.0, stop_after_linger=True)
+        async with receiving(spec, make_share((nsqd.tcp_address, "t")), LoopClock()) as reception:
+            assert await drain(reception) == [b"one"]
+        assert reception.stop_reason is StopReason.LINGER

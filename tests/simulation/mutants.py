@@ -20,6 +20,7 @@ from typing import Final
 import attrs
 
 ROOT: Final = Path(__file__).parents[2]
+REGRESSIONS: Final = Path(__file__).parent / "regressions"
 FIRST_SEED: Final = 100_000
 SECONDS_MAX: Final = 180
 
@@ -35,6 +36,7 @@ class Mutant:
         old: a piece of it, which occurs once.
         new: the piece with the fault.
         worlds: the most worlds that may pass.
+        plan: a plan in ``regressions/`` that is run instead, for a fault that few worlds show.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Mutant:
     old: str
     new: str
     worlds: int = 1_000
+    plan: str = ""
 
 
 CHANNEL: Final = "broker/core/topics/channel.py"
@@ -194,7 +197,7 @@ MUTANTS: Final = (
         "broker/core/disk/storage.py",
         "        self.guids.used_tick = read_used_tick(self._files, self.reports)",
         "        self.guids.used_tick = -1",
-        4_000,
+        plan="ids-after-a-clock-step",
     ),
     Mutant(
         "an error of a commit ends the broker",
@@ -301,6 +304,8 @@ def run(mutant: Mutant, python_path: str = "") -> Result:
             return Result(mutant, False, f"its lines occur {source.count(mutant.old)} times in {mutant.file}")
         path.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
         words = ["-m", "tests.simulation", str(FIRST_SEED), "--worlds", str(mutant.worlds), "--until-failure"]
+        if mutant.plan:
+            words = ["-m", "tests.simulation", "--plan", str(REGRESSIONS / f"{mutant.plan}.json")]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join((folder, str(ROOT), python_path))}
         try:
             ran = subprocess.run(

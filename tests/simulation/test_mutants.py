@@ -26,6 +26,11 @@ def test_mutant_that_does_no_harm_survives():
     assert (result.is_caught, result.text) == (False, "5 worlds, 0 failed; " + result.text.split("; ")[1])
 
 
+def test_mutant_with_a_plan_is_caught_by_it():
+    (mutant,) = (mutant for mutant in MUTANTS if mutant.plan)
+    assert run(mutant).is_caught
+
+
 def test_mutant_whose_lines_are_gone_is_a_failure():
     result = run(Mutant("gone", "none", "broker/core/timers.py", "no such line", "", 5))
     assert (result.is_caught, result.text) == (False, "its lines occur 0 times in broker/core/timers.py")

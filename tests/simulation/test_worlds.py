@@ -19,6 +19,7 @@ from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.broker.core.topics.subscription import InFlight, Subscription
 from tests.simulation.broken import Broken
 from tests.simulation.draw import draw
+from tests.simulation.mutants import REGRESSIONS
 from tests.simulation.plan import read_plan
 from tests.simulation.world import World, trace_hash
 
@@ -33,6 +34,13 @@ def test_worlds(first):
         except Exception as error:
             error.add_note(f"python -m tests.simulation {seed} --trace")
             raise
+
+
+def test_plans_of_mended_bugs_do_not_fail():
+    paths = sorted(REGRESSIONS.glob("*.json"))
+    assert paths
+    for path in paths:
+        World(read_plan(path.read_text(encoding="utf-8"))).run()
 
 
 def test_world_is_the_same_in_another_process_with_another_hash_seed():

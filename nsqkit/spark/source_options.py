@@ -207,7 +207,7 @@ _BATCH_ONLY: Final = {option.name for option in OPTIONS if option.reads == "batc
 _STREAM_ONLY: Final = {option.name for option in OPTIONS if option.reads == "stream"}
 
 
-def _show_location(location: str) -> str:
+def show_location(location: str) -> str:
     """Return a location without the user, the password and the query that a URL may have."""
     if "://" not in location:
         return repr(location)
@@ -233,7 +233,7 @@ class SourceOptions:
 
     spec: ConsumerSpec
     ack_mode: AckMode
-    wal_location: str = attrs.field(repr=_show_location)
+    wal_location: str = attrs.field(repr=show_location)
     wal_retain_batches: int
     dedup_horizon_ms: int
     on_orphaned_wal: OrphanPolicy

@@ -66,6 +66,14 @@ def test_another_load_has_a_wal_of_its_own(read: Any, tmp_path: Path) -> None:
     assert {key.split("/")[0] for key in LocalStore(tmp_path / FOLDER).list("")} == {"first", "second"}
 
 
+def test_the_rows_of_other_loads_are_reported(read: Any, caplog: pytest.LogCaptureFixture) -> None:
+    fill(read("first").tasks()[0])
+    with caplog.at_level(logging.WARNING):
+        read("second").tasks()
+        read("second").tasks()
+    assert ["the rows of 1 earlier reads" in line and ": first." in line for line in caplog.messages] == [True, True]
+
+
 def test_the_rows_of_other_loads_are_adopted_if_asked(read: Any) -> None:
     fill(read("first").tasks()[0])
     tasks = read("second", onOrphanedWal="adopt").tasks()

@@ -51,7 +51,7 @@ def create_wal(store: SlotStore, wal_id: str, info: WalInfo, on_orphaned: Orphan
     """
     if _read_info(store, wal_id) is not None:
         return open_wal(store, wal_id, 0, info)
-    orphans = () if on_orphaned == "ignore" else _orphans(store, info)
+    orphans = () if on_orphaned == "ignore" else orphaned_wals(store, info)
     if orphans and on_orphaned == "fail":
         raise OptionError(
             f"walLocation has rows of topic {info.topics!r} and channel {info.channel!r} in WAL {', '.join(orphans)}, "
@@ -97,6 +97,19 @@ def open_wal(store: SlotStore, wal_id: str, next_batch: int, info: WalInfo) -> W
             f"{planned[0]} to {planned[-1]}: the checkpoint is older than walRetainBatches allows"
         )
     return wal
+
+
+def orphaned_wals(store: SlotStore, info: WalInfo) -> tuple[str, ...]:
+    """Return the WALs of the same subscription that have rows; one that was adopted may be unread."""
+    keys = store.list("")
+    infos = {key.split("/")[0]: _read_info(store, key.split("/")[0]) for key in keys if key.endswith(f"/{_INFO}")}
+    with_rows = {key.split("/")[0] for key in keys if key.endswith(".slot")}
+    same = [
+        wal_id
+        for wal_id, found in infos.items()
+        if found and (found.topics, found.channel) == (info.topics, info.channel)
+    ]
+    return tuple(sorted(wal_id for wal_id in same if wal_id in with_rows))
 
 
 def planned_batches(wal: Wal) -> list[int]:
@@ -149,19 +162,6 @@ def _remove_marks(wal: Wal, removed: list[int], dedup_horizon_ns: int, now_ns: i
         if data is not None and _int_field(key, data, "created_ns") + 2 * dedup_horizon_ns <= now_ns:
             wal.store.delete(wal.batch_prefix(batch))
             wal.store.delete(key)
-
-
-def _orphans(store: SlotStore, info: WalInfo) -> tuple[str, ...]:
-    """Return the WALs of the same subscription that have rows; one that was adopted may be unread."""
-    keys = store.list("")
-    infos = {key.split("/")[0]: _read_info(store, key.split("/")[0]) for key in keys if key.endswith(f"/{_INFO}")}
-    with_rows = {key.split("/")[0] for key in keys if key.endswith(".slot")}
-    same = [
-        wal_id
-        for wal_id, found in infos.items()
-        if found and (found.topics, found.channel) == (info.topics, info.channel)
-    ]
-    return tuple(sorted(wal_id for wal_id in same if wal_id in with_rows))
 
 
 def _is_ambiguous(wal: Wal, batch: int) -> bool:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nsqkit import OptionError
-from nsqkit.options.option import Kind
-from nsqkit.spark.option_text import NSQ_OPTIONS, PREFIX, TextOption
+from nsqkit.spark.option_text import TextOption
 from nsqkit.spark.source_options import OPTIONS, SourceOptions, batch_options, check_options, stream_options
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "spark-options.md"
 
 NEEDED = {"subscribe": "t", "channel": "c", "nsqd.addresses": "a:4150,b:4150", "walLocation": "/wal"}
 
@@ -269,23 +264,3 @@ def test_no_error_shows_a_secret(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_the_default_of_every_option_is_allowed(option: TextOption) -> None:
     assert option.default is None or option.option.accepts(option.default)
-
-
-def shown(option: TextOption) -> str:
-    if option.default in (None, (), "") or option.field == "user_agent":
-        return "–"
-    value = str(option.default).lower() if option.option.kind is Kind.SWITCH else option.default
-    return f"`{value}`"
-
-
-def rows(options: tuple[TextOption, ...]) -> list[str]:
-    """Return the lines of the documentation's table."""
-    names = [" or ".join(f"`{name}`" for name in (option.name, *option.aliases)) for option in options]
-    return [f"| {name} | {shown(option)} | {option.meaning} |" for name, option in zip(names, options, strict=True)]
-
-
-def test_the_reference_has_the_table_of_options() -> None:
-    own = tuple(option for option in OPTIONS if not option.name.startswith(PREFIX))
-    documented = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if re.match(r"\| `[a-z]", line)]
-    assert documented[: len(own)] == rows(own)
-    assert documented[len(own) : len(own) + len(NSQ_OPTIONS)] == rows(NSQ_OPTIONS)

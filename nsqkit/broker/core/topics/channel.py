@@ -172,7 +172,8 @@ class Channel:
                     del ready[subscription]
                     continue
                 frames = queue.take(min(capacity, share), DELIVERY_SIZE_MAX)
-                waiting = waiting - len(frames) if frames else len(queue)
+                # After a power cut, a queue corrects its depth while messages are taken.
+                waiting = (waiting - len(frames) if frames else 0) or len(queue)
                 if self.deferred_times.by_id:
                     frames = self._defer_again(frames, now_ns)
                 counts[proximity] += len(frames)

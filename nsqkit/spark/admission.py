@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 import attrs
 
-from nsqkit.spark.batch_plan import Node
+from nsqkit.spark.batch_plan import SourceNode
 
 
 class Backlog(Protocol):
@@ -32,7 +32,7 @@ class Backlog(Protocol):
 class Cluster(Protocol):
     """The nsqds of a subscription."""
 
-    def nodes(self) -> Iterable[Node]:
+    def nodes(self) -> Iterable[SourceNode]:
         """Return the topics of nsqds that are known now."""
 
     def backlog(self) -> Backlog | None:

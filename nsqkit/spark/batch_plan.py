@@ -41,7 +41,7 @@ class BatchLimits:
 
 
 @attrs.frozen(order=True)
-class Node:
+class SourceNode:
     """A topic of an nsqd, which is known by its TCP address as the executors reach it."""
 
     nsqd_address: str
@@ -89,9 +89,9 @@ class BatchPlan:
     partitions: tuple[PartitionShare, ...]
 
 
-def named_nodes(spec: ConsumerSpec) -> tuple[Node, ...]:
+def named_nodes(spec: ConsumerSpec) -> tuple[SourceNode, ...]:
     """Return the nodes of a spec that names its nsqds; none if nsqlookupds list them."""
-    return tuple(Node(address, topic) for address in spec.nsqd_tcp_addresses for topic in spec.topics)
+    return tuple(SourceNode(address, topic) for address in spec.nsqd_tcp_addresses for topic in spec.topics)
 
 
 def batch_limits(spec: ConsumerSpec) -> BatchLimits:
@@ -105,7 +105,7 @@ def batch_limits(spec: ConsumerSpec) -> BatchLimits:
     )
 
 
-def plan_spec(spec: ConsumerSpec, nodes: Iterable[Node]) -> tuple[PartitionShare, ...]:
+def plan_spec(spec: ConsumerSpec, nodes: Iterable[SourceNode]) -> tuple[PartitionShare, ...]:
     """Return the work of each partition of a job that consists of one batch.
 
     Args:
@@ -128,7 +128,7 @@ def plan_spec(spec: ConsumerSpec, nodes: Iterable[Node]) -> tuple[PartitionShare
     return plan_batch(0, known, batch_limits(spec), 0).partitions
 
 
-def plan_batch(batch: int, nodes: Iterable[Node], limits: BatchLimits, now_ns: int) -> BatchPlan:
+def plan_batch(batch: int, nodes: Iterable[SourceNode], limits: BatchLimits, now_ns: int) -> BatchPlan:
     """Return the plan of a batch that has none.
 
     Args:
@@ -207,7 +207,7 @@ def decode_plan(key: str, batch: int, data: bytes | memoryview) -> BatchPlan:
 
 
 def _connections(
-    nodes: Sequence[Node], in_flight: Sequence[int], records_max: int | None
+    nodes: Sequence[SourceNode], in_flight: Sequence[int], records_max: int | None
 ) -> tuple[PlannedConnection, ...]:
     # More messages than the partition's rows would be delivered only to be requeued.
     caps = in_flight if records_max is None else [max(1, cap) for cap in _deal(records_max, len(nodes))]

@@ -26,7 +26,7 @@ from nsqkit.errors import RequestFailed
 from nsqkit.http.daemon import Daemon
 from nsqkit.lookup.lookupd_client import fetch_nsqds, query_daemons
 from nsqkit.lookup.merge import MergedResponses
-from nsqkit.spark.batch_plan import Node, named_nodes
+from nsqkit.spark.batch_plan import SourceNode, named_nodes
 from nsqkit.spark.options import HTTP_TIMEOUT, ConsumerSpec
 from nsqkit.transport.address import join_address
 from nsqkit.wire import lookup as wire_lookup
@@ -69,7 +69,7 @@ class Discovery:
         self._listed_ns: int | None = None
         self._failing: dict[str, str] = {}
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[SourceNode, ...]:
         """Return the nodes of the topics now; none for a topic that no nsqd has yet.
 
         Raises:
@@ -78,7 +78,9 @@ class Discovery:
         if self._spec.nsqd_tcp_addresses:
             return named_nodes(self._spec)
         self._refresh()
-        return tuple(Node(address, topic) for topic in self._spec.topics for address in self._http_addresses(topic))
+        return tuple(
+            SourceNode(address, topic) for topic in self._spec.topics for address in self._http_addresses(topic)
+        )
 
     def backlog(self) -> Backlog | None:
         """Return the messages that are not finished; None if they are not known.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from nsqkit.spark.batch_plan import Node
+from nsqkit.spark.batch_plan import SourceNode
 
 
 @attrs.frozen
@@ -21,8 +21,8 @@ class FakeCluster:
     addresses: list[str] = attrs.field(factory=lambda: ["a:4150", "b:4150"])
     backlogs: list[Messages | None] = attrs.field(factory=lambda: [Messages(depth=10)])
 
-    def nodes(self) -> list[Node]:
-        return [Node(address, "orders") for address in self.addresses]
+    def nodes(self) -> list[SourceNode]:
+        return [SourceNode(address, "orders") for address in self.addresses]
 
     def backlog(self) -> Messages | None:
         return self.backlogs.pop(0) if len(self.backlogs) > 1 else self.backlogs[0]

@@ -13,8 +13,8 @@ from nsqkit.errors import OptionError, ProtocolError
 from nsqkit.spark.batch_plan import (
     BatchLimits,
     BatchPlan,
-    Node,
     PlannedConnection,
+    SourceNode,
     batch_limits,
     decode_plan,
     encode_plan,
@@ -28,8 +28,8 @@ from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.slots.wal import Wal
 from tests.spark.slots.memory_store import MemoryStore
 
-NODES = [Node(f"n{number}:4150", "t") for number in range(9)]
-SOME_NODES = st.sampled_from([*NODES, Node("n0:4150", "u"), Node("n1:4150", "u")])
+NODES = [SourceNode(f"n{number}:4150", "t") for number in range(9)]
+SOME_NODES = st.sampled_from([*NODES, SourceNode("n0:4150", "u"), SourceNode("n1:4150", "u")])
 LIMITS = st.builds(
     BatchLimits,
     partition_count=st.none() | st.integers(1, 20),
@@ -50,8 +50,8 @@ def make_spec(**options: Any) -> ConsumerSpec:
     return ConsumerSpec(**{"topics": "t", "channel": "c", "nsqd_tcp_addresses": ["a:1", "b:1", "c:1"], **options})
 
 
-def nodes_of(plan: BatchPlan) -> list[list[Node]]:
-    return [[Node(found.nsqd_address, found.topic) for found in share.connections] for share in plan.partitions]
+def nodes_of(plan: BatchPlan) -> list[list[SourceNode]]:
+    return [[SourceNode(found.nsqd_address, found.topic) for found in share.connections] for share in plan.partitions]
 
 
 def names_of(plan: BatchPlan) -> list[list[str]]:
@@ -59,7 +59,7 @@ def names_of(plan: BatchPlan) -> list[list[str]]:
 
 
 @given(st.integers(0, 50), st.lists(SOME_NODES, min_size=1), LIMITS)
-def test_a_plan_keeps_to_its_limits(batch: int, nodes: list[Node], bounds: BatchLimits) -> None:
+def test_a_plan_keeps_to_its_limits(batch: int, nodes: list[SourceNode], bounds: BatchLimits) -> None:
     plan = plan_batch(batch, nodes, bounds, 7)
     connections = [connection for share in plan.partitions for connection in share.connections]
     assert sum(connection.max_in_flight for connection in connections) <= bounds.max_in_flight
@@ -77,15 +77,17 @@ def test_a_plan_keeps_to_its_limits(batch: int, nodes: list[Node], bounds: Batch
 
 
 @given(st.integers(0, 50), st.sets(SOME_NODES, min_size=1), st.integers(1, 9), st.integers(1, 20))
-def test_successive_batches_reach_every_node(batch: int, nodes: set[Node], max_in_flight: int, count: int) -> None:
-    reached: set[Node] = set()
+def test_successive_batches_reach_every_node(
+    batch: int, nodes: set[SourceNode], max_in_flight: int, count: int
+) -> None:
+    reached: set[SourceNode] = set()
     for number in range(batch, batch + len(nodes)):
         reached.update(*nodes_of(plan_batch(number, nodes, limits(count, max_in_flight), 0)))
     assert reached == nodes
 
 
 @given(st.lists(st.sets(SOME_NODES), max_size=6), LIMITS)
-def test_nodes_may_come_and_go_between_batches(sets: list[set[Node]], bounds: BatchLimits) -> None:
+def test_nodes_may_come_and_go_between_batches(sets: list[set[SourceNode]], bounds: BatchLimits) -> None:
     bounds = attrs.evolve(bounds, max_in_flight=100)
     for batch, nodes in enumerate(sets):
         planned = nodes_of(plan_batch(batch, nodes, bounds, 0))
@@ -113,7 +115,7 @@ def test_the_nodes_rotate_if_the_connections_outnumber_max_in_flight() -> None:
 
 
 def test_each_topic_of_an_nsqd_is_a_node() -> None:
-    nodes = [Node(address, topic) for address in ("n0:4150", "n1:4150") for topic in ("t", "u")]
+    nodes = [SourceNode(address, topic) for address in ("n0:4150", "n1:4150") for topic in ("t", "u")]
     plan = plan_batch(0, nodes, limits(2, 100), 0)
     assert nodes_of(plan) == [[nodes[0], nodes[2]], [nodes[1], nodes[3]]]
 
@@ -142,7 +144,7 @@ def test_a_batch_without_nodes_has_no_partitions() -> None:
 
 def test_a_spec_that_names_its_nsqds_has_their_topics_as_nodes() -> None:
     nodes = named_nodes(make_spec(topics=["t", "u"], nsqd_tcp_addresses=["a:1", "b:1"]))
-    assert nodes == (Node("a:1", "t"), Node("a:1", "u"), Node("b:1", "t"), Node("b:1", "u"))
+    assert nodes == (SourceNode("a:1", "t"), SourceNode("a:1", "u"), SourceNode("b:1", "t"), SourceNode("b:1", "u"))
 
 
 def test_a_job_has_the_limits_of_its_spec() -> None:

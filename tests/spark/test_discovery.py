@@ -11,7 +11,7 @@ import pytest
 
 from nsqkit import Consumer
 from nsqkit.errors import RequestFailed
-from nsqkit.spark.batch_plan import Node
+from nsqkit.spark.batch_plan import SourceNode
 from nsqkit.spark.discovery import Backlog, Discovery
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.testing.servers import NsqdServer, NsqlookupdServer
@@ -76,7 +76,7 @@ def create_channel(nsqd: NsqdServer, topic: str = "t") -> None:
 def test_named_nsqds_are_nodes_without_a_request() -> None:
     address = anyio.run(unused_address)
     spec = ConsumerSpec(topics=["t", "u"], channel="c", nsqd_tcp_addresses=[address])
-    assert Discovery(spec).nodes() == (Node(address, "t"), Node(address, "u"))
+    assert Discovery(spec).nodes() == (SourceNode(address, "t"), SourceNode(address, "u"))
 
 
 def test_nodes_are_the_union_of_all_nsqlookupds(running: ExitStack, lookupds: list[NsqlookupdServer]) -> None:
@@ -86,10 +86,10 @@ def test_nodes_are_the_union_of_all_nsqlookupds(running: ExitStack, lookupds: li
     nodes = Discovery(looked_up(lookupds, topics=["t", "u"])).nodes()
     assert sorted(nodes) == sorted(
         [
-            Node(first.tcp_address, "t"),
-            Node(second.tcp_address, "t"),
-            Node(second.tcp_address, "u"),
-            Node(both.tcp_address, "u"),
+            SourceNode(first.tcp_address, "t"),
+            SourceNode(second.tcp_address, "t"),
+            SourceNode(second.tcp_address, "u"),
+            SourceNode(both.tcp_address, "u"),
         ]
     )
 
@@ -108,7 +108,7 @@ def test_a_list_is_used_for_five_seconds(running: ExitStack, lookupds: list[Nsql
     clock.advance(4.9)
     assert discovery.nodes() == ()
     clock.advance(0.1)
-    assert discovery.nodes() == (Node(nsqd.tcp_address, "t"),)
+    assert discovery.nodes() == (SourceNode(nsqd.tcp_address, "t"),)
 
 
 def test_the_last_list_stays_while_nsqlookupds_fail(
@@ -131,7 +131,7 @@ def test_the_last_list_stays_while_nsqlookupds_fail(
 def test_one_nsqlookupd_that_answers_is_enough(running: ExitStack, lookupds: list[NsqlookupdServer]) -> None:
     nsqd = start_nsqd(running, lookupds, ["t"])
     lookupds[0].stop()
-    assert Discovery(looked_up(lookupds)).nodes() == (Node(nsqd.tcp_address, "t"),)
+    assert Discovery(looked_up(lookupds)).nodes() == (SourceNode(nsqd.tcp_address, "t"),)
 
 
 def test_no_answer_at_all_is_an_error() -> None:
@@ -148,7 +148,7 @@ def test_an_address_map_replaces_tcp_addresses_only(running: ExitStack, lookupds
     create_channel(nsqd)
     spec = looked_up(lookupds, connection={"address_map": {nsqd.tcp_address: "elsewhere:4150"}})
     discovery = Discovery(spec)
-    assert discovery.nodes() == (Node("elsewhere:4150", "t"),)
+    assert discovery.nodes() == (SourceNode("elsewhere:4150", "t"),)
     assert discovery.backlog() is not None
 
 

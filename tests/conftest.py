@@ -37,12 +37,16 @@ NEED_SPARK = [
     "spark/test_held_reader.py",
     "spark/test_jobs.py",
     "spark/test_parquet_file.py",
+    "spark/test_partition_writer.py",
+    "spark/test_publish_plan.py",
     "spark/test_rdd.py",
     "spark/test_read_task.py",
     "spark/test_schema.py",
     "spark/test_sink.py",
+    "spark/test_slot_faults.py",
     "spark/test_source.py",
     "spark/test_writer.py",
+    "spark/testing/test_plugin.py",
     "spark/testing/test_session.py",
 ]
 # Those of the demo need its extra, too.

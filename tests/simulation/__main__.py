@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import time
 from pathlib import Path
@@ -26,7 +25,6 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--trace", action="store_true", help="write each event")
     parser.add_argument("--about", metavar="BODY", help="write the events of one message, such as producer-1.17.0")
     options = parser.parse_args(words)
-    logging.disable(logging.CRITICAL)  # brokers report the faults that the worlds make
     try:
         plan = _plan(options)
     except (PlanError, OSError) as error:

@@ -6,7 +6,6 @@ the world, and at last numbers become small. A world skips a step that does not 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ import attrs
 
 from tests.simulation.broken import Broken
 from tests.simulation.plan import Plan, PlanError, Step, check
+from tests.simulation.trace import quiet
 from tests.simulation.world import World
 
 RUNS_MAX: Final = 1_500
@@ -23,16 +23,13 @@ REQUIRED_OPTIONS: Final = frozenset(("topics",))
 
 def failure_of(plan: Plan) -> str | None:
     """Run a plan; return the kind of its failure, None if there is none."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
     try:
-        World(plan).run()
+        with quiet():
+            World(plan).run()
     except Broken as broken:
         return f"invariant {broken.number}"
     except Exception as error:
         return type(error).__name__
-    finally:
-        logging.disable(disabled)
     return None
 
 

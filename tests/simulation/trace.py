@@ -5,7 +5,10 @@ A line begins with the time and has one event: a step of the plan, a command (â–
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from tests.simulation.plan import Plan
@@ -14,11 +17,23 @@ from tests.simulation.world import World
 _DELIVERY: Final = re.compile(r"â—€ \S+: b'([^'.]+\.\d+\.\d+)[.]*' attempt \d+ id b'([^']+)'")
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Log nothing: brokers report the faults that the worlds make."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+
+
 def trace(plan: Plan) -> tuple[list[str], Exception | None]:
     """Run a plan; return the lines of its trace, and the error with which it ended."""
     lines: list[str] = []
     try:
-        World(plan, trace=lines.append).run()
+        with quiet():
+            World(plan, trace=lines.append).run()
     except Exception as error:
         return [*lines, f"{type(error).__name__}: {error}"], error
     return lines, None

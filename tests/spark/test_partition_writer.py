@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from nsqkit import NotConnected, OptionError
@@ -15,8 +16,6 @@ from nsqkit.spark.partition_writer import WriteStats, write_partition
 from nsqkit.spark.publish_plan import Publish
 from nsqkit.spark.writer_options import WriterOptions
 from nsqkit.testing import AuthNsqdServer, NsqdServer, TLSNsqdServer
-
-pa = pytest.importorskip("pyarrow")
 
 
 def make_batch(bodies: list[bytes], **columns: Any) -> Any:

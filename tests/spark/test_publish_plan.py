@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +11,6 @@ from nsqkit import OptionError
 from nsqkit.producer.policy import rank
 from nsqkit.spark.publish_plan import Publish, PublishPlan
 from nsqkit.spark.writer_options import WriterOptions
-
-pa = pytest.importorskip("pyarrow")
 
 ADDRESSES = ("a:4150", "b:4150", "c:4150")
 

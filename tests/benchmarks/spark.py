@@ -54,8 +54,8 @@ def measure(bench: Bench) -> Iterator[Row]:
         with SparkProgram(MASTER) as spark:
             _warm_up(bench, brokers, spark)
             yield from _read_rows(bench, brokers, spark)
-            yield from _write_rows(bench, brokers, spark)
-            yield from _trickle_rows(bench, brokers, spark)
+            yield from write_rows(bench, brokers, spark)
+            yield from trickle_rows(bench, brokers, spark)
         with SparkProgram(SMALL_MASTER, SMALL_MEMORY) as spark:
             yield from _memory_rows(bench, brokers, spark)
 
@@ -207,7 +207,7 @@ def _read_rows(bench: Bench, brokers: Sequence[BrokerProcess], spark: SparkProgr
         )
 
 
-def _write_rows(bench: Bench, brokers: Sequence[BrokerProcess], spark: SparkProgram) -> Iterator[Row]:
+def write_rows(bench: Bench, brokers: Sequence[BrokerProcess], spark: SparkProgram) -> Iterator[Row]:
     def run(name: str) -> Sample:
         addresses, count = _addresses(brokers)["addresses"], bench.effort.count(WRITES)
         return spark.run(name, addresses=addresses, topic=bench.new_topic(), count=count)
@@ -218,7 +218,7 @@ def _write_rows(bench: Bench, brokers: Sequence[BrokerProcess], spark: SparkProg
         yield Row(what=names[name], unit="rows/s", value=sample["per_second"], floors=[Floor(at_least=300_000)])
 
 
-def _trickle_rows(bench: Bench, brokers: Sequence[BrokerProcess], spark: SparkProgram) -> Iterator[Row]:
+def trickle_rows(bench: Bench, brokers: Sequence[BrokerProcess], spark: SparkProgram) -> Iterator[Row]:
     topic = bench.new_topic()
     for broker in brokers:
         raw_client.make_channel(broker.address, topic)

@@ -1,4 +1,4 @@
-"""The benchmark of Spark runs, with a handful of messages; the measured figures mean nothing here."""
+"""Parts of the benchmark of Spark run, with a handful of messages; the measured figures mean nothing here."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from tests.benchmarks.harness import Bench, Effort, RunFailed
 from tests.benchmarks.table import render
 
 
-def test_all_rows_are_measured(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(spark, "SMALL_MASTER", "local[1]")
+def test_writes_and_a_trickle_are_measured():
     bench = Bench(Effort(rounds=1, scale=0.002))
-    rows = list(spark.measure(bench))
+    with bench.serve() as first, bench.serve() as second, spark.SparkProgram("local[2]") as program:
+        rows = [
+            *spark.write_rows(bench, (first, second), program),
+            *spark.trickle_rows(bench, (first, second), program),
+        ]
     assert not bench.notes
-    assert len(rows) == 9
+    assert len(rows) == 4
     assert render(rows)
     assert all(row.value > 0 for row in rows)
 

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from nsqkit.spark.slots.local_store import make_directory, sync_directory
+
 if TYPE_CHECKING:
     import pyarrow
 
@@ -63,7 +65,7 @@ def merge_files(paths: Sequence[Path]) -> None:
             writer.write_table(group)
     for path in paths:
         path.unlink(missing_ok=True)
-    _sync_directory(target.parent)
+    sync_directory(target.parent)
 
 
 def compact(directory: str | os.PathLike[str], *, file_rows: int = FILE_ROWS, file_bytes: int = FILE_BYTES) -> int:
@@ -142,7 +144,7 @@ def _row_groups(paths: Iterable[Path]) -> Iterator[pyarrow.Table]:
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a hidden file that is synced and moved to ``path`` at the end, or removed after an exception."""
-    _make_directory(path.parent)
+    make_directory(path.parent)
     # Spark and pyarrow ignore names that begin with a dot. The name is unique to this process and content.
     unfinished = path.with_name(f".{path.stem}.{os.getpid()}.tmp")
     try:
@@ -154,20 +156,4 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
-
-
-def _make_directory(path: Path) -> None:
-    if not path.is_dir():
-        _make_directory(path.parent)
-        path.mkdir(exist_ok=True)
-        _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a crash, as fsync of a file does for its content."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)

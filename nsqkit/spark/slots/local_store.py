@@ -37,7 +37,7 @@ class LocalStore:
         probe = self.directory / f".probe-{secrets.token_hex(8)}"
         link = probe.with_suffix(".link")
         try:
-            self._make_directory(self.directory)
+            make_directory(self.directory)
             probe.touch()
             os.link(probe, link)
         except OSError as error:
@@ -52,7 +52,7 @@ class LocalStore:
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         path = self.directory / key
-        self._make_directory(path.parent)
+        make_directory(path.parent)
         temporary = path.parent / f".{secrets.token_hex(8)}"
         try:
             with open(temporary, "xb") as file:
@@ -65,7 +65,7 @@ class LocalStore:
                 return False
         finally:
             temporary.unlink(missing_ok=True)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
         return True
 
     def get(self, key: str) -> bytes | memoryview | None:
@@ -92,17 +92,19 @@ class LocalStore:
             with suppress(FileNotFoundError):
                 shutil.rmtree(path)
 
-    def _make_directory(self, path: Path) -> None:
-        """Create a directory and the missing ones above it, durably."""
-        if path.is_dir():
-            return
-        self._make_directory(path.parent)
-        with suppress(FileExistsError):
-            path.mkdir()
-        _sync_directory(path.parent)
+
+def make_directory(path: Path) -> None:
+    """Create a directory and the missing ones above it, durably."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    with suppress(FileExistsError):
+        path.mkdir()
+    sync_directory(path.parent)
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory survive a crash, as fsync of a file does for its content."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from struct import Struct
 from typing import Final
@@ -67,6 +68,7 @@ _GROWTH_MAX: Final = 22
 """Decompressed bytes per compressed byte: a copy of up to 64 bytes takes three."""
 
 
+@cache
 def snappy_available() -> bool:
     """Return whether the library of the extra ``snappy`` is installed."""
     return find_spec("cramjam") is not None

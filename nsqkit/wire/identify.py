@@ -105,21 +105,27 @@ def decode_request(body: bytes) -> IdentifyRequest:
         raise BadBody("IDENTIFY failed to decode JSON body") from error
 
 
-def negotiate(request: IdentifyRequest, limits: IdentifyLimits) -> Grant:
+def negotiate(request: IdentifyRequest, limits: IdentifyLimits, current: Grant | None = None) -> Grant:
     """Return the part of ``request`` that ``limits`` allow.
 
-    Without ``feature_negotiation`` TLS and compression are ignored, as in nsqd.
+    A value of 0 leaves a setting as it is. Without ``feature_negotiation`` TLS and compression are ignored, as in nsqd.
+
+    Args:
+        request: of the client.
+        limits: of the broker.
+        current: the settings before; None for the defaults in ``limits``.
 
     Raises:
         BadBody: a value is out of its range (nsqd, nsqd/client_v2.go, in the order of its setters).
         IdentifyFailed: both compressions were requested.
     """
+    settings: IdentifyLimits | Grant = limits if current is None else current
     heartbeat_interval_ns = _in_range(
         request.heartbeat_interval,
         "heartbeat interval",
         _HEARTBEAT_INTERVAL_MIN_MS,
         limits.max_heartbeat_interval_ns // NS_PER_MS,
-        default=limits.heartbeat_interval_ns,
+        default=settings.heartbeat_interval_ns,
         off=0,
     )
     output_buffer_timeout_ns = _in_range(
@@ -127,7 +133,7 @@ def negotiate(request: IdentifyRequest, limits: IdentifyLimits) -> Grant:
         "output buffer timeout",
         limits.min_output_buffer_timeout_ns // NS_PER_MS,
         limits.max_output_buffer_timeout_ns // NS_PER_MS,
-        default=limits.output_buffer_timeout_ns,
+        default=settings.output_buffer_timeout_ns,
         off=0,
     )
     output_buffer_size = _in_range(
@@ -135,7 +141,7 @@ def negotiate(request: IdentifyRequest, limits: IdentifyLimits) -> Grant:
         "output buffer size",
         _OUTPUT_BUFFER_SIZE_MIN,
         limits.max_output_buffer_size,
-        default=limits.output_buffer_size,
+        default=settings.output_buffer_size,
         off=1,
         unit=1,
     )
@@ -148,7 +154,7 @@ def negotiate(request: IdentifyRequest, limits: IdentifyLimits) -> Grant:
         "msg timeout",
         _MSG_TIMEOUT_MIN_MS,
         limits.max_msg_timeout_ns // NS_PER_MS,
-        default=limits.msg_timeout_ns,
+        default=settings.msg_timeout_ns,
     )
     deflate = request.feature_negotiation and limits.deflate and request.deflate
     snappy = request.feature_negotiation and limits.snappy and request.snappy

@@ -432,3 +432,10 @@ def test_garbage_is_a_protocol_error_or_an_answer(payload: bytes) -> None:
         decode_response(payload)
     except ProtocolError:
         pass
+
+
+def test_value_of_0_leaves_the_setting_of_the_last_identify() -> None:
+    asked = asking(heartbeat_interval=2000, output_buffer_size=64, output_buffer_timeout=25, msg_timeout=3000)
+    granted = negotiate(asked, LIMITS)
+    assert negotiate(asking(), LIMITS, granted) == granted
+    assert negotiate(asking(), LIMITS, negotiate(asking(output_buffer_size=-1), LIMITS)).output_buffer_timeout_ns == 0

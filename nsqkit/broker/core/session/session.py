@@ -251,7 +251,7 @@ class Session(Turns):
         request = decode_request(command.bodies[0])
         limits = self._sessions.limits
         self.identity = request
-        self.grant = grant = negotiate(request, limits)
+        self.grant = grant = negotiate(request, limits, self.grant)
         self._rules.has_heartbeats = grant.heartbeat_interval_ns > 0
         if self.state is State.INIT:
             self._first_grant = grant

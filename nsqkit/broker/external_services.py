@@ -11,6 +11,7 @@ import logging
 import platform
 from typing import TYPE_CHECKING
 
+from nsqkit.broker.core.disk.error_text import error_text
 from nsqkit.errors import RequestFailed
 from nsqkit.transport.address import port_of
 from nsqkit.wire.identify import BROKER_VERSION
@@ -89,7 +90,9 @@ class ExternalServices:
         names = [] if self._announcer is None else await self._announcer.channels_to_create(topic.name)
         nsqd = self._nsqd
         if nsqd.broker.topics.get(topic.name) is topic:
-            topic.start(names, nsqd.clock.now_ns())
+            for name, error in topic.start(names, nsqd.clock.now_ns()).items():
+                key = f"{topic.name.decode()}:{name.decode()}"
+                logger.error("channel %s, which an nsqlookupd lists, cannot be opened: %s", key, error_text(error))
             nsqd.process_changes()
 
     def authorize(self, session: Session, secret: bytes) -> None:

@@ -85,7 +85,7 @@ class LookupAnnouncer:
 
     def _update_peers(self, tasks: TaskGroup) -> None:
         addresses = dict.fromkeys(self._options().lookupd_tcp_addresses)
-        for address in self._peers.keys() - addresses.keys():
+        for address in [address for address in self._peers if address not in addresses]:
             logger.info("LOOKUP(%s): removing peer", address)
             self._peers.pop(address).scope.cancel()
         for address in addresses:

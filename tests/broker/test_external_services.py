@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 from contextlib import asynccontextmanager
@@ -147,3 +148,32 @@ async def test_a_new_topic_starts_with_the_channels_of_the_nsqlookupds():
             topic = nsqd.broker.topics[b"t"]
             await until(lambda: list(topic.channels) == [b"c"])
             assert len(topic.channels[b"c"].queue) == 1
+
+
+async def test_a_new_topic_starts_without_a_listed_channel_that_cannot_be_opened(tmp_path, monkeypatch, caplog):
+    async with lookupd() as other:
+        options = BrokerOptions(
+            **ADDRESSES, data_path=str(tmp_path), durability="fsync", lookupd_tcp_addresses=(other.tcp_address,)
+        )
+        async with Nsqd(options) as nsqd, nsqd.connect() as client:
+            for name in (b"c", b"d"):
+                other.registry.create_channel(b"t", name)
+            announcer = nsqd._external_services and nsqd._external_services._announcer
+            assert announcer
+            await until(lambda: announcer.http_addresses)
+            open_queue = nsqd.broker.storage.open_queue
+
+            def open_or_fail(name, *, ephemeral):
+                if name == b"t:c":
+                    raise OSError(errno.EMFILE, "Too many open files")
+                return open_queue(name, ephemeral=ephemeral)
+
+            monkeypatch.setattr(nsqd.broker.storage, "open_queue", open_or_fail)
+            await client.send(b"  V2PUB t\n" + body(b"x"))
+            assert await frame(client) == b"OK"
+            topic = nsqd.broker.topics[b"t"]
+            await until(lambda: list(topic.channels) == [b"d"])
+            assert len(topic.channels[b"d"].queue) == 1
+            await client.send(b"SUB t d\n")
+            assert await frame(client) == b"OK"
+    assert "channel t:c, which an nsqlookupd lists, cannot be opened: Too many open files" in caplog.text

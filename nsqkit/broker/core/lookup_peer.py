@@ -121,7 +121,8 @@ class LookupPeerSession:
             self.end(error)
 
     def _take(self, answer: bytes) -> None:
-        if self._answer_deadline_ns is None:
+        # A command that was not sent yet has no answer; the next one would replace it.
+        if self._answer_deadline_ns is None or self._outbox:
             raise ProtocolError(f"an answer came to nothing: {answer[:200]!r}")
         self._answer_deadline_ns = None
         if self.info is None:

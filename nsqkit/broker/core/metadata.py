@@ -69,10 +69,11 @@ def _restore_topic(broker: Broker, entry: _Entry, now_ns: int) -> list[str]:
     topic = broker.topics.get_or_create(entry.name)
     paused = topic.paused or entry.paused
     topic.pause()  # until all channels exist, so that each of them gets the messages in the topic
-    topic.start([channel.name for channel in channels], now_ns)
     for channel in channels:
+        restored = topic.channel(channel.name, now_ns)
         if channel.paused:
-            topic.channels[channel.name].pause()
+            restored.pause()
+    topic.start((), now_ns)
     if not paused:
         topic.unpause(now_ns)
     return [f"channel {channel.name.decode()}" for channel in entry.below if channel not in channels]

@@ -162,6 +162,7 @@ def test_each_command_has_its_own_answer_timeout():
     assert session.data_to_send() == b"REGISTER t\n"
     session.receive_data(OK, later_ns)
     assert session.next_deadline() == later_ns + ANSWER_TIMEOUT_NS
+    assert session.data_to_send() == b"REGISTER u\n"
     session.receive_data(OK, later_ns)
     assert session.next_deadline() == NOW_NS + PING_INTERVAL_NS
 
@@ -179,6 +180,7 @@ def test_each_command_has_its_own_answer_timeout():
 )
 def test_invalid_answer_to_identify_ends_the_session(data, error):
     session = opened({b"t": []})
+    session.data_to_send()
     session.receive_data(data, NOW_NS)
     assert session.ended
     assert isinstance(session.error, ProtocolError)
@@ -189,6 +191,14 @@ def test_invalid_answer_to_identify_ends_the_session(data, error):
 def test_answer_without_a_command_ends_the_session():
     session = identified()
     session.receive_data(OK, NOW_NS)
+    with pytest.raises(ProtocolError, match=r"^an answer came to nothing: b'OK'$"):
+        raise session.error or AssertionError
+
+
+def test_answer_to_a_command_that_was_not_sent_ends_the_session():
+    session = opened({b"t": [], b"u": []})
+    session.data_to_send()
+    session.receive_data(encode_answer(encode_info(INFO)) + OK, NOW_NS)
     with pytest.raises(ProtocolError, match=r"^an answer came to nothing: b'OK'$"):
         raise session.error or AssertionError
 
@@ -205,7 +215,9 @@ def test_close_after_a_refusal_names_the_refusal():
 
 def test_refusal_followed_by_ok_is_not_named():
     session = identified({b"t": [], b"u": []})
-    session.receive_data(encode_answer(b"E_BAD_TOPIC no") + OK, NOW_NS)
+    for answer in (encode_answer(b"E_BAD_TOPIC no"), OK):
+        session.data_to_send()
+        session.receive_data(answer, NOW_NS)
     session.receive_eof(NOW_NS)
     assert str(session.error) == "the nsqlookupd has closed the connection"
 

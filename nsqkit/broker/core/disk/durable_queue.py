@@ -194,7 +194,9 @@ class DurableQueue(DiskQueue):
         self._keeps_settled = True
         self._settling = self._settled
         try:
-            self.put([frame for frame in frames if id_of(frame) not in self._aside])
+            before_finished = self._take_before_finished()
+            held = [frame for frame in frames if id_of(frame) not in self._aside]
+            self.put([*before_finished, *held])
             self.sync_data()
             self._files.sync()
             self._unfinished.clear()
@@ -202,6 +204,20 @@ class DurableQueue(DiskQueue):
             self._settling = self._progress()
         finally:
             super().close()
+
+    def _take_before_finished(self) -> list[bytes]:
+        """Take the messages in front of those that were put aside and are finished, to be written behind them.
+
+        Otherwise the finished ones, which no position counts, would be delivered once more after the next start. A stop
+        does not do that for more than ``PASSED_MAX`` messages.
+        """
+        frames: list[bytes] = []
+        if self._depth <= PASSED_MAX:
+            with suppress(UnreadableError):
+                while any(self._aside.values()) and self._read < self._write:
+                    frames += self._next_frames(PASSED_MAX)  # of one file
+                    self._leave_complete_file()
+        return frames
 
     def leave(self) -> None:
         self._keeps_settled = True

@@ -25,9 +25,6 @@ BLOCK_TICKS: Final = (60 * 10**9) >> 20
 """Ticks that are reserved at a time, one minute: the next block is reserved when half of one is used, so that there is
 half a minute to write it."""
 
-RETRY_TICKS: Final = 10**9 >> 20
-"""Ticks until the reservation is tried again after a failure, one second."""
-
 _PREFIX_MASK = (1 << 52) - 1  # a time before the epoch (of a test's clock) wraps, as Go's numbers do
 _SUFFIXES = tuple(b"%03x" % sequence for sequence in range(SEQUENCE_LENGTH))
 
@@ -85,10 +82,6 @@ class GuidFactory:
         if tick > self.tick:
             self._begin(tick)
             self._sequence = SEQUENCE_LENGTH
-
-    def retry_reservation(self) -> None:
-        """Have ``reserved_tick`` change soon: its value could not be written."""
-        self._reserve_after = self.tick + RETRY_TICKS
 
     def _begin(self, tick: int) -> None:
         if tick > self._reserve_after:

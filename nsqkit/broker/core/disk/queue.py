@@ -119,20 +119,28 @@ class MessageQueue:
     Args:
         mem_queue_size: the number of messages in memory.
         backend: the place of the others.
+
+    Attributes:
+        taken_at_once: the number of messages that memory may hold in addition, since consumers take them at once.
     """
 
     finishes = False
     """True if ``finish`` and ``put_aside`` have an effect, so that they have to be called."""
 
-    __slots__ = ("_mem_queue_size", "_memory", "backend")
+    __slots__ = ("_mem_queue_size", "_memory", "backend", "taken_at_once")
 
     def __init__(self, mem_queue_size: int, backend: Backend) -> None:
         self._mem_queue_size = mem_queue_size
         self._memory: deque[bytes] = deque()
         self.backend = backend
+        self.taken_at_once = 0
 
     def __len__(self) -> int:
         return len(self._memory) + len(self.backend)
+
+    def exceeds_memory(self, count: int) -> bool:
+        """Return whether memory cannot hold ``count`` more messages."""
+        return len(self._memory) + count > self._mem_queue_size
 
     def put(self, frames: Sequence[bytes]) -> int:
         """Add new messages at the end; return how many of them, from the first on, are in memory.
@@ -140,13 +148,21 @@ class MessageQueue:
         Raises:
             OSError: they could not be stored, or not all of them.
         """
-        room = 0 if self.backend else self._mem_queue_size - len(self._memory)
+        room = 0 if self.backend else self._mem_queue_size + self.taken_at_once - len(self._memory)
         if len(frames) <= room:
             self._memory.extend(frames)
             return len(frames)
         room = max(room, 0)
         self._memory.extend(frames[:room])
         return room + self.backend.put(frames[room:])
+
+    def undo_put(self, frames: Sequence[bytes]) -> int:
+        """Remove the messages of the last ``put`` if memory has all of them; return how many were removed."""
+        if not self._memory or self._memory[-1] is not frames[-1]:
+            return 0
+        for _ in frames:
+            self._memory.pop()
+        return len(frames)
 
     def keep(self, frames: Sequence[bytes]) -> bool:
         """Add messages at the end that were accepted before; memory holds those that cannot be stored.

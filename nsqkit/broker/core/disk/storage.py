@@ -53,6 +53,7 @@ class DiskStorage(SyncState):
         self._mem_queue_size = options.mem_queue_size
         self._marked_tick = -1
         self._mark_failed = False
+        self._mark_waits = False  # for the deadline, to be written once more
 
     def open(self) -> None:
         """Read which ids were given before. Call it when the directory is locked, before a queue is opened."""
@@ -92,19 +93,25 @@ class DiskStorage(SyncState):
 
     def sync_deadline(self, now_ns: int) -> int | None:
         """Return when to sync, None if there is nothing to sync or the timers have the time already."""
-        if self.guids.reserved_tick != self._marked_tick:
+        if self._mark_is_due:
             self.has_news = True
-        return now_ns + self._options.sync_timeout_ns if self.unsynced and self.due_ns is None else None
+        waits = bool(self.unsynced) or self._mark_waits
+        return now_ns + self._options.sync_timeout_ns if waits and self.due_ns is None else None
 
     def handle_deadline(self, now_ns: int) -> None:
-        """Have the queues synced that were used."""
+        """Have the queues synced that were used, and the mark of ids written that could not be written."""
+        self._mark_waits = False
         self.due.update(self.unsynced)
         self.has_news = True
 
     @property
     def wants_sync(self) -> bool:
         """Whether a sync is due."""
-        return bool(self.due) or self.guids.reserved_tick != self._marked_tick
+        return bool(self.due) or self._mark_is_due
+
+    @property
+    def _mark_is_due(self) -> bool:
+        return self.guids.reserved_tick != self._marked_tick and not self._mark_waits
 
     def begin_sync(self, *, names_are_saved: bool) -> SyncBatch:
         """Return the next sync; run it, then call ``end_sync``.
@@ -120,7 +127,7 @@ class DiskStorage(SyncState):
         return SyncBatch(self._files, plans, self._take_mark(), is_commit=False)
 
     def _take_mark(self) -> int | None:
-        if self.guids.reserved_tick == self._marked_tick:
+        if not self._mark_is_due:
             return None
         self._marked_tick = self.guids.reserved_tick
         return self._marked_tick
@@ -129,7 +136,8 @@ class DiskStorage(SyncState):
         """Act on the end of a sync."""
         batch.end()
         if batch.mark_error is not None:
-            self.guids.retry_reservation()
+            self._marked_tick = -1
+            self._mark_waits = True
             if not self._mark_failed:
                 self.report(f"{FILE_NAME} cannot be written: {error_text(batch.mark_error)}")
         self._mark_failed = batch.mark_error is not None

@@ -113,13 +113,19 @@ class Channel:
             OSError: they could not be stored, or not all of them.
         """
         self._changes.channels[self] = None
+        self._make_room(len(frames))
         self.queue.put(frames)
         self.message_count += len(frames)
+
+    def undo_put(self, frames: Sequence[bytes]) -> None:
+        """Remove the messages of the last ``put``, unless they are on disk."""
+        self.message_count -= self.queue.undo_put(frames)
 
     def put_waiting(self, frames: Sequence[bytes]) -> bool:
         """Add messages that have waited in the topic; return whether they are as safe here as there."""
         self.message_count += len(frames)
         self._changes.channels[self] = None
+        self._make_room(len(frames))
         return self.queue.keep(frames)
 
     def put_deferred(self, frames: Sequence[bytes], due_ns: int) -> None:
@@ -133,7 +139,16 @@ class Channel:
             self.message_count += 1
             self._defer(frame, due_ns)
 
+    def _make_room(self, count: int) -> None:
+        """Keep messages of an ephemeral channel that consumers take at once, although they exceed its memory.
+
+        nsqd passes them to waiting consumers through a Go channel (nsqd/channel.go), even if that has no buffer.
+        """
+        if self.ephemeral and self.queue.exceeds_memory(count):
+            self.queue.taken_at_once = 0 if self.paused else sum(sum(ready.values()) for ready in self._ready)
+
     def _put_back(self, frames: Sequence[bytes]) -> None:
+        self._make_room(len(frames))
         self.queue.put_back(frames)
         self._changes.channels[self] = None
 

@@ -25,7 +25,7 @@ class Topics(dict[bytes, Topic]):
 
     Attributes:
         changes: what the broker and its driver have to act on.
-        asks_for_channels: a new topic waits until ``Topic.start`` is called with the channels that the nsqlookupds
+        waits_for_channels: a new topic waits until ``Topic.start`` is called with the channels that the nsqlookupds
             have for it.
         new: topics that wait for that.
     """

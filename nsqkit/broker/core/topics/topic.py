@@ -10,6 +10,7 @@ A deferred message that waits here has no time yet: its delay starts when a chan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from nsqkit.broker.core.topics.channel import READ_PAUSE_NS, Channel
@@ -60,6 +61,8 @@ class Topic:
         self.due_ns: int | None = None
         self._started = started
         self._flows = False  # the channels get new messages at once
+        # How many waiting messages keep their delays. nsqd has room for as many in memory, regardless of those on disk.
+        self._delays_left = self._delays_max = 0 if self.ephemeral else options.mem_queue_size
         self._delays = storage.deferred_times(name, ephemeral=self.ephemeral)
         self.waiting_delays_ns = self._delays.by_id  # of deferred messages in the queue
         # Channels that have got a deferred message which others could not store.
@@ -75,7 +78,8 @@ class Topic:
     def put(self, bodies: Sequence[bytes], now_ns: int, *, delay_ns: int = 0) -> None:
         """Publish messages, to be delivered after ``delay_ns``.
 
-        If they could not be stored, or not all of them or not in all channels, an OSError is raised.
+        If a channel could not store all of them, an OSError is raised. Then the others do not have them either, unless
+        a channel has stored them on a disk that was full for the next one.
         """
         self._changes.published_ns = now_ns
         runs = self._guids.take(len(bodies), now_ns)
@@ -84,25 +88,25 @@ class Topic:
             frames = encode_messages(now_ns, ids, bodies, prefix)
         else:
             frames = _encode_runs(now_ns, runs, bodies)
-        failed: OSError | None = None
         if not self._flows:
             self._put_waiting(frames, delay_ns)
         else:
-            for channel in self.channels.values():
+            for number, channel in enumerate(self.channels.values()):
                 try:
                     if delay_ns:
                         channel.put_deferred(frames, now_ns + delay_ns)
                     else:
                         channel.put(frames)
-                except OSError as error:
-                    failed = error
-        if failed is not None:
-            raise failed
+                except OSError:
+                    for earlier in islice(self.channels.values(), number):
+                        earlier.undo_put(frames)
+                    raise
         self.message_count += len(bodies)
         self.message_bytes += sum(map(len, bodies))
 
     def _put_waiting(self, frames: Sequence[bytes], delay_ns: int) -> None:
-        in_memory = self.queue.put(frames)
+        in_memory = max(self.queue.put(frames), min(self._delays_left, len(frames)))
+        self._delays_left = max(self._delays_left - len(frames), 0)
         if delay_ns:
             # The delay of a message that does not fit in memory is lost, as in nsqd, without --keep-deferred.
             kept = frames if self._delays.has_file else frames[:in_memory]
@@ -130,12 +134,21 @@ class Topic:
         window_ns = self._options.e2e_processing_latency_window_time_ns
         return Latency(percentiles, window_ns, now_ns) if percentiles else None
 
-    def start(self, channel_names: Iterable[bytes], now_ns: int) -> None:
-        """Create the channels of these names that are new, and begin to give messages to all channels."""
+    def start(self, channel_names: Iterable[bytes], now_ns: int) -> dict[bytes, OSError]:
+        """Create the channels of these names that are new, and begin to give messages to all channels.
+
+        Returns:
+            The errors of the channels whose files cannot be opened; they do not exist then.
+        """
+        failures: dict[bytes, OSError] = {}
         for name in channel_names:
-            self.channel(name, now_ns)
+            try:
+                self.channel(name, now_ns)
+            except OSError as error:
+                failures[name] = error
         self._started = True
         self._flush(now_ns)
+        return failures
 
     def _flush(self, now_ns: int) -> None:
         again_ns = self.handle_deadline(now_ns)
@@ -155,6 +168,8 @@ class Topic:
         except OSError:  # messages on disk cannot be read now, or the channels cannot store them
             return now_ns + READ_PAUSE_NS
         self._flows = not self.queue
+        if self._flows:
+            self._delays_left = self._delays_max
         return None if self._flows else now_ns
 
     def _give(self, frames: Sequence[bytes], now_ns: int) -> None:
@@ -170,13 +185,14 @@ class Topic:
             self.queue.finish(at_once)
         if len(at_once) < len(frames):
             deferred = [frame for frame in frames if id_of(frame) in delays_ns]
+            delays = [delays_ns[id_of(frame)] for frame in deferred]
             for number, frame in enumerate(deferred):
                 try:
-                    self._defer(frame, now_ns + delays_ns[id_of(frame)])
+                    self._defer(frame, now_ns + delays[number])
                 except OSError:
                     self.queue.put_back(deferred[number:])
                     raise
-                del delays_ns[id_of(frame)]
+                delays_ns.pop(id_of(frame), None)  # another program may have stored a message with the same id
                 self.queue.finish((frame,))
 
     def _defer(self, frame: bytes, due_ns: int) -> None:
@@ -214,6 +230,7 @@ class Topic:
     def empty(self) -> None:
         """Remove the messages that wait in the topic; the channels keep theirs."""
         self.queue.empty()
+        self._delays_left = self._delays_max
         self.waiting_delays_ns.clear()
         self._given_to.clear()
 

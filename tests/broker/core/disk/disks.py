@@ -192,6 +192,11 @@ class MemoryFileStore:
         first = self.operation_count + after + 1
         self._failures = (range(first, first + times), number)
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether operations fail now or later, or the space is limited."""
+        return self._failures is not None or self.capacity is not None
+
     def recover(self) -> None:
         """End all failures."""
         self._failures = None

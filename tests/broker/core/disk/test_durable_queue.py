@@ -118,6 +118,35 @@ def test_close_keeps_the_unfinished_messages_alone(tmp_path):
     assert sorted(numbers(opened(tmp_path).take(10))) == [0, 2, 3]
 
 
+def test_finished_messages_put_aside_behind_others_do_not_survive_a_close(tmp_path):
+    queue = KeptQueue(opened(tmp_path))
+    queue.put([frame(n) for n in range(8)])
+    queue.put_aside([frame(8), frame(9)])
+    queue.put([frame(10)])
+    queue.put_aside([frame(11)])
+    queue.put([frame(12)])
+    held = queue.take(2, 1 << 20)
+    queue.finish([frame(8), frame(11)])
+    queue.close([*held, frame(9)])
+    again = KeptQueue(opened(tmp_path))
+    assert sorted(numbers(again.take(20, 1 << 20))) == [*range(8), 9, 10, 12]
+    assert len(again) == 0
+
+
+def test_close_that_cannot_write_loses_no_message_in_front_of_finished_ones():
+    directory = MemoryFileStore()
+    queue = KeptQueue(DurableQueue(directory, "t", LIMITS, new_state()))
+    queue.put([frame(n) for n in range(8)])
+    queue.put_aside([frame(8)])
+    queue.finish([frame(8)])
+    directory.capacity = sum(map(len, directory.files.values()))
+    with pytest.raises(OSError, match="No space left"):
+        queue.close()
+    directory.recover()
+    again = KeptQueue(DurableQueue(directory.kill(), "t", LIMITS, new_state()))
+    assert set(numbers(again.take(20, 1 << 20))) >= {*range(8)}
+
+
 def test_close_writes_no_message_put_aside_twice(tmp_path):
     queue = KeptQueue(opened(tmp_path))
     queue.put_aside([frame(0)])

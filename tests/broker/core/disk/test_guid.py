@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqkit.broker.core.disk.guid import BLOCK_TICKS, EPOCH_TICKS, RETRY_TICKS, SEQUENCE_LENGTH, GuidFactory
+from nsqkit.broker.core.disk.guid import BLOCK_TICKS, EPOCH_TICKS, SEQUENCE_LENGTH, GuidFactory
 from nsqkit.wire.messages import encode_message, id_of
 
 NOW_NS = 1_704_067_200 * 10**9
@@ -91,16 +91,6 @@ def test_ticks_are_reserved_half_a_block_before_they_are_needed():
     assert factory.reserved_tick == FIRST_TICK + 6 + BLOCK_TICKS
     take(factory, 1, NOW_NS + 7 * TICK_NS + half_ns)
     assert factory.reserved_tick == FIRST_TICK + 7 + BLOCK_TICKS // 2 + BLOCK_TICKS
-
-
-def test_failed_reservation_is_repeated_after_a_second():
-    factory = GuidFactory(0)
-    take(factory, 1, NOW_NS)
-    factory.retry_reservation()
-    take(factory, 1, NOW_NS + RETRY_TICKS * TICK_NS)
-    assert factory.reserved_tick == FIRST_TICK + BLOCK_TICKS
-    take(factory, 1, NOW_NS + (RETRY_TICKS + 1) * TICK_NS)
-    assert factory.reserved_tick == FIRST_TICK + RETRY_TICKS + 1 + BLOCK_TICKS
 
 
 def test_renew_changes_the_id_alone():

@@ -120,19 +120,30 @@ def test_reserved_ids_are_marked_by_a_sync():
     assert again.guids.used_tick == storage.guids.reserved_tick
 
 
-def test_mark_that_cannot_be_written_is_reported_once_and_repeated():
+@pytest.mark.parametrize("kind", [DiskStorage, DurableStorage])
+@pytest.mark.parametrize("behind", [True, False])
+def test_mark_that_cannot_be_written_is_reported_once_and_repeated(kind: type[DiskStorage], behind: bool):
+    """Also with a clock behind the ids: they are then all of one tick, until 4096 have been given."""
     directory = MemoryFileStore()
-    storage = DiskStorage(directory, OPTIONS)
+    storage = kind(directory, OPTIONS)
+    if behind:
+        storage.guids.used_tick = NOW_NS + 3600 * 10**9 >> 20
+    storage.guids.take(1, NOW_NS)
     directory.fail(errno.ENOSPC)
-    for seconds in (0, 2, 4):
-        storage.guids.take(1, NOW_NS + seconds * 10**9)
+    for now_ns in (NOW_NS, NOW_NS + 5, NOW_NS + 10):
         assert storage.wants_sync
         run_sync(storage)
+        assert not storage.wants_sync, "not before the deadline, or the disk would be tried without a pause"
+        storage.guids.take(1, now_ns)
+        assert storage.sync_deadline(now_ns) == now_ns + 5
+        storage.handle_deadline(now_ns + 5)
     assert storage.take_reports() == ["nsqkit.ids.dat cannot be written: No space left on device"]
     directory.recover()
-    storage.guids.take(1, NOW_NS + 6 * 10**9)
     run_sync(storage)
-    assert "nsqkit.ids.dat" in directory.files
+    assert not storage.wants_sync
+    again = kind(directory.kill(), OPTIONS)
+    again.open()
+    assert again.guids.used_tick == storage.guids.reserved_tick
 
 
 def test_deleted_or_emptied_queue_is_not_synced():

@@ -260,6 +260,27 @@ def test_attempts_wrap(world):
     assert [attempts_of(frame) for frame in (*consumer.batches[0], *consumer.batches[1])] == [65535, 0]
 
 
+@pytest.mark.parametrize("mem_queue_size", [0, 2])
+def test_ephemeral_channel_keeps_messages_that_its_consumers_take_at_once(mem_queue_size: int):
+    world = Channels(b"c#ephemeral", mem_queue_size=mem_queue_size)
+    first, second = Consumer(world.channel, 1), Consumer(world.channel, 4)
+    world.put(*range(10))
+    assert sorted(first.numbers + second.numbers) == [0, 1, 2, 3, 4]
+    assert len(world.channel.queue) == mem_queue_size
+    second.requeue(second.numbers[0])
+    assert len(world.channel.queue) == mem_queue_size, "its consumer has no room before the answer is complete"
+
+
+def test_ephemeral_channel_that_is_paused_keeps_no_message_for_its_consumers():
+    world = Channels(b"c#ephemeral", mem_queue_size=0)
+    consumer = Consumer(world.channel, 4)
+    world.channel.pause()
+    world.put(1, 2)
+    world.channel.unpause()
+    world.settle()
+    assert consumer.numbers == []
+
+
 def test_ephemeral_channel_drops_messages_beyond_its_memory():
     world = Channels(b"c#ephemeral", mem_queue_size=2)
     consumer = Consumer(world.channel, 0)

@@ -266,6 +266,34 @@ def test_message_written_to_disk_loses_its_delay():
     assert (waiting(channel), deferred(channel)) == ([b"1", b"3"], [(50, b"2")])
 
 
+def test_messages_on_disk_since_the_start_take_no_delay_from_new_ones():
+    directory = MemoryFileStore()
+    topic = on_disk(directory, 2)
+    topic.put(numbers(3), NOW_NS)
+    topic.close()
+    again = on_disk(directory, 2)
+    again.put([b"3", b"4", b"5"], NOW_NS + 10**9, delay_ns=50)
+    assert len(again.queue) == 6
+    channel = again.channel(b"c", NOW_NS)
+    assert sorted(waiting(channel)) == [*numbers(3), b"5"]
+    assert deferred(channel) == [(50, b"3"), (50, b"4")], "as many as nsqd has room for in memory"
+    again.pause()
+    again.put([b"6"], NOW_NS + 2 * 10**9, delay_ns=50)
+    again.unpause(NOW_NS)
+    assert len(deferred(channel)) == 3
+
+
+def test_messages_with_the_id_of_a_deferred_one_are_not_lost():
+    directory = MemoryFileStore()
+    earlier = on_disk(directory)
+    earlier.put([b"old", b"1"], NOW_NS)
+    earlier.close()
+    topic = on_disk(directory)
+    topic.put([b"new"], NOW_NS, delay_ns=50)
+    channel = topic.channel(b"c", NOW_NS)
+    assert sorted(waiting(channel) + [body for _, body in deferred(channel)]) == [b"1", b"new", b"old"]
+
+
 def test_stored_messages_are_there_at_the_next_start():
     directory = MemoryFileStore()
     topic = on_disk(directory)
@@ -299,17 +327,36 @@ def test_close_tries_all_queues_and_returns_the_errors():
     assert [len(again.queue), len(again.channel(b"d", NOW_NS).queue)] == [1, 2]
 
 
-def test_publish_fails_if_one_channel_cannot_store_a_message_and_others_have_it():
+@pytest.mark.parametrize("full", [0, 1, 2])
+def test_publish_that_one_channel_cannot_store_is_in_no_other(full: int):
+    """The others have room in memory; a publisher that repeats it until there is space floods nothing."""
+    directory = MemoryFileStore()
+    topic = on_disk(directory, 2)
+    channels = [topic.channel(name, NOW_NS) for name in (b"c", b"d", b"e")]
+    channels[full].put([encode_message(NOW_NS, 0, b"%016d" % number, b"old") for number in (1, 2)])
+    directory.fail(errno.ENOSPC)
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space left"):
+            topic.put([b"1"], NOW_NS)
+    assert [len(channel.queue) for channel in channels] == [2 * (number == full) for number in range(3)]
+    assert [channel.message_count for channel in channels] == [2 * (number == full) for number in range(3)]
+    assert topic.message_count == 0
+    directory.recover()
+    topic.put([b"2"], NOW_NS)
+    assert [waiting(channel)[-1] for channel in channels] == [b"2"] * 3
+
+
+def test_publish_is_in_the_channels_that_stored_it_before_the_disk_was_full():
     directory = MemoryFileStore()
     topic = on_disk(directory, 0)
     channels = [topic.channel(name, NOW_NS) for name in (b"c", b"d")]
-    directory.fail(errno.ENOSPC, times=1)
+    topic.put([b"0"], NOW_NS)
+    directory.fail(errno.ENOSPC, after=1)
     with pytest.raises(OSError, match="No space left"):
         topic.put([b"1"], NOW_NS)
-    assert [len(channel.queue) for channel in channels] == [0, 1]
-    assert topic.message_count == 0
+    directory.recover()
     topic.put([b"2"], NOW_NS)
-    assert [waiting(channel) for channel in channels] == [[b"2"], [b"1", b"2"]]
+    assert [waiting(channel) for channel in channels] == [[b"0", b"1", b"2"], [b"0", b"2"]]
 
 
 def test_failed_read_of_a_backlog_is_repeated_after_a_second():

@@ -39,6 +39,9 @@ ACCEPT_V1: Final = ("Accept", "application/vnd.nsq; version=1.0")
 RECEIVE_SIZE: Final = 65536
 """The most bytes that one read returns."""
 
+BEGINNING_LENGTH: Final = 3
+"""Bytes of an answer that show whether it is HTTP; no answer has fewer."""
+
 REDIRECTS_MAX: Final = 10
 """The number of redirects that are followed, as in Go's client."""
 
@@ -125,7 +128,7 @@ async def fetch(
                 return response
             if response.status in _GET_NEXT:
                 method, body = "GET", b""
-            before, target = target, _Target.of(urljoin(target.url, location))
+            before, target = target, target.redirected(location)
             if target.origin != before.origin:
                 headers = [pair for pair in headers if pair[0].lower() != "authorization"]
         raise RequestFailed(f"{target}: stopped after {REDIRECTS_MAX} redirects")
@@ -143,7 +146,7 @@ class _Target:
 
     @classmethod
     def of(cls, url: str) -> _Target:
-        shown = _USER.sub("//", url.partition("?")[0])
+        shown = _shown(url)
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -152,6 +155,13 @@ class _Target:
         if parts.scheme not in _PORTS or not parts.hostname:
             raise RequestFailed(f"{shown!r} is not a URL of http or https with a host")
         return cls(url, parts, parts.hostname, _PORTS[parts.scheme] if port is None else port)
+
+    def redirected(self, location: str) -> _Target:
+        """Return the target of a redirect; raise RequestFailed if there is none."""
+        try:
+            return _Target.of(urljoin(self.url, location))
+        except ValueError as error:
+            raise RequestFailed(f"{self}: the server redirects to {_shown(location)!r}: {error}") from error
 
     def __str__(self) -> str:
         """Return the URL without query, user and password, for errors."""
@@ -179,6 +189,11 @@ class _Target:
     def path_and_query(self) -> str:
         query = f"?{self.parts.query}" if self.parts.query else ""
         return quote((self.parts.path or "/") + query, safe=punctuation)
+
+
+def _shown(url: str) -> str:
+    """Return a URL without query, user and password."""
+    return _USER.sub("//", url.partition("?")[0])
 
 
 async def _send(
@@ -230,6 +245,7 @@ async def _exchange(stream: ByteStream, request: h11.Request, body: bytes, body_
     http = h11.Connection(h11.CLIENT)
     content = [h11.Data(data=body)] if body else []
     await stream.send(b"".join(http.send(event) or b"" for event in (request, *content, h11.EndOfMessage())))
+    http.receive_data(await _receive_beginning(stream))
     head: h11.Response | None = None
     received = bytearray()
     while not isinstance(event := await _next_event(stream, http), h11.EndOfMessage):
@@ -244,14 +260,18 @@ async def _exchange(stream: ByteStream, request: h11.Request, body: bytes, body_
     return Response(head.status_code, headers, bytes(received))
 
 
-def _check_beginning(data: bytes) -> None:
-    """Raise WrongServer if an answer begins with the first bytes of NSQ's protocol or of TLS."""
+async def _receive_beginning(stream: ByteStream) -> bytes:
+    """Return the first bytes of an answer; raise WrongServer if they are of NSQ's protocol or of TLS."""
+    data = b""
+    while len(data) < BEGINNING_LENGTH:
+        data += await stream.receive(RECEIVE_SIZE)
     if data.startswith(b"\0\0\0"):  # the size of nsqd's error frame for an unknown magic
         raise WrongServer(
             "the server speaks NSQ's TCP protocol; give its HTTP port, by default 4161 for nsqlookupd and 4151 for nsqd"
         )
     if data.startswith((b"\x15\x03", b"\x16\x03")):
         raise WrongServer("the server speaks TLS; give a URL that begins with https://")
+    return data
 
 
 def _tls_failure(error: SSLError) -> str:
@@ -265,10 +285,7 @@ def _tls_failure(error: SSLError) -> str:
 async def _next_event(stream: ByteStream, http: h11.Connection) -> object:
     while (event := http.next_event()) is h11.NEED_DATA:
         try:
-            data = await stream.receive(RECEIVE_SIZE)
-            if http.their_state is h11.SEND_RESPONSE and not http.trailing_data[0]:
-                _check_beginning(data)
-            http.receive_data(data)
+            http.receive_data(await stream.receive(RECEIVE_SIZE))
         except EndOfStream:
             if http.their_state is h11.SEND_RESPONSE:
                 raise  # h11's own error for this is hard to understand

@@ -115,7 +115,7 @@ def compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     """Return the pattern, compiled; raise OptionError if it is no regular expression."""
     try:
         return re.compile(pattern)
-    except (re.error, TypeError) as error:
+    except (re.error, TypeError, OverflowError, RecursionError) as error:
         raise OptionError(f"pattern {pattern!r} is no regular expression: {error}") from error
 
 

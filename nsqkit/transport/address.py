@@ -19,9 +19,10 @@ _HOST_AND_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*):[^:\[\]]*")
 def split_address(address: str) -> tuple[str, int]:
     """Return host and port; raise OptionError if it is not ``host:port`` with a port of 0 to 65535."""
     host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
+    zeros, digits = port[:-5], port[-5:]  # Python may refuse to convert thousands of digits
+    if not colon or not port.isascii() or not port.isdigit() or zeros.strip("0") or int(digits) > PORT_MAX:
         raise OptionError(f"address {address!r} is not host:port with a port of 0 to {PORT_MAX}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host.removeprefix("[").removesuffix("]"), int(digits)
 
 
 def is_path(address: str) -> bool:

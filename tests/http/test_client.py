@@ -3,6 +3,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, patch
 
 import anyio
 import pytest
@@ -12,10 +13,12 @@ from anyio.abc import ByteStream
 from nsqkit import __version__
 from nsqkit.clock import LoopClock, ManualClock
 from nsqkit.errors import RequestFailed, TransportError, WrongServer
+from nsqkit.http import client
 from nsqkit.http.client import REDIRECTS_MAX, fetch, fetch_v1
 from nsqkit.http.messages import Response
 from nsqkit.transport.tcp import listen
 from tests.answering import answering, http_answer, unused_address
+from tests.fuzz.fake_stream import FakeStream
 
 pytestmark = pytest.mark.anyio
 
@@ -237,6 +240,13 @@ async def test_redirects_have_a_limit():
     assert len(server.requests) == REDIRECTS_MAX + 1
 
 
+async def test_a_redirect_to_an_invalid_url_fails():
+    answer = http_answer(b"", "Location: //me:password@h]/?secret", status="302 Found")
+    async with answering(lambda _: answer) as server:
+        with pytest.raises(RequestFailed, match=r"/a: the server redirects to '//h]/': Invalid IPv6 URL$"):
+            await get(f"http://{server.address}/a")
+
+
 async def test_a_redirect_without_a_location_is_returned():
     async with answering(lambda _: http_answer(b"", status="302 Found")) as server:
         assert (await get(f"http://{server.address}/a")).status == 302
@@ -306,6 +316,12 @@ async def test_a_daemons_tcp_port_is_recognized(answer: bytes):
     async with answering(lambda _: answer) as server:
         with pytest.raises(WrongServer, match=r"^http://.*: the server speaks NSQ's TCP protocol; .* 4161 "):
             await get(f"http://{server.address}/lookup")
+
+
+async def test_a_daemons_tcp_port_is_recognized_in_single_bytes():
+    with patch.object(client, "connect_tcp", AsyncMock(return_value=FakeStream([b"\0"] * 18))):
+        with pytest.raises(WrongServer, match="the server speaks NSQ's TCP protocol"):
+            await get("http://h:4150/lookup")
 
 
 async def test_a_tls_server_is_recognized():

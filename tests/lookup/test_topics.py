@@ -51,6 +51,7 @@ async def test_topics_of_real_nsqlookupd(nsqlookupd: NsqlookupdServer, pattern):
             tasks.cancel_scope.cancel()
 
 
-async def test_invalid_pattern_is_refused():
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999999999999}", "(" * 5000])
+async def test_invalid_pattern_is_refused(pattern):
     with pytest.raises(OptionError, match="is no regular expression"):
-        TopicDiscovery(["l:1"], pattern="(", on_change=Changes())
+        TopicDiscovery(["l:1"], pattern=pattern, on_change=Changes())

@@ -44,6 +44,8 @@ def test_join_is_inverse_of_split(host, port):
         "nsqd:http",
         "nsqd:-1",
         "nsqd:65536",
+        "nsqd:104150",
+        "nsqd:" + "1" * 5000,
         "nsqd:4150 ",
         "nsqd:+1",
         "nsqd:٤",

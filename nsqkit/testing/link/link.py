@@ -186,7 +186,10 @@ class Link:
         """Return the time, in ns, at which to call ``handle_deadline``; None for never."""
         times_ns = []
         for lane in self._lanes.values():
-            times_ns += [due_ns for due_ns, _ in lane.later]
+            if lane.later:
+                times_ns += [due_ns for due_ns, _ in lane.later]
+            if not lane.transit.size:
+                continue
             due_ns = lane.transit.next_due
             # A slice is a write of its own, so it waits until the bytes before it were taken.
             if due_ns is not None and not (lane.transit.is_sliced and lane.end.has_output):

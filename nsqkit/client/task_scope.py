@@ -29,7 +29,7 @@ class TaskScope:
         self._tasks: TaskGroup | None = None
         self._waiting: deque[Callable[[], Awaitable[None]]] = deque()
         self._added = anyio.Event()
-        self._shields: set[anyio.CancelScope] = set()
+        self._shields: dict[anyio.CancelScope, None] = {}  # cancelled in this order, the same in each run
         self._is_ending = False
 
     async def start(self) -> None:
@@ -71,8 +71,8 @@ class TaskScope:
 
     async def _run(self, function: Callable[[], Awaitable[None]]) -> None:
         with anyio.CancelScope(shield=not self._is_ending) as scope:
-            self._shields.add(scope)
+            self._shields[scope] = None
             try:
                 await function()
             finally:
-                self._shields.discard(scope)
+                self._shields.pop(scope, None)

@@ -91,7 +91,7 @@ class Handling:
         self._is_watched = options.auto_touch or options.cancel_at_timeout
         self._is_plain = not (self._is_watched or options.in_threads)
         self._threads = anyio.CapacityLimiter(options.concurrency) if options.in_threads else None
-        self._thread_scopes: set[anyio.CancelScope] = set()
+        self._thread_scopes: dict[anyio.CancelScope, None] = {}
         self._limit = anyio.CancelScope()
         self._working_count = 0
         self._has_warned_of_time = False
@@ -298,14 +298,14 @@ class Handling:
     async def _call_in_thread(self, message: Message, limiter: anyio.CapacityLimiter) -> None:
         """Wait for the handler even if this task is cancelled, since the thread continues; ``cancel`` ends the wait."""
         with anyio.CancelScope(shield=True) as scope:
-            self._thread_scopes.add(scope)
+            self._thread_scopes[scope] = None
             try:
                 await anyio.to_thread.run_sync(
                     call_plain, self._handler, ThreadMessage(message), limiter=limiter, abandon_on_cancel=True
                 )
                 return
             finally:
-                self._thread_scopes.discard(scope)
+                self._thread_scopes.pop(scope, None)
         logger.warning(
             "the handler of %r still runs in its thread and cannot be cancelled; the message is requeued",
             message,

@@ -132,7 +132,7 @@ class Publisher:
         attempts_left = self._attempts
         tried: tuple[PoolConnection, ...] = ()
         deadline_ns: int | None = None
-        lost: NSQError | None = None
+        failure: NSQError | None = None
         try:
             while True:
                 waiter = self._make_waiter()
@@ -141,7 +141,7 @@ class Publisher:
                 session = None if connection is None else connection.offer(topic, data, receipt)
                 if connection is None or session is None:
                     deadline_ns = deadline_ns or self._connect_deadline_ns()
-                    await self._wait_for_connection(deadline_ns, lost, again=again)
+                    await self._wait_for_connection(deadline_ns, failure, again=again)
                     continue
                 try:
                     await (waiter or receipt)
@@ -160,9 +160,12 @@ class Publisher:
                     continue
                 if not isinstance(error, NotConnected):
                     attempts_left -= 1
-                    if self._closed or not attempts_left or not isinstance(error, RETRIABLE):
+                    if not isinstance(error, RETRIABLE):
                         raise error
-                    lost = error if isinstance(error, ConnectionLost) else lost
+                    # That a message may have arrived is the outcome, however later attempts fail.
+                    failure = failure if isinstance(failure, ConnectionLost) else error
+                    if self._closed or not attempts_left:
+                        raise failure
                 tried = (*tried, connection)
         finally:
             if window is not None and size:
@@ -301,7 +304,7 @@ class Publisher:
                 _admit(window.leave(waiter, size))
             raise
 
-    async def _wait_for_connection(self, deadline_ns: int, lost: NSQError | None, *, again: bool = False) -> None:
+    async def _wait_for_connection(self, deadline_ns: int, failure: NSQError | None, *, again: bool = False) -> None:
         """Return when an nsqd is ready.
 
         A broker answers everything that it reads, so a connection becomes ready again with something received.
@@ -315,8 +318,8 @@ class Publisher:
                         return
         finally:
             self._waiting_count -= 1
-        if lost is not None:
-            raise lost  # it may have arrived, which no later error may hide
+        if failure is not None:
+            raise failure
         if self._closed and not again:
             raise Closed(CLOSED)
         raise copy(self._failure) if self._failure is not None else self.not_connected(self._connect_timeout)

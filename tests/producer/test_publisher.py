@@ -203,6 +203,38 @@ async def test_failure_of_the_broker_counts_as_an_attempt(failure):
         await finish(*peers)
 
 
+async def test_failure_of_the_broker_is_raised_when_another_attempt_finds_no_connection():
+    async with (
+        pool(1, publish_attempts=5, connect_timeout=0.01) as stage,
+        anyio.create_task_group() as tasks,
+    ):
+        (peer,) = await stage.handshake()
+        call = Call()
+        tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
+        await peer.command()
+        stage.brokers[0].hanging = True
+        await peer.send(PublishFailed("disk full"))
+        await peer.close()  # before the next attempt is sent
+        await settle()
+        stage.clock.advance(0.01)
+        await call.wait()
+        assert isinstance(call.error, PublishFailed)
+
+
+async def test_connection_lost_is_raised_when_the_last_attempt_is_refused():
+    async with pool(2, publish_attempts=2) as stage, anyio.create_task_group() as tasks:
+        peers = await stage.handshake()
+        call = Call()
+        tasks.start_soon(call.run, stage.producer.publish, "t", b"x")
+        await peers[0].command()
+        await peers[0].close()
+        await peers[1].command()
+        await peers[1].send(PublishFailed("disk full"))
+        await settle()
+        assert isinstance(call.error, ConnectionLost)
+        await finish(peers[1])
+
+
 @pytest.mark.parametrize(
     "refusal",
     [

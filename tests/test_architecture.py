@@ -71,6 +71,7 @@ IO_MODULES = {
     "spark.read_task",
     "spark.sink",
     "spark.source",
+    "spark.stored_reads",
     "spark.stream_reader",
     "spark.slots.fsspec_store",
     "spark.slots.local_store",

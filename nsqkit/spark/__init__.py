@@ -26,6 +26,7 @@ from nsqkit.spark.parquet_file import compact
 from nsqkit.spark.rdd import drain_to, foreach_partition, map_partitions, nsq_rdd, seed_rdd
 from nsqkit.spark.schema import KEY_COLUMNS, MessageRow
 from nsqkit.spark.sink import ParquetSink, Sink, message_table
+from nsqkit.spark.stored_reads import remove_reads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +60,7 @@ __all__ = [
     "plan_spec",
     "receive_rows",
     "register",
+    "remove_reads",
     "seed_rdd",
 ]
 

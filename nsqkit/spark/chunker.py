@@ -104,12 +104,15 @@ class Chunker(Generic[M]):
     def __attrs_post_init__(self) -> None:
         self._quiet_since_ns = self._flows_since_ns = self.start_ns
 
-    def receive(self, messages: Sequence[M], now_ns: int) -> None:
+    def receive(self, messages: Sequence[M], now_ns: int) -> int:
+        """Add messages, and return the bytes of their bodies."""
+        size = _size(messages)
         if not self.pending:
             self._chunk_begun_ns = now_ns
         self.pending.extend(messages)
-        self._pending_bytes += _size(messages)
+        self._pending_bytes += size
         self._quiet_since_ns = now_ns
+        return size
 
     def take(self, now_ns: int, *, is_starved: bool = False) -> list[M]:
         """Return a chunk if one is due, an empty list otherwise.

@@ -30,13 +30,12 @@ from nsqkit.spark.chunker import StopReason
 from nsqkit.spark.options import ConsumerSpec
 from nsqkit.spark.reception import Reception, receiving
 from nsqkit.spark.schema import MessageRow, encode_messages, message_row
-from nsqkit.spark.slots.records import MessageKey, make_keys
+from nsqkit.spark.slots.records import DataSlot, MessageKey, make_keys
 from nsqkit.spark.slots.slot_log import (
     Action,
     FinishDuplicates,
     FinishSlot,
     LookUp,
-    PutFin,
     PutSeal,
     PutSlot,
     ReadLog,
@@ -267,12 +266,10 @@ class _SlotAttempt:
                 return log.log_read(await run_sync(wal.read_log))
             case LookUp(keys):
                 return log.looked_up(await run_sync(wal.wal.look_up, keys))
-            case PutSlot(number, keys):
-                return log.slot_put(stored=await run_sync(self._put_slot, number, keys))
-            case PutFin(number, record):
-                return log.fin_put(stored=await run_sync(wal.put_fin, number, record))
-            case PutSeal(number):
-                return log.seal_put(stored=await run_sync(wal.put_seal, number))
+            case PutSlot():
+                return log.slot_put(stored=await run_sync(self._put_slot, action))
+            case PutSeal(number, seal):
+                return log.seal_put(stored=await run_sync(wal.put_seal, number, seal))
         assert self.reception is not None
         return await self._perform_by(self.reception, action)
 
@@ -307,8 +304,9 @@ class _SlotAttempt:
         redelivered = [key for key, message in self._messages.items() if message.attempts > 1]
         return self.log.receive_chunk(keys, redelivered, touch=reception.is_touch_due(chunk))
 
-    def _put_slot(self, number: int, keys: Sequence[MessageKey]) -> bool:
-        return self._wal.put_slot(number, keys, encode_messages(self._of(keys)))
+    def _put_slot(self, action: PutSlot) -> bool:
+        payload = encode_messages(self._of(action.keys)) if action.keys else b""
+        return self._wal.put_slot(action.number, DataSlot(action.keys, payload, action.outcome))
 
     def _of(self, keys: Iterable[MessageKey]) -> list[Message]:
         return [self._messages[key] for key in keys]

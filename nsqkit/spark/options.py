@@ -117,7 +117,7 @@ class ConsumerSpec:
         max_partitions: the most tasks if ``partitions`` is None; 64.
         max_in_flight: messages that may be delivered and unanswered at a time, over all partitions; 2500. A partition
             processes half of its share while it receives the other half. A share above nsqd's ``--max-rdy-count``
-            (2500) for one connection has no effect.
+            (2500) for one connection has no effect, and large messages have fewer in flight: see ``chunk_bytes``.
         max_messages: number of messages that the job takes, in even shares for the partitions; None for no limit.
         max_bytes: bytes of bodies that the job takes, in even shares. A partition ends after the chunk that reaches its
             share; None for no limit.
@@ -129,7 +129,8 @@ class ConsumerSpec:
         stop_after_linger: end a partition after a chunk that was processed because of ``linger``, when the partition
             has received everything that was waiting; False. For the batches of a stream: messages that arrive slowly
             make small batches early.
-        chunk_bytes: the bytes of bodies at which a chunk is full; 4 MiB.
+        chunk_bytes: the bytes of bodies at which a chunk is full; 4 MiB. A partition has about twice as many in flight
+            at most, by the mean size of its messages.
         msg_timeout: time after which an nsqd delivers the messages of a dead executor again; 60 seconds, as nsqd's
             default. Unfinished messages are touched, so a chunk may take longer.
         connect_timeout: time that a partition waits for its nsqds; 10 seconds.

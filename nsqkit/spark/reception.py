@@ -5,8 +5,9 @@
 The event loop answers heartbeats and touches messages while a chunk is processed in a thread. A message that nsqd has
 delivered too often becomes a dead letter and is in no chunk.
 
-RDY is lowered to the messages that are still wanted before FIN is sent for a chunk, so that nsqd delivers little that
-has to be requeued at the end. Leaving requeues everything that is not finished.
+RDY is so low that the messages in flight have the bytes of two chunks at most: one is processed while the other one
+arrives. RDY is lowered to the messages that are still wanted before FIN is sent for a chunk, so that nsqd delivers
+little that has to be requeued at the end. Leaving requeues everything that is not finished.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from nsqkit.errors import NotConnected
 from nsqkit.spark.batch_plan import PartitionShare, PlannedConnection
 from nsqkit.spark.chunker import Bounds, Chunker, StopReason
 from nsqkit.spark.dead_letters import publish_dead_letters
+from nsqkit.spark.in_flight_bytes import InFlightBytes
 from nsqkit.spark.options import ConsumerSpec
 
 Confirm: TypeAlias = Callable[[Consumer, list[Message]], Awaitable[Confirmation]]
@@ -75,8 +77,13 @@ class Reception:
         self._subscribed: set[tuple[str, str]] = set()
         # One consumer of several nsqds would give the share of one that is not connected to the others, and what they
         # deliver then would exceed max_in_flight together with its own.
-        self.consumers = {_node(connection): self._consumer(connection) for connection in share.connections}
         self._limits = {_node(connection): connection.max_in_flight for connection in share.connections}
+        self._bytes = {_node(connection): self._in_flight_bytes(connection) for connection in share.connections}
+        self.consumers = {_node(connection): self._consumer(connection) for connection in share.connections}
+
+    def _in_flight_bytes(self, connection: PlannedConnection) -> InFlightBytes:
+        bytes_max = 2 * self.chunker.bounds.chunk_bytes * connection.max_in_flight // sum(self._limits.values())
+        return InFlightBytes(bytes_max, connection.max_in_flight)
 
     def _consumer(self, connection: PlannedConnection) -> Consumer:
         def on_connection(address: str, error: Exception | None) -> None:
@@ -86,7 +93,7 @@ class Reception:
             self._changed.set()
 
         keywords = self._spec.consumer_keywords()
-        keywords["max_in_flight"] = connection.max_in_flight
+        keywords["max_in_flight"] = self._bytes[_node(connection)].limit
         keywords["on_connection"] = on_connection
         addresses = [connection.nsqd_address]
         return Consumer(
@@ -146,12 +153,16 @@ class Reception:
             raise NotConnected(f"no subscription within {self._spec.connect_timeout:g} seconds: {reasons}")
         self.chunker.restart_quiet(self._clock.now_ns())
 
-    async def gather(self, consumer: Consumer) -> None:
-        """Receive until cancelled."""
-        chunker = self.chunker
+    async def gather(self, node: tuple[str, str]) -> None:
+        """Receive from a node until cancelled."""
+        chunker, consumer, in_flight_bytes = self.chunker, self.consumers[node], self._bytes[node]
         async for batch in consumer.batches():
             was_empty = not chunker.pending
-            chunker.receive(batch, self._clock.now_ns())
+            size = chunker.receive(batch, self._clock.now_ns())
+            limit = in_flight_bytes.limit
+            in_flight_bytes.receive(len(batch), size)
+            if in_flight_bytes.limit != limit:
+                self._change_in_flight(node)
             if was_empty or chunker.is_full or consumer.is_starved:
                 self._changed.set()
 
@@ -242,7 +253,10 @@ class Reception:
         for node, limit in self._limits.items():
             if wanted < limit:
                 self._limits[node] = wanted
-                self.consumers[node].change_max_in_flight(wanted)
+                self._change_in_flight(node)
+
+    def _change_in_flight(self, node: tuple[str, str]) -> None:
+        self.consumers[node].change_max_in_flight(min(self._limits[node], self._bytes[node].limit))
 
 
 @asynccontextmanager
@@ -259,8 +273,8 @@ async def receiving(spec: ConsumerSpec, share: PartitionShare, clock: Clock) -> 
         for consumer in consumers:
             await stack.enter_async_context(consumer)
         async with anyio.create_task_group() as tasks:
-            for consumer in consumers:
-                tasks.start_soon(reception.gather, consumer)
+            for node in reception.consumers:
+                tasks.start_soon(reception.gather, node)
             tasks.start_soon(reception.keep_alive)
             try:
                 await reception.wait_connected()

@@ -10,8 +10,10 @@ of a row in its batch. So a replay maps the file of a slot and adds one column; 
 
 from __future__ import annotations
 
-from itertools import groupby
-from operator import attrgetter
+from array import array
+from functools import cache
+from itertools import accumulate, groupby
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ def message_rows(batch: pa.RecordBatch) -> Iterator[MessageRow]:
     return map(MessageRow._make, zip(*columns, strict=True))
 
 
+@cache
 def arrow_schema() -> pa.Schema:
     """Return the schema of reads, as Spark translates ``DDL``."""
     import pyarrow as pa
@@ -96,26 +99,27 @@ def encode_payload(rows: Sequence[MessageRow], channel: str) -> bytes:
         rows: one or more.
         channel: the channel that they were delivered from.
     """
-    addresses, topics, ids, timestamps, attempts, bodies = zip(*rows, strict=True)
-    return bytes(_encode(bodies, ids, timestamps, attempts, topics, channel, addresses))
+    _, _, ids, timestamps, attempts, bodies = zip(*rows, strict=True)
+    sources = [(*source, len(list(run))) for source, run in groupby(rows, key=itemgetter(0, 1))]
+    return bytes(_encode(bodies, [id_.encode() for id_ in ids], timestamps, attempts, sources, channel))
 
 
 def encode_messages(messages: Sequence[Message]) -> memoryview:
     """Return messages of one channel as the payload of a slot; it is that of their rows."""
-    addresses: list[str] = []
-    topics: list[str] = []
-    for session, run in groupby(map(attrgetter("session"), messages)):
-        count = len(list(run))
-        addresses += [session.address] * count
-        topics += [session.subscription.topic] * count
+    sources = [
+        (session.address, session.subscription.topic, len(list(run)))
+        for session, run in groupby(map(attrgetter("session"), messages))
+    ]
+    ids = [message.id for message in messages]
+    if not b"".join(ids).isascii():
+        ids = [id_.decode("ascii", "backslashreplace").encode() for id_ in ids]
     return _encode(
         [message.body for message in messages],
-        [message.id.decode("ascii", "backslashreplace") for message in messages],
+        ids,
         [message.timestamp_ns for message in messages],
         [message.attempts for message in messages],
-        topics,
+        sources,
         messages[0].channel,
-        addresses,
     )
 
 
@@ -140,18 +144,18 @@ def record_batches(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    schema = arrow_schema()
     place = (batch << BATCH_SHIFT) | (partition << PARTITION_SHIFT)
     with pa.ipc.open_stream(pa.py_buffer(payload)) as stream:
         rows = stream.read_next_batch()
     if excluded:
-        rows = rows.filter(pa.array([key not in excluded for key in keys]))
+        rows = rows.take(_numbers(array("i", [row for row, key in enumerate(keys) if key not in excluded])))
     if rows.num_rows:
-        ones = pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows)
-        numbers = pc.cumulative_sum(ones, start=(place | first_row) - 1)
-        yield pa.RecordBatch.from_arrays([*rows.columns, numbers], schema=schema)
+        steps = array("q", [1]) * rows.num_rows
+        steps[0] = place | first_row
+        yield rows.append_column(arrow_schema().field("batchSeq"), pc.cumulative_sum(_numbers(steps)))
 
 
+@cache
 def _payload_schema() -> pa.Schema:
     import pyarrow as pa
 
@@ -171,32 +175,57 @@ def _payload_schema() -> pa.Schema:
 
 def _encode(
     bodies: Sequence[bytes],
-    ids: Sequence[str],
+    ids: Sequence[bytes],
     timestamps: Sequence[int],
     attempts: Sequence[int],
-    topics: Sequence[str],
+    sources: Sequence[tuple[str, str, int]],
     channel: str,
-    addresses: Sequence[str],
 ) -> memoryview:
+    """Return columns as a payload; ``sources`` are the nsqd, the topic and the number of rows of each run."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     schema = _payload_schema()
-    ns = pa.array(timestamps, pa.int64())
-    microseconds = pc.divide(ns, 1000).cast(schema.field("timestamp").type)
+    nanoseconds = _numbers(array("q", timestamps))
     columns = [
-        pa.array(bodies, pa.binary()),
-        pa.array(ids, pa.string()),
-        microseconds,
-        ns,
-        pa.array(attempts, pa.int32()),
-        pa.array(topics, pa.string()),
-        pa.repeat(pa.scalar(channel), len(bodies)),
-        pa.array(addresses, pa.string()),
+        _texts(bodies),
+        _texts(ids),
+        pc.divide(nanoseconds, _numbers(array("q", [1000]))[0]),
+        nanoseconds,
+        _numbers(array("i", attempts)),
+        pa.concat_arrays([_repeated(topic, count) for _, topic, count in sources]),
+        _repeated(channel, len(bodies)),
+        pa.concat_arrays([_repeated(address, count) for address, _, count in sources]),
     ]
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    typed = [column.view(type_) for column, type_ in zip(columns, schema.types, strict=True)]
+    batch = pa.RecordBatch.from_arrays(typed, schema=schema)
     # A stream without a fixed size would double its buffer while it grows.
     payload = pa.allocate_buffer(schema.serialize().size + pa.ipc.get_record_batch_size(batch) + END_SIZE)
     with pa.FixedSizeBufferWriter(payload) as sink, pa.ipc.new_stream(sink, schema) as stream:
         stream.write_batch(batch)
     return memoryview(payload).cast("B")
+
+
+# pyarrow imports pandas, if it is installed, for each value that it converts itself: 60 MB in each worker. So columns
+# are made of buffers.
+
+
+def _numbers(numbers: array[int]) -> pa.Array:
+    import pyarrow as pa
+
+    type_ = pa.int64() if numbers.itemsize == 8 else pa.int32()
+    return pa.Array.from_buffers(type_, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _texts(texts: Sequence[bytes]) -> pa.Array:
+    import pyarrow as pa
+
+    offsets = array("i", list(accumulate(map(len, texts), initial=0)))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]
+    return pa.Array.from_buffers(pa.binary(), len(texts), buffers)
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.repeat(_texts([text.encode()])[0], count)

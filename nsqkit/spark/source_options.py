@@ -164,6 +164,13 @@ OPTIONS: Final = (
         "Fail a task that does not reach one of its nsqds, instead of continuing without. By default `false` for a "
         "stream and `true` for a batch read.",
     ),
+    milliseconds_option(
+        "connectTimeoutMs",
+        10_000,
+        1,
+        "How long a task waits for its nsqds at its start, before it fails or continues without them.",
+        field="connect_timeout",
+    ),
     word_option(
         "depthCheck",
         None,
@@ -335,6 +342,7 @@ def _source_options(
             max_in_flight=values["maxInFlight"],
             linger=values["lingerMs"] / 1000,
             msg_timeout=values["msgTimeoutMs"] / 1000,
+            connect_timeout=values["connectTimeoutMs"] / 1000,
             fail_on_node_loss=fail_on_node_loss if fails is None else fails,
             max_attempts=values["maxAttempts"],
             dead_letter_topic=values["deadLetterTopic"],

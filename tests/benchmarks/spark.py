@@ -196,14 +196,19 @@ def _read_rows(bench: Bench, brokers: Sequence[BrokerProcess], spark: SparkProgr
     for what, count in (("1 partition", 1), ("4 partitions", 4)):
         if figures := _once(bench, what, partial(_stream, bench, brokers, spark, "wal", count)):
             yield Row(what=f"stream with a WAL, {what}", unit="rows/s", value=figures["per_second"])
+    yield from replay_rows(bench, brokers, spark)
+
+
+def replay_rows(bench: Bench, brokers: Sequence[BrokerProcess], spark: SparkProgram) -> Iterator[Row]:
     topic = _filled_topic(bench, brokers, bench.effort.count(ROWS))
     replay = partial(spark.run, "replay", addresses=_addresses(brokers)["addresses"], topic=topic)
     if figures := _once(bench, "replay", replay):
         yield Row(
             what="read of a WAL, without a broker",
             unit="rows/s",
-            value=figures["per_second"],
-            floors=[Floor(at_least=1_500_000)],
+            value=figures["replay_per_second"],
+            peers={"a source without work": figures["transport_per_second"]},
+            floors=[Floor(at_least=1_500_000), Floor(ratio=0.7, peer="a source without work")],
         )
 
 

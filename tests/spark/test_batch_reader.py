@@ -12,7 +12,7 @@ from nsqkit.errors import OptionError
 from nsqkit.spark.batch_reader import FOLDER, WAIT, BatchRead
 from nsqkit.spark.read_task import AdoptedTask, ReceiveTask, WalTask
 from nsqkit.spark.slots.local_store import LocalStore
-from nsqkit.spark.slots.records import FinRecord, MessageKey
+from nsqkit.spark.slots.records import DataSlot, FinOutcome, MessageKey, RowCounts, SealSlot
 from nsqkit.spark.source_options import batch_options
 from tests.spark.fake_cluster import FakeCluster, ManualTime, Messages
 
@@ -47,8 +47,8 @@ def read(tmp_path: Path, cluster: FakeCluster, time: ManualTime) -> Any:
 
 def fill(task: Any) -> None:
     log = task.wal.open(0).partition(0, 0)
-    log.put_slot(0, [MessageKey("a:4150", "orders", b"0" * 16)], b"")
-    log.put_fin(0, FinRecord(row_count=1))
+    log.put_slot(0, DataSlot((MessageKey("a:4150", "orders", b"0" * 16),), b""))
+    log.put_seal(1, SealSlot(FinOutcome(), RowCounts(1)))
 
 
 def test_each_action_of_a_load_has_the_same_tasks(read: Any, cluster: FakeCluster) -> None:

@@ -9,15 +9,16 @@ from tests.benchmarks.harness import Bench, Effort, RunFailed
 from tests.benchmarks.table import render
 
 
-def test_writes_and_a_trickle_are_measured():
+def test_replays_writes_and_a_trickle_are_measured():
     bench = Bench(Effort(rounds=1, scale=0.002))
     with bench.serve() as first, bench.serve() as second, spark.SparkProgram("local[2]") as program:
         rows = [
+            *spark.replay_rows(bench, (first, second), program),
             *spark.write_rows(bench, (first, second), program),
             *spark.trickle_rows(bench, (first, second), program),
         ]
     assert not bench.notes
-    assert len(rows) == 4
+    assert len(rows) == 5
     assert render(rows)
     assert all(row.value > 0 for row in rows)
 

@@ -138,3 +138,18 @@ async def test_a_batch_that_does_not_linger_waits_for_the_first_delivery():
         async with receiving(spec, make_share((nsqd.tcp_address, "t")), LoopClock()) as reception:
             assert await drain(reception) == [b"one"]
         assert reception.stop_reason is StopReason.LINGER
+
+
+async def test_the_bytes_of_two_chunks_are_in_flight():
+    with NsqdServer() as nsqd:
+        nsqd.publish("t", *[bytes(1000)] * 500)
+        spec = make_spec(nsqd.tcp_address, chunk_bytes=50_000)
+        share = make_share((nsqd.tcp_address, "t"), in_flight=400)
+        in_flight: list[int] = []
+        async with receiving(spec, share, LoopClock()) as reception:
+            consumer = reception.consumers["t", nsqd.tcp_address]
+            while chunk := await reception.next_chunk():
+                in_flight.append(consumer.stats().max_in_flight)
+                await reception.finish(chunk)
+        assert reception.counts.finished == 500
+        assert max(in_flight) == 100

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import mmap
 import pickle
+import subprocess
+import sys
 from collections.abc import Collection
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,3 +159,18 @@ def test_a_batch_is_read_as_messages():
     rows = [ROW, OTHER]
     (batch,) = record_batches(encode_payload(rows, "billing"), [key_of(row) for row in rows], (), 0, 0, 0)
     assert list(message_rows(batch)) == rows
+
+
+def test_a_worker_does_not_import_pandas() -> None:
+    pytest.importorskip("pandas")
+    program = """
+import sys
+from nsqkit.spark.schema import MessageRow, encode_payload, record_batches
+from nsqkit.spark.read_task import row_keys
+rows = [MessageRow("127.0.0.1:4150", "orders", f"{n:016x}", 1_700_000_000_000_000_000, 1, b"body") for n in range(3)]
+keys = row_keys(rows)
+(batch,) = record_batches(encode_payload(rows, "lake"), keys, {keys[0]}, 1, 2, 0)
+assert batch.num_rows == 2
+assert "pandas" not in sys.modules, "pyarrow imported pandas, which takes 60 MB"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

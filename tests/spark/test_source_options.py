@@ -69,6 +69,7 @@ def test_all_options_of_a_stream_arrive() -> None:
         dedupHorizonMs=1_000_000,
         onOrphanedWal="adopt",
         failOnNodeLoss="true",
+        connectTimeoutMs=700,
         depthCheck="none",
         **{
             "availableNowTimeoutMs": 9000,
@@ -81,7 +82,8 @@ def test_all_options_of_a_stream_arrive() -> None:
     assert (spec.topics, spec.partitions, spec.max_partitions, spec.max_in_flight) == (("t", "u"), 8, 9, 5000)
     assert (spec.max_messages, spec.max_bytes, spec.linger, spec.deadline) == (200_000, 1000, 0.05, 2.0)
     assert (spec.msg_timeout, spec.max_attempts, spec.dead_letter_topic) == (5.0, 5, "dead")
-    assert (spec.fail_on_node_loss, spec.nsqd_http_addresses) == (True, ("a:1", "b:1"))
+    assert (spec.fail_on_node_loss, spec.connect_timeout) == (True, 0.7)
+    assert spec.nsqd_http_addresses == ("a:1", "b:1")
     assert spec.connection == {"tls_v1": True, "auth_secret": "s3cret", "lookupd_poll_timeout": 2.0}
     assert (options.wal_retain_batches, options.dedup_horizon_ms, options.on_orphaned_wal) == (3, 1_000_000, "adopt")
     assert (options.depth_check, options.available_now_timeout_ms) == ("none", 9000)

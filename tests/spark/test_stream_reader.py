@@ -13,7 +13,7 @@ from nsqkit.spark.batch_plan import PartitionShare
 from nsqkit.spark.batch_reader import WAIT
 from nsqkit.spark.read_task import AdoptedTask, ReadTask, ReceiveTask, WalTask
 from nsqkit.spark.slots.local_store import LocalStore
-from nsqkit.spark.slots.records import FinRecord, MessageKey
+from nsqkit.spark.slots.records import DataSlot, FinOutcome, MessageKey, RowCounts, SealSlot
 from nsqkit.spark.slots.wal import Wal
 from nsqkit.spark.source_options import stream_options
 from nsqkit.spark.stream_offset import Offset
@@ -56,9 +56,9 @@ def run_batch(stream: WalStream, start: Offset, row_count: int = 5) -> Offset:
     task = stream.tasks(start, end)[0]
     assert isinstance(task, WalTask)
     log = task.wal.open(task.batch).partition(task.batch, 0)
-    log.put_slot(0, [MessageKey("a:4150", "orders", b"%016d" % (end["n"] * 100 + i)) for i in range(row_count)], b"")
-    log.put_fin(0, FinRecord(row_count=row_count))
-    log.put_seal(1)
+    keys = tuple(MessageKey("a:4150", "orders", b"%016d" % (end["n"] * 100 + i)) for i in range(row_count))
+    log.put_slot(0, DataSlot(keys, b""))
+    log.put_seal(1, SealSlot(FinOutcome(), RowCounts(row_count)))
     return end
 
 

@@ -142,7 +142,7 @@ def install() -> None:
     from nsqkit.spark import batch_plan
     from nsqkit.spark.slots.wal import PartitionWal
 
-    for name in ("put_slot", "put_fin", "put_seal"):
+    for name in ("put_slot", "put_seal"):
         setattr(PartitionWal, name, around(name, getattr(PartitionWal, name)))
     batch_plan.store_plan = around("store_plan", batch_plan.store_plan)
     # It imports the function above by its name.
@@ -153,13 +153,15 @@ def install() -> None:
 
 
 def in_halves(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that finishes messages in two parts, with the point ``finish:half`` between them."""
+    """Return a function that finishes messages, with the points ``finish:half`` and ``finish:after``."""
 
     @functools.wraps(function)
     async def finish(consumer: Any, messages: Iterable[Any]) -> Any:
         chunk = list(messages)
         if (fault := present_fault()) is None or fault.point != "finish:half":
-            return await function(consumer, chunk)
+            result = await function(consumer, chunk)
+            hit("finish:after")
+            return result
         half = len(chunk) // 2
         first = await function(consumer, chunk[:half])
         hit("finish:half")

@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent
 
 
 @pytest.mark.parametrize(
-    ("point", "call"), [("put_slot:before", 2), ("put_slot:after", 2), ("put_fin:before", 2), ("put_seal:before", 1)]
+    ("point", "call"), [("put_slot:before", 2), ("put_slot:after", 2), ("finish:after", 2), ("put_seal:before", 1)]
 )
 def test_attempt_that_stands_still_has_the_rows_of_the_other(
     nodes: Nodes,

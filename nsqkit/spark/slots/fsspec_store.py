@@ -49,9 +49,9 @@ class FsspecStore:
                 "that there is none. A store with conditional writes, or a shared directory, is required"
             )
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
+    def put_if_absent(self, key: str, *parts: bytes | memoryview) -> bool:
         try:
-            self.filesystem.pipe_file(self._path(key), data, mode="create")
+            self.filesystem.pipe_file(self._path(key), b"".join(parts), mode="create")
         except FileExistsError:
             return False
         except OSError as error:

@@ -50,13 +50,13 @@ class LocalStore:
                 with suppress(OSError):
                     path.unlink()
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
+    def put_if_absent(self, key: str, *parts: bytes | memoryview) -> bool:
         path = self.directory / key
         make_directory(path.parent)
         temporary = path.parent / f".{secrets.token_hex(8)}"
         try:
             with open(temporary, "xb") as file:
-                file.write(data)
+                file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
             try:

@@ -112,6 +112,13 @@ def orphaned_wals(store: SlotStore, info: WalInfo) -> tuple[str, ...]:
     return tuple(sorted(wal_id for wal_id in same if wal_id in with_rows))
 
 
+def open_wals(store: SlotStore) -> list[Wal]:
+    """Return all WALs of a location."""
+    wal_ids = [key.split("/")[0] for key in store.list("") if key.endswith(f"/{_INFO}")]
+    infos = {wal_id: _read_info(store, wal_id) for wal_id in wal_ids}
+    return [Wal(store, wal_id, info.adopted) for wal_id, info in infos.items() if info]
+
+
 def planned_batches(wal: Wal) -> list[int]:
     """Return the batches that have a plan, in order."""
     return _numbers(wal, "plan/", ".json")
@@ -142,9 +149,9 @@ def remove_batches(wal: Wal, next_batch: int, retain: int, dedup_horizon_ns: int
     for batch in planned_batches(wal):
         if batch >= next_batch - retain:
             break
-        created_ns = _created_ns(wal, batch)
-        if created_ns + dedup_horizon_ns <= now_ns or not _is_ambiguous(wal, batch):
-            wal.store.put_if_absent(wal.removed_key(batch), encode_fields({"created_ns": created_ns}))
+        begin_ns = created_ns(wal, batch)
+        if begin_ns + dedup_horizon_ns <= now_ns or not _is_ambiguous(wal, batch):
+            wal.store.put_if_absent(wal.removed_key(batch), encode_fields({"created_ns": begin_ns}))
             wal.store.delete(wal.batch_prefix(batch))
             # The plan is the last to go, so that an interrupted removal is found and repeated.
             wal.store.delete(wal.plan_key(batch))
@@ -165,12 +172,11 @@ def _remove_marks(wal: Wal, removed: list[int], dedup_horizon_ns: int, now_ns: i
 
 
 def _is_ambiguous(wal: Wal, batch: int) -> bool:
-    slots = [key for key in wal.store.list(wal.batch_prefix(batch)) if key.endswith(".slot")]
-    fins = [wal.read_fin(key) for key in slots]
-    return any(fin is not None and fin.ambiguous for fin in fins)
+    return any(seal.counts.ambiguous_count for seal in wal.seals(batch))
 
 
-def _created_ns(wal: Wal, batch: int) -> int:
+def created_ns(wal: Wal, batch: int) -> int:
+    """Return when a batch was planned, ns since the Unix epoch; 0 if it has no plan."""
     key = wal.plan_key(batch)
     data = wal.store.get(key)
     return 0 if data is None else _int_field(key, data, "created_ns")

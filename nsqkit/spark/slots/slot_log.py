@@ -1,13 +1,15 @@
 """The log of one partition of one batch: which rows belong to it, agreed by all attempts of its task.
 
-        chunk ─▶ Touch ─▶ LookUp ─▶ PutSlot i ─▶ FinishSlot ─▶ PutFin i ─▶ next chunk ─▶ … ─▶ PutSeal ─▶ Replay
+        chunk ─▶ Touch ─▶ LookUp ─▶ PutSlot i ─▶ FinishSlot ─▶ next chunk ─▶ … ─▶ PutSeal ─▶ Replay
                                       └ lost: Requeue, then seal and replay
 
-A slot is stored before its FINs are sent, so rows are durable before nsqd drops their messages. All kinds of slots
-share one sequence of keys that never change, so a seal is a fence: an owner that was stopped, or a second attempt,
-loses its next put and requeues its messages. Every attempt ends with the same rows. A slot whose FINs have no recorded
-outcome becomes *ambiguous*: its rows count, and messages that are delivered again are recognised by their keys. While
-an outcome is open, such a message is requeued.
+A slot is stored before its FINs are sent, so rows are durable before nsqd drops their messages. The outcome of its FINs
+is a part of the next slot. All slots share one sequence of keys that never change, so one put decides both that a log
+goes on and how its last slot ended, and a seal is a fence: an owner that was stopped, or a second attempt, loses its
+next put and requeues its messages. Every attempt ends with the same rows. An attempt that seals the log of another one
+makes the last slot *ambiguous*: its rows count, and messages that are delivered again are recognised by their keys.
+While an outcome is not stored, such a message is requeued by other partitions. So an outcome with a FIN that failed or
+is not known is stored at once, in a slot without rows; any other one waits for the next chunk, which saves a put.
 
 ``SlotLog`` returns actions. The driver performs them in order, and passes the result of the last one to the method that
 its class names. Results decide: puts are the only source of truth, and a read may be late.
@@ -23,12 +25,12 @@ import attrs
 
 from nsqkit.errors import ProtocolError
 from nsqkit.spark.slots.dedupe import Presence
-from nsqkit.spark.slots.records import DataSlot, FinRecord, MessageKey, SealSlot, Slot
+from nsqkit.spark.slots.records import DataSlot, FinOutcome, MessageKey, RowCounts, SealSlot, Slot
 
 
 @attrs.frozen
 class ReadLog:
-    """Read the slots, from number 0 on, and their FIN records; then call ``log_read``."""
+    """Read the slots, from number 0 on; then call ``log_read``."""
 
 
 @attrs.frozen
@@ -67,10 +69,11 @@ class FinishDuplicates:
 
 @attrs.frozen
 class PutSlot:
-    """Put a DATA slot with the rows of these messages, in this order; then call ``slot_put``."""
+    """Put a DATA slot with the rows of these messages, in this order, and an outcome; then call ``slot_put``."""
 
     number: int
     keys: tuple[MessageKey, ...]
+    outcome: FinOutcome | None
 
 
 @attrs.frozen
@@ -82,18 +85,11 @@ class FinishSlot:
 
 
 @attrs.frozen
-class PutFin:
-    """Put the FIN record of a slot; then call ``fin_put``."""
-
-    number: int
-    record: FinRecord
-
-
-@attrs.frozen
 class PutSeal:
     """Put a SEAL slot; then call ``seal_put``."""
 
     number: int
+    seal: SealSlot
 
 
 @attrs.frozen
@@ -112,16 +108,8 @@ class Replay:
 
 
 Action: TypeAlias = (
-    ReadLog | Receive | Touch | LookUp | Requeue | FinishDuplicates | PutSlot | FinishSlot | PutFin | PutSeal | Replay
+    ReadLog | Receive | Touch | LookUp | Requeue | FinishDuplicates | PutSlot | FinishSlot | PutSeal | Replay
 )
-
-
-@attrs.frozen
-class LogEntry:
-    """A slot as read, and its FIN record if there is one."""
-
-    slot: Slot
-    fin: FinRecord | None = None
 
 
 class Phase(enum.Enum):
@@ -134,7 +122,6 @@ class Phase(enum.Enum):
     LOOK_UP = "looked_up"
     SLOT = "slot_put"
     FINISH = "slot_finished"
-    FIN = "fin_put"
     SEAL = "seal_put"
     ENDED = "nothing"
 
@@ -144,45 +131,49 @@ class SlotLog:
 
     Attributes:
         phase: the result that it waits for.
-        included_count: rows in the slots that this attempt put, without those whose FIN failed.
-        failed_count: rows whose FIN failed.
+        counts: of the slots that this attempt put.
         duplicate_count: messages that were finished because a slot has them.
         requeued_count: messages that were requeued.
     """
 
     def __init__(self) -> None:
         self.phase = Phase.START
-        self.included_count = self.failed_count = self.duplicate_count = self.requeued_count = 0
+        self.counts = RowCounts()
+        self.duplicate_count = self.requeued_count = 0
         self._may_receive = True
         self._next_number = 0
         self._chunk: tuple[MessageKey, ...] = ()
         self._redelivered: frozenset[MessageKey] = frozenset()
-        self._undecided: list[PutFin] = []
+        # Of the slot before the next one, until the outcome is stored.
+        self._outcome: FinOutcome | None = None
+        self._finished: tuple[MessageKey, ...] = ()
 
     def start(self) -> list[Action]:
         """Begin: the log of an earlier attempt is replayed, an empty one is filled."""
         self._enter(Phase.START, Phase.LOG)
         return [ReadLog()]
 
-    def log_read(self, entries: Sequence[LogEntry]) -> list[Action]:
+    def log_read(self, slots: Sequence[Slot]) -> list[Action]:
         """Continue after ``ReadLog``.
 
         Args:
-            entries: slots 0, 1, …, up to the first number that is absent.
+            slots: slots 0, 1, …, up to the first number that is absent.
 
         Raises:
-            ProtocolError: a slot follows the seal.
+            ProtocolError: a slot follows the seal, or has no outcome of the slot before it.
         """
         self._enter(Phase.LOG)
-        data = [(entry.slot, entry.fin) for entry in entries if isinstance(entry.slot, DataSlot)]
-        if len(data) < len(entries):
-            if len(data) != len(entries) - 1 or not isinstance(entries[-1].slot, SealSlot):
-                raise ProtocolError(f"the log has {len(entries)} slots, and the seal is not its only last one")
-            return self._replay(data)
-        if not entries and self._may_receive:
+        data = [slot for slot in slots if isinstance(slot, DataSlot)]
+        if any(slot.outcome is None for slot in slots[1:]):
+            raise ProtocolError(f"the log has {len(slots)} slots, and one lacks the outcome of the slot before it")
+        if len(data) < len(slots):
+            if len(data) != len(slots) - 1 or not isinstance(slots[-1], SealSlot):
+                raise ProtocolError(f"the log has {len(slots)} slots, and the seal is not its only last one")
+            return self._replay(data, slots)
+        if not slots and self._may_receive:
             return self._receive()
         self.phase = Phase.SEAL
-        return [PutSeal(len(entries))]
+        return [PutSeal(len(data), _seal_of_another(data))]
 
     def receive_chunk(
         self, keys: Sequence[MessageKey], redelivered: Collection[MessageKey], *, touch: bool = False
@@ -212,6 +203,7 @@ class SlotLog:
     def looked_up(self, presence: Mapping[MessageKey, Presence]) -> list[Action]:
         """Continue after ``LookUp``; a message without an entry is in no slot."""
         self._enter(Phase.LOOK_UP)
+        presence = {**presence, **dict.fromkeys(self._finished, Presence.INCLUDED)}
         of_kind: dict[Presence, tuple[MessageKey, ...]] = {
             kind: tuple(key for key in self._chunk if presence.get(key) is kind) for kind in Presence
         }
@@ -227,11 +219,15 @@ class SlotLog:
     def slot_put(self, *, stored: bool) -> list[Action]:
         """Continue after ``PutSlot``; ``stored`` is False if the slot exists: another attempt has ended this one."""
         self._enter(Phase.SLOT)
-        if stored:
+        if not stored:
+            chunk, self._chunk = self._chunk, ()
+            return [*self._requeue(chunk, delayed=False), *self._read_for_replay()]
+        if self._chunk:
             self.phase = Phase.FINISH
             return [FinishSlot(self._next_number, self._chunk)]
-        chunk, self._chunk = self._chunk, ()
-        return [*self._requeue(chunk, delayed=False), *self._read_for_replay()]
+        self._next_number += 1
+        self._outcome = FinOutcome()
+        return self._receive()
 
     def slot_finished(self, *, failed: Collection[MessageKey], ambiguous: bool) -> list[Action]:
         """Continue after ``FinishSlot``.
@@ -240,30 +236,22 @@ class SlotLog:
             failed: messages whose FIN was answered with E_FIN_FAILED before the barrier.
             ambiguous: whether a connection ended before its barrier.
         """
-        self._enter(Phase.FINISH, Phase.FIN)
-        own_failed = frozenset(self._chunk).intersection(failed)
-        record = FinRecord(own_failed, ambiguous, len(self._chunk) - len(own_failed))
-        self.failed_count += len(own_failed)
-        self.included_count += record.row_count
-        return [PutFin(self._next_number, record)]
-
-    def fin_put(self, *, stored: bool) -> list[Action]:
-        """Continue after ``PutFin``; ``stored`` is False if the slot has a FIN record, which counts."""
-        self._enter(Phase.FIN)
-        if self._undecided:
-            del self._undecided[0]
-            return self._decide()
-        if not stored:
-            # Another attempt has sealed the log and replays it.
-            return self._read_for_replay()
+        self._enter(Phase.FINISH)
+        outcome = FinOutcome(frozenset(self._chunk).intersection(failed) if failed else frozenset(), ambiguous)
+        self.counts = self.counts.with_slot(len(self._chunk), outcome)
+        self._outcome = outcome
         self._next_number += 1
-        return self._receive()
+        if outcome == FinOutcome():
+            self._finished = self._chunk
+            return self._receive()
+        self._finished = self._chunk = ()
+        return self._put_slot()
 
     def seal(self) -> list[Action]:
         """End the log because the partition stops, after ``Receive``."""
         self._enter(Phase.CHUNK, Phase.SEAL)
         self._may_receive = False
-        return [PutSeal(self._next_number)]
+        return [PutSeal(self._next_number, SealSlot(self._outcome, self.counts))]
 
     def seal_put(self, *, stored: bool) -> list[Action]:
         """Continue after ``PutSeal``, whether ``stored`` or not: the log is read to its end."""
@@ -287,36 +275,40 @@ class SlotLog:
         return self._put_chunk()
 
     def _put_chunk(self) -> list[Action]:
-        if not self._chunk:
-            return self._receive()
+        return self._put_slot() if self._chunk else self._receive()
+
+    def _put_slot(self) -> list[Action]:
         self.phase = Phase.SLOT
-        return [PutSlot(self._next_number, self._chunk)]
+        return [PutSlot(self._next_number, self._chunk, self._outcome)]
 
     def _requeue(self, keys: tuple[MessageKey, ...], *, delayed: bool) -> list[Action]:
         self.requeued_count += len(keys)
-        return [Requeue(keys, delayed)]
+        return [Requeue(keys, delayed)] if keys else []
 
     def _read_for_replay(self) -> list[Action]:
         self._may_receive = False
         self.phase = Phase.LOG
         return [ReadLog()]
 
-    def _replay(self, data: Sequence[tuple[DataSlot, FinRecord | None]]) -> list[Action]:
-        """Return the rows if each slot has a FIN record; otherwise make the other slots ambiguous."""
+    def _replay(self, data: Sequence[DataSlot], slots: Sequence[Slot]) -> list[Action]:
         self._may_receive = False
-        decided = [ReplaySlot(number, fin.failed) for number, (_, fin) in enumerate(data) if fin]
-        if len(decided) == len(data):
-            self.phase = Phase.ENDED
-            return [Replay(tuple(decided))]
-        self._undecided = [
-            PutFin(number, FinRecord(ambiguous=True, row_count=len(slot.keys)))
-            for number, (slot, fin) in enumerate(data)
-            if fin is None
+        self.phase = Phase.ENDED
+        outcomes = [slot.outcome for slot in slots[1:] if slot.outcome is not None]
+        rows = [
+            ReplaySlot(number, outcome.failed)
+            for number, (slot, outcome) in enumerate(zip(data, outcomes, strict=True))
+            if slot.keys
         ]
-        return self._decide()
+        return [Replay(tuple(rows))]
 
-    def _decide(self) -> list[Action]:
-        if not self._undecided:
-            return self._read_for_replay()
-        self.phase = Phase.FIN
-        return [self._undecided[0]]
+
+def _seal_of_another(data: Sequence[DataSlot]) -> SealSlot:
+    """Return the seal of a log whose owner has not stored how its last slot ended."""
+    if not data:
+        return SealSlot()
+    outcomes = [slot.outcome for slot in data[1:] if slot.outcome is not None]
+    last = FinOutcome(ambiguous=bool(data[-1].keys))
+    counts = RowCounts()
+    for slot, outcome in zip(data, [*outcomes, last], strict=True):
+        counts = counts.with_slot(len(slot.keys), outcome)
+    return SealSlot(last, counts)

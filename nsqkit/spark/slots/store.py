@@ -12,8 +12,8 @@ from typing import Protocol
 class SlotStore(Protocol):
     """Keys with bytes that never change. A key is a relative path with slashes."""
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Store the bytes; return False if the key exists. The key is durable when this returns True."""
+    def put_if_absent(self, key: str, *parts: bytes | memoryview) -> bool:
+        """Store the bytes of all parts; return False if the key exists. The key is durable when this returns True."""
 
     def get(self, key: str) -> bytes | memoryview | None:
         """Return the bytes of a key; None if there is none."""

@@ -1,6 +1,6 @@
 """The keys of one WAL in a store, and the actions of a slot log that read or write them.
 
-        <walId>/plan/<n>.json · <walId>/<n>/<k>/00000i.slot · <walId>/<n>/<k>/00000i.fin · <walId>/removed/<n>
+        <walId>/plan/<n>.json · <walId>/<n>/<k>/00000i.slot · <walId>/removed/<n>
 
 ``n`` is the batch, ``k`` the partition and ``i`` the slot. The log is read by number, not from a list, so that a store
 whose lists are late still gives each slot that precedes another. Removed slots fence no more, so ``removed/<n>``
@@ -9,23 +9,13 @@ precedes their removal, and an owner that was stopped until then looks for it be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 
 from nsqkit.errors import ProtocolError
 from nsqkit.spark.slots.dedupe import DedupeIndex, Presence
-from nsqkit.spark.slots.records import (
-    DataSlot,
-    FinRecord,
-    MessageKey,
-    decode_fin,
-    decode_slot,
-    encode_data,
-    encode_fin,
-    encode_seal,
-)
-from nsqkit.spark.slots.slot_log import LogEntry
+from nsqkit.spark.slots.records import DataSlot, MessageKey, SealSlot, Slot, decode_slot, encode_slot
 from nsqkit.spark.slots.store import SlotStore
 
 
@@ -37,7 +27,7 @@ class Wal:
         store: where it is.
         wal_id: its name, the first part of all its keys.
         adopted: older WALs whose rows are rows of this one.
-        index: the messages of the slots that were looked at; it may live as long as the process.
+        index: the slots that were looked at; it may live as long as the process.
     """
 
     store: SlotStore
@@ -62,20 +52,32 @@ class Wal:
         """Return the presence of each message that is in a slot of this WAL, by the slots that exist now."""
         listed = {key for wal_id in (self.wal_id, *self.adopted) for key in self.store.list(f"{wal_id}/")}
         for slot_key in sorted(key for key in listed if key.endswith(".slot") and not self.index.has(key)):
-            data = self.store.get(slot_key)
-            slot = None if data is None else decode_slot(slot_key, data)
-            if isinstance(slot, DataSlot):
-                self.index.add_slot(slot_key, slot.keys)
-        for slot_key in self.index.open_slots:
-            if (fin := self.read_fin(slot_key)) is not None:
-                self.index.decide(slot_key, fin)
-        return self.index.look_up(keys)
+            if (slot := self._read(slot_key)) is not None:
+                self._add(slot_key, slot)
+        return self.index.look_up(keys, lambda slot_key: _keys_of(self._read(slot_key)))
 
-    def read_fin(self, slot_key: str) -> FinRecord | None:
-        """Return the FIN record of a slot; None if there is none."""
-        key = fin_key(slot_key)
-        data = self.store.get(key)
-        return None if data is None else decode_fin(key, data)
+    def seals(self, batch: int) -> Iterator[SealSlot]:
+        """Yield the seal of each partition of a batch that has one."""
+        slot_keys = sorted(key for key in self.store.list(self.batch_prefix(batch)) if key.endswith(".slot"))
+        for slot_key in {key.rpartition("/")[0]: key for key in slot_keys}.values():
+            if isinstance(slot := self._read(slot_key), SealSlot):
+                yield slot
+
+    def _read(self, slot_key: str) -> Slot | None:
+        data = self.store.get(slot_key)
+        return None if data is None else decode_slot(slot_key, data)
+
+    def _add(self, slot_key: str, slot: Slot) -> None:
+        self.index.add_slot(slot_key, _keys_of(slot))
+        if slot.outcome is not None:
+            prefix, _, name = slot_key.rpartition("/")
+            number = int(name.removesuffix(".slot"))
+            self.index.decide(f"{prefix}/{number - 1:06}.slot", slot.outcome)
+
+
+def _keys_of(slot: Slot | None) -> Collection[MessageKey]:
+    """Return the messages of a slot; none for the seal, and for a slot that was removed."""
+    return slot.keys if isinstance(slot, DataSlot) else ()
 
 
 @attrs.frozen
@@ -89,21 +91,19 @@ class PartitionWal:
     def slot_key(self, number: int) -> str:
         return f"{self.prefix}{number:06}.slot"
 
-    def read_log(self) -> list[LogEntry]:
+    def read_log(self) -> list[Slot]:
         """Return the slots from number 0 on, up to the first that is absent; those with rows without their payload.
 
         All payloads together would be the whole partition in memory.
 
         Raises:
-            ProtocolError: a slot or a FIN record is not readable.
+            ProtocolError: a slot is not readable.
         """
-        entries: list[LogEntry] = []
-        while (data := self.wal.store.get(key := self.slot_key(len(entries)))) is not None:
+        slots: list[Slot] = []
+        while (data := self.wal.store.get(key := self.slot_key(len(slots)))) is not None:
             slot = decode_slot(key, data)
-            if isinstance(slot, DataSlot):
-                slot = DataSlot(slot.keys, b"")
-            entries.append(LogEntry(slot, self.wal.read_fin(key)))
-        return entries
+            slots.append(attrs.evolve(slot, payload=b"") if isinstance(slot, DataSlot) else slot)
+        return slots
 
     def read_slot(self, number: int) -> DataSlot:
         """Return the rows of a slot to replay.
@@ -118,25 +118,16 @@ class PartitionWal:
             raise ProtocolError(f"{key} has no rows, although its log has a later slot: {slot!r}")
         return slot
 
-    def put_slot(self, number: int, keys: Sequence[MessageKey], payload: bytes | memoryview) -> bool:
+    def put_slot(self, number: int, slot: DataSlot) -> bool:
         """Store the rows of a chunk; return False if the slot exists, or did before the batch was removed."""
         key = self.slot_key(number)
-        if not self.wal.store.put_if_absent(key, encode_data(keys, payload)):
+        if not self.wal.store.put_if_absent(key, *encode_slot(slot)):
             return False
         if self.wal.store.get(self.wal.removed_key(self.batch)) is None:
             return True
         self.wal.store.delete(key)
         return False
 
-    def put_fin(self, number: int, record: FinRecord) -> bool:
-        """Store the FIN record of a slot; return False if it exists."""
-        return self.wal.store.put_if_absent(fin_key(self.slot_key(number)), encode_fin(record))
-
-    def put_seal(self, number: int) -> bool:
+    def put_seal(self, number: int, seal: SealSlot) -> bool:
         """Store the seal; return False if the slot exists."""
-        return self.wal.store.put_if_absent(self.slot_key(number), encode_seal())
-
-
-def fin_key(slot_key: str) -> str:
-    """Return the key of a slot's FIN record."""
-    return slot_key.removesuffix(".slot") + ".fin"
+        return self.wal.store.put_if_absent(self.slot_key(number), *encode_slot(seal))

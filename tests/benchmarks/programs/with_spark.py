@@ -6,7 +6,9 @@ JSON with its figures. A session takes seconds to start and its first queries ar
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import statistics
 import sys
@@ -21,16 +23,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsqkit import BlockingProducer
 from nsqkit.spark.partition_writer import write_partition
+from nsqkit.spark.schema import DDL, MessageRow, encode_payload, record_batches
 from nsqkit.spark.testing.session import local_session
 from nsqkit.spark.writer_options import WriterOptions
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSource
+    from pyspark.sql.types import StructType
 
 CHANNEL: Final = "channel"
 BODY_LENGTH: Final = 200
 REPLAYS: Final = 5
 """How often one job reads the rows of a WAL, so that the fixed cost of a job counts less."""
+
+REPLAY_ROUNDS: Final = 3
+REPLAY_TASKS: Final = 2
+REPLAY_IN_FLIGHT: Final = 5000
+REPLAY_BATCH: Final = REPLAY_IN_FLIGHT // REPLAY_TASKS // 2
+"""Rows of a slot, and so of an Arrow batch."""
+
+SAME_BATCH: Final = "same_batch"
 
 STREAM_SECONDS_MAX: Final = 120
 SAMPLE_SECONDS: Final = 0.05
@@ -75,14 +89,51 @@ def stream(
 
 
 def replay(spark: SparkSession, *, addresses: Sequence[str], topic: str) -> dict[str, float]:
-    """Read the rows of a WAL, which needs no broker."""
-    options = {**_source(addresses, topic, "wal"), "partitions": 2, "maxInFlight": 5000}
+    """Read the rows of a WAL, which needs no broker, and as many rows of a source that has no work, in turns."""
+    options = {**_source(addresses, topic, "wal"), "partitions": REPLAY_TASKS, "maxInFlight": REPLAY_IN_FLIGHT}
     with _wal(options):
         frame = spark.read.format("nsq").options(**options).load()
         rows = frame.count()
-        frame = reduce(lambda left, right: left.union(right), [frame] * REPLAYS)
-        seconds = min(_seconds(lambda: frame.write.format("noop").mode("overwrite").save()) for _ in range(3))
-    return {"rows": rows, "per_second": REPLAYS * rows / seconds}
+        batch_count = -(-rows // REPLAY_TASKS // REPLAY_BATCH)
+        spark.dataSource.register(_same_batch_source(batch_count))
+        frames = {"replay": frame, "transport": spark.read.format(SAME_BATCH).load()}
+        seconds = dict.fromkeys(frames, math.inf)
+        for _ in range(REPLAY_ROUNDS):
+            for name, frame in frames.items():
+                job = reduce(lambda left, right: left.union(right), [frame] * REPLAYS)
+                seconds[name] = min(seconds[name], _seconds(job.write.format("noop").mode("overwrite").save))
+    counts = {"replay": rows, "transport": batch_count * REPLAY_BATCH * REPLAY_TASKS}
+    return {f"{name}_per_second": REPLAYS * count / seconds[name] for name, count in counts.items()}
+
+
+def _same_batch_source(batch_count: int) -> type[DataSource]:
+    """Return a source whose tasks yield one batch again and again: the cost of Spark's transport alone."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> Sequence[InputPartition]:
+            return [InputPartition(number) for number in range(REPLAY_TASKS)]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            rows = [
+                MessageRow("127.0.0.1:4150", "topic", f"{number:016x}", time.time_ns(), 1, os.urandom(BODY_LENGTH))
+                for number in range(REPLAY_BATCH)
+            ]
+            (batch,) = record_batches(encode_payload(rows, CHANNEL), (), (), 0, partition.value, 0)
+            yield from itertools.repeat(batch, batch_count)
+
+    class SameBatch(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return SAME_BATCH
+
+        def schema(self) -> str:
+            return DDL
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return Reader()
+
+    return SameBatch
 
 
 def write(spark: SparkSession, *, addresses: Sequence[str], topic: str, count: int) -> dict[str, float]:

@@ -11,7 +11,8 @@ class MemoryStore:
 
     values: dict[str, bytes] = attrs.field(factory=dict)
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
+    def put_if_absent(self, key: str, *parts: bytes | memoryview) -> bool:
+        data = b"".join(parts)
         return self.values.setdefault(key, data) is data
 
     def get(self, key: str) -> bytes | None:

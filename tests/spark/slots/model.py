@@ -15,14 +15,12 @@ from typing import Final
 import attrs
 
 from nsqkit.spark.slots.dedupe import DedupeIndex, Presence
-from nsqkit.spark.slots.records import DataSlot, FinRecord, MessageKey, SealSlot, Slot
+from nsqkit.spark.slots.records import DataSlot, MessageKey, Slot
 from nsqkit.spark.slots.slot_log import (
     Action,
     FinishDuplicates,
     FinishSlot,
-    LogEntry,
     LookUp,
-    PutFin,
     PutSeal,
     PutSlot,
     ReadLog,
@@ -118,10 +116,9 @@ class Nsqd:
 
 @attrs.define(eq=False)
 class Log:
-    """The stored slots and FIN records of a partition of a batch."""
+    """The stored slots of a partition of a batch."""
 
     slots: list[Slot] = attrs.field(factory=list)
-    fins: dict[int, FinRecord] = attrs.field(factory=dict)
 
     def put(self, number: int, slot: Slot) -> bool:
         assert number <= len(self.slots), "a slot was put beyond a gap"
@@ -129,9 +126,6 @@ class Log:
             return False
         self.slots.append(slot)
         return True
-
-    def put_fin(self, number: int, record: FinRecord) -> bool:
-        return self.fins.setdefault(number, record) is record
 
 
 @attrs.define(eq=False)
@@ -245,7 +239,7 @@ class World:
         more: list[Action] = []
         match action:
             case ReadLog():
-                more = log.log_read([LogEntry(slot, stored.fins.get(i)) for i, slot in enumerate(stored.slots)])
+                more = log.log_read(list(stored.slots))
             case Receive():
                 more = self._receive(attempt, operand)
             case Touch(keys):
@@ -259,15 +253,13 @@ class World:
                 self.events["duplicate dropped"] += 1
                 for key in keys:
                     self.nsqd.finish(attempt, key)
-            case PutSlot(number, keys):
-                self.events["slot"] += 1
-                more = log.slot_put(stored=stored.put(number, DataSlot(keys, b"")))
+            case PutSlot(number, keys, outcome):
+                self.events["slot" if keys else "outcome alone"] += 1
+                more = log.slot_put(stored=stored.put(number, DataSlot(keys, b"", outcome)))
             case FinishSlot():
                 more = self._finish(attempt, action, operand)
-            case PutFin(number, record):
-                more = log.fin_put(stored=stored.put_fin(number, record))
-            case PutSeal(number):
-                more = log.seal_put(stored=stored.put(number, SealSlot()))
+            case PutSeal(number, seal):
+                more = log.seal_put(stored=stored.put(number, seal))
             case Replay():
                 self._end(attempt, action)
         attempt.actions.extend(more)
@@ -309,13 +301,15 @@ class World:
 
     def _presence(self, keys: Sequence[MessageKey]) -> dict[MessageKey, Presence]:
         index = DedupeIndex()
+        slots = {}
         for task in self.tasks:
             for number, slot in enumerate(task.log.slots):
-                if isinstance(slot, DataSlot):
-                    index.add_slot(f"{task.name}/{number}", slot.keys)
-                    if fin := task.log.fins.get(number):
-                        index.decide(f"{task.name}/{number}", fin)
-        return index.look_up(keys)
+                name = f"{task.name}/{number}"
+                slots[name] = slot.keys if isinstance(slot, DataSlot) else ()
+                index.add_slot(name, slots[name])
+                if slot.outcome is not None:
+                    index.decide(f"{task.name}/{number - 1}", slot.outcome)
+        return index.look_up(keys, slots.__getitem__)
 
     def _end(self, attempt: Attempt, replay: Replay) -> None:
         task = attempt.task

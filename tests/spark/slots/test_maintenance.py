@@ -14,21 +14,22 @@ from nsqkit.spark.slots.maintenance import (
     planned_batches,
     remove_batches,
 )
-from nsqkit.spark.slots.records import FinRecord, MessageKey, encode_fields
+from nsqkit.spark.slots.records import DataSlot, FinOutcome, MessageKey, RowCounts, SealSlot, encode_fields
 from nsqkit.spark.slots.wal import Wal
 from tests.spark.slots.memory_store import MemoryStore
 
 INFO = WalInfo(topics="orders", channel="etl")
 ROW = MessageKey("n:1", "t", b"%016d" % 0)
+SLOT = DataSlot((ROW,), b"")
 
 
 def fill(wal: Wal, count: int, ambiguous: tuple[int, ...] = ()) -> None:
     for batch in range(count):
         wal.store.put_if_absent(wal.plan_key(batch), encode_fields({"created_ns": batch}))
         log = wal.partition(batch, 0)
-        log.put_slot(0, [ROW], b"")
-        log.put_fin(0, FinRecord(ambiguous=batch in ambiguous))
-        log.put_seal(1)
+        log.put_slot(0, SLOT)
+        outcome = FinOutcome(ambiguous=batch in ambiguous)
+        log.put_seal(1, SealSlot(outcome, RowCounts().with_slot(1, outcome)))
 
 
 def test_a_new_location_has_no_orphans() -> None:
@@ -105,7 +106,7 @@ def test_an_owner_of_a_removed_batch_is_still_fenced() -> None:
     wal = create_wal(MemoryStore(), "w", INFO, "fail")
     fill(wal, 1)
     remove_batches(wal, 5, 1, 50, 0)
-    assert not wal.partition(0, 0).put_slot(0, [ROW], b"")
+    assert not wal.partition(0, 0).put_slot(0, SLOT)
     assert wal.store.list("w/0/") == []
 
 
@@ -115,6 +116,6 @@ def test_marks_of_removed_batches_go_at_last() -> None:
     remove_batches(wal, 5, 1, 50, 0)
     remove_batches(wal, 5, 1, 50, 99)
     assert wal.store.list("w/removed/") == ["w/removed/0"]
-    wal.partition(0, 0).put_seal(0)
+    wal.partition(0, 0).put_seal(0, SealSlot())
     remove_batches(wal, 5, 1, 50, 100)
     assert wal.store.list("w/") == ["w/wal.json"]

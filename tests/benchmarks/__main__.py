@@ -28,6 +28,7 @@ from tests.benchmarks import (
     latency,
     memory,
     publish,
+    simulation,
     soak,
     spark,
     start,
@@ -51,6 +52,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "double": double.measure,
     "memory": memory.measure,
     "idle": idle.measure,
+    "simulation": simulation.measure,
     "spark": spark.measure,
 }
 

@@ -13,17 +13,27 @@ INVARIANTS: Final = {
     6: "no more messages are in flight than RDY allows",
     7: "nothing is delivered by a paused channel, after CLS, or before it is due",
     8: "attempts rise by one with each delivery",
+    9: "a message is not delivered after its FIN was confirmed",
     10: "an answer of another client changes nothing",
     11: "each command has its one answer, in order",
     12: "the next deadline is not after the first thing that is due",
+    13: "statistics equal the counts of the oracle, and no message is missing in their sum",
     14: "topics and channels exist as the commands make them",
     15: "a restart finds the messages that were promised",
     16: "no message is delivered before its deferral ends",
-    23: "finished messages leave the disk",
+    17: "files agree with each other, and belong to topics and channels that exist",
+    18: "a consumer that closes requeues what it has not begun, and nothing that it has finished",
+    19: "no more handlers run at once than are allowed, one of each lane, and none after the end",
+    20: "a publish arrives once unless it may be repeated",
+    21: "nsqlookupds list the live brokers but for tombstones, and consumers find what they list",
+    23: "memory and files are no more than messages, sessions and channels need",
     24: "nothing is kept for connections that are gone",
+    25: "a bad client or a bad file ends no process and no other connection",
     26: "every message is finished once all faults have ended",
     27: "a ready consumer gets the messages that wait",
+    28: "connections and lists of brokers are complete again in a bounded time",
     29: "time does not stand still",
+    30: "a stop ends in time, and every client gets an answer",
     31: "a message is finished only when its row is in a slot",
     32: "a message has exactly one row, unless a live owner stalled",
     33: "all replays of a partition are equal",
@@ -42,3 +52,9 @@ class Broken(AssertionError):
     def __init__(self, number: int, text: str) -> None:
         super().__init__(f"invariant {number}: {INVARIANTS[number]}: {text}")
         self.number = number
+
+
+def conclude(number: int, holds: bool, text: str) -> None:
+    """Raise ``Broken`` unless an invariant holds."""
+    if not holds:
+        raise Broken(number, text)

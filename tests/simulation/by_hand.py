@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @coroutine
-def _pause(until: Event | int | None = None) -> Generator[Event | int | None, None, None]:
+def pause(until: Event | int | None = None) -> Generator[Event | int | None, None, None]:
     """Let others act: once, until an event is set, or until a time in ns."""
     yield until
 
@@ -48,7 +48,7 @@ class Event:
 
     async def wait(self) -> None:
         while not self._is_set:
-            await _pause(self)
+            await pause(self)
 
 
 class Lock:
@@ -62,9 +62,9 @@ class Lock:
 
 
 async def _run_sync(function: Callable[..., Any], *args: object) -> Any:
-    await _pause()
+    await pause()
     result = function(*args)
-    await _pause()
+    await pause()
     return result
 
 
@@ -158,7 +158,7 @@ class Committer:
 
     async def wait_until(self, time_ns: int) -> None:
         """Pause, as its clock."""
-        await _pause(time_ns)
+        await pause(time_ns)
 
     def start(self, broker: Broker, now_ns: int) -> None:
         """Open the data path.

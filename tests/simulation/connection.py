@@ -15,13 +15,14 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nsqkit.client.session import ClientSession
-from nsqkit.errors import OptionError
+from nsqkit.errors import NSQError, OptionError
 from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.link.link import Link
 from nsqkit.wire.commands import CommandDecoder
 from nsqkit.wire.frames import FrameDecoder, MessageFrame
 from tests.rules import AllowAll
-from tests.simulation.network import END, Pipe
+from tests.simulation.foreign import ForeignRules, Refusal, Refused
+from tests.simulation.network import END, Pipe, act_on_pipes
 from tests.stepping import step
 
 if TYPE_CHECKING:
@@ -53,7 +54,15 @@ class Connection:
         session: the broker's; None once the broker has closed the connection, or is gone.
     """
 
-    def __init__(self, world: World, owner: Owner, node: Node, machine: ClientSession[Any], name: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        owner: Owner,
+        node: Node,
+        machine: ClientSession[Any],
+        name: str,
+        rules: ForeignRules | None = None,
+    ) -> None:
         self._world, self.owner, self.node, self.machine, self.name = world, owner, node, machine, name
         self.agenda_ns: int | None = None
         self.is_touched = False
@@ -65,7 +74,10 @@ class Connection:
         )
         self._link = Link(name, _NO_JOURNAL, node.faults) if options.get("has_double") else None
         self._at_end = False
-        self._commands = CommandDecoder(AllowAll(), max_msg_size=1 << 20, max_body_size=5 << 20)
+        self._rules = rules
+        self._commands = CommandDecoder(
+            rules or AllowAll(), max_msg_size=node.options.max_msg_size, max_body_size=node.options.max_body_size
+        )
         self.frames = FrameDecoder()
         self.session: Session | None = node.open_session(self)
 
@@ -91,17 +103,7 @@ class Connection:
 
     def act(self, verb: str, values: dict[str, Any]) -> None:
         """Perform a step of the plan."""
-        now_ns, ways = self._world.now_ns, values.get("ways", "both")
-        for pipe in [self.up] * (ways != "down") + [self.down] * (ways != "up"):
-            match verb:
-                case "cut":
-                    pipe.reset(now_ns)
-                case "stall":
-                    pipe.hold(now_ns + 1000 * values["for_us"])
-                case "half-open":
-                    pipe.lose()
-                case "slow":
-                    pipe.slow_down(values["ns_per_byte"])
+        act_on_pipes(self.up, self.down, verb, values, self._world.now_ns)
         if verb == "fault" and self._link is not None:
             if values.get("clear"):
                 self.node.faults.clear()
@@ -126,7 +128,8 @@ class Connection:
     def handle_deadline(self, now_ns: int) -> None:
         """Deliver the bytes that have arrived, on both sides."""
         if self._link is not None:
-            self._link.handle_deadline(now_ns)
+            if (due_ns := self._link.next_deadline()) is not None and due_ns <= now_ns:
+                self._link.handle_deadline(now_ns)
             self._leave_link(now_ns)
         if now_ns >= self.node.resume_ns:
             for data in self.up.receive(now_ns):
@@ -135,18 +138,27 @@ class Connection:
             if data == END:
                 self.machine.receive_eof(now_ns)
             self._step(b"" if data == END else data)
-        self._step(b"")
+        if self._has_work(now_ns):
+            self._step(b"")
 
     def service(self) -> None:
         """Send the client's output."""
-        while self._step(b""):
+        now_ns = self._world.now_ns
+        while self._has_work(now_ns) and self._step(b""):
             pass
         if self.machine.ended:
-            self.up.send(END, self._world.now_ns)
+            self.up.send(END, now_ns)
         if self._link is not None:
-            self._leave_link(self._world.now_ns)
+            self._leave_link(now_ns)
 
     # ---- from the client ---------------------------------------------------------------------------------------------
+
+    def _has_work(self, now_ns: int) -> bool:
+        """Whether a step without input has any effect on the client's machine."""
+        machine = self.machine
+        if machine.has_output or machine.has_events or machine.has_input:
+            return True
+        return (due_ns := machine.next_deadline()) is not None and due_ns <= now_ns
 
     def _step(self, data: bytes) -> bool:
         """Drive the client's machine; return whether it had output or events."""
@@ -171,15 +183,18 @@ class Connection:
     def _leave_link(self, now_ns: int) -> None:
         assert self._link is not None
         end = self._link.broker_end
-        if data := end.data_to_send():
-            self._receive(data)
-        if end.ended and not self._at_end:
-            self._at_end = True
-            self._receive(END)
-        if data := self._link.client_end.data_to_send():
-            self.down.send(data, now_ns)
-        if self._link.client_end.ended:
-            self.down.send(END, now_ns)
+        if end.has_output:
+            if data := end.data_to_send():
+                self._receive(data)
+            if end.ended and not self._at_end:
+                self._at_end = True
+                self._receive(END)
+        end = self._link.client_end
+        if end.has_output:
+            if data := end.data_to_send():
+                self.down.send(data, now_ns)
+            if end.ended:
+                self.down.send(END, now_ns)
 
     def _receive(self, data: bytes) -> None:
         session = self.session
@@ -187,8 +202,22 @@ class Connection:
             return
         if data == END:
             self.node.end_input(session, self._commands.end())
-        else:
+        elif self._rules is None:
             self.node.receive(session, data, list(self._commands.feed(data)))
+        else:
+            self._receive_foreign(session, data, self._rules)
+
+    def _receive_foreign(self, session: Session, data: bytes, rules: ForeignRules) -> None:
+        """Find the commands that the broker has to accept, and the one that it has to refuse."""
+        commands: list[Command] = []
+        refused: Refusal | None = None
+        try:
+            for command in self._commands.feed(data):
+                rules.execute(command, self.node.broker)
+                commands.append(command)
+        except (NSQError, Refused) as error:
+            refused = error
+        self.node.receive(session, data, commands, refused)
 
     # ---- from the broker ---------------------------------------------------------------------------------------------
 

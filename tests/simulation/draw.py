@@ -9,16 +9,42 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Any, Final
 
+from tests.simulation.foreign import ITEMS
+from tests.simulation.lookup.draw import with_lookupds
 from tests.simulation.plan import Plan, Step
 
 FAULTS: Final = (
     *("cut", "stall", "half-open", "slow", "double", "refuse", "suspend", "late"),
     *("leave", "admin", "delete", "kill", "power cut", "stop", "end disk", "clock", "disk faults"),
 )
-FEATURES: Final = ("two nodes", "slices", "ephemeral", "deferred", "requeues", "touches", "batches", "max in flight")
+FEATURES: Final = (
+    *("two nodes", "slices", "ephemeral", "deferred", "requeues", "touches", "batches", "max in flight"),
+    *("foreign", "crowd", "node options", "consumer options"),
+)
+CONSUMER_OPTIONS: Final[dict[str, tuple[Any, ...]]] = {
+    "backoff_strategy": ("full-jitter",),
+    "max_requeue_delay": (0.2,),
+    "low_rdy_idle_timeout": (1.0,),
+    "low_rdy_timeout": (1.0, 2.0),
+    "rdy_redistribute_interval": (0.1, 1.0),
+}
+NODE_OPTIONS: Final[dict[str, tuple[Any, ...]]] = {
+    "timing": ("nsqd",),
+    "requeue_on_disconnect": (True,),
+    "max_rdy_count": (1, 3, 100),
+    "max_msg_timeout_ns": (3_000_000_000, 60_000_000_000),
+    "max_channel_consumers": (1, 2),
+    "max_msg_size": (200,),
+    "e2e_processing_latency_percentiles": ([1.0, 0.5],),
+    "output_buffer_timeout_ns": (30_000_000,),
+    "queue_scan_selection_count": (1,),
+    "topology_region": ("north",),
+    "enable_experiments": (["topology-aware-consumption"],),
+}
 FATES: Final = ("finish",) * 14
 DURATIONS_US: Final = (300_000, 3_000_000, 15_000_000)
 DOUBLE_FAULTS: Final[tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]] = (
@@ -80,13 +106,23 @@ class _Drawing:
         players: dict[str, dict[str, Any]] = {}
         for number in range(1, random.randint(1, 2) + 1):
             players[f"producer-{number}"] = {"kind": "producer", "node": random.choice(node_names)}
-        for number in range(1, random.randint(1, 3) + 1):
+        shared = random.choice(self._topics), random.choice(self._channels)
+        for number in range(1, random.randint(1, 3) + 1 + ("crowd" in self._features)):
             topic, channel = random.choice(self._topics), random.choice(self._channels)
+            if "crowd" in self._features:
+                topic, channel = shared
             players[f"consumer-{number}"] = {"kind": "consumer", "topic": topic, "channel": channel}
         for number in range(1, random.randint(1, 3) + 1 if self._has_partitions else 1):
             players[f"partition-{number}"] = self._partition_options(random)
         steps: list[Step] = []
-        draws = {"producer": self._producer, "consumer": self._consumer, "partition": self._partition}
+        if "foreign" in self._features:
+            players["foreign-1"] = {"kind": "foreign", "node": random.choice(node_names)}
+        draws = {
+            "producer": self._producer,
+            "consumer": self._consumer,
+            "partition": self._partition,
+            "foreign": self._foreign,
+        }
         for name, player in players.items():
             steps += draws[player["kind"]](name)
             for node in node_names:
@@ -96,19 +132,24 @@ class _Drawing:
             clocks_us = [step.at_us for step in node_steps if step.values.get("clock_us", 0) < 0]
             steps += node_steps
             for producer, player in players.items():
-                if player.get("node") == name:
+                if player["kind"] == "producer" and player["node"] == name:
                     steps += self._publish_again(producer, clocks_us)
         steps.sort(key=lambda step: step.at_us)
-        return Plan(self._seed, self._options(), nodes, players, tuple(self._with_late(steps)))
+        plan = Plan(self._seed, self._options(), nodes, players, tuple(self._with_late(steps)))
+        if self._has_partitions or any("max_channel_consumers" in options for options in nodes.values()):
+            return plan  # a consumer that is refused does not find all brokers that are listed
+        return with_lookupds(plan, swarm=partial(_swarm, none=True), times=self._times)
 
     def _options(self) -> dict[str, Any]:
         random = self.random("options")
         return {
             "topics": self._topics,
+            "identity": self._identity(random),
             "delay_us": random.choice((0, 1_000, 50_000)),
             "slice_max": random.choice((1, 7, 100)) if "slices" in self._features and random.random() < 0.2 else 0,
             "has_double": "double" in self._faults,
             "msg_timeout_ms": random.choice((1000, 3000)),
+            "idle_rounds": random.choice((10, *[0] * 9)),
             "is_exact": self._has_partitions and self._is_exact,
             "consumer": {
                 "max_in_flight": random.choice((1, 2, 10, 200)),
@@ -117,8 +158,21 @@ class _Drawing:
                 "default_requeue_delay": random.choice((0.0, 0.5)),
                 "backoff_multiplier": random.choice((0.01, 0.5)),
                 "max_backoff_duration": random.choice((0.0, 1.0)),
+                **self._consumer_options(random),
             },
         }
+
+    def _identity(self, random: Random) -> dict[str, Any]:
+        if "consumer options" not in self._features or self._has_partitions:
+            return {}
+        sample_rate = random.choice((0, 0, 50, 99)) if self._durability == "memory" else 0
+        sizes = {"output_buffer_size": random.choice((0, 64, -1)), "output_buffer_timeout": random.choice((0, 100, -1))}
+        return sizes | {"sample_rate": sample_rate, "topology_region": random.choice(("", "north", "south"))}
+
+    def _consumer_options(self, random: Random) -> dict[str, Any]:
+        if "consumer options" not in self._features:
+            return {}
+        return {name: random.choice(values) for name, values in CONSUMER_OPTIONS.items() if random.random() < 0.4}
 
     def _node(self, name: str) -> dict[str, Any]:
         random = self.random(name)
@@ -132,6 +186,8 @@ class _Drawing:
                 "sync_timeout_ns": random.choice((10, 100, 2_000)) * 1_000_000,
                 "keep_deferred": random.random() < 0.5,
             }
+        if "node options" in self._features and not self._has_partitions:
+            options |= {name: random.choice(values) for name, values in NODE_OPTIONS.items() if random.random() < 0.2}
         return options
 
     # ---- steps -------------------------------------------------------------------------------------------------------
@@ -185,6 +241,17 @@ class _Drawing:
             else:
                 values = {"count": random.choice((0, 1, 3, 100)), "kept": random.choice((0, 0, 1, 10))}
                 yield Step(at_us, name, "handle", values | {"fates": random.choices(fates, k=4)})
+
+    def _foreign(self, name: str) -> Iterator[Step]:
+        random = self.random(name)
+        topic, channel = random.choice(self._topics), random.choice(self._channels)
+        polite = ("IDENTIFY", "SUB", "RDY", "FIN", "REQ", "TOUCH", "TOUCH", "PUB", "NOP", "RDY", "RDY")
+        others = ("FIN of another", "REQ of another", "TOUCH of another", "CLS", "MPUB", "DPUB", "REQ later")
+        for at_us in self._times(random, 15):
+            self._step_id += 1
+            what = random.choice(random.choice((polite, polite, polite, others, tuple(ITEMS))))
+            values = {"id": self._step_id, "number": random.randrange(8), "topic": topic, "channel": channel}
+            yield Step(at_us, name, *(("close",) if random.random() < 0.03 else ("send", {"what": what, **values})))
 
     def _partition_options(self, random: Random) -> dict[str, Any]:
         options = {"rdy": random.choice((1, 3, 20)), "chunk": random.choice((1, 3, 10))}

@@ -68,6 +68,10 @@ class History:
                 if publish is not None and isinstance(frame, Response):
                     self.ledger.acknowledge(publish)
 
+    def owes(self, session: Session) -> bool:
+        """Return whether a publish of this connection has no answer."""
+        return any(each is not None for each in self._expected.get(session, ()))
+
     def closed(self, session: Session) -> None:
         """Record the end of a connection."""
         for by_session in (self._expected, self._bodies, self._channels):

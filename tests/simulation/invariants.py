@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from typing import Final
 
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.wire.messages import FRAME_HEADER_LENGTH
-from tests.simulation.broken import Broken
+from tests.simulation.broken import Broken, conclude
 from tests.simulation.oracle import ChannelOracle, Oracle
 
+INNOCENT: Final = (
+    *("channel ", "commit failed"),
+    *("no command for two heartbeat intervals", "took nothing for a heartbeat interval"),
+)
+"""How the reasons begin for which a session may end without a mistake of its client: deletion, the disk, silence."""
 
-def conclude(number: int, holds: bool, text: str) -> None:
-    """Raise ``Broken`` unless an invariant holds."""
-    if not holds:
-        raise Broken(number, text)
+
+def check_end(name: str, reasons: Iterable[str | None]) -> None:
+    """Check why the session of a client that has made no mistake was ended."""
+    for reason in reasons:
+        conclude(25, reason is not None and reason.startswith(INNOCENT), f"{name} was ended by {reason!r}")
 
 
 def check_node(broker: Broker, oracle: Oracle, now_ns: int, *, may_owe: bool) -> None:

@@ -7,7 +7,9 @@ reports a reset, or loses everything silently. Each direction of each connection
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 MS = 1_000_000
 END = b""
@@ -22,6 +24,7 @@ class Pipe:
         slice_max: the maximum length of a piece in bytes, 0 for any.
 
     Attributes:
+        next_arrival: the time at which the first piece arrives; None if there is none.
         is_lost: everything that is sent is lost.
     """
 
@@ -33,6 +36,7 @@ class Pipe:
         self._last_ns = 0
         self._ns_per_byte = 0
         self._is_ended = False
+        self.next_arrival: int | None = None
         self.is_lost = False
 
     def send(self, data: bytes, now_ns: int) -> None:
@@ -42,10 +46,16 @@ class Pipe:
         self._is_ended = data == END
         if self.is_lost:
             return
+        pieces, last_ns = self._pieces, self._last_ns
         for piece in self._cut(data):
-            delay_ns = self._random.randrange(self._delay_ns) if self._delay_ns else 0
-            self._last_ns = max(self._last_ns, now_ns + delay_ns) + self._ns_per_byte * len(piece)
-            self._pieces.append((self._last_ns, piece))
+            arrival_ns = now_ns + self._random.randrange(self._delay_ns) if self._delay_ns else now_ns
+            last_ns = (last_ns if last_ns > arrival_ns else arrival_ns) + self._ns_per_byte * len(piece)
+            pieces.append((last_ns, piece))
+        self._last_ns = last_ns
+        self.next_arrival = pieces[0][0]
+
+    def _read_next(self) -> None:
+        self.next_arrival = self._pieces[0][0] if self._pieces else None
 
     def _cut(self, data: bytes) -> list[bytes]:
         if self._slice_max:
@@ -70,6 +80,7 @@ class Pipe:
     def hold(self, until_ns: int) -> None:
         """Deliver nothing before ``until_ns``, nor anything that is in transit."""
         self._pieces = deque((max(arrival_ns, until_ns), piece) for arrival_ns, piece in self._pieces)
+        self._read_next()
         self.stall(until_ns)
 
     def slow_down(self, ns_per_byte: int) -> None:
@@ -80,17 +91,32 @@ class Pipe:
         """Lose all bytes from now on, and the end, as if the other host had vanished."""
         self.is_lost = True
 
-    @property
-    def next_arrival(self) -> int | None:
-        return self._pieces[0][0] if self._pieces else None
-
-    def receive(self, now_ns: int) -> list[bytes]:
+    def receive(self, now_ns: int) -> Sequence[bytes]:
         """Return the pieces that have arrived, sometimes two of them as one."""
-        arrived: list[bytes] = []
-        while self._pieces and self._pieces[0][0] <= now_ns:
-            piece = self._pieces.popleft()[1]
-            if piece and arrived and arrived[-1] and self._random.random() < 0.5:
+        if self.next_arrival is None or self.next_arrival > now_ns:
+            return ()
+        pieces = self._pieces
+        arrived = [pieces.popleft()[1]]
+        while pieces and pieces[0][0] <= now_ns:
+            piece = pieces.popleft()[1]
+            if piece and arrived[-1] and self._random.random() < 0.5:
                 arrived[-1] += piece
             else:
                 arrived.append(piece)
+        self._read_next()
         return arrived
+
+
+def act_on_pipes(up: Pipe, down: Pipe, verb: str, values: dict[str, Any], now_ns: int) -> None:
+    """Perform a fault of a plan on both directions of a connection, or on the one that ``ways`` names."""
+    ways = values.get("ways", "both")
+    for pipe in [up] * (ways != "down") + [down] * (ways != "up"):
+        match verb:
+            case "cut":
+                pipe.reset(now_ns)
+            case "stall":
+                pipe.hold(now_ns + 1000 * values["for_us"])
+            case "half-open":
+                pipe.lose()
+            case "slow":
+                pipe.slow_down(values["ns_per_byte"])

@@ -11,40 +11,53 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import cache
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from nsqkit.broker.core.broker import Broker
-from nsqkit.broker.core.disk.storage import DiskStorage, DurableStorage
+from nsqkit.broker.core.disk.storage import DiskStorage
 from nsqkit.broker.core.options import BrokerOptions
+from nsqkit.broker.core.session.sessions import SessionEnded
 from nsqkit.testing.link.faults import Faults
-from nsqkit.wire.messages import id_of
 from tests.broker.core.disk.disks import Ended
-from tests.simulation.broken import Broken
+from tests.simulation import data_path
+from tests.simulation.admin import administer, start_topic
+from tests.simulation.broken import Broken, conclude
 from tests.simulation.by_hand import Committer, Disk
 from tests.simulation.contents import (
     Times,
-    copy_of,
     expected_after_stop,
     expected_times,
     found_in,
     names_of,
     times_of,
 )
+from tests.simulation.counts import check_counts
+from tests.simulation.deliveries import Deliveries
 from tests.simulation.history import History
-from tests.simulation.invariants import check_bodies, check_node, conclude
+from tests.simulation.invariants import check_bodies, check_end, check_node
 from tests.simulation.network import END, MS
-from tests.simulation.oracle import Copy, Oracle
+from tests.simulation.oracle import Oracle
 from tests.simulation.promises import WatchedStorage
+from tests.simulation.restored import find_orphans, restore
 
 if TYPE_CHECKING:
     from nsqkit.broker.core.session.session import Session
+    from nsqkit.broker.core.topics.topic import Topic
     from nsqkit.wire.commands import Command
     from tests.simulation.connection import Connection
+    from tests.simulation.foreign import Refusal
+    from tests.simulation.lookup.announcer import Announcer
     from tests.simulation.world import World
 
 COMMIT_DELAYS_NS = (0, 0, MS // 10, MS, 20 * MS)
-FILES_MAX = 2  # of a queue without messages
+SIZE_MAX = 1_000  # of a message of a world
+COUNTS_EVERY = 8  # checks
+
+P = ParamSpec("P")
+
+_options = cache(BrokerOptions)
 
 
 class Node:
@@ -58,25 +71,31 @@ class Node:
     Attributes:
         broker: the running one, None while it is down.
         oracle: of this life; None with faults of the disk.
+        ids: the bodies of all ids of a topic, over all lives.
+        announcer: announces it to the nsqlookupds, if there are any.
     """
 
     def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
         self._world, self.name = world, name
         self._has_disk_faults = bool(options.pop("disk_faults", False))
-        self._options = options
-        self.options = BrokerOptions(**options)
+        self._options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+        self.options = _options(**self._options)
         self.agenda_ns: int | None = None
         self.faults = Faults()
         self.links: dict[Session, Connection] = {}
         self.broker: Broker | None = None
+        self.announcer: Announcer | None = None
         self.oracle: Oracle | None = None
         self.disk = Disk() if options.get("durability", "memory") != "memory" else None
         self.history = History(self.disk is not None and self.options.durability == "fsync")
+        self.deliveries = Deliveries(is_fair=self.options.timing == "exact")
         self.accepted: set[bytes] = set()
         self.finished_count = 0
         self.refuses_until_ns = self.resume_ns = 0
         self.is_touched = False
         self.needs_check = False
+        self._guilty: set[Session] = set()  # whose client made a mistake, or has gone
+        self._check_count = 0
         self._committer: Committer | None = None
         self._random = Random(f"{world.plan.seed}/{name}")
         self._offset_ns = 0
@@ -85,9 +104,12 @@ class Node:
         self._stopped_times: Times = Counter()
         self._watched: WatchedStorage | None = None
         self._was_killed = True
+        self._was_ever_killed = False
         self._is_whole = True
+        # An oracle models neither the delays of nsqd's timing nor the messages that a sample leaves out.
+        self._is_exact = self.options.timing == "exact" and not world.identity.sample_rate
         self._is_torn = False
-        self._ids: dict[bytes, dict[bytes, bytes]] = {}
+        self.ids: dict[bytes, dict[bytes, bytes]] = {}
         self.start({})
 
     @property
@@ -99,6 +121,19 @@ class Node:
     def accepts(self) -> bool:
         return self.broker is not None and self._world.now_ns >= self.refuses_until_ns
 
+    @property
+    def refuses_commands(self) -> bool:
+        """Whether it refuses commands of clients that make no mistake."""
+        return self.options.max_msg_size < SIZE_MAX or self.options.max_channel_consumers > 0
+
+    @property
+    def is_committing(self) -> bool:
+        return self._committer is not None and not self._committer.is_idle
+
+    @property
+    def is_suspended(self) -> bool:
+        return self._world.now_ns < self.resume_ns
+
     # ---- lives -------------------------------------------------------------------------------------------------------
 
     def start(self, values: dict[str, Any]) -> None:
@@ -107,7 +142,7 @@ class Node:
             return
         self._offset_ns += 1000 * values.get("clock_us", 0)
         self._options |= values.get("options", {})
-        self.options = BrokerOptions(**self._options)
+        self.options = _options(**self._options)
         random = Random(f"{self._world.plan.seed}/{self.name}/{self._random.random()}")
         if self.disk is None:
             self.broker = Broker(self.options, random)
@@ -136,13 +171,16 @@ class Node:
     def _begin_life(self) -> None:
         assert self.broker is not None
         self.oracle = None
-        if self._is_whole and not self._has_disk_faults:
+        if self._is_whole and not self._has_disk_faults and self._is_exact:
             self.oracle = Oracle(self.options, has_disk=self.disk is not None)
             self.oracle.is_torn = self._is_torn
             if self.disk is None:
-                self._ids = {}
+                self.ids = {}
             with nullcontext() if self.disk is None else self.disk.checked():
-                self._restore(self.broker, self.oracle)
+                restore(self.broker, self.oracle, self.ids)
+                self.oracle.deadline(self.now_ns)
+                if self.disk is not None and not find_orphans(self.disk, self.options, self.oracle):
+                    self.oracle = None
         self._world.touch(self)
 
     def _check_found(self, broker: Broker) -> None:
@@ -177,45 +215,13 @@ class Node:
             self._watched.check(self.disk, killed=self._was_killed)
             self._watched = None
 
-    def _restore(self, broker: Broker, oracle: Oracle) -> None:
-        for name, topic in broker.topics.items():
-            ids = self._ids.setdefault(name, {})
-            waiting = [
-                (copy_of(frame), topic.waiting_delays_ns.get(id_of(frame), 0)) for frame in topic.queue.messages()
-            ]
-            oracle.restore(name, paused=topic.paused, waiting=waiting, ids=ids)
-            for channel_name, channel in topic.channels.items():
-                # A message that an interrupted stop wrote twice is deferred once.
-                times = dict(channel.deferred_times.by_id)
-                copies = [(copy_of(frame), times.pop(id_of(frame), 0)) for frame in channel.queue.messages()]
-                copies += [(copy_of(frame), due_ns) for due_ns, frame in channel.deferred.messages()]
-                oracle.restore_channel(name, channel_name, paused=channel.paused, copies=copies)
-        oracle.deadline(self.now_ns)
-        if self.disk is not None:
-            oracle.orphans = self._orphans(self.disk, oracle)
-
-    def _orphans(self, disk: Disk, oracle: Oracle) -> dict[tuple[bytes, bytes], list[Copy]]:
-        """Read the messages in files of topics and channels that have no name on the disk."""
-        orphans: dict[tuple[bytes, bytes], list[Copy]] = {}
-        storage = (DurableStorage if self.options.durability == "fsync" else DiskStorage)(disk.kill(), self.options)
-        for name in {name.partition(".diskqueue.")[0].encode() for name in disk.names(".diskqueue.")}:
-            topic, _, channel = name.partition(b":")
-            known = oracle.topics.get(topic)
-            if known is None or (channel and channel not in known.channels):
-                queue = storage.open_queue(name, ephemeral=False)
-                depth, copies = len(queue), orphans.setdefault((topic, channel), [])
-                while queue:
-                    copies += map(copy_of, queue.take(1000, 1 << 20))
-                if len(copies) < depth:
-                    self.oracle = None
-        return orphans
-
     def stop(self) -> None:
         """End as a broker does after SIGTERM."""
         if self.broker is None:
             return
         if self._committer is not None:
             kept = None if self.oracle is None else expected_after_stop(self.oracle)
+            to_find = None if self.oracle is None else expected_after_stop(self.oracle, is_started=True)
             self._stopped_names = names_of(self.broker)
             self._stopped_times = Counter()
             if self.oracle is not None and self.options.keep_deferred:
@@ -225,9 +231,20 @@ class Node:
             except Ended:
                 self._end_life(killed=False)
                 return
-            self._stopped_with = kept
+            self._stopped_with = to_find
             self._watched = None
-        self._end_life(killed=True)
+            self._check_stopped(kept)
+        self._end_life(killed=True, is_clean=self.disk is not None and not self._has_disk_faults)
+
+    def _check_stopped(self, kept: Counter[tuple[bytes, bytes, bytes]] | None) -> None:
+        if self.disk is not None and not self._has_disk_faults and not self._is_torn:
+            is_durable = self.options.durability == "fsync"
+            data_path.check_stopped(self.disk.files, kept, is_durable=is_durable, has_orphans=self._was_ever_killed)
+
+    def check_deleted(self, queue: bytes) -> None:
+        """Check that a queue that was deleted has no files."""
+        if self.disk is not None and not self._has_disk_faults:
+            data_path.check_deleted(self.disk.files, queue.decode())
 
     def crash(self, *, killed: bool) -> None:
         """End without a word: the process was killed, or the power was cut."""
@@ -235,10 +252,11 @@ class Node:
             self._stopped_with = None
             self._end_life(killed=killed)
 
-    def _end_life(self, *, killed: bool) -> None:
+    def _end_life(self, *, killed: bool, is_clean: bool = False) -> None:
         self._world.note("%s is down", self.name)
         self.broker = self.oracle = None
         self._was_killed = killed
+        self._was_ever_killed |= not is_clean
         self._is_torn |= not killed and self.disk is not None
         if self.disk is not None:
             how = {name: self._random.random() < 0.3 for name in ("in_order", "zeros", "sectors")}
@@ -247,17 +265,21 @@ class Node:
             self._committer.drop()
             self._committer = None
         self.history.crash()
+        self.deliveries.end_life(is_clean=is_clean, is_durable=self.options.durability == "fsync")
+        self.deliveries.may_repeat |= self.disk is not None and not is_clean
         links, self.links = list(self.links.values()), {}
         for link in links:
             link.lose_broker()
         self._world.touch(self)
 
-    def _survive(self, function: Callable[[], None]) -> None:
-        """Call a function, in which the disk may end the process."""
+    def _survive(self, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call a function, in which the disk may end the process, and nothing else may."""
         try:
-            function()
+            function(*args, **kwargs)
         except Ended:
             self.crash(killed=False)
+        except OSError as error:
+            raise Broken(25, f"{self.name} has ended by {error!r}") from error
 
     # ---- faults ------------------------------------------------------------------------------------------------------
 
@@ -285,45 +307,15 @@ class Node:
                 disk.recover()
             case _ if verb.endswith(("channel", "topic")):
                 with suppress(*([OSError] if self._has_disk_faults else [])):
-                    self._survive(lambda: self._administer(verb, values["topic"].encode(), values["channel"].encode()))
+                    try:
+                        administer(self, verb, values["topic"].encode(), values["channel"].encode())
+                    except Ended:
+                        self.crash(killed=False)
         self._world.touch(self)
 
-    def _administer(self, action: str, topic_name: bytes, name: bytes) -> None:
-        """Do as an admin does; a channel that is not there is made."""
-        if self.broker is None or self.resume_ns > self._world.now_ns:
-            return
-        broker, oracle, now_ns = self.broker, self.oracle or Oracle(self.options), self.now_ns
-        topic, topic_oracle = broker.topics.get_or_create(topic_name), oracle.topic(topic_name)
-        if action.endswith("channel"):
-            channel, channel_oracle = topic.channel(name, now_ns), oracle.channel(topic_name, name, now_ns)
-        match action:
-            case "pause channel" | "unpause channel":
-                (channel.pause if action == "pause channel" else channel.unpause)()
-                channel_oracle.paused = channel.paused
-            case "empty channel":
-                self.history.forget(topic_name, name)
-                channel.empty()
-                oracle.empty_channel(channel_oracle)
-            case "delete channel":
-                self.history.delete_channel(topic_name, name)
-                broker.delete_channel(topic_name, name)
-                oracle.delete_channel(channel_oracle)
-            case "pause topic":
-                topic.pause()
-                oracle.pause_topic(topic_oracle, now_ns, paused=True)
-            case "unpause topic":
-                topic.unpause(now_ns)
-                oracle.pause_topic(topic_oracle, now_ns, paused=False)
-            case "empty topic":
-                self.history.empty_topic(topic_name)
-                topic.empty()
-                topic_oracle.waiting, topic_oracle.is_on_disk = [], False
-            case "delete topic":
-                self.history.delete_topic(topic_name)
-                broker.delete_topic(topic_name)
-                del oracle.topics[topic_name]
-                self._ids.pop(topic_name, None)
-        self._settle()
+    def start_topic(self, topic: Topic, names: list[bytes]) -> None:
+        """Start a new topic with the channels that nsqlookupds list."""
+        self._survive(start_topic, self, topic, names)
 
     # ---- connections -------------------------------------------------------------------------------------------------
 
@@ -336,38 +328,47 @@ class Node:
             self.oracle.opened(session)
         return session
 
-    def receive(self, session: Session, data: bytes, commands: list[Command]) -> None:
-        """Process bytes of a client, which are these commands."""
+    def receive(self, session: Session, data: bytes, commands: list[Command], refused: Refusal | None = None) -> None:
+        """Process bytes of a client, which are these commands, and perhaps one that is refused."""
+        link, broker, now_ns = self.links[session], self.broker, self.now_ns
+        assert broker is not None
         for command in commands:
-            link = self.links[session]
             self._world.note("%s ▶ %s: %s", link.name, self.name, command)
             link.owner.before_command(link, command)
+            if self._world.watch is not None:
+                self._world.watch.command(self, session, command, self._world.now_ns)
             self.finished_count += command.verb == b"FIN"
             if self.oracle is not None:
-                self.oracle.command(session, command, self.now_ns)
-            assert self.broker is not None
-            self.accepted.update(self.history.command(session, command, self.broker))
-        self._survive(lambda: self._receive(session, data))
+                self.oracle.command(session, command, now_ns)
+            self.accepted.update(self.history.command(session, command, broker))
+            self.deliveries.command(session, command)
+        if refused is not None:
+            self._guilty.add(session)
+            if self.oracle is not None:
+                self.oracle.refused(session, refused)
+        self._survive(self._receive, session, data)
 
     def _receive(self, session: Session, data: bytes) -> None:
         if data == END:
             session.receive_eof(self.now_ns)
         else:
             session.receive_data(data, self.now_ns)
-        self._settle()
+        self.settle_now()
 
     def end_input(self, session: Session, error: Any) -> None:
         """Process the end of a client's bytes; ``error`` if that cut a body off."""
+        self._guilty.add(session)
         if self.oracle is not None:
             self.oracle.end(session, error)
-        self._survive(lambda: self._receive(session, END))
+        self._survive(self._receive, session, END)
 
     def settle(self) -> None:
         """Send the broker's output, and close the sessions that it has ended."""
         if self.broker is not None:
-            self._survive(self._settle)
+            self._survive(self.settle_now)
 
-    def _settle(self) -> None:
+    def settle_now(self) -> None:
+        """Do as ``settle``; the disk may end the process."""
         broker, now_ns = self.broker, self.now_ns
         assert broker is not None
         broker.settle(now_ns)
@@ -388,7 +389,10 @@ class Node:
             frames = link.frames.feed(data)
             if self.oracle is not None:
                 self.oracle.frames(session, frames, self.now_ns)
+            if self._world.watch is not None:
+                self._world.watch.frames(self, session, frames, self._world.now_ns)
             self.history.frames(session, frames)
+            self.deliveries.frames(session, frames)
             link.note_frames(frames)
             link.answer(data)
             session.process_input(self.now_ns)
@@ -396,11 +400,18 @@ class Node:
     def _close(self, session: Session, now_ns: int) -> None:
         assert self.broker is not None
         link = self.links.pop(session)
-        self._world.note("%s ends %s: %s", self.name, link.name, session.events())
+        if self._world.watch is not None:
+            self._world.watch.ended(self, session, self._world.now_ns)
+        self._world.note("%s ends %s: %s", self.name, link.name, events := session.events())
         link.answer(END)
+        if session not in self._guilty and not self._has_disk_faults:
+            reasons = [event.reason for event in events if isinstance(event, SessionEnded)]
+            check_end(link.name, reasons)
+        self._guilty.discard(session)
         if self.oracle is not None:
-            self.oracle.closed(session)
+            self.oracle.closed(session, now_ns)
         self.history.closed(session)
+        self.deliveries.closed(session)
         self.broker.close_session(session, now_ns)
 
     # ---- time --------------------------------------------------------------------------------------------------------
@@ -419,7 +430,7 @@ class Node:
 
     def handle_deadline(self, now_ns: int) -> None:
         if self.broker is not None and now_ns >= self.resume_ns:
-            self._survive(lambda: self._handle_deadline(now_ns))
+            self._survive(self._handle_deadline, now_ns)
 
     def _handle_deadline(self, now_ns: int) -> None:
         broker, committer = self.broker, self._committer
@@ -429,14 +440,16 @@ class Node:
             broker.handle_deadline(self.now_ns)
             if self.oracle is not None:
                 self.oracle.deadline(self.now_ns)
-            self._settle()
+            self.settle_now()
         if committer is not None and (due_ns := committer.next_deadline(now_ns)) is not None and due_ns <= now_ns:
             committer.step(now_ns)
-            self._settle()
+            self.settle_now()
 
     def service(self) -> None:
-        """Have the invariants checked."""
+        """Have the invariants checked, and changes announced."""
         self.needs_check = True
+        if self.announcer is not None:
+            self._world.touch(self.announcer)
 
     def heal(self) -> None:
         """End all faults, and start the broker if it is down."""
@@ -454,8 +467,10 @@ class Node:
         """Check the invariants of a broker at rest."""
         self.needs_check = False
         if self.broker is not None and self.oracle is not None and self._world.now_ns >= self.resume_ns:
-            is_committing = self._committer is not None and not self._committer.is_idle
-            check_node(self.broker, self.oracle, self.now_ns, may_owe=is_committing)
+            check_node(self.broker, self.oracle, self.now_ns, may_owe=self.is_committing)
+            self._check_count += 1
+            if whole or self._check_count % COUNTS_EVERY == 0:
+                check_counts(self.broker, self.oracle, self.now_ns)
             if whole:
                 with nullcontext() if self.disk is None else self.disk.checked():
                     check_bodies(self.broker, self.oracle)
@@ -466,12 +481,11 @@ class Node:
         return [] if found is None else [name.decode() for name in found.channels]
 
     def check_files(self) -> None:
-        """Check that a drained broker has no files of messages but those that are written to."""
-        if self.oracle is None or self.disk is None or self._is_torn or self.options.durability != "fsync":
-            return
-        for name, count in Counter(name.partition(".diskqueue.0")[0] for name in self.disk.files).items():
-            if count > FILES_MAX and not name.endswith(".dat"):
-                raise Broken(23, f"{name} has {count} files")
+        """Check that a drained broker has no files of messages but those that are written to, and stop it."""
+        if self.disk is not None:
+            if self.oracle is not None and not self._is_torn and self.options.durability == "fsync":
+                data_path.check_file_counts(self.disk.files)
+            self.stop()
 
     @property
     def is_drained(self) -> bool:

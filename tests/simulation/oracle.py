@@ -22,6 +22,7 @@ from nsqkit.wire.commands import MPUB_HEAD, Command
 from nsqkit.wire.error_codes import encode_error_text
 from nsqkit.wire.frames import HEARTBEAT, MessageFrame, Response
 from tests.simulation.broken import Broken
+from tests.simulation.foreign import CODES, Refusal, Refused
 from tests.simulation.network import MS
 
 
@@ -87,7 +88,17 @@ class ChannelOracle:
     held: dict[Session, int] = attrs.field(factory=dict)
     sessions: dict[Session, None] = attrs.field(factory=dict)
     paused: bool = False
+    message_count: int = 0
+    delivery_count: int = 0
+    requeue_count: int = 0
+    timeout_count: int = 0
     finished_count: int = 0
+    restored_count: int = 0  # found on the disk at the start
+    dropped_count: int = 0  # by emptying
+
+    @property
+    def held_count_of_all(self) -> int:
+        return len(self.queued) + len(self.deferred) + len(self.in_flight)
 
     def put(self, copy: Copy, delay_ns: int, now_ns: int) -> None:
         copy.owner, copy.due_ns = None, now_ns + delay_ns
@@ -98,6 +109,7 @@ class ChannelOracle:
 
     def deliver(self, copy: Copy, message_id: bytes, session: Session) -> None:
         """Put a copy in flight."""
+        self.delivery_count += 1
         if (message_id, session) in self.in_flight:
             raise Broken(5, f"{message_id!r} is in flight already")
         copy.owner = session
@@ -123,7 +135,14 @@ class TopicOracle:
     waiting: list[tuple[Copy, int]] = attrs.field(factory=list)
     bodies: dict[bytes, bytes] = attrs.field(factory=dict)
     paused: bool = False
-    is_on_disk: bool = False
+    put_count: int = 0  # of messages that wait since it began, was empty or flowed
+    message_count: int = 0
+    message_bytes: int = 0
+    is_started: bool = True  # False until it has the channels that nsqlookupds list
+
+    @property
+    def flows(self) -> bool:
+        return self.is_started and not self.paused and bool(self.channels)
 
 
 @attrs.define(eq=False)
@@ -134,6 +153,10 @@ class ClientOracle:
     channel: ChannelOracle | None = None
     rdy_count: int = 0
     is_closing: bool = False
+    message_count: int = 0
+    finish_count: int = 0
+    requeue_count: int = 0
+    pub_counts: dict[bytes, int] = attrs.field(factory=dict)
 
 
 class Oracle:
@@ -142,6 +165,7 @@ class Oracle:
     def __init__(self, options: BrokerOptions, *, has_disk: bool = False) -> None:
         self._options = options
         self.has_disk = has_disk
+        self.waits_for_channels = False
         self.is_torn = False  # a power cut may have changed bodies that were not synced
         self.topics: dict[bytes, TopicOracle] = {}
         self.clients: dict[Session, ClientOracle] = {}
@@ -166,11 +190,12 @@ class Oracle:
             case b"PUB" | b"DPUB" | b"MPUB":
                 delay_ns = int(params[1]) * MS if command.verb == b"DPUB" else 0
                 self._publish(self.topic(params[0]), command.bodies, delay_ns, now_ns)
+                client.pub_counts[params[0]] = client.pub_counts.get(params[0], 0) + len(command.bodies)
                 client.owed += [b"OK"] * (len(command.bodies) if command.verb == b"PUB" else 1)
             case _ if command.verb == MPUB_HEAD:
                 self.topic(params[0])
             case b"RDY" if not client.is_closing:
-                client.rdy_count = int(params[0])
+                client.rdy_count = int(params[0]) if params else 1
             case b"CLS":
                 client.is_closing = True
                 client.owed.append(b"CLOSE_WAIT")
@@ -182,24 +207,27 @@ class Oracle:
                 self._answer(session, command.verb, params[0], delay_ns, now_ns)
 
     def _publish(self, topic: TopicOracle, bodies: Sequence[bytes], delay_ns: int, now_ns: int) -> None:
+        topic.message_count += len(bodies)
+        topic.message_bytes += sum(map(len, bodies))
         for body in bodies:
             topic.waiting.append((Copy(body), delay_ns if self._keeps_delay(topic) else 0))
         self._flush(topic, now_ns)
 
     def _keeps_delay(self, topic: TopicOracle) -> bool:
-        """Whether a message of this topic keeps its delay while it waits: nsqd keeps those in memory only."""
-        flows = topic.channels and not topic.paused
-        if flows or self._options.keep_deferred or not self.has_disk:
+        """Whether a message of this topic keeps its delay while it waits: nsqd has room for some in memory."""
+        if topic.flows or self._options.keep_deferred or not self.has_disk:
             return True
-        topic.is_on_disk |= self._options.durability == "fsync" or len(topic.waiting) >= self._options.mem_queue_size
-        return not topic.is_on_disk
+        topic.put_count += 1
+        return topic.put_count <= self._options.mem_queue_size
 
     def _flush(self, topic: TopicOracle, now_ns: int) -> None:
-        if topic.channels and not topic.paused:
+        if topic.flows:
+            for channel in topic.channels.values():
+                channel.message_count += len(topic.waiting)
             for copy, delay_ns in topic.waiting:
                 for channel in topic.channels.values():
                     channel.put(Copy(copy.body, copy.attempts), delay_ns, now_ns)
-            topic.waiting, topic.is_on_disk = [], False
+            topic.waiting, topic.put_count = [], 0
 
     def _answer(self, session: Session, verb: bytes, message_id: bytes, delay_ns: int, now_ns: int) -> None:
         client = self.clients[session]
@@ -216,8 +244,11 @@ class Oracle:
             client.channel.remove_in_flight(message_id, session)
             if verb == b"REQ":
                 client.channel.put(copy, delay_ns, now_ns)
+                client.channel.requeue_count += 1
+                client.requeue_count += 1
             else:
                 client.channel.finished_count += 1
+                client.finish_count += 1
 
     def frames(self, session: Session, frames: list[Response | BrokerError | MessageFrame], now_ns: int) -> None:
         """Check the frames that the broker sends to a client: expected answers or allowed deliveries."""
@@ -231,7 +262,11 @@ class Oracle:
                 if not client.owed:
                     raise Broken(11, f"{answer!r} answers nothing")
                 owed = client.owed.popleft()
+                if owed in CODES:  # of a foreign client, whose errors have no fixed texts here
+                    answer = answer.split()[0]
                 if owed not in {None, answer}:
+                    if owed is not None and owed.startswith(b"E_"):
+                        raise Broken(10, f"{owed!r} was owed, {answer!r} was sent")
                     raise Broken(11, f"{owed!r} was owed, {answer!r} was sent")
 
     def _delivered(self, session: Session, client: ClientOracle, frame: MessageFrame, now_ns: int) -> None:
@@ -256,8 +291,10 @@ class Oracle:
         if body != frame.body and not self.is_torn:
             raise Broken(4, f"id {frame.id!r} is that of {body!r} and of {frame.body!r}")
         copy.delivered_ns = now_ns
-        copy.due_ns = now_ns + session.grant.msg_timeout_ns
+        assert session.subscription is not None
+        copy.due_ns = now_ns + session.subscription.grant.msg_timeout_ns
         channel.deliver(copy, frame.id, session)
+        client.message_count += 1
 
     def deadline(self, now_ns: int) -> None:
         """Process that the broker was given the time."""
@@ -267,18 +304,30 @@ class Oracle:
                 channel.put(copy, 0, now_ns)
             for key in [key for key, copy in channel.in_flight.items() if copy.due_ns <= now_ns]:
                 channel.put(channel.remove_in_flight(*key), 0, now_ns)
+                channel.timeout_count += 1
 
     def opened(self, session: Session) -> None:
         self.clients[session] = ClientOracle()
+
+    def refused(self, session: Session, error: Refusal) -> None:
+        """Process a command of a foreign client that ends its session."""
+        if isinstance(error, Refused):
+            self.clients[session].owed.append(error.required)
+        elif isinstance(error, BrokerError):
+            self.clients[session].owed.append(encode_error_text(error))
 
     def end(self, session: Session, error: BrokerError | None) -> None:
         """Process the end of a client's input; ``error`` if that cut a body off."""
         if error is not None:
             self.clients[session].owed.append(encode_error_text(error))
 
-    def closed(self, session: Session) -> None:
-        """Process the loss of a connection; its messages wait for their timeouts."""
+    def closed(self, session: Session, now_ns: int) -> None:
+        """Process the loss of a connection; its messages wait for their timeouts, or are requeued."""
         channel = self.clients.pop(session).channel
+        if channel is not None and self._options.requeue_on_disconnect:
+            for key in [key for key in channel.in_flight if key[1] is session]:
+                channel.put(channel.remove_in_flight(*key), 0, now_ns)
+                channel.requeue_count += 1
         if channel is not None:
             channel.sessions.pop(session, None)
             is_last = channel.name.endswith(b"#ephemeral") and not channel.sessions
@@ -287,21 +336,29 @@ class Oracle:
 
     def restore(self, name: bytes, *, paused: bool, waiting: list[tuple[Copy, int]], ids: dict[bytes, bytes]) -> None:
         """Add a topic that a restarted broker has found on its disk, with its messages that wait."""
-        self.topics[name] = TopicOracle(waiting=waiting, bodies=ids, paused=paused, is_on_disk=bool(waiting))
+        self.topics[name] = TopicOracle(waiting=waiting, bodies=ids, paused=paused)
 
-    def restore_channel(self, topic: bytes, name: bytes, *, paused: bool, copies: list[tuple[Copy, int]]) -> None:
-        """Add a channel with its messages, each with the time of its deferral, or 0."""
+    def restore_channel(
+        self, topic: bytes, name: bytes, *, paused: bool, copies: list[tuple[Copy, int]], message_count: int
+    ) -> None:
+        """Add a channel with its messages, each with the time of its deferral, or 0.
+
+        ``message_count`` of them were in the topic, and came to the channel during the start.
+        """
         channel = self.topics[topic].channels[name] = ChannelOracle(topic, name, paused=paused)
         for copy, due_ns in copies:
             copy.due_ns = due_ns
             (channel.deferred if due_ns else channel.queued).add(copy)
+        channel.message_count = message_count
+        channel.restored_count = len(copies) - message_count
 
     # ---- functions of an admin -----------------------------------------------------------------------------------
 
     def topic(self, name: bytes) -> TopicOracle:
         if name not in self.topics:
             waiting = [(copy, 0) for copy in self.orphans.pop((name, b""), ())]
-            self.topics[name] = TopicOracle(waiting=waiting, is_on_disk=bool(waiting))
+            is_started = not self.waits_for_channels
+            self.topics[name] = TopicOracle(waiting=waiting, is_started=is_started)
         return self.topics[name]
 
     def channel(self, topic_name: bytes, name: bytes, now_ns: int) -> ChannelOracle:
@@ -310,14 +367,22 @@ class Oracle:
             channel = topic.channels[name] = ChannelOracle(topic_name, name)
             for copy in self.orphans.pop((topic_name, name), ()):
                 channel.queued.add(copy)
+            channel.restored_count = len(channel.queued)
             self._flush(topic, now_ns)
         return topic.channels[name]
+
+    def start_topic(self, name: bytes, channels: list[bytes], now_ns: int) -> None:
+        for channel in channels:
+            self.channel(name, channel, now_ns)
+        self.topics[name].is_started = True
+        self._flush(self.topics[name], now_ns)
 
     def pause_topic(self, topic: TopicOracle, now_ns: int, *, paused: bool) -> None:
         topic.paused = paused
         self._flush(topic, now_ns)
 
     def empty_channel(self, channel: ChannelOracle) -> None:
+        channel.dropped_count += channel.held_count_of_all
         for place in (channel.queued, channel.deferred, channel.in_flight, channel.held):
             place.clear()
 

@@ -18,7 +18,7 @@ from nsqkit.consumer.confirmation import Confirming, confirm
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.session import ConsumerSession, Opened, Received
 from nsqkit.spark.slots import slot_log
-from nsqkit.spark.slots.records import MessageKey
+from nsqkit.spark.slots.records import DataSlot, MessageKey
 from nsqkit.spark.slots.slot_log import SlotLog
 from nsqkit.spark.slots.wal import PartitionWal, Wal
 from nsqkit.wire.commands import BARRIER_ID, Command
@@ -193,14 +193,12 @@ class Attempt:
                     self._messages[key].session.finish(self._messages[key])
                 self._wake()
                 return []
-            case slot_log.PutSlot(number, keys):
-                stored = wal.put_slot(number, keys, b"")
+            case slot_log.PutSlot(number, keys, outcome):
+                stored = wal.put_slot(number, DataSlot(keys, b"", outcome))
                 self._partitions.stored_keys.update(keys if stored else ())
                 return log.slot_put(stored=stored)
-            case slot_log.PutFin(number, record):
-                return log.fin_put(stored=wal.put_fin(number, record))
-            case slot_log.PutSeal(number):
-                return log.seal_put(stored=wal.put_seal(number))
+            case slot_log.PutSeal(number, seal):
+                return log.seal_put(stored=wal.put_seal(number, seal))
             case slot_log.Replay():
                 self._end(action)
                 return []
@@ -227,7 +225,7 @@ class Attempt:
                 self._connect(node)
 
     def _connect(self, node: Node) -> None:
-        if node.name in self._links and not self._links[node.name].machine.ended:
+        if not node.accepts or (node.name in self._links and not self._links[node.name].machine.ended):
             return
         session = ConsumerSession(
             self._world.identity,
@@ -238,10 +236,7 @@ class Attempt:
             max_msg_size=1 << 20,
             now_ns=self._world.now_ns,
         )
-        link = self._world.connect(self.task.player, self, node, session)
-        if link is not None:
-            session.connection = link
-            self._links[node.name] = link
+        session.connection = self._links[node.name] = self._world.connect(self.task.player, self, node, session)
 
     def _keys(self, messages: Iterable[Message]) -> list[MessageKey]:
         return [MessageKey(message.session.address, self.task.topic, message.id) for message in messages]

@@ -22,15 +22,24 @@ NODE_VERBS: Final = frozenset(
         *("pause channel", "unpause channel", "make channel", "empty channel", "delete channel"),
         *("pause topic", "unpause topic", "empty topic", "delete topic"),
         *("kill", "power cut", "stop", "start", "suspend", "refuse"),
-        *("end disk", "fill disk", "fail disk", "recover disk"),
+        *("end disk", "fill disk", "fail disk", "slow disk", "recover disk", "move", "partition", "stats"),
+    )
+)
+LOOKUPD_VERBS: Final = frozenset(
+    (
+        *("kill", "power cut", "stop", "start", "suspend", "refuse", "answers", "partition"),
+        *("make topic", "make channel", "delete topic", "delete channel", "tombstone topic"),
     )
 )
 PLAYER_VERBS: Final = {
-    "producer": frozenset(("connect", "publish")),
-    "consumer": frozenset(("connect", "handle", "max in flight", "leave")),
+    "producer": frozenset(("connect", "publish", "cancel", "leave")),
+    "http producer": frozenset(("publish", "cancel")),
+    "consumer": frozenset(("connect", "handle", "max in flight", "pause", "resume", "leave", "disconnect")),
+    "raw": frozenset(("send",)),
     "partition": frozenset(("attempt", "kill", "stall")),
+    "foreign": frozenset(("send", "close")),
 }
-LINK_VERBS: Final = frozenset(("cut", "stall", "half-open", "slow", "fault"))
+LINK_VERBS: Final = frozenset(("cut", "stall", "half-open", "slow", "mute", "fault"))
 KINDS: Final = tuple(PLAYER_VERBS)
 
 
@@ -69,6 +78,7 @@ class Plan:
         nodes: the options of each broker, by name.
         players: the kind and the options of each player, by name.
         steps: in the order of their times.
+        lookupds: the options of each nsqlookupd, by name.
     """
 
     seed: str
@@ -76,10 +86,13 @@ class Plan:
     nodes: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     players: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     steps: tuple[Step, ...] = ()
+    lookupds: dict[str, dict[str, Any]] = attrs.field(factory=dict)
 
     def to_json(self) -> str:
         """Return the document, with one step on each line."""
-        head = {"version": VERSION, "seed": self.seed, "options": self.options}
+        head: dict[str, Any] = {"version": VERSION, "seed": self.seed, "options": self.options}
+        if self.lookupds:
+            head["lookupds"] = self.lookupds
         lines = [json.dumps(head)[:-1], f'"nodes": {json.dumps(self.nodes)}', f'"players": {json.dumps(self.players)}']
         steps = [
             json.dumps({"at_us": step.at_us, "who": step.who, "verb": step.verb, **step.values}) for step in self.steps
@@ -136,6 +149,8 @@ def check(plan: Plan) -> None:
             raise PlanError(f"player {name} is of kind {player.get('kind')!r}, not one of {', '.join(KINDS)}")
         if "node" in player and player["node"] not in plan.nodes:
             raise PlanError(f"player {name} uses {player['node']!r}, which is none of the nodes {list(plan.nodes)}")
+        for lookupd in set(player.get("lookupds", ())) - set(plan.lookupds):
+            raise PlanError(f"player {name} uses {lookupd!r}, which is none of the nsqlookupds {list(plan.lookupds)}")
     last_us = 0
     for step in plan.steps:
         _check_step(plan, step)
@@ -145,10 +160,13 @@ def check(plan: Plan) -> None:
 
 
 def _check_step(plan: Plan, step: Step) -> None:
-    first, _, node = step.who.partition("/")
+    first, _, second = step.who.partition("/")
     verbs: frozenset[str]
-    if node:
-        verbs = LINK_VERBS if first in plan.players and node in plan.nodes else frozenset()
+    if second:
+        ends = (plan.players, plan.nodes), (plan.nodes, plan.lookupds)
+        verbs = LINK_VERBS if any(first in one and second in other for one, other in ends) else frozenset()
+    elif first in plan.lookupds:
+        verbs = LOOKUPD_VERBS
     elif first in plan.nodes:
         verbs = NODE_VERBS
     else:

@@ -11,29 +11,22 @@ from typing import Any, Final
 
 import attrs
 
-from tests.simulation.broken import Broken
 from tests.simulation.plan import Plan, PlanError, Step, check
-from tests.simulation.trace import quiet
-from tests.simulation.world import World
+from tests.simulation.sizes import run_plan
+from tests.simulation.trace import failure_in
 
 RUNS_MAX: Final = 1_500
 SMALL: Final = {"count": 1, "size": 0, "kept": 0, "after": 0, "which": 0}
-REQUIRED_OPTIONS: Final = frozenset(("topics",))
+REQUIRED_OPTIONS: Final = frozenset(("topics", "size", "backend", "order"))
 
 
-def failure_of(plan: Plan) -> str | None:
+def failure_of_plan(plan: Plan) -> str | None:
     """Run a plan; return the kind of its failure, None if there is none."""
-    try:
-        with quiet():
-            World(plan).run()
-    except Broken as broken:
-        return f"invariant {broken.number}"
-    except Exception as error:
-        return type(error).__name__
-    return None
+    failure = failure_in(run_plan, plan)
+    return None if failure is None else failure.kind
 
 
-def shrink(plan: Plan, *, runs_max: int = RUNS_MAX, fails: Callable[[Plan], str | None] = failure_of) -> Plan:
+def shrink(plan: Plan, *, runs_max: int = RUNS_MAX, fails: Callable[[Plan], str | None] = failure_of_plan) -> Plan:
     """Return a small plan that fails as ``plan`` does.
 
     Args:
@@ -110,6 +103,8 @@ class _Shrinking:
             nodes = {other: options for other, options in self._plan.nodes.items() if other != name}
             steps = tuple(step for step in self._plan.steps if name not in step.who.split("/"))
             self._take(attrs.evolve(self._plan, nodes=nodes, steps=steps))
+        for name in list(self._plan.lookupds):
+            self._take(_without_lookupd(self._plan, name))
 
     def _drop_options(self) -> None:
         for name in set(self._plan.options) - REQUIRED_OPTIONS:
@@ -128,6 +123,17 @@ class _Shrinking:
 
 def _without(values: dict[str, Any], name: str) -> dict[str, Any]:
     return {other: value for other, value in values.items() if other != name}
+
+
+def _without_lookupd(plan: Plan, name: str) -> Plan:
+    players = {
+        player: options | {"lookupds": [each for each in options["lookupds"] if each != name]}
+        if "lookupds" in options
+        else options
+        for player, options in plan.players.items()
+    }
+    steps = tuple(step for step in plan.steps if name not in step.who.split("/"))
+    return attrs.evolve(plan, players=players, steps=steps, lookupds=_without(plan.lookupds, name))
 
 
 def _smaller(step: Step) -> Iterator[Step]:

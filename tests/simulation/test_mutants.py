@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.mutants import MUTANTS, ROOT, Mutant, run
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutants.mutant import ROOT, Mutant, run
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -26,8 +27,8 @@ def test_mutant_that_does_no_harm_survives():
     assert (result.is_caught, result.text) == (False, "5 worlds, 0 failed; " + result.text.split("; ")[1])
 
 
-def test_mutant_with_a_plan_is_caught_by_it():
-    (mutant,) = (mutant for mutant in MUTANTS if mutant.plan)
+@pytest.mark.parametrize("mutant", [mutant for mutant in MUTANTS if mutant.plan], ids=lambda mutant: mutant.name)
+def test_mutant_with_a_plan_is_caught_by_it(mutant):
     assert run(mutant).is_caught
 
 

@@ -6,6 +6,8 @@ again and prints what happens.
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from nsqkit.broker.core.disk.durable_queue import DurableQueue
@@ -13,6 +15,7 @@ from nsqkit.broker.core.disk.recovery import Recovery
 from nsqkit.broker.core.disk.sync import SyncBatch, SyncPlan
 from tests.broker.core.disk.disks import MemoryFileStore
 from tests.simulation.power import World
+from tests.simulation.runner import without_collection
 
 WORLDS = 1_000
 RUNS = 3
@@ -23,12 +26,14 @@ ORDINARY_WORLDS = 200
 
 
 def live(seeds: range, durability: str = "fsync") -> None:
-    for seed in seeds:
-        try:
-            World(seed, durability=durability).run(RUNS, STEPS)
-        except Exception as error:
-            error.add_note(f"World({seed}, print, durability={durability!r}).run({RUNS}, {STEPS})")
-            raise
+    with without_collection():
+        for seed in seeds:
+            try:
+                World(seed, durability=durability).run(RUNS, STEPS)
+            except Exception as error:
+                error.add_note(f"World({seed}, print, durability={durability!r}).run({RUNS}, {STEPS})")
+                raise
+            gc.collect()
 
 
 @pytest.mark.parametrize("first", range(0, WORLDS, 50))

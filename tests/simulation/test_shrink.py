@@ -7,7 +7,7 @@ import pytest
 from nsqkit.broker.core.topics.channel import Channel
 from tests.simulation.draw import draw
 from tests.simulation.plan import Plan, Step
-from tests.simulation.shrink import failure_of, shrink
+from tests.simulation.shrink import failure_of_plan, shrink
 from tests.simulation.trace import about, trace
 
 
@@ -27,9 +27,9 @@ def test_only_the_steps_that_are_needed_remain():
 
 def test_plan_of_a_broken_engine_becomes_small(monkeypatch):
     monkeypatch.setattr(Channel, "unpause", lambda self: setattr(self, "paused", False))
-    plan = next(plan for seed in range(300) if failure_of(plan := draw(seed)) == "invariant 27")
+    plan = next(plan for seed in range(300) if failure_of_plan(plan := draw(seed)) == "invariant 27")
     small = shrink(plan, runs_max=400)
-    assert failure_of(small) == "invariant 27"
+    assert failure_of_plan(small) == "invariant 27"
     assert len(small.steps) <= 12
     assert len(small.players) <= 3
 

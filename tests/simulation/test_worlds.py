@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -19,8 +20,9 @@ from nsqkit.broker.core.topics.channel import Channel
 from nsqkit.broker.core.topics.subscription import InFlight, Subscription
 from tests.simulation.broken import Broken
 from tests.simulation.draw import draw
-from tests.simulation.mutants import REGRESSIONS
+from tests.simulation.mutants.mutant import REGRESSIONS
 from tests.simulation.plan import read_plan
+from tests.simulation.runner import without_collection
 from tests.simulation.world import World, trace_hash
 
 WORLDS = 600
@@ -28,12 +30,14 @@ WORLDS = 600
 
 @pytest.mark.parametrize("first", range(0, WORLDS, 20))
 def test_worlds(first):
-    for seed in range(first, first + 20):
-        try:
-            World(draw(seed)).run()
-        except Exception as error:
-            error.add_note(f"python -m tests.simulation {seed} --trace")
-            raise
+    with without_collection():
+        for seed in range(first, first + 20):
+            try:
+                World(draw(seed)).run()
+            except Exception as error:
+                error.add_note(f"python -m tests.simulation {seed} --trace")
+                raise
+            gc.collect()
 
 
 def test_plans_of_mended_bugs_do_not_fail():

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
+import attrs
+
+from tests.simulation.broken import Broken
 from tests.simulation.plan import Plan
-from tests.simulation.world import World
+from tests.simulation.sizes import run_plan
+
+T = TypeVar("T")
 
 _DELIVERY: Final = re.compile(r"◀ \S+: b'([^'.]+\.\d+\.\d+)[.]*' attempt \d+ id b'([^']+)'")
 
@@ -28,15 +33,49 @@ def quiet() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def trace(plan: Plan) -> tuple[list[str], Exception | None]:
-    """Run a plan; return the lines of its trace, and the error with which it ended."""
+@attrs.frozen
+class Failure:
+    """The end of a world that failed.
+
+    Attributes:
+        kind: the invariant that is broken, or the class of the error.
+        sentence: the invariant and the facts.
+    """
+
+    kind: str
+    sentence: str
+
+
+def failure_in(run: Callable[[T], None], world: T) -> Failure | None:
+    """Run a world; return its failure, None if there is none."""
+    try:
+        with quiet():
+            run(world)
+    except Broken as broken:
+        return Failure(f"invariant {broken.number}", str(broken))
+    except Exception as error:
+        return Failure(type(error).__name__, _sentence(error))
+    return None
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
+
+
+def trace_of(run: Callable[[Callable[[str], None]], None]) -> tuple[list[str], Exception | None]:
+    """Run a world, which calls a function with each line; return the lines, and the error with which it ended."""
     lines: list[str] = []
     try:
         with quiet():
-            World(plan, trace=lines.append).run()
+            run(lines.append)
     except Exception as error:
-        return [*lines, f"{type(error).__name__}: {error}"], error
+        return [*lines, _sentence(error)], error
     return lines, None
+
+
+def trace(plan: Plan) -> tuple[list[str], Exception | None]:
+    """Run a plan; return the lines of its trace, and the error with which it ended."""
+    return trace_of(lambda tell: run_plan(plan, tell))
 
 
 def about(lines: list[str], body: str) -> list[str]:

@@ -14,7 +14,14 @@ from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.session import ConsumerSession
 from nsqkit.consumer.subscription import Subscription
-from nsqkit.errors import NSQError
+from nsqkit.errors import (
+    BrokerError,
+    DeferredPublishFailed,
+    MultiPublishFailed,
+    NotConnected,
+    NSQError,
+    PublishFailed,
+)
 from nsqkit.producer.session import Answers, ProducerSession
 from nsqkit.wire.commands import Command, encode_deferred_publish, encode_multi_publish, encode_publish
 
@@ -30,6 +37,13 @@ class Publish:
 
     bodies: list[bytes]
     answers: list[NSQError | None] = attrs.field(factory=list)
+
+
+def is_refused(answer: NSQError | None) -> bool:
+    """Return whether a publish with this answer was certainly not accepted."""
+    if isinstance(answer, BrokerError):
+        return not isinstance(answer, (PublishFailed, MultiPublishFailed, DeferredPublishFailed))
+    return isinstance(answer, NotConnected)
 
 
 class Producer:
@@ -57,6 +71,9 @@ class Producer:
     def act(self, verb: str, values: dict[str, Any]) -> None:
         """Connect if there is no connection, publish otherwise."""
         if self._link is None or self._link.machine.ended:
+            if not self.node.accepts:
+                self._link = None
+                return
             options = self._world.consumer_options
             session = ProducerSession(
                 self._world.identity,
@@ -102,7 +119,7 @@ class Consumer:
         self._world, self.name, self._options = world, name, options
         self.agenda_ns: int | None = None
         self.is_touched = False
-        self._links: dict[Node, Connection] = {}
+        self._links: dict[Node | str, Connection] = {}
         self._kept: list[Message] = []
         self.topic, self.channel = options["topic"], options["channel"]
         self._life = 0
@@ -152,12 +169,9 @@ class Consumer:
 
     def _connect(self) -> None:
         for node in self._world.nodes.values():
-            if node not in self._links or self._links[node].machine.ended:
+            if node.accepts and (node not in self._links or self._links[node].machine.ended):
                 session = self.subscription.make_session(node.name, self, self._world.now_ns)
-                link = self._world.connect(self.name, self, node, session)
-                if link is not None:
-                    self._links[node] = link
-                    session.connection = link
+                session.connection = self._links[node] = self._world.connect(self.name, self, node, session)
 
     def _handle(self, message: Message, fate: str) -> None:
         if message.is_answered:

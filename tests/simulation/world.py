@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Protocol
 
 from nsqkit.client.session import ClientSession
@@ -18,17 +19,26 @@ from nsqkit.wire.identify import IdentifyRequest
 from tests.simulation.agenda import Agenda
 from tests.simulation.broken import Broken
 from tests.simulation.connection import Connection, Owner
+from tests.simulation.foreign import Foreign, ForeignRules
+from tests.simulation.lookup.announcer import LookupLink
+from tests.simulation.lookup.discovery import LookupConsumer
+from tests.simulation.lookup.lookups import Lookups
+from tests.simulation.memory import check_idle, count_objects, count_parts
 from tests.simulation.network import MS
 from tests.simulation.node import Node
 from tests.simulation.partition import Partitions
 from tests.simulation.plan import Plan, Step
-from tests.simulation.workload import Consumer, Producer
+from tests.simulation.watch import Watch
+from tests.simulation.workload import Consumer, Producer, is_refused
 
 START_NS = 1_704_067_200 * 1000 * MS
 ROUND_NS = 200 * MS  # how long a good handler takes: less than any message timeout
 IDLE_ROUNDS_MAX = 600  # without a message that is finished, when there are no faults any more
+ROUNDS_MAX = 2_000  # without the idle ones: messages that are finished again and again never end
 LAST_SYNC_NS = 5_000 * MS  # longer than the sync timeout of any node
 EVENTS_MAX = 10_000  # without time going by
+
+_consumer_options = cache(ConsumerOptions)
 
 
 class Part(Protocol):
@@ -50,35 +60,43 @@ class World:
     Args:
         plan: what happens.
         trace: called with each line of the trace; None to write none.
+        watch: records the states that the world reaches; None to record nothing.
     """
 
-    def __init__(self, plan: Plan, *, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(self, plan: Plan, *, trace: Callable[[str], None] | None = None, watch: Watch | None = None) -> None:
         self.plan = plan
+        self.watch = watch
         self._trace = trace
         self.is_traced = trace is not None
         self.now_ns = START_NS
         options = plan.options
-        self.consumer_options = ConsumerOptions(**options.get("consumer", {}))
+        self.consumer_options = _consumer_options(**options.get("consumer", {}))
         self.identity = IdentifyRequest(
             feature_negotiation=True,
             heartbeat_interval=round(self.consumer_options.heartbeat_interval * 1000),
             msg_timeout=options.get("msg_timeout_ms", 1000),
+            **options.get("identity", {}),
         )
         self._agenda = Agenda()
         self._touched: list[Part] = []
-        self._links: dict[str, Connection] = {}  # the newest of each player to each node
-        self._all_links: list[Connection] = []
+        self._links: dict[str, Connection | LookupLink] = {}  # the newest of each player to each node
+        self._all_links: list[Connection | LookupLink] = []
         self._link_counts: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
         for name, node_options in plan.nodes.items():
             self.nodes[name] = Node(self, name, dict(node_options))
+        self.lookups = Lookups(self, plan)
         self._producers: dict[str, Producer] = {}
         self._consumers: dict[str, Consumer] = {}
+        self._foreigners: dict[str, Foreign] = {}
         for name, player in plan.players.items():
             if player["kind"] == "producer":
                 self._producers[name] = Producer(self, name, player)
             elif player["kind"] == "consumer":
-                self._consumers[name] = Consumer(self, name, player)
+                kind = LookupConsumer if player.get("lookupds") else Consumer
+                self._consumers[name] = kind(self, name, player)
+            elif player["kind"] == "foreign":
+                self._foreigners[name] = Foreign(self, name, player)
         self._partitions = Partitions(self, plan)
 
     def note(self, text: str, *values: object) -> None:
@@ -88,16 +106,23 @@ class World:
 
     # ---- for the parts -----------------------------------------------------------------------------------------------
 
-    def connect(self, player: str, owner: Owner, node: Node, machine: ClientSession[Any]) -> Connection | None:
-        """Return a new connection, None if the node refuses it."""
-        if not node.accepts:
-            return None
+    def connect(
+        self, player: str, owner: Owner, node: Node, machine: ClientSession[Any], rules: ForeignRules | None = None
+    ) -> Connection:
+        """Return a new connection to a node that accepts it."""
+        if node.refuses_commands:
+            rules = rules or ForeignRules(node.options)
         name = f"{player}/{node.name}"
         count = self._link_counts[name] = self._link_counts.get(name, 0) + 1
-        link = self._links[name] = Connection(self, owner, node, machine, f"{name}:{count}")
+        link = Connection(self, owner, node, machine, f"{name}:{count}", rules)
+        self.add_link(name, link)
+        return link
+
+    def add_link(self, name: str, link: Connection | LookupLink) -> None:
+        """Add a connection, the newest of this name."""
+        self._links[name] = link
         self._all_links.append(link)
         self.touch(link)
-        return link
 
     def touch(self, part: Part) -> None:
         """Have the output of a part sent, and its deadline read."""
@@ -116,15 +141,21 @@ class World:
 
     def _perform(self, step: Step) -> None:
         self.note("── %s", step)
+        if self.watch is not None:
+            self.watch.step(step, self.nodes.values(), self._consumers.values(), self.now_ns)
         name, _, node = step.who.partition("/")
         if node:
             link = self._links.get(step.who)
             if link is not None:
                 link.act(step.verb, step.values)
+        elif name in self.plan.lookupds or step.verb == "move":
+            self.lookups.act(name, step.verb, step.values)
         elif name in self.nodes:
             self.nodes[name].act(step.verb, step.values)
         elif name in self._producers:
             self._producers[name].act(step.verb, step.values)
+        elif name in self._foreigners:
+            self._foreigners[name].act(step.verb, step.values)
         elif name in self._consumers:
             self._consumers[name].act(step.verb, step.values)
         else:
@@ -156,16 +187,18 @@ class World:
     def _pump(self) -> None:
         """Send the output of all parts to which anything has happened."""
         touched = self._touched
+        update = self._agenda.update
         while touched:
             part = touched.pop()
             part.is_touched = False
             part.service()
-            self._agenda.update(part)
+            update(part)
 
     def _check(self) -> None:
         for node in self.nodes.values():
             if node.needs_check:
                 node.check()
+        self.lookups.check()
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
@@ -178,32 +211,44 @@ class World:
                 node.act("unpause topic", {"topic": topic, "channel": ""})
                 for channel in node.channel_names(topic):
                     node.act("unpause channel", {"topic": topic, "channel": channel})
+        self.lookups.heal()
+        for foreigner in self._foreigners.values():
+            foreigner.leave()
         for link in self._all_links:
             link.heal()
         self._pump()
         for node in self.nodes.values():
             node.check(whole=True)
-        idle_rounds = 0
+        # A deferral of an earlier life ends by a clock that may have been set back.
+        behind_ns = max((self.now_ns - node.now_ns for node in self.nodes.values()), default=0)
+        idle_rounds_max = IDLE_ROUNDS_MAX + max(behind_ns, 0) // ROUND_NS
+        idle_rounds = round_count = 0
         state: object = None
-        while not self._is_done():
-            self._consume_all()
+        while not ((is_settled := self._is_settled()) and self._is_done()):
+            self._consume_all(by_lookup=not is_settled)
             self._pump()
             self._run_until(self.now_ns + ROUND_NS)
             before, state = state, [node.finished_count for node in self.nodes.values()]
-            idle_rounds = idle_rounds + 1 if state == before else 0
-            if idle_rounds > IDLE_ROUNDS_MAX:
+            idle_rounds = idle_rounds + 1 if state == before and not self._is_done() else 0
+            round_count += 1
+            if idle_rounds > idle_rounds_max or round_count > ROUNDS_MAX + idle_rounds_max:
                 raise Broken(26, self._what_is_left())
         self._conclude()
 
-    def _consume_all(self) -> None:
-        """Have everything consumed: by a consumer for every channel, and by the partitions."""
+    def _consume_all(self, *, by_lookup: bool) -> None:
+        """Have everything consumed: by a consumer for every channel, and by the partitions.
+
+        A topic that was deleted in an nsqlookupd only is not listed there, so consumers that use nsqlookupds are not
+        enough in the end.
+        """
+        enough = [each for each in self._consumers.values() if by_lookup or not isinstance(each, LookupConsumer)]
         wanted = {
             (topic, channel)
             for node in self.nodes.values()
             for topic in self.plan.options["topics"]
             for channel in node.channel_names(topic) or ["a"]
         } - self._partitions.channels
-        for topic, channel in sorted(wanted - {(each.topic, each.channel) for each in self._consumers.values()}):
+        for topic, channel in sorted(wanted - {(each.topic, each.channel) for each in enough}):
             name = f"drain-{topic}-{channel}"
             self._consumers[name] = Consumer(self, name, {"topic": topic, "channel": channel})
         for consumer in self._consumers.values():
@@ -217,6 +262,10 @@ class World:
             and self._partitions.are_done
         )
 
+    def _is_settled(self) -> bool:
+        by_lookup = [each for each in self._consumers.values() if isinstance(each, LookupConsumer)]
+        return self.lookups.are_settled(by_lookup)
+
     def _what_is_left(self) -> str:
         nodes = [node.name for node in self.nodes.values() if not node.is_drained]
         publishes = [
@@ -227,8 +276,22 @@ class World:
         ]
         return f"messages of {nodes}, publishes without an answer {publishes}, {self._partitions.what_is_left()}"
 
-    def _conclude(self) -> None:
+    def _idle(self) -> None:
+        """Let time go by without messages; no broker may need more memory after it."""
         self._run_until(self.now_ns + LAST_SYNC_NS)
+        rounds = self.plan.options.get("idle_rounds", 0)
+        brokers = [node.broker for node in self.nodes.values() if rounds and node.broker is not None]
+        counts = [(count_objects(broker), count_parts(broker)) for broker in brokers]
+        for _ in range(rounds):
+            self._run_until(self.now_ns + LAST_SYNC_NS)
+        for broker, before in zip(brokers, counts, strict=True):
+            check_idle(broker, before)
+
+    def _conclude(self) -> None:
+        self._idle()
+        self.lookups.conclude()
+        for node in self.nodes.values():
+            node.check(whole=True)
         for node in self.nodes.values():
             node.check_files()
         for node in self.nodes.values():
@@ -240,6 +303,8 @@ class World:
                     raise Broken(11, f"the publish of {publish.bodies} has the answers {publish.answers}")
                 if publish.answers[0] is None and not producer.node.accepted.issuperset(publish.bodies):
                     raise Broken(11, f"the publish of {publish.bodies} was confirmed and did not arrive")
+                if is_refused(publish.answers[0]) and not producer.node.deliveries.bodies.isdisjoint(publish.bodies):
+                    raise Broken(2, f"{publish.bodies} were refused and delivered: {publish.answers[0]!r}")
         self._partitions.conclude()
 
 

@@ -1,0 +1,92 @@
+"""The counts of a broker at rest: ``/stats`` has to show what the oracle has counted (invariant 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from nsqkit.broker.core.report.stats import collect, to_document, to_text
+from tests.simulation.broken import Broken, conclude
+
+if TYPE_CHECKING:
+    from nsqkit.broker.core.broker import Broker
+    from nsqkit.broker.core.session.session import Session
+    from tests.simulation.oracle import ChannelOracle, ClientOracle, Oracle, TopicOracle
+
+STATES: Final = {"init": 0, "subscribed": 3, "closing": 4}
+PROXIMITIES: Final = ("zone_local", "region_local", "global")
+
+
+def check_counts(broker: Broker, oracle: Oracle, now_ns: int) -> None:
+    """Compare the document of ``/stats`` with the oracle, and the sum over all places with the puts."""
+    stats = collect(broker, now_ns)
+    found = [topic["topic_name"].encode() for topic in stats["topics"]]
+    conclude(13, found == sorted(oracle.topics), f"/stats has the topics {found}")
+    for topic in stats["topics"]:
+        _check_topic(topic, oracle.topics[topic["topic_name"].encode()], oracle, broker)
+    producers = sorted(client["remote_address"] for client in stats["producers"] or ())
+    wanted = sorted(session.remote_address for session, client in oracle.clients.items() if client.pub_counts)
+    conclude(13, producers == wanted, f"/stats has the producers {producers}, not {wanted}")
+    to_document(stats, health=broker.health, start_time_ns=now_ns, memory=None)
+    to_text(stats, version_line="", health="", start_time="", start_time_ns=now_ns, now_ns=now_ns, memory={"heap": 1})
+
+
+def _check(where: object, document: dict[str, Any], wanted: Mapping[str, object]) -> None:
+    found = {key: document.get(key) for key in wanted}
+    if found != wanted:
+        raise Broken(13, f"/stats of {where} has {found}, not {wanted}")
+
+
+def _check_topic(document: dict[str, Any], topic: TopicOracle, oracle: Oracle, broker: Broker) -> None:
+    wanted = {
+        "depth": len(topic.waiting),
+        "message_count": topic.message_count,
+        "message_bytes": topic.message_bytes,
+        "paused": topic.paused,
+    }
+    _check(document["topic_name"], document, wanted)
+    conclude(13, document["backend_depth"] <= document["depth"], f"{document['topic_name']}: backend_depth")
+    names = [channel["channel_name"].encode() for channel in document["channels"]]
+    conclude(13, names == sorted(topic.channels), f"/stats of {document['topic_name']} has the channels {names}")
+    sessions = {session.remote_address: session for session in broker.sessions}
+    for channel in document["channels"]:
+        _check_channel(channel, topic.channels[channel["channel_name"].encode()])
+        for client in channel["clients"]:
+            session = sessions[client["remote_address"]]
+            _check_client(client, session, oracle.clients[session])
+
+
+def _check_channel(document: dict[str, Any], channel: ChannelOracle) -> None:
+    waiting = document["depth"] + document["deferred_count"]
+    wanted = {
+        "in_flight_count": len(channel.in_flight),
+        "message_count": channel.message_count,
+        "requeue_count": channel.requeue_count,
+        "timeout_count": channel.timeout_count,
+        "client_count": len(channel.sessions),
+        "paused": channel.paused,
+    }
+    _check(document["channel_name"], document, wanted)
+    expected = len(channel.queued) + len(channel.deferred)
+    conclude(13, waiting == expected, f"{channel.name!r}: {waiting} messages wait or are deferred, not {expected}")
+    conclude(13, document["backend_depth"] <= document["depth"], f"{channel.name!r}: backend_depth")
+    delivered = sum(document.get(f"{name}_msg_count", 0) for name in PROXIMITIES)
+    conclude(13, delivered == channel.delivery_count, f"{channel.name!r}: {delivered} deliveries")
+    put = document["message_count"] + channel.restored_count
+    places = waiting + document["in_flight_count"] + channel.finished_count + channel.dropped_count
+    conclude(13, places == put, f"{channel.name!r}: of {put} messages {places} are somewhere")
+
+
+def _check_client(document: dict[str, Any], session: Session, client: ClientOracle) -> None:
+    channel = client.channel
+    assert channel is not None
+    wanted = {
+        "state": STATES["closing" if client.is_closing else "subscribed"],
+        "in_flight_count": channel.held_count(session),
+        "message_count": client.message_count,
+        "finish_count": client.finish_count,
+        "requeue_count": client.requeue_count,
+    }
+    if not client.is_closing:
+        wanted["ready_count"] = client.rdy_count
+    _check(document["remote_address"], document, wanted)

@@ -1,0 +1,359 @@
+"""The players that consume: a ``Consumer`` in one of its ways of receiving, with handlers of many kinds.
+
+The fate of a delivery is drawn from the name of the message and its attempt, so a step that is taken out of a plan
+does not change the others. Once all faults have ended, handlers finish everything at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager, suppress
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from nsqkit.consumer.consumer import Consumer
+from nsqkit.consumer.message import Message
+from nsqkit.errors import MessageError, OptionError
+from tests.simulation.broken import Broken
+from tests.simulation.driver.network import HOST
+from tests.simulation.driver.node import make_clock
+from tests.simulation.driver.pace import pass_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.driver.world import World
+    from tests.simulation.plan import Step
+
+SLOW: Final = 0.3
+LONG: Final = 5.0
+"""Seconds of a handler that hangs, also after the end of all faults; longer than most message timeouts."""
+ENOUGH: Final = 0.5
+"""Seconds that have to be left of a message's timeout so that its FIN certainly arrives in time."""
+LEAVE_SLACK: Final = 1.0
+LATENCY_MAX: Final = 0.01
+
+
+class Failure(Exception):
+    """The error of a handler."""
+
+
+class ConsumerPlayer:
+    """One consumer, which is left and made again.
+
+    Attributes:
+        consumer: the present one; None between two lives.
+    """
+
+    def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
+        own = {"kind", "nodes", "lookupds", "topic", "channel", "mode", "fates", "run", "batch"}
+        self.name = name
+        self.consumer: Consumer | None = None
+        self._world = world
+        self._nodes = [node for node in options.get("nodes", ()) if node in world.nodes]
+        self._lookupds = list(options.get("lookupds", ()))
+        self._topic: str = options["topic"]
+        self._channel: str = options["channel"]
+        self._mode: str = options.get("mode", "run")
+        self._fates: list[str] = options.get("fates", ["finish"])
+        self._run: dict[str, Any] = dict(options.get("run", {}))
+        self._batch: dict[str, Any] = dict(options.get("batch", {}))
+        self._options = {key: value for key, value in options.items() if key not in own}
+        self._leave = anyio.Event()
+        self._how: dict[str, Any] = {}
+        self._life = 0
+        self._active: Counter[object] = Counter()
+        self._is_receiving = False
+        self._answered_later: list[Message] = []
+        self._received_ns: dict[int, int] = {}  # of the last message of each lane
+
+    async def run(self) -> None:
+        """Play; return when the world has ended."""
+        HOST.set(self.name)
+        while not self._world.is_over:
+            self._life += 1
+            self._leave, self._how = anyio.Event(), {}
+            await self._live()
+            with anyio.move_on_after(self._how.get("for_us", 0) / 1e6):
+                await self._world.healed.wait()
+
+    async def _live(self) -> None:
+        world = self._world
+        consumer = Consumer(
+            self._topic,
+            self._channel,
+            nsqd_tcp_addresses=[f"{node}:4150" for node in self._nodes],
+            lookupd_http_addresses=[f"{lookupd}:4161" for lookupd in self._lookupds],
+            clock=make_clock(),
+            random=Random(f"{world.plan.seed}/{self.name}/{self._life}"),
+            on_connection=world.watch_connection,
+            **self._options,
+        )
+        begun, entered = 0.0, world.loop.time()
+        self._received_ns.clear()
+        async with consumer:
+            self.consumer, self._is_receiving = consumer, True
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._receive, consumer)
+                await self._leave.wait()
+                begun = world.loop.time()
+                if self._how.get("how") == "cancel":
+                    tasks.cancel_scope.cancel()
+                else:
+                    consumer.stop()
+            if self._mode in {"iterate", "batches"}:  # the program answers, and takes its time
+                begun = world.loop.time()
+            self.consumer = None
+        self._is_receiving = False
+        world.note("%s has closed", self.name)
+        limit = consumer.options.close_timeout + 2 * min(consumer.options.close_timeout, 5.0) + LEAVE_SLACK
+        if world.loop.time() - begun > limit:
+            raise Broken(30, f"{self.name} took {world.loop.time() - begun:.3f} seconds to close")
+        for message in self._answered_later:
+            message.finish()  # its connection has ended, so this does nothing
+        self._answered_later.clear()
+        if (left := consumer.stats()).in_flight:
+            raise Broken(24, f"{self.name} has closed with {left.in_flight} messages in flight")
+        await self._check_drained(entered)
+
+    async def _check_drained(self, since: float) -> None:
+        """Check that the channel has all messages that were not finished, where no fault could prevent it."""
+        world = self._world
+        await pass_time(LATENCY_MAX)
+        nodes = [node for node in world.nodes if world.nodes[node].held(self._topic, self._channel)]
+        if nodes and not world.has_link_faults and world.history.is_calm(nodes, since):
+            raise Broken(18, f"messages are in flight at {nodes} after {self.name} has closed")
+
+    @property
+    def is_connected(self) -> bool:
+        if self.consumer is None:
+            return False
+        connected = {stats.address for stats in self.consumer.stats().connections if stats.connected}
+        return connected >= {f"{node}:4150" for node in (self._world.nodes if self._lookupds else self._nodes)}
+
+    # ---- steps ---------------------------------------------------------------------------------------------------
+
+    def act(self, step: Step) -> None:
+        """Do one step of the plan; one that does not apply does nothing."""
+        consumer = self.consumer
+        if consumer is None:
+            return
+        match step.verb:
+            case "leave":
+                self._how = step.values
+                self._leave.set()
+            case "pause":
+                consumer.pause()
+            case "resume":
+                consumer.resume()
+            case "max in flight":
+                consumer.change_max_in_flight(step.values["count"])
+            case "disconnect" if not self._leave.is_set():
+                self._disconnect(consumer)
+            case "connect" if not self._leave.is_set():
+                self._connect(consumer)
+
+    def _disconnect(self, consumer: Consumer) -> None:
+        """Take the first nsqd, or the first nsqlookupd, away; handlers have ``close_timeout`` then, as at a stop."""
+        self._world.history.trouble(self._world.nodes, self._world.loop.time())
+        with suppress(OptionError):  # it is away already
+            if self._lookupds:
+                consumer.disconnect_from_lookupd(f"{self._lookupds[0]}:4161")
+            elif self._nodes:
+                consumer.disconnect_from_nsqd(f"{self._nodes[0]}:4150")
+
+    def _connect(self, consumer: Consumer) -> None:
+        for lookupd in self._lookupds:
+            consumer.connect_to_lookupd(f"{lookupd}:4161")
+        for node in self._nodes:
+            consumer.connect_to_nsqd(f"{node}:4150")
+
+    def heal(self) -> None:
+        """Receive again, as much as in the beginning."""
+        if self.consumer is not None:
+            self.consumer.resume()
+            if not self._leave.is_set():
+                self._connect(self.consumer)
+            if self.consumer.stats().max_in_flight < 1:
+                self.consumer.change_max_in_flight(1)
+
+    # ---- receiving -----------------------------------------------------------------------------------------------
+
+    async def _receive(self, consumer: Consumer) -> None:
+        run = {**self._run}
+        if run.pop("lanes", 0):
+            run["key"] = self._lane
+        match self._mode:
+            case "iterate":
+                async for message in consumer:
+                    await self._answer(message)
+            case "batches":
+                async for batch in consumer.batches(**self._batch):
+                    for message in batch:
+                        await self._answer(message)
+            case "run batches":
+                concurrency = run.get("concurrency", 1)
+                await consumer.run_batches(
+                    self._handle_batch, concurrency=concurrency, giving_up=self._give_up, **self._batch
+                )
+            case "threads":
+                await consumer.run(self._handle_in_thread, in_threads=True, giving_up=self._give_up, **run)
+            case "plain":
+                await consumer.run(self._handle_plainly, giving_up=self._give_up, **run)
+            case _:
+                await consumer.run(self._handle, giving_up=self._give_up, **run)
+
+    @staticmethod
+    def _lane(message: Message) -> int:
+        return len(message.body) % 3
+
+    async def _answer(self, message: Message) -> None:
+        """Handle a message where the program itself answers."""
+        try:
+            await self._handle(message)
+        except Failure:
+            if not message.is_answered:
+                message.requeue(0.1)
+            return
+        if not message.is_answered:
+            self._record_finish(message)
+            message.finish()
+
+    def _begin(self, message: Message) -> tuple[str, str]:
+        """Record a delivery; return the name of the message, and its fate."""
+        if not self._is_receiving:
+            raise self._world.failed(Broken(19, f"a handler of {self.name} begins after the end"))
+        if self._run.get("lanes"):
+            lane = self._lane(message)
+            if message.received_ns < self._received_ns.get(lane, 0):
+                raise self._world.failed(Broken(19, f"lane {lane} of {self.name} is not in the order of arrival"))
+            self._received_ns[lane] = message.received_ns
+        world = self._world
+        node = message.nsqd_address.partition(":")[0]
+        try:
+            name = world.history.deliver(self._topic, self._channel, node, message.id, message.body, message.attempts)
+        except Broken as broken:
+            raise world.failed(broken) from None
+        fate = "finish"
+        if not world.healed.is_set():
+            fate = Random(f"{world.plan.seed}/{self.name}/{name}/{message.attempts}").choice(self._fates)
+        world.note("%s: %s attempt %d: %s", self.name, name, message.attempts, fate)
+        return name, fate
+
+    @contextmanager
+    def _counted(self, message: Message) -> Iterator[None]:
+        """Count the handlers that run, and those of a lane."""
+        limit = self._run.get("concurrency", 1) if self._mode in {"run", "threads", "plain"} else 1
+        keys: dict[object, int] = {"all": limit}
+        if self._run.get("lanes"):
+            keys["lane", self._lane(message)] = 1
+        for key, count_max in keys.items():
+            self._active[key] += 1
+            if self._active[key] > count_max:
+                raise self._world.failed(
+                    Broken(19, f"{self._active[key]} handlers of {self.name} run at once for {key}")
+                )
+        try:
+            yield
+        finally:
+            for key in keys:
+                self._active[key] -= 1
+
+    async def _handle(self, message: Message) -> None:
+        name, fate = self._begin(message)
+        begun = self._world.loop.time()
+        with self._counted(message):
+            await self._suffer(message, name, fate)
+        if fate in {"slow", "hang"} and self._run.get("auto_touch"):
+            self._check_held(message, name, begun)
+        self._world.history.done(self._topic, self._channel, name)
+
+    def _check_held(self, message: Message, name: str, begun: float) -> None:
+        """Check that a message has not timed out, as it was touched."""
+        world, node = self._world, message.nsqd_address.partition(":")[0]
+        is_calm = not world.has_link_faults and world.history.is_calm([node], begun)
+        if message.is_answered and is_calm and not self._leave.is_set():
+            raise world.failed(Broken(5, f"{name} has timed out while its handler ran"))
+
+    async def _suffer(self, message: Message, name: str, fate: str) -> None:
+        match fate:
+            case "slow":
+                await self._pause(SLOW)
+            case "hang":
+                await pass_time(LONG)
+            case "raise":
+                await anyio.lowlevel.checkpoint()
+                raise Failure(name)
+            case "touch":
+                for _ in range(3):
+                    await self._pause(SLOW)
+                    if not message.is_answered:
+                        message.touch()
+            case "finish twice":
+                self._answer_twice(message)
+            case "requeue":
+                if not message.is_answered:
+                    message.requeue(SLOW)
+            case "later":
+                self._answered_later.append(message)
+                await self._pause(SLOW)
+
+    async def _pause(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self._world.healed.wait()
+
+    def _answer_twice(self, message: Message) -> None:
+        if message.is_answered:
+            return
+        self._record_finish(message)
+        message.finish()
+        try:
+            message.finish()
+        except MessageError:
+            return
+        if message.time_left and self.consumer is not None:
+            raise self._world.failed(Broken(10, f"{self.name} has finished a message twice, without an error"))
+
+    def _record_finish(self, message: Message) -> None:
+        """Record that a message is finished in time."""
+        if message.time_left > ENOUGH and not self._world.has_link_faults:
+            node = message.nsqd_address.partition(":")[0]
+            name = message.body.decode().rsplit(".", 1)[0] if message.body.count(b".") == 2 else ""
+            if name:
+                now = self._world.loop.time()
+                self._world.history.finish(self._topic, self._channel, name, (node, message.id), now)
+
+    def _handle_in_thread(self, message: Any) -> None:
+        name, fate = self._begin(message)
+        if fate == "raise":
+            raise Failure(name)
+        if fate == "finish twice":
+            message.finish()
+        elif fate == "requeue" and not message.is_answered:
+            message.requeue(SLOW)
+        self._world.history.done(self._topic, self._channel, name)
+
+    def _handle_plainly(self, message: Message) -> None:
+        name, fate = self._begin(message)
+        with self._counted(message):
+            if fate == "raise":
+                raise Failure(name)
+            if fate == "finish twice":
+                self._answer_twice(message)
+        self._world.history.done(self._topic, self._channel, name)
+
+    async def _handle_batch(self, messages: list[Message]) -> None:
+        begun = [self._begin(message) for message in messages]
+        for _, fate in begun[:1]:
+            if fate == "raise":
+                raise Failure(fate)
+            await (pass_time(LONG) if fate == "hang" else self._pause(SLOW if fate == "slow" else 0.0))
+        for name, _ in begun:
+            self._world.history.done(self._topic, self._channel, name)
+
+    async def _give_up(self, message: Message) -> None:
+        name = message.body.split(b".")
+        self._world.history.done(self._topic, self._channel, b".".join(name[:2]).decode())
+        await anyio.lowlevel.checkpoint()

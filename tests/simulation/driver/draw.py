@@ -1,0 +1,335 @@
+"""Draws the plan of a driver world from its seed: as ``tests.simulation.draw``, a swarm of features and faults.
+
+Worlds are small, two to five clients and some forty publishes, since many small ones find more than a few large ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, Final
+
+from tests.simulation.driver.raw import COMMANDS, MAGICS
+from tests.simulation.plan import Plan, Step
+
+FEATURES: Final = (
+    *("two nodes", "two producers", "http producer", "linger", "window", "attempts", "timeouts", "cancel"),
+    *("two channels", "two topics", "max in flight", "pause", "leave", "snappy", "deferred", "large"),
+    *("raw", "operator", "lookupds", "disconnect"),
+)
+LARGE_FEATURES: Final = ("two nodes", "two producers", "two channels", "two topics", "http producer", "lookupds")
+FAULTS: Final = (
+    *("cut", "stall", "half-open", "slow", "mute", "refuse", "partition"),
+    *("kill", "power cut", "stop", "clock", "fill disk", "fail disk", "slow disk"),
+)
+MODES: Final = ("run", "run", "run", "run", "iterate", "batches", "run batches", "threads", "plain")
+FATES: Final = ("slow", "raise", "hang", "touch", "finish twice", "requeue", "later")
+DURATIONS_US: Final = (100_000, 1_000_000, 3_000_000)
+
+
+def draw(seed: int) -> Plan:
+    """Return the plan of a seed."""
+    return _Drawing(str(seed)).plan()
+
+
+class _Drawing:
+    def __init__(self, seed: str) -> None:
+        self._seed = seed
+        random = self._random("world")
+        self._features = _swarm(random, FEATURES, none=False)
+        # Each of these makes a world longer by a half, so they are rarer.
+        self._features -= {feature for feature in LARGE_FEATURES if random.random() < 0.5}
+        self._faults = _swarm(random, FAULTS, none=True)
+        self._durability = random.choice(("memory", "nsqd", "fsync", "fsync"))
+        if self._durability == "memory":
+            self._faults -= {"power cut", "fill disk", "fail disk", "slow disk"}
+        self._duration_us = random.choice(DURATIONS_US)
+        self._topics = {
+            topic: ["a", "b"][: 1 + ("two channels" in self._features)]
+            for topic in ("t", "u")[: 1 + ("two topics" in self._features)]
+        }
+
+        count = random.choice((1, 2)) if "lookupds" in self._features else 0
+        self._lookupds = ["lookupd-1", "lookupd-2"][:count]
+
+    def _random(self, name: str) -> Random:
+        return Random(f"{self._seed}/{name}")
+
+    def plan(self) -> Plan:
+        nodes = {name: self._node(name) for name in ("nsqd-1", "nsqd-2")[: 1 + ("two nodes" in self._features)]}
+        players = dict(self._players(list(nodes)))
+        steps = [step for name, player in players.items() for step in self._steps_of(name, player)]
+        for node in nodes:
+            steps += self._node_steps(node)
+        for lookupd in self._lookupds:
+            steps += self._lookupd_steps(lookupd)
+        for name, player in players.items():
+            for node in player["nodes"] or nodes:
+                steps += self._link_steps(name, node)
+        random = self._random("loop")
+        options = {
+            "size": "driver",
+            "topics": self._topics,
+            "backend": random.choice(("asyncio", "asyncio", "trio")),
+            "order": random.choice(("shuffled", "shuffled", "in order")),
+        }
+        lookupds: dict[str, dict[str, Any]] = {lookupd: {} for lookupd in self._lookupds}
+        sorted_steps = tuple(sorted(steps, key=lambda step: step.at_us))
+        return Plan(self._seed, options, nodes, players, sorted_steps, lookupds)
+
+    def _some(self, random: Random, share: float = 0.5) -> bool:
+        return random.random() < share
+
+    # ---- nodes ---------------------------------------------------------------------------------------------------
+
+    def _node(self, name: str) -> dict[str, Any]:
+        random = self._random(name)
+        return {
+            "durability": self._durability,
+            "mem_queue_size": random.choice((0, 2, 10, 10_000)),
+            "sync_every": random.choice((1, 5, 2500)),
+            "max_bytes_per_file": random.choice((300, 2_000, 1 << 20)),
+            "msg_timeout_ns": random.choice((1, 2, 5)) * 10**9,
+            "timing": random.choice(("exact", "exact", "nsqd")),
+            "keep_deferred": self._some(random),
+            "requeue_on_disconnect": self._some(random),
+            "lookupds": self._lookupds,
+            **({"max_msg_size": 2_000} if "large" in self._features else {}),
+        }
+
+    def _lookupd_steps(self, name: str) -> Iterator[Step]:
+        random = self._random(f"{name}/steps")
+        at_us = self._times(random)
+        if {"kill", "stop"} & self._faults:
+            begin = at_us()
+            yield Step(begin, name, random.choice(("kill", "stop")))
+            yield Step(begin + random.choice((1_000, 700_000)), name, "start")
+        for verb in ("refuse", "partition"):
+            if verb in self._faults and self._some(random):
+                yield Step(at_us(), name, verb, {"for_us": random.choice((100_000, 3_000_000))})
+
+    def _node_steps(self, name: str) -> Iterator[Step]:
+        random = self._random(f"{name}/steps")
+        at_us = self._times(random)
+        for verb in ("kill", "power cut", "stop"):
+            if verb in self._faults:
+                for _ in range(random.choice((1, 1, 2))):
+                    begin = at_us()
+                    how = {"in_order": True} if self._some(random) else {}
+                    yield Step(begin, name, verb, how if verb == "power cut" else {})
+                    skew = {"skew_us": random.choice((-2_000_000, 500_000))} if "clock" in self._faults else {}
+                    yield Step(begin + random.choice((1_000, 50_000, 700_000)), name, "start", skew)
+        if "fill disk" in self._faults:
+            yield Step(at_us(), name, "fill disk", {"after": random.choice((0, 10, 200))})
+            yield Step(at_us(), name, "recover disk")
+        if "fail disk" in self._faults:
+            for _ in range(random.choice((1, 3))):
+                values = {"after": random.choice((0, 2, 20)), "count": random.choice((1, 5)), "error": "EIO"}
+                yield Step(at_us(), name, "fail disk", values)
+        if "slow disk" in self._faults:
+            yield Step(at_us(), name, "slow disk", {"for_us": random.choice((300_000, 2_000_000))})
+        if "operator" in self._features:
+            yield from self._operations(name, random)
+        if "refuse" in self._faults:
+            yield Step(at_us(), name, "refuse", {"for_us": random.choice((100_000, 2_000_000))})
+        if "partition" in self._faults:
+            yield Step(at_us(), name, "partition", {"for_us": random.choice((200_000, 3_000_000))})
+
+    def _operations(self, name: str, random: Random) -> Iterator[Step]:
+        at_us = self._times(random)
+        for _ in range(random.choice((1, 2))):
+            topic = random.choice(list(self._topics))
+            values = {"topic": topic, "channel": random.choice(self._topics[topic])}
+            verb = random.choice(("pause channel", "pause topic", "stats"))
+            begin = at_us()
+            yield Step(begin, name, verb, {} if verb == "stats" else values)
+            if verb != "stats":
+                yield Step(begin + random.choice((1_000, 300_000)), name, f"un{verb}", values)
+
+    def _times(self, random: Random) -> Callable[[], int]:
+        return lambda: random.randint(1, self._duration_us)
+
+    # ---- players -------------------------------------------------------------------------------------------------
+
+    def _players(self, nodes: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        for name in ("producer-1", "producer-2")[: 1 + ("two producers" in self._features)]:
+            yield name, self._producer(name, nodes)
+        if "http producer" in self._features:
+            options = {"publish_attempts": 3} if "attempts" in self._features else {}
+            yield "http-1", {"kind": "http producer", "nodes": nodes, **options}
+        if "raw" in self._features:
+            yield "raw-1", {"kind": "raw", "nodes": nodes}
+        number = 0
+        for topic, channels in self._topics.items():
+            for channel in channels:
+                number += 1
+                yield f"consumer-{number}", self._consumer(f"consumer-{number}", nodes, topic, channel)
+
+    def _producer(self, name: str, nodes: list[str]) -> dict[str, Any]:
+        random = self._random(name)
+        options: dict[str, Any] = {"kind": "producer", "nodes": nodes, **self._connection(random)}
+        options["connect_timeout"] = random.choice((0.3, 2.0))
+        if "linger" in self._features:
+            options["linger"] = random.choice((0.01, 0.3))
+            options["linger_max_messages"] = random.choice((2, 5, 500))
+        if "window" in self._features:
+            options["max_outstanding_bytes"] = random.choice((50, 300))
+        if "attempts" in self._features:
+            options["publish_attempts"] = random.choice((2, 5))
+        if "timeouts" in self._features:
+            options["publish_timeout"] = random.choice((0.05, 1.0))
+        if len(nodes) > 1:
+            options["policy"] = random.choice(("round-robin", "random", "least-busy", "by-key"))
+        return options
+
+    def _connection(self, random: Random) -> dict[str, Any]:
+        heartbeat_interval = random.choice((1.0, 3.0))
+        options: dict[str, Any] = {
+            "heartbeat_interval": heartbeat_interval,
+            "read_timeout": 2 * heartbeat_interval,
+            "reconnect_delay_max": random.choice((0.5, 3.0)),
+        }
+        if "snappy" in self._features:
+            options[random.choice(("snappy", "deflate"))] = True
+        return options
+
+    def _consumer(self, name: str, nodes: list[str], topic: str, channel: str) -> dict[str, Any]:
+        random = self._random(name)
+        mode = random.choice(MODES)
+        options: dict[str, Any] = {"kind": "consumer", "nodes": nodes, "topic": topic, "channel": channel, "mode": mode}
+        if self._lookupds:
+            options |= {"nodes": [], "lookupds": self._lookupds, "lookupd_poll_interval": random.choice((0.2, 1.0))}
+            options["lookupd_poll_timeout"] = 1.0
+        options |= self._connection(random)
+        options["max_in_flight"] = random.choice((1, 2, 5, 20))
+        options["default_requeue_delay"] = random.choice((0.0, 0.1, 0.5))
+        options["max_requeue_delay"] = 2.0
+        options["max_backoff_duration"] = random.choice((0.0, 0.5, 4.0))
+        options["backoff_multiplier"] = 0.2
+        options["max_attempts"] = random.choice((0, 2, 5))
+        options["close_timeout"] = random.choice((0.1, 1.0, 5.0))
+        options["low_rdy_idle_timeout"] = options["low_rdy_timeout"] = 1.0
+        options["rdy_redistribute_interval"] = 0.5
+        if self._some(random, 0.3):
+            options["msg_timeout"] = 1.0
+        fates = [fate for fate in FATES if self._some(random, 0.3)]
+        options["fates"] = ["finish"] * random.choice((1, 2, 6)) + fates
+        if mode in {"run", "threads", "plain"}:
+            options["run"] = self._handling(random, mode)
+            if "auto_touch" in options["run"]:
+                options["fates"] += ["hang"] * 2
+        elif mode != "iterate":
+            options["batch"] = {"max_messages": random.choice((1, 3)), "max_wait": random.choice((0.0, 0.2))}
+            if mode == "run batches":
+                options["run"] = {"concurrency": random.choice((1, 2))}
+        return options
+
+    def _handling(self, random: Random, mode: str) -> dict[str, Any]:
+        handling: dict[str, Any] = {"concurrency": random.choice((1, 2, 4))}
+        if self._some(random, 0.3):
+            handling["lanes"] = 3
+        if mode == "run":
+            for name in ("auto_touch", "cancel_at_timeout"):
+                if self._some(random, 0.4):
+                    handling[name] = True
+        return handling
+
+    # ---- the steps of players ------------------------------------------------------------------------------------
+
+    def _steps_of(self, name: str, player: dict[str, Any]) -> Iterator[Step]:
+        random = self._random(f"{name}/steps")
+        if player["kind"] == "consumer":
+            yield from self._consumer_steps(name, random)
+            return
+        if player["kind"] == "raw":
+            yield from self._raw_steps(name, random)
+            return
+        hows = ["publish"] * 4 + ["multi"]
+        if "deferred" in self._features:
+            hows += ["deferred"]
+        if player["kind"] == "producer":
+            hows += ["publish nowait", "multi nowait"] + ["publish nowait"] * (4 * ("linger" in self._features))
+        at_us = self._times(random)
+        for _ in range(random.choice((3, 5, 10)) if player["kind"] == "producer" else 2):
+            yield from self._burst(name, random, at_us(), hows)
+        if "leave" in self._features and player["kind"] == "producer" and self._some(random):
+            yield Step(at_us(), name, "leave")
+        if "cancel" in self._features and self._some(random):
+            yield Step(at_us(), name, "cancel")
+
+    def _raw_steps(self, name: str, random: Random) -> Iterator[Step]:
+        at_us = self._times(random)
+        for _ in range(random.choice((2, 5))):
+            values: dict[str, Any] = {
+                "commands": [random.randrange(len(COMMANDS)) for _ in range(random.choice((0, 1, 3, 6)))],
+                "magic": random.randrange(len(MAGICS)),
+                "which": random.randrange(2),
+                "for_us": random.choice((0, 2_000, 1_500_000)),
+                "reads": self._some(random),
+                "resets": self._some(random),
+            }
+            if self._some(random, 0.2):
+                values["port"] = 4151
+            yield Step(at_us(), name, "send", values)
+
+    def _burst(self, name: str, random: Random, at_us: int, hows: list[str]) -> Iterator[Step]:
+        for _ in range(random.choice((1, 1, 2, 5) if "linger" in self._features else (1, 1, 3))):
+            values: dict[str, Any] = {"how": random.choice(hows), "topic": random.choice(list(self._topics))}
+            if "multi" in values["how"]:
+                values["count"] = random.choice((1, 2, 5))
+            if "deferred" in values["how"]:
+                values["delay_us"] = random.choice((0, 200_000, 1_500_000))
+            if "large" in self._features and self._some(random, 0.2):
+                values["size"] = random.choice((300, 6_000))
+            if "cancel" in self._features and self._some(random, 0.3):
+                values["cancel_us"] = random.choice((1, 300, 700, 1_500, 50_000))
+            if "timeouts" in self._features and self._some(random, 0.3) and name.startswith("producer"):
+                values["timeout_us"] = random.choice((1_000, 20_000, 500_000))
+            if self._some(random, 0.2) and name.startswith("producer") and "nowait" not in values["how"]:
+                values["key"] = random.choice(("k", "l"))
+            yield Step(at_us, name, "publish", values)
+
+    def _consumer_steps(self, name: str, random: Random) -> Iterator[Step]:
+        at_us = self._times(random)
+        if "pause" in self._features and self._some(random):
+            begin = at_us()
+            yield Step(begin, name, "pause")
+            yield Step(begin + random.choice((10_000, 1_000_000)), name, "resume")
+        if "max in flight" in self._features:
+            for _ in range(random.choice((1, 3))):
+                yield Step(at_us(), name, "max in flight", {"count": random.choice((0, 1, 2, 30))})
+        if "disconnect" in self._features and self._some(random):
+            begin = at_us()
+            yield Step(begin, name, "disconnect")
+            yield Step(begin + random.choice((100, 300_000)), name, "connect")
+        if "leave" in self._features:
+            for _ in range(random.choice((0, 1, 2))):
+                values = {"how": random.choice(("stop", "cancel")), "for_us": random.choice((0, 100_000, 2_000_000))}
+                yield Step(at_us(), name, "leave", values)
+
+    def _link_steps(self, player: str, node: str) -> Iterator[Step]:
+        random = self._random(f"{player}/{node}/steps")
+        at_us = self._times(random)
+        who = f"{player}/{node}"
+        for verb in ("cut", "stall", "half-open", "slow", "mute"):
+            if verb not in self._faults or self._some(random, 0.4):
+                continue
+            for _ in range(random.choice((1, 1, 3))):
+                values: dict[str, Any] = {}
+                if verb in {"stall", "mute"}:
+                    values["for_us"] = random.choice((10_000, 300_000, 3_000_000))
+                elif verb == "half-open":
+                    values = {"sender": random.choice(("player", "node")), "both": self._some(random)}
+                elif verb == "slow":
+                    values = {"size": random.choice((7, 30, 100)), "pause_us": random.choice((0, 100, 20_000))}
+                yield Step(at_us(), who, verb, values)
+
+
+def _swarm(random: Random, names: tuple[str, ...], *, none: bool) -> set[str]:
+    """Return which of the names exist in this world."""
+    chance = random.random()
+    if chance < 0.125:
+        return set(names)
+    if none and chance < 0.35:
+        return set()
+    return {name for name in names if random.random() < 0.5}

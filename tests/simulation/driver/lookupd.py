@@ -1,0 +1,64 @@
+"""An nsqlookupd of a driver world: the real ``Nsqlookupd`` and its lives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from nsqkit.lookupd.options import LookupdOptions
+from nsqkit.lookupd.server import Nsqlookupd
+from tests.simulation.driver.network import HOST
+from tests.simulation.driver.node import make_clock
+
+if TYPE_CHECKING:
+    from tests.simulation.driver.world import World
+    from tests.simulation.plan import Step
+
+
+class Lookupd:
+    """One nsqlookupd."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self._world = world
+        self._scope = anyio.CancelScope()
+        self._ended = anyio.Event()
+        self._ended.set()
+        self._is_wanted = False
+
+    def start(self) -> None:
+        """Begin a life once the one before has ended, unless there is one."""
+        if self._is_wanted:
+            return
+        self._is_wanted = True
+        before, self._ended, self._scope = self._ended, anyio.Event(), anyio.CancelScope()
+        self._world.tasks.start_soon(self._live, before, self._ended, self._scope)
+
+    async def _live(self, before: anyio.Event, ended: anyio.Event, scope: anyio.CancelScope) -> None:
+        HOST.set(self.name)
+        await before.wait()
+        options = LookupdOptions(
+            tcp_address=f"{self.name}:4160", http_address=f"{self.name}:4161", broadcast_address=self.name
+        )
+        try:
+            with scope:
+                async with Nsqlookupd(options, clock=make_clock()):
+                    self._world.note("%s runs", self.name)
+                    await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    def act(self, step: Step) -> None:
+        """Do one step of the plan; one that does not apply does nothing."""
+        if step.verb == "start":
+            self.start()
+        elif step.verb in {"kill", "stop"} and self._is_wanted:
+            self.end(is_killed=step.verb == "kill")
+
+    def end(self, *, is_killed: bool = False) -> None:
+        """End, and forget all registrations."""
+        self._is_wanted = False
+        if is_killed:
+            self._world.network.drop_host(self.name)
+        self._scope.cancel()

@@ -1,0 +1,255 @@
+"""A network in memory: hosts that connect and listen, and the faults of what lies between them.
+
+A connection is two pipes. Bytes stay in order within a pipe; nothing is in order between connections. The network
+calls the loop for everything that takes time, so it works on asyncio and on trio.
+
+    fault        effect
+    cut          both ends are reset; bytes on the way are lost
+    stall        nothing arrives for a while, then all of it
+    half-open    nothing arrives any more in one direction or both, without a reset, also after the end of all faults
+    slow         pieces of a few bytes, each after a pause
+    refuse       no host accepts a connection, for a while
+    mute         connections are accepted, and nothing answers
+    partition    as stall, between two sets of hosts; new connections wait
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from random import Random
+from typing import Any, Final, Protocol, Self
+
+import anyio
+
+from tests.simulation.driver.pace import pass_time
+from tests.simulation.driver.pipe import Pipe, PushingStream, Stream
+
+HOST: Final[ContextVar[str]] = ContextVar("host")
+"""The host that the present task runs on."""
+
+DELAYS: Final = (0.0002, 0.0005, 0.002)
+
+
+class Loop(Protocol):
+    """A virtual loop of asyncio or trio."""
+
+    def time(self) -> float: ...
+    def call_at(self, when: float, callback: Callable[[], Any], /) -> Any: ...
+
+
+class Connection:
+    """One connection; ``client`` and ``server`` are its ends, and ``hosts`` those that they are on."""
+
+    def __init__(self, network: Network, hosts: tuple[str, str], random: Random) -> None:
+        self.hosts = hosts
+        there, back = Pipe(network.loop, random), Pipe(network.loop, random)
+        make = PushingStream if network.is_asyncio else Stream
+        port = network.next_port()
+        address = (hosts[1], 4150)
+        self.client: Stream = make(there, back, (hosts[0], port), address)
+        self.server: Stream = make(back, there, address, (hosts[0], port))
+        self.pipes = {hosts[0]: there, hosts[1]: back}  # by the host that sends
+
+    @property
+    def is_open(self) -> bool:
+        return not (self.client.is_over and self.server.is_over)
+
+    def cut(self) -> None:
+        """Reset both ends."""
+        for stream in (self.client, self.server):
+            stream.reset()
+
+    def stall(self, until: float) -> None:
+        for pipe in self.pipes.values():
+            pipe.stall(until)
+
+
+class Network:
+    """All hosts and connections of a world.
+
+    Args:
+        loop: the time.
+        seed: begins the name of the random generator of each pair of hosts.
+        note: called with what happens.
+        is_asyncio: whether streams push their data.
+    """
+
+    def __init__(self, loop: Loop, seed: str, note: Callable[..., None], *, is_asyncio: bool) -> None:
+        self.loop = loop
+        self.is_asyncio = is_asyncio
+        self.connections: list[Connection] = []
+        self._seed = seed
+        self._note = note
+        self._listeners: dict[tuple[str, int], Listener] = {}
+        self._randoms: dict[tuple[str, str], Random] = {}
+        self._refused_until: dict[str, float] = {}
+        self._mute_until: dict[tuple[str, str], float] = {}
+        self._slow: dict[frozenset[str], tuple[int, float]] = {}
+        self._partitions: list[tuple[frozenset[str], frozenset[str], float]] = []
+        self._port = 40_000
+        self._healed = anyio.Event()
+
+    def next_port(self) -> int:
+        self._port += 1
+        return self._port
+
+    def _random(self, client: str, server: str) -> Random:
+        key = (client, server)
+        if key not in self._randoms:
+            self._randoms[key] = Random(f"{self._seed}/{client}/{server}")
+        return self._randoms[key]
+
+    # ---- what the code under test calls --------------------------------------------------------------------------
+
+    async def connect_tcp(self, host: str, port: int, *, local_host: str | None = None) -> Stream:
+        """As ``nsqkit.transport.tcp.connect_tcp``."""
+        client, loop = HOST.get(), self.loop
+        random = self._random(client, host)
+        await pass_time(random.choice(DELAYS))
+        while (until := self._partitioned_until(client, host)) > loop.time():
+            with anyio.move_on_after(until - loop.time()):
+                await self._healed.wait()
+        listener = self._listeners.get((host, port))
+        if listener is None or self._refused_until.get(host, 0.0) > loop.time():
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        connection = Connection(self, (client, host), random)
+        self.connections.append(connection)
+        self._note("%s connects to %s:%d", client, host, port)
+        size, pause = self._slow.get(frozenset((client, host)), (0, 0.0))
+        for pipe in connection.pipes.values():
+            pipe.slice_max, pipe.pause = size, pause
+        if self._mute_until.get((client, host), 0.0) > loop.time():
+            connection.stall(self._mute_until[client, host])
+        else:
+            listener.accept(connection.server)
+        return connection.client
+
+    async def connect(self, address: str, *, local_host: str | None = None) -> Stream:
+        """As ``nsqkit.transport.tcp.connect``."""
+        host, _, port = address.rpartition(":")
+        return await self.connect_tcp(host, int(port))
+
+    async def listen(self, address: str, *, paths: bool = True) -> Listener:
+        """As ``nsqkit.transport.tcp.listen``."""
+        host, _, port = address.rpartition(":")
+        key = (host, int(port))
+        await anyio.lowlevel.checkpoint()
+        if key in self._listeners:
+            raise OSError(errno.EADDRINUSE, f"listen ({address}) failed - {os.strerror(errno.EADDRINUSE)}")
+        listener = self._listeners[key] = Listener(self, key)
+        return listener
+
+    def close_listener(self, key: tuple[str, int]) -> None:
+        self._listeners.pop(key, None)
+
+    # ---- faults --------------------------------------------------------------------------------------------------
+
+    def between(self, one: str, other: str) -> list[Connection]:
+        """Return the open connections between two hosts."""
+        self.connections = [connection for connection in self.connections if connection.is_open]
+        return [connection for connection in self.connections if set(connection.hosts) == {one, other}]
+
+    def cut(self, one: str, other: str) -> None:
+        for connection in self.between(one, other):
+            connection.cut()
+
+    def stall(self, one: str, other: str, until: float) -> None:
+        for connection in self.between(one, other):
+            connection.stall(until)
+
+    def half_open(self, sender: str, other: str, *, both: bool, until: float) -> None:
+        """Have nothing that ``sender`` sends arrive."""
+        for connection in self.between(sender, other):
+            for host, pipe in connection.pipes.items():
+                if both or host == sender:
+                    pipe.stall(until)
+
+    def slow(self, one: str, other: str, size: int, pause: float) -> None:
+        """Deliver pieces of up to ``size`` bytes, each after ``pause`` seconds; 0 for whole writes."""
+        self._slow[frozenset((one, other))] = (size, pause)
+        for connection in self.between(one, other):
+            for pipe in connection.pipes.values():
+                pipe.slice_max, pipe.pause = size, pause
+
+    def refuse(self, host: str, until: float) -> None:
+        self._refused_until[host] = until
+
+    def mute(self, client: str, host: str, until: float) -> None:
+        self._mute_until[client, host] = until
+
+    def partition(self, some: frozenset[str], others: frozenset[str], until: float) -> None:
+        self._partitions.append((some, others, until))
+        for connection in self.connections:
+            if self._partitioned_until(*connection.hosts) >= until:
+                connection.stall(until)
+
+    def _partitioned_until(self, one: str, other: str) -> float:
+        return max(
+            (
+                until
+                for some, others, until in self._partitions
+                if (one in some and other in others) or (one in others and other in some)
+            ),
+            default=0.0,
+        )
+
+    def drop_host(self, host: str) -> None:
+        """End all connections of a host at once, as if its process was killed."""
+        for key in [key for key in self._listeners if key[0] == host]:
+            del self._listeners[key]
+        for connection in self.connections:
+            if host in connection.hosts:
+                connection.cut()
+
+    def heal(self) -> None:
+        """End all faults; connections that are half-open stay so."""
+        self._refused_until.clear()
+        self._mute_until.clear()
+        self._slow.clear()
+        self._partitions.clear()
+        self._healed.set()
+        for connection in self.connections:
+            for pipe in connection.pipes.values():
+                pipe.heal()
+
+
+class Listener:
+    """As ``nsqkit.transport.tcp.Listener``."""
+
+    def __init__(self, network: Network, key: tuple[str, int]) -> None:
+        self._network = network
+        self._key = key
+        self._accepted: list[Stream] = []
+        self._streams: list[Stream] = []
+        self._arrived = anyio.Event()
+        self.address = f"{key[0]}:{key[1]}"
+        self.local_address = key
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._network.close_listener(self._key)
+        for stream in self._accepted:
+            stream.reset()
+        await anyio.lowlevel.checkpoint()
+
+    def accept(self, stream: Stream) -> None:
+        self._accepted.append(stream)
+        self._arrived.set()
+
+    def reset_on_close(self) -> None:
+        for stream in self._streams:
+            stream.resets_on_close = True
+
+    async def serve(self, handler: Callable[[Any], Awaitable[None]], tasks: Any) -> None:
+        while True:
+            while self._accepted:
+                stream = self._accepted.pop(0)
+                self._streams = [*(each for each in self._streams if not each.is_over), stream]
+                tasks.start_soon(handler, stream)
+            self._arrived = anyio.Event()
+            await self._arrived.wait()

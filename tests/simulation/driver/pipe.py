@@ -1,0 +1,306 @@
+"""One direction of a connection in memory, and the streams at its ends, as the kernel and its faults make them.
+
+A pipe has room for ``CAPACITY`` bytes: on their way, and not read yet. More than that waits at the sender,
+which is not writable meanwhile. A stream that is closed with unread bytes resets its peer, as TCP does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
+from anyio.abc import ByteStream, SocketAttribute
+
+from nsqkit.transport.push_stream import PushStream
+
+if TYPE_CHECKING:
+    from tests.simulation.driver.network import Loop
+
+CAPACITY: Final = 4_096
+DELAYS: Final = (0.0002, 0.0002, 0.001)
+
+
+class Pipe:
+    """Bytes on their way to ``receiver``.
+
+    Attributes:
+        slice_max: the most bytes that arrive at a time; 0 for all.
+        pause: seconds between two slices.
+        size: bytes that were sent and not read.
+        total: bytes that were ever sent.
+    """
+
+    __slots__ = (
+        *("_chunks", "_is_scheduled", "_loop", "_random", "_stalled_until", "is_dead"),
+        *("pause", "receiver", "sender", "size", "slice_max", "total"),
+    )
+
+    def __init__(self, loop: Loop, random: Random) -> None:
+        self._loop = loop
+        self._random = random
+        self._chunks: deque[bytes | None] = deque()  # None is the end of the stream
+        self._stalled_until = 0.0
+        self._is_scheduled = False
+        self.is_dead = False  # nothing will arrive any more
+        self.slice_max = 0
+        self.pause = 0.0
+        self.size = 0
+        self.total = 0
+        self.sender: Stream
+        self.receiver: Stream
+
+    def write(self, data: bytes | None) -> None:
+        if data is not None:
+            self.size += len(data)
+            self.total += len(data)
+        self._chunks.append(data)
+        self._schedule(self._random.choice(DELAYS))
+
+    def _schedule(self, delay: float) -> None:
+        if not self._is_scheduled and self._chunks and self._stalled_until != math.inf:
+            self._is_scheduled = True
+            now = self._loop.time()
+            self._loop.call_at(max(now + delay, self._stalled_until), self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_scheduled = False
+        if self._stalled_until > self._loop.time():
+            self._schedule(0)
+            return
+        while self._chunks:
+            data = self._chunks.popleft()
+            if data is not None and 0 < self.slice_max < len(data):
+                length = self._random.randint(1, self.slice_max)
+                self._chunks.appendleft(data[length:])
+                data = data[:length]
+            self.receiver.feed(data)
+            if self.slice_max:
+                self._schedule(self.pause)
+                return
+
+    def read(self, size: int) -> None:
+        """Record that the receiver has read so many bytes."""
+        self.size -= size
+        if self.size <= CAPACITY < self.size + size:
+            self.sender.on_room()
+
+    def clear(self) -> None:
+        """Lose all that is on its way."""
+        self._chunks.clear()
+
+    @property
+    def has_bytes(self) -> bool:
+        return any(self._chunks)
+
+    def stall(self, until: float) -> None:
+        self._stalled_until = max(until, self._stalled_until)
+        self.is_dead = self._stalled_until == math.inf
+
+    def heal(self) -> None:
+        """End all faults but one: a direction that is dead stays so, until its ends drop the connection."""
+        self.slice_max = 0
+        if not self.is_dead:
+            self._stalled_until = 0.0
+        self._schedule(0)
+
+
+class Stream(ByteStream):
+    """One end of a connection."""
+
+    def __init__(self, out: Pipe, into: Pipe, local: tuple[str, int], remote: tuple[str, int]) -> None:
+        self._out = out
+        self._into = into
+        out.sender = into.receiver = self
+        self._chunks: deque[bytes] = deque()
+        self._at_end = False
+        self._error: Exception | None = None
+        self._closed = False
+        self._eof_sent = False
+        self._arrived = anyio.Event()
+        self._room = anyio.Event()
+        self._addresses = {SocketAttribute.local_address: local, SocketAttribute.remote_address: remote}
+        self.resets_on_close = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be sent or received any more."""
+        return self._closed or self._error is not None
+
+    # ---- called by the pipe and the peer -------------------------------------------------------------------------
+
+    def feed(self, data: bytes | None) -> None:
+        """Take data that arrive."""
+        if self._closed:
+            if data:  # the kernel answers with a reset
+                self._into.sender.reset()
+            return
+        if data is None:
+            self._at_end = True
+        else:
+            self._chunks.append(data)
+        self._on_input()
+
+    def _on_input(self) -> None:
+        self._arrived.set()
+
+    def on_room(self) -> None:
+        self._room.set()
+
+    def reset(self, *, loses: bool = True) -> None:
+        """End with an error; by default data that are not read are lost."""
+        if self.is_over:
+            return
+        self._error = ConnectionResetError("reset")
+        self._at_end = True
+        self._out.clear()
+        if loses:
+            self._chunks.clear()
+        self._into.clear()
+        self._on_input()
+        self.on_room()
+
+    # ---- anyio's byte stream -------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedResourceError
+        if self._error is not None:
+            raise BrokenResourceError from self._error
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        while not self._chunks:
+            self._check_open()
+            if self._at_end:
+                raise EndOfStream
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        data = self._chunks.popleft()
+        if len(data) > max_bytes:
+            self._chunks.appendleft(data[max_bytes:])
+            data = data[:max_bytes]
+        self._into.read(len(data))
+        return data
+
+    async def send(self, item: bytes) -> None:
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        self._check_open()
+        if self._eof_sent:
+            raise BrokenResourceError
+        if item:
+            self._out.write(bytes(item))
+        while self._out.size > CAPACITY:
+            self._room = anyio.Event()
+            await self._room.wait()
+            self._check_open()
+
+    async def send_eof(self) -> None:
+        if not self.is_over and not self._eof_sent:
+            self._eof_sent = True
+            self._out.write(None)
+        await anyio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        self._close()
+        await anyio.lowlevel.checkpoint()
+
+    def _close(self) -> None:
+        if self._closed:
+            return
+        was_over, self._closed = self.is_over, True
+        self._arrived.set()
+        self._room.set()
+        if was_over:
+            return
+        if self.resets_on_close or self._chunks:
+            self._out.clear()
+            self._out.receiver.reset()
+        elif not self._eof_sent:
+            self._out.write(None)
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        return {name: partial(self._addresses.__getitem__, name) for name in self._addresses}
+
+
+class PushingStream(Stream, PushStream):
+    """One end of a connection on asyncio: as ``nsqkit.transport.asyncio_stream.AsyncioStream``."""
+
+    def __init__(self, out: Pipe, into: Pipe, local: tuple[str, int], remote: tuple[str, int]) -> None:
+        super().__init__(out, into, local, remote)
+        loop: Any = out._loop
+        self.call_soon = loop.call_soon
+        self.is_writable = True
+        self.send_nowait = self._send_nowait
+        self._is_reading = True
+        self._on_data: Callable[[bytes], None] | None = None
+        self._on_end: Callable[[], None] | None = None
+
+    def _send_nowait(self, data: bytes) -> None:
+        if self.is_over or self._eof_sent or not data:
+            return  # as asyncio's transports
+        self._out.write(bytes(data))
+        if self._out.size > CAPACITY:
+            self.is_writable = False
+
+    async def send(self, item: bytes) -> None:
+        self._check_open()
+        self._send_nowait(item)
+        while not self.is_writable:
+            self._room = anyio.Event()
+            await self._room.wait()
+            self._check_open()
+
+    def on_room(self) -> None:
+        self.is_writable = not self.is_over
+        super().on_room()
+
+    def _on_input(self) -> None:
+        super()._on_input()
+        if self._error is not None:
+            self._is_reading = True
+        self._pass_on()
+
+    def set_receiver(self, on_data: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        self._on_data, self._on_end = on_data, on_end
+        self.resume_reading()
+        self._pass_on()
+
+    def pause_reading(self) -> None:
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        if not self._is_reading:
+            self._is_reading = True
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._chunks and self._on_data is not None and self._is_reading:
+            data = self._chunks.popleft()
+            self._into.read(len(data))
+            self._on_data(data)
+        if self._at_end and self._on_end is not None and not self._chunks:
+            on_end, self._on_end = self._on_end, None
+            on_end()
+
+    @property
+    def unsent_size(self) -> int:
+        return max(self._out.size - CAPACITY, 0)
+
+    def detach(self) -> int | None:
+        return None
+
+    def abort(self) -> None:
+        self._on_data = self._on_end = None
+        self.is_writable = False
+        self._close()
+
+    async def aclose(self) -> None:
+        self.abort()
+        await anyio.lowlevel.checkpoint()

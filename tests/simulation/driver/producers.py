@@ -1,0 +1,240 @@
+"""The players that publish: a ``Producer``, and an ``HTTPProducer``, each call in a task that may be cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from nsqkit.errors import (
+    BrokerError,
+    Closed,
+    ConnectionLost,
+    NotConnected,
+    NSQError,
+    OptionError,
+    PublishTimeout,
+    RequestRefused,
+    WouldWait,
+)
+from nsqkit.producer.http_producer import HTTPProducer
+from nsqkit.producer.producer import Producer
+from tests.simulation.broken import Broken
+from tests.simulation.driver.history import OK, REFUSED, UNKNOWN, Publish, make_body
+from tests.simulation.driver.network import HOST
+from tests.simulation.driver.node import make_clock
+
+if TYPE_CHECKING:
+    from tests.simulation.driver.world import World
+    from tests.simulation.plan import Step
+
+LEAVE_MAX = 5.0 + 1.0 + 1.0
+"""Seconds in which a producer closes: those of ``nsqkit.producer.pool``, and one more."""
+
+NOT_SENT = (NotConnected, Closed, WouldWait, OptionError)
+MAYBE_SENT = (ConnectionLost, PublishTimeout)
+
+
+class Publisher:
+    """The common part of both.
+
+    Attributes:
+        running: the calls that have not ended, each with the scope that cancels it.
+    """
+
+    def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
+        self.name = name
+        self.world = world
+        self.nodes = [node for node in options.get("nodes", ()) if node in world.nodes]
+        self.options = {key: value for key, value in options.items() if key not in {"kind", "nodes"}}
+        self.running: dict[Publish, anyio.CancelScope] = {}
+        self.is_running = False
+        self._serial = 0
+        self._leave = anyio.Event()
+
+    async def run(self) -> None:
+        """Play; return when the world has ended."""
+        raise NotImplementedError
+
+    def act(self, step: Step) -> None:
+        """Do one step of the plan; one that does not apply does nothing."""
+        match step.verb:
+            case "publish":
+                self._publish(step)
+            case "cancel":
+                for scope in list(self.running.values()):
+                    scope.cancel()
+            case "leave":
+                self._leave.set()
+
+    def _make(self, step: Step) -> tuple[Publish, list[bytes]]:
+        count = step.values.get("count", 1) if "multi" in step.values["how"] else 1
+        names, bodies = [], []
+        for _ in range(count):
+            self._serial += 1
+            names.append(f"{self.name}.{self._serial}")
+            bodies.append(make_body(self.name, self._serial, step.values.get("size", 0)))
+        may_repeat = self.options.get("publish_attempts", 1) > 1
+        now = self.world.loop.time()
+        return Publish(tuple(names), step.values["topic"], tuple(self.nodes), now, may_repeat), bodies
+
+    def _publish(self, step: Step) -> None:
+        raise NotImplementedError
+
+    def _start(self, publish: Publish, call: Callable[[], Awaitable[object]], step: Step) -> None:
+        self.running[publish] = anyio.CancelScope()
+        self.world.tasks.start_soon(self._watch, publish, call, step.values.get("cancel_us", 0))
+
+    async def _watch(self, publish: Publish, call: Callable[[], Awaitable[object]], cancel_us: int) -> None:
+        """Await a call, and record how it ends."""
+        world, scope = self.world, self.running[publish]
+        if cancel_us:
+            scope.deadline = anyio.current_time() + cancel_us / 1e6
+        outcome = UNKNOWN
+        try:
+            with scope:
+                try:
+                    await call()
+                    outcome = OK
+                except NSQError as error:
+                    outcome = self.judge(error)
+        finally:
+            del self.running[publish]
+            world.note("%s: %s %s", self.name, publish.names[0], outcome)
+            world.history.end(publish, outcome)
+
+    def judge(self, error: NSQError) -> str:
+        """Return what an error says about the messages.
+
+        Raises:
+            Broken: it says nothing.
+        """
+        if self.world.has_disk_faults and isinstance(error, (*NOT_SENT, *MAYBE_SENT, BrokerError)):
+            return UNKNOWN  # a broker may deliver what it cannot store
+        if isinstance(error, (*NOT_SENT, BrokerError)):
+            return REFUSED
+        if isinstance(error, MAYBE_SENT):
+            return UNKNOWN
+        raise Broken(11, f"a publish of {self.name} ended with {error!r}")
+
+
+class ProducerPlayer(Publisher):
+    """A ``Producer``, which is left and made again."""
+
+    producer: Producer | None = None
+
+    async def run(self) -> None:
+        HOST.set(self.name)
+        life = 0
+        while not self.world.is_over and self.nodes:
+            life += 1
+            self._leave = anyio.Event()
+            producer = Producer(
+                *[f"{node}:4150" for node in self.nodes],
+                clock=make_clock(),
+                random=Random(f"{self.world.plan.seed}/{self.name}/{life}"),
+                on_connection=self.world.watch_connection,
+                **self.options,
+            )
+            async with producer:
+                self.producer, self.is_running = producer, True
+                await self._leave.wait()
+                self.is_running = False
+                begun = self.world.loop.time()
+            lasted = self.world.loop.time() - begun
+            if lasted > LEAVE_MAX:
+                raise Broken(30, f"{self.name} took {lasted:.3f} seconds to close")
+            self._check_released(producer)
+        self.producer = None
+
+    def _check_released(self, producer: Producer) -> None:
+        stats = producer.stats()
+        if not self.running and (stats.outstanding_bytes or stats.waiting_count):
+            raise Broken(24, f"{self.name} has closed with {stats}")
+
+    @property
+    def is_connected(self) -> bool:
+        return self.producer is not None and all(nsqd.is_connected for nsqd in self.producer.stats().nsqds)
+
+    def _publish(self, step: Step) -> None:
+        if self.producer is None:
+            return
+        publish, bodies = self._make(step)
+        self.world.history.begin(publish)
+        self.world.note("%s: %s %s to %s", self.name, step.values["how"], publish.names, publish.topic)
+        values = step.values
+        if "nowait" in values["how"]:
+            self._publish_nowait(publish, bodies, step)
+            return
+        timeout = values["timeout_us"] / 1e6 if values.get("timeout_us") else None
+        self._start(publish, lambda: self._call(publish, bodies, step, timeout), step)
+
+    async def _call(self, publish: Publish, bodies: list[bytes], step: Step, timeout: float | None) -> None:
+        assert self.producer is not None or self.world.is_over
+        if self.producer is None:
+            raise Closed("it has ended")
+        topic, key = publish.topic, step.values.get("key")
+        match step.values["how"]:
+            case "multi":
+                await self.producer.multi_publish(topic, bodies, key=key, timeout=timeout)
+            case "deferred":
+                delay = step.values.get("delay_us", 0) / 1e6
+                await self.producer.deferred_publish(topic, bodies[0], delay, key=key, timeout=timeout)
+            case _:
+                await self.producer.publish(topic, bodies[0], key=key, timeout=timeout)
+
+    def _publish_nowait(self, publish: Publish, bodies: list[bytes], step: Step) -> None:
+        assert self.producer is not None
+        try:
+            match step.values["how"]:
+                case "multi nowait":
+                    receipt = self.producer.multi_publish_nowait(publish.topic, bodies)
+                case "deferred nowait":
+                    delay = step.values.get("delay_us", 0) / 1e6
+                    receipt = self.producer.deferred_publish_nowait(publish.topic, bodies[0], delay)
+                case _:
+                    receipt = self.producer.publish_nowait(publish.topic, bodies[0])
+        except NSQError as error:
+            self.world.history.end(publish, self.judge(error))
+            return
+        self._start(publish, receipt.wait, step)
+
+
+class HTTPPlayer(Publisher):
+    """An ``HTTPProducer``."""
+
+    is_connected = True
+    producer: HTTPProducer | None = None
+
+    async def run(self) -> None:
+        HOST.set(self.name)
+        if self.nodes:
+            self.producer = HTTPProducer(*[f"{node}:4151" for node in self.nodes], **self.options)
+            self.is_running = True
+            await self.world.ended.wait()
+            self.is_running = False
+
+    def _publish(self, step: Step) -> None:
+        if self.producer is None:
+            return
+        publish, bodies = self._make(step)
+        self.world.history.begin(publish)
+        self.world.note("%s: %s %s to %s", self.name, step.values["how"], publish.names, publish.topic)
+        self._start(publish, lambda: self._call(publish, bodies, step), step)
+
+    async def _call(self, publish: Publish, bodies: list[bytes], step: Step) -> None:
+        assert self.producer is not None
+        HOST.set(self.name)
+        match step.values["how"]:
+            case "multi":
+                await self.producer.multi_publish(publish.topic, bodies)
+            case "deferred":
+                await self.producer.deferred_publish(publish.topic, bodies[0], step.values.get("delay_us", 0) / 1e6)
+            case _:
+                await self.producer.publish(publish.topic, bodies[0])
+
+    def judge(self, error: NSQError) -> str:
+        refused = isinstance(error, OptionError) or (isinstance(error, RequestRefused) and error.status < 500)
+        return REFUSED if refused else UNKNOWN

@@ -1,0 +1,95 @@
+"""A player that is no client of nsqkit: it sends each command in each state, and garbage, and reads or does not.
+
+It publishes to a topic of its own, and answers no message that it gets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio import BrokenResourceError, EndOfStream
+
+from tests.simulation.driver.network import HOST
+
+if TYPE_CHECKING:
+    from tests.simulation.driver.world import World
+    from tests.simulation.plan import Step
+
+
+def _sized(*bodies: bytes) -> bytes:
+    return b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+
+
+def _identify(**values: object) -> bytes:
+    return b"IDENTIFY\n" + _sized(json.dumps({"feature_negotiation": True, **values}).encode())
+
+
+ID: Final = b"0123456789abcdef"
+MPUB: Final = b"MPUB raw\n" + _sized((2).to_bytes(4, "big") + _sized(b"one", b"two"))
+MANY: Final = b"NOP\n" * 3_000
+UNREAD: Final = b"SUB raw u#ephemeral\nRDY 100\n" + (b"PUB raw\n" + _sized(b"." * 6_000)) * 60
+"""More than a broker keeps for a client that reads nothing."""
+COMMANDS: Final = (
+    *(MANY, UNREAD, UNREAD),
+    *(b"NOP\n", b"CLS\n", b"RDY 1\n", b"RDY 0\n", b"RDY -1\n", b"RDY 99999\n", b"RDY x\n"),
+    *(b"FIN " + ID + b"\n", b"REQ " + ID + b" 0\n", b"REQ " + ID + b" x\n", b"TOUCH " + ID + b"\n", b"FIN 1\n"),
+    *(b"PUB raw\n" + _sized(b"body"), b"PUB raw\n" + _sized(b""), b"PUB no topic\n" + _sized(b"body")),
+    *(MPUB, b"MPUB raw\n" + _sized((7).to_bytes(4, "big")), b"DPUB raw 10\n" + _sized(b"body")),
+    *(b"DPUB raw -1\n" + _sized(b"body"), b"PUB raw\n\xff\xff\xff\xff", b"PUB raw\n\x00\x00\x00\x09cut"),
+    *(_identify(), _identify(heartbeat_interval=-1), _identify(heartbeat_interval=1), _identify(snappy=True)),
+    *(_identify(deflate=True), _identify(tls_v1=True), b"IDENTIFY\n" + _sized(b"{"), b"AUTH\n" + _sized(b"secret")),
+    *(b"SUB raw r\n", b"SUB raw r#ephemeral\n", b"SUB raw\n", b"SUB raw r\nRDY 5\n", b"SUB raw r\nRDY 1\nCLS\n"),
+    *(b"HELLO\n", b"\n", b"\xff" * 300, b"x" * 9_000, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05hello"),
+)
+MAGICS: Final = (b"  V2", b"  V2", b"  V2", b"  V2", b"  V1", b"", b"  V")
+READ_SIZE: Final = 4_096
+
+
+class RawPlayer:
+    """Connections that send bytes as the plan has them."""
+
+    is_connected = True
+
+    def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
+        self.name = name
+        self.is_running = False
+        self._world = world
+        self._nodes = [node for node in options.get("nodes", ()) if node in world.nodes]
+
+    async def run(self) -> None:
+        """Play; return when the world has ended."""
+        await self._world.ended.wait()
+
+    def act(self, step: Step) -> None:
+        """Do one step of the plan; one that does not apply does nothing."""
+        if step.verb == "send" and self._nodes:
+            self._world.tasks.start_soon(self._send, step.values)
+
+    async def _send(self, values: dict[str, Any]) -> None:
+        HOST.set(self.name)
+        node = self._nodes[values.get("which", 0) % len(self._nodes)]
+        try:
+            stream = await self._world.network.connect_tcp(node, values.get("port", 4150))
+        except OSError:
+            return
+        data = MAGICS[values.get("magic", 0) % len(MAGICS)]
+        data += b"".join(COMMANDS[number % len(COMMANDS)] for number in values.get("commands", ()))
+        try:
+            with anyio.move_on_after(values.get("for_us", 1000) / 1e6):
+                await stream.send(data)
+                if values.get("reads"):
+                    await self._read(stream.receive)
+                await self._world.healed.wait()
+        except (BrokenResourceError, EndOfStream):
+            pass
+        finally:
+            if values.get("resets"):
+                stream.resets_on_close = True
+            await anyio.aclose_forcefully(stream)
+
+    async def _read(self, receive: Callable[[int], Any]) -> None:
+        while not self._world.healed.is_set():
+            await receive(READ_SIZE)

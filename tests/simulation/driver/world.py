@@ -1,0 +1,288 @@
+"""A driver world: the real clients and daemons on a virtual loop, as a plan has it.
+
+The plan says which loop it is, and in which order ready tasks run. After the last step all faults end, brokers
+start again, and everything has to come to rest within ``REST_MAX`` seconds of virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from tests.simulation.broken import Broken
+from tests.simulation.driver import asyncio_loop, trio_loop
+from tests.simulation.driver.consumers import ConsumerPlayer
+from tests.simulation.driver.history import History
+from tests.simulation.driver.lookupd import Lookupd
+from tests.simulation.driver.network import HOST, Network
+from tests.simulation.driver.node import Broker
+from tests.simulation.driver.pace import pass_time
+from tests.simulation.driver.producers import HTTPPlayer, ProducerPlayer
+from tests.simulation.driver.raw import RawPlayer
+from tests.simulation.driver.seams import Threads, installed
+from tests.simulation.plan import Plan, Step
+
+REST_MAX: Final = 90.0
+CONNECT_MAX: Final = 30.0
+SILENCE_MAX: Final = 70.0
+"""Seconds after which a broker drops a client that is silent, even before its IDENTIFY."""
+POLL: Final = 0.25
+DISK_FAULTS: Final = frozenset(("fill disk", "fail disk"))
+LINK_FAULTS: Final = frozenset(("cut", "stall", "half-open", "slow", "partition", "mute", "refuse"))
+
+Player = ProducerPlayer | HTTPPlayer | ConsumerPlayer | RawPlayer
+KINDS: Final[dict[str, Callable[..., Player]]] = {
+    "producer": ProducerPlayer,
+    "http producer": HTTPPlayer,
+    "consumer": ConsumerPlayer,
+    "raw": RawPlayer,
+}
+
+
+class World:
+    """One world.
+
+    Args:
+        plan: of it.
+        trace: called with each line of what happens; None to make none.
+
+    Attributes:
+        healed: set once all faults have ended.
+        ended: set once all is at rest.
+    """
+
+    tasks: TaskGroup
+    network: Network
+    threads: Threads
+    healed: anyio.Event
+    ended: anyio.Event
+    _scope: anyio.CancelScope
+
+    def __init__(self, plan: Plan, trace: Callable[[str], None] | None = None) -> None:
+        self.plan = plan
+        self.loop: Any = None
+        self.history = History({topic: list(channels) for topic, channels in plan.options["topics"].items()})
+        self.nodes: dict[str, Broker] = {}
+        self.lookupds: dict[str, Lookupd] = {}
+        self.players: dict[str, Player] = {}
+        self.has_disk_faults = any(step.verb in DISK_FAULTS for step in plan.steps)
+        self.has_link_faults = any(step.verb in LINK_FAULTS for step in plan.steps)
+        self.is_over = False
+        self._may_refuse = any("max_msg_size" in options for options in plan.nodes.values())
+        self._trace = trace
+        self._errors: list[BaseException] = []
+        self._begun = 0.0
+
+    def note(self, text: str, *values: object) -> None:
+        """Write a line of the trace."""
+        if self._trace is not None:
+            self._trace(f"{self.loop.time() - self._begun:.6f} {text % values}")
+
+    def watch_connection(self, address: str, error: Exception | None) -> None:
+        """Record the end of a connection; with no fault in the world, none ends, but by a publish that is too large."""
+        if error is not None and not self._may_refuse and not self.history.trouble_count and not self.is_over:
+            self.failed(Broken(25, f"the connection to {address} has ended: {error}"))
+
+    def failed(self, error: Broken) -> Broken:
+        """Have the world fail with an error, and return it: nsqkit catches the errors of handlers."""
+        self._errors.append(error)
+        self._scope.cancel()
+        return error
+
+    # ---- the run -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run the world.
+
+        Raises:
+            Broken: an invariant is broken.
+        """
+        options = self.plan.options
+        random = Random(f"{self.plan.seed}/order") if options.get("order", "shuffled") == "shuffled" else None
+        run: Any = asyncio_loop.run if options.get("backend", "asyncio") == "asyncio" else trio_loop.run
+        errors = self._errors
+
+        async def main(loop: Any) -> None:
+            try:
+                with anyio.CancelScope() as self._scope:
+                    loop.pace.on_failure = self._scope.cancel
+                    await self._main(loop)
+            except BaseExceptionGroup as group:
+                errors.append(_first(group))
+            except Exception as error:
+                errors.append(error)
+
+        loop = run(main, random)
+        for error in errors:
+            raise error
+        if loop.faults:
+            raise Broken(25, f"the loop has caught {loop.faults[:3]}")
+        if left := loop.leftovers():
+            raise Broken(24, f"{len(left)} are left: {left[:3]}")
+        self.note("turns: %d", loop.pace.turns)
+
+    async def _main(self, loop: Any) -> None:
+        self.loop, self._begun = loop, loop.time()
+        plan = self.plan
+        is_asyncio = isinstance(loop, asyncio_loop.VirtualLoop)
+        self.network = Network(loop, plan.seed, self.note, is_asyncio=is_asyncio)
+        self.threads = Threads(loop, plan.seed)
+        self.healed, self.ended = anyio.Event(), anyio.Event()
+        HOST.set("world")
+        with installed(self.network, self.threads):
+            async with anyio.create_task_group() as self.tasks:
+                for name in plan.lookupds:
+                    self.lookupds[name] = Lookupd(self, name)
+                for number, (name, options) in enumerate(plan.nodes.items()):
+                    self.nodes[name] = Broker(self, name, options, number + 1)
+                for lookupd in self.lookupds.values():
+                    lookupd.start()
+                for node in self.nodes.values():
+                    node.start()
+                for name, options in plan.players.items():
+                    self.players[name] = KINDS[options["kind"]](self, name, options)
+                    self.tasks.start_soon(self.players[name].run)
+                for step in plan.steps:
+                    await self._wait_until(self._begun + step.at_us / 1e6)
+                    self._act(step)
+                await self._finish()
+
+    async def _wait_until(self, time: float) -> None:
+        if (left := time - self.loop.time()) > 0:
+            await pass_time(left)
+
+    def _act(self, step: Step) -> None:
+        self.note("── %s", step)
+        first, _, node = step.who.partition("/")
+        if node:
+            self._disturb(first, node, step)
+        elif first in self.nodes:
+            if step.verb in LINK_FAULTS:
+                self._disturb_node(first, step)
+            else:
+                self.nodes[first].act(step)
+        elif first in self.lookupds:
+            self.history.trouble(self.nodes, self.loop.time())
+            if step.verb not in LINK_FAULTS:
+                self.lookupds[first].act(step)
+        elif first in self.players:
+            self.players[first].act(step)
+
+    # ---- faults --------------------------------------------------------------------------------------------------
+
+    def _disturb(self, player: str, node: str, step: Step) -> None:
+        network, values = self.network, step.values
+        now = self.loop.time()
+        until = now + values.get("for_us", 0) / 1e6
+        self.history.trouble([node], now)
+        match step.verb:
+            case "cut":
+                network.cut(player, node)
+            case "stall":
+                network.stall(player, node, until)
+            case "half-open":
+                sender, other = (player, node) if values.get("sender", "player") == "player" else (node, player)
+                network.half_open(sender, other, both=values.get("both", False), until=float("inf"))
+            case "slow":
+                network.slow(player, node, values.get("size", 1), values.get("pause_us", 1000) / 1e6)
+            case "mute":
+                network.mute(player, node, until)
+
+    def _disturb_node(self, node: str, step: Step) -> None:
+        now = self.loop.time()
+        until = now + step.values.get("for_us", 0) / 1e6
+        self.history.trouble(self.nodes, now)
+        if step.verb == "refuse":
+            self.network.refuse(node, until)
+        elif step.verb == "partition":
+            others = frozenset((*self.nodes, *self.players)) - {node} - frozenset(step.values.get("with", ()))
+            self.network.partition(frozenset((node, *step.values.get("with", ()))), others, until)
+
+    # ---- the end -------------------------------------------------------------------------------------------------
+
+    async def _finish(self) -> None:
+        self.note("── all faults end")
+        if self.history.trouble_count:
+            self.history.trouble(self.nodes, self.loop.time())
+        self.network.heal()
+        for lookupd in self.lookupds.values():
+            lookupd.start()
+        for node in self.nodes.values():
+            node.heal()
+            node.start()
+        self.healed.set()
+        players = self.players.values()
+        for player in players:
+            if isinstance(player, ConsumerPlayer):
+                player.heal()
+        self._add_sweepers()
+        await self._until(28, CONNECT_MAX, self._unconnected)
+        await self._until(11, CONNECT_MAX, self._unanswered)
+        await self._until(26, REST_MAX, lambda: [line for node in self.nodes.values() for line in node.rest()])
+        self.history.check()
+        self.note("── at rest")
+        self.is_over = True
+        for player in players:
+            player.act(Step(0, "", "leave"))
+        self.ended.set()
+        await self._until(30, 3 * CONNECT_MAX, self._unended)
+        await self._until(24, SILENCE_MAX, lambda: [line for node in self.nodes.values() for line in node.sessions()])
+        for node in self.nodes.values():
+            node.stop()
+            await node.wait_ended()
+        for lookupd in self.lookupds.values():
+            lookupd.end()
+
+    def _add_sweepers(self) -> None:
+        """Have a consumer on each channel without one."""
+        served = {(options.get("topic"), options.get("channel")) for options in self.plan.players.values()}
+        for topic, channels in self.history.channels.items():
+            for channel in channels:
+                if (topic, channel) not in served:
+                    name = f"sweeper-{topic}-{channel}"
+                    options = {"topic": topic, "channel": channel, "nodes": list(self.nodes), "max_in_flight": 10}
+                    self.players[name] = sweeper = ConsumerPlayer(self, name, options)
+                    self.tasks.start_soon(sweeper.run)
+
+    async def _until(self, number: int, seconds: float, left: Callable[[], list[str]]) -> None:
+        """Wait until nothing is left.
+
+        Raises:
+            Broken: something is left after so long.
+        """
+        end = self.loop.time() + seconds
+        while found := left():
+            if self.loop.time() >= end:
+                raise Broken(number, f"after {seconds:g} seconds: {'; '.join(found[:5])}")
+            await pass_time(POLL)
+
+    def _unconnected(self) -> list[str]:
+        return [f"{name} is not connected" for name, player in self.players.items() if not player.is_connected]
+
+    def _unanswered(self) -> list[str]:
+        publishers = [each for each in self.players.values() if isinstance(each, ProducerPlayer | HTTPPlayer)]
+        return [f"{each.names} of {player.name} has no answer" for player in publishers for each in player.running]
+
+    def _unended(self) -> list[str]:
+        return [
+            f"{name} has not closed"
+            for name, player in self.players.items()
+            if (player.consumer is not None if isinstance(player, ConsumerPlayer) else player.is_running)
+        ]
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return an error of a group, one of an invariant first."""
+    errors: list[BaseException] = []
+    groups: list[BaseExceptionGroup[BaseException]] = [group]
+    while groups:
+        for error in groups.pop().exceptions:
+            if isinstance(error, BaseExceptionGroup):
+                groups.append(error)
+            else:
+                errors.append(error)
+    return next((error for error in errors if isinstance(error, Broken)), errors[0])

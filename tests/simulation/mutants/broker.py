@@ -1,0 +1,121 @@
+"""Mutants of the broker's engine: topics, channels, sessions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.mutants.mutant import Mutant
+
+CHANNEL: Final = "broker/core/topics/channel.py"
+TOPIC: Final = "broker/core/topics/topic.py"
+SUBSCRIPTION: Final = "broker/core/topics/subscription.py"
+
+MUTANTS: Final = (
+    Mutant(
+        "touched messages of a lost connection",
+        "they never come back: lost until the broker restarts",
+        CHANNEL,
+        "        if subscription.in_flight:\n            self._abandoned[subscription] = timer",
+        "        if subscription.in_flight.untouched:\n            self._abandoned[subscription] = timer",
+        2_500,
+        breaks=(26,),
+    ),
+    Mutant(
+        "sets of lost connections stay",
+        "the memory of the broker grows with each reconnect",
+        CHANNEL,
+        "                self._abandoned.pop(subscription, None)",
+        "                pass",
+        breaks=(24,),
+    ),
+    Mutant(
+        "sets of lost connections forget their deadline",
+        "messages of a consumer that has died never come back",
+        CHANNEL,
+        "            self._abandoned[subscription] = timer\n",
+        "            self._abandoned[subscription] = timer\n            self._timers.cancel(timer)\n",
+        breaks=(12, 26),
+    ),
+    Mutant(
+        "attempts do not rise at a timeout",
+        "max_attempts never applies to a handler that hangs",
+        CHANNEL,
+        "            self._put_back([for_redelivery(frame) for frame in frames])\n            self.update_ready",
+        "            self._put_back(frames)\n            self.update_ready",
+        breaks=(5, 8),
+    ),
+    Mutant(
+        "unpaused channels wait for another message",
+        "messages are stuck in a channel that was paused",
+        CHANNEL,
+        "        self.paused = False\n        self._changes.raise_revision()\n"
+        "        self._changes.channels[self] = None",
+        "        self.paused = False\n        self._changes.raise_revision()",
+        breaks=(27,),
+    ),
+    Mutant(
+        "delays of REQ are ignored",
+        "a message that is requeued for an hour comes back at once, in a loop",
+        CHANNEL,
+        "        if due_ns is None:\n            self._put_back((frame,))",
+        "        if True:\n            self._put_back((frame,))",
+        breaks=(16,),
+    ),
+    Mutant(
+        "a topic forgets that its last channel is gone",
+        "messages that are published until the next channel exists are lost",
+        TOPIC,
+        "        self._flows = self._flows and bool(self.channels)\n",
+        "",
+        breaks=(1,),
+    ),
+    Mutant(
+        "a waiting DPUB loses its delay",
+        "delayed messages to a paused topic come at once",
+        TOPIC,
+        "            self.waiting_delays_ns.update(dict.fromkeys(map(id_of, kept), delay_ns))",
+        "            pass",
+        breaks=(1, 16),
+    ),
+    Mutant(
+        "waiting messages go to one channel",
+        "all other channels of the topic lose them",
+        TOPIC,
+        "for channel in self.channels.values()]\n        if all(are_safe)",
+        "for channel in [*self.channels.values()][:1]]\n        if all(are_safe)",
+        breaks=(1,),
+    ),
+    Mutant(
+        "TOUCH has no limit",
+        "a handler that hangs keeps its message for ever",
+        SUBSCRIPTION,
+        "min(now_ns + timeout_ns, delivered_ns + max_timeout_ns)",
+        "now_ns + timeout_ns",
+        2_500,
+        breaks=(10, 12),
+    ),
+    Mutant(
+        "RDY counts deliveries of the moment alone",
+        "a consumer is flooded with all messages of its channel",
+        SUBSCRIPTION,
+        "        return self.rdy_count - len(in_flight.untouched) - len(in_flight.touched)",
+        "        return self.rdy_count - len(in_flight.touched)",
+        breaks=(6, 27),
+    ),
+    Mutant(
+        "RDY does not count touched messages",
+        "a consumer that touches gets more than it asked for",
+        SUBSCRIPTION,
+        "        return self.rdy_count - len(in_flight.untouched) - len(in_flight.touched)",
+        "        return self.rdy_count - len(in_flight.untouched)",
+        breaks=(6,),
+    ),
+    Mutant(
+        "the session of a client that has vanished stays",
+        "its messages are delivered to it again and again",
+        "broker/core/session/heartbeat.py",
+        "        if self._silence_ns and now_ns >= self.received_ns + self._silence_ns:",
+        "        if self._silence_ns < 0:",
+        breaks=(29,),
+    ),
+)

@@ -1,0 +1,26 @@
+"""Mutants of the producer's and the consumer's machines."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.mutants.mutant import Mutant
+
+MUTANTS: Final = (
+    Mutant(
+        "RDY of a lost connection stays claimed",
+        "after some reconnects a consumer gets nothing any more",
+        "consumer/flow.py",
+        "        self._claimed -= window.claim\n        return self._reshare(now_ns)",
+        "        return self._reshare(now_ns)",
+        breaks=(26,),
+    ),
+    Mutant(
+        "a cut connection confirms its publishes",
+        "the program believes that lost messages are safe",
+        "producer/session.py",
+        "            self._fail(_tokens(sent), lost_batch if isinstance(sent, Batch) else lost)",
+        "            self._ok.extend(_tokens(sent))",
+        breaks=(11,),
+    ),
+)

@@ -1,0 +1,102 @@
+"""Mutants of the broker's files: syncs, positions, restarts, stops."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.mutants.mutant import Mutant
+
+CHANNEL: Final = "broker/core/topics/channel.py"
+SESSION: Final = "broker/core/session/session.py"
+SYNC: Final = "broker/core/disk/sync.py"
+DURABLE: Final = "broker/core/disk/durable_queue.py"
+
+MUTANTS: Final = (
+    Mutant(
+        "deferred messages are lost at a stop",
+        "delayed messages vanish with each upgrade",
+        CHANNEL,
+        "for frame in in_flight], self.deferred.remove_everything())",
+        "for frame in in_flight], [])",
+        breaks=(15, 16, 17),
+    ),
+    Mutant(
+        "fsync: DPUB is answered before its commit",
+        "acknowledged messages are lost in a power cut",
+        SESSION,
+        "        if group_commit is not None:  # the answer waits",
+        "        if group_commit is not None and not delay_ns:  # the answer waits",
+        4_000,
+        breaks=(15,),
+    ),
+    Mutant(
+        "fsync: the directory is not synced",
+        "acknowledged messages in a new file are lost in a power cut",
+        SYNC,
+        "                    raise plan.error\n            self._store.sync()",
+        "                    raise plan.error",
+        4_000,
+        breaks=(15,),
+    ),
+    Mutant(
+        "data is not synced before its positions",
+        "messages that were synced are lost in a power cut",
+        SYNC,
+        "        for plan in self.plans:\n            plan.sync_data()\n",
+        "",
+        4_000,
+        breaks=(15,),
+    ),
+    Mutant(
+        "fsync: positions pass unfinished messages",
+        "acknowledged messages are lost when the broker is killed",
+        DURABLE,
+        "            return number, Position(file, offset)\n",
+        "            return self._taken, attrs.evolve(self._read)\n",
+        2_500,
+        breaks=(15,),
+    ),
+    Mutant(
+        "fsync: deferred messages alone are never dropped",
+        "files and memory grow, and all deferred messages come once more after a restart (found by a world)",
+        DURABLE,
+        "        if self._depth != len(self._aside) or not any(self._aside.values()):\n",
+        "        if self._depth >= 0:\n",
+        4_000,
+        breaks=(23,),
+    ),
+    Mutant(
+        "ids begin anew after a restart",
+        "with a clock that was set back, two messages have one id, and a FIN drops the wrong one",
+        "broker/core/disk/storage.py",
+        "        self.guids.used_tick = read_used_tick(self._files, self.reports)",
+        "        self.guids.used_tick = -1",
+        plan="ids-after-a-clock-step",
+        breaks=(4,),
+    ),
+    Mutant(
+        "an error of a commit ends the broker",
+        "a file that cannot be synced for a moment ends all connections",
+        "broker/persistence.py",
+        "            except OSError as error:\n                self.storage.record_write(error)",
+        "            except FileExistsError as error:\n                self.storage.record_write(error)",
+        breaks=(25,),
+    ),
+    Mutant(
+        "pauses are forgotten at a restart",
+        "a channel that an operator has paused delivers after an upgrade",
+        "broker/core/metadata.py",
+        '{"name": channel.name.decode(), "paused": channel.paused}',
+        '{"name": channel.name.decode(), "paused": False}',
+        breaks=(14,),
+    ),
+    Mutant(
+        "times of --keep-deferred are lost at the second stop",
+        "delayed messages come early after two restarts",
+        "broker/core/disk/deferred_times.py",
+        "        times = {**self.by_id, **times}",
+        "        times = dict(times)",
+        4_000,
+        breaks=(16,),
+    ),
+)

@@ -1,0 +1,138 @@
+"""Mutants of the tasks around the machines: a producer's pool, a consumer's handlers, connections and the broker."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.mutants.mutant import Mutant
+
+MUTANTS: Final = (
+    Mutant(
+        "linger: the first waiter of a refused batch alone gets an answer",
+        "publishes that were sent together wait for ever after the broker has refused their command",
+        "producer/pool_connection.py",
+        """                    again.append(receipt)
+                    continue""",
+        """                    again.append(receipt)
+                    break""",
+        500,
+        "driver",
+        breaks=(11,),
+    ),
+    Mutant(
+        "the send window keeps the bytes of a cancelled publish",
+        "after some cancelled publishes a producer with max_outstanding_bytes publishes nothing any more",
+        "producer/publisher.py",
+        """            if window is not None and size:
+                _admit(window.release(size))""",
+        """            if window is not None and size and receipt.is_answered:
+                _admit(window.release(size))""",
+        500,
+        "driver",
+        breaks=(11,),
+    ),
+    Mutant(
+        "a publish that may have arrived is sent again though that is not allowed",
+        "messages arrive twice without publish_attempts",
+        "producer/publisher.py",
+        "if self._closed or not attempts_left:",
+        "if self._closed or attempts_left < -3:",
+        500,
+        "driver",
+        breaks=(20,),
+    ),
+    Mutant(
+        "a lane has two workers",
+        "two messages of one key are handled at the same time",
+        "consumer/handling.py",
+        "            queues = self._keyed_queues.queues\n        if len",
+        "            queues = self._keyed_queues.queues * 2\n        if len",
+        500,
+        "driver",
+        breaks=(19,),
+    ),
+    Mutant(
+        "auto_touch touches once",
+        "the messages of slow handlers time out and are handled twice",
+        "consumer/handling.py",
+        """                    message.touch()
+            await self._clock""",
+        """                    message.touch()
+                    return
+            await self._clock""",
+        500,
+        "driver",
+        breaks=(5,),
+    ),
+    Mutant(
+        "no connection is dialled after a handshake that took too long",
+        "a client stays without a connection after a broker was slow once",
+        "client/connection.py",
+        """            self._handshake_deadline_ns = None
+            if self._attempt is not None:
+                self._attempt.cancel()""",
+        """            self._handshake_deadline_ns = None
+            self._stopped = True
+            if self._attempt is not None:
+                self._attempt.cancel()""",
+        500,
+        "driver",
+        breaks=(28,),
+    ),
+    Mutant(
+        "a stop requeues messages that are finished and not yet written",
+        "each stop of a consumer delivers finished messages again",
+        "consumer/consumer.py",
+        """            await self.handlers.wait_ended(seconds)
+            self._core.requeue_all()""",
+        """            await self.handlers.wait_ended(seconds)
+            for session in self._core.sessions:
+                session.data_to_send()
+            self._core.requeue_all()""",
+        500,
+        "driver",
+        breaks=(18,),
+    ),
+    Mutant(
+        "a broker that stops does not close its clients",
+        "clients of a stopped broker wait until their heartbeat is missing",
+        "broker/server.py",
+        """        for session in list(self.broker.sessions):
+            session.end(None)
+        self._process""",
+        """        self._process""",
+        500,
+        "driver",
+        breaks=(1,),
+    ),
+    Mutant(
+        "handlers that hang are not cancelled after close_timeout",
+        "a consumer with a handler that hangs does not stop",
+        "consumer/active_handlers.py",
+        "            handling.cancel()\n",
+        "            handling.cancel_timed_out()\n",
+        500,
+        "driver",
+        breaks=(30,),
+    ),
+    Mutant(
+        "a client that is half-open is never dropped",
+        "messages of a vanished client are stuck, and a broker keeps its session",
+        "broker/core/session/heartbeat.py",
+        "if self._silence_ns and now_ns >= self.received_ns + self._silence_ns:",
+        "if self._silence_ns < 0:",
+        500,
+        "driver",
+        breaks=(29,),
+    ),
+    Mutant(
+        "a client does not notice that its broker is silent",
+        "a consumer on a half-open connection gets nothing any more",
+        "client/session.py",
+        "            self.end(HeartbeatTimeout(",
+        "            str(HeartbeatTimeout(",
+        500,
+        "driver",
+        breaks=(29,),
+    ),
+)

@@ -1,0 +1,88 @@
+"""One fault that is planted in a copy of nsqkit, with which worlds run until one fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+ROOT: Final = Path(__file__).parents[3]
+REGRESSIONS: Final = Path(__file__).parents[1] / "regressions"
+FIRST_SEED: Final = 100_000
+SECONDS_MAX: Final = 180
+
+
+@attrs.frozen
+class Mutant:
+    """One fault.
+
+    Attributes:
+        name: for the report.
+        story: the harm that it does to a user.
+        file: the module, below ``nsqkit/``.
+        old: a piece of it, which occurs once.
+        new: the piece with the fault.
+        worlds: the most worlds that may pass.
+        size: of the worlds.
+        plan: a plan in ``regressions/`` that is run instead, for a fault that few worlds show.
+        breaks: the numbers of the invariants that worlds with it break.
+    """
+
+    name: str
+    story: str
+    file: str
+    old: str
+    new: str
+    worlds: int = 1_000
+    size: str = "core"
+    plan: str = ""
+    breaks: tuple[int, ...] = ()
+
+
+@attrs.frozen
+class Result:
+    """The fate of a mutant: how many worlds it took, or why it was not noticed."""
+
+    mutant: Mutant
+    is_caught: bool
+    text: str
+
+
+def run(mutant: Mutant, python_path: str = "") -> Result:
+    """Plant a mutant in a copy of nsqkit, and run worlds with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(ROOT / "nsqkit", Path(folder, "nsqkit"), ignore=shutil.ignore_patterns("__pycache__"))
+        path = Path(folder, "nsqkit", mutant.file)
+        source = path.read_text(encoding="utf-8")
+        if source.count(mutant.old) != 1:
+            return Result(mutant, False, f"its lines occur {source.count(mutant.old)} times in {mutant.file}")
+        path.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join((folder, str(ROOT), python_path))}
+        try:
+            ran = subprocess.run(
+                [sys.executable, "-m", "tests.simulation", *_words(mutant)],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Result(mutant, False, f"no verdict in {SECONDS_MAX} s")
+    lines = (ran.stdout or ran.stderr).strip().splitlines() or ["no output"]
+    return Result(mutant, ran.returncode == 1 and " failed" in lines[0], "; ".join(lines[:2]))
+
+
+def _words(mutant: Mutant) -> list[str]:
+    """Return the arguments of the simulation's command."""
+    if mutant.plan:
+        return ["--plan", str(REGRESSIONS / f"{mutant.plan}.json")]
+    worlds = [str(FIRST_SEED), "--size", mutant.size, "--worlds", str(mutant.worlds)]
+    return [*worlds, "--until-failure", "--processes", "1"]

@@ -1,0 +1,139 @@
+"""Mutants that each break one rule of the broker or of a producer which the others leave whole."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.mutants.mutant import Mutant
+
+CHANNEL: Final = "broker/core/topics/channel.py"
+SESSION: Final = "broker/core/session/session.py"
+DISK_QUEUE: Final = "broker/core/disk/disk_queue.py"
+
+MUTANTS: Final = (
+    Mutant(
+        "a lost publish counts as not sent",
+        "a program publishes it once more, and the message exists twice",
+        "producer/session.py",
+        '        lost: NSQError = ConnectionLost("the connection was lost before the broker answered")',
+        '        lost: NSQError = NotConnected("the connection was lost before the broker answered")',
+        breaks=(2,),
+    ),
+    Mutant(
+        "the first message of a publish goes to a channel twice",
+        "it is handled twice, with two FINs",
+        CHANNEL,
+        "        self.queue.put(frames)\n",
+        "        self.queue.put([*frames, frames[0]])\n",
+        breaks=(3, 5),
+    ),
+    Mutant(
+        "CLS does not stop the delivery",
+        "a consumer that closes gets messages, which wait for their timeouts",
+        SESSION,
+        '        self._rules.move("CLS")\n        self._stop_delivery()\n',
+        '        self._rules.move("CLS")\n',
+        breaks=(7,),
+    ),
+    Mutant(
+        "the first consumer that is ready takes all",
+        "the other consumers of a channel have nothing to do",
+        CHANNEL,
+        "                ready[subscription] = capacity\n                ready.move_to_end(subscription)\n",
+        "                ready[subscription] = capacity\n",
+        4_000,
+        breaks=(27,),
+    ),
+    Mutant(
+        "statistics: FIN counts twice",
+        "a dashboard shows more messages than there are",
+        SESSION,
+        "        subscription.finish_count += len(command.params) - len(missing)",
+        "        subscription.finish_count += 2 * (len(command.params) - len(missing))",
+        breaks=(13,),
+    ),
+    Mutant(
+        "statistics: REQ does not count",
+        "a dashboard shows no failures",
+        CHANNEL,
+        "        self.requeue_count += 1\n",
+        "",
+        breaks=(13,),
+    ),
+    Mutant(
+        "statistics: timeouts count once for all messages of a connection",
+        "a dashboard hides handlers that hang",
+        CHANNEL,
+        "            self.timeout_count += len(frames)\n",
+        "            self.timeout_count += 1\n",
+        breaks=(13,),
+    ),
+    Mutant(
+        "positions get their name once only",
+        "all messages since the first sync are delivered once more after a crash",
+        "broker/core/disk/sync.py",
+        "            if self.queue.is_current(self):\n",
+        "            if self.queue.is_current(self) and not store.exists(self.meta_name):\n",
+        breaks=(9, 17),
+    ),
+    Mutant(
+        "the depth in the file of positions is too high",
+        "nsqd, or the next start, reports messages that should have been left",
+        "broker/core/disk/positions.py",
+        "% (depth, read.file",
+        "% (depth + (depth > 1), read.file",
+        breaks=(17,),
+    ),
+    Mutant(
+        "the file of positions stays after its topic is deleted",
+        "a topic that is created again has a depth without messages",
+        DISK_QUEUE,
+        "        for name in (*map(self._file_name, numbers), self._meta_name):\n",
+        "        for name in map(self._file_name, numbers):\n",
+        breaks=(17,),
+    ),
+    Mutant(
+        "the last file of records stays after its topic is deleted",
+        "the disk fills with files that nothing reads",
+        DISK_QUEUE,
+        "        numbers = self._numbers(self._first_file, self._write.file)\n        self._read",
+        "        numbers = self._numbers(self._first_file, self._write.file - 1)\n        self._read",
+        4_000,
+        breaks=(17,),
+    ),
+    Mutant(
+        "subscriptions of lost connections stay",
+        "each connection that was ever made keeps memory",
+        "broker/core/broker.py",
+        "        del self.sessions.by_subscription[subscription]\n",
+        "",
+        breaks=(23,),
+    ),
+    Mutant(
+        "the error of one client ends the oldest session",
+        "any program that connects can end the connections of others",
+        SESSION,
+        "        self.end(log_text(error))\n",
+        "        self.end(log_text(error))\n        next(iter(self._sessions)).end(log_text(error))\n",
+        breaks=(25,),
+    ),
+    Mutant(
+        "FIN of another client finishes the message",
+        "a message is lost when its owner fails after that",
+        SESSION,
+        "        for message_id in missing:\n            self._send(encode_error(FinishFailed",
+        "        for message_id in missing:\n"
+        "            _ = [holder.in_flight.remove(message_id) for holder in channel.holders()]\n"
+        "            self._send(encode_error(FinishFailed",
+        2_000,
+        breaks=(1, 10),
+    ),
+    Mutant(
+        "REQ out of turn is not refused",
+        "a client gets no error for a message that it does not hold",
+        SESSION,
+        '            self._send(encode_error(RequeueFailed(_failure(channel, "REQ", message_id))))\n',
+        "",
+        breaks=(10, 11),
+    ),
+)

@@ -1,0 +1,56 @@
+"""Mutants of the slot log of a Spark partition."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.mutants.mutant import Mutant
+
+SLOT_LOG: Final = "spark/slots/slot_log.py"
+
+MUTANTS: Final = (
+    Mutant(
+        "Spark: a chunk is finished before it is stored",
+        "rows are lost when the executor dies in between",
+        SLOT_LOG,
+        "        return [PutSlot(self._next_number, self._chunk, self._outcome)]",
+        "        return [FinishDuplicates(self._chunk), PutSlot(self._next_number, self._chunk, self._outcome)]",
+        breaks=(31,),
+    ),
+    Mutant(
+        "Spark: messages are not looked up",
+        "rows come twice after a task was tried again",
+        SLOT_LOG,
+        "        if keys := tuple(key for key in self._chunk if key in self._redelivered):",
+        "        if keys := ():",
+        4_000,
+        breaks=(32,),
+    ),
+    Mutant(
+        "Spark: a put that was lost counts as stored",
+        "a stopped owner finishes messages whose rows nothing reads",
+        SLOT_LOG,
+        "        if not stored:\n            chunk,",
+        "        if False:\n            chunk,",
+        4_000,
+        breaks=(31,),
+    ),
+    Mutant(
+        "Spark: slots without an outcome are not replayed",
+        "rows whose messages are finished are lost when an executor dies",
+        SLOT_LOG,
+        "    last = FinOutcome(ambiguous=bool(data[-1].keys))",
+        "    last = FinOutcome(frozenset(data[-1].keys))",
+        4_000,
+        breaks=(33,),
+    ),
+    Mutant(
+        "Spark: an unknown FIN counts as refused",
+        "rows whose messages are finished are lost with a connection",
+        "consumer/confirmation.py",
+        "                unknown += messages",
+        "                failed += messages",
+        4_000,
+        breaks=(32,),
+    ),
+)

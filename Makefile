@@ -23,7 +23,7 @@ HAVE_NODE = $(shell npm --version 2>/dev/null)
 # Printed before the first installation of Spark, which takes long and prints little.
 ANNOUNCE_SPARK = @test -d .tox/spark || echo "Creating the Spark environment: pip builds pyspark (450 MB) once, in one or two minutes."
 
-.PHONY: help test versions demo bench lint clean
+.PHONY: help test versions demo bench night lint clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo 'make versions         run pytest on each Python from 3.11 to 3.14 that is found'
 	@echo 'make demo             replay 336,776 flights through two brokers into Spark'
 	@echo 'make bench            compare the speed with other clients'
+	@echo 'make night            run worlds, fuzzing and long tests for up to eight hours; one page of results'
 	@echo 'make lint             check only form and types'
 	@echo 'make clean            remove everything that these commands created'
 
@@ -60,6 +61,9 @@ ifneq (,$(filter spark,$(ARGS)))
 else
 	@$(TOX) run -e bench -- $(ARGS)
 endif
+
+night: $(TOX)
+	@$(TOX) run -e night -- $(ARGS)
 
 lint: $(TOX)
 	@$(TOX) run -e lint,types

@@ -1,0 +1,77 @@
+"""The steps of a night: which commands run, and for how long each may."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+WORLDS: Final = {"core": (100_000, 45), "driver": (30_000, 25), "power": (50_000, 15)}
+"""The number of worlds of each size, and the minutes for them."""
+
+STATES_WORLDS: Final = 20_000
+STATES_WORLDS_MIN: Final = 2_000
+"""Fewer worlds do not reach all states."""
+
+FUZZ_MINUTES: Final = 10.0
+HISTORY_MINUTES: Final = 30.0
+SEQUENCES: Final = {"nsqd": 20_000, "handover": 1_000, "lookupd": 5_000}
+SOAK_MINUTES: Final = 120.0
+
+
+@attrs.frozen
+class Step:
+    """One command.
+
+    Attributes:
+        title: for the page.
+        words: arguments of the Python interpreter.
+        minutes_max: after which it is ended, and has failed.
+    """
+
+    title: str
+    words: tuple[str, ...]
+    minutes_max: float
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, *self.words]
+
+
+def night_steps(seed: int, scale: float, nsqd: str, nsqlookupd: str) -> Iterator[Step]:
+    """Yield the steps.
+
+    Args:
+        seed: of the first world; each night has other ones.
+        scale: the share of a whole night.
+        nsqd: the path of a real nsqd; empty for none.
+        nsqlookupd: the path of a real nsqlookupd; empty for none.
+    """
+
+    def step(title: str, minutes_max: float, *words: str) -> Step:
+        return Step(title, ("-m", *words), minutes_max * scale + 3)
+
+    def count(whole: int) -> str:
+        return str(max(1, round(whole * scale)))
+
+    def minutes(whole: float) -> str:
+        return f"{whole * scale:g}"
+
+    for size, (worlds, limit) in WORLDS.items():
+        yield step(f"{size} worlds", limit, "tests.simulation", str(seed), "--size", size, "--worlds", count(worlds))
+    worlds = max(STATES_WORLDS_MIN, round(STATES_WORLDS * scale))
+    yield step("states of worlds", 10, "tests.simulation.table", str(seed), "--worlds", str(worlds), "--sometimes")
+    yield Step("mutants", ("-m", "tests.simulation.mutants"), 15)
+    yield step("fuzzing", 80, "tests.fuzz", "--minutes", minutes(FUZZ_MINUTES))
+    histories = ("tests.jepsen", "--seed", str(seed), "--minutes", minutes(HISTORY_MINUTES))
+    yield step("histories of nsqkit", 33, *histories)
+    if nsqd:
+        yield step("histories of nsqd", 33, *histories, "--broker", nsqd)
+    for program, sequences in SEQUENCES.items():
+        path = ("--nsqlookupd", nsqlookupd) if program == "lookupd" else ("--nsqd", nsqd)
+        if path[1]:
+            words = ("--program", program, "--sequences", count(sequences), "--keep-going", *path)
+            yield step(f"differences, {program}", 20, "tests.differential", str(seed), *words)
+    yield step("memory and latency", 122, "tests.night.soak_program", "--minutes", minutes(SOAK_MINUTES))

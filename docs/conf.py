@@ -53,7 +53,8 @@ CONTENTS = {
         "Broker": "operating conformance",
         "Reference": "reference/README",
         "Project": (
-            "architecture states performance simulation glossary style decisions/README /CONTRIBUTING /CHANGELOG"
+            "architecture states performance simulation fuzzing histories glossary style"
+            " decisions/README /CONTRIBUTING /CHANGELOG"
         ),
     },
     "docs/reference/README": {

@@ -121,8 +121,8 @@ class ConsumerSpec:
         max_messages: number of messages that the job takes, in even shares for the partitions; None for no limit.
         max_bytes: bytes of bodies that the job takes, in even shares. A partition ends after the chunk that reaches its
             share; None for no limit.
-        empty_for: time without messages, while connected, after which a partition ends; 1 second. It does not wait
-            for messages that are deferred. None: it does not end.
+        empty_for: time without messages, while connected, after which a partition ends; 1 second, at least twice the
+            ``output_buffer_timeout``. It does not wait for messages that are deferred. None: it does not end.
         deadline: time after which a partition receives no more and ends when its last chunk is processed; None for no
             limit.
         linger: time after which a chunk is processed although it is not full; 0.2 seconds.
@@ -142,7 +142,7 @@ class ConsumerSpec:
         wait_in_flight: a bounded run waits for messages that are in flight to other consumers; False.
         connection: further options of each connection and of the requests to nsqlookupds, by the keywords of
             ``Consumer``: TLS (by the names of files, which each executor has), AUTH, compression, ``address_map``. The
-            values of secrets are in no repr.
+            values of secrets are in no repr. ``output_buffer_timeout`` is 0.025 here.
 
     Raises:
         OptionError: a value that cannot be used, or no limit that ends the partitions.
@@ -201,7 +201,17 @@ class ConsumerSpec:
         """
         names = attrs.fields_dict(ConsumerOptions if with_lookup else ConnectionOptions)
         connection = {name: value for name, value in self.connection.items() if name in names}
-        return cast("ConsumerKeywords", {"msg_timeout": self.msg_timeout, **connection})
+        own = {"msg_timeout": self.msg_timeout, "output_buffer_timeout": self.output_buffer_timeout}
+        return cast("ConsumerKeywords", own | connection)
+
+    @property
+    def output_buffer_timeout(self) -> float:
+        """Seconds after which nsqd sends collected messages; a partition that takes nsqd for empty has to wait longer.
+
+        The default is the lowest value that nsqd accepts by default. Messages that nsqd still collects when a partition
+        ends would be delivered again, with one more attempt.
+        """
+        return cast("float", self.connection.get("output_buffer_timeout", 0.025))
 
     def lookup_options(self) -> LookupOptions:
         """Return the options of requests to nsqlookupds."""

@@ -298,6 +298,8 @@ def _bounds(spec: ConsumerSpec, share: PartitionShare) -> Bounds:
     if spec.stop_after_linger:
         linger = max(spec.linger, FIRST_DELIVERY)
         empty_for = linger if empty_for is None else min(linger, empty_for)
+    if empty_for is not None:
+        empty_for = max(empty_for, 2 * spec.output_buffer_timeout)
     return Bounds(
         # nsqd delivers the second half while the first one is processed.
         chunk_messages=max(1, sum(connection.max_in_flight for connection in share.connections) // 2),

@@ -41,9 +41,14 @@ def test_a_spec_does_not_change_with_the_mapping_that_it_was_given():
 
 def test_the_consumers_of_partitions_get_the_options_of_connections():
     spec = make_spec(msg_timeout=5, connection={"deflate": True, "lookupd_poll_timeout": 2.0})
-    assert spec.consumer_keywords() == {"msg_timeout": 5, "deflate": True}
-    with_lookup = {"msg_timeout": 5, "deflate": True, "lookupd_poll_timeout": 2.0}
-    assert spec.consumer_keywords(with_lookup=True) == with_lookup
+    keywords = {"msg_timeout": 5, "output_buffer_timeout": 0.025, "deflate": True}
+    assert spec.consumer_keywords() == keywords
+    assert spec.consumer_keywords(with_lookup=True) == keywords | {"lookupd_poll_timeout": 2.0}
+
+
+def test_an_output_buffer_timeout_of_the_connection_replaces_the_default():
+    spec = make_spec(connection={"output_buffer_timeout": 0.5})
+    assert spec.output_buffer_timeout == spec.consumer_keywords()["output_buffer_timeout"] == 0.5
 
 
 def test_requests_to_nsqlookupds_get_the_others():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsqkit import Consumer
-from nsqkit.clock import LoopClock
+from nsqkit.clock import NS_PER_S, LoopClock
 from nsqkit.consumer.dead_letter import GivenUp
 from nsqkit.errors import NotConnected
 from nsqkit.spark.batch_plan import PartitionShare, PlannedConnection
@@ -48,6 +48,24 @@ async def test_one_partition_consumes_several_topics_of_several_nsqds():
             assert sorted(await drain(reception)) == [b"a0", b"a1", b"b0", b"b1"]
             assert reception.subscribed_count == 4
         assert reception.counts.finished == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({}, 0.2),
+        ({"empty_for": 2.0}, 2.0),
+        ({"stop_after_linger": True}, 0.2),
+        ({"stop_after_linger": True, "connection": {"output_buffer_timeout": 0.25}}, 0.5),
+        ({"connection": {"output_buffer_timeout": 0.25}}, 0.5),
+        ({"empty_for": None, "deadline": 1.0}, None),
+    ],
+)
+async def test_an_nsqd_is_not_empty_before_it_has_sent_what_it_collects(options: dict[str, object], seconds: float):
+    """With 0.25 s, batches of a stream ended after 0.2 s and left the same messages in nsqd's buffer, for ever."""
+    spec = make_spec(UNREACHABLE, **{"empty_for": 0.2, **options})
+    bounds = Reception(spec, make_share((UNREACHABLE, "t")), LoopClock()).chunker.bounds
+    assert bounds.empty_for_ns == (None if seconds is None else seconds * NS_PER_S)
 
 
 async def test_an_nsqd_that_may_be_lost_is_an_empty_one():

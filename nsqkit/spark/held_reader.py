@@ -28,7 +28,7 @@ from nsqkit.spark.admission import Backlog, Cluster
 from nsqkit.spark.batch_plan import batch_limits
 from nsqkit.spark.dead_letters import publish_dead_letters
 from nsqkit.spark.read_task import ReadTask, row_keys
-from nsqkit.spark.schema import encode_payload, message_row, record_batches
+from nsqkit.spark.schema import RowNumbers, encode_payload, message_row, record_batches
 from nsqkit.spark.slots.records import MessageKey
 from nsqkit.spark.stream_offset import Offset, mode_offset, read_mode_offset
 from nsqkit.spark.stream_reader import Pacer
@@ -66,7 +66,7 @@ class HeldTask:
     def read(self, spec: ConsumerSpec) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
         del spec
-        return record_batches(self.payload, self.keys, frozenset(), self.batch, self.partition, 0)
+        return record_batches(self.payload, self.keys, frozenset(), RowNumbers(self.batch, self.partition))
 
 
 class HeldMessages:

@@ -22,7 +22,7 @@ from nsqkit.errors import OptionError
 from nsqkit.spark.batch_plan import PartitionShare
 from nsqkit.spark.drainer import PartitionStats, drain_to_slots, receive_rows
 from nsqkit.spark.options import ConsumerSpec
-from nsqkit.spark.schema import MessageRow, encode_payload, record_batches
+from nsqkit.spark.schema import MessageRow, RowNumbers, encode_payload, record_batches
 from nsqkit.spark.slots.fsspec_store import open_slot_store
 from nsqkit.spark.slots.maintenance import adopted_partitions
 from nsqkit.spark.slots.records import MessageKey
@@ -137,7 +137,7 @@ class ReceiveTask:
         _report_unreachable(self.batch, stats)
         if rows:
             payload = encode_payload(rows, spec.channel)
-            yield from record_batches(payload, row_keys(rows), frozenset(), self.batch, self.share.index, 0)
+            yield from record_batches(payload, row_keys(rows), frozenset(), RowNumbers(self.batch, self.share.index))
 
 
 def row_keys(rows: Iterable[MessageRow]) -> tuple[MessageKey, ...]:
@@ -158,15 +158,6 @@ def adopted_tasks(found: WalLocation, wal: Wal, first_partition: int) -> list[Ad
     return [AdoptedTask(found, 0, first_partition + index, tuple(logs[index::count])) for index in range(count)]
 
 
-@attrs.define
-class RowNumbers:
-    """The numbers of a partition's rows, which go on from log to log."""
-
-    batch: int
-    partition: int
-    next_row: int = 0
-
-
 def _report_unreachable(batch: int, stats: PartitionStats) -> None:
     """Log nsqds that a partition did without, since its rows do not show that."""
     if stats.unreachable_count:
@@ -181,8 +172,4 @@ def _report_unreachable(batch: int, stats: PartitionStats) -> None:
 def _replay(partition_wal: PartitionWal, slots: Sequence[ReplaySlot], numbers: RowNumbers) -> Iterator[pa.RecordBatch]:
     for slot in slots:
         data = partition_wal.read_slot(slot.number)
-        for rows in record_batches(
-            data.payload, data.keys, slot.excluded, numbers.batch, numbers.partition, numbers.next_row
-        ):
-            numbers.next_row += rows.num_rows
-            yield rows
+        yield from record_batches(data.payload, data.keys, slot.excluded, numbers)

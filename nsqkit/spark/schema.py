@@ -16,6 +16,8 @@ from itertools import accumulate, groupby
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import attrs
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -36,6 +38,9 @@ DDL: Final = (
 BATCH_SHIFT: Final = 38
 PARTITION_SHIFT: Final = 28
 """``batchSeq`` is batch << 38 | partition << 28 | number of the row in its partition."""
+
+BLOCK_ROWS: Final = 1 << 16
+"""Rows that are numbered at a time at most."""
 
 END_SIZE: Final = 8
 """Bytes of the mark at the end of an Arrow stream."""
@@ -123,13 +128,42 @@ def encode_messages(messages: Sequence[Message]) -> memoryview:
     )
 
 
+@attrs.define
+class RowNumbers:
+    """The values of ``batchSeq`` for the rows of one partition.
+
+    Attributes:
+        batch: the number of the batch, from 0.
+        partition: the number of the partition, from 0.
+        next_row: the number of the next row of the partition; excluded ones have none.
+    """
+
+    batch: int
+    partition: int
+    next_row: int = 0
+    _block: pa.Array | None = attrs.field(default=None, init=False)
+    _block_start: int = attrs.field(default=0, init=False)
+
+    def take(self, count: int) -> pa.Array:
+        """Return the values for the next ``count`` rows."""
+        start = self.next_row - self._block_start
+        if self._block is None or start + count > len(self._block):
+            # A block for many slots costs little more than one for a slot.
+            self._block = self._make_block(max(count, min(self.next_row, BLOCK_ROWS)))
+            self._block_start, start = self.next_row, 0
+        self.next_row += count
+        return self._block.slice(start, count)
+
+    def _make_block(self, count: int) -> pa.Array:
+        import pyarrow.compute as pc
+
+        steps = array("q", [1]) * count
+        steps[0] = (self.batch << BATCH_SHIFT) | (self.partition << PARTITION_SHIFT) | self.next_row
+        return pc.cumulative_sum(_numbers(steps))
+
+
 def record_batches(
-    payload: bytes | memoryview,
-    keys: Iterable[MessageKey],
-    excluded: Collection[MessageKey],
-    batch: int,
-    partition: int,
-    first_row: int,
+    payload: bytes | memoryview, keys: Iterable[MessageKey], excluded: Collection[MessageKey], numbers: RowNumbers
 ) -> Iterator[pa.RecordBatch]:
     """Return the rows of a slot as a batch of ``arrow_schema``, or as none if all of them are excluded.
 
@@ -137,22 +171,16 @@ def record_batches(
         payload: of the slot; the batch refers to its memory.
         keys: the message of each row, in order.
         excluded: the messages whose rows are left out.
-        batch: the number of the batch, from 0.
-        partition: the number of the partition, from 0.
-        first_row: the number of rows of the partition that precede these, excluded ones not counted.
+        numbers: of the partition's rows.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    place = (batch << BATCH_SHIFT) | (partition << PARTITION_SHIFT)
     with pa.ipc.open_stream(pa.py_buffer(payload)) as stream:
         rows = stream.read_next_batch()
     if excluded:
         rows = rows.take(_numbers(array("i", [row for row, key in enumerate(keys) if key not in excluded])))
     if rows.num_rows:
-        steps = array("q", [1]) * rows.num_rows
-        steps[0] = place | first_row
-        yield rows.append_column(arrow_schema().field("batchSeq"), pc.cumulative_sum(_numbers(steps)))
+        yield rows.append_column(arrow_schema().field("batchSeq"), numbers.take(rows.num_rows))
 
 
 @cache

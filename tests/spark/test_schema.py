@@ -18,6 +18,7 @@ from nsqkit.spark.schema import (
     DDL,
     KEY_COLUMNS,
     MessageRow,
+    RowNumbers,
     arrow_schema,
     encode_messages,
     encode_payload,
@@ -38,9 +39,9 @@ def key_of(row: MessageRow) -> MessageKey:
 
 
 def read(rows: list[MessageRow], excluded: Collection[MessageKey] = (), **place: int) -> list[dict]:
-    place = {"batch": 0, "partition": 0, "first_row": 0, **place}
+    numbers = RowNumbers(**{"batch": 0, "partition": 0, **place})
     payload = encode_payload(rows, "billing")
-    batches = record_batches(payload, [key_of(row) for row in rows], excluded, **place)
+    batches = record_batches(payload, [key_of(row) for row in rows], excluded, numbers)
     return [fields for batch in batches for fields in batch.to_pylist()]
 
 
@@ -84,7 +85,7 @@ def test_a_payload_has_the_columns_of_the_schema():
 
 
 def test_batches_have_the_schema_exactly():
-    (batch,) = record_batches(encode_payload([ROW], "c"), [key_of(ROW)], (), 0, 0, 0)
+    (batch,) = record_batches(encode_payload([ROW], "c"), [key_of(ROW)], (), RowNumbers(0, 0))
     assert batch.schema.equals(arrow_schema())
     batch.validate(full=True)
 
@@ -94,8 +95,16 @@ def test_the_ddl_has_the_names_of_the_arrow_schema():
 
 
 def test_batch_seq_has_batch_partition_and_row():
-    rows = read([ROW, OTHER], batch=3, partition=5, first_row=7)
+    rows = read([ROW, OTHER], batch=3, partition=5, next_row=7)
     assert [row["batchSeq"] for row in rows] == [(3 << 38) + (5 << 28) + 7, (3 << 38) + (5 << 28) + 8]
+
+
+@given(st.lists(st.integers(1, 200), max_size=20))
+def test_row_numbers_go_on_from_slot_to_slot(counts: list[int]):
+    numbers = RowNumbers(3, 5)
+    taken = [value for count in counts for value in numbers.take(count).to_pylist()]
+    first = (3 << 38) + (5 << 28)
+    assert taken == list(range(first, first + sum(counts)))
 
 
 def test_excluded_rows_are_left_out_and_not_numbered():
@@ -118,7 +127,7 @@ def test_a_batch_refers_to_the_memory_of_a_mapped_slot(tmp_path: Path):
     with path.open("rb") as file:
         payload = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[4:]
     before = pa.total_allocated_bytes()
-    (batch,) = record_batches(payload, [key_of(ROW)], (), 0, 0, 0)
+    (batch,) = record_batches(payload, [key_of(ROW)], (), RowNumbers(0, 0))
     assert pa.total_allocated_bytes() - before < 1 << 12
     assert batch["body"][0].as_py() == bytes(1 << 20)
 
@@ -157,7 +166,7 @@ def test_a_payload_gives_its_rows_without_the_excluded_ones(rows: list[MessageRo
 
 def test_a_batch_is_read_as_messages():
     rows = [ROW, OTHER]
-    (batch,) = record_batches(encode_payload(rows, "billing"), [key_of(row) for row in rows], (), 0, 0, 0)
+    (batch,) = record_batches(encode_payload(rows, "billing"), [key_of(row) for row in rows], (), RowNumbers(0, 0))
     assert list(message_rows(batch)) == rows
 
 
@@ -165,11 +174,11 @@ def test_a_worker_does_not_import_pandas() -> None:
     pytest.importorskip("pandas")
     program = """
 import sys
-from nsqkit.spark.schema import MessageRow, encode_payload, record_batches
+from nsqkit.spark.schema import MessageRow, RowNumbers, encode_payload, record_batches
 from nsqkit.spark.read_task import row_keys
 rows = [MessageRow("127.0.0.1:4150", "orders", f"{n:016x}", 1_700_000_000_000_000_000, 1, b"body") for n in range(3)]
 keys = row_keys(rows)
-(batch,) = record_batches(encode_payload(rows, "lake"), keys, {keys[0]}, 1, 2, 0)
+(batch,) = record_batches(encode_payload(rows, "lake"), keys, {keys[0]}, RowNumbers(1, 2))
 assert batch.num_rows == 2
 assert "pandas" not in sys.modules, "pyarrow imported pandas, which takes 60 MB"
 """

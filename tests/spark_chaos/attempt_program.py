@@ -19,10 +19,9 @@ if __name__ == "__main__":
     (share,) = plan_spec(spec, named_nodes(spec))
     log = Wal(LocalStore(Path(sys.argv[1])), "wal").partition(0, 0)
     slots, stats = drain_to_slots(spec, share, log)
-    row_count, digest = 0, hashlib.sha256()
+    numbers, digest = schema.RowNumbers(0, 0), hashlib.sha256()
     for slot in slots:
         data = log.read_slot(slot.number)
-        for batch in schema.record_batches(data.payload, data.keys, slot.excluded, 0, 0, row_count):
-            row_count += batch.num_rows
+        for batch in schema.record_batches(data.payload, data.keys, slot.excluded, numbers):
             digest.update(repr(batch.to_pylist()).encode())
-    print(json.dumps({"rows": row_count, "digest": digest.hexdigest(), "requeued": stats.requeued_count}))
+    print(json.dumps({"rows": numbers.next_row, "digest": digest.hexdigest(), "requeued": stats.requeued_count}))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsqkit import BlockingProducer
 from nsqkit.spark.partition_writer import write_partition
-from nsqkit.spark.schema import DDL, MessageRow, encode_payload, record_batches
+from nsqkit.spark.schema import DDL, MessageRow, RowNumbers, encode_payload, record_batches
 from nsqkit.spark.testing.session import local_session
 from nsqkit.spark.writer_options import WriterOptions
 
@@ -119,7 +119,7 @@ def _same_batch_source(batch_count: int) -> type[DataSource]:
                 MessageRow("127.0.0.1:4150", "topic", f"{number:016x}", time.time_ns(), 1, os.urandom(BODY_LENGTH))
                 for number in range(REPLAY_BATCH)
             ]
-            (batch,) = record_batches(encode_payload(rows, CHANNEL), (), (), 0, partition.value, 0)
+            (batch,) = record_batches(encode_payload(rows, CHANNEL), (), (), RowNumbers(0, partition.value))
             yield from itertools.repeat(batch, batch_count)
 
     class SameBatch(DataSource):

@@ -46,7 +46,7 @@ class Deliveries:
     """The deliveries of one broker.
 
     Args:
-        is_fair: the broker delivers at once, so turns can be counted.
+        is_fair: the broker delivers at once and prefers no consumer, as it does by topology, so turns can be counted.
 
     Attributes:
         bodies: of all messages that were ever delivered.

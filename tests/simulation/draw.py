@@ -45,7 +45,14 @@ NODE_OPTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "topology_region": ("north",),
     "enable_experiments": (["topology-aware-consumption"],),
 }
+ADMINISTRATION: Final = (
+    *("pause channel", "pause channel", "pause topic", "unpause channel", "unpause topic", "make channel"),
+)
+DELETIONS: Final = ("empty channel", "empty topic", "delete channel", "delete topic")
 FATES: Final = ("finish",) * 14
+NEAR_US: Final = (-60_000, 20_000)
+"""How long before and after a step of a player most faults are."""
+
 DURATIONS_US: Final = (300_000, 3_000_000, 15_000_000)
 DOUBLE_FAULTS: Final[tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]] = (
     ("reset", (), {"times": 1}),
@@ -87,6 +94,8 @@ class _Drawing:
         self._step_id = 0
         self._deferred_share = random.choice((0.2, 0.2, 1.0)) if "deferred" in self._features else 0.0
         self._publishes_us: list[int] = []
+        self._commands_us: list[int] = []
+        self._shared = "t", "a"
         self._has_partitions = random.random() < 0.125
         if self._has_partitions:
             # A broker that loses messages, and a network that drops single ones, are beyond what a slot log promises.
@@ -106,7 +115,7 @@ class _Drawing:
         players: dict[str, dict[str, Any]] = {}
         for number in range(1, random.randint(1, 2) + 1):
             players[f"producer-{number}"] = {"kind": "producer", "node": random.choice(node_names)}
-        shared = random.choice(self._topics), random.choice(self._channels)
+        shared = self._shared = random.choice(self._topics), random.choice(self._channels)
         for number in range(1, random.randint(1, 3) + 1 + ("crowd" in self._features)):
             topic, channel = random.choice(self._topics), random.choice(self._channels)
             if "crowd" in self._features:
@@ -117,16 +126,22 @@ class _Drawing:
         steps: list[Step] = []
         if "foreign" in self._features:
             players["foreign-1"] = {"kind": "foreign", "node": random.choice(node_names)}
+            players["orderly-1"] = {"kind": "foreign", "node": random.choice(node_names)}
         draws = {
             "producer": self._producer,
             "consumer": self._consumer,
             "partition": self._partition,
             "foreign": self._foreign,
+            "orderly": self._orderly,
         }
         for name, player in players.items():
-            steps += draws[player["kind"]](name)
+            steps += draws["orderly" if name == "orderly-1" else player["kind"]](name)
+        self._commands_us = [step.at_us for step in steps]
+        for name in players:
             for node in node_names:
                 steps += self._link(f"{name}/{node}")
+            if players[name]["kind"] == "consumer" and "leave" in self._faults:
+                steps += self._leaves(name)
         for name in node_names:
             node_steps = list(self._node_steps(name))
             clocks_us = [step.at_us for step in node_steps if step.values.get("clock_us", 0) < 0]
@@ -200,6 +215,13 @@ class _Drawing:
             at_us += random.expovariate(1) * random.choice((0, 0.05, 1, 3)) * mean_us
             yield round(at_us)
 
+    def _fault_times(self, random: Random, count: int) -> Iterator[int]:
+        """Yield times of faults, most of them shortly before or after a step of a player."""
+        for at_us in self._times(random, count):
+            if random.random() < 0.7:
+                at_us = max(random.choice(self._commands_us) + random.randint(*NEAR_US), 0)
+            yield at_us
+
     def _producer(self, name: str) -> Iterator[Step]:
         random = self.random(name)
         sizes = (0, 0, 300)
@@ -234,13 +256,45 @@ class _Drawing:
             fates += ("keep", "touch", "touch", "keep")
         for at_us in self._times(random, 15):
             chance = random.random()
-            if chance < 0.02 and "leave" in self._faults:
-                yield Step(at_us, name, "leave")
-            elif chance < 0.1 and "max in flight" in self._features:
+            if chance < 0.1 and "max in flight" in self._features:
                 yield Step(at_us, name, "max in flight", {"count": random.choice((0, 1, 5, 200))})
             else:
                 values = {"count": random.choice((0, 1, 3, 100)), "kept": random.choice((0, 0, 1, 10))}
                 yield Step(at_us, name, "handle", values | {"fates": random.choices(fates, k=4)})
+
+    def _leaves(self, name: str) -> Iterator[Step]:
+        random = self.random(f"{name}/leave")
+        for at_us in self._fault_times(random, random.choice((1, 1, 3))):
+            yield Step(at_us, name, "leave")
+
+    def _orderly(self, name: str) -> Iterator[Step]:
+        """Draw sessions that go through all states, each with commands that are legal in it."""
+        random = self.random(name)
+        place = random.choice((self._shared, (random.choice(self._topics), random.choice(self._channels))))
+        names = dict(zip(("topic", "channel"), place, strict=True))
+        verbs = self._sessions(random)
+        for at_us in self._times(random, 30):
+            self._step_id += 1
+            values = {"id": self._step_id, "number": random.randrange(8), **names}
+            verb = next(verbs)
+            yield Step(at_us, name, "close") if verb == "close" else Step(at_us, name, "send", {"what": verb, **values})
+
+    def _sessions(self, random: Random) -> Iterator[str]:
+        publishing, answering = ("PUB", "MPUB", "DPUB", "NOP"), ("FIN", "REQ", "TOUCH", "RDY", "REQ later")
+        while True:
+            # With fsync, all that follows a publish waits for its commit: the foreign client sends no SUB then.
+            publishes = self._durability != "fsync" or random.random() < 0.3
+            consumes = self._durability != "fsync" or not publishes
+            others = publishing if publishes else ("NOP",)
+            yield from random.choices(others, k=random.choice((0, 0, 3)))
+            yield from random.choice(((), ("IDENTIFY",), ("IDENTIFY", "IDENTIFY")))
+            yield from random.choices(others, k=random.choice((0, 2)))
+            if consumes:
+                yield from ("SUB", "RDY")
+                yield from random.choices((*others, *answering, *answering), k=random.choice((2, 6)))
+                yield from ("RDY", "CLS")
+                yield from random.choices((*others, *answering), k=random.choice((0, 5)))
+            yield "close"
 
     def _foreign(self, name: str) -> Iterator[Step]:
         random = self.random(name)
@@ -273,7 +327,7 @@ class _Drawing:
         kinds = [fault for fault in ("cut", "stall", "half-open", "slow", "double") if fault in self._faults]
         if not kinds or random.random() < 0.4:
             return
-        for at_us in self._times(random, random.choice((1, 2, 5))):
+        for at_us in self._fault_times(random, random.choice((1, 2, 5))):
             kind = random.choice(kinds)
             ways = random.choice(("both", "both", "up", "down"))
             if kind == "double":
@@ -290,27 +344,26 @@ class _Drawing:
     def _node_steps(self, name: str) -> Iterator[Step]:
         draws: list[tuple[str, int, Callable[[str, Random, int], Iterator[Step]]]] = [
             ("admin", 12, self._admin),
+            ("delete", 6, self._admin),
             ("refuse", 2, self._pause),
             ("suspend", 2, self._pause),
             *((kind, 3, self._restart) for kind in ("kill", "power cut", "stop", "end disk")),
-            ("disk faults", 3, self._disk_fault),
+            ("disk faults", 5, self._disk_fault),
         ]
         for kind, count, make in draws:
             if kind in self._faults and (self._durability != "memory" or kind not in ("end disk", "disk faults")):
                 random = self.random(f"{name}/{kind}")
-                for at_us in self._times(random, random.randint(1, count)):
+                for at_us in self._fault_times(random, random.randint(1, count)):
                     for step in make(kind, random, at_us):
                         yield Step(step.at_us, name, step.verb, step.values)
 
     def _admin(self, kind: str, random: Random, at_us: int) -> Iterator[Step]:
-        verbs = ["pause channel", "unpause channel", "pause topic", "unpause topic", "make channel"] * 4
-        if "delete" in self._faults:
-            verbs += ["empty channel", "empty topic", "delete channel", "delete topic"]
-        values = {"topic": random.choice(self._topics), "channel": random.choice(self._channels)}
-        yield Step(at_us, kind, random.choice(verbs), values)
+        place = random.choice((self._shared, (random.choice(self._topics), random.choice(self._channels))))
+        verbs = DELETIONS if kind == "delete" else ADMINISTRATION
+        yield Step(at_us, kind, random.choice(verbs), dict(zip(("topic", "channel"), place, strict=True)))
 
     def _pause(self, kind: str, random: Random, at_us: int) -> Iterator[Step]:
-        yield Step(at_us, "", kind, {"for_us": random.choice((100_000, 1_500_000, 10_000_000))})
+        yield Step(at_us, "", kind, {"for_us": random.choice((20_000, 100_000, 1_500_000, 10_000_000))})
 
     def _restart(self, kind: str, random: Random, at_us: int) -> Iterator[Step]:
         values = {"after": random.choice((0, 3, 20, 60))} if kind == "end disk" else {}

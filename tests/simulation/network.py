@@ -41,11 +41,9 @@ class Pipe:
 
     def send(self, data: bytes, now_ns: int) -> None:
         """Send bytes, in pieces; END closes the pipe after them."""
-        if self._is_ended:
+        if self._is_ended or self.is_lost:
             return
         self._is_ended = data == END
-        if self.is_lost:
-            return
         pieces, last_ns = self._pieces, self._last_ns
         for piece in self._cut(data):
             arrival_ns = now_ns + self._random.randrange(self._delay_ns) if self._delay_ns else now_ns

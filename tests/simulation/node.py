@@ -88,7 +88,7 @@ class Node:
         self.oracle: Oracle | None = None
         self.disk = Disk() if options.get("durability", "memory") != "memory" else None
         self.history = History(self.disk is not None and self.options.durability == "fsync")
-        self.deliveries = Deliveries(is_fair=self.options.timing == "exact")
+        self.deliveries = Deliveries(is_fair=self.options.timing == "exact" and not self.options.enable_experiments)
         self.accepted: set[bytes] = set()
         self.finished_count = 0
         self.refuses_until_ns = self.resume_ns = 0

@@ -27,6 +27,7 @@ NEAR_NS: Final = 100 * MS
 VERBS: Final = ("IDENTIFY", "SUB", "PUB", "MPUB", "DPUB", "RDY", "FIN", "REQ", "TOUCH", "NOP", "CLS", "deliver", "end")
 CONSUMING: Final = frozenset(("RDY", "FIN", "REQ", "TOUCH", "CLS", "deliver", "end"))
 SESSION: Final = ("init", "identified", "subscribed", "closing", "ended")
+MOVES: Final = {"IDENTIFY": "identified", "SUB": "subscribed", "CLS": "closing"}
 CHANNEL: Final = ("paused", "empty", "waiting", "deferred", "none", "fresh", "touched", "abandoned")
 DISK: Final = ("clean", "dirty", "committing", "failing")
 FAULTS: Final = (
@@ -85,6 +86,7 @@ class Watch:
         self._fault, self._fault_ns = "none", 0
         self._last_verbs: dict[str, str] = {}
         self._closing: set[Session] = set()
+        self._states: dict[Session, str] = {}  # after the commands that were recorded
 
     def _reach(self, name: str, holds: object) -> None:
         if holds:
@@ -153,7 +155,10 @@ class Watch:
         if verb == "CLS":
             self._closing.add(session)
         if verb in VERBS:
-            self._count(node, session, verb, now_ns)
+            # The commands of one read are recorded before any of them is processed.
+            state = self._states.get(session, session.state.value)
+            self._states[session] = MOVES.get(verb, state)
+            self._count(node, session, verb, now_ns, state)
             channel, subscription = session.channel, session.subscription
             if channel is not None and subscription is not None:
                 self._consuming(verb, command, session, channel)
@@ -199,7 +204,7 @@ class Watch:
         """Record frames that a broker sends."""
         for frame in frames:
             if isinstance(frame, MessageFrame):
-                self._count(node, session, "deliver", now_ns)
+                self._count(node, session, "deliver", now_ns, session.state.value)
                 self._reach("a third delivery", frame.attempts >= 3)
                 channel = session.channel
                 if channel is not None:
@@ -212,7 +217,8 @@ class Watch:
 
     def ended(self, node: Node, session: Session, now_ns: int) -> None:
         """Record the end of a connection, before the broker acts on it."""
-        self._count(node, session, "end", now_ns)
+        self._states.pop(session, None)
+        self._count(node, session, "end", now_ns, session.state.value)
         self._reach("a producer is lost with publishes unanswered", node.history.owes(session))
         subscription = session.subscription
         if subscription is not None:
@@ -223,9 +229,9 @@ class Watch:
             self._reach("fresh messages at the end of a connection", untouched)
             self._reach("a closing consumer holds messages at its end", session in self._closing and len(in_flight))
 
-    def _count(self, node: Node, session: Session, verb: str, now_ns: int) -> None:
+    def _count(self, node: Node, session: Session, verb: str, now_ns: int, state: str) -> None:
         fault = self._fault if now_ns - self._fault_ns <= NEAR_NS else "none"
-        self.triples[f"session:{session.state.value}", verb, fault] += 1
+        self.triples[f"session:{state}", verb, fault] += 1
         if node.disk is not None:
             self.triples[f"disk:{_disk_state(node)}", verb, fault] += 1
         if session.channel is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from tests.simulation.connection import Connection
     from tests.simulation.node import Node
     from tests.simulation.world import World
+
+
+CLOSE_TIMEOUT_NS: Final = 2_000_000_000
+"""How long a consumer that leaves waits for its connections to end."""
 
 
 @attrs.define(eq=False)
@@ -122,7 +126,7 @@ class Consumer:
         self._links: dict[Node | str, Connection] = {}
         self._kept: list[Message] = []
         self.topic, self.channel = options["topic"], options["channel"]
-        self._life = 0
+        self._life = self._left_ns = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -163,8 +167,11 @@ class Consumer:
 
     def _is_here(self) -> bool:
         """Return whether the consumer runs; one that has left begins again when all its connections have ended."""
-        if self.core.is_closing and all(link.machine.ended for link in self._links.values()):
-            self._begin()
+        if self.core.is_closing:
+            if self._world.now_ns >= self._left_ns + CLOSE_TIMEOUT_NS:
+                self._end_links()
+            if all(link.machine.ended for link in self._links.values()):
+                self._begin()
         return not self.core.is_closing
 
     def _connect(self) -> None:
@@ -206,6 +213,7 @@ class Consumer:
 
     def _leave(self) -> None:
         """Requeue everything and close."""
+        self._left_ns = self._world.now_ns
         self.core.close(self._world.now_ns, self._world.now_ns)
         self.core.requeue_all()
         for link in self._links.values():
@@ -213,6 +221,12 @@ class Consumer:
                 link.machine.end(None)
             self._world.touch(link)
         self._world.touch(self)
+
+    def _end_links(self) -> None:
+        """End the connections on which the answer to CLS does not come."""
+        for link in self._links.values():
+            link.machine.end(None)
+            self._world.touch(link)
 
     # ---- time --------------------------------------------------------------------------------------------------------
 

@@ -103,8 +103,10 @@ def duration(default_ns: int, text: str, *, low: int = 0) -> Any:
     return _flag(Kind.DURATION, default_ns, help=text, low=low)
 
 
-def strings(text: str, *, choices: Collection[str] = (), flag: str = "", config_name: str = "") -> Any:
-    return _flag(Kind.STRINGS, (), help=text, choices=choices, flag=flag, config_name=config_name)
+def strings(
+    text: str, *, choices: Collection[str] = (), flag: str = "", config_name: str = "", shown: bool = True
+) -> Any:
+    return _flag(Kind.STRINGS, (), shown=shown, help=text, choices=choices, flag=flag, config_name=config_name)
 
 
 def floats(text: str, *, flag: str = "", config_name: str = "") -> Any:
@@ -115,9 +117,9 @@ def choice(default: str, text: str, choices: dict[str, int]) -> Any:
     return _flag(Kind.CHOICE, default, help=text, choices=choices)
 
 
-def _flag(kind: Kind, default: object, **description: Any) -> Any:
+def _flag(kind: Kind, default: object, *, shown: bool = True, **description: Any) -> Any:
     converter = _as_tuple if isinstance(default, tuple) else None
-    return _field(Option(kind=kind, **description), default, converter=converter)
+    return _field(Option(kind=kind, **description), default, converter=converter, shown=shown)
 
 
 def flags_of(cls: type[AttrsInstance]) -> dict[str, Option]:
@@ -139,8 +141,10 @@ def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _field(option: Option, default: object, *, converter: Callable[[Any], Any] | None = None) -> Any:
-    return attrs.field(default=default, converter=converter, validator=_validate, metadata={Option: option})
+def _field(
+    option: Option, default: object, *, converter: Callable[[Any], Any] | None = None, shown: bool = True
+) -> Any:
+    return attrs.field(default=default, converter=converter, validator=_validate, repr=shown, metadata={Option: option})
 
 
 def _validate(_: object, attribute: attrs.Attribute[object], value: object) -> None:

@@ -154,6 +154,10 @@ class Command:
     params: list[bytes]
     bodies: Sequence[bytes] = ()
 
+    def __repr__(self) -> str:
+        bodies = "…" if self.verb == b"AUTH" else repr(self.bodies)  # the body of AUTH is a secret
+        return f"Command(verb={self.verb!r}, params={self.params!r}, bodies={bodies})"
+
 
 def parse_number(word: bytes) -> int:
     """Return the number that nsqd reads: digits, wrapped to 64 bits, 0 if empty; raise ValueError for others."""

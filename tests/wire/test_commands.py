@@ -621,3 +621,8 @@ def test_batch_of_the_highest_count_is_decoded() -> None:
     stream = MAGIC_V2 + commands.encode_multi_publish(b"t", batch)
     expected = ([(b"MPUB", (b"t",), tuple(batch))], None)
     assert decode([stream]) == decode(strategies.single_bytes(stream)) == expected
+
+
+def test_text_of_a_command_has_no_secret() -> None:
+    assert repr(Command(b"AUTH", [], (b"hush",))) == "Command(verb=b'AUTH', params=[], bodies=…)"
+    assert repr(Command(b"PUB", [b"t"], (b"m",))) == "Command(verb=b'PUB', params=[b't'], bodies=(b'm',))"

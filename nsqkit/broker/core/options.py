@@ -88,6 +88,7 @@ class BrokerOptions:
         "HOST:PORT or URL of an auth server; may be repeated",
         config_name="auth_http_addresses",
         flag="auth-http-address",
+        shown=False,  # a URL may contain a password
     )
     http_client_connect_timeout_ns: int = duration(2 * _SECOND, "longest wait for a connection to an auth server")
     http_client_request_timeout_ns: int = duration(5 * _SECOND, "longest wait for an auth server's answer")

@@ -134,6 +134,11 @@ def test_limits(name, value):
         BrokerOptions(**{name: value})
 
 
+def test_text_of_the_options_has_no_password_of_an_auth_server():
+    options = BrokerOptions(auth_http_addresses=("http://user:hush@auth/?key=hush",))
+    assert "hush" not in repr(options)
+
+
 def test_options_are_keyword_only():
     with pytest.raises(TypeError):
         BrokerOptions(5)  # type: ignore[call-arg]

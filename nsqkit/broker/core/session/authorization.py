@@ -26,13 +26,15 @@ class Authorization:
     Attributes:
         secret: the argument of AUTH.
         state: the last grant; None before that, and after a failure.
+        is_requested: a request to the auth servers is under way; set by the session.
     """
 
-    __slots__ = ("_failure", "_is_answered", "secret", "state")
+    __slots__ = ("_failure", "_is_answered", "is_requested", "secret", "state")
 
     def __init__(self) -> None:
         self._is_answered = False
         self._failure: NSQError | None = None
+        self.is_requested = False
         self.secret = b""
         self.state: AuthState | None = None
 
@@ -42,7 +44,7 @@ class Authorization:
             self.state = answer
         else:
             self.state, self._failure = None, answer
-        self._is_answered = True
+        self._is_answered, self.is_requested = True, False
 
     def authenticate(self, secret: bytes) -> bytes | None:
         """Return the answer to AUTH, None to query an auth server first; raise BrokerError if it is refused."""

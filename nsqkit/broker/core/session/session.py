@@ -192,6 +192,8 @@ class Session(Turns):
         if self._is_in_handshake and not heartbeat.continue_handshake(now_ns):
             self._refuse_upgrade(f"read tcp {self.remote_address}: i/o timeout")
             return None
+        if buffer.is_suspended:
+            heartbeat.received_ns = now_ns  # the client is not silent: as in nsqd, its commands are not read meanwhile
         if reason := heartbeat.timeout_reason(now_ns, has_output=buffer.has_output):
             self.end(reason)
             return None
@@ -240,7 +242,8 @@ class Session(Turns):
         """Send the answers that have waited for a commit."""
         self._buffer.release(ticket)
         self._record_output()
-        if not self._buffer.is_holding:
+        # A command that waits for an auth server waits on: processed now, it would send a second request.
+        if not self._buffer.is_holding and (self.authorization is None or not self.authorization.is_requested):
             self._resume()
 
     # ---- one method for each command ------------------------------------------------------------------------------
@@ -308,6 +311,7 @@ class Session(Turns):
             self._request_authorization(authorization)
 
     def _request_authorization(self, authorization: Authorization) -> None:
+        authorization.is_requested = True
         self._leave(AuthorizationRequested(authorization.secret))
         raise Wait
 

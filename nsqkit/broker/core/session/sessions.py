@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class AuthorizationRequested:
     """The auth servers have to be queried for ``secret``; the session waits until ``authorize`` is called."""
 
-    secret: bytes
+    secret: bytes = attrs.field(repr=False)
 
 
 @attrs.frozen

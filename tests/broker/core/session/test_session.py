@@ -14,6 +14,7 @@ from nsqkit.broker.core.session.command_rules import TRANSITIONS, State
 from nsqkit.broker.core.session.frame_buffer import OUTBOX_SIZE_MAX
 from nsqkit.broker.core.session.session import SHORT_TURNS_NS
 from nsqkit.broker.core.session.turns import SHORT_TURN_WORDS_MAX, TURN_WORDS_MAX
+from nsqkit.errors import RequestFailed
 from nsqkit.wire.commands import (
     CLS,
     MAGIC_V2,
@@ -647,6 +648,18 @@ def test_missed_heartbeats_are_not_sent_later(driven):
     assert client.answers() == []
     driven.advance(0.001)
     assert client.answers() == [HEARTBEAT]
+
+
+def test_client_that_waits_for_an_auth_server_is_not_silent():
+    driven = DrivenBroker(auth_http_addresses=["127.0.0.1:1"])
+    client = driven.client()
+    client.exchange(encode_identify(b'{"heartbeat_interval": 1000}'))
+    client.feed(encode_auth(b"secret"))
+    driven.advance(10)
+    assert not client.session.ended
+    client.session.authorize(RequestFailed("down"))
+    client.session.process_input(driven.now_ns)
+    assert client.end_reason == "E_AUTH_FAILED AUTH failed - down"
 
 
 def test_clock_that_jumps_by_two_intervals_ends_a_silent_client(driven):

@@ -26,6 +26,7 @@ INVARIANTS: Final = {
     19: "no more handlers run at once than are allowed, one of each lane, and none after the end",
     20: "a publish arrives once unless it may be repeated",
     21: "nsqlookupds list the live brokers but for tombstones, and consumers find what they list",
+    22: "no command has an effect before its grant or after its end, and no secret is shown",
     23: "memory and files are no more than messages, sessions and channels need",
     24: "nothing is kept for connections that are gone",
     25: "a bad client or a bad file ends no process and no other connection",

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from types import ModuleType, SimpleNamespace, coroutine
 from typing import TYPE_CHECKING, Any
 
-from nsqkit.broker import persistence
 from tests.broker.core.disk.disks import Content, MemoryFileStore
 
 if TYPE_CHECKING:
@@ -84,18 +83,19 @@ class Pool:
         return map(function, items)
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.find_spec(persistence.__name__)
+def load_by_hand(name: str, **names: object) -> ModuleType:
+    """Load a module once more, with other ``names`` in it, and run its coroutines without an event loop."""
+    spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     anyio = SimpleNamespace(Event=Event, Lock=Lock, to_thread=SimpleNamespace(run_sync=_run_sync))
-    module.__dict__.update(anyio=anyio, ThreadPoolExecutor=Pool)
+    module.__dict__.update(anyio=anyio, **names)
     return module
 
 
-PERSISTENCE = _load()
+PERSISTENCE = load_by_hand("nsqkit.broker.persistence", ThreadPoolExecutor=Pool)
 
 
 class Disk(MemoryFileStore):

@@ -75,6 +75,7 @@ class Connection:
         self._link = Link(name, _NO_JOURNAL, node.faults) if options.get("has_double") else None
         self._at_end = False
         self._rules = rules
+        self._is_refused = False  # nothing that follows is a command
         self._commands = CommandDecoder(
             rules or AllowAll(), max_msg_size=node.options.max_msg_size, max_body_size=node.options.max_body_size
         )
@@ -211,12 +212,15 @@ class Connection:
         """Find the commands that the broker has to accept, and the one that it has to refuse."""
         commands: list[Command] = []
         refused: Refusal | None = None
+        if self._is_refused:  # and the refusal waits for an auth server
+            self.node.receive(session, data, commands)
+            return
         try:
             for command in self._commands.feed(data):
                 rules.execute(command, self.node.broker)
                 commands.append(command)
         except (NSQError, Refused) as error:
-            refused = error
+            refused, self._is_refused = error, True
         self.node.receive(session, data, commands, refused)
 
     # ---- from the broker ---------------------------------------------------------------------------------------------

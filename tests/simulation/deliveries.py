@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TURNS_MAX: Final = 4
 """Turns of another consumer that one that is ready waits through at most, for each consumer of the channel."""
 
-ANSWERED: Final = {b"IDENTIFY": 1, b"SUB": 1, b"CLS": 1, b"MPUB": 1, b"DPUB": 1}
+ANSWERED: Final = {b"IDENTIFY": 1, b"AUTH": 1, b"SUB": 1, b"CLS": 1, b"MPUB": 1, b"DPUB": 1}
 
 Place: TypeAlias = tuple[bytes, bytes]
 

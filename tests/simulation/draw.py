@@ -13,6 +13,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
+from tests.simulation.auth.draw import with_auth
 from tests.simulation.foreign import ITEMS
 from tests.simulation.lookup.draw import with_lookupds
 from tests.simulation.plan import Plan, Step
@@ -153,7 +154,8 @@ class _Drawing:
         plan = Plan(self._seed, self._options(), nodes, players, tuple(self._with_late(steps)))
         if self._has_partitions or any("max_channel_consumers" in options for options in nodes.values()):
             return plan  # a consumer that is refused does not find all brokers that are listed
-        return with_lookupds(plan, swarm=partial(_swarm, none=True), times=self._times)
+        plan = with_lookupds(plan, swarm=partial(_swarm, none=True), times=self._times)
+        return with_auth(plan, times=self._times)
 
     def _options(self) -> dict[str, Any]:
         random = self.random("options")

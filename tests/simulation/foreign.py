@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from nsqkit.errors import NSQError
 from nsqkit.wire.frames import FrameDecoder, MessageFrame, Response
+from tests.simulation.auth.leaks import secret_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +36,12 @@ ALLOWED: Final = {
 MOVES: Final = {b"SUB": "subscribed", b"CLS": "closing"}
 WORDS_MIN: Final = {b"SUB": 2, b"PUB": 1, b"MPUB": 1, b"DPUB": 2, b"FIN": 1, b"REQ": 2, b"TOUCH": 1}
 CODES: Final = frozenset(
-    (b"E_INVALID", b"E_BAD_TOPIC", b"E_BAD_CHANNEL", b"E_BAD_BODY", b"E_AUTH_DISABLED", b"E_SUB_FAILED")
+    (
+        *(b"E_INVALID", b"E_BAD_TOPIC", b"E_BAD_CHANNEL", b"E_BAD_BODY", b"E_SUB_FAILED"),
+        *(b"E_AUTH_DISABLED", b"E_AUTH_FIRST", b"E_AUTH_FAILED", b"E_UNAUTHORIZED"),
+    )
 )
+GRANT_CODES: Final = frozenset((b"E_AUTH_FIRST", b"E_AUTH_FAILED", b"E_UNAUTHORIZED"))
 NAMED: Final = frozenset((b"PUB", b"MPUB", b"DPUB", b"SUB"))
 
 
@@ -88,7 +93,7 @@ class ForeignRules:
         verb, params = command.verb, command.params
         if verb == b"IDENTIFY":
             self._identify(bytes(command.bodies[0]))
-        elif verb == b"AUTH":
+        elif verb == b"AUTH" and not self._options.auth_http_addresses:
             raise Refused("E_AUTH_DISABLED")
         elif verb == b"SUB" and 0 < self._options.max_channel_consumers <= _consumer_count(broker, command):
             raise Refused("E_SUB_FAILED")
@@ -180,6 +185,7 @@ class Foreign:
     def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
         self._world, self.name = world, name
         self.node: Node = world.nodes[options["node"]]
+        self._secret: str | None = options.get("secret")
         self._link: Connection | None = None
         self._machine = RawMachine()
         self._is_over = False
@@ -207,9 +213,12 @@ class Foreign:
             )
             if values.get("what") != "wrong magic":
                 self._machine.send(b"  V2")
+                if self._secret is not None:
+                    self._machine.send(_auth(self._secret))
         if verb == "send" and self._is_modelled(values["what"]):
             self._machine.answers_heartbeats = values["what"] != "silence" and self._machine.answers_heartbeats
-            self._machine.send(ITEMS[values["what"]](self, values))
+            what = values["what"]
+            self._machine.send(_auth(values["secret"]) if what == "AUTH by name" else ITEMS[what](self, values))
         elif verb == "close":
             self._machine.end(None)
         self._world.touch(self._link)
@@ -248,6 +257,10 @@ class Foreign:
 
 def _sized(body: bytes) -> bytes:
     return pack(">i", len(body)) + body
+
+
+def _auth(name: str) -> bytes:
+    return b"AUTH\n" + _sized(secret_of(name).encode())
 
 
 def _identify(**document: Any) -> bytes:

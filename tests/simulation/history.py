@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.session.session import Session
     from nsqkit.wire.commands import Command
 
-ANSWERED = (b"IDENTIFY", b"SUB", b"CLS")
+ANSWERED = (b"IDENTIFY", b"AUTH", b"SUB", b"CLS")
 PUBLISHES = (b"PUB", b"MPUB", b"DPUB")
 
 

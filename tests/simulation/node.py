@@ -90,25 +90,20 @@ class Node:
         self.history = History(self.disk is not None and self.options.durability == "fsync")
         self.deliveries = Deliveries(is_fair=self.options.timing == "exact" and not self.options.enable_experiments)
         self.accepted: set[bytes] = set()
-        self.finished_count = 0
-        self.refuses_until_ns = self.resume_ns = 0
-        self.is_touched = False
-        self.needs_check = False
+        self.finished_count = self.refuses_until_ns = self.resume_ns = 0
+        self.is_touched = self.needs_check = False
         self._guilty: set[Session] = set()  # whose client made a mistake, or has gone
-        self._check_count = 0
         self._committer: Committer | None = None
         self._random = Random(f"{world.plan.seed}/{name}")
-        self._offset_ns = 0
+        self._check_count = self._offset_ns = 0
         self._stopped_with: Counter[tuple[bytes, bytes, bytes]] | None = None
         self._stopped_names: dict[bytes, object] = {}
         self._stopped_times: Times = Counter()
         self._watched: WatchedStorage | None = None
-        self._was_killed = True
-        self._was_ever_killed = False
-        self._is_whole = True
+        self._was_killed = self._is_whole = True
+        self._was_ever_killed = self._is_torn = False
         # An oracle models neither the delays of nsqd's timing nor the messages that a sample leaves out.
         self._is_exact = self.options.timing == "exact" and not world.identity.sample_rate
-        self._is_torn = False
         self.ids: dict[bytes, dict[bytes, bytes]] = {}
         self.start({})
 
@@ -330,6 +325,11 @@ class Node:
 
     def receive(self, session: Session, data: bytes, commands: list[Command], refused: Refusal | None = None) -> None:
         """Process bytes of a client, which are these commands, and perhaps one that is refused."""
+        self.execute(session, commands, refused)
+        self._survive(self._receive, session, data)
+
+    def execute(self, session: Session, commands: list[Command], refused: Refusal | None = None) -> None:
+        """Record the commands that the broker is about to execute, and the one that it has to refuse."""
         link, broker, now_ns = self.links[session], self.broker, self.now_ns
         assert broker is not None
         for command in commands:
@@ -346,7 +346,6 @@ class Node:
             self._guilty.add(session)
             if self.oracle is not None:
                 self.oracle.refused(session, refused)
-        self._survive(self._receive, session, data)
 
     def _receive(self, session: Session, data: bytes) -> None:
         if data == END:
@@ -394,7 +393,8 @@ class Node:
             self.history.frames(session, frames)
             self.deliveries.frames(session, frames)
             link.note_frames(frames)
-            link.answer(data)
+            if data:  # END, which is empty, is sent by _close
+                link.answer(data)
             session.process_input(self.now_ns)
 
     def _close(self, session: Session, now_ns: int) -> None:

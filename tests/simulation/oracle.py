@@ -22,7 +22,7 @@ from nsqkit.wire.commands import MPUB_HEAD, Command
 from nsqkit.wire.error_codes import encode_error_text
 from nsqkit.wire.frames import HEARTBEAT, MessageFrame, Response
 from tests.simulation.broken import Broken
-from tests.simulation.foreign import CODES, Refusal, Refused
+from tests.simulation.foreign import CODES, GRANT_CODES, Refusal, Refused
 from tests.simulation.network import MS
 
 
@@ -181,7 +181,7 @@ class Oracle:
         """Process a command of a client."""
         client, params = self.clients[session], command.params
         match command.verb:
-            case b"IDENTIFY":
+            case b"IDENTIFY" | b"AUTH":
                 client.owed.append(None)
             case b"SUB":
                 client.channel = self.channel(params[0], params[1], now_ns)
@@ -265,6 +265,8 @@ class Oracle:
                 if owed in CODES:  # of a foreign client, whose errors have no fixed texts here
                     answer = answer.split()[0]
                 if owed not in {None, answer}:
+                    if owed in GRANT_CODES:
+                        raise Broken(22, f"{owed!r} was owed, {answer!r} was sent")
                     if owed is not None and owed.startswith(b"E_"):
                         raise Broken(10, f"{owed!r} was owed, {answer!r} was sent")
                     raise Broken(11, f"{owed!r} was owed, {answer!r} was sent")

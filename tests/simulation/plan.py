@@ -23,6 +23,7 @@ NODE_VERBS: Final = frozenset(
         *("pause topic", "unpause topic", "empty topic", "delete topic"),
         *("kill", "power cut", "stop", "start", "suspend", "refuse"),
         *("end disk", "fill disk", "fail disk", "slow disk", "recover disk", "move", "partition", "stats"),
+        *("fail auth", "grant", "revoke"),
     )
 )
 LOOKUPD_VERBS: Final = frozenset(

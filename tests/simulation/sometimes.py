@@ -56,6 +56,9 @@ SOMETIMES: Final = {
     "a test message is in flight at the end of a connection": "a connection ended while its test message was handled",
     "more connections than max_in_flight": "a consumer had more connections than messages that it may hold",
     "a full disk with messages in flight": "a disk was full while consumers held messages",
+    "SUB waits for a grant": "a grant had expired at a SUB",
+    "a publish waits for a grant": "a grant had expired at a publish",
+    "a grant was taken away": "a command was refused because a grant was not renewed, or does not allow it",
     "a refused publish": "a broker refused a publish",
     "a session of a client without a handshake": "a client subscribed without IDENTIFY",
 }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.session.session import Session
     from nsqkit.broker.core.topics.channel import Channel
     from nsqkit.wire.commands import Command
+    from tests.simulation.auth.gate import Gate
     from tests.simulation.node import Node
     from tests.simulation.plan import Step
     from tests.simulation.workload import Consumer
@@ -168,6 +169,13 @@ class Watch:
                 self._subscribing(command, node, session)
             self._reach("FIN while a commit runs", verb == "FIN" and node.is_committing)
             self._reach("PUB while a commit runs", verb == "PUB" and node.is_committing)
+
+    def grant(self, gate: Gate) -> None:
+        """Record that a command waits for an auth server, or was refused."""
+        is_auth, is_sub = gate.verb == b"AUTH", gate.verb == b"SUB"
+        self._reach("SUB waits for a grant", gate.is_waiting and is_sub)
+        self._reach("a publish waits for a grant", gate.is_waiting and not is_auth and not is_sub)
+        self._reach("a grant was taken away", gate.is_refused and not is_auth and gate.secret)
 
     def _consuming(self, verb: str, command: Command, session: Session, channel: Channel) -> None:
         subscription = session.subscription

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from typing import Any, Protocol
 
@@ -17,6 +18,8 @@ from nsqkit.client.session import ClientSession
 from nsqkit.consumer.options import ConsumerOptions
 from nsqkit.wire.identify import IdentifyRequest
 from tests.simulation.agenda import Agenda
+from tests.simulation.auth import leaks
+from tests.simulation.auth.node import AuthNode
 from tests.simulation.broken import Broken
 from tests.simulation.connection import Connection, Owner
 from tests.simulation.foreign import Foreign, ForeignRules
@@ -66,8 +69,9 @@ class World:
     def __init__(self, plan: Plan, *, trace: Callable[[str], None] | None = None, watch: Watch | None = None) -> None:
         self.plan = plan
         self.watch = watch
-        self._trace = trace
-        self.is_traced = trace is not None
+        self._has_auth = any("auth" in options for options in plan.nodes.values())
+        self._trace = leaks.checked(trace) if self._has_auth else trace
+        self.is_traced = self._trace is not None
         self.now_ns = START_NS
         options = plan.options
         self.consumer_options = _consumer_options(**options.get("consumer", {}))
@@ -84,7 +88,7 @@ class World:
         self._link_counts: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
         for name, node_options in plan.nodes.items():
-            self.nodes[name] = Node(self, name, dict(node_options))
+            self.nodes[name] = (AuthNode if "auth" in node_options else Node)(self, name, dict(node_options))
         self.lookups = Lookups(self, plan)
         self._producers: dict[str, Producer] = {}
         self._consumers: dict[str, Consumer] = {}
@@ -112,6 +116,8 @@ class World:
         """Return a new connection to a node that accepts it."""
         if node.refuses_commands:
             rules = rules or ForeignRules(node.options)
+        if self._has_auth and isinstance(machine, ClientSession):
+            machine.secure(auth_secret=leaks.secret_of(self.plan.players.get(player, {}).get("secret", "all")))
         name = f"{player}/{node.name}"
         count = self._link_counts[name] = self._link_counts.get(name, 0) + 1
         link = Connection(self, owner, node, machine, f"{name}:{count}", rules)
@@ -134,6 +140,10 @@ class World:
 
     def run(self) -> None:
         """Run the world from its beginning to its end."""
+        with leaks.listening() if self._has_auth else nullcontext():
+            self._run()
+
+    def _run(self) -> None:
         for step in self.plan.steps:
             self._run_until(START_NS + 1000 * step.at_us, is_late=bool(step.values.get("late")))
             self._perform(step)

@@ -22,6 +22,7 @@ from nsqkit.wire.commands import CommandDecoder
 from nsqkit.wire.frames import FrameDecoder, MessageFrame
 from tests.rules import AllowAll
 from tests.simulation.foreign import ForeignRules, Refusal, Refused
+from tests.simulation.invariants import check_later
 from tests.simulation.network import END, Pipe, act_on_pipes
 from tests.stepping import step
 
@@ -141,6 +142,7 @@ class Connection:
             self._step(b"" if data == END else data)
         if self._has_work(now_ns):
             self._step(b"")
+        check_later(self.machine, now_ns)
 
     def service(self) -> None:
         """Send the client's output."""

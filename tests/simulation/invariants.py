@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.topics.channel import Channel
@@ -17,6 +17,12 @@ INNOCENT: Final = (
     *("no command for two heartbeat intervals", "took nothing for a heartbeat interval"),
 )
 """How the reasons begin for which a session may end without a mistake of its client: deletion, the disk, silence."""
+
+
+class Timed(Protocol):
+    """A machine with deadlines."""
+
+    def next_deadline(self) -> int | None: ...
 
 
 def check_end(name: str, reasons: Iterable[str | None]) -> None:
@@ -86,6 +92,13 @@ def _check_channel(broker: Broker, channel: Channel, expected: ChannelOracle) ->
             raise Broken(5, f"{session.remote_address} holds {len(subscription.in_flight)} messages")
         if subscription.capacity > 0 and not channel.paused and expected.queued:
             raise Broken(27, f"{session.remote_address} is ready, and {len(expected.queued)} messages wait")
+
+
+def check_later(machine: Timed, now_ns: int) -> None:
+    """Check that nothing is due any more after a deadline was handled."""
+    due_ns = machine.next_deadline()
+    if due_ns is not None and due_ns <= now_ns:
+        raise Broken(12, f"{type(machine).__name__} has handled its deadlines until {now_ns}, and the next is {due_ns}")
 
 
 def check_bodies(broker: Broker, oracle: Oracle) -> None:

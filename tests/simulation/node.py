@@ -36,7 +36,7 @@ from tests.simulation.contents import (
 from tests.simulation.counts import check_counts
 from tests.simulation.deliveries import Deliveries
 from tests.simulation.history import History
-from tests.simulation.invariants import check_bodies, check_end, check_node
+from tests.simulation.invariants import check_bodies, check_end, check_later, check_node
 from tests.simulation.network import END, MS
 from tests.simulation.oracle import Oracle
 from tests.simulation.promises import WatchedStorage
@@ -435,12 +435,12 @@ class Node:
     def _handle_deadline(self, now_ns: int) -> None:
         broker, committer = self.broker, self._committer
         assert broker is not None
-        broker_due_ns = broker.next_deadline()
-        if broker_due_ns is not None and broker_due_ns <= self.now_ns:
+        if (due_ns := broker.next_deadline()) is not None and due_ns <= self.now_ns:
             broker.handle_deadline(self.now_ns)
             if self.oracle is not None:
                 self.oracle.deadline(self.now_ns)
             self.settle_now()
+            check_later(broker, self.now_ns)
         if committer is not None and (due_ns := committer.next_deadline(now_ns)) is not None and due_ns <= now_ns:
             committer.step(now_ns)
             self.settle_now()

@@ -24,6 +24,7 @@ from nsqkit.errors import (
 )
 from nsqkit.producer.session import Answers, ProducerSession
 from nsqkit.wire.commands import Command, encode_deferred_publish, encode_multi_publish, encode_publish
+from tests.simulation.invariants import check_later
 
 if TYPE_CHECKING:
     from tests.simulation.connection import Connection
@@ -235,6 +236,7 @@ class Consumer:
 
     def handle_deadline(self, now_ns: int) -> None:
         self.core.handle_deadline(now_ns)
+        check_later(self.core, now_ns)
         self._world.touch(self)
 
     def service(self) -> None:

@@ -20,6 +20,7 @@ from tests.simulation.broken import Broken
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.node import make_clock
 from tests.simulation.driver.pace import pass_time
+from tests.simulation.driver.tally import ConsumerTally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +62,7 @@ class ConsumerPlayer:
         self._run: dict[str, Any] = dict(options.get("run", {}))
         self._batch: dict[str, Any] = dict(options.get("batch", {}))
         self._options = {key: value for key, value in options.items() if key not in own}
+        self._tally: ConsumerTally | None = None
         self._leave = anyio.Event()
         self._how: dict[str, Any] = {}
         self._life = 0
@@ -92,6 +94,7 @@ class ConsumerPlayer:
             **self._options,
         )
         begun, entered = 0.0, world.loop.time()
+        self._tally = tally = ConsumerTally(world, self.name, list(world.nodes), consumer.options.max_in_flight)
         self._received_ns.clear()
         async with consumer:
             self.consumer, self._is_receiving = consumer, True
@@ -116,6 +119,7 @@ class ConsumerPlayer:
         self._answered_later.clear()
         if (left := consumer.stats()).in_flight:
             raise Broken(24, f"{self.name} has closed with {left.in_flight} messages in flight")
+        tally.check(left)
         await self._check_drained(entered)
 
     async def _check_drained(self, since: float) -> None:
@@ -149,7 +153,7 @@ class ConsumerPlayer:
             case "resume":
                 consumer.resume()
             case "max in flight":
-                consumer.change_max_in_flight(step.values["count"])
+                self._limit(consumer, step.values["count"])
             case "disconnect" if not self._leave.is_set():
                 self._disconnect(consumer)
             case "connect" if not self._leave.is_set():
@@ -177,7 +181,16 @@ class ConsumerPlayer:
             if not self._leave.is_set():
                 self._connect(self.consumer)
             if self.consumer.stats().max_in_flight < 1:
-                self.consumer.change_max_in_flight(1)
+                self._limit(self.consumer, 1)
+
+    def _limit(self, consumer: Consumer, max_in_flight: int) -> None:
+        assert self._tally is not None
+        self._tally.limit(max_in_flight)
+        consumer.change_max_in_flight(max_in_flight)
+
+    def without_rdy(self, since: float) -> list[str]:
+        """Return a line for each connection that has had no RDY since a time."""
+        return [] if self._tally is None or self.consumer is None else self._tally.without_rdy(since)
 
     # ---- receiving -----------------------------------------------------------------------------------------------
 
@@ -357,3 +370,5 @@ class ConsumerPlayer:
         name = message.body.split(b".")
         self._world.history.done(self._topic, self._channel, b".".join(name[:2]).decode())
         await anyio.lowlevel.checkpoint()
+        assert self._tally is not None
+        self._tally.given_up += 1

@@ -167,7 +167,7 @@ class _Drawing:
 
     def _producer(self, name: str, nodes: list[str]) -> dict[str, Any]:
         random = self._random(name)
-        options: dict[str, Any] = {"kind": "producer", "nodes": nodes, **self._connection(random)}
+        options: dict[str, Any] = {"kind": "producer", "nodes": nodes, **self._connection(name, random)}
         options["connect_timeout"] = random.choice((0.3, 2.0))
         if "linger" in self._features:
             options["linger"] = random.choice((0.01, 0.3))
@@ -182,7 +182,7 @@ class _Drawing:
             options["policy"] = random.choice(("round-robin", "random", "least-busy", "by-key"))
         return options
 
-    def _connection(self, random: Random) -> dict[str, Any]:
+    def _connection(self, name: str, random: Random) -> dict[str, Any]:
         heartbeat_interval = random.choice((1.0, 3.0))
         options: dict[str, Any] = {
             "heartbeat_interval": heartbeat_interval,
@@ -190,7 +190,9 @@ class _Drawing:
             "reconnect_delay_max": random.choice((0.5, 3.0)),
         }
         if "snappy" in self._features:
-            options[random.choice(("snappy", "deflate"))] = True
+            compression = random.choice(("snappy", "deflate"))
+            if self._some(self._random(f"{name}/compression")):  # the bytes of the others are read
+                options[compression] = True
         return options
 
     def _consumer(self, name: str, nodes: list[str], topic: str, channel: str) -> dict[str, Any]:
@@ -200,7 +202,7 @@ class _Drawing:
         if self._lookupds:
             options |= {"nodes": [], "lookupds": self._lookupds, "lookupd_poll_interval": random.choice((0.2, 1.0))}
             options["lookupd_poll_timeout"] = 1.0
-        options |= self._connection(random)
+        options |= self._connection(name, random)
         options["max_in_flight"] = random.choice((1, 2, 5, 20))
         options["default_requeue_delay"] = random.choice((0.0, 0.1, 0.5))
         options["max_requeue_delay"] = 2.0

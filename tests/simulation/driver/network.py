@@ -26,11 +26,13 @@ import anyio
 
 from tests.simulation.driver.pace import pass_time
 from tests.simulation.driver.pipe import Pipe, PushingStream, Stream
+from tests.simulation.driver.wire import Wire
 
 HOST: Final[ContextVar[str]] = ContextVar("host")
 """The host that the present task runs on."""
 
 DELAYS: Final = (0.0002, 0.0005, 0.002)
+NSQD_PORT: Final = 4150
 
 
 class Loop(Protocol):
@@ -48,9 +50,10 @@ class Connection:
         there, back = Pipe(network.loop, random), Pipe(network.loop, random)
         make = PushingStream if network.is_asyncio else Stream
         port = network.next_port()
-        address = (hosts[1], 4150)
+        address = (hosts[1], NSQD_PORT)
         self.client: Stream = make(there, back, (hosts[0], port), address)
         self.server: Stream = make(back, there, address, (hosts[0], port))
+        self.is_accepted = False
         self.pipes = {hosts[0]: there, hosts[1]: back}  # by the host that sends
 
     @property
@@ -75,12 +78,16 @@ class Network:
         seed: begins the name of the random generator of each pair of hosts.
         note: called with what happens.
         is_asyncio: whether streams push their data.
+
+    Attributes:
+        wires: makes the reader of each new connection of a host to an nsqd, for hosts whose bytes are read.
     """
 
     def __init__(self, loop: Loop, seed: str, note: Callable[..., None], *, is_asyncio: bool) -> None:
         self.loop = loop
         self.is_asyncio = is_asyncio
         self.connections: list[Connection] = []
+        self.wires: dict[str, Callable[[Stream], Wire]] = {}
         self._seed = seed
         self._note = note
         self._listeners: dict[tuple[str, int], Listener] = {}
@@ -117,13 +124,16 @@ class Network:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         connection = Connection(self, (client, host), random)
         self.connections.append(connection)
+        if port == NSQD_PORT and client in self.wires:
+            connection.client.wire = self.wires[client](connection.client)
         self._note("%s connects to %s:%d", client, host, port)
         size, pause = self._slow.get(frozenset((client, host)), (0, 0.0))
         for pipe in connection.pipes.values():
-            pipe.slice_max, pipe.pause = size, pause
+            pipe.slow(size, pause)
         if self._mute_until.get((client, host), 0.0) > loop.time():
             connection.stall(self._mute_until[client, host])
         else:
+            connection.is_accepted = True
             listener.accept(connection.server)
         return connection.client
 
@@ -152,6 +162,14 @@ class Network:
         self.connections = [connection for connection in self.connections if connection.is_open]
         return [connection for connection in self.connections if set(connection.hosts) == {one, other}]
 
+    def clients_of(self, host: str) -> list[str]:
+        """Return the hosts with a connection to a host that it has not closed."""
+        return [
+            each.hosts[0]
+            for each in self.connections
+            if each.hosts[1] == host and each.is_accepted and not each.server.is_over
+        ]
+
     def cut(self, one: str, other: str) -> None:
         for connection in self.between(one, other):
             connection.cut()
@@ -172,7 +190,7 @@ class Network:
         self._slow[frozenset((one, other))] = (size, pause)
         for connection in self.between(one, other):
             for pipe in connection.pipes.values():
-                pipe.slice_max, pipe.pause = size, pause
+                pipe.slow(size, pause)
 
     def refuse(self, host: str, until: float) -> None:
         self._refused_until[host] = until

@@ -111,6 +111,8 @@ class Broker:
                         self._unpause()
                     world.note("%s runs", self.name)
                     await end.wait()
+            if not scope.cancel_called:
+                self._check_told()
         except OSError as error:  # its disk has a fault
             world.note("%s cannot start: %s", self.name, error)
             if self._scope is scope:
@@ -128,6 +130,11 @@ class Broker:
             for channel in channels:
                 found.channel(channel.encode(), now_ns)
         nsqd.process_changes()
+
+    def _check_told(self) -> None:
+        """Check that a broker that has stopped has closed all connections."""
+        if clients := self._world.network.clients_of(self.name):
+            raise Broken(30, f"{self.name} has stopped, and has not closed the connections of {clients}")
 
     def stop(self) -> None:
         """End as after SIGTERM."""

@@ -21,6 +21,7 @@ from nsqkit.transport.push_stream import PushStream
 
 if TYPE_CHECKING:
     from tests.simulation.driver.network import Loop
+    from tests.simulation.driver.wire import Wire
 
 CAPACITY: Final = 4_096
 DELAYS: Final = (0.0002, 0.0002, 0.001)
@@ -34,10 +35,11 @@ class Pipe:
         pause: seconds between two slices.
         size: bytes that were sent and not read.
         total: bytes that were ever sent.
+        late_at: the time until which bytes are late because of a fault.
     """
 
     __slots__ = (
-        *("_chunks", "_is_scheduled", "_loop", "_random", "_stalled_until", "is_dead"),
+        *("_chunks", "_is_scheduled", "_loop", "_random", "_stalled_until", "is_dead", "late_at"),
         *("pause", "receiver", "sender", "size", "slice_max", "total"),
     )
 
@@ -50,6 +52,7 @@ class Pipe:
         self.is_dead = False  # nothing will arrive any more
         self.slice_max = 0
         self.pause = 0.0
+        self.late_at = 0.0
         self.size = 0
         self.total = 0
         self.sender: Stream
@@ -98,12 +101,20 @@ class Pipe:
     def has_bytes(self) -> bool:
         return any(self._chunks)
 
+    def slow(self, size: int, pause: float) -> None:
+        """Deliver pieces of up to ``size`` bytes, each after ``pause`` seconds; 0 for whole writes."""
+        self.slice_max, self.pause = size, pause
+        if size:
+            self.late_at = math.inf
+
     def stall(self, until: float) -> None:
+        self.late_at = math.inf
         self._stalled_until = max(until, self._stalled_until)
         self.is_dead = self._stalled_until == math.inf
 
     def heal(self) -> None:
         """End all faults but one: a direction that is dead stays so, until its ends drop the connection."""
+        self.late_at = math.inf if self.is_dead else self._loop.time()
         self.slice_max = 0
         if not self.is_dead:
             self._stalled_until = 0.0
@@ -111,7 +122,13 @@ class Pipe:
 
 
 class Stream(ByteStream):
-    """One end of a connection."""
+    """One end of a connection.
+
+    Attributes:
+        wire: reads the bytes that are sent and received, at a client's end; None to read nothing.
+    """
+
+    wire: Wire | None = None
 
     def __init__(self, out: Pipe, into: Pipe, local: tuple[str, int], remote: tuple[str, int]) -> None:
         self._out = out
@@ -126,6 +143,15 @@ class Stream(ByteStream):
         self._room = anyio.Event()
         self._addresses = {SocketAttribute.local_address: local, SocketAttribute.remote_address: remote}
         self.resets_on_close = False
+
+    @property
+    def late_at(self) -> float:
+        """The time until which bytes of one direction are late because of a fault."""
+        return max(self._out.late_at, self._into.late_at)
+
+    @property
+    def remote_host(self) -> str:
+        return str(self._addresses[SocketAttribute.remote_address][0])
 
     @property
     def is_over(self) -> bool:
@@ -186,9 +212,13 @@ class Stream(ByteStream):
             self._chunks.appendleft(data[max_bytes:])
             data = data[:max_bytes]
         self._into.read(len(data))
+        if self.wire is not None:
+            self.wire.receive(data)
         return data
 
     async def send(self, item: bytes) -> None:
+        if self.wire is not None:
+            self.wire.send(item)  # a stream that is broken takes bytes, too
         await anyio.lowlevel.checkpoint_if_cancelled()
         self._check_open()
         if self._eof_sent:
@@ -201,6 +231,8 @@ class Stream(ByteStream):
             self._check_open()
 
     async def send_eof(self) -> None:
+        if self.wire is not None:
+            self.wire.is_over = True
         if not self.is_over and not self._eof_sent:
             self._eof_sent = True
             self._out.write(None)
@@ -243,6 +275,8 @@ class PushingStream(Stream, PushStream):
         self._on_end: Callable[[], None] | None = None
 
     def _send_nowait(self, data: bytes) -> None:
+        if self.wire is not None:
+            self.wire.send(data)
         if self.is_over or self._eof_sent or not data:
             return  # as asyncio's transports
         self._out.write(bytes(data))
@@ -250,8 +284,8 @@ class PushingStream(Stream, PushStream):
             self.is_writable = False
 
     async def send(self, item: bytes) -> None:
-        self._check_open()
         self._send_nowait(item)
+        self._check_open()
         while not self.is_writable:
             self._room = anyio.Event()
             await self._room.wait()
@@ -284,6 +318,8 @@ class PushingStream(Stream, PushStream):
         while self._chunks and self._on_data is not None and self._is_reading:
             data = self._chunks.popleft()
             self._into.read(len(data))
+            if self.wire is not None:
+                self.wire.receive(data)
             self._on_data(data)
         if self._at_end and self._on_end is not None and not self._chunks:
             on_end, self._on_end = self._on_end, None

@@ -25,6 +25,7 @@ from tests.simulation.broken import Broken
 from tests.simulation.driver.history import OK, REFUSED, UNKNOWN, Publish, make_body
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.node import make_clock
+from tests.simulation.driver.tally import ProducerTally
 
 if TYPE_CHECKING:
     from tests.simulation.driver.world import World
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 LEAVE_MAX = 5.0 + 1.0 + 1.0
 """Seconds in which a producer closes: those of ``nsqkit.producer.pool``, and one more."""
+
+ALONE_MAX = 0.1
+"""Seconds in which a publish has its answer if nothing of its topic is under way."""
 
 NOT_SENT = (NotConnected, Closed, WouldWait, OptionError)
 MAYBE_SENT = (ConnectionLost, PublishTimeout)
@@ -84,10 +88,17 @@ class Publisher:
         raise NotImplementedError
 
     def _start(self, publish: Publish, call: Callable[[], Awaitable[object]], step: Step) -> None:
+        is_alone = self.is_alone(publish.topic)
         self.running[publish] = anyio.CancelScope()
-        self.world.tasks.start_soon(self._watch, publish, call, step.values.get("cancel_us", 0))
+        self.world.tasks.start_soon(self._watch, publish, call, step.values.get("cancel_us", 0), is_alone)
 
-    async def _watch(self, publish: Publish, call: Callable[[], Awaitable[object]], cancel_us: int) -> None:
+    def is_alone(self, topic: str) -> bool:
+        """Whether a publish to a topic has to wait for no other."""
+        return False
+
+    async def _watch(
+        self, publish: Publish, call: Callable[[], Awaitable[object]], cancel_us: int, is_alone: bool
+    ) -> None:
         """Await a call, and record how it ends."""
         world, scope = self.world, self.running[publish]
         if cancel_us:
@@ -104,6 +115,14 @@ class Publisher:
             del self.running[publish]
             world.note("%s: %s %s", self.name, publish.names[0], outcome)
             world.history.end(publish, outcome)
+            lasted = world.loop.time() - publish.begun
+            if outcome == OK and is_alone and lasted > ALONE_MAX and not world.history.trouble_count:
+                raise Broken(27, f"{publish.names} to {publish.topic} took {lasted:.3f} seconds, with nothing before")
+            if outcome == UNKNOWN:
+                self.on_unknown()
+
+    def on_unknown(self) -> None:
+        """Do nothing."""
 
     def judge(self, error: NSQError) -> str:
         """Return what an error says about the messages.
@@ -124,6 +143,7 @@ class ProducerPlayer(Publisher):
     """A ``Producer``, which is left and made again."""
 
     producer: Producer | None = None
+    _tally: ProducerTally | None = None
 
     async def run(self) -> None:
         HOST.set(self.name)
@@ -138,6 +158,7 @@ class ProducerPlayer(Publisher):
                 on_connection=self.world.watch_connection,
                 **self.options,
             )
+            self._tally = tally = ProducerTally(self.world, self.name, self.nodes)
             async with producer:
                 self.producer, self.is_running = producer, True
                 await self._leave.wait()
@@ -147,6 +168,7 @@ class ProducerPlayer(Publisher):
             if lasted > LEAVE_MAX:
                 raise Broken(30, f"{self.name} took {lasted:.3f} seconds to close")
             self._check_released(producer)
+            tally.check(producer.stats())
         self.producer = None
 
     def _check_released(self, producer: Producer) -> None:
@@ -157,6 +179,21 @@ class ProducerPlayer(Publisher):
     @property
     def is_connected(self) -> bool:
         return self.producer is not None and all(nsqd.is_connected for nsqd in self.producer.stats().nsqds)
+
+    def is_alone(self, topic: str) -> bool:
+        """Whether it is connected, no publish to the topic was cancelled or waits, and no other topic may matter."""
+        world = self.world
+        return (
+            self.is_connected
+            and not (self._tally is not None and self._tally.has_cancelled)
+            and "max_outstanding_bytes" not in self.options
+            and not (world.may_refuse or world.has_link_faults or world.has_disk_faults)
+            and all(publish.topic != topic for publish in self.running)
+        )
+
+    def on_unknown(self) -> None:
+        if self._tally is not None:
+            self._tally.has_cancelled = True
 
     def _publish(self, step: Step) -> None:
         if self.producer is None:

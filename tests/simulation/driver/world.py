@@ -27,6 +27,8 @@ from tests.simulation.driver.seams import Threads, installed
 from tests.simulation.plan import Plan, Step
 
 REST_MAX: Final = 90.0
+SHARE_MAX: Final = 30.0
+"""Seconds in which each connection of a consumer gets RDY, with backoff and handlers that hang."""
 CONNECT_MAX: Final = 30.0
 SILENCE_MAX: Final = 70.0
 """Seconds after which a broker drops a client that is silent, even before its IDENTIFY."""
@@ -72,7 +74,7 @@ class World:
         self.has_disk_faults = any(step.verb in DISK_FAULTS for step in plan.steps)
         self.has_link_faults = any(step.verb in LINK_FAULTS for step in plan.steps)
         self.is_over = False
-        self._may_refuse = any("max_msg_size" in options for options in plan.nodes.values())
+        self.may_refuse = any("max_msg_size" in options for options in plan.nodes.values())
         self._trace = trace
         self._errors: list[BaseException] = []
         self._begun = 0.0
@@ -84,7 +86,7 @@ class World:
 
     def watch_connection(self, address: str, error: Exception | None) -> None:
         """Record the end of a connection; with no fault in the world, none ends, but by a publish that is too large."""
-        if error is not None and not self._may_refuse and not self.history.trouble_count and not self.is_over:
+        if error is not None and not self.may_refuse and not self.history.trouble_count and not self.is_over:
             self.failed(Broken(25, f"the connection to {address} has ended: {error}"))
 
     def failed(self, error: Broken) -> Broken:
@@ -222,6 +224,8 @@ class World:
         self._add_sweepers()
         await self._until(28, CONNECT_MAX, self._unconnected)
         await self._until(11, CONNECT_MAX, self._unanswered)
+        since = self.loop.time()
+        await self._until(27, SHARE_MAX, lambda: self._without_rdy(since))
         await self._until(26, REST_MAX, lambda: [line for node in self.nodes.values() for line in node.rest()])
         self.history.check()
         self.note("── at rest")
@@ -266,6 +270,10 @@ class World:
     def _unanswered(self) -> list[str]:
         publishers = [each for each in self.players.values() if isinstance(each, ProducerPlayer | HTTPPlayer)]
         return [f"{each.names} of {player.name} has no answer" for player in publishers for each in player.running]
+
+    def _without_rdy(self, since: float) -> list[str]:
+        consumers = [each for each in self.players.values() if isinstance(each, ConsumerPlayer)]
+        return [line for consumer in consumers for line in consumer.without_rdy(since)]
 
     def _unended(self) -> list[str]:
         return [

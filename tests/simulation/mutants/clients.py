@@ -23,4 +23,12 @@ MUTANTS: Final = (
         "            self._ok.extend(_tokens(sent))",
         breaks=(11,),
     ),
+    Mutant(
+        "the time of the next redistribution is not renewed",
+        "a consumer with more nsqds than max_in_flight uses a whole core",
+        "consumer/flow.py",
+        "        self.deadline_ns = now_ns + self.rdy_redistribute_interval_ns\n        takers",
+        "        takers",
+        breaks=(12,),
+    ),
 )

@@ -1,0 +1,156 @@
+"""What the bytes of a client's connections say, compared with its statistics and its limits."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.broken import Broken, conclude
+from tests.simulation.driver.history import name_of
+from tests.simulation.driver.wire import UNDER_WAY, Wire
+
+if TYPE_CHECKING:
+    from nsqkit.consumer.stats import ConsumerStats
+    from nsqkit.producer.stats import ProducerStats
+    from tests.simulation.driver.pipe import Stream
+    from tests.simulation.driver.world import World
+
+COUNTS: Final = ("received", "finished", "requeued", "touched", "refused")
+SENT_AGAIN: Final = (b"E_BAD_MESSAGE", b"E_BAD_BODY")
+"""Answers after which the messages of a batch are sent again one by one."""
+
+
+class _Tally:
+    """The connections of one life of a client to nsqds."""
+
+    def __init__(self, world: World, name: str, nodes: list[str]) -> None:
+        self.wires: list[tuple[Stream, Wire]] = []
+        self.world = world
+        self.name = name
+        self._nodes = nodes
+        self._begun = world.loop.time()
+        world.network.wires[name] = self._make
+
+    def _make(self, stream: Stream) -> Wire:
+        wire = Wire(self.world.loop.time, self.on_messages)
+        self.wires.append((stream, wire))
+        return wire
+
+    def on_messages(self) -> None:
+        """Do nothing."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all bytes were read."""
+        return all(wire.is_read for _, wire in self.wires)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether there was no fault."""
+        return not self.world.has_link_faults and self.world.history.is_calm(self._nodes, self._begun)
+
+
+class ConsumerTally(_Tally):
+    """The connections of a consumer.
+
+    Attributes:
+        given_up: messages that were given up.
+    """
+
+    def __init__(self, world: World, name: str, nodes: list[str], limit: int) -> None:
+        super().__init__(world, name, nodes)
+        self.given_up = 0
+        self._limit = limit
+        self._lowered_at = -math.inf
+
+    def limit(self, max_in_flight: int) -> None:
+        """Record that the limit was changed."""
+        if max_in_flight < self._limit:
+            self._lowered_at = self.world.loop.time()
+        self._limit = max_in_flight
+
+    def on_messages(self) -> None:
+        """Check that no more messages are in flight than allowed, but for those that were under way at a change."""
+        if sum(len(wire.held) for _, wire in self.wires) <= self._limit:
+            return
+        now, wires = self.world.loop.time(), self._open()
+        count = sum(sum(due > now + UNDER_WAY for due in wire.held.values()) for _, wire in wires)
+        changed = max(self._lowered_at, *(max(wire.lowered_at, stream.late_at) for stream, wire in wires))
+        if count > self._limit and now > changed + UNDER_WAY:
+            text = f"{self.name} has {count} messages in flight, and max_in_flight is {self._limit}"
+            raise self.world.failed(Broken(6, text))
+
+    def _open(self) -> list[tuple[Stream, Wire]]:
+        return [(stream, wire) for stream, wire in self.wires if not stream.is_over]
+
+    def without_rdy(self, since: float) -> list[str]:
+        """Return a line for each connection that has had no RDY since a time."""
+        return [
+            f"{self.name} has no RDY at {stream.remote_host}"
+            for stream, wire in self._open()
+            if wire.is_read and wire.is_subscribed and wire.ready_at < since
+        ]
+
+    def check(self, stats: ConsumerStats) -> None:
+        """Check the statistics of a consumer that has closed.
+
+        Raises:
+            Broken: they are not what the bytes say.
+        """
+        conclude(13, stats.given_up == self.given_up, f"{self.name} gave up {self.given_up} messages: {stats}")
+        if not self.is_read:
+            return
+        total: Counter[str] = Counter()
+        for _, wire in self.wires:
+            total.update(wire.counts)
+        for name in COUNTS:
+            found = getattr(stats, name)
+            conclude(13, found == total[name], f"{self.name}: {total[name]} messages were {name}, not {found}")
+        # Messages that a lost connection held have timed out or not.
+        unanswered = total["received"] - total["answered"]
+        lost = sum(len(wire.held) for _, wire in self.wires)
+        is_right = unanswered - lost <= stats.timed_out <= unanswered
+        text = f"{self.name}: {unanswered} messages have no answer, {lost} of a lost connection: {stats}"
+        conclude(13, is_right and (stats.timed_out == unanswered or not self.is_calm), text)
+
+
+class ProducerTally(_Tally):
+    """The connections of a producer.
+
+    Attributes:
+        has_cancelled: whether a publish was cancelled.
+    """
+
+    has_cancelled = False
+
+    def check(self, stats: ProducerStats) -> None:
+        """Check the statistics of a producer that has closed.
+
+        Raises:
+            Broken: they are not what the bytes say.
+        """
+        if not self.is_read:
+            return
+        acknowledged = refused = lost = 0
+        for _, wire in self.wires:
+            error = None
+            for bodies, error in wire.answered:
+                if error is None:
+                    acknowledged += len(bodies)
+                elif (count := self._publish_count(bodies)) == 1 or not error.startswith(SENT_AGAIN):
+                    refused += count
+            if error is None:  # a broker reads nothing after a refusal
+                lost += sum(map(self._publish_count, wire.sent))
+        counts = (stats.message_count, stats.refused_count, stats.lost_count)
+        text = f"{self.name}: {counts} acknowledged, refused and lost, not {(acknowledged, refused, lost)}"
+        if self.is_calm and not self.has_cancelled:
+            conclude(13, counts == (acknowledged, refused, lost), text)
+            return
+        # An answer may arrive after the end of its connection, and bytes that wait for space are not sent.
+        is_right = counts[0] <= acknowledged and counts[1] <= refused and sum(counts) >= acknowledged + refused + lost
+        conclude(13, is_right, text)
+
+    def _publish_count(self, bodies: list[bytes]) -> int:
+        publishes = self.world.history.publishes
+        return len({id(publishes[name_of(body)]) for body in bodies})

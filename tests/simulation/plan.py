@@ -35,7 +35,9 @@ LOOKUPD_VERBS: Final = frozenset(
 PLAYER_VERBS: Final = {
     "producer": frozenset(("connect", "publish", "cancel", "leave")),
     "http producer": frozenset(("publish", "cancel")),
-    "consumer": frozenset(("connect", "handle", "max in flight", "pause", "resume", "leave", "disconnect")),
+    "consumer": frozenset(
+        ("connect", "connect wrong", "handle", "max in flight", "pause", "resume", "leave", "disconnect")
+    ),
     "raw": frozenset(("send",)),
     "partition": frozenset(("attempt", "kill", "stall")),
     "foreign": frozenset(("send", "close")),

@@ -15,7 +15,7 @@ import anyio
 
 from nsqkit.consumer.consumer import Consumer
 from nsqkit.consumer.message import Message
-from nsqkit.errors import MessageError, OptionError
+from nsqkit.errors import MessageError, OptionError, ProtocolError
 from tests.simulation.broken import Broken
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.node import make_clock
@@ -35,6 +35,7 @@ ENOUGH: Final = 0.5
 """Seconds that have to be left of a message's timeout so that its FIN certainly arrives in time."""
 LEAVE_SLACK: Final = 1.0
 LATENCY_MAX: Final = 0.01
+HTTP_PORT: Final = 4151
 
 
 class Failure(Exception):
@@ -49,7 +50,8 @@ class ConsumerPlayer:
     """
 
     def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
-        own = {"kind", "nodes", "lookupds", "topic", "channel", "mode", "fates", "run", "batch"}
+        own = {"kind", "nodes", "lookupds", "topic", "channel", "mode", "fates", "run", "batch", "confirms"}
+        own |= {"giving_up", "hook_fails", "thread_us"}
         self.name = name
         self.consumer: Consumer | None = None
         self._world = world
@@ -61,6 +63,11 @@ class ConsumerPlayer:
         self._fates: list[str] = options.get("fates", ["finish"])
         self._run: dict[str, Any] = dict(options.get("run", {}))
         self._batch: dict[str, Any] = dict(options.get("batch", {}))
+        self._confirms: bool = options.get("confirms", False)
+        self._giving_up: str = options.get("giving_up", "async")
+        self._hook_fails: bool = options.get("hook_fails", False)
+        if "thread_us" in options:
+            world.threads.lasting[name] = (0.0, options["thread_us"] / 1e6)
         self._options = {key: value for key, value in options.items() if key not in own}
         self._tally: ConsumerTally | None = None
         self._leave = anyio.Event()
@@ -90,7 +97,7 @@ class ConsumerPlayer:
             lookupd_http_addresses=[f"{lookupd}:4161" for lookupd in self._lookupds],
             clock=make_clock(),
             random=Random(f"{world.plan.seed}/{self.name}/{self._life}"),
-            on_connection=world.watch_connection,
+            on_connection=self._on_connection,
             **self._options,
         )
         begun, entered = 0.0, world.loop.time()
@@ -99,7 +106,7 @@ class ConsumerPlayer:
         async with consumer:
             self.consumer, self._is_receiving = consumer, True
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._receive, consumer)
+                tasks.start_soon(self._receive_until_failure, consumer)
                 await self._leave.wait()
                 begun = world.loop.time()
                 if self._how.get("how") == "cancel":
@@ -120,7 +127,13 @@ class ConsumerPlayer:
         if (left := consumer.stats()).in_flight:
             raise Broken(24, f"{self.name} has closed with {left.in_flight} messages in flight")
         tally.check(left)
-        await self._check_drained(entered)
+        if not left.timed_out:  # a broker may find later than its client that a message has timed out
+            await self._check_drained(entered)
+
+    def _on_connection(self, address: str, error: Exception | None) -> None:
+        self._world.watch_connection(address, error)
+        if self._hook_fails:
+            raise Failure(address)
 
     async def _check_drained(self, since: float) -> None:
         """Check that the channel has all messages that were not finished, where no fault could prevent it."""
@@ -156,6 +169,9 @@ class ConsumerPlayer:
                 self._limit(consumer, step.values["count"])
             case "disconnect" if not self._leave.is_set():
                 self._disconnect(consumer)
+            case "connect wrong" if not self._leave.is_set() and self._nodes:
+                self._world.history.trouble(self._world.nodes, self._world.loop.time())
+                consumer.connect_to_nsqd(f"{self._nodes[0]}:{HTTP_PORT}")
             case "connect" if not self._leave.is_set():
                 self._connect(consumer)
 
@@ -176,7 +192,10 @@ class ConsumerPlayer:
 
     def heal(self) -> None:
         """Receive again, as much as in the beginning."""
+        self._world.threads.lasting.pop(self.name, None)
         if self.consumer is not None:
+            with suppress(OptionError):  # it has no wrong address
+                self.consumer.disconnect_from_nsqd(f"{self._nodes[0] if self._nodes else ''}:{HTTP_PORT}")
             self.consumer.resume()
             if not self._leave.is_set():
                 self._connect(self.consumer)
@@ -194,33 +213,66 @@ class ConsumerPlayer:
 
     # ---- receiving -----------------------------------------------------------------------------------------------
 
+    async def _receive_until_failure(self, consumer: Consumer) -> None:
+        """Receive; a permanent error ends the consumer, if that is an option of it, and another one follows."""
+        try:
+            await self._receive(consumer)
+        except ProtocolError:
+            if not consumer.options.end_on_permanent_error:
+                raise
+            self._leave.set()
+
     async def _receive(self, consumer: Consumer) -> None:
         run = {**self._run}
         if run.pop("lanes", 0):
-            run["key"] = self._lane
+            run["key"] = self._key if run.pop("key_fails", False) else self._lane
+        giving_up = self._give_up if self._giving_up == "plain" else self._give_up_later
         match self._mode:
             case "iterate":
                 async for message in consumer:
                     await self._answer(message)
             case "batches":
                 async for batch in consumer.batches(**self._batch):
+                    if self._confirms:
+                        await self._confirm(consumer, batch)
+                        continue
                     for message in batch:
                         await self._answer(message)
             case "run batches":
                 concurrency = run.get("concurrency", 1)
                 await consumer.run_batches(
-                    self._handle_batch, concurrency=concurrency, giving_up=self._give_up, **self._batch
+                    self._handle_batch, concurrency=concurrency, giving_up=giving_up, **self._batch
                 )
             case "threads":
-                await consumer.run(self._handle_in_thread, in_threads=True, giving_up=self._give_up, **run)
+                await consumer.run(self._handle_in_thread, in_threads=True, giving_up=giving_up, **run)
             case "plain":
-                await consumer.run(self._handle_plainly, giving_up=self._give_up, **run)
+                await consumer.run(self._handle_plainly, giving_up=giving_up, **run)
             case _:
-                await consumer.run(self._handle, giving_up=self._give_up, **run)
+                await consumer.run(self._handle, giving_up=giving_up, **run)
 
     @staticmethod
     def _lane(message: Message) -> int:
         return len(message.body) % 3
+
+    def _key(self, message: Message) -> int:
+        if message.attempts == 1 and len(message.body) % 2 and not self._world.healed.is_set():
+            raise Failure("it has no key")
+        return self._lane(message)
+
+    async def _confirm(self, consumer: Consumer, batch: list[Message]) -> None:
+        """Touch and finish messages, and wait until the brokers have done so."""
+        names = {message: self._begin(message) for message in batch}
+        await consumer.touch_confirmed(batch)
+        if any(fate == "slow" for _, fate in names.values()):
+            await self._pause(SLOW)
+        confirmation = await consumer.finish_confirmed(batch)
+        for message, (name, _) in names.items():
+            if message in confirmation.failed:
+                continue
+            self._world.history.done(self._topic, self._channel, name)
+            if message not in confirmation.unknown:
+                key = (message.nsqd_address.partition(":")[0], message.id)
+                self._world.history.finish(self._topic, self._channel, name, key, self._world.loop.time())
 
     async def _answer(self, message: Message) -> None:
         """Handle a message where the program itself answers."""
@@ -348,14 +400,17 @@ class ConsumerPlayer:
             message.requeue(SLOW)
         self._world.history.done(self._topic, self._channel, name)
 
-    def _handle_plainly(self, message: Message) -> None:
+    def _handle_plainly(self, message: Message) -> Any:
         name, fate = self._begin(message)
         with self._counted(message):
             if fate == "raise":
                 raise Failure(name)
+            if fate == "slow":  # nothing iterates it, so the call has failed
+                return (each for each in [message])
             if fate == "finish twice":
                 self._answer_twice(message)
         self._world.history.done(self._topic, self._channel, name)
+        return None
 
     async def _handle_batch(self, messages: list[Message]) -> None:
         begun = [self._begin(message) for message in messages]
@@ -366,9 +421,14 @@ class ConsumerPlayer:
         for name, _ in begun:
             self._world.history.done(self._topic, self._channel, name)
 
-    async def _give_up(self, message: Message) -> None:
+    async def _give_up_later(self, message: Message) -> None:
+        await anyio.lowlevel.checkpoint()
+        self._give_up(message)
+
+    def _give_up(self, message: Message) -> None:
+        if self._giving_up == "raise" and message.attempts == self._options.get("max_attempts"):
+            raise Failure("it cannot be given up")
         name = message.body.split(b".")
         self._world.history.done(self._topic, self._channel, b".".join(name[:2]).decode())
-        await anyio.lowlevel.checkpoint()
         assert self._tally is not None
         self._tally.given_up += 1

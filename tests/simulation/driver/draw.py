@@ -224,7 +224,28 @@ class _Drawing:
             options["batch"] = {"max_messages": random.choice((1, 3)), "max_wait": random.choice((0.0, 0.2))}
             if mode == "run batches":
                 options["run"] = {"concurrency": random.choice((1, 2))}
-        return options
+        return options | self._rare_options(self._random(f"{name}/rare"), options)
+
+    def _rare_options(self, random: Random, options: dict[str, Any]) -> dict[str, Any]:
+        """Return more options of a consumer, each of which is rare."""
+        mode, rare = options["mode"], dict[str, Any]()
+        if mode == "batches" and self._some(random):
+            rare["confirms"] = True
+        rare["giving_up"] = random.choice(("async", "raise", "plain"))
+        if self._some(random, 0.1):
+            rare["hook_fails"] = True
+        if self._some(random, 0.3):
+            rare["end_on_permanent_error"] = True
+        if mode == "threads" and self._some(random):
+            rare["thread_us"] = random.choice((300_000, 5_000_000))
+        run = dict(options.get("run", {}))
+        if "lanes" in run and self._some(random, 0.3):
+            run["key_fails"] = True
+        if mode == "plain":
+            run |= {name: True for name in ("auto_touch", "cancel_at_timeout") if self._some(random, 0.3)}
+        if run:
+            rare["run"] = run
+        return rare
 
     def _handling(self, random: Random, mode: str) -> dict[str, Any]:
         handling: dict[str, Any] = {"concurrency": random.choice((1, 2, 4))}
@@ -304,6 +325,9 @@ class _Drawing:
             begin = at_us()
             yield Step(begin, name, "disconnect")
             yield Step(begin + random.choice((100, 300_000)), name, "connect")
+        rare = self._random(f"{name}/rare steps")
+        if "disconnect" in self._features and self._some(rare, 0.4):
+            yield Step(rare.randint(1, self._duration_us), name, "connect wrong")
         if "leave" in self._features:
             for _ in range(random.choice((0, 1, 2))):
                 values = {"how": random.choice(("stop", "cancel")), "for_us": random.choice((0, 100_000, 2_000_000))}

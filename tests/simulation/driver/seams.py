@@ -41,21 +41,23 @@ class Threads:
 
     Attributes:
         delays: seconds before and after the work, by host, where they differ from ``DELAYS``.
+        lasting: seconds after the work, by host, where they differ from those before.
         count: threads that run.
     """
 
     def __init__(self, loop: Loop, seed: str) -> None:
         self.delays: dict[str, tuple[float, ...]] = {}
+        self.lasting: dict[str, tuple[float, ...]] = {}
         self.count = 0
         self._loop = loop
         self._seed = seed
         self._randoms: dict[str, Random] = {}
 
-    def _delay(self) -> float:
+    def _delay(self, delays: dict[str, tuple[float, ...]]) -> float:
         host = HOST.get()
         if host not in self._randoms:
             self._randoms[host] = Random(f"{self._seed}/{host}/threads")
-        return self._randoms[host].choice(self.delays.get(host, DELAYS))
+        return self._randoms[host].choice(delays.get(host, DELAYS))
 
     async def run_sync(
         self,
@@ -66,7 +68,7 @@ class Threads:
     ) -> Any:
         """As ``anyio.to_thread.run_sync``."""
         await anyio.lowlevel.checkpoint()
-        before, after = self._delay(), self._delay()
+        before, after = self._delay(self.delays), self._delay(self.delays | self.lasting)
         if limiter is not None:
             async with limiter:
                 return await self._run(function, args, before, after, abandon_on_cancel)

@@ -109,6 +109,7 @@ class ConsumerPlayer:
                 tasks.start_soon(self._receive_until_failure, consumer)
                 await self._leave.wait()
                 begun = world.loop.time()
+                self._reach_at_leave(consumer)
                 if self._how.get("how") == "cancel":
                     tasks.cancel_scope.cancel()
                 else:
@@ -117,6 +118,10 @@ class ConsumerPlayer:
                 begun = world.loop.time()
             self.consumer = None
         self._is_receiving = False
+        if self.name in world.threads.abandoned:
+            world.reached.add("leaves its threads")
+        if world.loop.time() - begun >= consumer.options.close_timeout:
+            world.reached.add("stop needs the whole time")
         world.note("%s has closed", self.name)
         limit = consumer.options.close_timeout + 2 * min(consumer.options.close_timeout, 5.0) + LEAVE_SLACK
         if world.loop.time() - begun > limit:
@@ -129,6 +134,13 @@ class ConsumerPlayer:
         tally.check(left)
         if not left.timed_out:  # a broker may find later than its client that a message has timed out
             await self._check_drained(entered)
+
+    def _reach_at_leave(self, consumer: Consumer) -> None:
+        stats = consumer.stats()
+        if not all(connection.connected for connection in stats.connections):
+            self._world.reached.add("leaves while it dials")
+        if stats.in_flight:
+            self._world.reached.add("leaves with messages")
 
     def _on_connection(self, address: str, error: Exception | None) -> None:
         self._world.watch_connection(address, error)
@@ -171,7 +183,8 @@ class ConsumerPlayer:
                 self._disconnect(consumer)
             case "connect wrong" if not self._leave.is_set() and self._nodes:
                 self._world.history.trouble(self._world.nodes, self._world.loop.time())
-                consumer.connect_to_nsqd(f"{self._nodes[0]}:{HTTP_PORT}")
+                with suppress(ProtocolError):  # it has ended because of such an address
+                    consumer.connect_to_nsqd(f"{self._nodes[0]}:{HTTP_PORT}")
             case "connect" if not self._leave.is_set():
                 self._connect(consumer)
 
@@ -185,10 +198,11 @@ class ConsumerPlayer:
                 consumer.disconnect_from_nsqd(f"{self._nodes[0]}:4150")
 
     def _connect(self, consumer: Consumer) -> None:
-        for lookupd in self._lookupds:
-            consumer.connect_to_lookupd(f"{lookupd}:4161")
-        for node in self._nodes:
-            consumer.connect_to_nsqd(f"{node}:4150")
+        with suppress(ProtocolError):  # it has ended because of a wrong address
+            for lookupd in self._lookupds:
+                consumer.connect_to_lookupd(f"{lookupd}:4161")
+            for node in self._nodes:
+                consumer.connect_to_nsqd(f"{node}:4150")
 
     def heal(self) -> None:
         """Receive again, as much as in the beginning."""
@@ -220,6 +234,7 @@ class ConsumerPlayer:
         except ProtocolError:
             if not consumer.options.end_on_permanent_error:
                 raise
+            self._world.reached.add("permanent error")
             self._leave.set()
 
     async def _receive(self, consumer: Consumer) -> None:
@@ -265,12 +280,20 @@ class ConsumerPlayer:
         await consumer.touch_confirmed(batch)
         if any(fate == "slow" for _, fate in names.values()):
             await self._pause(SLOW)
-        confirmation = await consumer.finish_confirmed(batch)
+        try:
+            confirmation = await consumer.finish_confirmed(batch)
+        except anyio.get_cancelled_exc_class():  # the FINs were sent
+            for name, _ in names.values():
+                self._world.history.done(self._topic, self._channel, name)
+            raise
         for message, (name, _) in names.items():
             if message in confirmation.failed:
+                self._world.reached.add("not confirmed")
                 continue
             self._world.history.done(self._topic, self._channel, name)
-            if message not in confirmation.unknown:
+            is_known = message not in confirmation.unknown
+            self._world.reached.add("confirmed" if is_known else "perhaps confirmed")
+            if is_known:
                 key = (message.nsqd_address.partition(":")[0], message.id)
                 self._world.history.finish(self._topic, self._channel, name, key, self._world.loop.time())
 
@@ -301,6 +324,8 @@ class ConsumerPlayer:
             name = world.history.deliver(self._topic, self._channel, node, message.id, message.body, message.attempts)
         except Broken as broken:
             raise world.failed(broken) from None
+        if message.attempts == 3:
+            world.reached.add("third attempt")
         fate = "finish"
         if not world.healed.is_set():
             fate = Random(f"{world.plan.seed}/{self.name}/{name}/{message.attempts}").choice(self._fates)
@@ -330,7 +355,12 @@ class ConsumerPlayer:
         name, fate = self._begin(message)
         begun = self._world.loop.time()
         with self._counted(message):
-            await self._suffer(message, name, fate)
+            try:
+                await self._suffer(message, name, fate)
+            except anyio.get_cancelled_exc_class():
+                is_stopped = self._leave.is_set()
+                self._world.reached.add("cancelled by a stop" if is_stopped else "cancelled at its timeout")
+                raise
         if fate in {"slow", "hang"} and self._run.get("auto_touch"):
             self._check_held(message, name, begun)
         self._world.history.done(self._topic, self._channel, name)
@@ -427,7 +457,9 @@ class ConsumerPlayer:
 
     def _give_up(self, message: Message) -> None:
         if self._giving_up == "raise" and message.attempts == self._options.get("max_attempts"):
+            self._world.reached.add("giving_up raises")
             raise Failure("it cannot be given up")
+        self._world.reached.add("raises at its last attempt")
         name = message.body.split(b".")
         self._world.history.done(self._topic, self._channel, b".".join(name[:2]).decode())
         assert self._tally is not None

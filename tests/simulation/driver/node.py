@@ -115,6 +115,7 @@ class Broker:
                 self._check_told()
         except OSError as error:  # its disk has a fault
             world.note("%s cannot start: %s", self.name, error)
+            world.reached.add("no broker")
             if self._scope is scope:
                 self.is_wanted = False
         finally:

@@ -118,7 +118,7 @@ class Pipe:
         self.slice_max = 0
         if not self.is_dead:
             self._stalled_until = 0.0
-            self._is_scheduled = False  # else what has waited comes at the time that was the end of the fault
+            self._is_scheduled = False  # else all that waits arrives at the planned end of the fault
         self._schedule(0)
 
 

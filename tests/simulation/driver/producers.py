@@ -39,6 +39,13 @@ ALONE_MAX = 0.1
 
 NOT_SENT = (NotConnected, Closed, WouldWait, OptionError)
 MAYBE_SENT = (ConnectionLost, PublishTimeout)
+STATES: dict[type[NSQError], str] = {
+    ConnectionLost: "lost with its answer due",
+    BrokerError: "refused",
+    NotConnected: "no connection",
+    WouldWait: "no connection",
+    PublishTimeout: "timed out",
+}
 
 
 class Publisher:
@@ -119,9 +126,9 @@ class Publisher:
             if outcome == OK and is_alone and lasted > ALONE_MAX and not world.history.trouble_count:
                 raise Broken(27, f"{publish.names} to {publish.topic} took {lasted:.3f} seconds, with nothing before")
             if outcome == UNKNOWN:
-                self.on_unknown()
+                self.on_unknown(publish, is_cancelled=scope.cancelled_caught)
 
-    def on_unknown(self) -> None:
+    def on_unknown(self, publish: Publish, *, is_cancelled: bool) -> None:
         """Do nothing."""
 
     def judge(self, error: NSQError) -> str:
@@ -130,6 +137,7 @@ class Publisher:
         Raises:
             Broken: it says nothing.
         """
+        self.world.reached.update(state for kind, state in STATES.items() if isinstance(error, kind))
         if self.world.has_disk_faults and isinstance(error, (*NOT_SENT, *MAYBE_SENT, BrokerError)):
             return UNKNOWN  # a broker may deliver what it cannot store
         if isinstance(error, (*NOT_SENT, BrokerError)):
@@ -191,9 +199,12 @@ class ProducerPlayer(Publisher):
             and all(publish.topic != topic for publish in self.running)
         )
 
-    def on_unknown(self) -> None:
+    def on_unknown(self, publish: Publish, *, is_cancelled: bool) -> None:
         if self._tally is not None:
             self._tally.has_cancelled = True
+            if is_cancelled:
+                state = "cancelled with its answer due" if self._tally.waits(publish) else "cancelled before it is sent"
+                self.world.reached.add(state)
 
     def _publish(self, step: Step) -> None:
         if self.producer is None:

@@ -42,13 +42,13 @@ class Threads:
     Attributes:
         delays: seconds before and after the work, by host, where they differ from ``DELAYS``.
         lasting: seconds after the work, by host, where they differ from those before.
-        count: threads that run.
+        abandoned: the hosts that have not waited for the end of a thread.
     """
 
     def __init__(self, loop: Loop, seed: str) -> None:
         self.delays: dict[str, tuple[float, ...]] = {}
         self.lasting: dict[str, tuple[float, ...]] = {}
-        self.count = 0
+        self.abandoned: set[str] = set()
         self._loop = loop
         self._seed = seed
         self._randoms: dict[str, Random] = {}
@@ -78,14 +78,14 @@ class Threads:
         self, function: Callable[..., Any], args: tuple[Any, ...], before: float, after: float, may_abandon: bool
     ) -> Any:
         work = _Work(function, args)
-        self.count += 1
         try:
             with anyio.CancelScope(shield=not may_abandon):
                 self._loop.call_at(self._loop.time() + before, work)
                 await work.done.wait()
                 await pass_time(after)
-        finally:
-            self.count -= 1
+        except anyio.get_cancelled_exc_class():
+            self.abandoned.add(HOST.get())
+            raise
         if work.error is not None:
             raise work.error
         return work.result

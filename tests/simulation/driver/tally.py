@@ -13,6 +13,7 @@ from tests.simulation.driver.wire import UNDER_WAY, Wire
 if TYPE_CHECKING:
     from nsqkit.consumer.stats import ConsumerStats
     from nsqkit.producer.stats import ProducerStats
+    from tests.simulation.driver.history import Publish
     from tests.simulation.driver.pipe import Stream
     from tests.simulation.driver.world import World
 
@@ -150,6 +151,11 @@ class ProducerTally(_Tally):
         # An answer may arrive after the end of its connection, and bytes that wait for space are not sent.
         is_right = counts[0] <= acknowledged and counts[1] <= refused and sum(counts) >= acknowledged + refused + lost
         conclude(13, is_right, text)
+
+    def waits(self, publish: Publish) -> bool:
+        """Return whether a publish was sent and has no answer."""
+        sent = (name_of(body) for _, wire in self.wires for bodies in wire.sent for body in bodies)
+        return not set(publish.names).isdisjoint(sent)
 
     def _publish_count(self, bodies: list[bytes]) -> int:
         publishes = self.world.history.publishes

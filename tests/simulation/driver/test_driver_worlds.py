@@ -17,6 +17,7 @@ import pytest
 from tests.simulation.broken import Broken
 from tests.simulation.driver import asyncio_loop, trio_loop
 from tests.simulation.driver.draw import FAULTS, draw
+from tests.simulation.driver.sometimes import SOMETIMES, reached_by
 from tests.simulation.plan import check, read_plan
 from tests.simulation.sizes import run_plan
 from tests.simulation.trace import quiet
@@ -75,6 +76,12 @@ def test_all_faults_loops_and_orders_occur():
     assert set(FAULTS) - {"clock"} <= verbs.keys()
     loops = Counter((plan.options["backend"], plan.options["order"]) for plan in plans)
     assert len(loops) == 4
+
+
+def test_worlds_reach_states_that_are_named():
+    reached = reached_by(range(40))
+    assert reached.keys() <= SOMETIMES.keys()
+    assert {"leaves with messages", "lost with its answer due", "third attempt"} <= reached.keys()
 
 
 @pytest.mark.parametrize("loop", [asyncio_loop, trio_loop], ids=["asyncio", "trio"])

@@ -53,6 +53,7 @@ class World:
         trace: called with each line of what happens; None to make none.
 
     Attributes:
+        reached: the states of ``sometimes.py`` that it has reached.
         healed: set once all faults have ended.
         ended: set once all is at rest.
     """
@@ -73,6 +74,7 @@ class World:
         self.players: dict[str, Player] = {}
         self.has_disk_faults = any(step.verb in DISK_FAULTS for step in plan.steps)
         self.has_link_faults = any(step.verb in LINK_FAULTS for step in plan.steps)
+        self.reached: set[str] = set()
         self.is_over = False
         self.may_refuse = any("max_msg_size" in options for options in plan.nodes.values())
         self._trace = trace
@@ -86,7 +88,8 @@ class World:
 
     def watch_connection(self, address: str, error: Exception | None) -> None:
         """Record the end of a connection; with no fault in the world, none ends, but by a publish that is too large."""
-        if error is not None and not self.may_refuse and not self.history.trouble_count and not self.is_over:
+        is_over = self.is_over or self.tasks.cancel_scope.cancel_called
+        if error is not None and not self.may_refuse and not self.history.trouble_count and not is_over:
             self.failed(Broken(25, f"the connection to {address} has ended: {error}"))
 
     def failed(self, error: Broken) -> Broken:

@@ -111,6 +111,35 @@ class Disk(MemoryFileStore):
         if not self.is_checked:
             super().operate(content, data, position)
 
+    def act(self, verb: str, values: dict[str, Any], *, is_faulty: bool) -> bool:
+        """Perform a step of a plan; return whether messages may be lost by it."""
+        match verb:
+            case "end disk":
+                self.end_after(values["after"])
+            case "fill disk" if is_faulty:
+                self.capacity = sum(map(len, self.files.values())) + values["room"]
+            case "fail disk" if is_faulty:
+                self.fail(values["error"], after=values["after"], times=values["times"])
+            case "recover disk":
+                self.recover()
+            case "damage disk" if is_faulty:
+                self._damage(values["how"], values["number"])
+                return True
+        return False
+
+    def _damage(self, how: str, number: int) -> None:
+        """Remove a file of a queue, or cut it off, or have zeros at its end."""
+        names = [name for name in self.files if "diskqueue" in name]
+        if not names:
+            return
+        name = names[number % len(names)]
+        data = self._names[name].data
+        size = number % (len(data) + 1)
+        if how == "remove":
+            del self._names[name]
+        else:
+            self._names[name] = Content(data[:size] + bytes(len(data) - size if how == "zero" else 0))
+
     @contextmanager
     def checked(self) -> Iterator[None]:
         """Read without faults."""

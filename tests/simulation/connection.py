@@ -15,15 +15,16 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nsqkit.client.session import ClientSession
-from nsqkit.errors import NSQError, OptionError
+from nsqkit.errors import BrokerError, NSQError, OptionError
 from nsqkit.testing.link.journal import Journal
 from nsqkit.testing.link.link import Link
 from nsqkit.wire.commands import CommandDecoder
-from nsqkit.wire.frames import FrameDecoder, MessageFrame
+from nsqkit.wire.frames import FrameDecoder, MessageFrame, Response
 from tests.rules import AllowAll
 from tests.simulation.foreign import ForeignRules, Refusal, Refused
 from tests.simulation.invariants import check_later
 from tests.simulation.network import END, Pipe, act_on_pipes
+from tests.simulation.reader import Reader
 from tests.stepping import step
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class Connection:
         self._commands = CommandDecoder(
             rules or AllowAll(), max_msg_size=node.options.max_msg_size, max_body_size=node.options.max_body_size
         )
-        self.frames = FrameDecoder()
+        self._frames = FrameDecoder()
+        self._reader = Reader()
         self.session: Session | None = node.open_session(self)
 
     @property
@@ -206,7 +208,7 @@ class Connection:
         if data == END:
             self.node.end_input(session, self._commands.end())
         elif self._rules is None:
-            self.node.receive(session, data, list(self._commands.feed(data)))
+            self.node.receive(session, data, list(self._commands.feed(self._reader.read_up(data))))
         else:
             self._receive_foreign(session, data, self._rules)
 
@@ -218,7 +220,7 @@ class Connection:
             self.node.receive(session, data, commands)
             return
         try:
-            for command in self._commands.feed(data):
+            for command in self._commands.feed(self._reader.read_up(data)):
                 rules.execute(command, self.node.broker)
                 commands.append(command)
         except (NSQError, Refused) as error:
@@ -239,6 +241,10 @@ class Connection:
         else:
             self._link.broker_end.receive_data(data, now_ns)
         self._world.touch(self)
+
+    def read_frames(self, data: bytes) -> list[Response | BrokerError | MessageFrame]:
+        """Return the frames in bytes of the broker."""
+        return self._frames.feed(self._reader.read_down(data))
 
     def lose_broker(self) -> None:
         """Lose the broker's end, and some of the bytes that it sent."""

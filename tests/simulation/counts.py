@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from nsqkit.broker.core.options import OPTIONS
 from nsqkit.broker.core.report.stats import collect, to_document, to_text
+from nsqkit.broker.core.report.statsd import NOTHING, cut_packets, report
 from tests.simulation.broken import Broken, conclude
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from nsqkit.broker.core.session.session import Session
     from tests.simulation.oracle import ChannelOracle, ClientOracle, Oracle, TopicOracle
 
+STATSD_SIZE: Final = 100
 STATES: Final = {"init": 0, "subscribed": 3, "closing": 4}
 PROXIMITIES: Final = ("zone_local", "region_local", "global")
 
@@ -29,6 +32,48 @@ def check_counts(broker: Broker, oracle: Oracle, now_ns: int) -> None:
     conclude(13, producers == wanted, f"/stats has the producers {producers}, not {wanted}")
     to_document(stats, health=broker.health, start_time_ns=now_ns, memory=None)
     to_text(stats, version_line="", health="", start_time="", start_time_ns=now_ns, now_ns=now_ns, memory={"heap": 1})
+
+
+def check_reports(broker: Broker, now_ns: int) -> None:
+    """Compare parts of ``/stats``, ``GET /config`` and the reports to statsd with the whole document."""
+    whole = collect(broker, now_ns)
+    for topic in whole["topics"]:
+        name = topic["topic_name"].encode()
+        found = collect(broker, now_ns, topic=name, include_clients=False)["topics"]
+        channels = [channel | {"clients": None} for channel in topic["channels"]]
+        conclude(13, found == [topic | {"channels": channels}], f"/stats of {name!r} alone has {found}")
+        for channel in topic["channels"]:
+            found = collect(broker, now_ns, topic=name, channel=channel["channel_name"].encode())["topics"]
+            names = [each["channel_name"] for each in found[0]["channels"]]
+            conclude(13, names == [channel["channel_name"]], f"/stats of one channel has {names}")
+    conclude(13, collect(broker, now_ns, topic=b"none")["topics"] is None, "/stats has a topic that does not exist")
+    document = to_document(whole, health=broker.health, start_time_ns=now_ns, memory={"heap": 1})
+    conclude(13, document["topics"] is whole["topics"] and document["memory"] == {"heap": 1}, f"/stats is {document}")
+    _check_statsd(whole | {"memory": {"gc_total_runs": 3}})
+    for field, option in OPTIONS.items():
+        found, wanted = broker.options.config_value(option.config_name), getattr(broker.options, field)
+        if option.choices is None and isinstance(wanted, int | str):
+            conclude(13, found == wanted, f"the option {field} is {found!r}, not {wanted!r}")
+
+
+def _check_statsd(stats: dict[str, Any]) -> None:
+    """Check that the first report has all counts, and one without a change since then has none."""
+    lines, again = list(report(stats, NOTHING)), list(report(stats, stats))
+    for topic in stats["topics"]:
+        key = f"topic.{topic['topic_name']}"
+        wanted = [f"{key}.message_count:{topic['message_count']}|c", f"{key}.depth:{topic['depth']}|g"]
+        for channel in topic["channels"]:
+            place = f"{key}.channel.{channel['channel_name']}"
+            wanted += [f"{place}.{name}:{channel[name]}|c" for name in ("requeue_count", "timeout_count")]
+        conclude(13, set(wanted) <= set(lines), f"{wanted} are reported to statsd as {lines}")
+    counters = [line for line in again if line.endswith("|c")]
+    conclude(13, all(line.endswith(":0|c") for line in counters), f"{counters} have not changed")
+    packets = cut_packets(lines, STATSD_SIZE)
+    conclude(13, b"".join(packets).decode().split("\n") == [*lines, ""], f"packets of statsd: {packets}")
+    is_small = all(len(packet) <= STATSD_SIZE or packet.count(b"\n") == 1 for packet in packets)
+    conclude(13, is_small, f"packets of statsd: {packets}")
+    durable = [line for line in report(stats, NOTHING, exclude_ephemeral=True) if "#ephemeral" in line]
+    conclude(13, not durable, f"{durable} are ephemeral")
 
 
 def _check(where: object, document: dict[str, Any], wanted: Mapping[str, object]) -> None:

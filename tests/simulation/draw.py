@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tests.simulation.auth.draw import with_auth
 from tests.simulation.foreign import ITEMS
+from tests.simulation.knobs import KNOBS
 from tests.simulation.lookup.draw import with_lookupds
 from tests.simulation.plan import Plan, Step
 
@@ -44,6 +45,10 @@ NODE_OPTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "output_buffer_timeout_ns": (30_000_000,),
     "queue_scan_selection_count": (1,),
     "topology_region": ("north",),
+    "topology_zone": ("north-1",),
+    "max_deflate_level": (1,),
+    "e2e_processing_latency_window_time_ns": (1_000_000_000,),
+    "log_level": ("debug",),
     "enable_experiments": (["topology-aware-consumption"],),
 }
 ADMINISTRATION: Final = (
@@ -141,8 +146,11 @@ class _Drawing:
         for name in players:
             for node in node_names:
                 steps += self._link(f"{name}/{node}")
-            if players[name]["kind"] == "consumer" and "leave" in self._faults:
-                steps += self._leaves(name)
+            if players[name]["kind"] == "consumer":
+                steps += [*self._leaves(name), *self._calls(name)]
+            elif players[name]["kind"] == "producer":
+                steps += self._cancels(name)
+                players[name] |= self._linger(name)
         for name in node_names:
             node_steps = list(self._node_steps(name))
             clocks_us = [step.at_us for step in node_steps if step.values.get("clock_us", 0) < 0]
@@ -161,13 +169,14 @@ class _Drawing:
         random = self.random("options")
         return {
             "topics": self._topics,
-            "identity": self._identity(random),
+            "identity": self._identity(random) | self._compression(),
             "delay_us": random.choice((0, 1_000, 50_000)),
             "slice_max": random.choice((1, 7, 100)) if "slices" in self._features and random.random() < 0.2 else 0,
             "has_double": "double" in self._faults,
             "msg_timeout_ms": random.choice((1000, 3000)),
             "idle_rounds": random.choice((10, *[0] * 9)),
             "is_exact": self._has_partitions and self._is_exact,
+            "knobs": self._knobs(),
             "consumer": {
                 "max_in_flight": random.choice((1, 2, 10, 200)),
                 "heartbeat_interval": random.choice((1.0, 5.0)),
@@ -178,6 +187,19 @@ class _Drawing:
                 **self._consumer_options(random),
             },
         }
+
+    def _compression(self) -> dict[str, Any]:
+        random = self.random("compression")
+        if self._has_partitions or "double" in self._faults or random.random() >= 0.2:
+            return {}
+        deflate = {"deflate": True, "deflate_level": random.choice((0, 1, 9))}
+        return random.choice((deflate, {"snappy": True}))
+
+    def _knobs(self) -> dict[str, int]:
+        random = self.random("knobs")
+        if random.random() >= 0.3:
+            return {}
+        return {name: random.choice(values) for name, (_, values) in KNOBS.items() if random.random() < 0.5}
 
     def _identity(self, random: Random) -> dict[str, Any]:
         if "consumer options" not in self._features or self._has_partitions:
@@ -219,7 +241,7 @@ class _Drawing:
 
     def _fault_times(self, random: Random, count: int) -> Iterator[int]:
         """Yield times of faults, most of them shortly before or after a step of a player."""
-        for at_us in self._times(random, count):
+        for at_us in self._times(random, count) if count else ():
             if random.random() < 0.7:
                 at_us = max(random.choice(self._commands_us) + random.randint(*NEAR_US), 0)
             yield at_us
@@ -266,8 +288,33 @@ class _Drawing:
 
     def _leaves(self, name: str) -> Iterator[Step]:
         random = self.random(f"{name}/leave")
-        for at_us in self._fault_times(random, random.choice((1, 1, 3))):
+        for at_us in self._fault_times(random, random.choice((1, 1, 3)) if "leave" in self._faults else 0):
             yield Step(at_us, name, "leave")
+
+    def _calls(self, name: str) -> Iterator[Step]:
+        """Draw calls of a consumer that few programs make."""
+        random = self.random(f"{name}/calls")
+        verbs = random.choice((("confirm",), ("pause", "resume", "resume"), ("disconnect",), ()))
+        for at_us in self._times(random, 4) if verbs else ():
+            verb = random.choice(verbs)
+            yield Step(at_us, name, verb, {"count": random.choice((0, 2, 100))} if verb == "confirm" else {})
+
+    def _linger(self, name: str) -> dict[str, int]:
+        random = self.random(f"{name}/linger")
+        if random.random() >= 0.4:
+            return {}
+        return {"linger_ms": random.choice((1, 50, 2_000)), "linger_count": random.choice((1, 2, 100))}
+
+    def _cancels(self, name: str) -> Iterator[Step]:
+        """Draw publishes that are cancelled: before they are sent, while they linger, or without an answer."""
+        random = self.random(f"{name}/cancel")
+        for at_us in self._fault_times(random, random.choice((0, 0, 4))):
+            if random.random() < 0.5:
+                yield Step(at_us, name, "cancel")
+            else:
+                self._step_id += 1
+                values = {"id": self._step_id, "topic": random.choice(self._topics), "count": 1, "size": 0}
+                yield Step(at_us, name, "publish", values | {"delay_ms": None, "is_cancelled": True})
 
     def _orderly(self, name: str) -> Iterator[Step]:
         """Draw sessions that go through all states, each with commands that are legal in it."""
@@ -370,6 +417,9 @@ class _Drawing:
     def _restart(self, kind: str, random: Random, at_us: int) -> Iterator[Step]:
         values = {"after": random.choice((0, 3, 20, 60))} if kind == "end disk" else {}
         yield Step(at_us, "", kind, values)
+        if "disk faults" in self._faults and random.random() < 0.3:
+            how = random.choice(("truncate", "remove", "zero"))
+            yield Step(at_us, "", "damage disk", {"how": how, "number": random.randrange(1 << 16)})
         restart_us = at_us + random.choice((0, 1, 300_000, 3_000_000))
         clock_us = 0
         if "clock" in self._faults:

@@ -68,6 +68,10 @@ class History:
                 if publish is not None and isinstance(frame, Response):
                     self.ledger.acknowledge(publish)
 
+    def promise_nothing(self) -> None:
+        """Record that messages may be lost from now on: a file was damaged."""
+        self._is_durable = False
+
     def owes(self, session: Session) -> bool:
         """Return whether a publish of this connection has no answer."""
         return any(each is not None for each in self._expected.get(session, ()))

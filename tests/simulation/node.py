@@ -33,7 +33,7 @@ from tests.simulation.contents import (
     names_of,
     times_of,
 )
-from tests.simulation.counts import check_counts
+from tests.simulation.counts import check_counts, check_reports
 from tests.simulation.deliveries import Deliveries
 from tests.simulation.history import History
 from tests.simulation.invariants import check_bodies, check_end, check_later, check_node
@@ -165,6 +165,7 @@ class Node:
 
     def _begin_life(self) -> None:
         assert self.broker is not None
+        self.broker.log_commands(self.options.log_level == "debug")
         self.oracle = None
         if self._is_whole and not self._has_disk_faults and self._is_exact:
             self.oracle = Oracle(self.options, has_disk=self.disk is not None)
@@ -292,14 +293,9 @@ class Node:
                 self.resume_ns = now_ns + 1000 * values["for_us"]
             case "refuse":
                 self.refuses_until_ns = now_ns + 1000 * values["for_us"]
-            case "end disk" if disk is not None:
-                disk.end_after(values["after"])
-            case "fill disk" if disk is not None and self._has_disk_faults:
-                disk.capacity = sum(map(len, disk.files.values())) + values["room"]
-            case "fail disk" if disk is not None and self._has_disk_faults:
-                disk.fail(values["error"], after=values["after"], times=values["times"])
-            case "recover disk" if disk is not None:
-                disk.recover()
+            case _ if verb.endswith("disk"):
+                if disk is not None and disk.act(verb, values, is_faulty=self._has_disk_faults):
+                    self.history.promise_nothing()
             case _ if verb.endswith(("channel", "topic")):
                 with suppress(*([OSError] if self._has_disk_faults else [])):
                     try:
@@ -352,6 +348,8 @@ class Node:
             session.receive_eof(self.now_ns)
         else:
             session.receive_data(data, self.now_ns)
+            while session.has_input:
+                session.process_input(self.now_ns)
         self.settle_now()
 
     def end_input(self, session: Session, error: Any) -> None:
@@ -385,7 +383,7 @@ class Node:
     def _send(self, session: Session) -> None:
         link = self.links[session]
         while (data := session.data_to_send()) or session.has_input:
-            frames = link.frames.feed(data)
+            frames = link.read_frames(data)
             if self.oracle is not None:
                 self.oracle.frames(session, frames, self.now_ns)
             if self._world.watch is not None:
@@ -472,6 +470,7 @@ class Node:
             if whole or self._check_count % COUNTS_EVERY == 0:
                 check_counts(self.broker, self.oracle, self.now_ns)
             if whole:
+                check_reports(self.broker, self.now_ns)
                 with nullcontext() if self.disk is None else self.disk.checked():
                     check_bodies(self.broker, self.oracle)
 

@@ -22,13 +22,14 @@ NODE_VERBS: Final = frozenset(
         *("pause channel", "unpause channel", "make channel", "empty channel", "delete channel"),
         *("pause topic", "unpause topic", "empty topic", "delete topic"),
         *("kill", "power cut", "stop", "start", "suspend", "refuse"),
-        *("end disk", "fill disk", "fail disk", "slow disk", "recover disk", "move", "partition", "stats"),
+        *("end disk", "fill disk", "fail disk", "slow disk", "recover disk", "damage disk"),
+        *("move", "partition", "stats"),
         *("fail auth", "grant", "revoke"),
     )
 )
 LOOKUPD_VERBS: Final = frozenset(
     (
-        *("kill", "power cut", "stop", "start", "suspend", "refuse", "answers", "partition"),
+        *("kill", "power cut", "stop", "start", "suspend", "refuse", "answers", "partition", "raw"),
         *("make topic", "make channel", "delete topic", "delete channel", "tombstone topic"),
     )
 )
@@ -36,13 +37,16 @@ PLAYER_VERBS: Final = {
     "producer": frozenset(("connect", "publish", "cancel", "leave")),
     "http producer": frozenset(("publish", "cancel")),
     "consumer": frozenset(
-        ("connect", "connect wrong", "handle", "max in flight", "pause", "resume", "leave", "disconnect")
+        (
+            *("connect", "connect wrong", "handle", "max in flight"),
+            *("pause", "resume", "leave", "disconnect", "confirm"),
+        )
     ),
     "raw": frozenset(("send",)),
     "partition": frozenset(("attempt", "kill", "stall")),
     "foreign": frozenset(("send", "close")),
 }
-LINK_VERBS: Final = frozenset(("cut", "stall", "half-open", "slow", "mute", "fault"))
+LINK_VERBS: Final = frozenset(("cut", "stall", "half-open", "slow", "mute", "fault", "inject"))
 KINDS: Final = tuple(PLAYER_VERBS)
 
 

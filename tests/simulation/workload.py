@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from nsqkit.clock import ManualClock
+from nsqkit.consumer.confirmation import Confirming
 from nsqkit.consumer.core import ConsumerCore
 from nsqkit.consumer.message import Message
 from nsqkit.consumer.session import ConsumerSession
@@ -22,9 +23,12 @@ from nsqkit.errors import (
     NSQError,
     PublishFailed,
 )
+from nsqkit.producer.linger import Linger
 from nsqkit.producer.session import Answers, ProducerSession
 from nsqkit.wire.commands import Command, encode_deferred_publish, encode_multi_publish, encode_publish
+from tests.simulation.broken import conclude
 from tests.simulation.invariants import check_later
+from tests.simulation.network import MS
 
 if TYPE_CHECKING:
     from tests.simulation.connection import Connection
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_NS: Final = 2_000_000_000
 """How long a consumer that leaves waits for its connections to end."""
+
+
+LINGER_SIZE_MAX: Final = 700
 
 
 @attrs.define(eq=False)
@@ -52,10 +59,12 @@ def is_refused(answer: NSQError | None) -> bool:
 
 
 class Producer:
-    """Publishes to one node repeatedly."""
+    """Publishes to one node repeatedly; with ``linger_ms`` it gathers single publishes."""
 
     def __init__(self, world: World, name: str, options: dict[str, Any]) -> None:
-        self._world, self.name = world, name
+        self._world, self.name, self._options = world, name, options
+        self.agenda_ns: int | None = None
+        self.is_touched = False
         self.node: Node = world.nodes[options["node"]]
         self._link: Connection | None = None
         self.publishes: list[Publish] = []
@@ -74,7 +83,7 @@ class Producer:
                 publish.answers.append(error)
 
     def act(self, verb: str, values: dict[str, Any]) -> None:
-        """Connect if there is no connection, publish otherwise."""
+        """Connect if there is no connection; publish or cancel otherwise."""
         if self._link is None or self._link.machine.ended:
             if not self.node.accepts:
                 self._link = None
@@ -85,8 +94,11 @@ class Producer:
                 read_timeout_ns=round(options.read_timeout * 1e9),
                 max_msg_size=options.max_msg_size,
                 now_ns=self._world.now_ns,
+                linger=self._make_linger(),
             )
             self._link = self._world.connect(self.name, self, self.node, session)
+        elif verb == "cancel":
+            self._cancel()
         elif verb == "publish" and self._link.machine.is_open:
             bodies = [
                 b"%s.%d.%d" % (self.name.encode(), values["id"], number) + b"." * values["size"]
@@ -101,9 +113,49 @@ class Producer:
                 command = encode_deferred_publish(topic, bodies[0], values["delay_ms"])
             else:
                 command = encode_publish(topic, bodies[0])
-            assert isinstance(self._link.machine, ProducerSession)
-            self._link.machine.publish(command, publish)
+            session = self.session
+            if session.linger is None or len(bodies) > 1 or values["delay_ms"] is not None:
+                session.publish(command, publish)
+            elif session.linger.join(topic, bodies[0], publish):
+                session.linger.set_deadlines(self._world.now_ns)
+                session.check_linger()
+            if values.get("is_cancelled"):
+                self._cancel()
             self._world.touch(self._link)
+            self._world.touch(self)
+
+    @property
+    def session(self) -> ProducerSession:
+        """Its end of the connection."""
+        assert self._link is not None
+        assert isinstance(self._link.machine, ProducerSession)
+        return self._link.machine
+
+    def _make_linger(self) -> Linger | None:
+        if not (linger_ms := self._options.get("linger_ms")):
+            return None
+        return Linger(linger_ns=linger_ms * MS, count_max=self._options["linger_count"], size_max=LINGER_SIZE_MAX)
+
+    def _cancel(self) -> None:
+        """Cancel the last publish; one that was not sent must not be delivered."""
+        publish = next((each for each in reversed(self.publishes) if not each.answers), None)
+        if publish is not None and self.session.withdraw(publish):
+            publish.answers.append(NotConnected("cancelled before it was sent"))
+
+    def next_deadline(self) -> int | None:
+        """Return when messages that linger are sent."""
+        linger = None if self._link is None else self.session.linger
+        return None if linger is None else linger.next_deadline()
+
+    def handle_deadline(self, now_ns: int) -> None:
+        """Send messages that have lingered."""
+        if self._link is not None and self.session.linger is not None:
+            self.session.linger.handle_deadline(now_ns)
+            self.session.check_linger()
+            self._world.touch(self._link)
+
+    def service(self) -> None:
+        """Do nothing: the connection sends its output."""
 
 
 class WorldClock(ManualClock):
@@ -126,6 +178,7 @@ class Consumer:
         self.is_touched = False
         self._links: dict[Node | str, Connection] = {}
         self._kept: list[Message] = []
+        self._confirming: list[tuple[list[Message], Confirming]] = []
         self.topic, self.channel = options["topic"], options["channel"]
         self._life = self._left_ns = 0
         self._begin()
@@ -146,6 +199,7 @@ class Consumer:
         """Pass the events of a connection to the core."""
         assert isinstance(connection.machine, ConsumerSession)
         self.core.handle_events(connection.machine, events, self._world.now_ns)
+        self._check_confirmed()
         self._world.touch(self)
 
     def act(self, verb: str, values: dict[str, Any]) -> None:
@@ -158,6 +212,13 @@ class Consumer:
         self._connect()
         if verb == "max in flight":
             self.core.set_max_in_flight(values["count"], self._world.now_ns)
+        elif verb in {"pause", "resume"}:
+            getattr(self.core, verb)(self._world.now_ns)
+        elif verb == "disconnect":
+            for session in list(self.core.sessions)[:1]:
+                self.core.leave(session, self._world.now_ns)
+        elif verb == "confirm":
+            self._confirm(values["count"])
         elif verb == "handle":
             fates = cycle(values["fates"])
             for _ in range(min(values["count"], len(self.core.inbox))):
@@ -194,6 +255,26 @@ class Consumer:
             if fate == "touch":
                 message.touch()
 
+    def _confirm(self, count: int) -> None:
+        """Finish the first messages, and have the broker confirm it; those that were kept may have timed out."""
+        inbox = self.core.inbox
+        messages = [*self._kept, *(inbox.popleft() for _ in range(min(count, len(inbox))))]
+        self._kept = []
+        self._confirming.append((messages, self.subscription.finish_confirmed(messages)))
+        self._check_confirmed()
+
+    def _check_confirmed(self) -> None:
+        """Check that a message whose FIN is confirmed is in no place of its channel."""
+        for messages, confirming in [pair for pair in self._confirming if pair[1].is_done]:
+            self._confirming.remove((messages, confirming))
+            confirmation = confirming.result()
+            others = {*map(id, confirmation.failed), *map(id, confirmation.unknown)}
+            for message in messages:
+                link = next((each for each in self._links.values() if each.machine is message.session), None)
+                if id(message) not in others and link and link.session and link.node.oracle:
+                    channel = link.node.oracle.topics[self.topic.encode()].channels[self.channel.encode()]
+                    conclude(9, not channel.has(message.body), f"{message.body!r} is there after a confirmed FIN")
+
     def drain(self) -> None:
         """Finish everything that arrives."""
         if not self._is_here():
@@ -205,6 +286,8 @@ class Consumer:
             self._handle(self.core.inbox.popleft(), "finish")
         while self._kept:
             self._handle(self._kept.pop(), "finish")
+        if self.core.flow.paused:
+            self.core.resume(self._world.now_ns)
         self._world.touch(self)
 
     def wake(self) -> None:

@@ -23,6 +23,7 @@ from tests.simulation.auth.node import AuthNode
 from tests.simulation.broken import Broken
 from tests.simulation.connection import Connection, Owner
 from tests.simulation.foreign import Foreign, ForeignRules
+from tests.simulation.knobs import turned
 from tests.simulation.lookup.announcer import LookupLink
 from tests.simulation.lookup.discovery import LookupConsumer
 from tests.simulation.lookup.lookups import Lookups
@@ -140,7 +141,7 @@ class World:
 
     def run(self) -> None:
         """Run the world from its beginning to its end."""
-        with leaks.listening() if self._has_auth else nullcontext():
+        with turned(self.plan.options.get("knobs", {})), leaks.listening() if self._has_auth else nullcontext():
             self._run()
 
     def _run(self) -> None:

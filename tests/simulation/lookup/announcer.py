@@ -64,6 +64,8 @@ class LookupLink:
     def act(self, verb: str, values: dict[str, Any]) -> None:
         """Perform a step of the plan."""
         act_on_pipes(self._up, self._down, verb, values, self._world.now_ns)
+        if verb == "inject" and self.machine is not None:
+            self._down.send(bytes.fromhex(values["data"]), self._world.now_ns)
         self._world.touch(self)
 
     def heal(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import attrs
 
+from tests.simulation.lookup.raw import ITEMS
 from tests.simulation.plan import Plan, Step
 
 FAULTS: Final = (
@@ -15,6 +16,7 @@ FAULTS: Final = (
     *("answers", "tombstones", "deletion", "move"),
 )
 HOW: Final = ("old", "empty", "error", "late", "garbage")
+INJECTED: Final = (b"\x00\x00\x00\x02OK", b"\x00\x00\x00\x09E_INVALID", b"\xff\xff\xff\xff", b"\x00\x00\x00\x02{]")
 STOPS: Final = ("kill", "power cut", "stop")
 
 
@@ -85,6 +87,7 @@ class _Drawing:
 
     def link(self, who: str) -> Iterator[Step]:
         """Draw the faults of the network between a broker and an nsqlookupd."""
+        yield from self._injections(who)
         random = self._random_of(who)
         kinds = [fault for fault in ("cut", "stall", "half-open", "slow") if fault in self._faults]
         if not kinds or random.random() < 0.3:
@@ -98,8 +101,17 @@ class _Drawing:
                 values["ns_per_byte"] = random.choice((0, 10_000, 1_000_000))
             yield Step(at_us, who, kind, values)
 
+    def _injections(self, who: str) -> Iterator[Step]:
+        """Draw bytes that no nsqlookupd sends."""
+        random = self._random_of(f"{who}/injections")
+        for at_us in self._times(random, 2) if random.random() < 0.2 else ():
+            yield Step(at_us, who, "inject", {"data": random.choice(INJECTED).hex()})
+
     def lookupd(self, name: str) -> Iterator[Step]:
-        """Draw the faults of an nsqlookupd, and what an admin does there."""
+        """Draw the faults of an nsqlookupd, what an admin does there, and clients that are none."""
+        random = self._random_of(f"{name}/raw")
+        for at_us in self._times(random, 4) if random.random() < 0.3 else ():
+            yield Step(at_us, name, "raw", {"what": random.choice(tuple(ITEMS))})
         random = self._random_of(name)
         kinds = [fault for fault in FAULTS[4:] if fault in self._faults and fault != "move"]
         if not kinds:

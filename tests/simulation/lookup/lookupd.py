@@ -20,6 +20,7 @@ from nsqkit.lookupd.session import Session
 from nsqkit.wire.error_codes import encode_error_text
 from nsqkit.wire.lookup import OK, AnswerDecoder, LookupCommand, LookupdInfo
 from tests.simulation.broken import Broken
+from tests.simulation.lookup.raw import send_raw
 from tests.simulation.lookup.registry_oracle import RegistryOracle
 from tests.simulation.network import MS
 from tests.simulation.workload import WorldClock
@@ -104,6 +105,10 @@ class Lookupd:
                 self._refuses_until_ns = until_ns
             case "answers":
                 self._fault, self._fault_until_ns = values["how"], until_ns
+            case "raw" if self.registry is not None:
+                send_raw(self.registry, self.info, values["what"], self._world.now_ns)
+            case "raw":
+                pass
             case _ if self.registry is not None and self.resume_ns <= self._world.now_ns:
                 self._administer(verb, values["topic"], values["channel"], values.get("node", ""))
         for link in self._links:
@@ -278,6 +283,23 @@ class Lookupd:
             )
             if nodes != expected:
                 raise Broken(21, f"{self.name} lists {nodes}, not {expected}")
+            self._check_other_routes(oracle)
+
+    def _check_other_routes(self, oracle: RegistryOracle) -> None:
+        if {topic.encode() for topic in self.get("/topics")["topics"]} != oracle.topics:
+            raise Broken(21, f"{self.name} has the topics {self.get('/topics')}, not {oracle.topics}")
+        registered = Counter(
+            (address_of(peer), key.split(":")[1])
+            for key, peers in self.get("/debug").items()
+            for peer in peers
+            if key.startswith("topic:")
+        )
+        wanted = Counter((peer.address, topic.decode()) for peer in oracle.peers.values() for topic in peer.topics)
+        if registered != wanted:
+            raise Broken(21, f"{self.name} has registered {registered}, not {wanted}")
+        for target, status in (("/ping", 200), ("/info", 200), ("/lookup", 400), ("/channels", 400)):
+            if (found := self._answer("GET", target).status) != status:
+                raise Broken(21, f"{self.name} answered {found} to {target}, not {status}")
 
 
 def address_of(entry: dict[str, Any]) -> str:

@@ -12,6 +12,29 @@ SUBSCRIPTION: Final = "broker/core/topics/subscription.py"
 
 MUTANTS: Final = (
     Mutant(
+        "a large batch ends with its first part",
+        "most messages of a large MPUB are lost, though it was answered by OK",
+        "broker/core/session/session.py",
+        "            self._batch = batch\n            raise Unfinished",
+        "            pass",
+        breaks=(1,),
+    ),
+    Mutant(
+        "statsd: requeues are reported as a sum",
+        "graphs of requeues rise for ever",
+        "broker/core/report/statsd.py",
+        "{channel['requeue_count'] - (last['requeue_count'] if last else 0)}",
+        "{channel['requeue_count']}",
+        breaks=(13,),
+    ),
+    Mutant(
+        "what follows the answer to IDENTIFY is not compressed",
+        "clients that compress cannot connect",
+        "broker/core/session/frame_buffer.py",
+        "        return data if self.is_plain else self._layers.encode(data)",
+        "        return data",
+    ),
+    Mutant(
         "touched messages of a lost connection",
         "they never come back: lost until the broker restarts",
         CHANNEL,

@@ -31,4 +31,12 @@ MUTANTS: Final = (
         "        takers",
         breaks=(12,),
     ),
+    Mutant(
+        "a publish that is withdrawn while it lingers is sent",
+        "a message that the program has cancelled, and perhaps sent again, arrives",
+        "producer/linger.py",
+        "            body = batch.bodies.pop(token, None)\n            if body is not None:",
+        "            body = batch.bodies.get(token)\n            if body is not None:",
+        breaks=(2, 11),
+    ),
 )

@@ -1,0 +1,35 @@
+"""Limits of the engine that a plan may lower, so that a world of few messages reaches them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+KNOBS: Final[Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
+    "TURN_WORDS_MAX": (("broker.core.session.turns",), (1, 3)),
+    "TURN_COMMANDS_MAX": (("broker.core.session.turns",), (1, 3)),
+    "SHORT_TURN_WORDS_MAX": (("broker.core.session.turns",), (1, 2)),
+    "PART_COUNT_MAX": (("broker.core.topics.batch", "broker.core.session.session"), (1, 2)),
+    "DELIVERY_SIZE_MAX": (("broker.core.topics.channel",), (60, 400)),
+    "READ_SIZE": (("broker.core.disk.recovery", "broker.core.disk.read_ahead"), (16, 100)),
+    "UNSYNCED_FILES_MAX": (("broker.core.disk.disk_queue",), (1, 2)),
+    "BATCH_QUEUES_MAX": (("broker.core.disk.storage",), (1, 2)),
+    "TURN_COUNT": (("lookupd.session",), (1, 3)),
+}
+"""By the name of a constant: the modules that use it, and the values that plans give it."""
+
+
+@contextmanager
+def turned(values: Mapping[str, int]) -> Iterator[None]:
+    """Give constants other values."""
+    places = [(importlib.import_module(f"nsqkit.{module}"), name) for name in values for module in KNOBS[name][0]]
+    earlier = [(module, name, getattr(module, name)) for module, name in places]
+    try:
+        for module, name in places:
+            setattr(module, name, values[name])
+        yield
+    finally:
+        for module, name, value in earlier:
+            setattr(module, name, value)

@@ -80,10 +80,7 @@ class Lookups:
         # is listed until it counts as inactive.
         limit_ns = self._world.now_ns + PING_INTERVAL_NS + ANSWER_TIMEOUT_NS + DIAL_INTERVAL_NS
         limit_ns += round(DIAL_TIMEOUT * 1e9) + SLACK_NS
-        present = {link for announcer in self._announcers.values() for link in announcer.links.values()}
-        if any(lookupd.oracle.peers.keys() - present for lookupd in self.lookupds.values()):
-            limit_ns += max(lookupd.inactive_ns for lookupd in self.lookupds.values())
-        self._limit_ns = limit_ns
+        self._limit_ns = limit_ns + self._vanished_ns()
 
     def are_settled(self, consumers: list[LookupConsumer]) -> bool:
         """Whether all nsqlookupds list the live brokers, and all consumers are connected to those.
@@ -113,7 +110,15 @@ class Lookups:
         options = self._world.consumer_options
         polls = 2 * options.lookupd_poll_interval * (1 + options.lookupd_poll_jitter)
         seconds = options.lookupd_poll_timeout + polls + options.reconnect_delay_max + options.dial_timeout
-        return round(seconds * 1e9) + 4 * max(DELAYS_NS) + SLACK_NS
+        # The tombstone of a broker that has vanished may end meanwhile.
+        return round(seconds * 1e9) + 4 * max(DELAYS_NS) + SLACK_NS + self._vanished_ns()
+
+    def _vanished_ns(self) -> int:
+        """How long a broker that has vanished silently stays listed; 0 if there is none."""
+        present = {link for announcer in self._announcers.values() for link in announcer.links.values()}
+        if any(lookupd.oracle.peers.keys() - present for lookupd in self.lookupds.values()):
+            return max(lookupd.inactive_ns for lookupd in self.lookupds.values())
+        return 0
 
     def _wrong_list(self) -> str:
         """Return in which way an nsqlookupd does not list what the brokers have; empty if all do."""

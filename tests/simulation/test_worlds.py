@@ -23,6 +23,7 @@ from tests.simulation.draw import draw
 from tests.simulation.mutants.mutant import REGRESSIONS
 from tests.simulation.plan import read_plan
 from tests.simulation.runner import without_collection
+from tests.simulation.sizes import run_plan
 from tests.simulation.world import World, trace_hash
 
 WORLDS = 600
@@ -44,7 +45,7 @@ def test_plans_of_mended_bugs_do_not_fail():
     paths = sorted(REGRESSIONS.glob("*.json"))
     assert paths
     for path in paths:
-        World(read_plan(path.read_text(encoding="utf-8"))).run()
+        run_plan(read_plan(path.read_text(encoding="utf-8")))
 
 
 def test_world_is_the_same_in_another_process_with_another_hash_seed():

@@ -161,8 +161,7 @@ MUTANTS: Final = (
         "producer/linger.py",
         "        if lane.in_flight_count:\n            self._timeless",
         "        if any(each.in_flight_count for each in self._lanes.values()):\n            self._timeless",
-        1_000,
-        "driver",
+        plan="linger-of-another-topic",
         breaks=(27,),
     ),
     Mutant(

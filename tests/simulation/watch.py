@@ -181,7 +181,7 @@ class Watch:
         subscription = session.subscription
         assert subscription is not None
         in_flight = subscription.in_flight
-        if verb == "RDY" and command.params:
+        if verb == "RDY" and command.params and session not in self._closing:
             count = int(command.params[0])
             self._reach("messages in flight at RDY 0", not count and len(in_flight))
             self._reach("RDY is raised while messages wait", count > subscription.rdy_count and channel.queue)

@@ -90,9 +90,9 @@ def check_no_orphans(files: Mapping[str, bytes]) -> None:
             conclude(17, is_read, f"{name} is not between the positions {meta[0]!r}")
 
 
-def check_deleted(files: Iterable[str], queue: str, *, has_orphans: bool) -> None:
-    """Check that a queue that was deleted has no files; ``has_orphans``: a crash may have left temporary ones."""
-    allowed = (".bad", ".tmp") if has_orphans else ".bad"
+def check_deleted(files: Iterable[str], queue: str, *, has_temporary: bool) -> None:
+    """Check that a queue that was deleted has no files but temporary ones of a crash, or of a sync that runs."""
+    allowed = (".bad", ".tmp") if has_temporary else ".bad"
     left = [name for name in files if name.startswith(f"{queue}.diskqueue.") and not name.endswith(allowed)]
     conclude(17, not left, f"{left} were not deleted")
 

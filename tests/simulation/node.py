@@ -240,7 +240,8 @@ class Node:
     def check_deleted(self, queue: bytes) -> None:
         """Check that a queue that was deleted has no files."""
         if self.disk is not None and not self._has_disk_faults:
-            data_path.check_deleted(self.disk.files, queue.decode(), has_orphans=self._was_ever_killed)
+            has_temporary = self._was_ever_killed or self.is_committing
+            data_path.check_deleted(self.disk.files, queue.decode(), has_temporary=has_temporary)
 
     def crash(self, *, killed: bool) -> None:
         """End without a word: the process was killed, or the power was cut."""

@@ -238,8 +238,8 @@ class Node:
             data_path.check_stopped(self.disk.files, kept, is_durable=is_durable, has_orphans=self._was_ever_killed)
 
     def check_deleted(self, queue: bytes) -> None:
-        """Check that a queue that was deleted has no files."""
-        if self.disk is not None and not self._has_disk_faults:
+        """Check that a queue that was deleted has no files; after a power cut, a file may be there that was removed."""
+        if self.disk is not None and not self._has_disk_faults and not self._is_torn:
             has_temporary = self._was_ever_killed or self.is_committing
             data_path.check_deleted(self.disk.files, queue.decode(), has_temporary=has_temporary)
 

@@ -269,7 +269,7 @@ def nsqd_of_module() -> Iterator[NsqdServer]:
 @pytest.mark.parametrize(
     ("cls", "method", "name", "value"),
     [case for case in CASES if issubclass(case[0], BLOCKING)],
-    ids=lambda part: getattr(part, "__name__", f"{part!r:.30}"),
+    ids=lambda part: getattr(part, "__name__", "memory" if isinstance(part, memoryview) else f"{part!r:.30}"),
 )
 def test_wrong_argument_of_a_blocking_client_is_refused(blocking, cls, method, name, value):
     with pytest.raises(OptionError) as caught:

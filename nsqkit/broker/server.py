@@ -30,6 +30,7 @@ from nsqkit.transport.busy_poll import BusyPoll
 from nsqkit.transport.pump import Pump
 from nsqkit.transport.tcp import Listener, listen
 from nsqkit.transport.timer import Timer
+from nsqkit.wire.error_codes import printable_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -313,7 +314,7 @@ class Nsqd:
     def _handle_event(self, session: Session, event: Event) -> None:
         if isinstance(event, SessionEnded):
             if event.reason:
-                logger.error("[%s] - %s", session.remote_address, event.reason)
+                logger.error("[%s] - %s", session.remote_address, printable_text(event.reason))
         elif isinstance(event, AuthorizationRequested) and self._external_services is not None:
             self._external_services.authorize(session, event.secret)
 

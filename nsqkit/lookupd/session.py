@@ -16,7 +16,7 @@ from typing import Final
 from nsqkit.errors import BadChannel, BadTopic, BrokerError, InvalidCommand, ProtocolError
 from nsqkit.lookupd.registry import CLIENT, Peer, Registration, Registry
 from nsqkit.options.durations import format_duration
-from nsqkit.wire.error_codes import encode_error_text
+from nsqkit.wire.error_codes import encode_error_text, printable_text
 from nsqkit.wire.lookup import (
     OK_ANSWER,
     LookupCommand,
@@ -225,7 +225,7 @@ class Session:
             self._rules.move("removed")
 
     def _refuse(self, error: BrokerError) -> None:
-        logger.error("[%s] - %s", self._remote_address, str(error)[:_REASON_LENGTH_MAX])
+        logger.error("[%s] - %s", self._remote_address, printable_text(str(error)[:_REASON_LENGTH_MAX]))
         self._send(encode_answer(encode_error_text(error)))
         self.end("refused")
 

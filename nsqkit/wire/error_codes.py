@@ -16,6 +16,11 @@ def encode_error_text(error: errors.BrokerError) -> bytes:
     return str(error).encode("utf-8", "surrogateescape")
 
 
+def printable_text(text: str) -> str:
+    """Return text for a log: bytes that are not UTF-8 become escapes, which every handler can write."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def decode_error_text(payload: bytes) -> errors.BrokerError:
     """Return the exception for an error frame.
 

@@ -337,7 +337,7 @@ class TestBadClients:
         caplog.set_level(logging.INFO, "nsqkit.broker")
         async with Nsqd(options()) as nsqd:
             async with connected(nsqd, "memory") as bad:
-                await bad.send(b"NONSENSE\n")
+                await bad.send(b"NONSENSE\xff\n")
                 await bad.frame()
                 assert await bad.is_closed()
                 await settle()
@@ -348,7 +348,7 @@ class TestBadClients:
         assert lines == [
             f"TCP: listening on {nsqd.tcp_address}",
             "TCP: new client(memory:0)",
-            "[memory:0] - E_INVALID invalid command NONSENSE",
+            "[memory:0] - E_INVALID invalid command NONSENSE\\udcff",
             "PROTOCOL(V2): [memory:0] exiting",
             "TCP: new client(memory:1)",
             "PROTOCOL(V2): [memory:1] exiting",

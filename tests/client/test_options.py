@@ -133,6 +133,7 @@ CONTEXT = ssl.create_default_context()
             "tls_root_ca_file is 'ca.pem'; allowed is to set it only without tls_insecure_skip_verify",
         ),
     ],
+    ids=lambda part: "-".join(part) if isinstance(part, dict) else "",
 )
 def test_contradicting_options_are_refused(options, sentence):
     with pytest.raises(OptionError) as caught:

@@ -152,7 +152,7 @@ async def test_connections_and_changes_are_logged(caplog: pytest.LogCaptureFixtu
             await client.ask(encode_identify(NODE))
             await client.ask(encode_register(b"t"))
             await client.ask(PING)
-            await client.ask(b"FOO\n")
+            await client.ask(b"FO\xff\n")
             assert await client.is_closed()
     assert caplog.messages == [
         f"TCP: listening on {lookupd.tcp_address}",
@@ -162,7 +162,7 @@ async def test_connections_and_changes_are_logged(caplog: pytest.LogCaptureFixtu
         f"DB: client({name}) REGISTER category:client key: subkey:",
         f"DB: client({name}) REGISTER category:topic key:t subkey:",
         f"CLIENT({name}): pinged (last ping 0s)",
-        f"[{name}] - E_INVALID invalid command FOO",
+        f"[{name}] - E_INVALID invalid command FO\\udcff",
         f"PROTOCOL(V1): [{name}] exiting ioloop - refused",
         f"DB: client({name}) UNREGISTER category:topic key:t subkey:",
         f"DB: client({name}) UNREGISTER category:client key: subkey:",

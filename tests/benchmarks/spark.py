@@ -28,6 +28,8 @@ from tests.benchmarks.table import Floor, Row
 
 ROWS: Final = 400_000
 ROWS_PER_BATCH: Final = 50_000
+REPLAYS: Final = 5
+REPLAY_ROUNDS: Final = 3
 WRITES: Final = 1_000_000
 MESSAGES_PER_SECOND: Final = 50
 TRICKLE: Final = 1_000
@@ -38,7 +40,9 @@ MASTER: Final = "local[4]"
 SMALL_MASTER: Final = "local-cluster[1,2,512]"
 """One executor in a process of its own."""
 
-SMALL_MEMORY: Final = {"spark.executor.memory": "512m"}
+ALL_COMPILERS: Final = {"spark.driver.extraJavaOptions": "", "spark.executor.extraJavaOptions": ""}
+"""Sessions of tests use Java's fast compiler alone."""
+SMALL_MEMORY: Final = {**ALL_COMPILERS, "spark.executor.memory": "512m"}
 
 TASK_TIMEOUT: Final = 180.0
 STOP_TIMEOUT: Final = 30.0
@@ -51,7 +55,7 @@ def measure(bench: Bench) -> Iterator[Row]:
         return
     with bench.serve() as first, bench.serve() as second:
         brokers = (first, second)
-        with SparkProgram(MASTER) as spark:
+        with SparkProgram(MASTER, ALL_COMPILERS) as spark:
             _warm_up(bench, brokers, spark)
             yield from _read_rows(bench, brokers, spark)
             yield from write_rows(bench, brokers, spark)
@@ -201,7 +205,14 @@ def _read_rows(bench: Bench, brokers: Sequence[BrokerProcess], spark: SparkProgr
 
 def replay_rows(bench: Bench, brokers: Sequence[BrokerProcess], spark: SparkProgram) -> Iterator[Row]:
     topic = _filled_topic(bench, brokers, bench.effort.count(ROWS))
-    replay = partial(spark.run, "replay", addresses=_addresses(brokers)["addresses"], topic=topic)
+    replay = partial(
+        spark.run,
+        "replay",
+        addresses=_addresses(brokers)["addresses"],
+        topic=topic,
+        replays=bench.effort.count(REPLAYS),
+        rounds=bench.effort.count(REPLAY_ROUNDS),
+    )
     if figures := _once(bench, "replay", replay):
         yield Row(
             what="read of a WAL, without a broker",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 import subprocess
 import sys
@@ -354,7 +355,12 @@ def test_a_job_without_a_call_of_register_finds_the_source(options: dict[str, st
         'print("rows:", spark.read.format("nsq").options(**json.loads(sys.argv[1])).load().count())\n'
     )
     run = subprocess.run(
-        [sys.executable, job, json.dumps(options)], capture_output=True, text=True, check=False, timeout=200
+        [sys.executable, job, json.dumps(options)],
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
     )
     assert f"rows: {2 * COUNT}" in run.stdout, run.stderr
 

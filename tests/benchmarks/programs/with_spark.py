@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 
 CHANNEL: Final = "channel"
 BODY_LENGTH: Final = 200
-REPLAYS: Final = 5
-"""How often one job reads the rows of a WAL, so that the fixed cost of a job counts less."""
-
-REPLAY_ROUNDS: Final = 3
 REPLAY_TASKS: Final = 2
 REPLAY_IN_FLIGHT: Final = 5000
 REPLAY_BATCH: Final = REPLAY_IN_FLIGHT // REPLAY_TASKS // 2
@@ -88,8 +84,11 @@ def stream(
     return {"rows": rows, "per_second": rows / seconds, "worker_mb": peak() / 1e6}
 
 
-def replay(spark: SparkSession, *, addresses: Sequence[str], topic: str) -> dict[str, float]:
-    """Read the rows of a WAL, which needs no broker, and as many rows of a source that has no work, in turns."""
+def replay(spark: SparkSession, *, addresses: Sequence[str], topic: str, replays: int, rounds: int) -> dict[str, float]:
+    """Read the rows of a WAL, which needs no broker, and as many rows of a source that has no work, in turns.
+
+    One job reads them ``replays`` times, so that its fixed cost counts less.
+    """
     options = {**_source(addresses, topic, "wal"), "partitions": REPLAY_TASKS, "maxInFlight": REPLAY_IN_FLIGHT}
     with _wal(options):
         frame = spark.read.format("nsq").options(**options).load()
@@ -98,12 +97,12 @@ def replay(spark: SparkSession, *, addresses: Sequence[str], topic: str) -> dict
         spark.dataSource.register(_same_batch_source(batch_count))
         frames = {"replay": frame, "transport": spark.read.format(SAME_BATCH).load()}
         seconds = dict.fromkeys(frames, math.inf)
-        for _ in range(REPLAY_ROUNDS):
+        for _ in range(rounds):
             for name, frame in frames.items():
-                job = reduce(lambda left, right: left.union(right), [frame] * REPLAYS)
+                job = reduce(lambda left, right: left.union(right), [frame] * replays)
                 seconds[name] = min(seconds[name], _seconds(job.write.format("noop").mode("overwrite").save))
     counts = {"replay": rows, "transport": batch_count * REPLAY_BATCH * REPLAY_TASKS}
-    return {f"{name}_per_second": REPLAYS * count / seconds[name] for name, count in counts.items()}
+    return {f"{name}_per_second": replays * count / seconds[name] for name, count in counts.items()}
 
 
 def _same_batch_source(batch_count: int) -> type[DataSource]:

@@ -27,13 +27,15 @@ COUNT = 20_000
 RUNS_MAX = 5
 """Runs of a query until all messages have arrived; the messages of a dead worker time out between two."""
 
-OUTCOMES = pytest.StashKey[list[str]]()
+OUTCOME = "messages lost and duplicated"
+"""The property of a test's report with its outcome; the tests may run in several processes."""
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the outcome of each test."""
-    if lines := config.stash.get(OUTCOMES, []):
-        terminalreporter.section("messages lost and duplicated")
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    if lines := [line for report in reports for name, line in report.user_properties if name == OUTCOME]:
+        terminalreporter.section(OUTCOME)
         for line in lines:
             terminalreporter.line(line)
 
@@ -94,8 +96,8 @@ class Nodes:
 
     nsqds: list[NsqdServer]
     published: set[bytes]
-    outcomes: list[str]
     test: str
+    record_property: Callable[[str, object], None]
 
     @property
     def options(self) -> dict[str, object]:
@@ -136,17 +138,19 @@ class Nodes:
         """Compare the rows with the messages: none lost, none twice."""
         outcome = count(job.lake, self.published)
         redelivered = self.sum("timeout_count") + self.sum("requeue_count")
-        self.outcomes.append(f"{outcome}  {redelivered:6} delivered again  {self.test}")
-        print(self.outcomes[-1])
+        self.record_property(OUTCOME, f"{outcome}  {redelivered:6} delivered again  {self.test}")
         return outcome
 
 
 @pytest.fixture
-def nodes(request: pytest.FixtureRequest, make_nsqd: Callable[..., NsqdServer]) -> Nodes:
+def nodes(
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
+    make_nsqd: Callable[..., NsqdServer],
+) -> Nodes:
     """Two nsqds with ``COUNT`` messages. The channel exists before they are published."""
     nsqds = [make_nsqd(journal=False) for _ in range(2)]
-    outcomes = request.config.stash.setdefault(OUTCOMES, [])
-    nodes = Nodes(nsqds, set(), outcomes, request.node.name)
+    nodes = Nodes(nsqds, set(), request.node.name, record_property)
     for number, nsqd in enumerate(nsqds):
         publish(nodes, nsqd, f"node-{number}", COUNT // len(nsqds))
     return nodes

@@ -47,7 +47,7 @@ class Job:
             "walLocation": self.folder / "wal",
             "partitions": 2,
             "maxInFlight": 2000,
-            "maxRecordsPerTrigger": 4000,
+            "maxRecordsPerTrigger": 7000,  # three batches
             "msgTimeoutMs": 3000,
             **self.options,
         }

@@ -40,9 +40,7 @@ MASTER: Final = "local[4]"
 SMALL_MASTER: Final = "local-cluster[1,2,512]"
 """One executor in a process of its own."""
 
-ALL_COMPILERS: Final = {"spark.driver.extraJavaOptions": "", "spark.executor.extraJavaOptions": ""}
-"""Sessions of tests use Java's fast compiler alone."""
-SMALL_MEMORY: Final = {**ALL_COMPILERS, "spark.executor.memory": "512m"}
+SMALL_MEMORY: Final = {"spark.executor.memory": "512m"}
 
 TASK_TIMEOUT: Final = 180.0
 STOP_TIMEOUT: Final = 30.0
@@ -55,7 +53,7 @@ def measure(bench: Bench) -> Iterator[Row]:
         return
     with bench.serve() as first, bench.serve() as second:
         brokers = (first, second)
-        with SparkProgram(MASTER, ALL_COMPILERS) as spark:
+        with SparkProgram(MASTER) as spark:
             _warm_up(bench, brokers, spark)
             yield from _read_rows(bench, brokers, spark)
             yield from write_rows(bench, brokers, spark)

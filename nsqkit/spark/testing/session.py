@@ -26,14 +26,9 @@ CLUSTER: Final = "local-cluster[2,1,1024]"
 
 HOST: Final = "127.0.0.1"
 
-_JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
-"""Java's fast compiler alone: tests end before code of the optimizing one repays the time to compile it."""
-
 SETTINGS: Final = {
     "spark.driver.bindAddress": HOST,
-    "spark.driver.extraJavaOptions": _JVM_OPTIONS,
     "spark.driver.host": HOST,
-    "spark.executor.extraJavaOptions": _JVM_OPTIONS,
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",

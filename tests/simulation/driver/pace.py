@@ -13,8 +13,8 @@ import anyio
 
 from tests.simulation.broken import Broken
 
-TURNS_MAX: Final = 20_000
-"""Turns of the event loop within one second of virtual time; worlds with all features need up to a tenth of that."""
+TURNS_MAX: Final = 200_000
+"""Turns of the event loop within one second of virtual time; most worlds need less than a hundredth of that."""
 
 
 class Pace:

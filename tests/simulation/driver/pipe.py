@@ -203,6 +203,8 @@ class Stream(ByteStream):
     async def receive(self, max_bytes: int = 65536) -> bytes:
         await anyio.lowlevel.checkpoint_if_cancelled()
         while not self._chunks:
+            if self._at_end and self.wire is not None:
+                self.wire.is_lost = True
             self._check_open()
             if self._at_end:
                 raise EndOfStream
@@ -324,6 +326,8 @@ class PushingStream(Stream, PushStream):
             self._on_data(data)
         if self._at_end and self._on_end is not None and not self._chunks:
             on_end, self._on_end = self._on_end, None
+            if self.wire is not None:
+                self.wire.is_lost = True
             on_end()
 
     @property

@@ -31,6 +31,7 @@ class Wire:
     Attributes:
         is_read: whether the bytes can be read.
         is_over: whether the client has sent its last bytes; it does not count what arrives then.
+        is_lost: whether the client has received the end of the connection; it does not count what it answers then.
         is_subscribed: from the command until CLS.
         counts: of the messages, by the names of ``ConsumerStats``.
         held: the time at which each message without an answer times out, by id.
@@ -43,7 +44,7 @@ class Wire:
 
     def __init__(self, time: Callable[[], float], on_messages: Callable[[], None]) -> None:
         self.is_read = True
-        self.is_over = False
+        self.is_over = self.is_lost = False
         self.is_subscribed = False
         self.counts: Counter[str] = Counter()
         self.held: dict[bytes, float] = {}
@@ -100,7 +101,7 @@ class Wire:
             self.is_subscribed = verb == b"SUB"
 
     def _answer(self, count: str, message_id: bytes) -> None:
-        self.counts[count] += 1
+        self.counts[count] += not self.is_lost
         self.counts["answered"] += 1
         self.held.pop(message_id, None)
         self._answered_at[message_id] = self._time()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -47,15 +50,25 @@ class Mutant:
 
 @attrs.frozen
 class Result:
-    """The fate of a mutant: how many worlds it took, or why it was not noticed."""
+    """The fate of a mutant.
+
+    Attributes:
+        mutant: the mutant.
+        is_caught: whether a world failed.
+        text: how many worlds it took, or why it was not noticed.
+        step_count: steps of the plan that shrinking has made; None without it.
+        shrink_s: seconds that shrinking took.
+    """
 
     mutant: Mutant
     is_caught: bool
     text: str
+    step_count: int | None = None
+    shrink_s: float = 0.0
 
 
-def run(mutant: Mutant, python_path: str = "") -> Result:
-    """Plant a mutant in a copy of nsqkit, and run worlds with it."""
+def run(mutant: Mutant, python_path: str = "", *, shrink: bool = False) -> Result:
+    """Plant a mutant in a copy of nsqkit, and run worlds with it; with ``shrink``, make the plan that fails small."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "nsqkit", Path(folder, "nsqkit"), ignore=shutil.ignore_patterns("__pycache__"))
         path = Path(folder, "nsqkit", mutant.file)
@@ -63,21 +76,28 @@ def run(mutant: Mutant, python_path: str = "") -> Result:
         if source.count(mutant.old) != 1:
             return Result(mutant, False, f"its lines occur {source.count(mutant.old)} times in {mutant.file}")
         path.write_text(source.replace(mutant.old, mutant.new), encoding="utf-8")
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join((folder, str(ROOT), python_path))}
+        simulate = partial(_simulate, folder, python_path)
         try:
-            ran = subprocess.run(
-                [sys.executable, "-m", "tests.simulation", *_words(mutant)],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=SECONDS_MAX,
-                check=False,
-            )
+            ran = simulate(_words(mutant))
+            lines = (ran.stdout or ran.stderr).strip().splitlines() or ["no output"]
+            result = Result(mutant, ran.returncode == 1 and " failed" in lines[0], "; ".join(lines[:2]))
+            if not (shrink and result.is_caught and not mutant.plan and mutant.size != "power"):
+                return result
+            begin = time.monotonic()
+            small = simulate([lines[1].partition(":")[0], "--size", mutant.size, "--shrink"])
+            step_count = len(json.loads(small.stdout)["steps"])
+            return attrs.evolve(result, step_count=step_count, shrink_s=time.monotonic() - begin)
         except subprocess.TimeoutExpired:
             return Result(mutant, False, f"no verdict in {SECONDS_MAX} s")
-    lines = (ran.stdout or ran.stderr).strip().splitlines() or ["no output"]
-    return Result(mutant, ran.returncode == 1 and " failed" in lines[0], "; ".join(lines[:2]))
+
+
+def _simulate(folder: str, python_path: str, words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run the simulation's command with the copy of nsqkit in ``folder``."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((folder, str(ROOT), python_path))}
+    command = [sys.executable, "-m", "tests.simulation", *words]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
 
 
 def _words(mutant: Mutant) -> list[str]:

@@ -67,7 +67,7 @@ class Deliveries:
 
     def command(self, session: Session, command: Command) -> None:
         """Record a command that the broker receives."""
-        client = self._clients.setdefault(session, _Client())
+        client = self._clients.get(session) or self._clients.setdefault(session, _Client())
         verb = command.verb
         if verb == b"FIN":
             for message_id in command.params:
@@ -92,7 +92,7 @@ class Deliveries:
 
     def frames(self, session: Session, frames: Sequence[Response | BrokerError | MessageFrame]) -> None:
         """Check the frames that the broker sends to a client."""
-        client = self._clients.setdefault(session, _Client())
+        client = self._clients.get(session) or self._clients.setdefault(session, _Client())
         has_messages = False
         for frame in frames:
             if isinstance(frame, MessageFrame):

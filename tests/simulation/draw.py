@@ -58,8 +58,9 @@ DELETIONS: Final = ("empty channel", "empty topic", "delete channel", "delete to
 FATES: Final = ("finish",) * 14
 NEAR_US: Final = (-60_000, 20_000)
 """How long before and after a step of a player most faults are."""
-
-DURATIONS_US: Final = (300_000, 3_000_000, 15_000_000)
+STEP_COUNTS: Final = (3, 6, 6, 15)
+"""Steps of each player. Most worlds are small: many of them find more in the same time than a few large ones."""
+DURATIONS_US: Final = (300_000, 1_000_000, 3_000_000, 3_000_000, 15_000_000)
 DOUBLE_FAULTS: Final[tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]] = (
     ("reset", (), {"times": 1}),
     ("close_at", (5,), {"frame": 1}),
@@ -94,6 +95,7 @@ class _Drawing:
         if self._durability != "memory":
             self._features.discard("ephemeral")  # the ledger of a disk does not model dropped messages
         self._duration_us = random.choice(DURATIONS_US)
+        self._step_count = self.random("step count").choice(STEP_COUNTS)
         self._topics = ["t", "u"] + ["v#ephemeral"] * ("ephemeral" in self._features)
         self._channels = ["a", "b"] + ["c#ephemeral"] * ("ephemeral" in self._features)
         self._mem_queue_size = 10_000 if "ephemeral" in self._features else random.choice((0, 2, 10, 10_000))
@@ -237,7 +239,7 @@ class _Drawing:
         mean_us = self._duration_us / count
         for _ in range(count):
             at_us += random.expovariate(1) * random.choice((0, 0.05, 1, 3)) * mean_us
-            yield round(at_us)
+            yield round(min(at_us, 1.5 * self._duration_us))
 
     def _fault_times(self, random: Random, count: int) -> Iterator[int]:
         """Yield times of faults, most of them shortly before or after a step of a player."""
@@ -249,7 +251,7 @@ class _Drawing:
     def _producer(self, name: str) -> Iterator[Step]:
         random = self.random(name)
         sizes = (0, 0, 300)
-        for at_us in self._times(random, 15):
+        for at_us in self._times(random, self._step_count):
             self._step_id += 1
             self._publishes_us.append(at_us)
             is_deferred = random.random() < self._deferred_share
@@ -278,7 +280,7 @@ class _Drawing:
             fates += ("requeue default", "requeue 0 backoff", "requeue 300 backoff", "requeue 0")
         if "touches" in self._features:
             fates += ("keep", "touch", "touch", "keep")
-        for at_us in self._times(random, 15):
+        for at_us in self._times(random, self._step_count):
             chance = random.random()
             if chance < 0.1 and "max in flight" in self._features:
                 yield Step(at_us, name, "max in flight", {"count": random.choice((0, 1, 5, 200))})
@@ -350,7 +352,7 @@ class _Drawing:
         topic, channel = random.choice(self._topics), random.choice(self._channels)
         polite = ("IDENTIFY", "SUB", "RDY", "FIN", "REQ", "TOUCH", "TOUCH", "PUB", "NOP", "RDY", "RDY")
         others = ("FIN of another", "REQ of another", "TOUCH of another", "CLS", "MPUB", "DPUB", "REQ later")
-        for at_us in self._times(random, 15):
+        for at_us in self._times(random, self._step_count):
             self._step_id += 1
             what = random.choice(random.choice((polite, polite, polite, others, tuple(ITEMS))))
             values = {"id": self._step_id, "number": random.randrange(8), "topic": topic, "channel": channel}

@@ -39,7 +39,8 @@ START_NS = 1_704_067_200 * 1000 * MS
 ROUND_NS = 200 * MS  # how long a good handler takes: less than any message timeout
 IDLE_ROUNDS_MAX = 600  # without a message that is finished, when there are no faults any more
 ROUNDS_MAX = 2_000  # without the idle ones: messages that are finished again and again never end
-LAST_SYNC_NS = 5_000 * MS  # longer than the sync timeout of any node
+SYNC_SLACK_NS = 100 * MS
+IDLE_ROUND_NS = 5_000 * MS
 EVENTS_MAX = 10_000  # without time going by
 
 _consumer_options = cache(ConsumerOptions)
@@ -289,12 +290,16 @@ class World:
 
     def _idle(self) -> None:
         """Let time go by without messages; no broker may need more memory after it."""
-        self._run_until(self.now_ns + LAST_SYNC_NS)
         rounds = self.plan.options.get("idle_rounds", 0)
+        waits_ns = [
+            node.options.sync_timeout_ns + SYNC_SLACK_NS for node in self.nodes.values() if node.disk is not None
+        ]
+        self._run_until(self.now_ns + max(waits_ns, default=0))
+        self._run_until(self.now_ns + IDLE_ROUND_NS * bool(rounds))
         brokers = [node.broker for node in self.nodes.values() if rounds and node.broker is not None]
         counts = [(count_objects(broker), count_parts(broker)) for broker in brokers]
         for _ in range(rounds):
-            self._run_until(self.now_ns + LAST_SYNC_NS)
+            self._run_until(self.now_ns + IDLE_ROUND_NS)
         for broker, before in zip(brokers, counts, strict=True):
             check_idle(broker, before)
 

@@ -26,9 +26,9 @@ def main(words: list[str]) -> int:
         results = list(pool.map(partial(run, shrink=shrink), chosen))
     for result in results:
         print("caught  " if result.is_caught else "SURVIVED", result.mutant.name, "|", result.text)
-        if result.step_count is not None:
+        if result.step_count:
             print(f"         shrunk to {result.step_count} steps in {result.shrink_s:.0f} s")
-    if shrunk := [result for result in results if result.step_count is not None]:
+    if shrunk := [result for result in results if result.step_count]:
         steps = statistics.median(result.step_count for result in shrunk)
         seconds = statistics.median(result.shrink_s for result in shrunk)
         print(f"{len(shrunk)} plans were shrunk: medians of {steps:g} steps and {seconds:.0f} s")

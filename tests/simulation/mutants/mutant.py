@@ -56,14 +56,14 @@ class Result:
         mutant: the mutant.
         is_caught: whether a world failed.
         text: how many worlds it took, or why it was not noticed.
-        step_count: steps of the plan that shrinking has made; None without it.
+        step_count: steps of the plan that shrinking has made; 0 without it.
         shrink_s: seconds that shrinking took.
     """
 
     mutant: Mutant
     is_caught: bool
     text: str
-    step_count: int | None = None
+    step_count: int = 0
     shrink_s: float = 0.0
 
 

@@ -64,13 +64,11 @@ class ConsumerTally(_Tally):
         self.given_up = 0
         self._limit = limit
         self._lowered_at = -math.inf
-        self._earlier: set[tuple[int, bytes]] = set()  # the wires and ids of the messages held at that time
 
     def limit(self, max_in_flight: int) -> None:
         """Record that the limit was changed."""
         if max_in_flight < self._limit:
             self._lowered_at = self.world.loop.time()
-            self._earlier = {(id(wire), message_id) for _, wire in self.wires for message_id in wire.held}
         self._limit = max_in_flight
 
     def on_messages(self) -> None:
@@ -78,11 +76,9 @@ class ConsumerTally(_Tally):
         if sum(len(wire.held) for _, wire in self.wires) <= self._limit:
             return
         now, wires = self.world.loop.time(), self._open()
-        count = sum(
-            due > now + UNDER_WAY and (id(wire), message_id) not in self._earlier
-            for _, wire in wires
-            for message_id, due in wire.held.items()
-        )
+        if all(wire.raised_at <= self._lowered_at for _, wire in wires):
+            return  # the message replaces one that has timed out at the broker, by an RDY of before
+        count = sum(sum(due > now + UNDER_WAY for due in wire.held.values()) for _, wire in wires)
         changed = max(self._lowered_at, *(max(wire.lowered_at, stream.late_at) for stream, wire in wires))
         if count > self._limit and now > changed + UNDER_WAY:
             text = f"{self.name} has {count} messages in flight, and max_in_flight is {self._limit}"

@@ -38,6 +38,7 @@ class Wire:
         rdy_count: the RDY last sent.
         ready_at: the time at which RDY was last above 0; infinite while it is.
         lowered_at: the time at which RDY was last lowered.
+        raised_at: the time at which RDY was last raised.
         sent: the messages of each publish without an answer.
         answered: the messages of each publish with its answer, whether it is an error.
     """
@@ -49,7 +50,7 @@ class Wire:
         self.counts: Counter[str] = Counter()
         self.held: dict[bytes, float] = {}
         self.rdy_count = 0
-        self.ready_at = self.lowered_at = -math.inf
+        self.ready_at = self.lowered_at = self.raised_at = -math.inf
         self.sent: deque[list[bytes]] = deque()
         self.answered: list[tuple[list[bytes], bytes | None]] = []
         self._time = time
@@ -110,6 +111,8 @@ class Wire:
         now = self._time()
         if rdy_count < self.rdy_count:
             self.lowered_at = now
+        elif rdy_count > self.rdy_count:
+            self.raised_at = now
         if rdy_count or self.rdy_count:
             self.ready_at = math.inf if rdy_count else now
         self.rdy_count = rdy_count

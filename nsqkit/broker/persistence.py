@@ -66,7 +66,7 @@ class Persistence:
         """
         self._files.lock()
         try:
-            self.storage.open()
+            self.storage.open(now_ns)
             document = self._files.read(metadata.FILE_NAME)
             if document is not None:
                 for name in metadata.restore(broker, document, now_ns):

@@ -117,6 +117,7 @@ class World:
         self._clients: list[Client] = []
         self._sync: Iterator[None] | None = None
         self._dropped: set[bytes] = set()  # of topics whose deletion the commit that runs covers
+        self._name_sync_count = 0  # when it began
 
     def run(self, runs: int, steps: int) -> None:
         """Run the broker, and cut its power, so many times."""
@@ -204,14 +205,16 @@ class World:
             self._note("sync")
             self._sync = machine.sync(self.now_ns)
             self._dropped = set(self.ledger.deleting)
+            self._name_sync_count = self.disk.name_sync_count
         for _ in range(self.random.choice((1, 1, 2, 100))):
             try:
                 next(self._sync)
             except StopIteration:
                 self._note("synced")
                 self._sync = None
-                self.ledger.deleting -= self._dropped
-                self.ledger.deleted |= self._dropped
+                if self.disk.name_sync_count > self._name_sync_count:  # a commit, and not the writing of names alone
+                    self.ledger.deleting -= self._dropped
+                    self.ledger.deleted |= self._dropped
                 break
 
     # ---- clients -------------------------------------------------------------------------------------------------

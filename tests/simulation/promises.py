@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from nsqkit.broker.core.disk import positions
 from nsqkit.broker.core.disk.disk_queue import DiskQueue
 from nsqkit.broker.core.disk.queue import MessageQueue
 from nsqkit.broker.core.disk.storage import DiskStorage
@@ -118,20 +119,23 @@ class WatchedQueue(DiskQueue):
         self._taken_at_sync: set[bytes] = set()
         self._passed: set[bytes] = set()  # by the positions on the disk
         self._taking = 0
+        recorded = recorded_on_disk(files, name, limits)
         super().__init__(files, name, limits, state)
         self._there += on_disk(files, name, limits)
-        self._synced |= set(self._there)
+        self._synced |= recorded
 
     def put(self, frames: Sequence[bytes]) -> int:
         in_memory = super().put(frames)
         if not self._is_closing:
             self._there += frames
+            self._synced.difference_update(frames)  # an earlier copy was synced, and taken
         return in_memory
 
     def close(self, frames: Sequence[bytes] = ()) -> None:
         """Messages of memory count when the positions are written, and not before."""
         super().close(frames)
         self._there += frames
+        self._synced.difference_update(frames)
 
     def take(self, count: int) -> list[bytes]:
         self._taking = count
@@ -139,6 +143,8 @@ class WatchedQueue(DiskQueue):
         for frame in frames:
             assert frame == self._there.popleft()
         self._taken.update(frames)
+        for passed in (self._passed, self._taken_at_sync):  # of two equal messages, the positions may have passed one
+            passed.difference_update(frames)
         self._taking = 0
         return frames
 
@@ -181,6 +187,27 @@ def on_disk(files: MemoryFileStore, name: str, limits: BrokerOptions) -> list[by
     while queue:
         found += queue.take(1000)
     return found
+
+
+def recorded_on_disk(files: MemoryFileStore, name: str, limits: BrokerOptions) -> set[bytes]:
+    """Return the messages up to the end that the positions name: a sync has covered them.
+
+    Recovery finds more, in files that happen to be there after a power cut; the next one may take them.
+    """
+    meta = positions.from_meta(files.read(positions.meta_name(name)) or b"")
+    if meta is None:
+        return set()
+    found = files.kill()
+    end = meta[2]
+    for number in positions.file_numbers(found, name, end.file, positions.NUMBER_MAX):
+        file_name = positions.file_name(name, number)
+        if number > end.file:
+            found.remove(file_name)
+        elif len(found.files[file_name]) > end.offset:
+            file = found.open(file_name)
+            file.truncate(end.offset)
+            file.close()
+    return set(on_disk(found, name, limits))
 
 
 class WatchedStorage(DiskStorage):

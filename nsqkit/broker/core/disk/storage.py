@@ -55,9 +55,26 @@ class DiskStorage(SyncState):
         self._mark_failed = False
         self._mark_waits = False  # for the deadline, to be written once more
 
-    def open(self) -> None:
+    def open(self, now_ns: int) -> None:
         """Read which ids were given before. Call it when the directory is locked, before a queue is opened."""
-        self.guids.used_tick = read_used_tick(self._files, self.reports)
+        used_tick = self.guids.used_tick = read_used_tick(self._files, self.reports)
+        if used_tick < now_ns >> 20:
+            return
+        # The ids begin ahead of the clock. If the process is killed before the next sync, the times of the files do not
+        # show that these ids were given.
+        self.guids.skip(used_tick)
+        self._take_mark()
+        try:
+            write_mark(self._files, self.guids.reserved_tick)
+        except OSError as error:
+            self._keep_mark_waiting(error)
+
+    def _keep_mark_waiting(self, error: OSError) -> None:
+        self._marked_tick = -1
+        self._mark_waits = True
+        if not self._mark_failed:
+            self.report(f"{FILE_NAME} cannot be written: {error_text(error)}")
+        self._mark_failed = True
 
     def close(self) -> None:
         """Write which ids were given, and sync the names of all files. Call it when all queues are closed."""
@@ -135,12 +152,10 @@ class DiskStorage(SyncState):
     def end_sync(self, batch: SyncBatch) -> None:
         """Act on the end of a sync."""
         batch.end()
-        if batch.mark_error is not None:
-            self._marked_tick = -1
-            self._mark_waits = True
-            if not self._mark_failed:
-                self.report(f"{FILE_NAME} cannot be written: {error_text(batch.mark_error)}")
-        self._mark_failed = batch.mark_error is not None
+        if batch.mark_error is None:
+            self._mark_failed = False
+        else:
+            self._keep_mark_waiting(batch.mark_error)
 
 
 class DurableStorage(DiskStorage):

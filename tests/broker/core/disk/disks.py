@@ -161,7 +161,7 @@ class MemoryFileStore:
     Attributes:
         capacity: bytes of all files together; a write beyond it writes the part that fits, and raises ENOSPC. None for
             no limit.
-        operation_count: operations so far; sync_count: syncs of files among them.
+        operation_count: operations so far; sync_count: syncs of files among them; name_sync_count: those of names.
         open_count: files that are open.
         modified_ns: when any file was modified last.
     """
@@ -172,7 +172,7 @@ class MemoryFileStore:
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
         self.capacity: int | None = None
         self.operation_count = 0
-        self.sync_count = 0
+        self.sync_count = self.name_sync_count = 0
         self.open_count = 0
         self.modified_ns = 0
         self._names = {name: Content(bytearray(data), data) for name, data in (files or {}).items()}
@@ -335,6 +335,7 @@ class MemoryFileStore:
 
     def sync(self) -> None:
         self.operate()
+        self.name_sync_count += 1
         self._synced_names = dict(self._names)
         self._changes.clear()
 

@@ -113,10 +113,45 @@ def test_reserved_ids_are_marked_by_a_sync():
     run_sync(storage)
     assert not storage.wants_sync
     again = DiskStorage(directory.kill(), OPTIONS)
-    again.open()
+    again.open(NOW_NS)
     assert again.guids.used_tick == storage.guids.reserved_tick
     storage.close()
-    again.open()
+    later = DiskStorage(directory.kill(), OPTIONS)
+    later.open(NOW_NS + 10**9)
+    assert later.guids.used_tick == storage.guids.tick
+
+
+def test_ids_that_begin_ahead_of_the_clock_are_marked_at_the_start():
+    directory = MemoryFileStore()
+    first = DiskStorage(directory, OPTIONS)
+    first.guids.take(1, NOW_NS)
+    run_sync(first)
+    ticks = []
+    for _ in range(2):  # the second process is killed before a sync
+        directory = directory.kill()
+        storage = DiskStorage(directory, OPTIONS)
+        storage.open(NOW_NS)
+        storage.guids.take(1, NOW_NS)
+        ticks.append(storage.guids.tick)
+        assert not storage.wants_sync
+    assert first.guids.reserved_tick < ticks[0] < ticks[1]
+
+
+def test_mark_that_cannot_be_written_at_the_start_is_written_later():
+    directory = MemoryFileStore()
+    first = DiskStorage(directory, OPTIONS)
+    first.guids.take(1, NOW_NS)
+    run_sync(first)
+    storage = DiskStorage(directory, OPTIONS)
+    directory.fail(errno.ENOSPC, after=2)
+    storage.open(NOW_NS)
+    assert storage.take_reports() == ["nsqkit.ids.dat cannot be written: No space left on device"]
+    directory.recover()
+    assert storage.sync_deadline(NOW_NS) == NOW_NS + 5
+    storage.handle_deadline(NOW_NS + 5)
+    run_sync(storage)
+    again = DiskStorage(directory, OPTIONS)
+    again.open(NOW_NS)
     assert again.guids.used_tick == storage.guids.reserved_tick
 
 
@@ -142,7 +177,7 @@ def test_mark_that_cannot_be_written_is_reported_once_and_repeated(kind: type[Di
     run_sync(storage)
     assert not storage.wants_sync
     again = kind(directory.kill(), OPTIONS)
-    again.open()
+    again.open(NOW_NS)
     assert again.guids.used_tick == storage.guids.reserved_tick
 
 

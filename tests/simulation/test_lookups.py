@@ -71,9 +71,9 @@ def test_player_names_nsqlookupds_of_the_plan():
         check(attrs.evolve(plan_of(), lookupds={}))
 
 
-def test_a_quarter_of_the_worlds_has_nsqlookupds_with_all_faults():
-    plans = [plan for seed in range(300) if (plan := draw(seed)).lookupds]
-    assert 55 <= len(plans) <= 95
+def test_some_of_the_worlds_have_nsqlookupds_with_all_faults():
+    plans = [plan for seed in range(400) if (plan := draw(seed)).lookupds]
+    assert 40 <= len(plans) <= 90
     steps = [step for plan in plans for step in plan.steps]
     names = {step.verb for step in steps if step.who.startswith("lookupd-")}
     links = {step.verb for step in steps if "/lookupd-" in step.who}

@@ -40,7 +40,7 @@ def test_plan_that_does_not_fail_is_refused():
 
 
 def test_trace_follows_one_message():
-    lines, error = trace(draw(12))
+    lines, error = next(traced for seed in range(100) if "attempt 1" in "".join((traced := trace(draw(seed)))[0]))
     assert error is None
     delivery = next(line for line in lines if "attempt 1" in line)
     chosen = about(lines, delivery.split("b'")[1].rstrip("'").split()[0].rstrip("'."))

@@ -37,8 +37,9 @@ class _Drawing:
         self._seed = seed
         random = self._random("world")
         self._features = _swarm(random, FEATURES, none=False)
-        # Each of these makes a world longer by a half, so they are rarer.
-        self._features -= {feature for feature in LARGE_FEATURES if random.random() < 0.5}
+        # Each of these makes a world longer by a third, nsqlookupds by much more, so they are rarer.
+        shares = {"lookupds": 0.8, "two nodes": 0.4}
+        self._features -= {feature for feature in LARGE_FEATURES if random.random() < shares.get(feature, 0.6)}
         self._faults = _swarm(random, FAULTS, none=True)
         self._durability = random.choice(("memory", "nsqd", "fsync", "fsync"))
         if self._durability == "memory":
@@ -273,7 +274,7 @@ class _Drawing:
         if player["kind"] == "producer":
             hows += ["publish nowait", "multi nowait"] + ["publish nowait"] * (4 * ("linger" in self._features))
         at_us = self._times(random)
-        for _ in range(random.choice((3, 5, 10)) if player["kind"] == "producer" else 2):
+        for _ in range(random.choice((2, 3, 6)) if player["kind"] == "producer" else 2):
             yield from self._burst(name, random, at_us(), hows)
         if "leave" in self._features and player["kind"] == "producer" and self._some(random):
             yield Step(at_us(), name, "leave")

@@ -1,4 +1,4 @@
-"""Draws the nsqlookupds of a plan, in one world of three, with the consumers that use them and their faults."""
+"""Draws the nsqlookupds of a plan, in one world of five, with the consumers that use them and their faults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STOPS: Final = ("kill", "power cut", "stop")
 def with_lookupds(
     plan: Plan, *, swarm: Callable[[Random, tuple[str, ...]], set[str]], times: Callable[[Random, int], Iterator[int]]
 ) -> Plan:
-    """Return the plan, with nsqlookupds in one world of three.
+    """Return the plan, with nsqlookupds in one world of five.
 
     Args:
         plan: it has all nodes, players and steps.
@@ -31,7 +31,7 @@ def with_lookupds(
         times: draws the times of steps.
     """
     random = Random(f"{plan.seed}/plan/lookups")
-    if random.random() >= 1 / 3:
+    if random.random() >= 1 / 5:
         return plan
     drawing = _Drawing(plan, random, swarm(random, FAULTS), times)
     lookupds = {

@@ -141,7 +141,7 @@ MUTANTS: Final = (
         "consumer/flow.py",
         "        free = max(self.max_in_flight - self._claimed, 0)",
         "        free = max(self.max_in_flight - self.total_rdy_count, 0)",
-        1_000,
+        6_000,
         "driver",
         breaks=(6,),
     ),

@@ -84,6 +84,15 @@ MUTANTS: Final = (
         breaks=(4,),
     ),
     Mutant(
+        "positions that cannot be read are renamed before there are others",
+        "acknowledged messages of a channel are lost when a full disk also has read errors at a start",
+        "broker/core/disk/positions.py",
+        "    try:\n        files.replace(name, meta)\n    except IsADirectoryError:\n",
+        "    if damaged is None:\n",
+        plan="positions-that-cannot-be-read",
+        breaks=(1,),
+    ),
+    Mutant(
         "an error of a commit ends the broker",
         "a file that cannot be synced for a moment ends all connections",
         "broker/persistence.py",

@@ -76,17 +76,28 @@ def meta_name(queue: str) -> str:
 
 
 def replace_damaged(files: FileStore, queue: str, damaged: bytes | None, meta: bytes) -> None:
-    """Replace the file of a queue's positions, and keep the old content as ``.bad``; None if it cannot be read.
+    """Replace the file of a queue's positions, and keep what it holds as ``.bad``.
+
+    Without positions a queue counts as empty, and its files are written over. So the file is replaced in one step, and
+    one that cannot be read is not kept.
+
+    Args:
+        files: where the file is.
+        queue: the name of the queue.
+        damaged: what the file holds; None if it cannot be read.
+        meta: the new positions.
 
     Raises:
-        OSError: it cannot be written; the old content is still there, unless it could not be read.
+        OSError: it cannot be written; the old content is still there.
     """
     name = meta_name(queue)
-    if damaged is None:
-        files.rename(name, f"{name}.bad")
-    else:
+    if damaged is not None:
         files.replace(f"{name}.bad", damaged)
-    files.replace(name, meta)
+    try:
+        files.replace(name, meta)
+    except IsADirectoryError:
+        files.rename(name, f"{name}.bad")
+        files.replace(name, meta)
 
 
 def file_name(queue: str, number: int) -> str:

@@ -811,6 +811,16 @@ def test_positions_survive_a_lack_of_file_descriptors():
     assert left(opened(directory)) == frames(3)
 
 
+@pytest.mark.parametrize("room", [0, 5, 100])
+def test_positions_that_cannot_be_read_are_replaced_or_remain(room: int):
+    """The disk is full when a read has failed."""
+    directory = MemoryFileStore({data_name(0): R123, META: b"3\n0,0\n0,150\n"})
+    directory.fail(errno.EIO, times=1)
+    directory.capacity = sum(map(len, directory.files.values())) + room
+    opened(directory)
+    assert left(opened(directory.kill())) == frames(1, 2, 3)
+
+
 @pytest.mark.parametrize("failing", range(8))
 def test_damaged_positions_are_replaced_or_remain(failing: int):
     """A queue without positions would be taken for an empty one, and be written over."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from nsqkit.broker.core.disk.positions import (
     replace_damaged,
     to_meta,
 )
+from nsqkit.broker.file_store import DirectoryFileStore
 from tests.broker.core.disk.disks import MemoryFileStore
 
 NUMBERS = st.integers(0, NUMBER_MAX)
@@ -72,5 +75,22 @@ def test_damaged_positions_are_kept_as_bad():
     directory = MemoryFileStore({meta_name("t"): b"garbage"})
     replace_damaged(directory, "t", b"garbage", b"new")
     assert directory.files == {meta_name("t"): b"new", f"{meta_name('t')}.bad": b"garbage"}
-    replace_damaged(directory, "t", None, b"newer")
-    assert directory.files == {meta_name("t"): b"newer", f"{meta_name('t')}.bad": b"new"}
+
+
+def test_positions_that_cannot_be_read_are_replaced_in_one_step():
+    directory = MemoryFileStore({meta_name("t"): b"old"})
+    directory.fail(errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        replace_damaged(directory, "t", None, b"new")
+    directory.recover()
+    assert directory.files == {meta_name("t"): b"old"}
+    replace_damaged(directory, "t", None, b"new")
+    assert directory.files == {meta_name("t"): b"new"}
+
+
+def test_directory_in_place_of_positions_is_renamed(tmp_path):
+    name = meta_name("t")
+    (tmp_path / name).mkdir()
+    replace_damaged(DirectoryFileStore(str(tmp_path)), "t", None, b"new")
+    assert (tmp_path / name).read_bytes() == b"new"
+    assert (tmp_path / f"{name}.bad").is_dir()

@@ -297,6 +297,7 @@ class Handling:
 
     async def _call_in_thread(self, message: Message, limiter: anyio.CapacityLimiter) -> None:
         """Wait for the handler even if this task is cancelled, since the thread continues; ``cancel`` ends the wait."""
+        await anyio.lowlevel.checkpoint_if_cancelled()  # the shield would hide it, and nothing limits the wait then
         with anyio.CancelScope(shield=True) as scope:
             self._thread_scopes[scope] = None
             try:

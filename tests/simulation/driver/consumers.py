@@ -70,6 +70,7 @@ class ConsumerPlayer:
             world.threads.lasting[name] = (0.0, options["thread_us"] / 1e6)
         self._options = {key: value for key, value in options.items() if key not in own}
         self._tally: ConsumerTally | None = None
+        self.confirming_count = 0  # batches whose FINs are sent and not confirmed yet
         self._leave = anyio.Event()
         self._how: dict[str, Any] = {}
         self._life = 0
@@ -280,12 +281,15 @@ class ConsumerPlayer:
         await consumer.touch_confirmed(batch)
         if any(fate == "slow" for _, fate in names.values()):
             await self._pause(SLOW)
+        self.confirming_count += 1
         try:
             confirmation = await consumer.finish_confirmed(batch)
         except anyio.get_cancelled_exc_class():  # the FINs were sent
             for name, _ in names.values():
                 self._world.history.done(self._topic, self._channel, name)
             raise
+        finally:
+            self.confirming_count -= 1
         for message, (name, _) in names.items():
             if message in confirmation.failed:
                 self._world.reached.add("not confirmed")

@@ -229,7 +229,7 @@ class World:
         await self._until(11, CONNECT_MAX, self._unanswered)
         since = self.loop.time()
         await self._until(27, SHARE_MAX, lambda: self._without_rdy(since))
-        await self._until(26, REST_MAX, lambda: [line for node in self.nodes.values() for line in node.rest()])
+        await self._until(26, REST_MAX, self._unfinished)
         self.history.check()
         self.note("── at rest")
         self.is_over = True
@@ -277,6 +277,11 @@ class World:
     def _without_rdy(self, since: float) -> list[str]:
         consumers = [each for each in self.players.values() if isinstance(each, ConsumerPlayer)]
         return [line for consumer in consumers for line in consumer.without_rdy(since)]
+
+    def _unfinished(self) -> list[str]:
+        consumers = [each for each in self.players.values() if isinstance(each, ConsumerPlayer)]
+        waiting = [f"{each.name} waits for a confirmation" for each in consumers if each.confirming_count]
+        return [line for node in self.nodes.values() for line in node.rest()] or waiting
 
     def _unended(self) -> list[str]:
         return [

@@ -136,6 +136,15 @@ MUTANTS: Final = (
         breaks=(29,),
     ),
     Mutant(
+        "a handler begins in a thread after run was cancelled",
+        "a program ends late, by the time of one more handler",
+        "consumer/handling.py",
+        "        await anyio.lowlevel.checkpoint_if_cancelled()  # the shield would hide it",
+        "        # the shield would hide it",
+        plan="thread-begun-after-cancellation",
+        breaks=(30,),
+    ),
+    Mutant(
         "RDY is raised while messages of another connection are in flight",
         "a consumer holds more messages than max_in_flight after RDY has moved to another nsqd",
         "consumer/flow.py",

@@ -16,6 +16,8 @@ def administer(node: Node, action: str, topic_name: bytes, name: bytes) -> None:
     broker = node.broker
     if broker is None or node.is_suspended:
         return
+    if action in {"delete channel", "delete topic"} and node.disk is not None and node.disk.is_failing:
+        node.deliveries.may_repeat = True  # files that cannot be removed are there again with the next of that name
     oracle, now_ns = node.oracle or Oracle(node.options), node.now_ns
     topic, topic_oracle = broker.topics.get_or_create(topic_name), oracle.topic(topic_name)
     if action.endswith("channel"):

@@ -129,7 +129,7 @@ class RawMachine:
 
     def __init__(self) -> None:
         self.ended = False
-        self.has_published = self.has_subscribed = False
+        self.has_published = self.has_subscribed = self.is_cut_off = False
         self.answers_heartbeats = True
         self.ids: list[bytes] = []
         self._output = bytearray()
@@ -215,7 +215,10 @@ class Foreign:
                 self._machine.send(b"  V2")
                 if self._secret is not None:
                     self._machine.send(_auth(self._secret))
+        if verb == "send" and self._machine.is_cut_off and values["what"] == "AUTH by name":
+            return  # it would be the rest of a body, which is no secret
         if verb == "send" and self._is_modelled(values["what"]):
+            self._machine.is_cut_off |= values["what"] == "PUB in part"
             self._machine.answers_heartbeats = values["what"] != "silence" and self._machine.answers_heartbeats
             what = values["what"]
             self._machine.send(_auth(values["secret"]) if what == "AUTH by name" else ITEMS[what](self, values))

@@ -30,7 +30,9 @@ class Wire:
 
     Attributes:
         is_read: whether the bytes can be read.
-        is_over: whether the client has sent its last bytes; it does not count what arrives then.
+        is_over: whether the client has sent its last bytes.
+        late: the refusals that arrive then, or behind CLOSE_WAIT, by the names of ``ConsumerStats``; the client may
+            count them, or not.
         is_lost: whether the client has received the end of the connection; it does not count what it answers then.
         is_subscribed: from the command until CLS.
         counts: of the messages, by the names of ``ConsumerStats``.
@@ -48,6 +50,7 @@ class Wire:
         self.is_over = self.is_lost = False
         self.is_subscribed = False
         self.counts: Counter[str] = Counter()
+        self.late: Counter[str] = Counter()
         self.held: dict[bytes, float] = {}
         self.rdy_count = 0
         self.ready_at = self.lowered_at = self.raised_at = -math.inf
@@ -59,7 +62,7 @@ class Wire:
         self._msg_timeout = math.inf
         self._out = b""
         self._in = b""
-        self._has_begun = False
+        self._has_begun = self._is_closed = False
 
     # ---- from the client -----------------------------------------------------------------------------------------
 
@@ -121,7 +124,7 @@ class Wire:
 
     def receive(self, data: bytes) -> None:
         """Read what the client receives."""
-        if not self.is_read or self.is_over:
+        if not self.is_read:
             return
         data = self._in + data
         begin, received = 0, self.counts["received"]
@@ -135,7 +138,10 @@ class Wire:
             self._on_messages()
 
     def _on_frame(self, kind: int, payload: bytes) -> None:
-        if kind == MESSAGE:
+        if self.is_over or self._is_closed:
+            if kind == ERROR and BARRIER_ID not in payload:
+                self.late[ANSWERS.get(payload.partition(b" ")[0], "")] += 1
+        elif kind == MESSAGE:
             self.counts["received"] += 1
             now, message_id = self._time(), payload[10:26]
             # An answer that was under way when its message timed out is one to the next delivery.
@@ -143,6 +149,8 @@ class Wire:
             self.held[message_id] = now if is_answered else now + self._msg_timeout
         elif kind == ERROR:
             self._on_error(payload)
+        elif payload == b"CLOSE_WAIT":
+            self._is_closed = True
         elif payload.startswith(b"{"):
             answer = json.loads(payload)
             self._msg_timeout = answer["msg_timeout"] / 1000

@@ -194,10 +194,10 @@ def recorded_on_disk(files: MemoryFileStore, name: str, limits: BrokerOptions) -
 
     Recovery finds more, in files that happen to be there after a power cut; the next one may take them.
     """
-    meta = positions.from_meta(files.read(positions.meta_name(name)) or b"")
+    found = files.kill()
+    meta = positions.from_meta(found.read(positions.meta_name(name)) or b"")
     if meta is None:
         return set()
-    found = files.kill()
     end = meta[2]
     for number in positions.file_numbers(found, name, end.file, positions.NUMBER_MAX):
         file_name = positions.file_name(name, number)

@@ -225,7 +225,7 @@ class _Drawing:
         random = self.random(name)
         options: dict[str, Any] = {
             "mem_queue_size": self._mem_queue_size,
-            "msg_timeout_ns": 3_000_000_000,  # of foreign clients: nsqd's minute would be the most of a world
+            "msg_timeout_ns": 3_000_000_000,  # of foreign clients; with nsqd's minute, a world waits that long
             "max_msg_timeout_ns": 4_000_000_000,
         }
         if self._durability != "memory":

@@ -268,7 +268,7 @@ class Consumer:
 
         Two things hide that: the double drops a FIN and not the one behind it, and a crash leaves a message twice.
         """
-        has_double = self._world.plan.options.get("has_double")
+        drops_commands = self._world.plan.options.get("has_double")
         for messages, confirming in [pair for pair in self._confirming if pair[1].is_done]:
             self._confirming.remove((messages, confirming))
             confirmation = confirming.result()
@@ -276,7 +276,7 @@ class Consumer:
             for message in messages:
                 link = next((each for each in self._links.values() if each.machine is message.session), None)
                 if id(message) not in others and link and link.session and link.node.oracle:
-                    if has_double or link.node.deliveries.may_repeat:
+                    if drops_commands or link.node.deliveries.may_repeat:
                         continue
                     channel = link.node.oracle.topics[self.topic.encode()].channels[self.channel.encode()]
                     conclude(9, not channel.has(message.body), f"{message.body!r} is there after a confirmed FIN")

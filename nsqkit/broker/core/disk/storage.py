@@ -56,7 +56,10 @@ class DiskStorage(SyncState):
         self._mark_waits = False  # for the deadline, to be written once more
 
     def open(self, now_ns: int) -> None:
-        """Read which ids were given before. Call it when the directory is locked, before a queue is opened."""
+        """Read which ids were given before, and reserve the next ones if the clock is behind them.
+
+        Call it when the directory is locked, before a queue is opened.
+        """
         used_tick = self.guids.used_tick = read_used_tick(self._files, self.reports)
         if used_tick < now_ns >> 20:
             return

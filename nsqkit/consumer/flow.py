@@ -8,8 +8,10 @@ renew RDY were written when it did count down.
 
 *Claims.* The *claim* of a connection on max_in_flight is the larger of its RDY and its unanswered messages: the number
 of messages that it may come to have, or still has although its RDY was lowered. No decision that raises RDY lets the
-sum of claims pass max_in_flight; a connection below its share gets RDY as others answer. (Messages that were on their
-way when RDY was lowered count when they arrive; a client cannot count them sooner.)
+sum of claims pass max_in_flight; a connection below its share gets RDY as others answer. Messages that were on their
+way when RDY was lowered count when they arrive, since a client cannot count them sooner. If the sum is then above
+max_in_flight, or because max_in_flight was lowered, no connection has RDY until enough messages are answered. (RDY 1 of
+a connection that answers all its messages would let another one in, while others still have too many.)
 
 *Shares.* The *budget* is max_in_flight, or the part of it that the gate below allows. If it is enough for all
 connections, each gets an even share. If not, as many connections as the budget hold a *seat*, which is RDY 1. At each
@@ -334,6 +336,9 @@ class Flow(Generic[K]):
             self.deadline_ns = None
         elif self.deadline_ns is None:
             self.deadline_ns = now_ns + self.rdy_redistribute_interval_ns
+        claimed = sum(max(min(w.rdy_count, w.share), w.in_flight) for w in self._windows.values())
+        if claimed > self.max_in_flight:
+            return self._withdraw(now_ns)
         lowered = [self._send(w, w.share, now_ns) for w in takers if w.rdy_count > w.share]
         return [*lowered, *self._raise(now_ns)]
 
@@ -363,14 +368,21 @@ class Flow(Generic[K]):
 
     def _repay(self, now_ns: int) -> Sequence[SetRdy[K]]:
         # In steady state no share is above its RDY, and a read or a write costs no more than this.
-        if not self._owing or self._claimed >= self.max_in_flight:
+        if self._claimed > self.max_in_flight:
+            return self._withdraw(now_ns)
+        if not self._owing or self._claimed == self.max_in_flight:
             return NOTHING
         return self._raise(now_ns)
 
+    def _withdraw(self, now_ns: int) -> Sequence[SetRdy[K]]:
+        """Set RDY to 0, since more messages are unanswered than max_in_flight allows."""
+        self._owing = any(w.share for w in self._windows.values())
+        return [self._send(w, 0, now_ns) for w in self._windows.values() if w.rdy_count]
+
     def _raise(self, now_ns: int) -> Sequence[SetRdy[K]]:
-        """Raise RDY to the shares, as far as the claims allow."""
+        """Raise RDY to the shares, as far as the claims allow, which are at most max_in_flight."""
         owed = [w for w in self._windows.values() if w.rdy_count < w.share]
-        free = max(self.max_in_flight - self._claimed, 0)
+        free = self.max_in_flight - self._claimed
         if sum(w.cost for w in owed) > free:
             owed = [w for w in owed if needs_rdy(w.rdy_count - w.in_flight, w.rdy_count)]
         decisions = []

@@ -386,10 +386,8 @@ class ConsumerSession(ClientSession[Message]):
                 f"the broker does not keep to RDY: more than {self._held_max} of its messages have no answer, "
                 f"and the highest RDY was {self._rdy_max}"
             )
-        timed_out: list[Message] = []  # they have been delivered again
-        if len(received) < len(messages) or not held.keys().isdisjoint(received.keys()):
-            timed_out += (held[message_id] for message_id in received if message_id in held)
-            timed_out += (message for message in messages if received[message.id] is not message)
+        if not held.keys().isdisjoint(received.keys()):  # before they count once more
+            self._on_delivered_again([held[message_id] for message_id in received if message_id in held])
         if held:
             held.update(received)
         else:
@@ -397,12 +395,16 @@ class ConsumerSession(ClientSession[Message]):
         self.counts.received += len(messages)
         self._events.append(Received(messages))
         self.has_events = True
-        if timed_out:
-            self.counts.timed_out += len(timed_out)
-            for message in timed_out:
-                message.deadline_ns = TIMED_OUT
-            self._events.append(TimedOut(timed_out))
-            self.has_events = True
+        if len(received) < len(messages):
+            self._on_delivered_again([message for message in messages if received[message.id] is not message])
+
+    def _on_delivered_again(self, messages: list[Message]) -> None:
+        """Take earlier deliveries for timed out."""
+        self.counts.timed_out += len(messages)
+        for message in messages:
+            message.deadline_ns = TIMED_OUT
+        self._events.append(TimedOut(messages))
+        self.has_events = True
 
     def _on_other(self, frame: Response | BrokerError) -> None:
         if isinstance(frame, BrokerError):

@@ -166,13 +166,23 @@ def test_rdy_is_owed_while_the_messages_of_others_fill_the_budget():
     assert flow.answered("a", 1, 0) is NOTHING
 
 
-def test_no_connection_is_examined_while_claims_are_at_the_limit():
+def test_no_connection_has_rdy_while_more_messages_are_in_flight_than_allowed():
     flow = flow_of(9, "a")
     flow.received("a", 9, 0)
-    flow.set_max_in_flight(4, 0)
-    flow.add("b", NSQD_MAX_RDY_COUNT, 0)
+    assert flow.set_max_in_flight(4, 0) == [SetRdy("a", 0)]
+    assert flow.add("b", NSQD_MAX_RDY_COUNT, 0) == []
     assert flow.answered("a", 5, 0) is NOTHING  # four are left, of four
-    assert flow.answered("a", 1, 0) == [SetRdy("b", 1)]
+    assert flow.answered("a", 1, 0) == [SetRdy("a", 2), SetRdy("b", 1)]
+
+
+def test_the_rdy_of_each_is_withdrawn_when_late_messages_of_one_exceed_the_limit():
+    flow = flow_of(2, "ab")
+    flow.pause(0)
+    assert flow.resume(0) == [SetRdy("a", 1), SetRdy("b", 1)]
+    assert flow.received("b", 5, 0) == [SetRdy("a", 0), SetRdy("b", 0)]  # five were under way at the pause
+    assert flow.answered("b", 3, 0) is NOTHING
+    assert flow.answered("b", 1, 0) == [SetRdy("a", 1), SetRdy("b", 1)]
+    assert flow.received("a", 1, 0) is NOTHING
 
 
 def test_a_large_share_passes_on_in_few_commands():
@@ -616,6 +626,8 @@ class FlowMachine(RuleBasedStateMachine):
     def rdy_is_within_max_in_flight(self):
         assert sum(n.rdy_count for n in self.nsqds.values()) <= self.max_in_flight
         assert self.flow.total_rdy_count == sum(n.rdy_count for n in self.nsqds.values())
+        if sum(n.claim for n in self.nsqds.values()) > self.max_in_flight:
+            assert self.flow.total_rdy_count == 0
 
     @invariant()
     def the_gate_holds(self):
@@ -650,9 +662,12 @@ class BackoffMachine(RuleBasedStateMachine):
             strategy=ExponentialStrategy(SECOND_NS), max_backoff_duration_ns=max_backoff_s * SECOND_NS
         )
 
-    def carry_out(self, decisions: Sequence[SetRdy[int]]) -> None:
+    def send(self, decisions: Sequence[SetRdy[int]]) -> None:
         for key, rdy_count in decisions:
             self.nsqds[key].rdy_count = rdy_count
+
+    def carry_out(self, decisions: Sequence[SetRdy[int]]) -> None:
+        self.send(decisions)
         self.let_deliver()
 
     def let_deliver(self) -> None:
@@ -683,10 +698,13 @@ class BackoffMachine(RuleBasedStateMachine):
             self.carry_out(verb(self.flow, self.now_ns))
 
     def end(self, message: tuple[int, int], outcome: str) -> None:
-        """Answer a message; nsqd reads the answer before the RDY that follows from it."""
+        """Answer a message, which counts when it is written; nsqd reads it before the RDY that follows from it."""
         self.messages.remove(message)
+        decisions = self.flow.answered(message[0], 1, self.now_ns)
         nsqd = self.nsqds[message[0]]
         nsqd.in_flight -= 1
+        nsqd.deliver()
+        self.send(decisions)
         self.let_deliver()
         counter, state, tested = self.backoff.counter, self.backoff.state, message in self.test_messages
         if outcome == "success":
@@ -699,7 +717,6 @@ class BackoffMachine(RuleBasedStateMachine):
         assert action is not None or self.backoff.counter == counter
         assert action is None or state is BackoffState.RUNNING or tested
         self.act(action)
-        self.carry_out(self.flow.answered(message[0], 1, self.now_ns))
 
     @rule(waiting=st.sampled_from([0, 1, 10**6]))
     def add(self, waiting):

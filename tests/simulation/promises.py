@@ -141,7 +141,8 @@ class WatchedQueue(DiskQueue):
         self._taking = count
         frames = super().take(count)
         for frame in frames:
-            assert frame == self._there.popleft()
+            expected = self._there.popleft()
+            assert frame == expected
         self._taken.update(frames)
         for passed in (self._passed, self._taken_at_sync):  # of two equal messages, the positions may have passed one
             passed.difference_update(frames)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType, SimpleNamespace, coroutine
 from typing import TYPE_CHECKING, Any
 
-from tests.broker.core.disk.disks import Content, MemoryFileStore
+from tests.broker.core.disk.disks import Content, Ended, MemoryFileStore
 
 if TYPE_CHECKING:
     from random import Random
@@ -101,15 +101,57 @@ PERSISTENCE = load_by_hand("nsqkit.broker.persistence", ThreadPoolExecutor=Pool)
 class Disk(MemoryFileStore):
     """The data path of a broker: a ``DirectoryFileStore`` in memory.
 
+    Args:
+        files: their bytes, by name.
+        note: called with a text for each change, each sync, and each fault.
+
     Attributes:
         is_checked: a checker reads, which no fault may meet.
     """
 
     is_checked = False
 
+    def __init__(self, files: dict[str, bytes] | None = None, *, note: Callable[[str], None] | None = None) -> None:
+        super().__init__(files)
+        self._note = note
+
     def operate(self, content: Content | None = None, data: bytes = b"", position: int = 0) -> None:
-        if not self.is_checked:
+        if self.is_checked:
+            return
+        try:
             super().operate(content, data, position)
+        except (OSError, Ended) as error:
+            if self._note is not None:
+                self._note("ends the process" if isinstance(error, Ended) else f"fails: {error.strerror}")
+            raise
+
+    def write(self, content: Content, position: int, data: bytes) -> None:
+        if self._note is not None:
+            self._note(f"writes {len(data)} bytes at {position} of {self._name_of(content)}")
+        super().write(content, position, data)
+
+    def sync_file(self, content: Content) -> None:
+        super().sync_file(content)
+        if self._note is not None:
+            self._note(f"has synced {self._name_of(content)}")
+
+    def sync(self) -> None:
+        super().sync()
+        if self._note is not None:
+            self._note("has synced its names")
+
+    def rename(self, name: str, new_name: str) -> None:
+        super().rename(name, new_name)
+        if self._note is not None:
+            self._note(f"has renamed {name} to {new_name}")
+
+    def remove(self, name: str) -> None:
+        super().remove(name)
+        if self._note is not None:
+            self._note(f"has removed {name}")
+
+    def _name_of(self, content: Content) -> str:
+        return next((name for name, each in self._names.items() if each is content), "a removed file")
 
     def act(self, verb: str, values: dict[str, Any], *, is_faulty: bool) -> bool:
         """Perform a step of a plan; return whether messages may be lost by it."""

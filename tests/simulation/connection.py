@@ -9,7 +9,7 @@ The link is that of ``nsqkit.testing`` in some worlds, for its faults, and is le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
@@ -208,9 +208,14 @@ class Connection:
         if data == END:
             self.node.end_input(session, self._commands.end())
         elif self._rules is None:
-            self.node.receive(session, data, list(self._commands.feed(self._reader.read_up(data))))
+            self.node.receive(session, data, list(self._read_commands(data)))
         else:
             self._receive_foreign(session, data, self._rules)
+
+    def _read_commands(self, data: bytes) -> Iterator[Command]:
+        for command in self._commands.feed(self._reader.read_up(data)):
+            self._world.note("%s ▶ %s: %s", self.name, self.node.name, command)
+            yield command
 
     def _receive_foreign(self, session: Session, data: bytes, rules: ForeignRules) -> None:
         """Find the commands that the broker has to accept, and the one that it has to refuse."""
@@ -220,7 +225,7 @@ class Connection:
             self.node.receive(session, data, commands)
             return
         try:
-            for command in self._commands.feed(self._reader.read_up(data)):
+            for command in self._read_commands(data):
                 rules.execute(command, self.node.broker)
                 commands.append(command)
         except (NSQError, Refused) as error:

@@ -86,7 +86,7 @@ class Node:
         self.broker: Broker | None = None
         self.announcer: Announcer | None = None
         self.oracle: Oracle | None = None
-        self.disk = Disk() if options.get("durability", "memory") != "memory" else None
+        self.disk = Disk(note=world.disk_note(name)) if options.get("durability", "memory") != "memory" else None
         self.history = History(self.disk is not None and self.options.durability == "fsync")
         self.deliveries = Deliveries(is_fair=self.options.timing == "exact" and not self.options.enable_experiments)
         self.accepted: set[bytes] = set()
@@ -257,7 +257,8 @@ class Node:
         self._is_torn |= not killed and self.disk is not None
         if self.disk is not None:
             how = {name: self._random.random() < 0.3 for name in ("in_order", "zeros", "sectors")}
-            self.disk = Disk((self.disk.kill() if killed else self.disk.power_cut(self._random, **how)).files)
+            left = self.disk.kill() if killed else self.disk.power_cut(self._random, **how)
+            self.disk = Disk(left.files, note=self._world.disk_note(self.name))
         if self._committer is not None:
             self._committer.drop()
             self._committer = None
@@ -330,7 +331,6 @@ class Node:
         link, broker, now_ns = self.links[session], self.broker, self.now_ns
         assert broker is not None
         for command in commands:
-            self._world.note("%s ▶ %s: %s", link.name, self.name, command)
             link.owner.before_command(link, command)
             if self._world.watch is not None:
                 self._world.watch.command(self, session, command, self._world.now_ns)
@@ -385,13 +385,13 @@ class Node:
         link = self.links[session]
         while (data := session.data_to_send()) or session.has_input:
             frames = link.read_frames(data)
+            link.note_frames(frames)
             if self.oracle is not None:
                 self.oracle.frames(session, frames, self.now_ns)
             if self._world.watch is not None:
                 self._world.watch.frames(self, session, frames, self._world.now_ns)
             self.history.frames(session, frames)
             self.deliveries.frames(session, frames)
-            link.note_frames(frames)
             if data:  # END, which is empty, is sent by _close
                 link.answer(data)
             session.process_input(self.now_ns)

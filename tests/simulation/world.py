@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol
 
 from nsqkit.client.session import ClientSession
@@ -110,6 +110,10 @@ class World:
         if self._trace is not None:
             self._trace(f"{(self.now_ns - START_NS) / 1e9:11.6f}  {text % values}")
 
+    def disk_note(self, node: str) -> Callable[[str], None] | None:
+        """Return what writes the lines of a broker's disk; None without a trace."""
+        return None if self._trace is None else partial(self.note, "%s: the disk %s", node)
+
     # ---- for the parts -----------------------------------------------------------------------------------------------
 
     def connect(
@@ -143,7 +147,11 @@ class World:
     def run(self) -> None:
         """Run the world from its beginning to its end."""
         with turned(self.plan.options.get("knobs", {})), leaks.listening() if self._has_auth else nullcontext():
-            self._run()
+            try:
+                self._run()
+            except Exception:
+                self.note("── the world fails")
+                raise
 
     def _run(self) -> None:
         for step in self.plan.steps:

@@ -17,6 +17,7 @@ from nsqkit.consumer.consumer import Consumer
 from nsqkit.consumer.message import Message
 from nsqkit.errors import MessageError, OptionError, ProtocolError
 from tests.simulation.broken import Broken
+from tests.simulation.driver.history import name_of
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.node import make_clock
 from tests.simulation.driver.pace import pass_time
@@ -354,6 +355,7 @@ class ConsumerPlayer:
         finally:
             for key in keys:
                 self._active[key] -= 1
+            self._world.note("%s: a handler of %s has ended", self.name, name_of(message.body))
 
     async def _handle(self, message: Message) -> None:
         name, fate = self._begin(message)

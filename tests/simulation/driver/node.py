@@ -48,7 +48,7 @@ class Broker:
         self.name = name
         self.nsqd: Nsqd | None = None
         self.durability = options.get("durability", "memory")
-        self.disk = None if self.durability == "memory" else Disk()
+        self.disk = None if self.durability == "memory" else Disk(note=world.disk_note(name))
         self._world = world
         self._options = options
         self._number = number
@@ -164,7 +164,7 @@ class Broker:
         if self.disk is not None:
             random = Random(f"{self._world.plan.seed}/{self.name}/{self._life}/power")
             files = self.disk.kill() if power is None else self.disk.power_cut(random, **power)
-            self.disk = Disk(files.files)
+            self.disk = Disk(files.files, note=self._world.disk_note(self.name))
         self._world.network.drop_host(self.name)
         if self.nsqd is not None:
             self.nsqd.kill()

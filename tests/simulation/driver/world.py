@@ -7,6 +7,7 @@ start again, and everything has to come to rest within ``REST_MAX`` seconds of v
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -85,6 +86,10 @@ class World:
         """Write a line of the trace."""
         if self._trace is not None:
             self._trace(f"{self.loop.time() - self._begun:.6f} {text % values}")
+
+    def disk_note(self, node: str) -> Callable[[str], None] | None:
+        """Return what writes the lines of a broker's disk; None without a trace."""
+        return None if self._trace is None else partial(self.note, "%s: the disk %s", node)
 
     def watch_connection(self, address: str, error: Exception | None) -> None:
         """Record the end of a connection; with no fault in the world, none ends, but by a publish that is too large."""

@@ -34,6 +34,7 @@ class Lookups:
         if self.lookupds:
             for node in world.nodes.values():
                 node.announcer = self._announcers[node.name] = Announcer(world, node)
+        self._list_limit_ns: int | None = None
         self._limit_ns: int | None = None
         self._is_listed = False
 
@@ -80,7 +81,7 @@ class Lookups:
         # is listed until it counts as inactive.
         limit_ns = self._world.now_ns + PING_INTERVAL_NS + ANSWER_TIMEOUT_NS + DIAL_INTERVAL_NS
         limit_ns += round(DIAL_TIMEOUT * 1e9) + SLACK_NS
-        self._limit_ns = limit_ns + self._vanished_ns()
+        self._limit_ns = self._list_limit_ns = limit_ns + self._vanished_ns()
 
     def are_settled(self, consumers: list[LookupConsumer]) -> bool:
         """Whether all nsqlookupds list the live brokers, and all consumers are connected to those.
@@ -94,11 +95,13 @@ class Lookups:
         if not missing:
             missing = next((consumer.missing for consumer in consumers if consumer.missing), "")
             if not missing:
-                self._limit_ns = None  # what changes from now on has a limit of its own
+                self._limit_ns = self._list_limit_ns = None  # what changes from now on has a limit of its own
                 return True
             if not self._is_listed:
                 self._is_listed = True
                 self._limit_ns = now_ns + self._consumer_limit_ns()
+        elif self._is_listed:  # by a connection that was lost, and whose end was not noticed before
+            self._is_listed, self._limit_ns = False, self._list_limit_ns
         if self._limit_ns is None:
             self._limit_ns = now_ns + self._consumer_limit_ns()
         if now_ns > self._limit_ns:

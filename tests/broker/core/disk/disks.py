@@ -142,9 +142,8 @@ class MemoryFile:
         return len(self._content.data)
 
     def sync(self) -> None:
-        self._operate()
-        self._directory.sync_count += 1
-        self._content.sync()
+        assert self._is_open, "the file was closed"
+        self._directory.sync_file(self._content)
 
     def share(self) -> MemoryFile:
         return MemoryFile(self._directory, self._content)
@@ -267,6 +266,12 @@ class MemoryFileStore:
                 content.write(position, data[: len(data) - (more - room)])
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         content.write(position, data)
+
+    def sync_file(self, content: Content) -> None:
+        """Sync the bytes of a file."""
+        self.operate()
+        self.sync_count += 1
+        content.sync()
 
     # ---- a directory -------------------------------------------------------------------------------------------
 

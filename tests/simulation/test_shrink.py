@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsqkit.broker.core.topics.channel import Channel
+from nsqkit.wire.frames import OK_FRAME
 from tests.simulation.draw import draw
 from tests.simulation.plan import Plan, Step
 from tests.simulation.shrink import failure_of_plan, shrink
@@ -48,3 +49,17 @@ def test_trace_follows_one_message():
     assert any("PUB" in line for line in chosen)
     assert any("attempt 1" in line for line in chosen)
     assert any("FIN" in line for line in chosen)
+
+
+def test_trace_of_a_failure_has_the_frame_that_is_wrong(monkeypatch):
+    monkeypatch.setattr("nsqkit.broker.core.session.session.CLOSE_WAIT_FRAME", OK_FRAME)
+    lines, error = next(traced for seed in range(100) if (traced := trace(draw(seed)))[1] is not None)
+    assert str(error) == lines[-1]
+    assert lines[-2].endswith("── the world fails")
+    assert lines[-3].endswith("Response(payload=b'OK')")
+
+
+def test_trace_has_the_syncs_of_disks():
+    lines = next(lines for seed in range(100) if "the disk" in "".join(lines := trace(draw(seed))[0]))
+    assert any("the disk writes " in line for line in lines)
+    assert any("the disk has synced " in line for line in lines)

@@ -104,6 +104,7 @@ class Disk(MemoryFileStore):
     Args:
         files: their bytes, by name.
         note: called with a text for each change, each sync, and each fault.
+        clock: returns the time of a change.
 
     Attributes:
         is_checked: a checker reads, which no fault may meet.
@@ -111,9 +112,29 @@ class Disk(MemoryFileStore):
 
     is_checked = False
 
-    def __init__(self, files: dict[str, bytes] | None = None, *, note: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        files: dict[str, bytes] | None = None,
+        *,
+        note: Callable[[str], None] | None = None,
+        clock: Callable[[], int] = int,
+    ) -> None:
         super().__init__(files)
         self._note = note
+        self._clock = clock
+        self._times: dict[Content, int] = {}
+
+    def after(self, left: MemoryFileStore) -> Disk:
+        """Return the disk with the files that a crash has left."""
+        disk = Disk(left.files, note=self._note, clock=self._clock)
+        times = {name: self._times.get(content, 0) for name, content in self._names.items()}
+        newest = max(times.values(), default=0)  # of a file whose removal was lost
+        disk._times = {content: times.get(name, newest) for name, content in disk._names.items()}
+        return disk
+
+    def newest_ns(self, part: str) -> int:
+        self.operate()
+        return max((self._times.get(content, 0) for name, content in self._names.items() if part in name), default=0)
 
     def operate(self, content: Content | None = None, data: bytes = b"", position: int = 0) -> None:
         if self.is_checked:
@@ -128,6 +149,7 @@ class Disk(MemoryFileStore):
     def write(self, content: Content, position: int, data: bytes) -> None:
         if self._note is not None:
             self._note(f"writes {len(data)} bytes at {position} of {self._name_of(content)}")
+        self._times[content] = self._clock()
         super().write(content, position, data)
 
     def sync_file(self, content: Content) -> None:

@@ -86,7 +86,8 @@ class Node:
         self.broker: Broker | None = None
         self.announcer: Announcer | None = None
         self.oracle: Oracle | None = None
-        self.disk = Disk(note=world.disk_note(name)) if options.get("durability", "memory") != "memory" else None
+        has_disk = options.get("durability", "memory") != "memory"
+        self.disk = Disk(note=world.disk_note(name), clock=lambda: self.now_ns) if has_disk else None
         self.history = History(self.disk is not None and self.options.durability == "fsync")
         self.deliveries = Deliveries(is_fair=self.options.timing == "exact" and not self.options.enable_experiments)
         self.accepted: set[bytes] = set()
@@ -257,8 +258,7 @@ class Node:
         self._is_torn |= not killed and self.disk is not None
         if self.disk is not None:
             how = {name: self._random.random() < 0.3 for name in ("in_order", "zeros", "sectors")}
-            left = self.disk.kill() if killed else self.disk.power_cut(self._random, **how)
-            self.disk = Disk(left.files, note=self._world.disk_note(self.name))
+            self.disk = self.disk.after(self.disk.kill() if killed else self.disk.power_cut(self._random, **how))
         if self._committer is not None:
             self._committer.drop()
             self._committer = None

@@ -48,7 +48,7 @@ class Broker:
         self.name = name
         self.nsqd: Nsqd | None = None
         self.durability = options.get("durability", "memory")
-        self.disk = None if self.durability == "memory" else Disk(note=world.disk_note(name))
+        self.disk = None if self.durability == "memory" else Disk(note=world.disk_note(name), clock=self._now_ns)
         self._world = world
         self._options = options
         self._number = number
@@ -156,6 +156,9 @@ class Broker:
         if not ended.is_set():
             raise Broken(30, f"{self.name} did not stop within {self._world.loop.time() - begun:.3f} seconds")
 
+    def _now_ns(self) -> int:
+        return 0 if self.nsqd is None else self.nsqd.clock.now_ns()
+
     def kill(self, *, power: dict[str, bool] | None = None) -> None:
         """End without a word; with ``power`` the disk loses unsynced data, as ``MemoryFileStore.power_cut``."""
         if not self.is_wanted:
@@ -164,7 +167,7 @@ class Broker:
         if self.disk is not None:
             random = Random(f"{self._world.plan.seed}/{self.name}/{self._life}/power")
             files = self.disk.kill() if power is None else self.disk.power_cut(random, **power)
-            self.disk = Disk(files.files, note=self._world.disk_note(self.name))
+            self.disk = self.disk.after(files)
         self._world.network.drop_host(self.name)
         if self.nsqd is not None:
             self.nsqd.kill()

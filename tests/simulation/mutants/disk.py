@@ -117,4 +117,13 @@ MUTANTS: Final = (
         4_000,
         breaks=(16,),
     ),
+    Mutant(
+        "files that a killed process had read are not removed",
+        "the space of up to all files of a queue is lost at each crash, and the files stay when a topic is deleted",
+        "broker/core/disk/disk_queue.py",
+        "        while number and self._files.exists(",
+        "        while not number and self._files.exists(",
+        plan="files-left-by-a-kill",
+        breaks=(17,),
+    ),
 )

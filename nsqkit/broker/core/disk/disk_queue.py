@@ -65,7 +65,9 @@ class DiskQueue:
         # As on disk; a missing file means the same.
         self._meta = positions.to_meta(0, self._read, self._write)
         self._open()
-        self._first_file = self._read.file
+        self._first_file = self._first_left_file()
+        if self._first_file < self._read.file:
+            self._request_sync()  # which removes them
 
     def __len__(self) -> int:
         return self._depth
@@ -94,6 +96,13 @@ class DiskQueue:
             self.sync(names=False)
         self._check_next_record()
         self._correct_depth()
+
+    def _first_left_file(self) -> int:
+        """Return the first file that was read and is still there: a process may end before it has removed it."""
+        number = self._read.file
+        while number and self._files.exists(self._file_name(number - 1)):
+            number -= 1
+        return number
 
     def _begin_anew(self) -> None:
         """Give up files whose positions contradict each other."""

@@ -126,6 +126,35 @@ def test_complete_file_that_has_been_read_is_removed():
     assert left(queue) == frames(4)
 
 
+def killed_before_removal() -> MemoryFileStore:
+    """Return the files of a queue that has read two files, and was killed when the positions were on disk."""
+    directory = MemoryFileStore()
+    queue = opened(directory)
+    queue.put(frames(*range(7)))
+    assert queue.take(7) == frames(*range(7))
+    plan = queue.begin_sync()
+    plan.sync_data()
+    plan.write_positions(directory)
+    plan.rename_positions(directory)
+    assert sizes(directory) == {"000000.dat": 150, "000001.dat": 150, "000002.dat": 50}
+    return directory.kill()
+
+
+def test_files_that_a_killed_process_had_read_are_removed_by_the_next_sync():
+    directory = killed_before_removal()
+    queue = opened(directory)
+    assert queue.needs_sync
+    queue.sync()
+    assert sizes(directory) == {"000002.dat": 50}
+    assert not opened(directory).needs_sync
+
+
+def test_files_that_a_killed_process_had_read_are_removed_with_the_queue():
+    directory = killed_before_removal()
+    opened(directory).delete()
+    assert directory.files == {}
+
+
 def test_sync_is_requested_after_sync_every_messages():
     state = new_state()
     limits = attrs.evolve(LIMITS, max_bytes_per_file=10_000, sync_every=5)

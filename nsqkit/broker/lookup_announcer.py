@@ -129,8 +129,12 @@ class LookupAnnouncer:
         addresses = self.http_addresses
         if not addresses:
             return []
-        channels = await lookup_channels(addresses, topic, self._options(), self._clock)
-        return sorted(channel for channel in channels if not is_ephemeral(channel))
+        return lasting(await lookup_channels(addresses, topic, self._options(), self._clock))
+
+
+def lasting(channels: Iterable[bytes]) -> list[bytes]:
+    """Return the channels that are not ephemeral, in order."""
+    return sorted(channel for channel in channels if not is_ephemeral(channel))
 
 
 class _Peer:

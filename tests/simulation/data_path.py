@@ -97,21 +97,19 @@ def check_deleted(files: Iterable[str], queue: str, *, has_temporary: bool) -> N
     conclude(17, not left, f"{left} were not deleted")
 
 
-def check_stopped(files: Mapping[str, bytes], kept: Messages | None, *, is_durable: bool, has_orphans: bool) -> None:
+def check_stopped(files: Mapping[str, bytes], kept: Messages | None, *, is_durable: bool) -> None:
     """Check the files of a broker that was stopped.
 
     Args:
         files: all of them.
         kept: the messages that they must have; None if that is not known.
         is_durable: a deferred message that was finished may be there while others wait before it.
-        has_orphans: a crash may have left files without a name.
     """
     found = read(files)
     if kept is not None:
         found = found & kept if is_durable else found
         conclude(17, found == kept, f"the files have {found}, not {kept}")
-    if not has_orphans:
-        check_no_orphans(files)
+    check_no_orphans(files)
 
 
 def check_file_counts(files: Iterable[str]) -> None:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from nsqkit.broker.core.broker import Broker
 from nsqkit.broker.core.lookup_peer import LookupPeerSession
 from nsqkit.broker.core.topics.topic import Topic
-from nsqkit.broker.lookup_announcer import DIAL_INTERVAL_NS
+from nsqkit.broker.lookup_announcer import DIAL_INTERVAL_NS, lasting
 from nsqkit.lookupd.session import Session
 from nsqkit.wire.lookup import LookupCommandDecoder, Node
-from nsqkit.wire.names import is_ephemeral
 from tests.rules import AllowAll
+from tests.simulation.broken import conclude
+from tests.simulation.lookup.registry_oracle import EPHEMERAL
 from tests.simulation.network import END, MS, Pipe, act_on_pipes
 
 if TYPE_CHECKING:
@@ -256,7 +257,10 @@ class Announcer:
         """Start a new topic with the channels that the nsqlookupds list, but for ephemeral ones."""
         lookupds = self._world.lookups.lookupds
         found = {channel.encode() for name in self.names for channel in lookupds[name].channels(topic.name)}
-        self._node.start_topic(topic, sorted(channel for channel in found if not is_ephemeral(channel)))
+        channels = lasting(found)
+        wanted = sorted(channel for channel in found if not channel.endswith(EPHEMERAL))
+        conclude(14, channels == wanted, f"{topic.name!r} starts with {channels}, not {wanted}")
+        self._node.start_topic(topic, channels)
 
     def _dial(self, name: str, now_ns: int) -> None:
         lookupd = self._world.lookups.lookupds[name]

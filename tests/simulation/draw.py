@@ -13,9 +13,9 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
+from tests.simulation import knobs
 from tests.simulation.auth.draw import with_auth
 from tests.simulation.foreign import ITEMS
-from tests.simulation.knobs import KNOBS
 from tests.simulation.lookup.draw import with_lookupds
 from tests.simulation.plan import Plan, Step
 
@@ -184,7 +184,7 @@ class _Drawing:
             "msg_timeout_ms": random.choice((1000, 3000)),
             "idle_rounds": random.choice((10, *[0] * 24)),
             "is_exact": self._has_partitions and self._is_exact,
-            "knobs": self._knobs(),
+            "knobs": knobs.draw(self.random("knobs")),
             "consumer": {
                 "max_in_flight": random.choice((1, 2, 10, 200)),
                 "heartbeat_interval": random.choice((1.0, 5.0)),
@@ -202,12 +202,6 @@ class _Drawing:
             return {}
         deflate = {"deflate": True, "deflate_level": random.choice((0, 1, 9))}
         return random.choice((deflate, {"snappy": True}))
-
-    def _knobs(self) -> dict[str, int]:
-        random = self.random("knobs")
-        if random.random() >= 0.3:
-            return {}
-        return {name: random.choice(values) for name, (_, values) in KNOBS.items() if random.random() < 0.5}
 
     def _identity(self, random: Random) -> dict[str, Any]:
         if "consumer options" not in self._features or self._has_partitions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from random import Random
 from typing import Final
 
 KNOBS: Final[Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
@@ -17,8 +18,19 @@ KNOBS: Final[Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
     "UNSYNCED_FILES_MAX": (("broker.core.disk.disk_queue",), (1, 2)),
     "BATCH_QUEUES_MAX": (("broker.core.disk.storage",), (1, 2)),
     "TURN_COUNT": (("lookupd.session",), (1, 3)),
+    "OUTBOX_SIZE_MAX": (
+        ("broker.core.session.frame_buffer", "broker.core.session.nsqd_frame_buffer"),
+        (1, 300, 2_000),
+    ),
 }
 """By the name of a constant: the modules that use it, and the values that plans give it."""
+
+
+def draw(random: Random) -> dict[str, int]:
+    """Return the values of a plan, for most plans none."""
+    if random.random() >= 0.3:
+        return {}
+    return {name: random.choice(values) for name, (_, values) in KNOBS.items() if random.random() < 0.5}
 
 
 @contextmanager

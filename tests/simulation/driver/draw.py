@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, Final
 
+from tests.simulation import knobs
 from tests.simulation.driver.raw import COMMANDS, MAGICS
 from tests.simulation.plan import Plan, Step
 
@@ -73,6 +74,7 @@ class _Drawing:
             "topics": self._topics,
             "backend": random.choice(("asyncio", "asyncio", "trio")),
             "order": random.choice(("shuffled", "shuffled", "in order")),
+            "knobs": knobs.draw(self._random("knobs")),
         }
         lookupds: dict[str, dict[str, Any]] = {lookupd: {} for lookupd in self._lookupds}
         sorted_steps = tuple(sorted(steps, key=lambda step: step.at_us))

@@ -25,6 +25,7 @@ from tests.simulation.driver.pace import pass_time
 from tests.simulation.driver.producers import HTTPPlayer, ProducerPlayer
 from tests.simulation.driver.raw import RawPlayer
 from tests.simulation.driver.seams import Threads, installed
+from tests.simulation.knobs import turned
 from tests.simulation.plan import Plan, Step
 
 REST_MAX: Final = 90.0
@@ -126,7 +127,8 @@ class World:
             except Exception as error:
                 errors.append(error)
 
-        loop = run(main, random)
+        with turned(options.get("knobs", {})):
+            loop = run(main, random)
         for error in errors:
             raise error
         if loop.faults:

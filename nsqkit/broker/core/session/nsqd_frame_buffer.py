@@ -36,13 +36,13 @@ class NsqdFrameBuffer(FrameBuffer):
         self._interval_end_ns = now_ns
 
     def send_messages(self, frames: list[bytes], buffer_size: int, now_ns: int) -> None:
-        """Add messages, which wait until there are ``buffer_size`` bytes of them."""
+        """Add messages, which wait until there are ``buffer_size`` bytes of them, or as many as wait at most."""
         size = sum(map(len, frames))
         self._buffered += frames
         self._buffered_size += size
         self.size += size
         self.is_full = self.size >= OUTBOX_SIZE_MAX
-        if self._buffered_size >= buffer_size:
+        if self._buffered_size >= buffer_size or self.is_full:
             self.flush()
         elif self._interval_ns:
             if now_ns >= self._interval_end_ns:

@@ -176,7 +176,7 @@ class Session(Turns):
         was_full = self.subscription is not None and self._buffer.is_full
         data = self._buffer.take()
         self._heartbeat.has_sent = True
-        if was_full:
+        if was_full and data:  # otherwise all of its bytes wait for a commit
             self._update_ready()
             self._leave(OutputTaken())
         return data

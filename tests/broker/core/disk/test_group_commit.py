@@ -81,6 +81,20 @@ def test_failed_commit_ends_the_waiting_connections_without_an_answer(broker):
     assert not idle.ended
 
 
+def test_messages_behind_an_answer_that_waits_leave_no_event_until_they_are_sent(broker):
+    session = connected(broker)
+    session.receive_data(b"SUB t c\nRDY 2\n", NOW_NS)
+    session.data_to_send()
+    session.receive_data(2 * (b"PUB t\n\0\x0c\0\0" + bytes(0xC0000)), NOW_NS)
+    broker.settle(NOW_NS)
+    assert session.outbox_full
+    assert (sent(session), session.has_events) == (b"", False)  # else the pump would call it again and again
+    broker.end_commit(broker.group_commit.begin())
+    assert len(sent(session)) > 2 * 0xC0000
+    assert session.has_events
+    assert not session.outbox_full
+
+
 def test_closed_session_is_forgotten(broker):
     session = connected(broker)
     session.receive_data(PUB, NOW_NS)

@@ -51,6 +51,15 @@ def test_messages_are_sent_when_the_buffer_is_full(driven):
     assert len(consumer.messages()) == 2
 
 
+def test_messages_are_sent_when_more_would_not_be_delivered():
+    driven = DrivenBroker(timing="nsqd", max_output_buffer_size=1 << 23)
+    consumer = driven.consumer(10, output_buffer_size=1 << 22, output_buffer_timeout=-1)
+    driven.publish(bytes(700_000))
+    assert consumer.messages() == []
+    driven.publish(bytes(700_000))
+    assert len(consumer.messages()) == 2
+
+
 def test_messages_are_sent_before_an_answer(driven):
     consumer = driven.consumer(10)
     driven.publish(b"a")

@@ -230,15 +230,14 @@ class DiskQueue:
 
     def _begin_next_file(self) -> None:
         complete, self._write = self._write, Position(self._write.file + 1)
-        if self._read.file == complete.file:
+        if self._read == complete:  # nsqd would take it for damaged, if it continued from here
+            self._go_to_file(self._write.file)
+        elif self._read.file == complete.file:
             self._ahead.size = complete.offset
         self._release_write_handle()
         if len(self._unsynced_files) >= UNSYNCED_FILES_MAX:
             self.sync_data()
         self._request_sync()
-        if self._read == complete:  # nsqd would take it for damaged, if it continued from here
-            with suppress(OSError):  # then the next ``take`` does it
-                self._leave_complete_file()
 
     def _release_write_handle(self) -> None:
         if self._write_handle is not None:

@@ -350,7 +350,7 @@ LEFT: dict[str, tuple[str | None, dict[int, bytes], Found]] = {
         Found([1, 4, 5], BAD, 5, 2),
     ),
     "no file": ("2|0,0|0,100|", {}, Found([], {}, 0, 2)),
-    "no file, and nothing in it": ("0|0,100|0,100|", {}, Found([], {}, 0, 1)),
+    "no file, and nothing in it": ("0|0,100|0,100|", {}, Found([], {}, 0, 0)),
     "the first file is missing": ("5|0,0|1,100|", {1: R45}, Found([4, 5], {}, 5, 2)),
     "a file between is missing": ("7|0,0|2,100|", {0: R123, 2: R45}, Found([1, 2, 3, 4, 5], {}, 7, 2)),
     "the last file is missing": ("3|0,0|1,100|", {0: R123}, Found([1, 2, 3], {}, 3, 1)),
@@ -440,6 +440,15 @@ def test_missing_end_of_a_file_starts_the_next_file():
     queue.put(frames(9))
     assert directory.files[data_name(1)] == records(9)
     assert left(queue) == frames(1, 2, 3, 9)
+
+
+def test_missing_file_that_was_read_to_its_end_is_not_needed():
+    directory = MemoryFileStore({META: b"0\n0,100\n0,100\n"})
+    queue = opened(directory)
+    queue.put(frames(3))
+    assert queue.messages() == frames(3)
+    assert left(queue) == frames(3)
+    assert queue._state.reports == []
 
 
 def test_directory_missing_for_a_while_loses_no_message():

@@ -54,13 +54,19 @@ def count_parts(broker: Broker) -> int:
     return len(broker.topics) + sum(len(topic.channels) for topic in broker.topics.values()) + len(broker.sessions)
 
 
-def check_idle(broker: Broker, before: tuple[int, int]) -> None:
-    """Check the memory of a broker that has been idle, and had so many objects and parts ``before``.
+def count_subscribers(broker: Broker) -> int:
+    """Return the number of sessions that have subscribed."""
+    return sum(session.subscription is not None for session in broker.sessions)
 
-    A consumer that uses nsqlookupds may have connected again meanwhile.
+
+def check_idle(broker: Broker, before: tuple[int, int, int]) -> None:
+    """Check the memory of a broker that has been idle, and had so many objects, parts and subscribers ``before``.
+
+    A consumer that uses nsqlookupds may have connected again or subscribed meanwhile.
     """
-    count, parts = count_objects(broker), count_parts(broker)
-    most = before[0] + GROWTH_MAX + EACH_MAX * max(parts - before[1], 0)
+    count, parts, subscribers = count_objects(broker), count_parts(broker), count_subscribers(broker)
+    more = max(parts - before[1], 0) + max(subscribers - before[2], 0)
+    most = before[0] + GROWTH_MAX + EACH_MAX * more
     conclude(23, count <= most, f"a broker that was idle has {count} objects, and had {before[0]}")
     most = OBJECTS_MAX + EACH_MAX * parts
     conclude(23, count <= most, f"a broker that was idle has {count} objects, more than {most}")

@@ -27,7 +27,7 @@ from tests.simulation.knobs import turned
 from tests.simulation.lookup.announcer import LookupLink
 from tests.simulation.lookup.discovery import LookupConsumer
 from tests.simulation.lookup.lookups import Lookups
-from tests.simulation.memory import check_idle, count_objects, count_parts
+from tests.simulation.memory import check_idle, count_objects, count_parts, count_subscribers
 from tests.simulation.network import MS
 from tests.simulation.node import Node
 from tests.simulation.partition import Partitions
@@ -305,7 +305,7 @@ class World:
         self._run_until(self.now_ns + max(waits_ns, default=0))
         self._run_until(self.now_ns + IDLE_ROUND_NS * bool(rounds))
         brokers = [node.broker for node in self.nodes.values() if rounds and node.broker is not None]
-        counts = [(count_objects(broker), count_parts(broker)) for broker in brokers]
+        counts = [(count_objects(broker), count_parts(broker), count_subscribers(broker)) for broker in brokers]
         for _ in range(rounds):
             self._run_until(self.now_ns + IDLE_ROUND_NS)
         for broker, before in zip(brokers, counts, strict=True):

@@ -5,8 +5,10 @@ The tests must pass each time, and must fail for each fault with a message that 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 RUNS = 10
@@ -41,8 +43,9 @@ def main() -> int:
         print(f"run {number}: {' '.join(result.stdout.splitlines()[-1:])}", flush=True)
         if result.returncode:
             print(result.stdout, result.stderr)
-    for fault, message in MESSAGES.items():
-        result = pytest(f"--planted={fault}")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # some wait for time limits
+        results = pool.map(lambda fault: pytest(f"--planted={fault}"), MESSAGES)
+    for (fault, message), result in zip(MESSAGES.items(), results, strict=True):
         lines = [line for line in result.stdout.splitlines() if message in line]
         is_named = result.returncode == 1 and bool(lines)
         failures += not is_named

@@ -71,10 +71,15 @@ def names(files: Mapping[str, bytes]) -> dict[str, set[str]]:
     }
 
 
-def check_no_orphans(files: Mapping[str, bytes]) -> None:
-    """Check that each file is one of a queue whose topic and channel exist, and has records to read or to follow."""
+def check_no_orphans(files: Mapping[str, bytes], *, has_temporary: bool) -> None:
+    """Check that each file is one of a queue whose topic and channel exist, and has records to read or to follow.
+
+    A crash leaves temporary files, whose names are used again.
+    """
     topics = names(files)
     for name in files:
+        if has_temporary and name.endswith(".tmp"):
+            continue
         records = RECORDS.fullmatch(name)
         own = OWN.fullmatch(name)
         conclude(17, records is not None or own is not None, f"{name} was left over")
@@ -97,19 +102,20 @@ def check_deleted(files: Iterable[str], queue: str, *, has_temporary: bool) -> N
     conclude(17, not left, f"{left} were not deleted")
 
 
-def check_stopped(files: Mapping[str, bytes], kept: Messages | None, *, is_durable: bool) -> None:
+def check_stopped(files: Mapping[str, bytes], kept: Messages | None, *, is_durable: bool, has_temporary: bool) -> None:
     """Check the files of a broker that was stopped.
 
     Args:
         files: all of them.
         kept: the messages that they must have; None if that is not known.
         is_durable: a deferred message that was finished may be there while others wait before it.
+        has_temporary: it was killed before.
     """
     found = read(files)
     if kept is not None:
         found = found & kept if is_durable else found
         conclude(17, found == kept, f"the files have {found}, not {kept}")
-    check_no_orphans(files)
+    check_no_orphans(files, has_temporary=has_temporary)
 
 
 def check_file_counts(files: Iterable[str]) -> None:

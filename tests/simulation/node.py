@@ -235,8 +235,8 @@ class Node:
 
     def _check_stopped(self, kept: Counter[tuple[bytes, bytes, bytes]] | None) -> None:
         if self.disk is not None and not self._has_disk_faults and not self._is_torn:
-            is_durable = self.options.durability == "fsync"
-            data_path.check_stopped(self.disk.files, kept, is_durable=is_durable)
+            is_durable, has_temporary = self.options.durability == "fsync", self._was_ever_killed
+            data_path.check_stopped(self.disk.files, kept, is_durable=is_durable, has_temporary=has_temporary)
 
     def check_deleted(self, queue: bytes) -> None:
         """Check that a queue that was deleted has no files; after a power cut, a file may be there that was removed."""

@@ -87,7 +87,8 @@ class Publisher:
             self._serial += 1
             names.append(f"{self.name}.{self._serial}")
             bodies.append(make_body(self.name, self._serial, step.values.get("size", 0)))
-        may_repeat = self.options.get("publish_attempts", 1) > 1
+        # A broker whose disk fails may store a publish for some channels and refuse it, so it goes to the next broker.
+        may_repeat = self.options.get("publish_attempts", 1) > 1 or (self.world.has_disk_faults and len(self.nodes) > 1)
         now = self.world.loop.time()
         return Publish(tuple(names), step.values["topic"], tuple(self.nodes), now, may_repeat), bodies
 

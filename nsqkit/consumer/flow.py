@@ -9,9 +9,9 @@ renew RDY were written when it did count down.
 *Claims.* The *claim* of a connection on max_in_flight is the larger of its RDY and its unanswered messages: the number
 of messages that it may come to have, or still has although its RDY was lowered. No decision that raises RDY lets the
 sum of claims pass max_in_flight; a connection below its share gets RDY as others answer. Messages that were on their
-way when RDY was lowered count when they arrive, since a client cannot count them sooner. If the sum is then above
-max_in_flight, or because max_in_flight was lowered, no connection has RDY until enough messages are answered. (RDY 1 of
-a connection that answers all its messages would let another one in, while others still have too many.)
+way when RDY was lowered count when they arrive, since a client cannot count them sooner. While the sum is above
+max_in_flight, because of such messages or because max_in_flight was lowered, no connection has RDY: a connection that
+answers its messages would get another one, although others still have too many.
 
 *Shares.* The *budget* is max_in_flight, or the part of it that the gate below allows. If it is enough for all
 connections, each gets an even share. If not, as many connections as the budget hold a *seat*, which is RDY 1. At each

@@ -36,7 +36,7 @@ class NsqdFrameBuffer(FrameBuffer):
         self._interval_end_ns = now_ns
 
     def send_messages(self, frames: list[bytes], buffer_size: int, now_ns: int) -> None:
-        """Add messages, which wait until there are ``buffer_size`` bytes of them, or as many as wait at most."""
+        """Add messages, which wait until there are ``buffer_size`` bytes of them or ``is_full`` is True."""
         size = sum(map(len, frames))
         self._buffered += frames
         self._buffered_size += size

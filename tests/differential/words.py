@@ -35,8 +35,9 @@ BAD_NUMBERS: Final = (
     *(str(2**31), str(2**32), str(2**63 - 1), str(2**63), str(2**64 - 1), str(2**64), "1_0", "1\r", "\0"),
 )
 # nsqd delivers deferred messages at a scan, so none may become due during a sequence.
-BAD_DELAYS: Final = tuple(
-    number for number in BAD_NUMBERS if not number.strip().isdigit() or not 0 < int(number) < 60_000
+BAD_DELAYS: Final = (
+    *(each for each in BAD_NUMBERS if not each.strip(" +").isdigit() or not 0 < int(each) < 60_000),
+    "+3600000",
 )
 LONG_NS: Final = 3_600_000_000_000
 

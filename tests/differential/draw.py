@@ -191,7 +191,7 @@ class Drawing:
     def _consume(self, name: str, client: _Client) -> None:
         number, choice = self._random.randint(0, 9), self._random.random()
         if choice < 0.3:
-            count = self._ready_count()
+            client.ready = count = self._ready_count()
             self._send(name, f"RDY {count}\n", 0, ready=count)
         elif choice < 0.55:
             self._send(name, f"FIN <{name}{number}>\n", 0)
@@ -221,12 +221,15 @@ class Drawing:
         data, ends = bad_command(self._random, self._topics, self._body)
         verb = re.split("[ \r\n]", data)[0]
         answers = 0 if verb in UNANSWERED else 1
+        if verb == "MPUB" and client.ready:
+            return  # with bytes behind its messages it ends the connection; nsqd may deliver them to it all the same
         if ends:
             self._send(name, data, answers, ends=True)
             client.state = "closed"
         elif verb == "RDY":
             if self._takes_all:
                 return
+            client.ready = 1
             self._send(name, data, answers, ready=1)
         else:
             self._send(name, data, answers)

@@ -36,8 +36,8 @@ BAD_NUMBERS: Final = (
 )
 # nsqd delivers deferred messages at a scan, so none may become due during a sequence.
 BAD_DELAYS: Final = (
-    *(each for each in BAD_NUMBERS if not each.strip(" +").isdigit() or not 0 < int(each) < 60_000),
-    "+3600000",
+    *(each for each in BAD_NUMBERS if not each.strip(" +\r").isdigit() or not 0 < int(each) < 60_000),
+    *("+3600000", "3600000\r"),
 )
 LONG_NS: Final = 3_600_000_000_000
 

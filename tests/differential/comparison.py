@@ -21,7 +21,7 @@ import attrs
 from tests.differential.plan import Plan, Step
 from tests.differential.program import ProgramError
 from tests.differential.side import Side
-from tests.differential.views import View, differences_of, is_at_rest
+from tests.differential.views import View, differences_of, is_at_rest, message_counts
 
 SETTLE_LIMIT: Final = 2.0
 """Seconds in which both programs have to agree."""
@@ -135,6 +135,8 @@ class Comparison:
         self._found += found
 
     def _run_step(self, number: int, step: Step) -> None:
+        if step.verb in {"connect", "close"}:
+            self._end_connection(step.values["on"])
         if step.verb == "connect":
             self._both(number, step, Side.connect, Side.connected)
         elif step.verb == "settle":
@@ -145,11 +147,20 @@ class Comparison:
             self._request(number, step)
         elif self._sides[0].is_closed(step.values["on"]):
             return
-        elif step.verb == "close":
-            for side in self._sides:
-                side.close(step.values["on"])
-        elif not self._would_share(step):
+        elif step.verb != "close" and not self._would_share(step):
             self._both(number, step, Side.send, Side.sent)
+
+    def _end_connection(self, name: str) -> None:
+        """Close a connection, if it is open, and wait until neither program has it in a channel."""
+        were_subscribed = [side.close(name) for side in self._sides]
+        if not any(were_subscribed):
+            return
+        limit = time.monotonic() + SETTLE_LIMIT
+        for delay in _delays():
+            views = self._ask("GET", self._sides[0].dialect.settled_paths[0])
+            if time.monotonic() > limit or not any(name in message_counts(view["body"]) for view in views):
+                return
+            _wait(delay)
 
     def _both(
         self, number: int, step: Step, act: Callable[[Side, Step], None], result: Callable[[Side, Step], dict[str, Any]]

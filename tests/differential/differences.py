@@ -55,6 +55,15 @@ def _is_deleted_meanwhile(difference: Difference, plan: Plan) -> bool:
     return difference.where.startswith("answers/") and difference.reference == "error E_MPUB_FAILED MPUB failed exiting"
 
 
+def _is_delivered_while_emptied(difference: Difference, plan: Plan) -> bool:
+    before = plan.steps[max(difference.number - 1, 0) : difference.number]
+    return (
+        any(str(step.values.get("path")).startswith("/channel/empty") for step in before)
+        and difference.where.endswith("/in_flight_count")
+        and difference.reference > difference.ours
+    )
+
+
 RULES: Final = (
     Rule("identity of the program", _is_name_of_program),
     Rule("keys of topology in `/info`, `/stats` and the answer to IDENTIFY", _is_topology),
@@ -62,6 +71,7 @@ RULES: Final = (
     Rule("a file that was read to its end when the next one is started", _is_read_to_its_end),
     Rule("a body over HTTP that is longer than `--max-body-size`", _is_unread_body),
     Rule("`PUT /config/nsqlookupd_tcp_addresses` with `null`", _is_null),
+    Rule("messages that wait for a consumer while its channel is emptied", _is_delivered_while_emptied, parts=True),
     Rule("a topic that is deleted while the body of an MPUB to it arrives", _is_deleted_meanwhile, parts=True),
 )
 

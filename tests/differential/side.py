@@ -98,8 +98,6 @@ class Side:
     def connect(self, step: Step) -> None:
         """Connect, and send the magic."""
         name = step.values["on"]
-        if name in self.connections:
-            self.connections[name].close()
         connection = Connection(self.program.tcp, typed=self.dialect.typed)
         self.connections[name] = connection
         self._labels[connection.port] = name
@@ -143,7 +141,8 @@ class Side:
         values = step.values
         connection.channel = values.get("sub") or connection.channel
         connection.ready = values.get("ready", connection.ready)
-        connection.immediate |= IMMEDIATE in values["data"].encode("latin-1")
+        if "output_buffer_size" in values["data"]:  # of a further IDENTIFY, nsqd takes the size, but no timeout
+            connection.immediate = IMMEDIATE in values["data"].encode("latin-1")
 
     def request(self, method: str, path: str, body: str | None = None, headers: dict[str, str] | None = None) -> None:
         """Write an HTTP request."""
@@ -197,9 +196,14 @@ class Side:
             message.append("its id or its timestamp has changed")
         return message
 
-    def close(self, name: str) -> None:
-        """Close a connection."""
-        self.connections[name].close()
+    def close(self, name: str) -> bool:
+        """Close a connection, if there is one; return whether it was open, and had subscribed."""
+        if name not in self.connections:
+            return False
+        connection = self.connections[name]
+        was_subscribed = connection.is_open and bool(connection.channel)
+        connection.close()
+        return was_subscribed
 
     def stop(self) -> None:
         """Stop the program; its connections end."""

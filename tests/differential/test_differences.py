@@ -15,6 +15,10 @@ SMALL = Plan("nsqd", {"max-body-size": "9", "mem-queue-size": "2"})
 REQUEST = Step("http", {"method": "POST", "path": "/pub", "body": "0123456789"})
 
 
+EMPTIED = Plan("nsqd", {}, (Step("http", {"method": "POST", "path": "/channel/empty?topic=t"}), Step("settle")))
+"""Of a channel with a consumer whose RDY is used up."""
+
+
 def test_every_rule_names_a_row():
     page = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
     subjects = {cells[0] for cells in rows(page)}
@@ -38,6 +42,15 @@ def test_known_difference_is_explained(where: str, reference: Any, ours: Any, ro
     rule = explain(Difference(1, REQUEST, where, reference, ours), SMALL)
     assert rule is not None
     assert row in rule.row
+
+
+def test_message_that_nsqd_delivers_while_it_empties_a_channel_is_explained():
+    step = EMPTIED.steps[1]
+    rule = explain(Difference(1, step, "stats/body/producers/b/in_flight_count", 1, 0), EMPTIED)
+    assert rule is not None
+    assert "emptied" in rule.row
+    assert explain(Difference(1, step, "stats/body/producers/b/in_flight_count", 0, 1), EMPTIED) is None
+    assert explain(Difference(0, step, "stats/body/producers/b/in_flight_count", 1, 0), EMPTIED) is None
 
 
 @pytest.mark.parametrize(

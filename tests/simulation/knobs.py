@@ -12,7 +12,7 @@ KNOBS: Final[Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
     "TURN_WORDS_MAX": (("broker.core.session.turns",), (1, 3)),
     "TURN_COMMANDS_MAX": (("broker.core.session.turns",), (1, 3)),
     "SHORT_TURN_WORDS_MAX": (("broker.core.session.turns",), (1, 2)),
-    "PART_COUNT_MAX": (("broker.core.topics.batch", "broker.core.session.session"), (1, 2)),
+    "PART_COUNT_MAX": (("broker.core.topics.batch", "broker.core.session.session", "broker.http_api"), (1, 2)),
     "DELIVERY_SIZE_MAX": (("broker.core.topics.channel",), (60, 400)),
     "READ_SIZE": (("broker.core.disk.recovery", "broker.core.disk.read_ahead"), (16, 100)),
     "UNSYNCED_FILES_MAX": (("broker.core.disk.disk_queue",), (1, 2)),
@@ -22,6 +22,7 @@ KNOBS: Final[Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]] = {
         ("broker.core.session.frame_buffer", "broker.core.session.nsqd_frame_buffer"),
         (1, 300, 2_000),
     ),
+    "SPLIT_SIZE": (("broker.http_api",), (1, 30)),
 }
 """By the name of a constant: the modules that use it, and the values that plans give it."""
 

@@ -112,6 +112,7 @@ class _Drawing:
         random = self._random_of(f"{name}/raw")
         for at_us in self._times(random, 4) if random.random() < 0.3 else ():
             yield Step(at_us, name, "raw", {"what": random.choice(tuple(ITEMS))})
+        yield from self._ephemeral(name)
         random = self._random_of(name)
         kinds = [fault for fault in FAULTS[4:] if fault in self._faults and fault != "move"]
         if not kinds:
@@ -128,6 +129,13 @@ class _Drawing:
                 yield Step(at_us, name, kind, {"how": random.choice(HOW), "for_us": for_us})
             else:
                 yield from self._administration(name, kind, random, at_us)
+
+    def _ephemeral(self, name: str) -> Iterator[Step]:
+        """Draw an ephemeral channel that is listed at the begin, so before most topics are new."""
+        random = self._random_of(f"{name}/ephemeral")
+        if random.random() < 0.4:
+            topic = random.choice(self._plan.options["topics"])
+            yield Step(random.choice((0, 1_000)), name, "make channel", {"topic": topic, "channel": "e#ephemeral"})
 
     def _administration(self, name: str, kind: str, random: Random, at_us: int) -> Iterator[Step]:
         """Draw what an admin does; a deletion is done in an nsqlookupd, in a broker, or in both."""

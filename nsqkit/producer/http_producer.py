@@ -161,9 +161,11 @@ class HTTPProducer:
 
     async def _post(self, path: str, params: dict[str, str], body: bytes) -> None:
         """Publish to the next nsqd, and to those after it while there are attempts left."""
+        first = self._next
+        self._next += 1
         for attempt in range(1, self.options.publish_attempts + 1):
-            daemon = self._daemons[self._next % len(self._daemons)]
-            self._next += 1
+            # Not the next one of all publishes: that may be one where this publish was tried before.
+            daemon = self._daemons[(first + attempt - 1) % len(self._daemons)]
             try:
                 await daemon.request("POST", path, params, body=body)
                 return

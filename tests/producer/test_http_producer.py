@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from nsqkit.client.serializers import JSON
@@ -129,6 +130,15 @@ async def test_another_attempt_uses_the_next_nsqd(answer):
     async with answering(answer) as bad, answering(ok) as good:
         await producer(bad.address, good.address, publish_attempts=2).publish("t", b"x")
         assert [len(server.requests) for server in (bad, good)] == [1, 1]
+
+
+async def test_another_attempt_uses_the_next_nsqd_beside_other_publishes():
+    async with answering(lambda _: b"") as bad, answering(ok) as good:
+        http = producer(bad.address, good.address, publish_attempts=2)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(http.publish, "t", b"x")
+        assert [len(server.requests) for server in (bad, good)] == [2, 4]
 
 
 async def test_error_of_the_last_attempt_is_raised():

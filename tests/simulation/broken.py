@@ -38,6 +38,7 @@ INVARIANTS: Final = {
     31: "a message is finished only when its row is in a slot",
     32: "a message has exactly one row, unless a live owner stalled",
     33: "all replays of a partition are equal",
+    34: "a publish with enough attempts succeeds while one of its nsqds is healthy",
 }
 """The numbers are those of the design of the simulation; 31 to 33 are about Spark's slot logs."""
 

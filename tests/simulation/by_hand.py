@@ -7,7 +7,9 @@ needed, and the end of a process may come in the middle of it.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType, SimpleNamespace, coroutine
@@ -108,9 +110,11 @@ class Disk(MemoryFileStore):
 
     Attributes:
         is_checked: a checker reads, which no fault may meet.
+        sync_failures: the next syncs of files that fail, so that writes succeed and commits do not.
     """
 
     is_checked = False
+    sync_failures = 0
 
     def __init__(
         self,
@@ -132,6 +136,11 @@ class Disk(MemoryFileStore):
         disk._times = {content: times.get(name, newest) for name, content in disk._names.items()}
         return disk
 
+    @property
+    def synced(self) -> dict[str, bytes]:
+        """The bytes that a power cut certainly leaves, by the name of the file."""
+        return {name: content.synced for name, content in self._synced_names.items()}
+
     def newest_ns(self, part: str) -> int:
         self.operate()
         return max((self._times.get(content, 0) for name, content in self._names.items() if part in name), default=0)
@@ -152,7 +161,16 @@ class Disk(MemoryFileStore):
         self._times[content] = self._clock()
         super().write(content, position, data)
 
+    def recover(self) -> None:
+        super().recover()
+        self.sync_failures = 0
+
     def sync_file(self, content: Content) -> None:
+        if self.sync_failures:
+            self.sync_failures -= 1
+            if self._note is not None:
+                self._note(f"cannot sync {self._name_of(content)}")
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         super().sync_file(content)
         if self._note is not None:
             self._note(f"has synced {self._name_of(content)}")

@@ -26,6 +26,8 @@ FAULTS: Final = (
 MODES: Final = ("run", "run", "run", "run", "iterate", "batches", "run batches", "threads", "plain")
 FATES: Final = ("slow", "raise", "hang", "touch", "finish twice", "requeue", "later")
 DURATIONS_US: Final = (100_000, 1_000_000, 3_000_000)
+LATE_TOPICS: Final = ("v", "w")
+"""Topics that publishes create, each with one channel, which its consumer creates."""
 
 
 def draw(seed: int) -> Plan:
@@ -53,32 +55,48 @@ class _Drawing:
 
         count = random.choice((1, 2)) if "lookupds" in self._features else 0
         self._lookupds = ["lookupd-1", "lookupd-2"][:count]
+        self._haven = self._draw_haven(self._random("haven"))
+        self._late: list[str] = []
+        if not self._haven and self._random("late topics").random() < 0.12:
+            self._late = list(LATE_TOPICS)
+            self._topics = {topic: ["a"] for topic in ("t", *LATE_TOPICS)}
+
+    def _draw_haven(self, random: Random) -> str:
+        """Return the one of three nodes that has no fault, in some worlds, while the others have many; else nothing."""
+        if random.random() >= 0.1:
+            return ""
+        self._features -= {"two channels", "two topics", "timeouts", "large", "operator"}
+        self._features |= {"attempts", *(["http producer"] * self._some(random, 0.6))}
+        self._topics, self._lookupds = {"t": ["a"]}, []
+        return random.choice(("nsqd-1", "nsqd-2", "nsqd-3"))
 
     def _random(self, name: str) -> Random:
         return Random(f"{self._seed}/{name}")
 
     def plan(self) -> Plan:
-        nodes = {name: self._node(name) for name in ("nsqd-1", "nsqd-2")[: 1 + ("two nodes" in self._features)]}
+        count = 3 if self._haven else 1 + ("two nodes" in self._features)
+        nodes = {name: self._node(name) for name in ("nsqd-1", "nsqd-2", "nsqd-3")[:count]}
         players = dict(self._players(list(nodes)))
         steps = [step for name, player in players.items() for step in self._steps_of(name, player)]
-        for node in nodes:
-            steps += self._node_steps(node)
+        for node, options in nodes.items():
+            steps += self._ailments(node, options, players) if self._haven else self._node_steps(node)
         for lookupd in self._lookupds:
             steps += self._lookupd_steps(lookupd)
         for name, player in players.items():
-            for node in player["nodes"] or nodes:
+            for node in () if self._haven else player["nodes"] or nodes:
                 steps += self._link_steps(name, node)
         random = self._random("loop")
-        options = {
+        world_options = {
             "size": "driver",
             "topics": self._topics,
             "backend": random.choice(("asyncio", "asyncio", "trio")),
             "order": random.choice(("shuffled", "shuffled", "in order")),
             "knobs": knobs.draw(self._random("knobs")),
+            **({"late": self._late} if self._late else {}),
         }
         lookupds: dict[str, dict[str, Any]] = {lookupd: {} for lookupd in self._lookupds}
         sorted_steps = tuple(sorted(steps, key=lambda step: step.at_us))
-        return Plan(self._seed, options, nodes, players, sorted_steps, lookupds)
+        return Plan(self._seed, world_options, nodes, players, sorted_steps, lookupds)
 
     def _some(self, random: Random, share: float = 0.5) -> bool:
         return random.random() < share
@@ -129,6 +147,9 @@ class _Drawing:
             for _ in range(random.choice((1, 3))):
                 values = {"after": random.choice((0, 2, 20)), "count": random.choice((1, 5)), "error": "EIO"}
                 yield Step(at_us(), name, "fail disk", values)
+            syncs = self._random(f"{name}/syncs")
+            if self._some(syncs):
+                yield Step(self._times(syncs)(), name, "fail disk", {"syncs": syncs.choice((1, 5, 1_000))})
         if "slow disk" in self._faults:
             yield Step(at_us(), name, "slow disk", {"for_us": random.choice((300_000, 2_000_000))})
         if "operator" in self._features:
@@ -148,6 +169,40 @@ class _Drawing:
             yield Step(begin, name, verb, {} if verb == "stats" else values)
             if verb != "stats":
                 yield Step(begin + random.choice((1_000, 300_000)), name, f"un{verb}", values)
+        random = self._random(f"{name}/removals")
+        for _ in range(random.choice((1, 3)) if self._some(random, 0.4) else 0):
+            topic = random.choice(list(self._topics))
+            values = {"topic": topic, "channel": random.choice(self._topics[topic])}
+            verb = random.choice(("empty channel", "empty channel", "empty topic", "delete channel", "delete topic"))
+            yield Step(self._times(random)(), name, verb, values)
+
+    def _ailments(self, name: str, options: dict[str, Any], players: dict[str, Any]) -> Iterator[Step]:
+        """Draw what a node suffers from until the end, where another one is healthy."""
+        if name == self._haven:
+            return
+        random = self._random(f"{name}/ailments")
+        begin = random.randint(1, self._duration_us // 3)
+        kinds = ("kill", "stop", "refuse", "cut", "mute", "partition")
+        if self._durability != "memory":
+            kinds += ("fill disk", "fail disk") * 4
+            options["mem_queue_size"] = 0
+        verb = random.choice(kinds)
+        if verb in {"cut", "mute"}:
+            for player in players:
+                for _ in range(3):
+                    values = {"for_us": 300_000} if verb == "mute" else {}
+                    yield Step(begin + random.randint(0, self._duration_us), f"{player}/{name}", verb, values)
+        elif verb in {"kill", "stop"}:
+            yield Step(begin, name, verb)
+            yield Step(begin + random.choice((50_000, self._duration_us)), name, "start")
+        elif verb in {"refuse", "partition"}:
+            yield Step(begin, name, verb, {"for_us": self._duration_us})
+        else:
+            full, failing = {"after": random.choice((0, 10))}, {"after": random.choice((0, 5)), "count": 10_000}
+            values = full if verb == "fill disk" else random.choice((failing, {"syncs": 10_000}))
+            yield Step(begin, name, verb, values)
+        if self._durability != "memory" and self._some(random):
+            yield Step(begin, name, "slow disk", {"for_us": random.choice((300_000, 1_000_000))})
 
     def _times(self, random: Random) -> Callable[[], int]:
         return lambda: random.randint(1, self._duration_us)
@@ -164,6 +219,8 @@ class _Drawing:
             yield "raw-1", {"kind": "raw", "nodes": nodes}
         number = 0
         for topic, channels in self._topics.items():
+            if topic in self._late and (self._lookupds or self._some(self._random(f"{topic}/consumer"), 0.7)):
+                continue  # one comes at the end
             for channel in channels:
                 number += 1
                 yield f"consumer-{number}", self._consumer(f"consumer-{number}", nodes, topic, channel)
@@ -183,6 +240,9 @@ class _Drawing:
             options["publish_timeout"] = random.choice((0.05, 1.0))
         if len(nodes) > 1:
             options["policy"] = random.choice(("round-robin", "random", "least-busy", "by-key"))
+        if self._haven:  # those that fail are there again while others are tried
+            options |= {"publish_attempts": random.choice((3, 3, 5)), "reconnect_delay_max": 0.1}
+            options["policy"] = random.choice((options["policy"], "by-key"))
         return options
 
     def _connection(self, name: str, random: Random) -> dict[str, Any]:
@@ -271,6 +331,8 @@ class _Drawing:
             yield from self._raw_steps(name, random)
             return
         hows = ["publish"] * 4 + ["multi"]
+        if player["kind"] == "http producer":
+            hows += ["multi lines"]
         if "deferred" in self._features:
             hows += ["deferred"]
         if player["kind"] == "producer":
@@ -278,6 +340,8 @@ class _Drawing:
         at_us = self._times(random)
         for _ in range(random.choice((2, 3, 6)) if player["kind"] == "producer" else 2):
             yield from self._burst(name, random, at_us(), hows)
+        if self._late:
+            yield from self._late_publishes(name)
         if "leave" in self._features and player["kind"] == "producer" and self._some(random):
             yield Step(at_us(), name, "leave")
         if "cancel" in self._features and self._some(random):
@@ -313,7 +377,17 @@ class _Drawing:
                 values["timeout_us"] = random.choice((1_000, 20_000, 500_000))
             if self._some(random, 0.2) and name.startswith("producer") and "nowait" not in values["how"]:
                 values["key"] = random.choice(("k", "l"))
+            elif self._haven and name.startswith("producer"):  # another attempt chooses by it as well
+                values |= {"how": values["how"].removesuffix(" nowait"), "key": random.choice("mnopqr")}
             yield Step(at_us, name, "publish", values)
+
+    def _late_publishes(self, name: str) -> Iterator[Step]:
+        """Draw publishes of all players that create topics one shortly after the other."""
+        begin = self._random("late topics/begin").randint(1, self._duration_us)
+        random = self._random(f"{name}/late topics")
+        for _ in range(random.choice((1, 3))):
+            values = {"how": "publish", "topic": random.choice(self._late)}
+            yield Step(begin + random.choice((0, 1_000, 2_000, 5_000, 50_000)), name, "publish", values)
 
     def _consumer_steps(self, name: str, random: Random) -> Iterator[Step]:
         at_us = self._times(random)

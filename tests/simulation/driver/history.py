@@ -5,7 +5,8 @@ It reads nothing of a broker. A body is ``player.serial.checksum``, so a body th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from typing import Final
 from zlib import crc32
 
@@ -49,6 +50,7 @@ class Publish:
         topic: it publishes to.
         nodes: those that may get it.
         begun: the time of the call.
+        due: the time before which nothing is delivered.
         may_repeat: it may be sent more than once.
         outcome: OK, REFUSED or UNKNOWN; None until the call ends.
     """
@@ -58,7 +60,25 @@ class Publish:
     nodes: tuple[str, ...]
     begun: float
     may_repeat: bool
+    due: float = 0.0
     outcome: str | None = None
+
+
+@attrs.define(eq=False)
+class Removal:
+    """An operation that removes all messages of some channels of a topic at one node.
+
+    Attributes:
+        node: the node.
+        topic: the topic.
+        channels: that have none of the messages any more.
+        end: a publish that begins later is not affected; infinite while that is not known.
+    """
+
+    node: str
+    topic: str
+    channels: tuple[str, ...]
+    end: float = math.inf
 
 
 @attrs.define(eq=False)
@@ -83,7 +103,12 @@ class History:
 
     Args:
         channels: of each topic.
+
+    Attributes:
+        time: returns the time.
     """
+
+    time: Callable[[], float]
 
     def __init__(self, channels: dict[str, list[str]]) -> None:
         self.channels = channels
@@ -92,6 +117,7 @@ class History:
         self.losses: dict[str, list[float]] = {}
         self.troubles: dict[str, list[float]] = {}
         self.crashes: dict[str, list[float]] = {}
+        self.removals: list[Removal] = []
         self.trouble_count = 0
 
     # ---- publishes -----------------------------------------------------------------------------------------------
@@ -131,6 +157,16 @@ class History:
         """Record a fault after which a broker may have a message twice, the second time with another id."""
         self.crashes.setdefault(node, []).append(time)
 
+    def is_removed(self, publish: Publish, channel: str) -> bool:
+        """Return whether an operator may have removed the messages of a publish from a channel."""
+        return any(
+            each.topic == publish.topic
+            and channel in each.channels
+            and each.node in publish.nodes
+            and publish.begun <= each.end
+            for each in self.removals
+        )
+
     # ---- deliveries ----------------------------------------------------------------------------------------------
 
     def deliver(self, topic: str, channel: str, node: str, message_id: bytes, body: bytes, attempts: int) -> str:
@@ -145,6 +181,8 @@ class History:
             raise Broken(3, f"{name} was delivered from {topic} of {node}")
         if publish.outcome == REFUSED:
             raise Broken(2, f"{name} was delivered to {channel}")
+        if (early := publish.due - self.time()) > 0 and self.is_calm([node], publish.begun):
+            raise Broken(16, f"{name} was delivered to {channel} {early:.3f} seconds too early")
         delivery = self.deliveries.setdefault((topic, channel, name), Delivery())
         delivery.count += 1
         key = (node, message_id)
@@ -192,6 +230,6 @@ class History:
                 continue
             for channel in self.channels[publish.topic]:
                 delivery = self.deliveries.get((publish.topic, channel, name))
-                if delivery is None or not delivery.done:
+                if (delivery is None or not delivery.done) and not self.is_removed(publish, channel):
                     what = "delivered" if delivery is None else "handled"
                     raise Broken(1, f"{name} was acknowledged, and not {what} in {channel} of {publish.topic}")

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
-from nsqkit.admin.nsqd import NsqdAdmin
 from nsqkit.broker.core.options import BrokerOptions
 from nsqkit.broker.server import STOP_TIMEOUT, Nsqd
 from nsqkit.clock import LoopClock
-from nsqkit.errors import RequestFailed
 from tests.simulation.broken import Broken
 from tests.simulation.by_hand import Disk
 from tests.simulation.driver.network import HOST
+from tests.simulation.driver.operations import OPERATIONS, Operator
 
 if TYPE_CHECKING:
     from nsqkit.broker.file_store import DirectoryFileStore
@@ -57,6 +56,7 @@ class Broker:
         self._end = anyio.Event()
         self._ended = anyio.Event()
         self._scope = anyio.CancelScope()
+        self._operator = Operator(world, self)
         self._disk_time = 0.0  # seconds that the operations of a slow disk may take in a stop
         self.is_wanted = False
 
@@ -127,6 +127,8 @@ class Broker:
     def _make_channels(self, nsqd: Nsqd) -> None:
         now_ns = nsqd.clock.now_ns()
         for topic, channels in self._world.history.channels.items():
+            if topic in self._world.late_topics:
+                continue
             found = nsqd.broker.topics.get_or_create(topic.encode())
             for channel in channels:
                 found.channel(channel.encode(), now_ns)
@@ -183,6 +185,7 @@ class Broker:
         if step.verb in TROUBLES:
             world.history.trouble([self.name], now)
             world.history.crash(self.name, now)
+            world.harmed.add(self.name)
         loses = self.is_wanted and self.durability != "fsync"
         match step.verb:
             case "kill":
@@ -200,8 +203,8 @@ class Broker:
             case "start":
                 self._skew_ns += values.get("skew_us", 0) * 1000
                 self.start()
-            case "pause channel" | "unpause channel" | "pause topic" | "unpause topic" | "stats":
-                world.tasks.start_soon(self._operate, step)
+            case verb if verb in OPERATIONS:
+                world.tasks.start_soon(self._operator.operate, step)
             case "fill disk" | "fail disk" | "slow disk" | "recover disk":
                 self._change_disk(step)
 
@@ -211,6 +214,8 @@ class Broker:
         values = step.values
         if step.verb == "fill disk":
             self.disk.capacity = sum(map(len, self.disk.files.values())) + values.get("after", 0)
+        elif step.verb == "fail disk" and "syncs" in values:
+            self.disk.sync_failures = values["syncs"]
         elif step.verb == "fail disk":
             number = getattr(errno, values.get("error", "EIO"))
             self.disk.fail(number, after=values.get("after", 0), times=values.get("count", 1))
@@ -219,31 +224,16 @@ class Broker:
             self._world.threads.delays[self.name] = (0.0, 0.05, delay)
             self._disk_time = max(self._disk_time, 4 * delay)
         else:
-            self.heal()
-
-    async def _operate(self, step: Step) -> None:
-        """Use the HTTP routes, as an operator does."""
-        HOST.set("operator")
-        admin = NsqdAdmin(self.http_address)
-        topic, channel = step.values.get("topic", ""), step.values.get("channel", "")
-        try:
-            match step.verb:
-                case "pause channel":
-                    await admin.pause_channel(topic, channel)
-                case "unpause channel":
-                    await admin.unpause_channel(topic, channel)
-                case "pause topic":
-                    await admin.pause_topic(topic)
-                case "unpause topic":
-                    await admin.unpause_topic(topic)
-                case _:
-                    await admin.stats()
-        except RequestFailed as error:
-            self._world.note("%s refuses: %s", self.name, error)
+            self._recover_disk()
 
     def heal(self) -> None:
         """End the faults of the disk, and the pauses of topics and channels."""
         self._unpause()
+        if self.nsqd is not None:
+            self._make_channels(self.nsqd)  # what an operator has deleted, and not created again
+        self._recover_disk()
+
+    def _recover_disk(self) -> None:
         if self.durability == "nsqd" and self._world.has_disk_faults:
             self._world.history.lose(self.name, self._world.loop.time())
         self._world.threads.delays.pop(self.name, None)
@@ -287,13 +277,19 @@ class Broker:
         return found
 
     def sessions(self) -> list[str]:
-        """Return a line for each session of a client."""
+        """Return a line for each session of a client, and for each channel that ends with its last one."""
         if self.nsqd is None:
             return []
-        return [f"{session.remote_address} in {self.name}" for session in self.nsqd.broker.sessions]
+        broker = self.nsqd.broker
+        channels = [channel.name for topic in broker.topics.values() for channel in topic.channels.values()]
+        left = [session.remote_address for session in broker.sessions]
+        left += [name.decode() for name in channels if name.endswith(b"#ephemeral")]
+        return [f"{each} in {self.name}" for each in left]
 
     def held(self, topic: str, channel: str) -> int:
         """Return the number of messages of a channel that are in flight."""
         if self.nsqd is None:
             return 0
-        return self.nsqd.broker.topics[topic.encode()].channels[channel.encode()].in_flight_count
+        found = self.nsqd.broker.topics.get(topic.encode())
+        held = None if found is None else found.channels.get(channel.encode())
+        return 0 if held is None else held.in_flight_count

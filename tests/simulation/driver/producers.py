@@ -19,10 +19,13 @@ from nsqkit.errors import (
     RequestRefused,
     WouldWait,
 )
+from nsqkit.http.daemon import Daemon
 from nsqkit.producer.http_producer import HTTPProducer
 from nsqkit.producer.producer import Producer
+from nsqkit.producer.publisher import RETRIABLE
 from tests.simulation.broken import Broken
 from tests.simulation.driver.history import OK, REFUSED, UNKNOWN, Publish, make_body
+from tests.simulation.driver.kept import check_acknowledged
 from tests.simulation.driver.network import HOST
 from tests.simulation.driver.node import make_clock
 from tests.simulation.driver.tally import ProducerTally
@@ -90,7 +93,8 @@ class Publisher:
         # A broker whose disk fails may store a publish for some channels and refuse it, so it goes to the next broker.
         may_repeat = self.options.get("publish_attempts", 1) > 1 or (self.world.has_disk_faults and len(self.nodes) > 1)
         now = self.world.loop.time()
-        return Publish(tuple(names), step.values["topic"], tuple(self.nodes), now, may_repeat), bodies
+        due = now + step.values.get("delay_us", 0) / 1e6
+        return Publish(tuple(names), step.values["topic"], tuple(self.nodes), now, may_repeat, due), bodies
 
     def _publish(self, step: Step) -> None:
         raise NotImplementedError
@@ -98,18 +102,16 @@ class Publisher:
     def _start(self, publish: Publish, call: Callable[[], Awaitable[object]], step: Step) -> None:
         is_alone = self.is_alone(publish.topic)
         self.running[publish] = anyio.CancelScope()
-        self.world.tasks.start_soon(self._watch, publish, call, step.values.get("cancel_us", 0), is_alone)
+        self.world.tasks.start_soon(self._watch, publish, call, step, is_alone)
 
     def is_alone(self, topic: str) -> bool:
         """Whether a publish to a topic has to wait for no other."""
         return False
 
-    async def _watch(
-        self, publish: Publish, call: Callable[[], Awaitable[object]], cancel_us: int, is_alone: bool
-    ) -> None:
+    async def _watch(self, publish: Publish, call: Callable[[], Awaitable[object]], step: Step, is_alone: bool) -> None:
         """Await a call, and record how it ends."""
         world, scope = self.world, self.running[publish]
-        if cancel_us:
+        if cancel_us := step.values.get("cancel_us", 0):
             scope.deadline = anyio.current_time() + cancel_us / 1e6
         outcome = UNKNOWN
         try:
@@ -119,15 +121,38 @@ class Publisher:
                     outcome = OK
                 except NSQError as error:
                     outcome = self.judge(error)
+                    self._check_haven(publish, error, step)
         finally:
             del self.running[publish]
             world.note("%s: %s %s", self.name, publish.names[0], outcome)
             world.history.end(publish, outcome)
+            if outcome == OK:
+                check_acknowledged(world, publish)
             lasted = world.loop.time() - publish.begun
             if outcome == OK and is_alone and lasted > ALONE_MAX and not world.history.trouble_count:
                 raise Broken(27, f"{publish.names} to {publish.topic} took {lasted:.3f} seconds, with nothing before")
             if outcome == UNKNOWN:
                 self.on_unknown(publish, is_cancelled=scope.cancelled_caught)
+
+    def _check_haven(self, publish: Publish, error: NSQError, step: Step) -> None:
+        """Check that a publish with enough attempts fails only where no nsqd is healthy.
+
+        Raises:
+            Broken: it has failed, and one is.
+        """
+        world, attempts = self.world, self.options.get("publish_attempts", 1)
+        havens = [node for node in publish.nodes if node not in world.harmed]
+        is_over = world.is_over or self._leave.is_set()
+        if not havens or is_over or attempts < len(publish.nodes):
+            return
+        if "nowait" in step.values["how"] or "lines" in step.values["how"]:  # these are sent once
+            return
+        if self.is_about_nsqd(error):
+            raise Broken(34, f"{publish.names} failed, though {havens} are healthy: {error!r}")
+
+    def is_about_nsqd(self, error: NSQError) -> bool:
+        """Return whether another nsqd might have accepted the publish."""
+        return False
 
     def on_unknown(self, publish: Publish, *, is_cancelled: bool) -> None:
         """Do nothing."""
@@ -207,6 +232,10 @@ class ProducerPlayer(Publisher):
                 state = "cancelled with its answer due" if self._tally.waits(publish) else "cancelled before it is sent"
                 self.world.reached.add(state)
 
+    def is_about_nsqd(self, error: NSQError) -> bool:
+        """Return whether another nsqd might have accepted it; one that is too large ends the connection of others."""
+        return isinstance(error, (*RETRIABLE, NotConnected)) and not self.world.may_refuse
+
     def _publish(self, step: Step) -> None:
         if self.producer is None:
             return
@@ -279,10 +308,16 @@ class HTTPPlayer(Publisher):
         match step.values["how"]:
             case "multi":
                 await self.producer.multi_publish(publish.topic, bodies)
+            case "multi lines":
+                daemon = Daemon(f"{publish.nodes[0]}:4151", connect_timeout=2.0, request_timeout=5.0, body_max=1 << 20)
+                await daemon.request("POST", "/mpub", {"topic": publish.topic}, body=b"\n".join(bodies))
             case "deferred":
                 await self.producer.deferred_publish(publish.topic, bodies[0], step.values.get("delay_us", 0) / 1e6)
             case _:
                 await self.producer.publish(publish.topic, bodies[0])
+
+    def is_about_nsqd(self, error: NSQError) -> bool:
+        return self.judge(error) == UNKNOWN
 
     def judge(self, error: NSQError) -> str:
         refused = isinstance(error, OptionError) or (isinstance(error, RequestRefused) and error.status < 500)

@@ -18,6 +18,7 @@ from tests.simulation.broken import Broken
 from tests.simulation.driver import asyncio_loop, trio_loop
 from tests.simulation.driver.consumers import ConsumerPlayer
 from tests.simulation.driver.history import History
+from tests.simulation.driver.kept import unnamed
 from tests.simulation.driver.lookupd import Lookupd
 from tests.simulation.driver.network import HOST, Network
 from tests.simulation.driver.node import Broker
@@ -34,6 +35,8 @@ SHARE_MAX: Final = 30.0
 CONNECT_MAX: Final = 30.0
 SILENCE_MAX: Final = 70.0
 """Seconds after which a broker drops a client that is silent, even before its IDENTIFY."""
+NAMES_MAX: Final = 5.0
+"""Seconds in which a broker writes the names of topics and channels, also after a failure."""
 POLL: Final = 0.25
 DISK_FAULTS: Final = frozenset(("fill disk", "fail disk"))
 LINK_FAULTS: Final = frozenset(("cut", "stall", "half-open", "slow", "partition", "mute", "refuse"))
@@ -55,6 +58,8 @@ class World:
         trace: called with each line of what happens; None to make none.
 
     Attributes:
+        late_topics: those that publishes and consumers create, and nobody else.
+        harmed: the nodes with a fault, now or earlier, of theirs or of a connection to them.
         reached: the states of ``sometimes.py`` that it has reached.
         healed: set once all faults have ended.
         ended: set once all is at rest.
@@ -76,6 +81,8 @@ class World:
         self.players: dict[str, Player] = {}
         self.has_disk_faults = any(step.verb in DISK_FAULTS for step in plan.steps)
         self.has_link_faults = any(step.verb in LINK_FAULTS for step in plan.steps)
+        self.late_topics = frozenset(plan.options.get("late", ()))
+        self.harmed: set[str] = set()
         self.reached: set[str] = set()
         self.is_over = False
         self.may_refuse = any("max_msg_size" in options for options in plan.nodes.values())
@@ -139,6 +146,7 @@ class World:
 
     async def _main(self, loop: Any) -> None:
         self.loop, self._begun = loop, loop.time()
+        self.history.time = loop.time
         plan = self.plan
         is_asyncio = isinstance(loop, asyncio_loop.VirtualLoop)
         self.network = Network(loop, plan.seed, self.note, is_asyncio=is_asyncio)
@@ -191,6 +199,7 @@ class World:
         now = self.loop.time()
         until = now + values.get("for_us", 0) / 1e6
         self.history.trouble([node], now)
+        self.harmed.add(node)
         match step.verb:
             case "cut":
                 network.cut(player, node)
@@ -208,6 +217,7 @@ class World:
         now = self.loop.time()
         until = now + step.values.get("for_us", 0) / 1e6
         self.history.trouble(self.nodes, now)
+        self.harmed.add(node)
         if step.verb == "refuse":
             self.network.refuse(node, until)
         elif step.verb == "partition":
@@ -237,6 +247,7 @@ class World:
         since = self.loop.time()
         await self._until(27, SHARE_MAX, lambda: self._without_rdy(since))
         await self._until(26, REST_MAX, self._unfinished)
+        await self._until(17, NAMES_MAX, lambda: [line for node in self.nodes.values() for line in unnamed(node)])
         self.history.check()
         self.note("── at rest")
         self.is_over = True

@@ -68,6 +68,7 @@ class _Drawing:
         self._features -= {"two channels", "two topics", "timeouts", "large", "operator"}
         self._features |= {"attempts", *(["http producer"] * self._some(random, 0.6))}
         self._topics, self._lookupds = {"t": ["a"]}, []
+        self._durability = random.choice(("memory", "nsqd", "fsync", "fsync", "fsync", "fsync"))
         return random.choice(("nsqd-1", "nsqd-2", "nsqd-3"))
 
     def _random(self, name: str) -> Random:
@@ -184,7 +185,7 @@ class _Drawing:
         begin = random.randint(1, self._duration_us // 3)
         kinds = ("kill", "stop", "refuse", "cut", "mute", "partition")
         if self._durability != "memory":
-            kinds += ("fill disk", "fail disk") * 4
+            kinds += ("fill disk", "fail disk", "fail disk") * 4
             options["mem_queue_size"] = 0
         verb = random.choice(kinds)
         if verb in {"cut", "mute"}:
@@ -199,9 +200,9 @@ class _Drawing:
             yield Step(begin, name, verb, {"for_us": self._duration_us})
         else:
             full, failing = {"after": random.choice((0, 10))}, {"after": random.choice((0, 5)), "count": 10_000}
-            values = full if verb == "fill disk" else random.choice((failing, {"syncs": 10_000}))
-            yield Step(begin, name, verb, values)
-        if self._durability != "memory" and self._some(random):
+            syncs = {"syncs": 10_000}
+            yield Step(begin, name, verb, full if verb == "fill disk" else random.choice((failing, syncs, syncs)))
+        if self._durability != "memory" and self._some(random, 0.7):
             yield Step(begin, name, "slow disk", {"for_us": random.choice((300_000, 1_000_000))})
 
     def _times(self, random: Random) -> Callable[[], int]:

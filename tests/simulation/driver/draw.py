@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.simulation import knobs
+from tests.simulation.driver.ailments import ailments
 from tests.simulation.driver.raw import COMMANDS, MAGICS
 from tests.simulation.plan import Plan, Step
 
@@ -80,7 +81,7 @@ class _Drawing:
         players = dict(self._players(list(nodes)))
         steps = [step for name, player in players.items() for step in self._steps_of(name, player)]
         for node, options in nodes.items():
-            steps += self._ailments(node, options, players) if self._haven else self._node_steps(node)
+            steps += self._node_steps(node) if not self._haven else self._ailments(node, options, list(players))
         for lookupd in self._lookupds:
             steps += self._lookupd_steps(lookupd)
         for name, player in players.items():
@@ -153,6 +154,8 @@ class _Drawing:
                 yield Step(self._times(syncs)(), name, "fail disk", {"syncs": syncs.choice((1, 5, 1_000))})
         if "slow disk" in self._faults:
             yield Step(at_us(), name, "slow disk", {"for_us": random.choice((300_000, 2_000_000))})
+        if self._late and self._durability != "memory":
+            yield from self._late_faults(name)
         if "operator" in self._features:
             yield from self._operations(name, random)
         if "refuse" in self._faults:
@@ -177,33 +180,18 @@ class _Drawing:
             verb = random.choice(("empty channel", "empty channel", "empty topic", "delete channel", "delete topic"))
             yield Step(self._times(random)(), name, verb, values)
 
-    def _ailments(self, name: str, options: dict[str, Any], players: dict[str, Any]) -> Iterator[Step]:
-        """Draw what a node suffers from until the end, where another one is healthy."""
-        if name == self._haven:
-            return
-        random = self._random(f"{name}/ailments")
-        begin = random.randint(1, self._duration_us // 3)
-        kinds = ("kill", "stop", "refuse", "cut", "mute", "partition")
-        if self._durability != "memory":
-            kinds += ("fill disk", "fail disk", "fail disk") * 4
-            options["mem_queue_size"] = 0
-        verb = random.choice(kinds)
-        if verb in {"cut", "mute"}:
-            for player in players:
-                for _ in range(3):
-                    values = {"for_us": 300_000} if verb == "mute" else {}
-                    yield Step(begin + random.randint(0, self._duration_us), f"{player}/{name}", verb, values)
-        elif verb in {"kill", "stop"}:
-            yield Step(begin, name, verb)
-            yield Step(begin + random.choice((50_000, self._duration_us)), name, "start")
-        elif verb in {"refuse", "partition"}:
-            yield Step(begin, name, verb, {"for_us": self._duration_us})
-        else:
-            full, failing = {"after": random.choice((0, 10))}, {"after": random.choice((0, 5)), "count": 10_000}
-            syncs = {"syncs": 10_000}
-            yield Step(begin, name, verb, full if verb == "fill disk" else random.choice((failing, syncs, syncs)))
-        if self._durability != "memory" and self._some(random, 0.7):
-            yield Step(begin, name, "slow disk", {"for_us": random.choice((300_000, 1_000_000))})
+    def _ailments(self, node: str, options: dict[str, Any], players: list[str]) -> list[Step]:
+        random = self._random(f"{node}/ailments")
+        return [] if node == self._haven else list(ailments(random, node, options, players, self._duration_us))
+
+    def _late_faults(self, name: str) -> Iterator[Step]:
+        """Draw faults that the files with the names of new topics meet."""
+        begin = self._random("late topics/begin").randint(1, self._duration_us)
+        random = self._random(f"{name}/late topics")
+        if self._some(random, 0.3):
+            yield Step(begin, name, "slow disk", {"for_us": 300_000})
+        if "fail disk" in self._faults and self._some(random):
+            yield Step(begin, name, "fail disk", {"syncs": random.choice((1, 2))})
 
     def _times(self, random: Random) -> Callable[[], int]:
         return lambda: random.randint(1, self._duration_us)

@@ -52,6 +52,7 @@ class Publish:
         begun: the time of the call.
         due: the time before which nothing is delivered.
         may_repeat: it may be sent more than once.
+        attempts: how often it may be sent, if more than once.
         outcome: OK, REFUSED or UNKNOWN; None until the call ends.
     """
 
@@ -60,6 +61,7 @@ class Publish:
     nodes: tuple[str, ...]
     begun: float
     may_repeat: bool
+    attempts: int = 1
     due: float = 0.0
     outcome: str | None = None
 
@@ -192,6 +194,9 @@ class History:
         is_twice = len(nodes) > 1 or (len(delivery.ids) > 1 and not self._between(self.crashes, node, publish.begun))
         if is_twice and not publish.may_repeat:
             raise Broken(20, f"{name} was published {len(delivery.ids)} times: {sorted(delivery.ids)}")
+        has_crashed = any(self._between(self.crashes, node, publish.begun) for node in publish.nodes)
+        if len(delivery.ids) > publish.attempts > 1 and not has_crashed:
+            raise Broken(20, f"{name} was published in {publish.attempts} attempts: {sorted(delivery.ids)}")
         if attempts <= before and not self._between(self.losses | self.troubles, node, 0.0):
             raise Broken(8, f"attempt {attempts} of {name} follows attempt {before}")
         # A broker that was killed may have a message twice, as a requeue writes it once more.

@@ -46,6 +46,9 @@ class Operator:
                 await self._pause(verb, topic, channel)
         except RequestFailed as error:
             self._world.note("%s refuses: %s", self._broker.name, error)
+            may_be_gone = self._world.history.removals or topic in self._world.late_topics
+            is_there = bool(may_be_gone) or not isinstance(error, RequestRefused) or error.status >= 500
+            conclude(14, is_there, f"{verb} {topic} {channel} of {self._broker.name}: {error}")
         finally:
             self._running -= 1
 
@@ -95,13 +98,13 @@ class Operator:
                 case _:
                     await self._admin.delete_topic(topic)
             if verb.startswith("delete"):
-                removal.channels = channels  # the others may be created later than a message arrives
                 await self._admin.create_topic(topic)
                 for each in channels:
                     await self._admin.create_channel(topic, each)
             await self._check_removed(verb, topic, channel)
-        except RequestRefused as error:  # the topic is not there, or is created at this moment
+        except RequestRefused as error:  # another removal has been faster
             world.note("%s refuses: %s", name, error)
+            conclude(14, len(world.history.removals) > 1 or topic in world.late_topics, f"{verb} {topic}: {error}")
             if verb.startswith("delete"):
                 return
         removal.end = world.loop.time()

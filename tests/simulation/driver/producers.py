@@ -93,8 +93,11 @@ class Publisher:
         # A broker whose disk fails may store a publish for some channels and refuse it, so it goes to the next broker.
         may_repeat = self.options.get("publish_attempts", 1) > 1 or (self.world.has_disk_faults and len(self.nodes) > 1)
         now = self.world.loop.time()
-        due = now + step.values.get("delay_us", 0) / 1e6
-        return Publish(tuple(names), step.values["topic"], tuple(self.nodes), now, may_repeat, due), bodies
+        publish = Publish(tuple(names), step.values["topic"], tuple(self.nodes), now, may_repeat)
+        publish.attempts = self.options.get("publish_attempts", 1)
+        if self.world.keeps_delays and publish.topic not in self.world.late_topics:
+            publish.due = now + step.values.get("delay_us", 0) / 1e6
+        return publish, bodies
 
     def _publish(self, step: Step) -> None:
         raise NotImplementedError

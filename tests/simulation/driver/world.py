@@ -39,6 +39,7 @@ NAMES_MAX: Final = 5.0
 """Seconds in which a broker writes the names of topics and channels, also after a failure."""
 POLL: Final = 0.25
 DISK_FAULTS: Final = frozenset(("fill disk", "fail disk"))
+WAITS: Final = frozenset(("pause topic", "delete channel", "delete topic"))
 LINK_FAULTS: Final = frozenset(("cut", "stall", "half-open", "slow", "partition", "mute", "refuse"))
 
 Player = ProducerPlayer | HTTPPlayer | ConsumerPlayer | RawPlayer
@@ -59,6 +60,7 @@ class World:
 
     Attributes:
         late_topics: those that publishes and consumers create, and nobody else.
+        keeps_delays: no message waits in its topic, where one that does not fit in memory loses its delay, as in nsqd.
         harmed: the nodes with a fault, now or earlier, of theirs or of a connection to them.
         reached: the states of ``sometimes.py`` that it has reached.
         healed: set once all faults have ended.
@@ -82,6 +84,7 @@ class World:
         self.has_disk_faults = any(step.verb in DISK_FAULTS for step in plan.steps)
         self.has_link_faults = any(step.verb in LINK_FAULTS for step in plan.steps)
         self.late_topics = frozenset(plan.options.get("late", ()))
+        self.keeps_delays = not plan.lookupds and not any(step.verb in WAITS for step in plan.steps)
         self.harmed: set[str] = set()
         self.reached: set[str] = set()
         self.is_over = False

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulation.mutants import auth, broker, clients, disk, driver, lookup, rules, spark
+from tests.simulation.mutants import auth, broker, clients, disk, driver, lookup, publishes, rules, spark
 
 MUTANTS: Final = (
     *(*broker.MUTANTS, *disk.MUTANTS, *clients.MUTANTS, *driver.MUTANTS, *lookup.MUTANTS, *rules.MUTANTS),
-    *(*spark.MUTANTS, *auth.MUTANTS),
+    *(*spark.MUTANTS, *auth.MUTANTS, *publishes.MUTANTS),
 )

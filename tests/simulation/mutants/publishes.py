@@ -1,0 +1,40 @@
+"""Mutants of a publish that goes on to another nsqd, and of what an acknowledged one has on disk."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.mutants.mutant import Mutant
+
+MUTANTS: Final = (
+    Mutant(
+        "another attempt avoids only the nsqd that was tried last",
+        "a publish alternates between two nsqds that fail, although a third would take it",
+        "producer/publisher.py",
+        "                tried = (*tried, connection)\n",
+        "                tried = (connection,)\n",
+        500,
+        "driver",
+        breaks=(34,),
+    ),
+    Mutant(
+        "names that change while they are written count as written",
+        "a topic that is created then is not named on disk, and its messages are not found after a kill",
+        "broker/persistence.py",
+        "            self._saved_revision = revision\n",
+        "            self._saved_revision = broker.changes.revision\n",
+        500,
+        "driver",
+        breaks=(15, 17),
+    ),
+    Mutant(
+        "fsync: a publish over HTTP is acknowledged although its commit has failed",
+        "a publisher takes a message for safe that is not on disk",
+        "broker/http_api.py",
+        '    if not await nsqd.committed():\n        raise HTTPError(503, "EXITING")\n',
+        "    await nsqd.committed()\n",
+        500,
+        "driver",
+        breaks=(15,),
+    ),
+)

@@ -40,7 +40,7 @@ INVARIANTS: Final = {
     33: "all replays of a partition are equal",
     34: "a publish with enough attempts succeeds while one of its nsqds is healthy",
 }
-"""The numbers are those of the design of the simulation; 31 to 33 are about Spark's slot logs."""
+"""The numbers are those of the design of the simulation; 31 to 33 are about Spark's slot logs, and 34 came later."""
 
 
 class Broken(AssertionError):

@@ -229,9 +229,9 @@ class Broker:
     def heal(self) -> None:
         """End the faults of the disk, and the pauses of topics and channels."""
         self._unpause()
+        self._recover_disk()
         if self.nsqd is not None:
             self._make_channels(self.nsqd)  # what an operator has deleted, and not created again
-        self._recover_disk()
 
     def _recover_disk(self) -> None:
         if self.durability == "nsqd" and self._world.has_disk_faults:

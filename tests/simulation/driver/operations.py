@@ -87,6 +87,7 @@ class Operator:
         channels = tuple(world.history.channels[topic])
         removal = Removal(name, topic, (channel,) if verb.endswith("channel") else channels)
         world.history.removals.append(removal)
+        before = self._publish_count(topic)
         try:
             match verb:
                 case "empty channel":
@@ -101,26 +102,27 @@ class Operator:
                 await self._admin.create_topic(topic)
                 for each in channels:
                     await self._admin.create_channel(topic, each)
-            await self._check_removed(verb, topic, channel)
-        except RequestRefused as error:  # another removal has been faster
+            await self._check_removed(verb, topic, channel, before)
+        except RequestRefused as error:  # another removal has been faster, or the disk has failed
             world.note("%s refuses: %s", name, error)
-            conclude(14, len(world.history.removals) > 1 or topic in world.late_topics, f"{verb} {topic}: {error}")
-            if verb.startswith("delete"):
+            may_be_gone = len(world.history.removals) > 1 or topic in world.late_topics
+            conclude(14, may_be_gone or error.status >= 500, f"{verb} {topic} {channel} of {name}: {error}")
+            if verb.startswith("delete") or error.status >= 500:
                 return
         removal.end = world.loop.time()
 
-    async def _check_removed(self, verb: str, topic: str, channel: str) -> None:
-        """Check that nothing is left, if no publish is under way."""
-        before = self._publish_count(topic)
+    async def _check_removed(self, verb: str, topic: str, channel: str, before: int | None) -> None:
+        """Check that nothing is left, if no message was under way, and none waited in the topic for the channel."""
         seen = await self._stats(topic)
-        if seen is None or before is None or before != self._publish_count(topic):
+        if seen is None or before is None or before != self._publish_count(topic) or not self._world.keeps_topics_empty:
             return
-        whole = [each for each in seen.channels if each.channel_name == channel and verb.endswith("channel")]
-        for each in whole:
-            left = each.depth, each.in_flight_count, each.deferred_count
-            conclude(14, not any(left) or seen.paused, f"after {verb} {topic} {channel}: {left} are left")
-        if verb.endswith("topic"):
-            conclude(14, not seen.depth, f"after {verb} {topic}: {seen.depth} are left in it")
+        left = [(seen.depth, 0, 0)] if verb.endswith("topic") else []
+        left += [
+            (each.depth, each.in_flight_count, each.deferred_count)
+            for each in seen.channels
+            if verb == "delete topic" or (verb.endswith("channel") and each.channel_name == channel)
+        ]
+        conclude(14, not any(map(any, left)), f"after {verb} {topic} {channel}: {left} are left")
 
     def _publish_count(self, topic: str) -> int | None:
         """Return the number of publishes to a topic; None if one of them may not have arrived yet."""

@@ -95,7 +95,7 @@ class Publisher:
         now = self.world.loop.time()
         publish = Publish(tuple(names), step.values["topic"], tuple(self.nodes), now, may_repeat)
         publish.attempts = self.options.get("publish_attempts", 1)
-        if self.world.keeps_delays and publish.topic not in self.world.late_topics:
+        if self.world.keeps_delays:
             publish.due = now + step.values.get("delay_us", 0) / 1e6
         return publish, bodies
 

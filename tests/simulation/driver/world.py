@@ -39,7 +39,6 @@ NAMES_MAX: Final = 5.0
 """Seconds in which a broker writes the names of topics and channels, also after a failure."""
 POLL: Final = 0.25
 DISK_FAULTS: Final = frozenset(("fill disk", "fail disk"))
-WAITS: Final = frozenset(("pause topic", "delete channel", "delete topic"))
 LINK_FAULTS: Final = frozenset(("cut", "stall", "half-open", "slow", "partition", "mute", "refuse"))
 
 Player = ProducerPlayer | HTTPPlayer | ConsumerPlayer | RawPlayer
@@ -60,7 +59,8 @@ class World:
 
     Attributes:
         late_topics: those that publishes and consumers create, and nobody else.
-        keeps_delays: no message waits in its topic, where one that does not fit in memory loses its delay, as in nsqd.
+        keeps_topics_empty: no message waits in its topic, unless its channels are deleted.
+        keeps_delays: none waits there at all: one that does not fit in memory loses its delay there, as in nsqd.
         harmed: the nodes with a fault, now or earlier, of theirs or of a connection to them.
         reached: the states of ``sometimes.py`` that it has reached.
         healed: set once all faults have ended.
@@ -84,7 +84,10 @@ class World:
         self.has_disk_faults = any(step.verb in DISK_FAULTS for step in plan.steps)
         self.has_link_faults = any(step.verb in LINK_FAULTS for step in plan.steps)
         self.late_topics = frozenset(plan.options.get("late", ()))
-        self.keeps_delays = not plan.lookupds and not any(step.verb in WAITS for step in plan.steps)
+        verbs = {step.verb for step in plan.steps}
+        waits = plan.lookupds or self.late_topics or self.has_disk_faults or "pause topic" in verbs
+        self.keeps_topics_empty = not waits
+        self.keeps_delays = self.keeps_topics_empty and verbs.isdisjoint(("delete channel", "delete topic"))
         self.harmed: set[str] = set()
         self.reached: set[str] = set()
         self.is_over = False

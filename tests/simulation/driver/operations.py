@@ -81,7 +81,7 @@ class Operator:
     # ---- removals ------------------------------------------------------------------------------------------------
 
     async def _remove(self, verb: str, topic: str, channel: str) -> None:
-        """Remove messages; what was deleted is created again at once."""
+        """Remove messages; a topic or channel that is deleted is created again at once."""
         world, name = self._world, self._broker.name
         world.history.trouble([name], world.loop.time())
         channels = tuple(world.history.channels[topic])

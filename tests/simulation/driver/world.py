@@ -58,7 +58,7 @@ class World:
         trace: called with each line of what happens; None to make none.
 
     Attributes:
-        late_topics: those that publishes and consumers create, and nobody else.
+        late_topics: those that publishes and consumers alone create.
         keeps_topics_empty: no message waits in its topic, unless its channels are deleted.
         keeps_delays: none waits there at all: one that does not fit in memory loses its delay there, as in nsqd.
         harmed: the nodes with a fault, now or earlier, of theirs or of a connection to them.
